@@ -20,7 +20,7 @@ import torch
 
 from fl_lightning import FedAsync, FedBuff
 from fl_lightning.parts.asynchronous import AsynchronousAlgorithm, VirtualClock
-from fl_lightning.parts.federation import ClientResult, Federation
+from fl_lightning.parts.messages import ClientResult, Federation
 
 ARRIVALS = 1000
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fl_lightning.parts.client_states import ClientStates
-from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.client_vectors import ClientStates
+from fl_lightning.parts.messages import Federation
 
 
 def own_memory() -> float:

@@ -35,7 +35,6 @@ from fl_lightning.parts import (
     UniformSampler,
     VirtualClock,
 )
-from fl_lightning.shadowing import warn_of_shadow
 from fl_lightning.versions import __version__ as __version__
 
 __all__ = [
@@ -90,7 +89,6 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-warn_of_shadow("datamodules")
 
 
 def __dir__() -> list[str]:

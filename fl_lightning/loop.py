@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import lightning.pytorch as pl
@@ -28,7 +28,7 @@ from fl_lightning.data.start_line import tell_of_clients
 from fl_lightning.executors import Executor, balance
 from fl_lightning.executors.malloc import keep_freed_memory
 from fl_lightning.parts.algorithm import Algorithm
-from fl_lightning.parts.federation import Federation, Task, same_values
+from fl_lightning.parts.messages import ClientResult, Federation, Task, same_values
 from fl_lightning.representation import who_train
 from fl_lightning.seeding import Stream, seed_global_generators
 
@@ -59,6 +59,7 @@ class FederatedLoop(RoundLoop):
     """
 
     training: LocalTraining
+    _published: Tensor  # the model that the user sees after the round under way
     _values_before: Mapping[str, Tensor]  # the round that is trained
     _outside: OutsideState  # as that round found it
 
@@ -151,7 +152,7 @@ class FederatedLoop(RoundLoop):
 
     def _begin_algorithm(self) -> None:
         self.training = LocalTraining(self.epoch_loop, self.data, self.algorithm, self.settings, self.corrector)
-        self.algorithm.on_fit_start(self.federation(), fresh=self.round_index == 0)
+        self.algorithm.begin_fit(self.federation(), fresh=self.round_index == 0)
         self.algorithm.shown = self.training.vector.read()
 
     def federation(self) -> Federation:
@@ -190,11 +191,10 @@ class FederatedLoop(RoundLoop):
         with self.stop.taking_back(self.on_round_abort):
             batches.on_round_start()
             score_clients(self.training, self.round_index)
-            algorithm.on_round_start(self.round_index, self.settings.full_work)
-            planned = sum(map(batches.number, self._share_of(algorithm.planned_tasks)))
-        if not algorithm.unplanned_tasks:
-            return planned
-        return planned - (-algorithm.unplanned_tasks * self.batches_per_client() // self.trainer.world_size)
+            algorithm.start_round(self.round_index, self.settings.full_work)
+            planned, expected = self._share_of(algorithm.tasks), algorithm.schedule.expected_tasks()
+            number = sum(map(batches.number, planned))
+        return number - (-expected * self.batches_per_client() // self.trainer.world_size)
 
     def train_round(self) -> None:
         """Train this process's clients."""
@@ -203,13 +203,16 @@ class FederatedLoop(RoundLoop):
         self.training.on_round_start()
         self._adopt_changes(in_round=True)
         self.epoch_loop.on_clients_start()
-        if (under_way := algorithm.rounds_under_way()) is not None:
+        if (under_way := algorithm.schedule.rounds_under_way()) is not None:
             optimizers.keep_settings(self.round_index, under_way)
-        for tasks in algorithm.task_groups():
-            share = self._share_of(tasks)
-            self.training.announce(share)
-            self.executor.run(share, self.training, algorithm)
+        self._published = algorithm.play(self._execute)
         self.data.renew_workers()
+
+    def _execute(self, tasks: Sequence[Task]) -> Iterator[ClientResult]:
+        """Train this process's share of tasks and yield their results."""
+        share = self._share_of(tasks)
+        self.training.announce(share)
+        yield from self.executor.run(share, self.training, self.algorithm)
 
     @property
     def module_changed(self) -> bool:
@@ -226,7 +229,7 @@ class FederatedLoop(RoundLoop):
         """
         algorithm, present = self.algorithm, self.training.vector.read()
         if self.restored_change or (algorithm.shown is not None and not same_values(present, algorithm.shown)):
-            algorithm.adopt(present, in_round=in_round)
+            algorithm.adopt(present)
             if not in_round:
                 algorithm.shown, self.restored_change = present, False
 
@@ -237,16 +240,11 @@ class FederatedLoop(RoundLoop):
         costs = [self.training.batches.number(task) for task in tasks]
         return balance(tasks, costs, self.trainer.world_size, self.algorithm.owner)[self.trainer.global_rank]
 
-    @property
-    def is_half_changed(self) -> bool:
-        """Whether the end of a round failed after states had begun to change."""
-        return self.algorithm.is_half_changed
-
     def on_round_end(self) -> None:
-        """Let the server act and load the model that the user sees."""
+        """Load the model that the user sees."""
         self.training.on_round_end()
         executor_states = self.gather_objects(self.executor.state_dict())
-        self.training.vector.write(self.algorithm.on_round_end())
+        self.training.vector.write(self._published)
         report = self.algorithm.report
         if report.reported or report.left_out:
             self.invalid_rounds = 0 if report.reported else self.invalid_rounds + 1
@@ -254,7 +252,7 @@ class FederatedLoop(RoundLoop):
 
     def on_round_complete(self) -> None:
         """Begin to count the round as done."""
-        self.algorithm.complete_round(self.training.vector.read())
+        self.algorithm.end_round(self.training.vector.read())
 
     def call_round_hooks(self) -> None:
         """Call ``on_round_end`` of the callbacks; what is drawn from here to the next round depends on the round."""
@@ -284,7 +282,7 @@ class FederatedLoop(RoundLoop):
         assert shown is not None
         self.training.vector.write(shown)
         self._outside.put_back()
-        self.algorithm.on_round_abort()
+        self.algorithm.roll_back()
 
     # ---- checkpoints ----
 

@@ -37,3 +37,8 @@ def _of_strided(tensor: Tensor) -> np.ndarray:
     plain = tensor.resolve_conj().resolve_neg().contiguous()
     array: np.ndarray = plain.flatten().view(torch.uint8).numpy()
     return array
+
+
+def version_of(tensor: Tensor) -> int:
+    """Return how often a tensor, or a view of it, was changed in place; tensors of inference mode do not count it."""
+    return -1 if tensor.is_inference() else tensor._version

@@ -38,7 +38,7 @@ from fl_lightning.data import SampleSplit
 from fl_lightning.diagnostics import Timeline
 from fl_lightning.models import ConvNetClassifier
 from fl_lightning.partitioners import device_experiment_partitioner
-from fl_lightning.parts.asynchronous.report import ArrivalRecord
+from fl_lightning.parts.asynchronous.schedule import ArrivalRecord
 from fl_lightning.parts.asynchronous.schedule import Asynchronous
 
 SPEEDS = [100, 95, 90, 85, 80, 25, 20, 15, 10, 5]

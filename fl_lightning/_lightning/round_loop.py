@@ -28,7 +28,6 @@ from fl_lightning._lightning.progress_bars import RoundBars
 from fl_lightning._lightning.refusals import refuse_foreign_parameters, refuse_step_plateau
 from fl_lightning._lightning.round_logging import counting_rounds, tell_of_step_values
 from fl_lightning._lightning.stopping import StopRequests, interrupts_wait
-from fl_lightning.parts.alone import sum_alone
 
 
 class RoundLoop(_FitLoop, ABC):
@@ -36,8 +35,7 @@ class RoundLoop(_FitLoop, ABC):
 
     A checkpoint is always one of a round's boundary: a round counts as done when the server has acted and the schedules
     have stepped, before hooks and validation run. Whatever breaks a round off before that leaves weights, optimizers
-    and progress as they were when it began. Where the server's end itself fails, the loop :attr:`is_half_changed`:
-    nothing is saved any more.
+    and progress as they were when it began.
     """
 
     epoch_loop: ClientLoop
@@ -80,11 +78,6 @@ class RoundLoop(_FitLoop, ABC):
     @abstractmethod
     def call_round_hooks(self) -> None:
         """Call the hooks of a round that is done, before it is validated."""
-
-    @property
-    @abstractmethod
-    def is_half_changed(self) -> bool:
-        """Whether the end of a round failed after states had begun to change."""
 
     @abstractmethod
     def on_round_abort(self) -> None:
@@ -276,12 +269,8 @@ class RoundLoop(_FitLoop, ABC):
     # ---- processes ----
 
     def sum_over_ranks(self, tensor: Tensor) -> Tensor:
-        """Return the sum of ``tensor`` over all processes, as a new tensor.
-
-        Raises:
-            TypeError: If it is no tensor.
-        """
-        total = sum_alone(tensor)
+        """Return the sum of ``tensor`` over all processes, as a new tensor."""
+        total = tensor.detach().clone(memory_format=torch.contiguous_format)
         if self.trainer.world_size == 1:
             return total
         self._meet()

@@ -7,13 +7,11 @@ from typing import Any, Unpack
 from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.algorithms.cycles import warn_of_no_aggregation
 from fl_lightning.algorithms.options import CommonOptions, choose_arrivals
+from fl_lightning.checks import Count
 from fl_lightning.parts.aggregation import Aggregation
-from fl_lightning.parts.asynchronous.algorithm import AsynchronousAlgorithm
 from fl_lightning.parts.asynchronous.clock import Speeds, VirtualClock
 from fl_lightning.parts.asynchronous.schedule import Asynchronous
-from fl_lightning.parts.objectives import LocalObjective
 from fl_lightning.parts.sampling import ClientSampler
-from fl_lightning.parts.server_optimizers import ServerOptimizer
 
 
 class AsynchronousOptions(CommonOptions, total=False):
@@ -21,8 +19,8 @@ class AsynchronousOptions(CommonOptions, total=False):
 
     speeds: Speeds | None
     clock: VirtualClock | None
-    concurrency: int | None
-    lookahead: int | None
+    concurrency: Count | None
+    lookahead: Count | None
 
 
 class AsynchronousCallback(AggregationCallback):
@@ -52,8 +50,8 @@ class AsynchronousCallback(AggregationCallback):
         *,
         speeds: Speeds | None = None,
         clock: VirtualClock | None = None,
-        concurrency: int | None = None,
-        lookahead: int | None = None,
+        concurrency: Count | None = None,
+        lookahead: Count | None = None,
         aggregation: Aggregation | None = None,
         **options: Unpack[CommonOptions],
     ) -> None:
@@ -78,19 +76,3 @@ class AsynchronousCallback(AggregationCallback):
     def schedule(self, **how: Any) -> Asynchronous:
         """Return the schedule; ``how`` is for :class:`~fl_lightning.parts.Asynchronous`."""
         return Asynchronous(self.clock, concurrency=self.concurrency, lookahead=self.lookahead, **how)
-
-    def compose(
-        self,
-        aggregation: Aggregation,
-        server: ServerOptimizer,
-        objective: LocalObjective | None,
-        **how: Any,
-    ) -> AsynchronousAlgorithm:
-        """Return the algorithm of these parts; ``how`` is for :class:`~fl_lightning.parts.Asynchronous`."""
-        return AsynchronousAlgorithm(
-            sampler=self.sampler,
-            schedule=self.schedule(**how),
-            aggregation=aggregation,
-            server=server,
-            objective=objective,
-        )

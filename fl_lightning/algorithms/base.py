@@ -17,11 +17,11 @@ from fl_lightning._lightning.round_loop import install_loop
 from fl_lightning.algorithms.description import describe_run
 from fl_lightning.algorithms.logged import log_values, settings_of_run
 from fl_lightning.algorithms.options import choose_sampler, refuse_change, with_clients_per_round, without_trainer
-from fl_lightning.algorithms.own_callbacks import RELIED_ON, checked_algorithm
 from fl_lightning.algorithms.resuming import check_checkpoint, check_resumable, tell_how_to_resume
-from fl_lightning.arguments import as_folder, check_count, plain
+from fl_lightning.arguments import as_folder, plain
 from fl_lightning.callbacks.alone import check_alone
 from fl_lightning.callbacks.checked_loading import CheckedLoading
+from fl_lightning.checks import Count, check_arguments
 from fl_lightning.clients.settings import LocalSettings
 from fl_lightning.data.uncalled import refuse_uncalled
 from fl_lightning.executors import Executor, make_executor
@@ -30,17 +30,16 @@ from fl_lightning.log_lines import log_above_bars, log_as_before
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.other_lightning import check_lightning
 from fl_lightning.parts.aggregation import Aggregation
-from fl_lightning.parts.algorithm import Algorithm
-from fl_lightning.parts.composition import Invalid
+from fl_lightning.parts.algorithm import Algorithm, InvalidUpdates
 from fl_lightning.parts.exchange import Buffers, Exchange
-from fl_lightning.parts.participation import Participation
-from fl_lightning.parts.sampling import Arrivals, ClientSampler, UniformSampler
+from fl_lightning.parts.objectives import LocalObjective
+from fl_lightning.parts.sampling import Arrivals, ClientSampler, Participation, UniformSampler
+from fl_lightning.parts.schedules import Schedule
+from fl_lightning.parts.server import ServerOptimizer
 from fl_lightning.representation import represent
 from fl_lightning.signatures import ShowsSignature, names_unknown
-from fl_lightning.super_calls import keep_super_calls, rely_on
 
 
-@rely_on(RELIED_ON)
 class AggregationCallback(ShowsSignature, Callback, ABC):
     """Trains federatedly: one trainer epoch is one round, in which some clients train locally.
 
@@ -83,10 +82,6 @@ class AggregationCallback(ShowsSignature, Callback, ABC):
     _loaded_rounds: int | None = None
     _loop: FederatedLoop | None = None
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        keep_super_calls(cls)
-
     @names_unknown
     def __init__(
         self,
@@ -99,30 +94,64 @@ class AggregationCallback(ShowsSignature, Callback, ABC):
         exchange: Exchange | Sequence[Exchange] | None = None,
         aggregation: Aggregation | None = None,
         buffers: Buffers = "average",
-        invalid_updates: Invalid = "skip",
-        max_invalid_rounds: int | None = 20,
+        invalid_updates: InvalidUpdates = "skip",
+        max_invalid_rounds: Count | None = 20,
         state_dir: str | os.PathLike[str] | None = None,
         executor: ExecutorName | Executor = "auto",
-        clients_at_once: int | None = None,
+        clients_at_once: Count | None = None,
         seed: int | None = None,
     ) -> None:
-        check_count("clients_at_once", 1 if clients_at_once is None else clients_at_once)
-        check_count("max_invalid_rounds", 1 if max_invalid_rounds is None else max_invalid_rounds)
         self.clients_at_once, self.max_invalid_rounds = plain(clients_at_once), plain(max_invalid_rounds)
+        check_arguments(self)
         self.settings = LocalSettings(local_epochs, local_steps, seed, as_folder("state_dir", state_dir))
         self._executor_given = executor
         self._executor = make_executor(executor, self.clients_at_once)
         self._sampler = self.make_sampler(clients_per_round, sampler)
         self.participation, self.exchange, self.aggregation = participation, exchange, aggregation
         self.buffers, self.invalid_updates, self.state_dir = buffers, invalid_updates, self.settings.folder
-        self.algorithm = checked_algorithm(self, self.configure_algorithm())
-        self.algorithm.configure(participation, buffers, invalid_updates, exchange, aggregation)
+        self.algorithm = self.configure_algorithm()
         self._past: tuple[dict[int, Any], int] = {}, 0
         self._is_set_up = True
 
     @abstractmethod
     def configure_algorithm(self) -> Algorithm:
-        """Return the algorithm's parts; called once, at the end of ``__init__``."""
+        """Return the algorithm, by :meth:`compose`; called once, at the end of ``__init__``."""
+
+    def compose(
+        self,
+        *,
+        schedule: Schedule | None = None,
+        objective: LocalObjective | None = None,
+        exchange: Exchange | Sequence[Exchange] | None = None,
+        aggregation: Aggregation | None = None,
+        server: ServerOptimizer | None = None,
+    ) -> Algorithm:
+        """Return an algorithm of these parts and of the arguments that all algorithms share.
+
+        Args:
+            schedule: From which model clients start, and when the server acts; FedAvg's if ``None``, as for all parts.
+            objective: What clients minimise.
+            exchange: What travels, before the exchanges of the argument ``exchange``.
+            aggregation: How results are merged, unless the argument ``aggregation`` replaces it.
+            server: How the server moves.
+        """
+        exchanges = [
+            each
+            for given in (exchange, self.exchange)
+            for each in (given if isinstance(given, (list, tuple)) else [given])
+            if each is not None
+        ]
+        parts = {
+            "sampler": self._sampler,
+            "schedule": schedule,
+            "objective": objective,
+            "exchange": exchanges,
+            "aggregation": aggregation if self.aggregation is None else self.aggregation,
+            "server_optimizer": server,
+            "participation": self.participation,
+        }
+        given_parts: dict[str, Any] = {name: part for name, part in parts.items() if part is not None}
+        return Algorithm(**given_parts, buffers=self.buffers, invalid_updates=self.invalid_updates)
 
     def make_sampler(self, clients_per_round: int | float | None, sampler: ClientSampler | None) -> ClientSampler:
         """Return the sampler that the two arguments describe.

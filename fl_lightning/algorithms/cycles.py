@@ -5,8 +5,8 @@ from __future__ import annotations
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from fl_lightning.parts.asynchronous.schedule import Asynchronous
-from fl_lightning.parts.redistribution import Redistribution
 from fl_lightning.parts.sampling import Arrivals, ClientSampler
+from fl_lightning.parts.schedules import Redistribution
 from fl_lightning.representation import counted
 
 

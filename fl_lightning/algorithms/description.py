@@ -74,8 +74,6 @@ def describe_run(callback: object, loop: FederatedLoop) -> dict[str, Any]:
         loop: Its loop.
     """
     federation, evaluation = fingerprints(loop)
-    # exchanges are compared by themselves
-    parts = {name: part for name, part in loop.algorithm.parts.items() if name not in ("exchange", "changing_buffers")}
     given = {name: value for name, value in arguments(callback).items() if name not in _IRRELEVANT}
     for name, value in _settings_of_data(loop.data).items():
         given[f"the data's {name}" if name in given else name] = value
@@ -83,8 +81,6 @@ def describe_run(callback: object, loop: FederatedLoop) -> dict[str, Any]:
         "seed": loop.settings.seed,
         "federation": federation,
         "evaluation": evaluation,
-        "exchanges": loop.algorithm.exchange.names,
-        "parts": {name: type(part).__qualname__ for name, part in parts.items()},
         "optimizers": describe_optimizers(loop.trainer),
         "settings": {name: described(value) for name, value in given.items()},
     }

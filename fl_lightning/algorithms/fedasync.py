@@ -6,15 +6,13 @@ from typing import Any, Unpack
 
 from fl_lightning.algorithms.asynchronous import AsynchronousCallback, AsynchronousOptions
 from fl_lightning.algorithms.options import check_beside_aggregation
+from fl_lightning.checks import Count, Natural, ScheduledShare, ScheduledWeight
 from fl_lightning.parts.aggregation import Aggregation
+from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.asynchronous.aggregations import StalenessMixing
-from fl_lightning.parts.asynchronous.algorithm import AsynchronousAlgorithm
-from fl_lightning.parts.asynchronous.history import SampledStaleness
-from fl_lightning.parts.asynchronous.schedule import Asynchronous
+from fl_lightning.parts.asynchronous.schedule import Asynchronous, SampledStaleness
 from fl_lightning.parts.asynchronous.staleness import Staleness
-from fl_lightning.parts.hyperparameter import Scheduled
 from fl_lightning.parts.objectives import proximal
-from fl_lightning.parts.server_optimizers import Mixing
 
 
 class FedAsync(AsynchronousCallback):
@@ -47,11 +45,11 @@ class FedAsync(AsynchronousCallback):
         self,
         clients_per_round: int | float | None = None,
         *,
-        mixing: Scheduled = 0.6,
+        mixing: ScheduledShare = 0.6,
         staleness: Staleness = "polynomial",
-        rho: Scheduled = 0.0,
-        max_staleness: int | None = None,
-        history: int | None = None,
+        rho: ScheduledWeight = 0.0,
+        max_staleness: Natural | None = None,
+        history: Count | None = None,
         aggregation: Aggregation | None = None,
         **options: Unpack[AsynchronousOptions],
     ) -> None:
@@ -66,10 +64,10 @@ class FedAsync(AsynchronousCallback):
         self.max_staleness = max_staleness
         super().__init__(clients_per_round, aggregation=aggregation, **options)
 
-    def configure_algorithm(self) -> AsynchronousAlgorithm:
-        """Return the parts."""
-        mixing = StalenessMixing(self.mixing, self.staleness)
-        return self.compose(mixing, Mixing(), proximal(self.rho, "rho"), max_staleness=self.max_staleness)
+    def configure_algorithm(self) -> Algorithm:
+        """Return the algorithm."""
+        schedule, mixing = self.schedule(max_staleness=self.max_staleness), StalenessMixing(self.mixing, self.staleness)
+        return self.compose(schedule=schedule, objective=proximal(self.rho), aggregation=mixing)
 
     def schedule(self, **how: Any) -> Asynchronous:
         """Return the schedule of a clock, or of staleness drawn from a history."""

@@ -6,13 +6,12 @@ from typing import Literal, Unpack
 
 from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.algorithms.options import FederatedOptions, check_beside_aggregation
-from fl_lightning.arguments import check_choice
+from fl_lightning.checks import Scheduled
 from fl_lightning.parts.aggregation import Aggregation, CurrentMean, StaleMean, WeightedMean, Weighting
-from fl_lightning.parts.hyperparameter import Scheduled
+from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.objectives import LocalObjective
 from fl_lightning.parts.schedules import EvaluatedModel, Synchronous
-from fl_lightning.parts.server_optimizers import Mixing, ServerOptimizer
-from fl_lightning.parts.synchronous import SynchronousAlgorithm
+from fl_lightning.parts.server import Mixing, ServerOptimizer
 
 _AGGREGATIONS = {"selected": WeightedMean, "stale": StaleMean, "current": CurrentMean}
 
@@ -61,7 +60,6 @@ class FedAvg(AggregationCallback):
         evaluate: EvaluatedModel = "server",
         **options: Unpack[FederatedOptions],
     ) -> None:
-        check_choice("partial", partial, tuple(_AGGREGATIONS))
         check_beside_aggregation(aggregation, weighting=(weighting, "samples"), partial=(partial, "selected"))
         self.weighting = weighting
         self.partial = partial
@@ -69,10 +67,9 @@ class FedAvg(AggregationCallback):
         self.evaluate = evaluate
         super().__init__(clients_per_round, aggregation=aggregation, **options)
 
-    def configure_algorithm(self) -> SynchronousAlgorithm:
-        """Return the parts."""
-        return SynchronousAlgorithm(
-            sampler=self.sampler,
+    def configure_algorithm(self) -> Algorithm:
+        """Return the algorithm."""
+        return self.compose(
             schedule=Synchronous(self.evaluate, self.weighting),
             objective=self.configure_objective(),
             aggregation=_AGGREGATIONS[self.partial](self.weighting),
@@ -85,4 +82,4 @@ class FedAvg(AggregationCallback):
 
     def configure_server(self) -> ServerOptimizer:
         """Return the server optimizer."""
-        return Mixing(self.server_lr, name="server_lr")
+        return Mixing(self.server_lr)

@@ -6,15 +6,14 @@ from typing import Literal, Unpack
 
 from fl_lightning.algorithms.asynchronous import AsynchronousCallback, AsynchronousOptions
 from fl_lightning.algorithms.options import check_beside_aggregation
-from fl_lightning.arguments import check_interval
+from fl_lightning.checks import Count, Natural, NotNegative, Positive, Scheduled, ScheduledWeight, Share
 from fl_lightning.parts.aggregation import Aggregation
+from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.asynchronous.aggregations import Division, DynamicWeightMean, Examples, StalenessWeightedDeltas
-from fl_lightning.parts.asynchronous.algorithm import AsynchronousAlgorithm
 from fl_lightning.parts.asynchronous.schedule import Stamp
 from fl_lightning.parts.asynchronous.staleness import Staleness
-from fl_lightning.parts.hyperparameter import Scheduled
 from fl_lightning.parts.objectives import proximal
-from fl_lightning.parts.server_optimizers import Mixing, ServerOptimizer
+from fl_lightning.parts.server import Mixing, ServerOptimizer
 
 
 class FedBuff(AsynchronousCallback):
@@ -55,7 +54,7 @@ class FedBuff(AsynchronousCallback):
 
     def __init__(
         self,
-        buffer_size: int = 10,
+        buffer_size: Count = 10,
         clients_per_round: int | float | None = None,
         *,
         server_lr: Scheduled | None = None,
@@ -63,14 +62,14 @@ class FedBuff(AsynchronousCallback):
         staleness: Staleness = "polynomial",
         weighting: Examples = "uniform",
         divide_by: Division = "count",
-        average_staleness: float = 0.0,
+        average_staleness: NotNegative = 0.0,
         wait_for_flush: bool = False,
         once_per_buffer: bool = False,
         flush_rounds: bool = False,
-        broadcast_threshold: float | None = None,
+        broadcast_threshold: Positive | None = None,
         stamp: Stamp = "version",
-        mu: Scheduled = 0.0,
-        max_staleness: int | None = None,
+        mu: ScheduledWeight = 0.0,
+        max_staleness: Natural | None = None,
         aggregation: Aggregation | None = None,
         **options: Unpack[AsynchronousOptions],
     ) -> None:
@@ -93,14 +92,9 @@ class FedBuff(AsynchronousCallback):
         self.broadcast_threshold = broadcast_threshold
         super().__init__(clients_per_round, aggregation=aggregation, **options)
 
-    def configure_algorithm(self) -> AsynchronousAlgorithm:
-        """Return the parts."""
-        deltas = StalenessWeightedDeltas(self.staleness, self.weighting, self.divide_by, self.average_staleness)
-        lr = 1.0 if self.server_lr is None else self.server_lr
-        return self.compose(
-            deltas,
-            Mixing(lr, name="server_lr") if self.server is None else self.server,
-            proximal(self.mu),
+    def configure_algorithm(self) -> Algorithm:
+        """Return the algorithm."""
+        schedule = self.schedule(
             buffer_size=self.buffer_size,
             max_staleness=self.max_staleness,
             stamp=self.stamp,
@@ -108,6 +102,14 @@ class FedBuff(AsynchronousCallback):
             once_per_buffer=self.once_per_buffer,
             flush_rounds=self.flush_rounds,
             broadcast_threshold=self.broadcast_threshold,
+        )
+        return self.compose(
+            schedule=schedule,
+            objective=proximal(self.mu),
+            aggregation=StalenessWeightedDeltas(
+                self.staleness, self.weighting, self.divide_by, self.average_staleness
+            ),
+            server=Mixing(1.0 if self.server_lr is None else self.server_lr) if self.server is None else self.server,
         )
 
 
@@ -141,34 +143,34 @@ class DynamicWeightFedBuff(AsynchronousCallback):
 
     def __init__(
         self,
-        buffer_size: int = 3,
+        buffer_size: Count = 3,
         clients_per_round: int | float | None = None,
         *,
-        alpha: float = 0.5,
-        mu: Scheduled = 0.01,
+        alpha: Share = 0.5,
+        mu: ScheduledWeight = 0.01,
         stamp: Stamp = "upload",
         staleness_at: Literal["receipt", "flush"] = "receipt",
         frequency: Literal["flush", "arrival"] = "flush",
-        broadcast_threshold: float | None = None,
-        max_staleness: int | None = None,
+        broadcast_threshold: Positive | None = None,
+        max_staleness: Natural | None = None,
         aggregation: Aggregation | None = None,
         **options: Unpack[AsynchronousOptions],
     ) -> None:
         check_beside_aggregation(aggregation, staleness_at=(staleness_at, "receipt"), frequency=(frequency, "flush"))
-        check_interval("alpha", alpha, "It is the exponent of staleness and the mixing weight.", within="(0, 1]")
         self.buffer_size, self.alpha, self.mu, self.stamp = buffer_size, alpha, mu, stamp
         self.staleness_at, self.frequency = staleness_at, frequency
         self.broadcast_threshold, self.max_staleness = broadcast_threshold, max_staleness
         super().__init__(clients_per_round, aggregation=aggregation, **options)
 
-    def configure_algorithm(self) -> AsynchronousAlgorithm:
-        """Return the parts."""
-        return self.compose(
-            DynamicWeightMean(self.alpha, self.staleness_at, self.frequency),
-            Mixing(self.alpha),
-            proximal(self.mu),
+    def configure_algorithm(self) -> Algorithm:
+        """Return the algorithm."""
+        schedule = self.schedule(
             buffer_size=self.buffer_size,
             max_staleness=self.max_staleness,
             stamp=self.stamp,
             broadcast_threshold=self.broadcast_threshold,
+        )
+        mean = DynamicWeightMean(self.alpha, self.staleness_at, self.frequency)
+        return self.compose(
+            schedule=schedule, objective=proximal(self.mu), aggregation=mean, server=Mixing(self.alpha)
         )

@@ -8,11 +8,12 @@ from torch import Tensor
 
 from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.algorithms.options import MergedOptions
+from fl_lightning.checks import Positive
 from fl_lightning.parts.aggregation import WeightedMean
+from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.objectives import DynamicRegularizer
 from fl_lightning.parts.schedules import EvaluatedModel, Synchronous
-from fl_lightning.parts.server_optimizers import DynamicServer
-from fl_lightning.parts.synchronous import SynchronousAlgorithm
+from fl_lightning.parts.server import DynamicServer
 
 
 class FedDyn(AggregationCallback):
@@ -38,7 +39,7 @@ class FedDyn(AggregationCallback):
 
     def __init__(
         self,
-        alpha: float = 0.01,
+        alpha: Positive = 0.01,
         clients_per_round: int | float | None = None,
         *,
         scale_alpha: Literal["size", "none"] = "size",
@@ -50,10 +51,9 @@ class FedDyn(AggregationCallback):
         self.alpha, self.scale_alpha, self.evaluate, self.penalty = alpha, scale_alpha, evaluate, penalty
         super().__init__(clients_per_round, **options)
 
-    def configure_algorithm(self) -> SynchronousAlgorithm:
-        """Return the parts."""
-        return SynchronousAlgorithm(
-            sampler=self.sampler,
+    def configure_algorithm(self) -> Algorithm:
+        """Return the algorithm."""
+        return self.compose(
             schedule=Synchronous(self.evaluate),
             objective=self._regularizer,
             aggregation=WeightedMean("uniform"),

@@ -8,17 +8,14 @@ from typing import Unpack
 from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.algorithms.cycles import warn_of_no_aggregation, warn_of_open_cycle
 from fl_lightning.algorithms.options import RunOptions, choose_arrivals, choose_sampler
-from fl_lightning.parts.aggregation import Aggregation, WeightedMean
+from fl_lightning.checks import check
+from fl_lightning.parts.aggregation import Aggregation
 from fl_lightning.parts.algorithm import Algorithm
-from fl_lightning.parts.asynchronous.algorithm import AsynchronousAlgorithm
-from fl_lightning.parts.asynchronous.schedule import Asynchronous
 from fl_lightning.parts.exchange import Exchange
 from fl_lightning.parts.objectives import LocalObjective
-from fl_lightning.parts.participation import Participation
-from fl_lightning.parts.sampling import ClientSampler
-from fl_lightning.parts.schedules import BaseSchedule, Schedule, Synchronous
-from fl_lightning.parts.server_optimizers import Mixing, ServerOptimizer
-from fl_lightning.parts.synchronous import SynchronousAlgorithm
+from fl_lightning.parts.sampling import ClientSampler, Participation
+from fl_lightning.parts.schedules import Schedule, Synchronous
+from fl_lightning.parts.server import ServerOptimizer
 
 
 class Federated(AggregationCallback):
@@ -47,7 +44,7 @@ class Federated(AggregationCallback):
         clients_per_round: int | float | None = None,
         *,
         sampler: ClientSampler | None = None,
-        schedule: Schedule | Asynchronous | None = None,
+        schedule: Schedule | None = None,
         objective: LocalObjective | None = None,
         exchange: Exchange | Sequence[Exchange] | None = None,
         aggregation: Aggregation | None = None,
@@ -56,20 +53,14 @@ class Federated(AggregationCallback):
         **options: Unpack[RunOptions],
     ) -> None:
         self.schedule = Synchronous() if schedule is None else schedule
-        if not isinstance(self.schedule, BaseSchedule):
-            hint = f" Call it: {schedule.__name__}(...)." if isinstance(schedule, type) else ""
-            raise TypeError(
-                "`schedule` must be Synchronous, Redistribution or Asynchronous of fl_lightning.parts, got "
-                f"{schedule!r}.{hint}"
-            )
-        self.objective = objective
-        self.server = Mixing() if server is None else server
+        check("`schedule`", self.schedule, Schedule)  # before the sampler is made, which depends on it
+        self.objective, self.server = objective, server
         super().__init__(
             clients_per_round,
             sampler=sampler,
             participation=participation,
             exchange=exchange,
-            aggregation=WeightedMean() if aggregation is None else aggregation,
+            aggregation=aggregation,
             **options,
         )
 
@@ -79,7 +70,7 @@ class Federated(AggregationCallback):
         Raises:
             ValueError: If both are given and differ, or a sampler and an asynchronous schedule.
         """
-        choose = choose_arrivals if isinstance(self.schedule, Asynchronous) else choose_sampler
+        choose = choose_arrivals if self.schedule.asynchronous else choose_sampler
         return choose(clients_per_round, sampler)
 
     def check_rounds(self, max_epochs: int | None, num_clients: int | None = None) -> None:
@@ -89,12 +80,4 @@ class Federated(AggregationCallback):
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm of the parts."""
-        asynchronous = isinstance(self.schedule, Asynchronous)
-        kind = AsynchronousAlgorithm if asynchronous else SynchronousAlgorithm
-        return kind(
-            sampler=self.sampler,
-            schedule=self.schedule,
-            objective=self.objective,
-            aggregation=self.aggregation,
-            server=self.server,
-        )
+        return self.compose(schedule=self.schedule, objective=self.objective, server=self.server)

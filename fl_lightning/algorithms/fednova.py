@@ -6,13 +6,11 @@ from typing import Unpack
 
 from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.algorithms.options import FederatedOptions, check_beside_aggregation
-from fl_lightning.parts.aggregation import Aggregation, Weighting
-from fl_lightning.parts.hyperparameter import Scheduled
-from fl_lightning.parts.normalized_mean import NormalizedMean
+from fl_lightning.checks import Fraction, NotNegative, Scheduled
+from fl_lightning.parts.aggregation import Aggregation, NormalizedMean, Weighting
+from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.objectives import proximal
-from fl_lightning.parts.schedules import Synchronous
-from fl_lightning.parts.server_optimizers import Mixing
-from fl_lightning.parts.synchronous import SynchronousAlgorithm
+from fl_lightning.parts.server import Mixing
 
 
 class FedNova(AggregationCallback):
@@ -40,8 +38,8 @@ class FedNova(AggregationCallback):
         self,
         clients_per_round: int | float | None = None,
         *,
-        momentum: float = 0.0,
-        mu: float = 0.0,
+        momentum: Fraction = 0.0,
+        mu: NotNegative = 0.0,
         weighting: Weighting = "samples",
         server_lr: Scheduled = 1.0,
         aggregation: Aggregation | None = None,
@@ -52,12 +50,6 @@ class FedNova(AggregationCallback):
         self.momentum, self.mu, self.weighting, self.server_lr = momentum, mu, weighting, server_lr
         super().__init__(clients_per_round, aggregation=aggregation, **options)
 
-    def configure_algorithm(self) -> SynchronousAlgorithm:
-        """Return the parts."""
-        return SynchronousAlgorithm(
-            sampler=self.sampler,
-            schedule=Synchronous(),
-            objective=proximal(self.mu),
-            aggregation=self._mean,
-            server=Mixing(self.server_lr, name="server_lr"),
-        )
+    def configure_algorithm(self) -> Algorithm:
+        """Return the algorithm."""
+        return self.compose(objective=proximal(self.mu), aggregation=self._mean, server=Mixing(self.server_lr))

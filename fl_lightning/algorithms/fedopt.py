@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import ClassVar, Unpack
 
 from fl_lightning.algorithms.fedavg import FedAvg, FedAvgOptions
-from fl_lightning.arguments import check_fraction, check_positive
-from fl_lightning.parts.hyperparameter import Hyperparameter, Scheduled
-from fl_lightning.parts.server_optimizers import Adaptive, Momentum, Rule, ServerOptimizer
+from fl_lightning.checks import Fraction, NotNegative, Positive, Scheduled, ScheduledFraction
+from fl_lightning.parts.server import Adaptive, Momentum, Rule, ServerOptimizer
 
 
 class FedAvgM(FedAvg):
@@ -27,7 +26,7 @@ class FedAvgM(FedAvg):
 
     def __init__(
         self,
-        momentum: Scheduled = 0.9,
+        momentum: ScheduledFraction = 0.9,
         clients_per_round: int | float | None = None,
         *,
         server_lr: Scheduled = 1.0,
@@ -38,7 +37,7 @@ class FedAvgM(FedAvg):
 
     def configure_server(self) -> ServerOptimizer:
         """Return momentum on the server."""
-        return Momentum(self.momentum, self.server_lr, name="server_lr")
+        return Momentum(self.momentum, self.server_lr)
 
 
 class _FedOpt(FedAvg):
@@ -54,16 +53,14 @@ class _FedOpt(FedAvg):
         bias_correction: bool,
         **options: Unpack[FedAvgOptions],
     ) -> None:
-        Hyperparameter("server_lr", server_lr, check_positive)  # None is no number here
-        check_fraction("beta1", adaptive["beta1"])
-        self._optimizer = Adaptive(self.rule, server_lr, **adaptive, bias_correction=bias_correction, name="server_lr")
         self.beta1, self.tau, self.v0 = adaptive["beta1"], adaptive["tau"], adaptive["v0"]
         self.beta2, self.bias_correction = adaptive["beta2"], bias_correction
         super().__init__(clients_per_round, server_lr=server_lr, **options)
 
     def configure_server(self) -> ServerOptimizer:
         """Return the adaptive optimizer."""
-        return self._optimizer
+        moments = {"beta1": self.beta1, "beta2": self.beta2, "tau": self.tau, "v0": self.v0}
+        return Adaptive(self.rule, self.server_lr, **moments, bias_correction=self.bias_correction)
 
 
 class FedAdagrad(_FedOpt):
@@ -89,9 +86,9 @@ class FedAdagrad(_FedOpt):
         clients_per_round: int | float | None = None,
         *,
         server_lr: Scheduled = 0.1,
-        beta1: float = 0.0,
-        tau: float = 1e-3,
-        v0: float = 0.0,
+        beta1: Fraction = 0.0,
+        tau: Positive = 1e-3,
+        v0: NotNegative = 0.0,
         bias_correction: bool = False,
         **options: Unpack[FedAvgOptions],
     ) -> None:
@@ -123,10 +120,10 @@ class FedAdam(_FedOpt):
         clients_per_round: int | float | None = None,
         *,
         server_lr: Scheduled = 0.01,
-        beta1: float = 0.9,
-        beta2: float = 0.99,
-        tau: float = 1e-3,
-        v0: float = 0.0,
+        beta1: Fraction = 0.9,
+        beta2: Fraction = 0.99,
+        tau: Positive = 1e-3,
+        v0: NotNegative = 0.0,
         bias_correction: bool = False,
         **options: Unpack[FedAvgOptions],
     ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Unpack
 
 from fl_lightning.algorithms.fedavg import FedAvg, FedAvgOptions
-from fl_lightning.parts.hyperparameter import Scheduled
+from fl_lightning.checks import Scheduled, ScheduledWeight
 from fl_lightning.parts.objectives import LocalObjective, Proximal
 
 
@@ -26,7 +26,7 @@ class FedProx(FedAvg):
 
     def __init__(
         self,
-        mu: Scheduled,
+        mu: ScheduledWeight,
         clients_per_round: int | float | None = None,
         *,
         server_lr: Scheduled = 1.0,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import is_dataclass
 from typing import Any
 
 import lightning.pytorch as pl
@@ -10,6 +11,7 @@ import lightning.pytorch as pl
 from fl_lightning._lightning.client_log import log_round
 from fl_lightning.algorithms.description import fingerprints
 from fl_lightning.loop import FederatedLoop
+from fl_lightning.parts.exchange import Chain
 from fl_lightning.representation import ShowsArguments, arguments, short
 from fl_lightning.versions import __version__, package_versions
 
@@ -26,10 +28,9 @@ def settings_of_run(callback: object, loop: FederatedLoop) -> dict[str, Any]:
         loop: Its loop; it keeps the fingerprint of the federation.
     """
     data = loop.data
-    parts = {name: part for name, part in loop.algorithm.parts.items() if name != "changing_buffers"}
     return {
         "algorithm": _described(callback),
-        "parts": {name: _plain(part) for name, part in parts.items()},
+        "parts": {name: _plain(part) for name, part in loop.algorithm.parts.items()},
         "data": _described(data),
         "federation": {
             "clients": data.partition.num_clients,
@@ -63,6 +64,11 @@ def _plain(value: object) -> Any:
         return value
     if isinstance(value, ShowsArguments):
         return _described(value)
+    if isinstance(value, Chain):
+        return [_plain(member) for member in value.members]
+    if is_dataclass(value) and not isinstance(value, type):
+        fields = {name: _plain(getattr(value, name)) for name in value.__dataclass_fields__ if name != "_"}
+        return {"name": type(value).__name__, **fields}
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)) and len(value) <= _MOST_ITEMS:

@@ -12,25 +12,24 @@ from fl_lightning.arguments import plain
 from fl_lightning.executors import Executor, make_executor
 from fl_lightning.executors.auto import ExecutorName
 from fl_lightning.parts.aggregation import Aggregation
-from fl_lightning.parts.composition import Invalid
+from fl_lightning.checks import Count, Natural, check
+from fl_lightning.parts.algorithm import InvalidUpdates
 from fl_lightning.parts.exchange import Buffers, Exchange
-from fl_lightning.parts.guards.types_of_parts import check_part
-from fl_lightning.parts.participation import Participation
-from fl_lightning.parts.sampling import Arrivals, ClientSampler, UniformSampler
+from fl_lightning.parts.sampling import Arrivals, ClientSampler, Participation, UniformSampler
 
 
 class RunOptions(TypedDict, total=False):
     """The arguments of all algorithms that name no part; see :class:`AggregationCallback`."""
 
-    local_epochs: int | None
-    local_steps: int | None
+    local_epochs: Count | None
+    local_steps: Count | None
     buffers: Buffers
-    invalid_updates: Invalid
-    max_invalid_rounds: int | None
+    invalid_updates: InvalidUpdates
+    max_invalid_rounds: Count | None
     state_dir: str | os.PathLike[str] | None
     executor: ExecutorName | Executor
-    clients_at_once: int | None
-    seed: int | None
+    clients_at_once: Count | None
+    seed: Natural | None
 
 
 class CommonOptions(RunOptions, total=False):
@@ -116,7 +115,7 @@ def choose_sampler(clients_per_round: int | float | None, sampler: ClientSampler
     """
     if sampler is None:
         return UniformSampler(0.1 if clients_per_round is None else clients_per_round)
-    check_part("sampler", sampler, ClientSampler)
+    check("`sampler`", sampler, ClientSampler)
     said = getattr(sampler, "clients_per_round", None), getattr(sampler, "probability", None)
     given = plain(clients_per_round)  # 1 is one client, 1.0 are all
     agrees = any(type(each) is type(given) and each == given for each in said)

@@ -6,12 +6,11 @@ from typing import Unpack
 
 from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.algorithms.options import FederatedOptions, check_beside_aggregation
-from fl_lightning.parts.aggregation import Aggregation
-from fl_lightning.parts.fair_mean import FairMean, MeasuredLoss
-from fl_lightning.parts.hyperparameter import Scheduled
-from fl_lightning.parts.schedules import Synchronous
-from fl_lightning.parts.server_optimizers import Mixing
-from fl_lightning.parts.synchronous import SynchronousAlgorithm
+from fl_lightning.checks import NotNegative, Positive, Scheduled
+from fl_lightning.parts.aggregation import Aggregation, FairMean
+from fl_lightning.parts.algorithm import Algorithm
+from fl_lightning.parts.objectives import MeasuredLoss
+from fl_lightning.parts.server import Mixing
 
 
 class QFedAvg(AggregationCallback):
@@ -36,10 +35,10 @@ class QFedAvg(AggregationCallback):
 
     def __init__(
         self,
-        q: float,
+        q: NotNegative,
         clients_per_round: int | float | None = None,
         *,
-        lipschitz: float | None = None,
+        lipschitz: Positive | None = None,
         server_lr: Scheduled = 1.0,
         aggregation: Aggregation | None = None,
         **options: Unpack[FederatedOptions],
@@ -51,12 +50,6 @@ class QFedAvg(AggregationCallback):
         self.q, self.lipschitz, self.server_lr = q, lipschitz, server_lr
         super().__init__(clients_per_round, aggregation=aggregation, **options)
 
-    def configure_algorithm(self) -> SynchronousAlgorithm:
-        """Return the parts."""
-        return SynchronousAlgorithm(
-            sampler=self.sampler,
-            schedule=Synchronous(),
-            objective=self._objective,
-            aggregation=self._mean,
-            server=Mixing(self.server_lr, name="server_lr"),
-        )
+    def configure_algorithm(self) -> Algorithm:
+        """Return the algorithm."""
+        return self.compose(objective=self._objective, aggregation=self._mean, server=Mixing(self.server_lr))

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Literal, Unpack
 
 from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.algorithms.cycles import warn_of_open_cycle
 from fl_lightning.algorithms.options import FederatedOptions
+from fl_lightning.checks import Count
 from fl_lightning.parts.aggregation import Aggregation, WeightedMean
-from fl_lightning.parts.guards.types_of_parts import check_part
+from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.objectives import LocalObjective
-from fl_lightning.parts.redistribution import Evaluate, Redistribution, Unequal
-from fl_lightning.parts.server_optimizers import Mixing, ServerOptimizer
-from fl_lightning.parts.synchronous import SynchronousAlgorithm
+from fl_lightning.parts.schedules import Redistribution
+from fl_lightning.parts.server import ServerOptimizer
 
 
 class RADFed(AggregationCallback):
@@ -47,11 +47,11 @@ class RADFed(AggregationCallback):
 
     def __init__(
         self,
-        redistributions: int,
+        redistributions: Count,
         clients_per_round: int | float | None = None,
         *,
-        evaluate: Evaluate = "virtual",
-        unequal: Unequal = "subsample",
+        evaluate: Literal["virtual", "aggregate"] = "virtual",
+        unequal: Literal["subsample", "reduce", "park", "count"] = "subsample",
         extend_cycle: bool = False,
         local: LocalObjective | None = None,
         server: ServerOptimizer | None = None,
@@ -62,20 +62,13 @@ class RADFed(AggregationCallback):
         self.evaluate = evaluate
         self._schedule = Redistribution(redistributions, evaluate, unequal, extend_cycle)
         self.unequal, self.extend_cycle = unequal, extend_cycle
-        if local is not None:
-            check_part("local", local, LocalObjective)
         self.local, self.server = local, server
         super().__init__(clients_per_round, aggregation=aggregation, **options)
 
-    def configure_algorithm(self) -> SynchronousAlgorithm:
-        """Return the parts."""
-        return SynchronousAlgorithm(
-            sampler=self.sampler,
-            schedule=self._schedule,
-            objective=self.local,
-            aggregation=WeightedMean("uniform"),
-            server=Mixing() if self.server is None else self.server,
-        )
+    def configure_algorithm(self) -> Algorithm:
+        """Return the algorithm."""
+        mean = WeightedMean("uniform")
+        return self.compose(schedule=self._schedule, objective=self.local, aggregation=mean, server=self.server)
 
     def check_rounds(self, max_epochs: int | None, num_clients: int | None = None) -> None:
         """Warn when the fit would end in the middle of a cycle."""

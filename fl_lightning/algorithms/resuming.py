@@ -14,7 +14,6 @@ from fl_lightning.algorithms.description import describe_run, described
 from fl_lightning.callbacks.checkpoint import FederatedCheckpoint
 from fl_lightning.clients.resumed_run import ResumedRun
 from fl_lightning.loop import FederatedLoop
-from fl_lightning.parts.exchange.same_exchanges import check_same_exchanges
 from fl_lightning.seeding import a_seed_was_given
 from fl_lightning.sentences import LOAD_WEIGHTS
 
@@ -59,13 +58,6 @@ def _refuse_another_run(saved: Mapping[str, Any], present: Mapping[str, Any]) ->
             f"{present['evaluation']}), so its best and monitored values would not compare, and samples that chose a "
             "model could test it. Resume with the same split, fold, seeds, validation and test sets."
         )
-    check_same_exchanges(saved["exchanges"], present["exchanges"])
-    for name, kind in present["parts"].items():
-        if saved["parts"][name] != kind:
-            raise ValueError(
-                f"The checkpoint was written with {saved['parts'][name]} as the algorithm's `{name}`, and the "
-                f"algorithm now has {kind}, which cannot use that state. Resume with the same parts. {_FROM_WEIGHTS}"
-            )
 
 
 def _changes(saved: Mapping[str, Sequence[str]], present: Mapping[str, Sequence[str]]) -> list[str]:

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.algorithms.options import MergedOptions, check_beside_aggregation
+from fl_lightning.checks import Fraction, Scheduled
 from fl_lightning.clients.known_steps import changes_within_rounds, other_optimizers
 from fl_lightning.parts.aggregation import WeightedMean, Weighting
-from fl_lightning.parts.hyperparameter import Scheduled
+from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.objectives import ControlVariates
 from fl_lightning.parts.schedules import EvaluatedModel, Synchronous
-from fl_lightning.parts.server_optimizers import Mixing
-from fl_lightning.parts.synchronous import SynchronousAlgorithm
+from fl_lightning.parts.server import Mixing
 
 
 class Scaffold(AggregationCallback):
@@ -47,7 +47,7 @@ class Scaffold(AggregationCallback):
         *,
         option: Literal[1, 2] = 2,
         server_lr: Scheduled = 1.0,
-        momentum: float = 0.0,
+        momentum: Fraction = 0.0,
         weighting: Weighting = "uniform",
         evaluate: EvaluatedModel = "server",
         **options: Unpack[MergedOptions],
@@ -58,14 +58,13 @@ class Scaffold(AggregationCallback):
         self.weighting, self.evaluate = weighting, evaluate
         super().__init__(clients_per_round, **options)
 
-    def configure_algorithm(self) -> SynchronousAlgorithm:
-        """Return the parts."""
-        return SynchronousAlgorithm(
-            sampler=self.sampler,
+    def configure_algorithm(self) -> Algorithm:
+        """Return the algorithm."""
+        return self.compose(
             schedule=Synchronous(self.evaluate),
             objective=self._variates,
             aggregation=WeightedMean(self.weighting),
-            server=Mixing(self.server_lr, name="server_lr"),
+            server=Mixing(self.server_lr),
         )
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

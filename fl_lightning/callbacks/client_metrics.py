@@ -108,7 +108,7 @@ class ClientMetrics(ShowsSignature, Callback):
         """Take the clients' personal parameters of a checkpoint that is evaluated; a fit takes them itself."""
         if trainer.state.fn != "fit" and (states := states_in(checkpoint)):
             self._loaded = states
-            if all(exchange.states is None for exchange in personal_exchanges(trainer).values()):
+            if all(not exchange.client_vectors for exchange in personal_exchanges(trainer).values()):
                 warn_of_unknown_values(self)
 
     def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

@@ -17,9 +17,10 @@ from fl_lightning._lightning.local_optimizers import unscale_before_hooks
 from fl_lightning.arguments import check_interval, check_not_negative, check_positive, plain
 from fl_lightning.callbacks.alone import check_alone
 from fl_lightning.parts.algorithm import Algorithm
-from fl_lightning.parts.federation import ClientResult
+from fl_lightning.parts.messages import ClientResult
 from fl_lightning.parts.objectives import DynamicRegularizer, LocalObjective, Proximal
-from fl_lightning.parts.privacy import Ledger, check_installed, refuse_another_fit
+from fl_lightning.parts.part import walk
+from fl_lightning.parts.privacy import check_installed, check_nothing_spent, epsilon_of_clients
 from fl_lightning.signatures import ShowsSignature
 
 
@@ -53,7 +54,7 @@ class ExamplePrivacy(ShowsSignature, Callback):
         check_interval("delta", delta, "It should be well below 1 over the number of samples.", within="(0, 1)")
         check_installed()
         self.clip, self.noise_multiplier, self.delta = plain(clip), plain(noise_multiplier), plain(delta)
-        self._epochs = Ledger()
+        self._epochs: dict[float, Counter[int]] = {}  # of each client, by noise
         self._new: list[tuple[int, int]] = []
         self._batch: tuple[Any, int] | None = None  # of the step that is to be taken
         self._rounds = 0  # that the ledger knows
@@ -61,8 +62,8 @@ class ExamplePrivacy(ShowsSignature, Callback):
 
     @property
     def spent(self) -> float:
-        """Epsilon so far, of a sample of the client that trained most often; see :meth:`Ledger.epsilon`."""
-        return self._epochs.epsilon(self.delta)
+        """Epsilon so far, of a sample of the client that trained most often; see :func:`epsilon_of_clients`."""
+        return epsilon_of_clients(self._epochs, self.delta)
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Start to count if the fit begins with its first round; a checkpoint's state comes later.
@@ -74,8 +75,8 @@ class ExamplePrivacy(ShowsSignature, Callback):
         check_alone(self, ExamplePrivacy, trainer, "callbacks for the privacy of samples", why)
         if stage == "fit" and trainer.current_epoch == 0:
             if self._left and self._left == _sums(pl_module):
-                refuse_another_fit("ExamplePrivacy", self.spent)
-            self._epochs, self._rounds = Ledger(), 0
+                check_nothing_spent("ExamplePrivacy", self.spent)
+            self._epochs, self._rounds = {}, 0
 
     # ---- what is refused ----
 
@@ -211,7 +212,7 @@ class ExamplePrivacy(ShowsSignature, Callback):
     def on_round_end(self, trainer: Any, pl_module: pl.LightningModule) -> None:
         """Add the round up."""
         for client, epochs in (entry for share in trainer.fit_loop.gather_objects(self._new) for entry in share):
-            self._epochs.add(client, self.noise_multiplier, epochs)
+            self._epochs.setdefault(self.noise_multiplier, Counter())[client] += epochs
         self._new, self._rounds = [], trainer.current_epoch + 1
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -226,18 +227,19 @@ class ExamplePrivacy(ShowsSignature, Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """Return what was spent."""
-        return {"epochs": self._epochs.state_dict(), "rounds": self._rounds, "epsilon": self.spent, "delta": self.delta}
+        epochs = {noise: dict(counts) for noise, counts in self._epochs.items()}
+        return {"epochs": epochs, "rounds": self._rounds, "epsilon": self.spent, "delta": self.delta}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from what a checkpoint's run has spent."""
-        self._epochs.load_state_dict(state_dict["epochs"])
+        self._epochs = {noise: Counter(counts) for noise, counts in state_dict["epochs"].items()}
         self._rounds = state_dict["rounds"]
 
 
 def _reads_data(objective: LocalObjective) -> bool:
     """Whether more of the data than gradients of ``training_step`` may reach the server."""
     known = (LocalObjective.correction, Proximal.correction, DynamicRegularizer.correction)
-    parts = [part for part in objective.with_held_parts if isinstance(part, LocalObjective)]
+    parts = [part for part in walk(objective) if isinstance(part, LocalObjective)]
     reads = any(type(part).correction not in known for part in parts)
     return reads or objective.vectors_sent > 1 or objective.sends_loss
 

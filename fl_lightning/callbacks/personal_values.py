@@ -17,7 +17,7 @@ from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.targets import gives_targets, inputs_of
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.exchange import PersonalParameters
-from fl_lightning.parts.guards.saved_state import CLIENT_STATES, HELD_PARTS
+from fl_lightning.parts.part import walk
 
 OwnValues = dict[int, dict[str, Tensor]]  # by client id and by the tensor's name
 
@@ -28,8 +28,8 @@ def personal_exchanges(trainer: pl.Trainer) -> dict[str, PersonalParameters]:
     algorithm = next((each for each in algorithms if isinstance(each, Algorithm)), None)
     if algorithm is None:
         return {}
-    held = algorithm.exchange.held_parts_by_place
-    return {key: each for key, each in held.items() if isinstance(each, PersonalParameters)}
+    exchanges = [part for part in walk(algorithm.exchange) if isinstance(part, PersonalParameters)]
+    return {f"{place}": exchange for place, exchange in enumerate(exchanges)}
 
 
 def own_values(trainer: pl.Trainer, loaded: Mapping[str, Any] | None) -> OwnValues:
@@ -41,14 +41,14 @@ def own_values(trainer: pl.Trainer, loaded: Mapping[str, Any] | None) -> OwnValu
     """
     data, found = trainer.datamodule, OwnValues()
     for key, exchange in personal_exchanges(trainer).items():
-        if exchange.states is None:  # no fit has begun in this process
+        if not exchange.client_vectors:  # no fit has begun in this process
             if loaded is None and ends_with_fit(trainer):
                 rank_zero_warn(
                     "All clients are evaluated with the mean of their personal parameters: if a fit has trained them, "
                     'it was in processes that have ended. Give `strategy="ddp"`, with which they stay.'
                 )
             continue
-        state = exchange.states.state_dict() if loaded is None else loaded.get(key, {"clients": {}})
+        state = exchange.own.state_dict() if loaded is None else loaded.get(key, {"clients": {}})
         shapes = dict(zip(exchange.federation.names, exchange.federation.shapes, strict=True))
         names = exchange.federation.matching(exchange.pattern)
         for client, vector in state["clients"].items():
@@ -61,13 +61,9 @@ def own_values(trainer: pl.Trainer, loaded: Mapping[str, Any] | None) -> OwnValu
 def states_in(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
     """Return the clients' vectors in a checkpoint of the exchanges that keep parameters on clients, by their keys."""
     states = (state for state in checkpoint.get("callbacks", {}).values() if isinstance(state, Mapping))
-    exchanges = (state["exchange"] for state in states if isinstance(state.get("exchange"), Mapping))
-    return {
-        key: kept[CLIENT_STATES]["states"]
-        for exchange in exchanges
-        for key, kept in exchange.get(HELD_PARTS, {}).items()
-        if key.endswith(f"-{PersonalParameters.__name__}")
-    }
+    parts = (part for state in states for part in state.get("parts", {}).items())
+    kept = [part["own"] for key, part in parts if key.endswith(f"-{PersonalParameters.__name__}")]
+    return {f"{place}": own for place, own in enumerate(kept)}
 
 
 def check_scores(trainer: pl.Trainer, module: pl.LightningModule, batch: Any, outputs: Any) -> None:

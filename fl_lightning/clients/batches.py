@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from fl_lightning.clients.settings import LocalSettings
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.batches import client_batches, number_of_batches, tensor_rows
-from fl_lightning.parts.federation import Task
+from fl_lightning.parts.messages import Task
 from fl_lightning.representation import counted, short
 from fl_lightning.seeding import Stream, torch_generator
 

@@ -63,7 +63,7 @@ class ClientCorrection:
             parameter.grad = gradient
         places = [self._places[id(parameter)] for parameter in stepped]
         linear = [self._linear[place] for place in places] if self._linear else []
-        correction.apply(stepped, [self._start[place] for place in places], linear)
+        correction.add(stepped, [self._start[place] for place in places], linear)
 
 
 def prepare_optimizers(correction: Correction | None, trainer: pl.Trainer) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from fl_lightning.parts.federation import Task
+from fl_lightning.parts.messages import Task
 from fl_lightning.sentences import joined
 
 _SHOWN = 6  # tensors of a batch

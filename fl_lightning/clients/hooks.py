@@ -10,8 +10,7 @@ from torch import Tensor
 
 from fl_lightning._lightning.hooks import enter_fx
 from fl_lightning.clients.settings import LocalSettings
-from fl_lightning.parts.federation import ClientResult, LocalClient, same_values
-from fl_lightning.parts.guards.changes_in_place import unchanged
+from fl_lightning.parts.messages import ClientResult, LocalClient, same_values
 from fl_lightning.seeding import Stream, seed_global_generators
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -74,13 +73,12 @@ class ClientHooks:
             model: Returns the model that the module holds, shape ``(size,)``.
 
         Raises:
-            RuntimeError: If they change the result or the module's weights, which are no longer looked at.
+            RuntimeError: If they change the module's weights, which are no longer looked at.
         """
         if not self.read_logged_values:  # the library's own hooks, or none
             self._call(self.ends, 1, result)
             return
-        with unchanged("on_client_end", [result.start, result.vector], [result], compares=False):
-            self._call(self.ends, 1, result)
+        self._call(self.ends, 1, result)
         if not same_values(model(), result.vector):
             raise RuntimeError(
                 "A callback's `on_client_end` changed the module's weights. The client's result has been taken before, "
@@ -94,12 +92,7 @@ class ClientHooks:
         module = self._trainer.lightning_module
         previous = enter_fx(module, _LOGS_AS)
         for hook in hooks:
-            returned = hook(self._trainer, module, argument)
-            if isinstance(returned, ClientResult):
-                raise TypeError(
-                    "A callback's `on_client_end` returned a ClientResult, which would be ignored: hooks only look at "
-                    "results. Write an `Exchange` whose `upload` returns the changed one."
-                )
+            hook(self._trainer, module, argument)
         enter_fx(module, previous)
 
     def _of(self, name: str) -> list[Any]:

@@ -10,12 +10,11 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from fl_lightning.clients.state_vector import StateVector
-from fl_lightning.parts.aggregation import Aggregation
 from fl_lightning.parts.algorithm import Algorithm
-from fl_lightning.parts.fair_mean import FairMean
-from fl_lightning.parts.federation import Task, same_values
-from fl_lightning.parts.normalized_mean import NormalizedMean
+from fl_lightning.parts.messages import Task, same_values
+from fl_lightning.parts.aggregation import Aggregation, FairMean, NormalizedMean
 from fl_lightning.parts.objectives import Correction
+from fl_lightning.parts.part import walk
 
 
 def other_optimizers(trainer: pl.Trainer, momentum: float) -> str:
@@ -116,5 +115,5 @@ class StepsOfItsOwn:
 def _users_of_steps(algorithm: Algorithm, correction: Correction | None) -> list[str]:
     """Return the parts that need optimizer steps, each with what it does."""
     users = [] if correction is None else [f"{type(algorithm.objective).__name__} corrects gradients at the steps"]
-    means = [part for part in algorithm.aggregation.with_held_parts if isinstance(part, NormalizedMean)]
+    means = [part for part in walk(algorithm.aggregation) if isinstance(part, NormalizedMean)]
     return users + [f"{type(mean).__name__} counts the steps" for mean in means]

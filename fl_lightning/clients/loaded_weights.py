@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 
 from fl_lightning.clients.state_vector import StateVector
-from fl_lightning.parts.federation import same_values
+from fl_lightning.parts.messages import same_values
 
 
 class LoadedWeights:

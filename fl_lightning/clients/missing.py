@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
-from fl_lightning.parts.traffic import RoundReport
+from fl_lightning.parts.messages import RoundReport
 from fl_lightning.sentences import joined
 
 

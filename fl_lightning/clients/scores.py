@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from fl_lightning._lightning.progress_bars import with_progress
 from fl_lightning.clients.training import ClientAtWork, LocalTraining
-from fl_lightning.parts.federation import Task
-from fl_lightning.parts.guards.seeded_draws import Moment
+from fl_lightning.parts.messages import Task
 
 
 def score_clients(training: LocalTraining, round_index: int) -> None:
@@ -16,16 +15,13 @@ def score_clients(training: LocalTraining, round_index: int) -> None:
         round_index: The round that is about to begin, from 0.
     """
     algorithm, sizes = training.algorithm, training.data.client_sizes
-    with algorithm.drawing(Moment.SCORES_ASKED, round_index):
-        waiting = list(algorithm.sampler.clients_without_score())
+    waiting = list(algorithm.sampler.clients_without_score())
     if not waiting:
         return
     federation, scores = algorithm.federation, {}
     for client in with_progress(training.trainer, waiting[federation.rank :: federation.num_ranks], "Scoring clients"):
         task = Task(0, client, int(sizes[client]), round=round_index)
-        with algorithm.at_work(Moment.FIRST_SCORE, task):
-            scores[client] = algorithm.sampler.score(ClientAtWork(task, algorithm.server.model, training))
-    algorithm.meter.scored += len(waiting)
+        scores[client] = algorithm.sampler.score(ClientAtWork(task, algorithm.server.model, training))
+    algorithm.count_scored(len(waiting))
     known = {client: score for share in federation.gather(scores) for client, score in share.items()}
-    with algorithm.drawing(Moment.SCORES_TAKEN, round_index):
-        algorithm.sampler.take_scores({client: known[client] for client in waiting})
+    algorithm.sampler.take_scores({client: known[client] for client in waiting})

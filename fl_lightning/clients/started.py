@@ -9,7 +9,7 @@ from typing import TypeVar
 from torch import Tensor
 
 from fl_lightning._lightning.local_optimizers import OptimizerProgress, Options
-from fl_lightning.parts.federation import LocalClient, Task
+from fl_lightning.parts.messages import LocalClient, Task
 from fl_lightning.parts.objectives import Correction
 
 _Client = TypeVar("_Client")

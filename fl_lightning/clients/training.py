@@ -27,9 +27,7 @@ from fl_lightning.clients.started import FinalState, StartedClient
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.parts.algorithm import Algorithm
-from fl_lightning.parts.federation import ClientResult, LocalClient, Task, same_values
-from fl_lightning.parts.guards.contracts import are_finite
-from fl_lightning.parts.guards.seeded_draws import Moment
+from fl_lightning.parts.messages import ClientResult, LocalClient, Task, same_values
 from fl_lightning.seeding import Stream, seed_global_generators
 
 
@@ -236,9 +234,8 @@ class LocalTraining:
         """
         algorithm, length = self.algorithm, self.vector.num_parameters
         result = ClientResult(client.task, client.start, model, num_steps, summed_lr, num_parameters=length)
-        if algorithm.sampler.needs_scores and are_finite(result):
-            with algorithm.at_work(Moment.SCORE, client.task):
-                result = replace(result, score=algorithm.sampler.score(client))
+        if algorithm.sampler.needs_scores and result.is_finite:
+            result = replace(result, score=float(algorithm.sampler.score(client)))
         self.hooks.on_client_end(result, self.vector.read)
         return result
 

@@ -33,7 +33,6 @@ from fl_lightning.partitioners import Partition
 from fl_lightning.partitioners.functions import PartitionFunction, check_partitioner
 from fl_lightning.representation import represent
 from fl_lightning.signatures import ShowsSignature, names_unknown
-from fl_lightning.super_calls import keep_super_calls, relied_on
 
 
 class FederatedDataModule(
@@ -86,10 +85,6 @@ class FederatedDataModule(
 
     _hidden: ClassVar[tuple[str, ...]] = ()
     """Arguments that ``repr`` leaves out."""
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        keep_super_calls(cls)
 
     @names_unknown
     def __init__(
@@ -205,7 +200,6 @@ class FederatedDataModule(
 
     # ---- set-up ----
 
-    @relied_on("reads the data and distributes them", only_if=lambda data: data._federation is None)
     def setup(self, stage: str | None = None) -> None:
         """Read, partition, split and standardise the data; later calls change nothing of that."""
         self._begin_stage(stage)

@@ -18,7 +18,7 @@ from fl_lightning.data.arrays import refuse_arrays, refuse_empty, why_no_classes
 from fl_lightning.data.batches import Collate
 from fl_lightning.data.targets import why_no_targets
 from fl_lightning.representation import ShowsArguments, short
-from fl_lightning.super_calls import is_of_library
+from fl_lightning.checks import is_user_defined
 from fl_lightning.tensor_bytes import tensor_bytes
 
 
@@ -137,4 +137,4 @@ def _is_of_library(partitioner: Any) -> bool:
     """Return whether a partitioner without classes is one of the library's, which do not look at them."""
     while isinstance(partitioner, partial):
         partitioner = partitioner.func
-    return is_of_library(type(partitioner))
+    return not is_user_defined(type(partitioner))

@@ -12,7 +12,7 @@ from fl_lightning.arguments import check_choice, check_finite, check_text
 from fl_lightning.clients.hooks import reads_result_only
 from fl_lightning.diagnostics.observer import RoundObserver, aggregation_of, loop_of
 from fl_lightning.metric_words import suitable_mode
-from fl_lightning.parts.federation import ClientResult
+from fl_lightning.parts.messages import ClientResult
 
 
 class Communication(RoundObserver):

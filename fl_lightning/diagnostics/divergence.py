@@ -11,7 +11,7 @@ from torch import Tensor
 from fl_lightning.arguments import check_choice
 from fl_lightning.clients.hooks import reads_result_only
 from fl_lightning.diagnostics.observer import RoundObserver, loop_of
-from fl_lightning.parts.federation import ClientResult
+from fl_lightning.parts.messages import ClientResult
 
 
 def pairwise_divergence(vectors: Tensor) -> float:

@@ -10,7 +10,7 @@ from fl_lightning.clients.hooks import reads_result_only
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.diagnostics.observer import RoundObserver, loop_of
 from fl_lightning.metrics import accuracy
-from fl_lightning.parts.federation import ClientResult
+from fl_lightning.parts.messages import ClientResult
 
 
 class LocalAccuracy(RoundObserver):

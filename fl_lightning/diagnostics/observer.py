@@ -11,9 +11,9 @@ from fl_lightning.callbacks.alone import check_alone
 from fl_lightning.clients.hooks import does_nothing
 from fl_lightning.clients.training import ClientAtWork
 from fl_lightning.loop import FederatedLoop
-from fl_lightning.parts.federation import ClientResult
+from fl_lightning.parts.messages import ClientResult
 from fl_lightning.signatures import ShowsSignature
-from fl_lightning.super_calls import is_of_library
+from fl_lightning.checks import is_user_defined
 
 
 class RoundObserver(ShowsSignature, Callback):
@@ -35,7 +35,7 @@ class RoundObserver(ShowsSignature, Callback):
             ValueError: If the trainer has no aggregation callback, or two observers of this class of the library.
         """
         self.values = {}
-        if is_of_library(type(self)):  # a user's own may log other names
+        if not is_user_defined(type(self)):  # a user's own may log other names
             why = "both log the same names, and the loggers would get the mean of the two"
             check_alone(self, type(self), trainer, "observers of one class", why, exactly=True)
         if stage == "fit":

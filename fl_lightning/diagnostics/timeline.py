@@ -14,8 +14,8 @@ from lightning.pytorch.utilities import rank_zero_only
 from fl_lightning.arguments import check_path
 from fl_lightning.diagnostics.observer import RoundObserver, aggregation_of
 from fl_lightning.drawn import Drawn
-from fl_lightning.parts.asynchronous.algorithm import AsynchronousAlgorithm
-from fl_lightning.parts.asynchronous.report import ArrivalRecord
+from fl_lightning.parts.asynchronous.schedule import Asynchronous
+from fl_lightning.parts.asynchronous.schedule import ArrivalRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -98,7 +98,7 @@ class Timeline(RoundObserver):
             ValueError: If the algorithm is not asynchronous.
         """
         callback = aggregation_of(trainer, self)
-        if not isinstance(callback.algorithm, AsynchronousAlgorithm):
+        if not isinstance(callback.algorithm.schedule, Asynchronous):
             raise ValueError(
                 f"Timeline records asynchronous algorithms, such as FedAsync; {type(callback).__name__} has rounds. "
                 "Use VirtualTime(clock) for its virtual time."
@@ -106,10 +106,10 @@ class Timeline(RoundObserver):
 
     def on_round_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Record the round's results."""
-        algorithm = aggregation_of(trainer, self).algorithm
-        assert isinstance(algorithm, AsynchronousAlgorithm)
-        self.arrivals += algorithm.report.arrivals
-        clock, simulation = algorithm.schedule.clock, algorithm.schedule.simulation
+        schedule = aggregation_of(trainer, self).algorithm.schedule
+        assert isinstance(schedule, Asynchronous)
+        self.arrivals += schedule.report.arrivals
+        clock, simulation = schedule.clock, schedule.simulation
         self.now = clock.time(simulation.now)
         self.at_work = [(each.task.client, clock.time(each.sent)) for each in simulation.flights.values()]
         self.values = {"fed/contributing_clients": len(self.contributions)}

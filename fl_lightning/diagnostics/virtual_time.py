@@ -56,7 +56,7 @@ class VirtualTime(RoundObserver):
         """Add the round's time."""
         callback = aggregation_of(trainer, self)
         full, durations = callback.settings.full_work, []
-        for task in callback.algorithm.planned_tasks:
+        for task in callback.algorithm.tasks:
             share = Fraction(task.work or full, full)
             durations.append(self.clock.duration(task.client, self._tasks, share))
             self._tasks += 1

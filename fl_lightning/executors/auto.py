@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -23,7 +23,7 @@ from fl_lightning.executors.stacked.memory import why_one_fits
 from fl_lightning.executors.step_counts import StepCounts, in_words
 from fl_lightning.executors.vectorized import VectorizedExecutor
 from fl_lightning.parts.algorithm import Algorithm
-from fl_lightning.parts.federation import Task
+from fl_lightning.parts.messages import ClientResult, Task
 from fl_lightning.representation import counted
 
 log = logging.getLogger(__name__)
@@ -115,18 +115,19 @@ class AutoExecutor(Executor):
         """Return what a pickle holds: nothing of a fit but the choice and the verdict on stacks."""
         return {key: value for key, value in vars(self).items() if key != "_training"}
 
-    def run(self, tasks: Sequence[Task], training: LocalTraining, algorithm: Algorithm) -> None:
-        """Train the clients of the tasks and give each result to the algorithm."""
+    def run(self, tasks: Sequence[Task], training: LocalTraining, algorithm: Algorithm) -> Iterator[ClientResult]:
+        """Train the clients of the tasks and yield their results."""
         if self.choice is None:
-            tasks = self._choose(tasks, algorithm)
+            first, tasks = self._choose(tasks, algorithm)
+            yield from first
         if self.choice is not None and self.choice.executor == "vectorized":
-            self._vectorized.run(tasks, training, algorithm)
+            yield from self._vectorized.run(tasks, training, algorithm)
             self._weigh(tasks, self.choice)
             # otherwise it has said why not, or will
             if self._untold and self._vectorized.verdict.proven and self._vectorized.cause is None:
                 self._tell(self.choice)
         else:
-            self._sequential.run(tasks, training, algorithm)
+            yield from self._sequential.run(tasks, training, algorithm)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what was chosen, and the verdict on stacks."""
@@ -139,9 +140,10 @@ class AutoExecutor(Executor):
         self.choice = None if choice is None else ExecutorChoice(**choice)
         self._vectorized.load_state_dict(state["vectorized"])
 
-    def _choose(self, tasks: Sequence[Task], algorithm: Algorithm) -> Sequence[Task]:
-        """Train the first client, choose by what that took, and return the other clients' tasks."""
-        mine = self._find(tasks, algorithm) if tasks else None
+    def _choose(self, tasks: Sequence[Task], algorithm: Algorithm) -> tuple[list[ClientResult], Sequence[Task]]:
+        """Train the first client, choose by what that took, and return its result and the other clients' tasks."""
+        first: list[ClientResult] = []
+        mine = self._find(tasks, algorithm, first) if tasks else None
         # processes must agree: the first that has clients decides
         known = [choice for choice in algorithm.federation.gather(mine) if choice is not None]
         if known:
@@ -150,7 +152,7 @@ class AutoExecutor(Executor):
             self._untold = True
             if choice.executor == "sequential":
                 self._tell(choice)
-        return tasks[1:]
+        return first, tasks[1:]
 
     def _weigh(self, tasks: Sequence[Task], choice: ExecutorChoice) -> None:
         """Leave stacks if they turn out to cost more than they save."""
@@ -185,8 +187,8 @@ class AutoExecutor(Executor):
         if choice.threads is not None:
             torch.set_num_threads(choice.threads)
 
-    def _find(self, tasks: Sequence[Task], algorithm: Algorithm) -> ExecutorChoice:
-        """Train the first client, and return the choice of this process."""
+    def _find(self, tasks: Sequence[Task], algorithm: Algorithm, results: list[ClientResult]) -> ExecutorChoice:
+        """Train the first client, add its result to the list, and return the choice of this process."""
         training, vectorized = self._training, self._vectorized
         on_cpu = training.vector.device.type == "cpu"
         open_threads = adjustable_threads() if on_cpu else None
@@ -194,7 +196,7 @@ class AutoExecutor(Executor):
             torch.set_num_threads(1)
         layout = LayoutTrial(training) if on_cpu and not training.is_watched else None
         training.around_steps = counts = StepCounts()
-        self._sequential.run(tasks[:1], training, algorithm)
+        results += self._sequential.run(tasks[:1], training, algorithm)
         training.around_steps = nullcontext()
         counts.steps = training.batches.number(tasks[0])
         large = counts.flops >= _LARGE_STEP and training.trainer.world_size == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from fl_lightning.parts.federation import Task
+from fl_lightning.parts.messages import Task
 
 
 def balance(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.parts.algorithm import Algorithm
-from fl_lightning.parts.federation import Task
+from fl_lightning.parts.messages import ClientResult, Task
 from fl_lightning.representation import ShowsArguments
 
 
@@ -22,15 +22,15 @@ class Executor(ShowsArguments, ABC):
         """Called when a fit begins, after a checkpoint's state was loaded."""
 
     @abstractmethod
-    def run(self, tasks: Sequence[Task], training: LocalTraining, algorithm: Algorithm) -> None:
-        """Train the clients of the tasks and give each result to the algorithm.
+    def run(self, tasks: Sequence[Task], training: LocalTraining, algorithm: Algorithm) -> Iterable[ClientResult]:
+        """Train the clients of the tasks and yield their results.
 
-        ``algorithm.receive(training.train(task, algorithm.start(task)))`` does so for one task.
+        ``yield training.train(task, algorithm.start(task))`` does so for one task.
 
         Args:
             tasks: This process's tasks.
             training: Trains clients.
-            algorithm: Gives the models from which tasks start, and takes results.
+            algorithm: Gives the models from which tasks start.
         """
 
     def on_fit_end(self) -> None:

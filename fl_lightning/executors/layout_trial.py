@@ -15,7 +15,7 @@ from fl_lightning.executors.stacked.causes import log_why
 from fl_lightning.executors.stacked.changes.module_state import ModuleState
 from fl_lightning.executors.stacked.guards.effects import no_effects
 from fl_lightning.executors.stacked.trials.trial import copy_of
-from fl_lightning.parts.federation import Task
+from fl_lightning.parts.messages import Task
 from fl_lightning.seeding import preserved_generators
 
 log = logging.getLogger(__name__)

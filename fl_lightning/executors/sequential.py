@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 
 from fl_lightning.arguments import check_bool
@@ -10,7 +10,7 @@ from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.base import Executor
 from fl_lightning.executors.memory_format import channels_last
 from fl_lightning.parts.algorithm import Algorithm
-from fl_lightning.parts.federation import Task
+from fl_lightning.parts.messages import ClientResult, Task
 
 
 class SequentialExecutor(Executor):
@@ -24,8 +24,8 @@ class SequentialExecutor(Executor):
         check_bool("channels_last", channels_last)
         self.channels_last = channels_last
 
-    def run(self, tasks: Sequence[Task], training: LocalTraining, algorithm: Algorithm) -> None:
-        """Train the clients of the tasks and give each result to the algorithm."""
+    def run(self, tasks: Sequence[Task], training: LocalTraining, algorithm: Algorithm) -> Iterator[ClientResult]:
+        """Train the clients of the tasks and yield their results."""
         with channels_last(training.vector.module) if self.channels_last else nullcontext():
             for task in tasks:
-                algorithm.receive(training.train(task, algorithm.start(task)))
+                yield training.train(task, algorithm.start(task))

@@ -32,16 +32,16 @@ from fl_lightning.executors.stacked.randomness import ClientGenerators
 from fl_lightning.executors.stacked.results import Results, Trained
 from fl_lightning.executors.stacked.sources import draws_nothing, make_source
 from fl_lightning.executors.stacked.stack import Stack
+from fl_lightning.executors.stacked.parts import check_parts
 from fl_lightning.executors.stacked.step_runners import make_step_runners
 from fl_lightning.executors.stacked.training import StackTraining
-from fl_lightning.executors.stacked.trials.part_trial import PartTrial
 from fl_lightning.executors.stacked.trials.rehearsal import Rehearsal
 from fl_lightning.executors.stacked.trials.trial import Trial
 from fl_lightning.executors.stacked.trials.verdict import Verdict
 from fl_lightning.executors.stacked.trials.way_trial import WayTrial
 from fl_lightning.executors.stacked.trials.witnesses import WITNESSES, first_witnesses, with_neighbour
 from fl_lightning.parts.algorithm import Algorithm
-from fl_lightning.parts.federation import Task
+from fl_lightning.parts.messages import ClientResult, Task
 
 log = logging.getLogger(__name__)
 
@@ -99,8 +99,13 @@ class VectorizedExecutor(Executor):
         """Return what a pickle holds: nothing of a fit but the trial's verdict."""
         return {key: vars(self)[key] for key in ("clients_at_once", "_sequential", "verdict")}
 
-    def run(self, tasks: Sequence[Task], training: LocalTraining, algorithm: Algorithm) -> None:
-        """Train the clients of the tasks and give each result to the algorithm."""
+    def run(self, tasks: Sequence[Task], training: LocalTraining, algorithm: Algorithm) -> Iterator[ClientResult]:
+        """Train the clients of the tasks and yield their results."""
+        self._results: list[ClientResult] = []
+        self._run(tasks, training, algorithm)
+        yield from self._results
+
+    def _run(self, tasks: Sequence[Task], training: LocalTraining, algorithm: Algorithm) -> None:
         rest, self._steps.tried = list(tasks), self.verdict.tried
         self._look_for_changes()
         if self.cause is None and rest and not self.verdict.proven:
@@ -121,7 +126,8 @@ class VectorizedExecutor(Executor):
                 trained.update(chunk)
         journal.tell(training.loop)
         if not self._stacks:  # the others in their own order, not in that of stacks
-            self._sequential.run([task for task in tasks if task not in trained], training, algorithm)
+            rest = [task for task in tasks if task not in trained]
+            self._results += self._sequential.run(rest, training, algorithm)
 
     # ---- the trial ----
 
@@ -166,7 +172,7 @@ class VectorizedExecutor(Executor):
         first, rest = tasks[: places[-1] + 1], tasks[places[-1] + 1 :]
         witnesses = [tasks[place] for place in places]
         if len(witnesses) < WITNESSES:
-            self._sequential.run(first, self._training, algorithm)
+            self._results += self._sequential.run(first, self._training, algorithm)
             return rest
         try:
             self.check()
@@ -175,7 +181,7 @@ class VectorizedExecutor(Executor):
             self.give_up(reason(error), error)
             return tasks
         try:
-            trial.train(first, witnesses, algorithm)
+            trial.train(first, witnesses, algorithm, self._results.append)
             trial.compare()
         except Exception as error:
             if isinstance(error, ChangesModule) and not self._forgave_a_change:
@@ -208,6 +214,7 @@ class VectorizedExecutor(Executor):
 
     def check(self) -> None:
         """Raise ``CannotVectorize`` for what can be told without trying."""
+        check_parts(self._training.algorithm)
         self._steps.stacked.check()
         check_elementwise(self._training.trainer.optimizers[0])
 
@@ -233,9 +240,8 @@ class VectorizedExecutor(Executor):
         """Train clients at once, or, if that fails, one after the other."""
         training = self._training
         training.show(tasks)
-        parts = PartTrial(algorithm)
-        begun = self._begin(tasks, algorithm, parts)
-        results = Results(training, algorithm, journal, parts, late=not self.verdict.prepares)
+        begun = self._begin(tasks, algorithm)
+        results = Results(training, algorithm, journal, self._results.append, late=not self.verdict.prepares)
         for members in alike(begun, lambda client: client):
             length = len(journal)
             if self._stacks and members[0].progress is None:
@@ -253,14 +259,14 @@ class VectorizedExecutor(Executor):
         results.hand_in()
         if results.late_change is not None:
             self._ask_again()
-        self._sequential.run(tasks[len(begun) :], training, algorithm)
+        self._results += self._sequential.run(tasks[len(begun) :], training, algorithm)
 
     def _ask_again(self) -> None:
         """Train clients one after the other until another trial has been passed, the next time."""
         self.verdict.proven = 0
         self._steps.forget()
 
-    def _begin(self, tasks: Sequence[Task], algorithm: Algorithm, parts: PartTrial) -> list[StartedClient]:
+    def _begin(self, tasks: Sequence[Task], algorithm: Algorithm) -> list[StartedClient]:
         """Begin clients; call ``on_client_start`` where it may set what they train from.
 
         Returns:
@@ -272,8 +278,7 @@ class VectorizedExecutor(Executor):
         held: Tensor | None = None
         ground = SharedState(training, tasks) if hooks else None
         for task in tasks:
-            with parts.starting(task):
-                begun.append(training.begin(task, algorithm.start(task), held, hooks=hooks))
+            begun.append(training.begin(task, algorithm.start(task), held, hooks=hooks))
             held = None if hooks else begun[-1].model
             found = None if ground is None else ground.changed(task)
             if found is not None and len(begun) == 1:

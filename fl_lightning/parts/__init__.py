@@ -1,11 +1,19 @@
 """The parts of federated algorithms. They need only torch and numpy, not Lightning."""
 
-from fl_lightning.parts.aggregation import Aggregation, CurrentMean, StaleMean, WeightedMean
+from fl_lightning.parts.aggregation import (
+    Aggregation,
+    CurrentMean,
+    FairMean,
+    MeanAggregation,
+    NormalizedMean,
+    RunningMean,
+    StaleMean,
+    WeightedMean,
+)
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.asynchronous import (
     ArrivalRecord,
     Asynchronous,
-    AsynchronousAlgorithm,
     DynamicWeightMean,
     SampledStaleness,
     StalenessMixing,
@@ -22,28 +30,20 @@ from fl_lightning.parts.attacks import (
     Mimic,
     SignFlipping,
 )
-from fl_lightning.parts.client_states import ClientStates
-from fl_lightning.parts.exchange import (
-    QSGD,
-    BufferExchange,
-    Clip,
-    Compressor,
-    Exchange,
-    LowRank,
-    PersonalParameters,
-    RandomK,
-    SecureAggregation,
-    SignSGD,
-    TopK,
+from fl_lightning.parts.client_vectors import ClientVectors
+from fl_lightning.parts.compression import QSGD, Compressor, LowRank, RandomK, SignSGD, TopK
+from fl_lightning.parts.exchange import BufferExchange, Clip, Exchange, PersonalParameters
+from fl_lightning.parts.messages import ClientResult, Federation, LocalClient, Payload, RoundReport, Task, Traffic
+from fl_lightning.parts.objectives import (
+    ControlVariates,
+    Correction,
+    DynamicRegularizer,
+    LocalObjective,
+    MeasuredLoss,
+    Proximal,
 )
-from fl_lightning.parts.fair_mean import FairMean, MeasuredLoss
-from fl_lightning.parts.federation import ClientResult, Federation, LocalClient, Task
-from fl_lightning.parts.normalized_mean import NormalizedMean
-from fl_lightning.parts.objectives import ControlVariates, Correction, DynamicRegularizer, LocalObjective, Proximal
 from fl_lightning.parts.part import Part
-from fl_lightning.parts.participation import Participation
-from fl_lightning.parts.privacy import DifferentialPrivacy, LocalDifferentialPrivacy
-from fl_lightning.parts.redistribution import Redistribution
+from fl_lightning.parts.privacy import DifferentialPrivacy, LocalDifferentialPrivacy, SecureAggregation
 from fl_lightning.parts.robust import (
     Bucketing,
     CenteredClipping,
@@ -57,13 +57,9 @@ from fl_lightning.parts.robust import (
     TrimmedMean,
     Updates,
 )
-from fl_lightning.parts.running_mean import RunningMean
-from fl_lightning.parts.sampling import BernoulliSampler, ClientSampler, ImportanceSampler, UniformSampler
-from fl_lightning.parts.schedules import BaseSchedule, Schedule, Synchronous
-from fl_lightning.parts.server import Server
-from fl_lightning.parts.server_optimizers import Adaptive, DynamicServer, Mixing, Momentum, ServerOptimizer
-from fl_lightning.parts.synchronous import SynchronousAlgorithm
-from fl_lightning.parts.traffic import Payload, RoundReport, Traffic
+from fl_lightning.parts.sampling import BernoulliSampler, ClientSampler, ImportanceSampler, Participation, UniformSampler
+from fl_lightning.parts.schedules import Redistribution, Schedule, Synchronous
+from fl_lightning.parts.server import Adaptive, DynamicServer, Mixing, Momentum, Server, ServerOptimizer
 
 __all__ = [
     "QSGD",
@@ -73,16 +69,14 @@ __all__ = [
     "Algorithm",
     "ArrivalRecord",
     "Asynchronous",
-    "AsynchronousAlgorithm",
     "Attack",
-    "BaseSchedule",
     "BernoulliSampler",
     "Bucketing",
     "BufferExchange",
     "CenteredClipping",
     "ClientResult",
     "ClientSampler",
-    "ClientStates",
+    "ClientVectors",
     "Clip",
     "Collusion",
     "Compressor",
@@ -106,6 +100,7 @@ __all__ = [
     "LocalDifferentialPrivacy",
     "LocalObjective",
     "LowRank",
+    "MeanAggregation",
     "MeasuredLoss",
     "Median",
     "Mimic",
@@ -136,7 +131,6 @@ __all__ = [
     "StalenessMixing",
     "StalenessWeightedDeltas",
     "Synchronous",
-    "SynchronousAlgorithm",
     "Task",
     "TopK",
     "Traffic",

@@ -1,89 +1,145 @@
-"""The base of federated algorithms: six parts that answer six questions, and the server's state."""
+"""A federated algorithm: six parts, a round as a transaction, and what a checkpoint holds."""
 
 from __future__ import annotations
 
-import math
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal
 
+import numpy as np
 from torch import Tensor
 
-from fl_lightning.parts.composition import Composition
-from fl_lightning.parts.federation import ClientResult, Federation, Task, same_values
-from fl_lightning.parts.guards.changes_in_place import call
-from fl_lightning.parts.guards.contracts import are_finite, call_for_vector
-from fl_lightning.parts.guards.other_weights import check_adoption, warn_of_other_weights
-from fl_lightning.parts.guards.own_parts import keep_late_vectors
-from fl_lightning.parts.guards.received_models import ReceivedModels, check_start, refuse_result
-from fl_lightning.parts.guards.resumable_states import check_clients, check_size, check_whole
-from fl_lightning.parts.guards.seeded_draws import Moment
-from fl_lightning.parts.logged_values import counts, joined_values
-from fl_lightning.parts.sampling import ClientSampler
-from fl_lightning.parts.server import Server
-from fl_lightning.parts.traffic import RoundReport, Traffic
-from fl_lightning.parts.traffic_meter import TrafficMeter
+from fl_lightning.checks import check, check_fields, checked_vector
+from fl_lightning.parts.aggregation import Aggregation, MeanAggregation, WeightedMean, for_sums
+from fl_lightning.parts.exchange import BufferExchange, Buffers, Chain
+from fl_lightning.parts.messages import ClientResult, Federation, LocalClient, Payload, RoundReport, Task, Traffic, same_values
+from fl_lightning.parts.objectives import Correction, LocalObjective
+from fl_lightning.parts.part import Part, walk
+from fl_lightning.parts.sampling import ClientSampler, Participation, UniformSampler
+from fl_lightning.parts.schedules import Schedule, Synchronous
+from fl_lightning.parts.server import Mixing, Server, ServerOptimizer
+from fl_lightning.seeding import Stream, numpy_generator
+
+#: Trains tasks and yields this process's results as they come.
+Execute = Callable[[Sequence[Task]], Iterable[ClientResult]]
+InvalidUpdates = Literal["skip", "raise"]
 
 
-class Algorithm(Composition, ABC):
-    """Calls the parts in order during a fit.
+@dataclass(eq=False)
+class Algorithm:
+    """Six parts that answer six questions; the defaults make FedAvg.
 
-    In each round the loop calls :meth:`on_round_start`; for each task of :meth:`task_groups`, :meth:`start`, the
-    client's training and :meth:`receive`; then :meth:`on_round_end` or :meth:`on_round_abort`.
+    A round is a transaction: :meth:`start_round`, :meth:`play`, then :meth:`end_round`. Broken off anywhere before,
+    :meth:`roll_back` leaves no trace of it.
 
     Args:
-        parts: The arguments of :class:`Composition`.
+        sampler: Who trains?
+        schedule: From which model, and when does the server act?
+        objective: What does a client minimise?
+        exchange: What travels? One exchange or several, from the client to the server.
+        aggregation: How are results merged?
+        server_optimizer: How does the server move?
+        participation: Clients that cannot be reached, drop out or do part of the work.
+        buffers: How buffers are exchanged; see :class:`BufferExchange`.
+        invalid_updates: Whether clients with NaN or infinite values are left out or end the fit.
+
+    Raises:
+        TypeError: If a part has the wrong type.
+        ValueError: If parts cannot be combined.
     """
 
-    #: The tasks that are known when a round begins, and about how many more there will be.
-    planned_tasks: Sequence[Task] = ()
-    unplanned_tasks = 0
+    sampler: ClientSampler = field(default_factory=lambda: UniformSampler(0.1))
+    schedule: Schedule = field(default_factory=Synchronous)
+    objective: LocalObjective = field(default_factory=LocalObjective)
+    exchange: Any = ()
+    aggregation: Aggregation = field(default_factory=WeightedMean)
+    server_optimizer: ServerOptimizer = field(default_factory=Mixing)
+    participation: Participation = field(default_factory=Participation)
+    buffers: Buffers = "average"
+    invalid_updates: InvalidUpdates = "skip"
+    federation: Federation = field(init=False)
+    server: Server = field(init=False)
 
-    def __init__(self, **parts: Any) -> None:
-        super().__init__(**parts)
+    def __post_init__(self) -> None:
+        check_fields(self)
+        given = self.exchange if isinstance(self.exchange, (list, tuple)) else [self.exchange]
+        self.exchange = Chain([BufferExchange(self.buffers), *given])
+        self.aggregation = for_sums(self.exchange.members, self.aggregation)
+        if self.schedule.asynchronous and any(vars(self.participation).values()):
+            raise ValueError(
+                "`participation` is for rounds that all clients begin together. For clients that come, go or drop out in "
+                "virtual time, give `clock=VirtualClock(online=..., dropout=...)`."
+            )
+        self._check_parts()
         self.traffic, self.report = Traffic(), RoundReport()
-        self._server: Server | None = None
-        self._published: Tensor | None = None  # at the last round's end of this fit
-        self._showed_other = False  # the same, as a checkpoint says
+        self._has_begun = False
         #: The model that the module holds since the last round's end, shape ``(size,)``, rounded to its types.
         self.shown: Tensor | None = None
-        self.restored: dict[str, Any] | None = None  # the state of a checkpoint, until the fit begins
-        self._received = ReceivedModels()
-        self._model_before: Tensor | None = None  # the server's before hooks of this round changed the module
-        #: Whether the state is half updated: a round's end has begun to change it, or failed while it did.
-        self.is_half_changed = False
+        #: The state of a checkpoint, until the fit begins.
+        self.restored: Mapping[str, Any] | None = None
+        self.tasks: Sequence[Task] = ()
+        self._shows_other = False  # whether the module was given another model than the server's at the last round's end
+        self._scored = 0
+        self._before: tuple[Any, ...] | None = None  # the own state at the start of the round under way
+
+    def _check_parts(self) -> None:
+        """Let every part look at the others."""
+        if self.objective.starts_from_server and (self.schedule.circulates or self.schedule.asynchronous):
+            raise ValueError(
+                f"`objective` cannot be {self.objective!r} with {self.schedule!r}: its clients keep differences to the "
+                "server's model, from which they do not start. Use `Proximal(mu)`."
+            )
+        for part in walk(*self.parts.values()):
+            part.check_with(self)
 
     @property
-    def server(self) -> Server:
-        """The server.
+    def parts(self) -> dict[str, Part]:
+        """All parts by name, in the order in which they start a fit."""
+        names = ("exchange", "sampler", "schedule", "objective", "aggregation", "server_optimizer")
+        return {name: getattr(self, name) for name in names}
 
-        Raises:
-            RuntimeError: Before the fit has begun.
-        """
-        if self._server is None:
-            raise RuntimeError("The server has no model before `trainer.fit` has begun.")
-        return self._server
+    @property
+    def keeps_client_vectors(self) -> bool:
+        """Whether clients keep vectors between rounds; each client then belongs to one process."""
+        return any(part.client_vectors and not part.federation.replicates for part in self._all)
+
+    @property
+    def needs_summed_lr(self) -> bool:
+        """Whether a part needs :attr:`ClientResult.summed_lr`."""
+        return self.objective.needs_summed_lr or self.aggregation.needs_summed_lr
+
+    @property
+    def aggregated(self) -> bool:
+        """Whether the model that was shown last is one that the server aggregated, not the first of all."""
+        return self.server.moves > 0 and self.schedule.shows_aggregate
 
     @property
     def models_sent(self) -> int:
         """Models sent up and down since the fit began."""
         return self.traffic.models_down + self.traffic.models_up
 
-    @property
-    def aggregated(self) -> bool:
-        """Whether the model that was published last is one that the server aggregated, not the first of all."""
-        return self.server.aggregations > 0
-
     def replace_sampler(self, sampler: ClientSampler) -> None:
-        """Draw clients with another sampler from the next round on; see :meth:`Composition.replace_sampler`."""
-        super().replace_sampler(sampler)
-        if self._federation is not None:
-            self.meter.sampler = sampler
+        """Draw clients with another sampler from the next round on.
+
+        Raises:
+            TypeError: If it is no :class:`ClientSampler`.
+            ValueError: If it cannot be combined with another part.
+        """
+        check("`sampler`", sampler, ClientSampler)
+        before, self.sampler = self.sampler, sampler
+        try:
+            self._check_parts()
+        except ValueError:
+            self.sampler = before
+            raise
+        if self._has_begun:
+            sampler.begin_fit(replace(self.federation, replicates=True))
+            self._all = list(walk(*self.parts.values()))
 
     # ---- a fit ----
 
-    def on_fit_start(self, federation: Federation, *, fresh: bool) -> None:
+    def begin_fit(self, federation: Federation, *, fresh: bool) -> None:
         """Start a fit from the module's weights, or go on from a checkpoint or from an earlier fit.
 
         Args:
@@ -91,221 +147,318 @@ class Algorithm(Composition, ABC):
             fresh: Whether this is the first round of all.
 
         Raises:
-            ValueError: If the checkpoint's models have another size than the module, or an exchange cannot begin anew
-                with the model that an earlier fit left.
-            RuntimeError: If an earlier fit failed in the middle of a round's end.
+            ValueError: If the state belongs to a module of another size or to other parts, or an exchange cannot begin
+                anew with the model that an earlier fit left.
         """
-        restored, self.restored = self.restored, None
-        if restored is None and self._server is not None and not fresh:
-            check_whole(self.is_half_changed, self.all_parts, self.federation)
-            self._go_on(federation)
-            return
-        if restored is None and self.shown is not None and same_values(self.shown, federation.model):
-            self.exchange.check_another_fit()
-        if restored is not None:
-            check_size(restored["model"], federation)  # clients that never trained have what the first model makes
-            federation = replace(federation, model=restored["first"].to(federation.model))
-        self.attach(federation, fresh=True)
-        parts = self.aggregation, self.server_optimizer, self.exchange, self.changing_buffers
-        self._server = Server(federation, *parts, self.drawing, self.schedule)
-        self.traffic = Traffic()
-        self._published, self._model_before, self._showed_other = None, None, False
-        self.meter = TrafficMeter(federation, self.exchange, self.objective, self.sampler)
-        if restored is not None:
-            self._restore(restored)
-        else:
-            self.check_states()
-        self.is_half_changed = False
-
-    def _go_on(self, federation: Federation) -> None:
-        """Go on from an earlier fit; the module may hold other weights than that fit left."""
-        check_clients(before := self.federation, federation)
+        state, self.restored = self.restored, None
         known = self.shown is not None and same_values(self.shown, federation.model)
-        if not known and self.schedule.in_cycle:
-            warn_of_other_weights()
-        elif not known:
-            self.server.model, self._published, self._showed_other = federation.model, None, False
-        self.attach(replace(federation, model=before.model), fresh=False)
-        self.server.federation = self.federation
+        if state is None and self._has_begun and not fresh:  # an earlier fit goes on
+            state = self.state_dict()
+            if not known and not self.schedule.in_cycle:  # with other weights than it left
+                state = {**state, "model": federation.model, "shows_other": False}
+        elif state is None and known:
+            self.exchange.check_another_fit()
+        if state is not None and len(state["model"]) != len(federation.model):
+            raise ValueError(
+                f"The checkpoint's server model has {len(state['model'])} values, the module {len(federation.model)}. "
+                "Resume with the same module and the same frozen layers."
+            )
+        first = federation.model if state is None else state["first"].to(federation.model)
+        self._begin_parts(replace(federation, model=first))
+        self.server, self.traffic, self.report = Server(self, self.federation), Traffic(), RoundReport()
+        self._shows_other, self._before, self._has_begun = False, None, True
+        vars(self).pop("payload", None)
+        if state is not None:
+            self._load(state)
+        keeper = next((part for part in self._all if part.client_vectors), None)
+        if self.schedule.repeats_clients and keeper is not None:
+            raise ValueError(f"`history` lets a client train on several models at once, so {keeper!r} cannot keep its vector.")
 
-    def adopt(self, model: Tensor, *, in_round: bool = False) -> None:
+    def _begin_parts(self, federation: Federation) -> None:
+        """Let all parts start a fit: exchanges first, since they decide which parameters travel."""
+        circulates = self.schedule.circulates and federation.num_ranks > 1
+        federation = replace(federation, replicates=circulates)
+        exchanges = list(walk(self.exchange))
+        for part in exchanges:
+            part.begin_fit(federation)
+        names = list(federation.names[: len(federation.lengths)])
+        traveling = [name for name in names if self.exchange.travels(name)]
+        self.federation = replace(federation, traveling=None if len(traveling) == len(names) else traveling)
+        self._all = list(walk(*self.parts.values()))
+        # results are merged, and these parts called, on all processes alike
+        alike: list[Part] = [self.sampler, self.server_optimizer]
+        alike += [] if isinstance(self.aggregation, MeanAggregation) else [self.aggregation]
+        for part in self._all:
+            if any(part is exchange for exchange in exchanges):
+                part.federation = self.federation
+            else:
+                part.begin_fit(replace(self.federation, replicates=circulates or any(part is each for each in alike)))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state at the last round's end, or one that no fit has taken yet; call it on all processes."""
+        if not self._has_begun or self.restored is not None:
+            return dict(self.restored or {})
+        (model, moves, changing), traffic, _, shows_other = self._own_state() if self._before is None else self._before
+        return {
+            "model": model,
+            "first": self.federation.model,
+            "moves": moves,
+            "changing": sorted(changing),
+            "traffic": vars(traffic).copy(),
+            "shows_other": shows_other,
+            "parts": {self._key(place): part.state_dict() for place, part in enumerate(self._all)},
+        }
+
+    def _own_state(self) -> tuple[Any, ...]:
+        return self.server.state, replace(self.traffic), self.report, self._shows_other
+
+    def _key(self, place: int) -> str:
+        return f"{place}-{type(self._all[place]).__name__}"
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Keep a checkpoint's state until the fit begins."""
+        self.restored = state
+
+    def _load(self, state: Mapping[str, Any]) -> None:
+        keys = [self._key(place) for place in range(len(self._all))]
+        if list(state["parts"]) != keys:
+            before, now = ([key.partition("-")[2] for key in each] for each in (state["parts"], keys))
+            raise ValueError(f"The checkpoint has the parts {', '.join(before)}, this run {', '.join(now)}. Use the same parts.")
+        self.server.state = state["model"].to(self.server.model), state["moves"], frozenset(state["changing"])
+        self.traffic, self._shows_other = Traffic(**state["traffic"]), state["shows_other"]
+        for key, part in zip(keys, self._all, strict=True):
+            part.load_state_dict(state["parts"][key])
+
+    def adopt(self, model: Tensor) -> None:
         """Take what was written into the module between two rounds as the server's model, shape ``(size,)``.
-
-        Args:
-            model: The model that the module holds.
-            in_round: Whether the round has begun: if it breaks off, the server's model is what it was before.
 
         Raises:
             RuntimeError: If models of this fit circulate, or the module held another model than the server's.
         """
-        check_adoption(self.schedule.in_cycle or self._shows_other)
-        if in_round:
-            self._model_before = self.server.model
-        else:
-            self._published = None
+        if self.schedule.in_cycle or self._shows_other:
+            raise RuntimeError(
+                "The module's weights were changed between two rounds, and this algorithm cannot continue from them: "
+                "clients work on models that were sent earlier, or the module holds another model than the server's. "
+                "Change weights only after an aggregation (`fed/aggregated` is 1)."
+            )
         self.server.model = model
-
-    @property
-    def _shows_other(self) -> bool:
-        """Whether the module was given another model than the server's at the last round's end."""
-        published = self._published
-        return self._showed_other if published is None else not same_values(published, self._boundary_model)
-
-    @property
-    def _boundary_model(self) -> Tensor:
-        """The server's model at the last round's end, with what was written into the module since then."""
-        return self.server.model if self._model_before is None else self._model_before
 
     # ---- a round ----
 
-    def start_round(self, round_index: int) -> None:
-        """Let the server and all parts start a round, from 0."""
-        self.server.start_round(round_index)
-        super().start_round(round_index)
-
-    @abstractmethod
-    def on_round_start(self, round_index: int, full_work: int = 1) -> None:
-        """Draw the clients of a round, as far as they can be known.
+    def start_round(self, index: int, full_work: int = 1) -> None:
+        """Draw the clients of a round, as far as they are known when it begins.
 
         Args:
-            round_index: The round, from 0. The same seed and round give the same clients.
+            index: The round, from 0. The same seed and round give the same clients.
             full_work: Local epochs (or steps) of a client that does all.
-        """
-
-    @abstractmethod
-    def task_groups(self) -> Iterator[list[Task]]:
-        """Yield the round's tasks, in groups whose results must be there before the next group is known."""
-
-    def owner(self, task: Task, num_ranks: int) -> int | None:
-        """Return the process to which a task belongs because of what is kept there; ``None`` if any will do."""
-        return task.client % num_ranks if self._clients_stay else None
-
-    def start(self, task: Task) -> Tensor:
-        """Return the model from which the task starts, shape ``(size,)``; not to be written to."""
-        server, given = self.server.model, (task.slot, self.server)
-        with self.at_work(Moment.START, task):
-            sent = call_for_vector(self.schedule, "start", *given, watch=(server,), lengths=(len(server),))
-            model = self.exchange.download(task, sent)
-        self._received.add(task, model)
-        return model
-
-    @abstractmethod
-    def receive(self, result: ClientResult) -> None:
-        """Take a finished client's result; one with NaN or infinite values is left out.
 
         Raises:
-            FloatingPointError: If there are such values and ``invalid_updates`` is ``"raise"``.
+            ValueError: If a part cannot play the round.
         """
+        self._before = self._own_state()
+        self.report, self.tasks, self._scores = RoundReport(), (), dict[int, float]()
+        for part in self._all:
+            part.begin_round(index)
+        self.schedule.cohort_size = self.sampler.cohort_size(self.federation.num_clients)
+        if not self.schedule.asynchronous:
+            self.tasks = self._drawn(index, full_work)
 
-    def _uploaded(self, result: ClientResult) -> ClientResult | None:
-        """Return the result as the server sees it; ``None`` if it has NaN or infinite values."""
-        self._received.check(result.task, self.objective.correcting, self.exchange.overriding("download"))
-        with self.at_work(Moment.UPLOAD, result.task):
-            loss = self.objective.loss_of(result.task)
-            if not are_finite(result) or (loss is not None and not math.isfinite(loss)):
-                check_start(result, self.schedule, self.server, self.exchange.overriding("download"))
-                if self.invalid_updates == "raise":
-                    refuse_result(result.task)
-                return None
-            call(self.objective, "on_client_end", result, results=[result])
-            return self.exchange.upload(replace(result, payload=self.meter.payload, loss=loss))
+    def _drawn(self, index: int, full_work: int) -> list[Task]:
+        """Return the round's tasks, without those of clients that drop out."""
+        sizes, seed, sampler = self.federation.sizes, self.federation.seed, self.sampler
+        rng, chances = (numpy_generator(seed, stream, index) for stream in (Stream.SAMPLING, Stream.PARTICIPATION))
+        available = self.participation.reachable(index, len(sizes), chances)
+        drawn = np.asarray(sampler.draw(len(sizes), rng, available), dtype=None).reshape(-1)
+        if len(drawn):
+            distinct = drawn.dtype.kind in "iu" and len(np.unique(drawn)) == len(drawn)
+            if not distinct or not np.isin(drawn, np.arange(len(sizes)) if available is None else available).all():
+                raise ValueError(
+                    f"`{type(sampler).__name__}.draw` must return distinct clients from 0 to {len(sizes) - 1} that are "
+                    f"`available`, as an array of integers, got {drawn.tolist()[:20]}."
+                )
+        drawn = drawn.astype(np.int64)
+        drawn = drawn if sampler.draws_in_random_order else rng.permutation(drawn)
+        clients, work = self.participation.outcome(drawn, full_work, chances)
+        slots = self.schedule.slots(len(clients), self.schedule.cohort_size, rng)
+        self.report.dropped, self.report.sent = len(drawn) - len(clients), len(drawn) - len(clients)
+        chosen = zip(slots, clients, work, strict=False)
+        tasks = [Task(slot, int(client), int(sizes[client]), part, index) for slot, client, part in chosen]
+        self.report.sent += len(tasks)
+        return tasks
 
-    @abstractmethod
-    def on_round_end(self) -> Tensor:
-        """End the round; call it on all processes, and :meth:`complete_round` when all else has ended it, too.
+    def play(self, execute: Execute) -> Tensor:
+        """Play the round and return the model that the user sees, shape ``(size,)``; call it on all processes.
 
-        Where it fails after states have begun to change, the algorithm :attr:`is_half_changed`.
+        Args:
+            execute: Trains tasks; see :attr:`Execute`.
 
-        Returns:
-            The model that the user sees now, shape ``(size,)``.
+        Raises:
+            FloatingPointError: If a client or a part returns NaN or infinite values that cannot be left out.
+            RuntimeError: If the schedule leaves results untaken, or the server's model was written to.
         """
+        server, schedule, n = self.server, self.schedule, self.federation.num_parameters
+        model, version = server.model, server.model._version
+        play, results = schedule.play(self.tasks, server), iter(())
+        try:
+            wanted = next(play)
+            while True:
+                results = self._results(wanted, execute)
+                wanted = play.send(results)
+                self._check_taken(results)
+        except StopIteration as end:
+            shown = checked_vector(schedule, "play", end.value, server.model, finite=n)
+        self._check_taken(results)
+        if server.num_taken:
+            raise RuntimeError(
+                f"`{type(schedule).__name__}.play` must call `server.move()` in the round in which it gives results: keep "
+                "them in a declared state until then."
+            )
+        if model._version != version:
+            raise RuntimeError("A part wrote to the server's model. Compute a new tensor, as in `model * 0.5`.")
+        self._end_parts()
+        published = self.exchange.published(server.keep_constant(shown))
+        self._shows_other = not same_values(published, server.model)
+        return published
 
-    def complete_round(self, shown: Tensor) -> None:
+    def _check_taken(self, results: Iterator[ClientResult]) -> None:
+        if next(results, None) is not None:
+            name = type(self.schedule).__name__
+            raise RuntimeError(f"`{name}.play` must take all results of the tasks that it yields, but left some.")
+
+    def _end_parts(self) -> None:
+        """Join the processes' reports, and let all parts end the round."""
+        shares = self.federation.gather((self.report, self._scores))
+        self.report = self.schedule.report or replace(
+            self.report,
+            reported=sorted(client for report, _ in shares for client in report.reported),
+            left_out=sorted(client for report, _ in shares for client in report.left_out),
+            uploads=[payload for report, _ in shares for payload in report.uploads],
+        )
+        self.server.join_changing()
+        self._count()
+        self.sampler.take_scores({client: score for _, scores in shares for client, score in sorted(scores.items())})
+        for part in self._all:
+            part.on_round_end()
+        for part in self._all:
+            for vectors in part.client_vectors.values():
+                vectors.commit()
+
+    def end_round(self, shown: Tensor) -> None:
         """Begin to count the round as done.
 
         Args:
             shown: The model that the module holds, shape ``(size,)``.
         """
-        self.shown, self._model_before = shown, None
-        for part in self.all_parts:
-            part.forget_kept_state()
-        self.same.on_round_end(self.all_parts, self.server.model, self._published, self.federation)
-        self.unsaved.on_round_end(self.all_parts, self.server.aggregations)
-        self.is_half_changed = False
+        for part in self._all:
+            part.end_round()
+        self.shown, self._before, self._scored = shown, None, 0
 
-    def _publish(self, model: Tensor) -> Tensor:
-        """Return the model that the user sees, at the end of a round."""
-        shown = self.changing_buffers.keep_constant(model, self.server.model)
-        with self.drawing(Moment.PUBLISHED, self._round):
-            self._published = self.exchange.published(shown)
-        keep_late_vectors(self.all_parts, self.federation)
-        return self._published
+    def roll_back(self) -> None:
+        """Return to the state at the start of the round under way, if there is one."""
+        if self._before is not None:
+            self.server.state, self.traffic, self.report, self._shows_other = self._before
+            for part in self._all:
+                part.roll_back()
+            self._before = None
 
-    def rounds_under_way(self) -> Collection[int] | None:
-        """Return the earlier rounds on whose models clients have yet to be trained; ``None`` if no round has such."""
-        return None
+    # ---- clients ----
+
+    def owner(self, task: Task, num_ranks: int) -> int | None:
+        """Return the process to which a task belongs because of what is kept there; ``None`` if any will do."""
+        if self.schedule.circulates:
+            return task.slot % num_ranks
+        return task.client % num_ranks if num_ranks > 1 and self.keeps_client_vectors else None
+
+    def start(self, task: Task) -> Tensor:
+        """Return the model from which the task starts, shape ``(size,)``; not to be written to."""
+        model = self.schedule.start(task.slot, self.server)
+        return self.exchange.download(task, checked_vector(self.schedule, "start", model, self.server.model))
+
+    def correction(self, client: LocalClient) -> Correction | None:
+        """Return what the local objective adds for a client that begins; ``None`` for nothing."""
+        return self.objective.correction(client)
+
+    def _results(self, tasks: Sequence[Task], execute: Execute) -> Iterator[ClientResult]:
+        """Yield this process's results as they leave the exchange; invalid ones are left out."""
+        counts = not self.schedule.asynchronous
+        for result in execute(tasks):
+            result = replace(result, loss=self.objective.loss_of(result.task))
+            if not result.is_finite:
+                if self.invalid_updates == "raise":
+                    raise FloatingPointError(
+                        f"Client {result.client} ({result.num_samples} samples) handed back NaN or infinite values, or has "
+                        'such a loss. Lower the learning rate or clip gradients, or give `invalid_updates="skip"`.'
+                    )
+                self.report.left_out.append(result.client)
+                self.report.uploads.append(self.server.left_out_payload)
+                continue
+            if counts:
+                self.server.watch(result)
+            self.objective.on_client_end(result)
+            uploaded = self.exchange.upload(replace(result, payload=self.payload))
+            self.report.reported.append(result.client)
+            self.report.uploads.append(uploaded.payload)
+            if result.score is not None:
+                self._scores[result.client] = result.score
+            yield uploaded
+
+    # ---- traffic and logs ----
+
+    @cached_property
+    def payload(self) -> Payload:
+        """The message with all parameters that travel, uncompressed."""
+        return self._sent(range(len(self.federation.lengths)))
+
+    def _sent(self, places: Iterable[int]) -> Payload:
+        """Return the message of those of the model's tensors that travel."""
+        names = self.federation.names
+        return self.federation.payload(place for place in places if not names or self.exchange.travels(names[place]))
+
+    def count_scored(self, number: int) -> None:
+        """Count clients that received the model to tell their importance before they are drawn, without training."""
+        self._scored += number
+
+    def _count(self) -> None:
+        """Count a round's messages: the models and what goes with them, and the scores before the draw."""
+        report, traffic, scored, names = self.report, self.traffic, self._scored, list(self.federation.names)
+        changing = self._sent(names.index(name) for name in sorted(self.server.changing, key=names.index))
+        vectors, sent, reported = self.objective.vectors_sent, report.sent, len(report.uploads)
+        traffic.models_down += vectors * sent + scored
+        traffic.models_up += vectors * reported
+        traffic.send_down(self.exchange.payload_down(self.payload), sent + scored)
+        traffic.send_down(self.payload, (vectors - 1) * sent)
+        traffic.send_down(changing, sent + scored)
+        for upload in report.uploads:
+            traffic.send_up(upload)
+        traffic.send_up(self.payload, (vectors - 1) * reported)
+        traffic.send_up(changing, reported)
+        numbers = int(self.sampler.needs_scores) + int(self.objective.sends_loss)  # besides the vectors
+        traffic.send_up(Payload(1, self.federation.payload([0]).bits_per_value), numbers * reported + scored)
 
     def values(self) -> dict[str, float]:
-        """Return further values that the round logs.
+        """Return the values that the round logs.
+
+        ``fed/clients`` reported and were used, ``fed/dropped`` received a model and did not report, ``fed/left_out``
+        handed back invalid values; ``fed/aggregations`` and ``fed/models_sent`` (up and down) count from the start;
+        ``fed/aggregated`` is 1 if the module holds a model that the server aggregated, and 0 otherwise.
 
         Raises:
-            TypeError: If a part returns anything else than numbers by name.
-            ValueError: If two parts give a value the same name, or one gives it that of a count of the round.
+            ValueError: If two parts give a value the same name.
         """
-        with self.drawing(Moment.VALUES, self._round):
-            logging = [(part, part.values()) for part in self.all_parts if part is not self.exchange]
-        return joined_values([(self, self._counts()), *logging])
+        joined: dict[str, float] = {
+            "fed/clients": len(self.report.reported),
+            "fed/dropped": self.report.dropped,
+            "fed/left_out": len(self.report.left_out),
+            "fed/aggregations": self.server.moves,
+            "fed/aggregated": float(self.aggregated),
+            "fed/models_sent": self.models_sent,
+        }
+        for part in self._all:
+            values = part.values()
+            if twice := joined.keys() & values.keys():
+                raise ValueError(f"`{type(part).__name__}.values` must use names that no other part logs, got {sorted(twice)}.")
+            joined |= values
+        return joined
 
-    def _counts(self) -> dict[str, float]:
-        return counts(self.report, self.server.aggregations, self.aggregated, self.models_sent)
-
-    def on_round_abort(self) -> None:
-        """Forget the results of a round that broke off; what its end has begun to change cannot be taken back."""
-        if self.is_half_changed:
-            return
-        self.is_half_changed = True
-        self._abort()
-        self.is_half_changed = False
-
-    def _abort(self) -> None:
-        self.abort_parts()
-        self._received.forget()
-        if self._server is not None:
-            self._server.on_round_abort()
-            self._server.model, self._model_before = self._boundary_model, None
-        self.return_to_kept_states()
-
-    # ---- checkpoints ----
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state at the last round boundary, or one that no fit has taken yet; call it on all processes.
-
-        Raises:
-            RuntimeError: If a fit failed in the middle of a round's end. For a ``ValueError`` see :func:`check_whole`.
-        """
-        if self._server is None or self.restored is not None:
-            return self.restored or {}
-        check_whole(self.is_half_changed, self.all_parts, self.federation)
-        self.unsaved.warn()
-        return self._state()
-
-    def _state(self) -> dict[str, Any]:
-        return {**self._own_state(), **{name: part.readable_state() for name, part in self.parts.items()}}
-
-    def _own_state(self) -> dict[str, Any]:
-        first, aggregations = self.federation.model, self.server.aggregations
-        state = {"model": self._boundary_model, "first": first, "aggregations": aggregations}
-        return {**state, "traffic": vars(self.traffic).copy(), "shows_other": self._shows_other}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Keep a checkpoint's state until the fit begins."""
-        self.restored = state
-
-    def _restore(self, state: dict[str, Any]) -> None:
-        server, saved = self.server, state["model"]
-        server.model = saved.to(device=server.model.device, dtype=server.model.dtype)
-        server.aggregations = state["aggregations"]
-        self.traffic = Traffic(**state["traffic"])
-        self._showed_other = state["shows_other"]
-        for name, part in self.parts.items():
-            part.restore(state[name])
+    def __repr__(self) -> str:
+        return f"Algorithm({', '.join(f'{name}={part!r}' for name, part in self.parts.items())})"

@@ -1,99 +1,112 @@
-"""Local objectives: each is a correction of a client's gradient."""
+"""What a client minimises: each local objective is a correction of the client's gradient."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fl_lightning.arguments import check_choice, check_count, check_fraction, check_not_negative, check_positive, plain
-from fl_lightning.parts.client_states import ClientStates, states_of_fit
-from fl_lightning.parts.correction import Correction as Correction
-from fl_lightning.parts.federation import ClientResult, Federation, LocalClient, Task
-from fl_lightning.parts.fednova_norm import fednova_norm
-from fl_lightning.parts.guards.checked_returns import checked_correction, checked_loss
-from fl_lightning.parts.guards.contracts import returns
-from fl_lightning.parts.hyperparameter import Hyperparameter, Scheduled
-from fl_lightning.parts.of_held import flag_of_held, vectors_of_held
-from fl_lightning.parts.part import Part, passes_on
-from fl_lightning.sentences import LOAD_WEIGHTS
+from fl_lightning.checks import Finite, Fraction, Positive, ScheduledWeight, check_fields
+from fl_lightning.parts.messages import ClientResult, Federation, LocalClient, Task
+from fl_lightning.parts.part import Part
+
+
+@dataclass(frozen=True)
+class Correction:
+    """The term that an objective adds to one client's F_k: ``<linear, w> + pull/2 |w - w'|^2``, w' the received model.
+
+    Its gradient is added where Lightning calls ``on_before_optimizer_step``: after the backward pass and before
+    clipping, so any ``training_step`` works unchanged. For a term of another form override :meth:`add`, and
+    :meth:`value` for optimizers that look at the loss.
+
+    Attributes:
+        pull: Weight of the quadratic term.
+        linear: Coefficients of the linear term, shape ``(num_parameters,)``.
+        weight_decay: Added to the optimizer's own ``weight_decay``: a term ``weight_decay/2 |w|^2``, not clipped.
+
+    Raises:
+        ValueError: If ``pull`` or ``weight_decay`` is no finite number.
+    """
+
+    pull: Finite = 0.0
+    linear: Tensor | None = None
+    weight_decay: Finite = 0.0
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def add(self, parameters: Sequence[Tensor], start: Sequence[Tensor], linear: Sequence[Tensor]) -> None:
+        """Add the gradient to each ``parameter.grad``, in place.
+
+        Args:
+            parameters: Parameters that the optimizer is about to step and that have a gradient.
+            start: The same parameters as the client received them.
+            linear: The same parameters' part of ``linear``; empty if there is none.
+        """
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        with torch.no_grad():
+            if self.pull:
+                drift = torch._foreach_sub([parameter.detach() for parameter in parameters], list(start))
+                torch._foreach_add_(gradients, drift, alpha=self.pull)
+            if linear:
+                torch._foreach_add_(gradients, list(linear))
+
+    def value(self, parameters: Sequence[Tensor], start: Sequence[Tensor], linear: Sequence[Tensor]) -> Tensor | float:
+        """Return the term's value, for optimizers that look at the loss, such as those that search along a line.
+
+        Args:
+            parameters: As for :meth:`add`.
+            start: As for :meth:`add`.
+            linear: As for :meth:`add`.
+        """
+        with torch.no_grad():
+            pulls = [self.pull / 2 * (now - old).square().sum() for now, old in zip(parameters, start, strict=True)]
+            return sum(pulls + [(now * slope).sum() for now, slope in zip(parameters, linear, strict=False)])
 
 
 class LocalObjective(Part):
-    """The plain objective F_k, and the base of all others.
-
-    An objective that holds another one does what that one does, unless it overrides it: its flags, its loss, and its
-    correction, if it holds only one.
-    """
+    """The plain objective F_k, and the base of all others."""
 
     #: Vectors of the model's length that travel each way for a client: SCAFFOLD sends its control variate too.
-    vectors_sent: int = vectors_of_held()
+    vectors_sent: int = 1
     #: Whether :attr:`ClientResult.summed_lr` is needed.
-    needs_summed_lr: bool = flag_of_held()
+    needs_summed_lr: bool = False
     #: Whether all clients of a round must start from the server's model.
-    starts_from_server: bool = flag_of_held()
-    #: The :class:`Chain` of exchanges beside the objective; set when a fit begins.
-    exchange: Any = None
-
-    @property
-    def _held_objectives(self) -> list[LocalObjective]:
-        return [part for part in self.held_parts if isinstance(part, LocalObjective)]
+    starts_from_server: bool = False
 
     @property
     def sends_loss(self) -> bool:
         """Whether clients send a loss; see :meth:`loss_of`."""
-        own = type(self).loss_of is not LocalObjective.loss_of
-        return own or any(held.sends_loss for held in self._held_objectives)
+        return type(self).loss_of is not LocalObjective.loss_of
 
-    @property
-    def correcting(self) -> list[str]:
-        """The method that makes corrections, as text, if there is one."""
-        plain_one = type(self).correction is LocalObjective.correction
-        return [] if plain_one else [f"`{type(self).__name__}.correction`"]
-
-    def of_shared(self, values: Tensor) -> Tensor:
-        """Return values with 0 for personal parameters, which the server never sees; shape ``(num_parameters,)``."""
-        places = None if self.exchange is None else self.exchange.sent_places()
-        return values if places is None else torch.zeros_like(values).index_copy(0, places, values[places])
-
-    @returns(checked_correction)
     def correction(self, client: LocalClient) -> Correction | None:
-        """Return the term that is added to F_k; ``None`` for nothing. Called before the client's first batch.
+        """Return the term that is added to F_k; ``None`` for nothing. Called before the client's first batch."""
+        return None
 
-        Raises:
-            TypeError: If the objective holds several others, and does not define how their terms are joined.
-        """
-        held = self._held_objectives
-        if len(held) > 1:
-            raise TypeError(
-                f"{type(self).__name__} holds {len(held)} objectives and does not define `correction`, so it is not "
-                "known how their terms are joined. Define it: it may return a `Correction` with the sum of their "
-                "`pull` and `linear`."
-            )
-        return held[0].correction(client) if held else None
-
-    @passes_on
     def on_client_end(self, result: ClientResult) -> None:
         """Called when a client is done, with its result as it leaves the client: before any exchange.
 
         A client that hands back NaN or infinite values is left out before, without this call.
         """
-        for held in self._held_objectives:
-            held.on_client_end(result)
 
-    @returns(checked_loss)
     def loss_of(self, task: Task) -> float | None:
         """Return the loss that the client sends with its result; ``None`` for none.
 
         Called when it is done, before :meth:`on_client_end`.
         """
-        losses = (held.loss_of(task) for held in self._held_objectives if held.sends_loss)
-        return next(losses, None)
+        return None
+
+    def of_shared(self, values: Tensor) -> Tensor:
+        """Return values with 0 for personal parameters, which the server never sees; shape ``(num_parameters,)``."""
+        places = self.federation.traveling_places
+        return values if places is None else torch.zeros_like(values).index_copy(0, places, values[places])
 
 
+@dataclass(eq=False)
 class Proximal(LocalObjective):
     """``F_k(w) + mu/2 |w - w'|^2`` with w' the received model (FedProx, Li et al. 2020; eq. (4)).
 
@@ -103,36 +116,25 @@ class Proximal(LocalObjective):
 
     Args:
         mu: Weight of the proximal term, at least 0; 0 is the plain objective. A function of the round makes a schedule.
-        name: What the user calls the weight, for errors.
 
     Raises:
         ValueError: If ``mu`` is negative or not finite.
     """
 
-    def __init__(self, mu: Scheduled, name: str = "mu") -> None:
-        self._mu = Hyperparameter(name, mu, check_not_negative, "0 is FedAvg's objective.")
-        self.mu = mu
+    mu: ScheduledWeight
 
     def correction(self, client: LocalClient) -> Correction | None:
         """Return the proximal term, with the mu of the round in which the client received its model."""
-        mu = self._mu.at(client.task.round)
+        mu = self.at("mu", client.task.round)
         return Correction(pull=mu) if mu else None
 
 
-def proximal(mu: Scheduled, name: str = "mu") -> Proximal | None:
-    """Return the proximal objective; ``None``, the plain one, for a weight of 0.
-
-    Args:
-        mu: As for :class:`Proximal`.
-        name: What the user calls it, for errors.
-
-    Raises:
-        ValueError: If ``mu`` is negative or not finite.
-    """
-    objective = Proximal(mu, name)
-    return None if not callable(mu) and mu == 0 else objective
+def proximal(mu: float | Callable[[int], float]) -> LocalObjective:
+    """Return the proximal objective; the plain one for a weight of 0."""
+    return Proximal(mu) if callable(mu) or mu else LocalObjective()
 
 
+@dataclass(eq=False)
 class DynamicRegularizer(LocalObjective):
     """FedDyn's objective (Acar et al. 2021; eq. (5), (6)): ``F_k(w) - <g_k, w> + alpha_k/2 |w - w_t|^2``.
 
@@ -150,59 +152,42 @@ class DynamicRegularizer(LocalObjective):
         penalty: ``"gradient"`` adds the whole term to the gradient, and clipping applies to both. ``"weight_decay"``
             leaves the quadratic part, ``alpha_k/2 |w|^2``, to the optimizer, unclipped, as in the authors' code.
 
+    Attributes:
+        duals: Every client's lambda_k.
+
     Raises:
         ValueError: If an argument is out of its range.
     """
 
+    alpha: Positive
+    scale_alpha: Literal["size", "none"] = "size"
+    penalty: Literal["gradient", "weight_decay"] = "gradient"
     starts_from_server = True
 
-    def __init__(
-        self,
-        alpha: float,
-        scale_alpha: Literal["size", "none"] = "size",
-        penalty: Literal["gradient", "weight_decay"] = "gradient",
-    ) -> None:
-        check_positive("alpha", alpha, "Usual values are 0.1, 0.01 and 0.001.")
-        check_choice("scale_alpha", scale_alpha, ("size", "none"))
-        check_choice("penalty", penalty, ("gradient", "weight_decay"))
-        self.alpha, self.scale_alpha, self.penalty = plain(alpha), scale_alpha, penalty
-        self._alphas = np.empty(0)
-
-    def on_fit_start(self, federation: Federation) -> None:
+    def setup(self, federation: Federation) -> None:
         """Start from lambda_k = 0."""
         sizes = federation.sizes
         relative = sizes * len(sizes) / sizes.sum() if self.scale_alpha == "size" else np.ones(len(sizes))
         self._alphas = self.alpha / relative
-        self.states = ClientStates(federation, torch.zeros_like(federation.model[: federation.num_parameters]))
+        self.add_client_vectors("duals", federation.zeros())
+        self.add_state("units", [self.alpha, self.scale_alpha])
 
-    @property
-    def duals(self) -> ClientStates:
-        """Every client's lambda_k.
+    def load_state_dict(self, state: Any) -> None:
+        """Take a checkpoint's state.
 
         Raises:
-            RuntimeError: Before the fit has begun.
+            ValueError: If the lambda_k are in units of another alpha.
         """
-        return states_of_fit(self.states)
+        if state["units"] != self.units:
+            raise ValueError(
+                f"`alpha` and `scale_alpha` must be {state['units']}, as in the checkpoint, whose vectors of clients are "
+                f"in units of alpha, got {self.units}."
+            )
+        super().load_state_dict(state)
 
     def alpha_of(self, client: int) -> float:
         """Return alpha_k."""
         return float(self._alphas[client])
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return alpha and how it is scaled: the lambda_k are in their units."""
-        return {"alpha": self.alpha, "scale_alpha": self.scale_alpha}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Check that the clients' lambda_k are in this objective's units.
-
-        Raises:
-            ValueError: If the state is one of another alpha.
-        """
-        if state != self.state_dict():
-            raise ValueError(
-                f"The checkpoint was written with {state}, and {self!r} has another value: the clients' stored vectors "
-                f"are in units of alpha. Resume with the same values. To start anew from the weights: {LOAD_WEIGHTS}."
-            )
 
     def correction(self, client: LocalClient) -> Correction:
         """Return ``alpha_k <lambda_k, w> + alpha_k/2 |w - w_t|^2``."""
@@ -213,10 +198,10 @@ class DynamicRegularizer(LocalObjective):
 
     def on_client_end(self, result: ClientResult) -> None:
         """Add the client's drift to lambda_k."""
-        dual = self.duals[result.task.client]
-        self.duals.put(result.task.client, dual + self.of_shared(result.parameters - result.start[: len(dual)]))
+        self.duals[result.client] = self.duals[result.client] + self.of_shared(result.delta)
 
 
+@dataclass(eq=False)
 class ControlVariates(LocalObjective):
     """SCAFFOLD's corrected gradient ``grad F_k(w) - c_k + c`` (Karimireddy et al. 2020; eq. (13)-(16)).
 
@@ -231,45 +216,32 @@ class ControlVariates(LocalObjective):
         momentum: Momentum of the clients' SGD, in [0, 1). Option 2 divides by the reach of the steps (|a| of FedNova),
             which momentum lengthens; else control variates would grow without bounds.
 
+    Attributes:
+        variates: Every client's c_k.
+
     Raises:
-        ValueError: If ``option`` is neither 1 nor 2, or ``momentum`` is out of its range or given beside option 1.
+        ValueError: If ``option`` is neither 1 nor 2, or ``momentum`` is out of its range or given with option 1.
     """
 
+    option: Literal[1, 2] = 2
+    momentum: Fraction = 0.0
     vectors_sent = 2
     starts_from_server = True
 
-    def __init__(self, option: Literal[1, 2] = 2, momentum: float = 0.0) -> None:
-        check_fraction("momentum", momentum, "It is that of the clients' SGD.")
-        check_count("option", option, hint="It is 1 or 2, as in the paper's Algorithm 1.")
-        if option > 2:
-            raise ValueError(f"`option` must be 1 or 2, as in the paper's Algorithm 1, got {option!r}.")
-        if option == 1 and momentum:
-            raise ValueError(f"`momentum` has no effect with `option=1`, got {momentum}. Leave one of them out.")
-        self.option, self.momentum = option, plain(momentum)
-        self.needs_summed_lr = option == 2
-        self._lengths: list[int] = []
-        self._at_start: dict[int, Tensor] = {}
-        self._by_samples = False
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.option == 1 and self.momentum:
+            raise ValueError(f"`momentum` has no effect with `option=1`, got {self.momentum}. Leave one of them out.")
+        self.needs_summed_lr, self._by_samples = self.option == 2, False
 
-    def check_beside(self, parts: Mapping[str, Any]) -> None:
+    def check_with(self, algorithm: Any) -> None:
         """Take the aggregation's weighting."""
-        super().check_beside(parts)
-        self._by_samples = parts["aggregation"].weighting == "samples"
+        self._by_samples = algorithm.aggregation.weighting == "samples"
 
-    def on_fit_start(self, federation: Federation) -> None:
+    def setup(self, federation: Federation) -> None:
         """Start from c_k = c = 0."""
-        self._lengths = list(federation.lengths)
-        zeros = torch.zeros_like(federation.model[: federation.num_parameters])
-        self.states = ClientStates(federation, zeros, federation.sizes if self._by_samples else None)
-
-    @property
-    def variates(self) -> ClientStates:
-        """Every client's c_k.
-
-        Raises:
-            RuntimeError: Before the fit has begun.
-        """
-        return states_of_fit(self.states)
+        self._at_start: dict[int, Tensor] = {}
+        self.add_client_vectors("variates", federation.zeros(), federation.sizes if self._by_samples else None)
 
     def correction(self, client: LocalClient) -> Correction:
         """Return ``<c - c_k, w>``; with option 1, take the gradient at the received model first."""
@@ -280,19 +252,41 @@ class ControlVariates(LocalObjective):
 
     def on_client_end(self, result: ClientResult) -> None:
         """Renew c_k."""
-        variates, client = self.variates, result.task.client
+        variates, client = self.variates, result.client
         own = variates[client]
         if self.option == 1:
-            variates.put(client, self._at_start.pop(client))
+            variates[client] = self._at_start.pop(client)
             return
-        lr = torch.tensor(result.summed_lr, dtype=variates.mean.dtype).repeat_interleave(torch.tensor(self._lengths))
-        lr = lr.to(own.device)
+        lengths = torch.tensor(self.federation.lengths)
+        lr = torch.tensor(result.summed_lr, dtype=variates.mean.dtype).repeat_interleave(lengths).to(own.device)
         if result.num_steps:
-            lr = lr * (fednova_norm(result.num_steps, self.momentum) / result.num_steps)
+            lr = lr * (effective_steps(result.num_steps, self.momentum) / result.num_steps)
         moved = result.start[: len(own)].to(lr.dtype) - result.parameters
         renewed = own - variates.mean + moved / lr.where(lr > 0, 1.0)
         # what was never stepped, or with a learning rate of 0, keeps its control variate
-        variates.put(client, self.of_shared(renewed.where(lr > 0, own.to(lr.dtype)).to(own.dtype)))
+        variates[client] = self.of_shared(renewed.where(lr > 0, own.to(lr.dtype)).to(own.dtype))
+
+
+class MeasuredLoss(LocalObjective):
+    """The plain objective, whose value at the received model is computed before training: one more pass over the data.
+
+    Attributes:
+        losses: F_k at the received model, by the slot of the round's clients that this process trains.
+    """
+
+    needs_summed_lr = True
+
+    def on_round_start(self, round_index: int) -> None:
+        """Forget the losses of the last round."""
+        self.losses: dict[int, float] = {}
+
+    def correction(self, client: LocalClient) -> None:
+        """Compute the client's loss; add nothing to it."""
+        self.losses[client.task.slot] = client.loss()
+
+    def loss_of(self, task: Task) -> float:
+        """Return the loss that was computed."""
+        return self.losses[task.slot]
 
 
 def full_gradient(client: LocalClient, like: Tensor) -> Tensor:
@@ -302,3 +296,20 @@ def full_gradient(client: LocalClient, like: Tensor) -> Tensor:
         total.add_(torch.cat([gradient.flatten() for gradient in gradients.values()]), alpha=size)
         samples += size
     return total / max(1, samples)  # 0 if no batch has a loss
+
+
+def effective_steps(steps: int, momentum: float, pull: float = 0.0) -> float:
+    """Return |a| of FedNova: how far steps along a constant gradient go, in steps of plain SGD.
+
+    Args:
+        steps: Number of steps.
+        momentum: Momentum of SGD, in [0, 1), without dampening and without Nesterov's rule.
+        pull: Learning rate times the weight of a proximal term, which draws the client back.
+    """
+    if not momentum and not pull:
+        return float(steps)
+    way = velocity = 0.0
+    for _ in range(steps):
+        velocity = momentum * velocity + 1 - pull * way
+        way += velocity
+    return way

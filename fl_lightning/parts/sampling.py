@@ -1,51 +1,27 @@
-"""Who trains: client samplers."""
+"""Who trains: client samplers, and which of the clients can be reached and report."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from fl_lightning.arguments import (
-    check_choice,
-    check_fraction,
-    check_interval,
-    check_names,
-    plain,
-)
-from fl_lightning.parts.clients_per_round import fraction_or_number
-from fl_lightning.parts.federation import Federation, LocalClient
-from fl_lightning.parts.guards.checked_returns import checked_score, checked_size
-from fl_lightning.parts.guards.contracts import raise_flags, returns
-from fl_lightning.parts.of_held import flag_of_held
-from fl_lightning.parts.part import Part, passes_on
-from fl_lightning.representation import who_train
+from fl_lightning.checks import Fraction, Share, check_fields
+from fl_lightning.parts.messages import Federation, LocalClient
+from fl_lightning.parts.part import Part
 
 Rounding = Literal["floor", "round", "ceil"]
+Availability = Share | Callable[[int], Any]
 _ROUND = {"floor": np.floor, "round": np.rint, "ceil": np.ceil}
 
 
 class ClientSampler(Part, ABC):
     """Draws the clients of a round."""
 
-    #: Whether :meth:`cohort_size` counts clients, so that it is at most their number.
-    counts_clients = True
-    #: Whether :meth:`score` is called for every client that trained. True for a class that defines it, or if a held
-    #: sampler needs it, unless the class says otherwise.
-    needs_scores: bool = flag_of_held()
-    #: Whether :meth:`draw` returns clients in random order by itself. Otherwise they are shuffled before anything
-    #: depends on their order: which circulating model a client meets, who is a straggler.
-    draws_in_random_order = False
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if "draw" in vars(cls) and "draws_in_random_order" not in vars(cls):
-            cls.draws_in_random_order = False  # another `draw` than the base's must say so again
-        raise_flags(cls, {"score": "needs_scores"})
-
-    @returns(checked_size)
     @abstractmethod
     def cohort_size(self, num_clients: int) -> int:
         """Return how many clients train in a round, out of ``num_clients``; the expected number if it varies.
@@ -67,43 +43,36 @@ class ClientSampler(Part, ABC):
 
     def clients_without_score(self) -> Iterable[int]:
         """Return clients to be scored now, at the server's model; asked before each draw and ``on_round_start``."""
-        return [client for held in self._held_samplers for client in held.clients_without_score()]
+        return ()
 
-    @property
-    def sends_scores(self) -> bool:
-        """Whether clients send scores: after training, or before a draw, by :meth:`clients_without_score`."""
-        asks = type(self).clients_without_score is not ClientSampler.clients_without_score
-        return asks or self.needs_scores or any(held.sends_scores for held in self._held_samplers)
-
-    @returns(checked_score)
     def score(self, client: LocalClient) -> float:
         """Return the importance of a client at the module's present weights.
 
-        These are the server's for :meth:`clients_without_score`, and those that the client has just trained for a
-        client of the round, which is scored if :attr:`needs_scores`.
-
-        Raises:
-            NotImplementedError: If the sampler needs scores and does not define this method; others need none.
+        These are the server's for :meth:`clients_without_score`. A sampler that defines this method also scores every
+        client that has trained, at the weights that it has just trained.
         """
-        for held in self._held_samplers:
-            if held.sends_scores:
-                return held.score(client)
-        asks = "has `needs_scores = True`" if self.needs_scores else "returns clients in `clients_without_score`"
-        raise NotImplementedError(
-            f"{type(self).__name__} {asks}, so it must define `score(client)`, which returns a number."
-        )
+        raise NotImplementedError(f"{type(self).__name__} must define `score(client)`, which returns a number.")
 
-    @passes_on
     def take_scores(self, scores: Mapping[int, float]) -> None:
         """Take scores by client, on all processes: before a draw, and of the clients that trained when a round ends."""
-        for held in self._held_samplers:
-            held.take_scores(scores)
 
     @property
-    def _held_samplers(self) -> list[ClientSampler]:
-        return [part for part in self.held_parts if isinstance(part, ClientSampler)]
+    def needs_scores(self) -> bool:
+        """Whether every client that trained is scored."""
+        return type(self).score is not ClientSampler.score
+
+    @property
+    def sends_scores(self) -> bool:
+        """Whether clients send scores, after training or before a draw."""
+        return self.needs_scores or type(self).clients_without_score is not ClientSampler.clients_without_score
+
+    @property
+    def draws_in_random_order(self) -> bool:
+        """Whether ``draw`` shuffles by itself; otherwise clients are shuffled after it."""
+        return type(self).draw in (UniformSampler.draw, BernoulliSampler.draw)
 
 
+@dataclass(eq=False)
 class UniformSampler(ClientSampler):
     """Draws ``m`` distinct clients uniformly, without replacement.
 
@@ -113,29 +82,33 @@ class UniformSampler(ClientSampler):
             ``"round"`` (half to even) or ``"ceil"``.
 
     Raises:
-        ValueError: If the fraction is outside (0, 1], the count below 1 or ``rounding`` unknown.
+        ValueError: If an argument is out of its range; in a round, if more clients are asked for than there are.
     """
 
-    draws_in_random_order = True
+    clients_per_round: int | float
+    rounding: Rounding = "floor"
 
-    def __init__(self, clients_per_round: int | float, rounding: Rounding = "floor") -> None:
-        check_choice("rounding", rounding, ("floor", "round", "ceil"))
-        self.clients_per_round = fraction_or_number(clients_per_round)
-        self.rounding = rounding
+    def __post_init__(self) -> None:
+        check_fields(self)
+        value = self.clients_per_round
+        is_number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+        is_count = isinstance(value, Integral)
+        if not is_number or not (value >= 1 if is_count else 0 < value <= 1):
+            raise ValueError(
+                "`clients_per_round` must be a float in (0, 1], the fraction of the clients, or an int of at least 1, "
+                f"their number, got {value!r}. For all clients give 1.0."
+            )
+        self.clients_per_round = int(value) if is_count else float(value)
 
     def cohort_size(self, num_clients: int) -> int:
-        """Return ``m``.
-
-        Raises:
-            ValueError: If more clients are asked for than there are.
-        """
+        """Return ``m``."""
         if isinstance(self.clients_per_round, float):
             # nine decimals keep 0.3 * 10 = 2.9999999999999996 from becoming 2, and 0.1 * 30 = 3.0000000000000004 from 4
             return max(int(_ROUND[self.rounding](round(self.clients_per_round * num_clients, 9))), 1)
         if self.clients_per_round > num_clients:
             raise ValueError(
-                f"`clients_per_round` is {self.clients_per_round}, but only {who_train(num_clients)}. Give at most "
-                f"{num_clients}, or a fraction such as 0.1."
+                f"`clients_per_round` must be at most {num_clients}, the clients that train, got "
+                f"{self.clients_per_round}. A fraction such as 0.1 fits any number."
             )
         return self.clients_per_round
 
@@ -152,18 +125,14 @@ class Arrivals(UniformSampler):
 
     Args:
         clients_per_round: A float in (0, 1] is a fraction of the clients, an int the number itself.
-
-    Raises:
-        ValueError: If the fraction is outside (0, 1] or the count below 1.
     """
-
-    counts_clients = False
 
     def cohort_size(self, num_clients: int) -> int:
         """Return the number of results."""
         return super().cohort_size(num_clients) if isinstance(self.clients_per_round, float) else self.clients_per_round
 
 
+@dataclass(eq=False)
 class BernoulliSampler(ClientSampler):
     """Draws each client independently with the same probability (Poisson sampling). A round may be empty.
 
@@ -174,12 +143,7 @@ class BernoulliSampler(ClientSampler):
         ValueError: If ``probability`` is outside (0, 1].
     """
 
-    draws_in_random_order = True
-
-    def __init__(self, probability: float) -> None:
-        hint = "It is each client's chance to train in a round; 0.1 lets a tenth of them train on average."
-        check_interval("probability", probability, hint, within="(0, 1]")
-        self.probability = float(plain(probability))
+    probability: Share
 
     def cohort_size(self, num_clients: int) -> int:
         """Return the expected number, rounded, at least 1."""
@@ -217,8 +181,11 @@ class ImportanceSampler(UniformSampler):
         ValueError: If an argument is out of its range; when the fit begins, if no parameter has such a name.
     """
 
-    needs_scores = True
-    stored_as: ClassVar[Mapping[str, str]] = {"score": "kind"}  # `score` is a method
+    gamma: Fraction | None
+    kind: Literal["batch", "sample", "sum", "full"]
+    initial: Literal["scores", "uniform"]
+    parameters: Sequence[str] | None
+    floor: Share
 
     def __init__(
         self,
@@ -231,26 +198,28 @@ class ImportanceSampler(UniformSampler):
         floor: float = 1e-12,
         rounding: Rounding = "floor",
     ) -> None:
+        self.gamma, self.initial, self.floor = gamma, initial, floor
+        self.parameters = parameters if isinstance(parameters, str) or parameters is None else tuple(parameters)
+        if score not in ("batch", "sample", "sum", "full"):
+            raise ValueError(f"`score` must be one of 'batch', 'sample', 'sum', 'full', got {score!r}.")
+        self.kind = score
         super().__init__(clients_per_round, rounding)
-        check_choice("score", score, ("batch", "sample", "sum", "full"))
-        check_choice("initial", initial, ("scores", "uniform"))
-        if gamma is not None:
-            hint = "It weighs the newest score; 0.9 is usual, None takes the mean of all scores."
-            check_fraction("gamma", gamma, hint)
-        check_interval("floor", floor, "It keeps every client drawable.", within="(0, 1]")
-        if parameters is not None:
-            check_names("parameters", parameters, "They are beginnings of parameters' names, such as ['classifier'].")
-        self.gamma, self.kind, self.initial, self.floor = plain(gamma), score, initial, plain(floor)
-        self.parameters = None if parameters is None else tuple(parameters)
-        self.scores = np.empty(0)
-        """The accumulated score p_k of each client, shape ``(K,)``; NaN before its first."""
-        self._counts = np.empty(0)
 
-    def on_fit_start(self, federation: Federation) -> None:
+    def __repr__(self) -> str:
+        settings = f"gamma={self.gamma}, score={self.kind!r}, initial={self.initial!r}, parameters={self.parameters}"
+        return f"ImportanceSampler({self.clients_per_round}, {settings}, floor={self.floor}, rounding={self.rounding!r})"
+
+    def setup(self, federation: Federation) -> None:
         """Start without scores, or with 1 for every client."""
-        uniform = self.initial == "uniform"
-        self.scores = np.full(federation.num_clients, 1.0 if uniform else np.nan)
-        self._counts = np.zeros(federation.num_clients)
+        names = federation.names[: len(federation.lengths)]
+        if self.parameters is not None and names and not any(name.startswith(tuple(self.parameters)) for name in names):
+            raise ValueError(
+                f"`parameters` must be beginnings of names of trained parameters, got {list(self.parameters)}. There "
+                f"are {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}."
+            )
+        #: The accumulated score p_k of each client, shape (K,); NaN before its first.
+        self.add_state("scores", np.full(federation.num_clients, 1.0 if self.initial == "uniform" else np.nan))
+        self.add_state("counts", np.zeros(federation.num_clients))
 
     def clients_without_score(self) -> Iterable[int]:
         """Return the clients that were never scored; a score that is not finite becomes 0, the floor."""
@@ -262,8 +231,7 @@ class ImportanceSampler(UniformSampler):
         size = min(self.cohort_size(num_clients), len(candidates))
         if size == 0:
             return candidates
-        chosen: np.ndarray = rng.choice(candidates, size=size, replace=False, p=self.probabilities(candidates))
-        return chosen
+        return rng.choice(candidates, size=size, replace=False, p=self.probabilities(candidates))
 
     def probabilities(self, clients: np.ndarray) -> np.ndarray:
         """Return the probability of each of ``clients`` in a single draw."""
@@ -281,35 +249,83 @@ class ImportanceSampler(UniformSampler):
             return float("nan")
         return sum(squares) if self.kind == "sum" else sum(squares) / len(squares)
 
+    def _squared_norm(self, gradients: Mapping[str, Any]) -> float:
+        counted = "" if self.parameters is None else tuple(self.parameters)
+        chosen = (gradient for name, gradient in gradients.items() if name.startswith(counted))
+        return float(sum(gradient.square().sum().double() for gradient in chosen))
+
     def take_scores(self, scores: Mapping[int, float]) -> None:
         """Accumulate scores. A client's first score counts whole; a score that is not finite changes nothing."""
         for client, new in scores.items():
             old = self.scores[client]
             if np.isnan(old):
                 self.scores[client] = new if np.isfinite(new) else 0.0
-                self._counts[client] = 1
+                self.counts[client] = 1
             elif np.isfinite(new):
-                self._counts[client] += 1
-                weight = 1 / self._counts[client] if self.gamma is None else self.gamma
+                self.counts[client] += 1
+                weight = 1 / self.counts[client] if self.gamma is None else self.gamma
                 self.scores[client] = (1 - weight) * old + weight * new
 
-    def state_dict(self) -> dict[str, list[float]]:
-        """Return the accumulated scores and how many each client had."""
-        return {"scores": self.scores.tolist(), "counts": self._counts.tolist()}
 
-    def load_state_dict(self, state: dict[str, list[float]]) -> None:
-        """Take the scores of a checkpoint."""
-        self.scores, self._counts = np.array(state["scores"]), np.array(state["counts"])
+@dataclass(eq=False, kw_only=True)
+class Participation:
+    """Which of a round's clients can be reached, report, and do all of their work.
 
-    def _squared_norm(self, gradients: Mapping[str, object]) -> float:
-        chosen = [
-            gradient
-            for name, gradient in gradients.items()
-            if self.parameters is None or name.startswith(self.parameters)
-        ]
-        if not chosen:
+    Args:
+        available: Which clients can be reached: a float in (0, 1] is each client's chance in each round, a function
+            gives the clients of a round (counted from 0). All if ``None``.
+        dropout: Chance that a client that was drawn does not report. It receives a model, and its work is lost.
+        stragglers: Fraction of a round's clients that do only part of the local work: a whole number of epochs (or
+            steps) drawn uniformly between 1 and one less than all (Li et al. 2020).
+        drop_stragglers: Whether the work of stragglers is lost, as for FedAvg in Li et al.'s comparison.
+
+    Raises:
+        ValueError: If an argument is out of its range; in a round, if ``available`` names a client that does not
+            exist, or stragglers have no part of the work to do.
+    """
+
+    available: Availability | None = None
+    dropout: Fraction = 0.0
+    stragglers: Annotated[float, "[0, 1]"] = 0.0
+    drop_stragglers: bool = False
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def reachable(self, round_index: int, num_clients: int, rng: np.random.Generator) -> np.ndarray | None:
+        """Return the clients that can be reached in a round, sorted; ``None`` for all."""
+        if self.available is None:
+            return None
+        if not callable(self.available):
+            return np.flatnonzero(rng.random(num_clients) < self.available)
+        clients = np.unique(np.asarray(self.available(round_index)))
+        if len(clients) and (clients.dtype.kind not in "iu" or not 0 <= clients[0] <= clients[-1] < num_clients):
             raise ValueError(
-                f"`parameters` must name parameters of the module, got {list(self.parameters or ())}; there are "
-                f"{', '.join(list(gradients)[:8])}{', ...' if len(gradients) > 8 else ''}."
+                f"`available({round_index})` must give clients, whole numbers from 0 to {num_clients - 1}, got "
+                f"{clients.tolist()[:8]}. From a mask they are made by `numpy.flatnonzero(mask)`."
             )
-        return float(sum(gradient.square().sum().double() for gradient in chosen))  # type: ignore[attr-defined]
+        return clients.astype(np.int64)
+
+    def outcome(
+        self, drawn: np.ndarray, full_work: int, rng: np.random.Generator
+    ) -> tuple[np.ndarray, list[int | None]]:
+        """Return the clients that report and the work of each (``None``: all).
+
+        Args:
+            drawn: The round's clients, in random order.
+            full_work: Local epochs (or steps) of a client that does all.
+            rng: The round's generator.
+        """
+        work: list[int | None] = [None] * len(drawn)
+        full = round(len(drawn) * (1 - self.stragglers))
+        if full < len(drawn) and not self.drop_stragglers:
+            if full_work < 2:
+                raise ValueError(
+                    f"`stragglers={self.stragglers}` need `local_epochs` (or `local_steps`) of at least 2 to do part "
+                    f"of them, got {full_work}. Give more, or `drop_stragglers=True`."
+                )
+            work[full:] = [int(part) for part in rng.integers(1, full_work, size=len(drawn) - full)]
+        reports = rng.random(len(drawn)) >= self.dropout
+        if self.drop_stragglers:
+            reports[full:] = False
+        return drawn[reports], [part for part, reported in zip(work, reports, strict=True) if reported]

@@ -1,86 +1,66 @@
-"""Schedules decide from which model a client starts, and when the server acts.
-
-A schedule changes only in :meth:`Schedule.publish`. Until then it keeps the results of a round apart, so that a round
-that breaks off leaves no trace. If the server's move fails in it, ``on_round_abort`` takes its changes back.
-"""
+"""From which model clients start, and when the server acts: a round as it is written in the papers."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Generator, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 from torch import Tensor
 
-from fl_lightning.arguments import check_choice
-from fl_lightning.parts.aggregation import Weighting
-from fl_lightning.parts.client_states import ClientStates
-from fl_lightning.parts.federation import ClientResult, Federation
-from fl_lightning.parts.of_held import flag_of_held
-from fl_lightning.parts.part import Part, passes_on
-from fl_lightning.parts.participation import Participation
-from fl_lightning.parts.running_mean import RunningMean
+from fl_lightning.checks import Count, check_fields
+from fl_lightning.parts.aggregation import RunningMean, Weighting
+from fl_lightning.parts.messages import ClientResult, Federation, RoundReport, Task
+from fl_lightning.parts.part import Part
 from fl_lightning.parts.server import Server
 
 EvaluatedModel = Literal["server", "active", "all"]
+#: Yields tasks, is sent their results as they come, and returns the model that the user sees.
+Play = Generator[Sequence[Task], Iterable[ClientResult], Tensor]
 
 
-class BaseSchedule(Part, ABC):
-    """What other parts can ask of any schedule.
+class Schedule(Part, ABC):
+    """Plays a round: it yields tasks, takes their results, lets the server move and returns the model to show.
 
-    Yours is a :class:`Schedule`, whose clients begin a round together, or an :class:`Asynchronous`.
+    FedAvg's is::
+
+        def play(self, tasks, server):
+            for result in (yield tasks):
+                server.take(result)
+            server.move()
+            return server.model
+
+    With several processes each one gets the results of its own clients; :meth:`Server.move` is called on all of them.
     """
 
-    #: Whether a slot keeps its model from round to round, so that it belongs to one process.
-    keeps_models: bool = flag_of_held()
-    #: Whether the server gets all results of a round at its end, and nothing else.
-    merges_each_round = False
-    #: Whether checkpoints hold results that the server has not merged.
-    saves_results: bool = flag_of_held()
-
+    #: Whether slots keep their models from round to round, so that the server gets models that many clients trained.
+    circulates = False
+    #: Whether clients begin whenever they are free, so that :meth:`play` gets no tasks.
+    asynchronous = False
+    #: Whether a client may train on several models at once.
+    repeats_clients = False
     #: Whether the server may merge several results of one client at once.
-    repeats_in_buffer: bool = flag_of_held()
-    #: Whether the published model is a mean of clients' models, taken as each comes in.
-    shows_client_models: bool = flag_of_held()
+    repeats_in_buffer = False
+    #: Whether the shown model is made of clients' models, before exchanges on the server's side.
+    shows_client_models = False
+    #: The round's report, if the schedule makes one itself.
+    report: RoundReport | None = None
+    #: Clients (or results) of a usual round; set before each round.
+    cohort_size = 0
 
     @property
-    @abstractmethod
     def in_cycle(self) -> bool:
         """Whether clients or slots hold models that the server has not aggregated yet."""
-
-    @abstractmethod
-    def start(self, slot: int, server: Server) -> Tensor:
-        """Return the model from which ``slot`` trains, shape ``(size,)``; not to be written to."""
-
-
-class Schedule(BaseSchedule):
-    """Decides which model each slot of a round starts from and when the server acts.
-
-    A schedule that holds another one has its slots, its flags and its checks, unless it overrides them.
-    """
-
-    @property
-    def _held_schedules(self) -> list[Schedule]:
-        return [part for part in self.held_parts if isinstance(part, Schedule)]
-
-    @property
-    def in_cycle(self) -> bool:
-        """Whether models circulate that the server has not aggregated yet."""
-        return any(held.in_cycle for held in self._held_schedules)
+        return False
 
     @property
     def shows_aggregate(self) -> bool:
-        """Whether the model that was published last is the server's, not a mean of circulating models."""
-        return all(held.shows_aggregate for held in self._held_schedules)
+        """Whether the model that was shown last is the server's, not a mean of circulating models."""
+        return True
 
-    @passes_on
-    def check_participation(self, participation: Participation) -> None:
-        """Raise ``ValueError`` if the schedule does not allow this participation."""
-        for held in self._held_schedules:
-            held.check_participation(participation)
-
-    def choose_slots(self, num_active: int, cohort_size: int, rng: np.random.Generator) -> list[int]:
+    def slots(self, num_active: int, cohort_size: int, rng: np.random.Generator) -> Sequence[int]:
         """Return the slots that train in a round, at most one for each active client.
 
         Args:
@@ -88,24 +68,38 @@ class Schedule(BaseSchedule):
             cohort_size: Clients that usually do.
             rng: The round's generator.
         """
-        for held in self._held_schedules:
-            return held.choose_slots(num_active, cohort_size, rng)
-        return list(range(num_active))
+        return range(num_active)
+
+    def start(self, slot: int, server: Server) -> Tensor:
+        """Return the model from which a slot trains, shape ``(size,)``; not to be written to."""
+        return server.model
+
+    def expected_tasks(self) -> int:
+        """Return about how many tasks the round will have besides those that are known when it begins."""
+        return 0
+
+    def rounds_under_way(self) -> Collection[int] | None:
+        """Return the earlier rounds on whose models clients have yet to be trained; ``None`` if no round has such."""
+        return None
 
     @abstractmethod
-    def receive(self, result: ClientResult, server: Server) -> None:
-        """Take a client's result, as it left the exchange; ``server.take(result)`` hands it to the aggregation."""
-
-    @abstractmethod
-    def publish(self, server: Server, failed: Collection[int]) -> Tensor:
-        """Let the server act if it is time, and return the model that the user sees now, shape ``(size,)``.
+    def play(self, tasks: Sequence[Task], server: Server) -> Play:
+        """Play a round.
 
         Args:
-            server: The server, to be moved.
-            failed: Slots, on all processes, whose client handed in nothing usable.
+            tasks: The round's tasks, of all processes.
+            server: The server.
+
+        Yields:
+            Tasks to be trained now. Each yield returns this process's results, which come as they are trained; take all
+            of them.
+
+        Returns:
+            The model that is validated and checkpointed, shape ``(size,)``.
         """
 
 
+@dataclass(eq=False)
 class Synchronous(Schedule):
     """Every client starts from the server's model, and the server acts at the end of every round (FedAvg).
 
@@ -119,62 +113,214 @@ class Synchronous(Schedule):
         ValueError: If ``evaluate`` or ``weighting`` is unknown.
     """
 
-    merges_each_round = True
-
-    def __init__(self, evaluate: EvaluatedModel = "server", weighting: Weighting = "uniform") -> None:
-        check_choice("evaluate", evaluate, ("server", "active", "all"))
-        check_choice("weighting", weighting, ("samples", "uniform"))
-        self.evaluate, self.weighting = evaluate, weighting
-        self._active = RunningMean()
-        self._shown: Tensor | None = None
+    evaluate: EvaluatedModel = "server"
+    weighting: Weighting = "uniform"
 
     @property
     def shows_client_models(self) -> bool:  # type: ignore[override]
         """Whether ``evaluate`` is another model than the server's."""
         return self.evaluate != "server"
 
-    def on_fit_start(self, federation: Federation) -> None:
+    def setup(self, federation: Federation) -> None:
         """Give every client the first model, if last local models are to be averaged."""
-        self._shown = None
-        self._active.reset()
-        weights = federation.sizes if self.weighting == "samples" else None
-        self.states = ClientStates(federation, federation.model, weights) if self.evaluate == "all" else None
+        self.add_state("shown", None)
+        if self.evaluate == "all":
+            self.add_client_vectors("last", federation.model, federation.sizes if self.weighting == "samples" else None)
+
+    def play(self, tasks: Sequence[Task], server: Server) -> Play:
+        """Let all clients train, then move the server."""
+        active = RunningMean()
+        for result in (yield tasks):
+            server.take(result)
+            if self.evaluate == "active":
+                active.add(result.vector, float(result.num_samples) if self.weighting == "samples" else 1.0)
+            elif self.evaluate == "all":
+                self.last[result.client] = result.vector
+        server.move()
+        if self.evaluate == "all":
+            self.last.commit()
+            self.shown = self.last.mean.to(server.model.dtype)
+        elif self.evaluate == "active":
+            mean, _ = active.take(self.federation, server.model)
+            self.shown = self.shown if mean is None else mean.to(server.model.dtype)
+        return server.model if self.shown is None else self.shown
+
+
+@dataclass(eq=False)
+class Redistribution(Schedule):
+    """``m`` models circulate among clients for ``S`` rounds before the server aggregates them (RADFed).
+
+    In each inner round every circulating model goes to one of ``m`` distinct clients drawn at random. After ``S`` inner
+    rounds the server moves to the plain mean of the models and all start again from there (eq. (35)-(37)).
+
+    When a cycle ends, the aggregation gets one result for each circulating model: ``start`` is the server's model,
+    ``delta`` the change since then, and ``num_samples``, ``num_steps`` and ``summed_lr`` are sums over the cycle. The
+    task has the cycle's last round. All else, such as the client and its ``score``, is of the last training (client -1,
+    with 0 steps, if there was none).
+
+    Equations are numbered as in ``docs/references.md``.
+
+    Args:
+        redistributions: S, the number of local trainings between two aggregations; 1 is FedAvg with uniform weights.
+        evaluate: The model that is validated, checkpointed and tested between two aggregations: ``"virtual"`` is the
+            mean of the circulating models (not fed back), ``"aggregate"`` the server's last model.
+        unequal: What happens in an inner round with fewer than ``m`` active clients. ``"subsample"``: an error; choose
+            m so small that this cannot happen. ``"reduce"``: models chosen at random leave for the rest of the cycle.
+            ``"park"``: models chosen at random skip this round. ``"count"``: the models trained least often train (ties
+            by slot). With more than ``m`` active clients, ``m`` of them train.
+        extend_cycle: With ``"count"``, a cycle lasts until every model was trained ``S`` times.
+
+    Attributes:
+        position: Rounds of the cycle so far.
+        trainings: How often each circulating model was trained in the cycle, by slot.
+
+    Raises:
+        ValueError: If an argument is out of its range; in a round, with fewer active clients than models under
+            ``"subsample"``, or when the number of models changed in mid-cycle.
+    """
+
+    redistributions: Count
+    evaluate: Literal["virtual", "aggregate"] = "virtual"
+    unequal: Literal["subsample", "reduce", "park", "count"] = "subsample"
+    extend_cycle: bool = False
+    circulates = True
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.extend_cycle and self.unequal != "count":
+            raise ValueError(f'`extend_cycle=True` needs `unequal="count"`, got {self.unequal!r}.')
+
+    def check_with(self, algorithm: Any) -> None:
+        """Raise ``ValueError`` if clients may drop out under ``"subsample"``."""
+        lost = algorithm.participation.dropout or algorithm.participation.drop_stragglers
+        if self.unequal == "subsample" and lost:
+            raise ValueError(
+                '`participation` lets clients drop out, which `unequal="subsample"` does not allow. Give '
+                '`unequal="reduce"`, "park" or "count".'
+            )
+
+    def setup(self, federation: Federation) -> None:
+        """Start a first cycle."""
+        self.add_state("position", 0)
+        self.add_state("length", self.redistributions)
+        self.add_state("num_models", 0)
+        self.add_state("trainings", {})
+        self.add_state("results", {})  # every trained model of the cycle, by slot, on the process that keeps it
+
+    @property
+    def models(self) -> dict[int, Tensor]:
+        """The circulating models that this process keeps and that were trained in the cycle, by slot."""
+        return {slot: result.vector for slot, result in self.results.items()}
+
+    @property
+    def in_cycle(self) -> bool:
+        """Whether the cycle has begun."""
+        return self.position > 0
+
+    @property
+    def shows_aggregate(self) -> bool:
+        """Whether the shown model is the server's."""
+        return self.evaluate == "aggregate" or not self.in_cycle
+
+    def slots(self, num_active: int, cohort_size: int, rng: np.random.Generator) -> Sequence[int]:
+        """Return the slots that train in an inner round; see ``unequal``."""
+        if not self.in_cycle:
+            self.num_models, self.trainings = cohort_size, dict.fromkeys(range(cohort_size), 0)
+        elif cohort_size != self.num_models:
+            raise ValueError(
+                f"`clients_per_round` must stay {self.num_models} until the next aggregation, in "
+                f"{self.redistributions - self.position} rounds, got {cohort_size}: {self.num_models} models circulate."
+            )
+        slots = sorted(self.trainings)
+        if self.unequal == "count":
+            behind = [s for s in slots if not self.extend_cycle or self.trainings[s] < self.redistributions]
+            return sorted(sorted(behind, key=lambda s: (self.trainings[s], s))[:num_active])
+        if num_active < len(slots) and self.unequal == "subsample":
+            raise ValueError(
+                f"`clients_per_round` must be at most the number of active clients, {num_active} in this round, got "
+                f'{len(slots)}. Or give `unequal="reduce"`, "park" or "count".'
+            )
+        if num_active >= len(slots) or num_active == 0:
+            return slots[:num_active]
+        chosen = sorted(rng.choice(slots, size=num_active, replace=False).tolist())
+        if self.unequal == "reduce":
+            self.trainings = {slot: self.trainings[slot] for slot in chosen}
+        return chosen
 
     def start(self, slot: int, server: Server) -> Tensor:
-        """Return the server's model."""
-        return server.model
+        """Return the circulating model of the slot; the server's model at the start of a cycle."""
+        return self.results[slot].vector if slot in self.results else server.model
 
-    def receive(self, result: ClientResult, server: Server) -> None:
-        """Hand the result to the server."""
-        server.take(result)
-        if self.evaluate == "active":
-            self._active.add(result.vector, float(result.num_samples) if self.weighting == "samples" else 1.0)
-        elif self.states is not None:
-            self.states.put(result.task.client, result.vector)
+    def play(self, tasks: Sequence[Task], server: Server) -> Play:
+        """Pass the models on; aggregate them when the cycle is complete. A round without clients is skipped."""
+        trained = {result.task.slot: result for result in (yield tasks)}
+        for slot in self.federation.join(dict.fromkeys(trained)):
+            self.trainings[slot] += 1
+        new = {slot: _added(self.results.get(slot), result) for slot, result in trained.items()}
+        results = {**self.results, **new}
+        self.results = {slot: result for slot, result in results.items() if slot in self.trainings}
+        self.position += bool(tasks)
+        done = min(self.trainings.values(), default=0) if self.extend_cycle else self.position
+        if self.in_cycle and done >= self.redistributions:
+            for slot in self._slots_here():
+                server.take(self._handed_over(slot, server))
+            server.move()
+            self.position, self.trainings, self.results = 0, {}, {}
+        return server.model if self.shows_aggregate else self._mean(server)
 
-    def on_round_end(self) -> None:
-        """Wait for :meth:`publish`, after the server has moved."""
+    def _slots_here(self) -> list[int]:
+        """Return the circulating models that this process keeps."""
+        federation = self.federation
+        return [slot for slot in sorted(self.trainings) if slot % federation.num_ranks == federation.rank]
 
-    def publish(self, server: Server, failed: Collection[int]) -> Tensor:
-        """Move the server."""
-        server.move()
-        if self.states is not None:
-            self.states.on_round_end()
-            self._shown = self.states.mean.to(server.model.dtype)
-        elif self.evaluate == "active":
-            mean, _ = self._active.take(self.federation, server.model)
-            self._shown = self._shown if mean is None else mean.to(server.model.dtype)
-        return server.model if self._shown is None else self._shown
+    def _handed_over(self, slot: int, server: Server) -> ClientResult:
+        """Return a circulating model as the aggregation gets it."""
+        model, n = server.model, self.federation.num_parameters
+        untrained = ClientResult(Task(slot, -1, 0), model, model, 0, num_parameters=n)
+        result = self.results.get(slot, untrained)
+        return replace(result, start=model, task=replace(result.task, round=self.round))
 
-    def on_round_abort(self) -> None:
-        """Forget what the clients of the round handed in."""
-        super().on_round_abort()
-        self._active.reset()
+    def _mean(self, server: Server) -> Tensor:
+        """Return the plain mean of all circulating models, those of other processes too."""
+        running = RunningMean()
+        for slot in self._slots_here():
+            running.add(self.start(slot, server))
+        mean, _ = running.take(self.federation, server.model)
+        return server.model if mean is None else mean.to(server.model.dtype)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the evaluated model, unless it is the server's."""
-        return {"shown": self._shown}
+    def saved(self, name: str, value: Any) -> Any:
+        """Return the models of all processes as a checkpoint holds them."""
+        if name != "results":
+            return value
+        return self.federation.join({slot: {**result.state_dict(), "start": None} for slot, result in value.items()})
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the state of a checkpoint."""
-        self._shown = self._to_device(state["shown"])
+    def loaded(self, name: str, value: Any) -> Any:
+        """Return the models that this process keeps."""
+        if name != "results":
+            return value
+        rank, ranks, device = self.federation.rank, self.federation.num_ranks, self.federation.model.device
+        models = {slot: each["vector"].to(device) for slot, each in value.items() if slot % ranks == rank}
+        return {slot: ClientResult.from_state(value[slot], start=m, vector=m) for slot, m in models.items()}
+
+    def load_state_dict(self, state: Any) -> None:
+        """Continue a cycle.
+
+        Raises:
+            ValueError: If the checkpoint lies in a cycle of another length.
+        """
+        if state["position"] and state["length"] != self.redistributions:
+            raise ValueError(
+                f"`redistributions` must be {state['length']}, as in the cycle in which the checkpoint was written, got "
+                f"{self.redistributions}. Or resume from a checkpoint of an aggregated model."
+            )
+        super().load_state_dict({**state, "length": self.redistributions})
+
+
+def _added(before: ClientResult | None, result: ClientResult) -> ClientResult:
+    """Return a model's result with the samples and steps of its earlier trainings in the cycle."""
+    if before is None:
+        return replace(result, start=result.vector)  # the server's model takes this place at the end of the cycle
+    task = replace(result.task, num_samples=before.num_samples + result.num_samples)
+    rates = [sum(pair) for pair in zip(before.summed_lr, result.summed_lr, strict=False)]
+    steps = before.num_steps + result.num_steps
+    return replace(result, task=task, start=result.vector, num_steps=steps, summed_lr=rates)

@@ -1,192 +1,359 @@
-"""The server: its model, and the only way in which clients' results reach it."""
+"""The server: its model, the only way in which results reach it, and how it moves."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from weakref import ref
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from fl_lightning.parts.aggregation import Aggregation
-from fl_lightning.parts.exchange.base import Exchange
-from fl_lightning.parts.exchange.buffers import ChangingBuffers
-from fl_lightning.parts.federation import ClientResult, Federation
-from fl_lightning.parts.guards.changes_in_place import call
-from fl_lightning.parts.guards.contracts import call_for_merged, call_for_vector
-from fl_lightning.parts.guards.put_back import Undo
-from fl_lightning.parts.guards.seeded_draws import Moment
-from fl_lightning.parts.guards.taken_results import TakenResults
-from fl_lightning.parts.part import Part
-from fl_lightning.parts.running_mean import RunningMean
-from fl_lightning.parts.server_optimizers import ServerOptimizer
+from fl_lightning.checks import (
+    Fraction,
+    NotNegative,
+    Positive,
+    Scheduled,
+    ScheduledFraction,
+    check_fields,
+    checked_vector,
+    is_finite,
+)
+from fl_lightning.parts.aggregation import Aggregation, MeanAggregation, RunningMean
+from fl_lightning.parts.messages import ClientResult, Federation, Payload, accumulator, same_values
+from fl_lightning.parts.objectives import DynamicRegularizer
+from fl_lightning.parts.part import Part, walk
+
+Rule = Literal["adagrad", "adam", "yogi"]
+
+
+class ServerOptimizer(Part, ABC):
+    """Turns the server's parameters and the clients' aggregate into the server's next parameters."""
+
+    @abstractmethod
+    def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
+        """Return the next parameters.
+
+        Args:
+            model: The server's parameters w_t, shape ``(num_parameters,)``; not to be written to.
+            aggregate: The merged client parameters, float64 of the same shape.
+
+        Returns:
+            w_{t+1}; it is converted to the dtype of ``model``.
+        """
+
+
+@dataclass(eq=False)
+class Mixing(ServerOptimizer):
+    """``w_{t+1} = w_t + lr (aggregate - w_t)``: eq. (22), and with ``lr=1`` FedAvg's replacement (3a).
+
+    Equations are numbered as in ``docs/references.md``.
+
+    Args:
+        lr: Server learning rate, greater than 0; a function of the round makes a schedule.
+
+    Raises:
+        ValueError: If ``lr`` is not a finite number greater than 0.
+    """
+
+    lr: Scheduled = 1.0
+
+    def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
+        """Return the mixed parameters."""
+        lr, current = self.at("lr"), model.to(aggregate.dtype)
+        return aggregate if lr == 1.0 else current + lr * (aggregate - current)
+
+
+@dataclass(eq=False)
+class Momentum(ServerOptimizer):
+    """``v <- momentum v + Delta; w <- w + lr v`` with ``Delta = aggregate - w`` (FedAvgM, eq. (21)).
+
+    Equations are numbered as in ``docs/references.md``.
+
+    Args:
+        momentum: beta in [0, 1); with 0 and ``lr=1`` the aggregate replaces the model.
+        lr: Server learning rate, greater than 0. Both may be functions of the round.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+    """
+
+    momentum: ScheduledFraction = 0.9
+    lr: Scheduled = 1.0
+
+    def setup(self, federation: Federation) -> None:
+        """Stand still."""
+        self.add_state("velocity", None)
+
+    def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
+        """Return the parameters after one step along the velocity."""
+        current = model.to(aggregate.dtype)
+        delta = aggregate - current
+        self.velocity = delta if self.velocity is None else self.at("momentum") * self.velocity + delta
+        return current + self.at("lr") * self.velocity
+
+
+@dataclass(eq=False)
+class Adaptive(ServerOptimizer):
+    """Adagrad, Adam or Yogi on the server (FedOpt, Reddi et al. Algorithm 2; eq. (17)-(20)).
+
+    With ``Delta = aggregate - w``: ``m <- beta1 m + (1 - beta1) Delta``; v by the rule; ``w <- w + lr m / (sqrt(v) +
+    tau)``.
+
+    Equations are numbered as in ``docs/references.md``.
+
+    Args:
+        rule: ``"adagrad"``: v + Delta^2; ``"adam"``: beta2 v + (1 - beta2) Delta^2; ``"yogi"``:
+            v - (1 - beta2) Delta^2 sign(v - Delta^2).
+        lr: Server learning rate, greater than 0; a function of the round makes a schedule. ``None`` takes 0.01, as
+            :class:`~fl_lightning.FedAdam` and :class:`~fl_lightning.FedYogi` do, and for Adagrad 0.1, as
+            :class:`~fl_lightning.FedAdagrad` does.
+        beta1: Decay of the first moment, in [0, 1); ``None`` takes 0.9, and 0 for Adagrad.
+        beta2: Decay of the second moment, in [0, 1); Adagrad has none.
+        tau: Added to the root of the second moment, greater than 0: the larger, the less the server adapts.
+        v0: The initial second moment, at least 0.
+        bias_correction: Whether m is divided by ``1 - beta1^t`` and (except for Adagrad) v by ``1 - beta2^t`` in step
+            t, as other implementations do; the paper does not.
+
+    Raises:
+        FloatingPointError: In a step, if an update is so large that v becomes infinite.
+        ValueError: If an argument is out of its range.
+    """
+
+    rule: Rule
+    lr: Scheduled | None = None
+    beta1: Fraction | None = None
+    beta2: Fraction = 0.99
+    tau: Positive = 1e-3
+    v0: NotNegative = 0.0
+    bias_correction: bool = False
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        self.lr = (0.1 if self.rule == "adagrad" else 0.01) if self.lr is None else self.lr
+        self.beta1 = (0.0 if self.rule == "adagrad" else 0.9) if self.beta1 is None else self.beta1
+
+    def setup(self, federation: Federation) -> None:
+        """Return to m = 0 and v = v0."""
+        self.add_state("m", None)
+        self.add_state("v", None)
+        self.add_state("steps", 0)
+
+    def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
+        """Return the parameters after one adaptive step."""
+        beta1 = self.beta1 or 0.0
+        current = model.to(aggregate.dtype)
+        delta = aggregate - current
+        m = beta1 * (torch.zeros_like(delta) if self.m is None else self.m) + (1 - beta1) * delta
+        v, square = torch.full_like(delta, self.v0) if self.v is None else self.v, delta.square()
+        if self.rule == "adagrad":
+            v = v + square
+        elif self.rule == "adam":
+            v = self.beta2 * v + (1 - self.beta2) * square
+        else:
+            v = v - (1 - self.beta2) * square * torch.sign(v - square)
+        if not is_finite(v):
+            raise FloatingPointError(
+                f"The second moment of {self!r} is infinite: the clients' update, of up to "
+                f"{float(delta.abs().max()):.3g}, is too large. Lower the clients' learning rate, clip gradients, or give "
+                "`exchange=Clip(...)`."
+            )
+        self.m, self.v, self.steps = m, v, self.steps + 1
+        if self.bias_correction:
+            m = m / (1 - beta1**self.steps)
+            v = v if self.rule == "adagrad" else v / (1 - self.beta2**self.steps)
+        return current + self.at("lr") * m / (v.sqrt() + self.tau)
+
+
+@dataclass(eq=False)
+class DynamicServer(ServerOptimizer):
+    """``theta <- mean of the active clients + mean of all lambda_k`` (FedDyn, eq. (7), (8), (11)).
+
+    Equations are numbered as in ``docs/references.md``.
+
+    Args:
+        objective: The clients' objective, which keeps lambda_k; the mean of all is ``-h / alpha``.
+
+    Raises:
+        TypeError: If ``objective`` is no :class:`DynamicRegularizer`.
+        ValueError: When an algorithm is made, if its objective is not ``objective``.
+    """
+
+    objective: DynamicRegularizer
+
+    def check_with(self, algorithm: Any) -> None:
+        """Raise ``ValueError`` if no client renews the lambda_k that this part reads."""
+        if not any(part is self.objective for part in walk(algorithm.objective)):
+            raise ValueError(
+                f"`objective` of {self!r} must be the algorithm's objective, got {algorithm.objective!r}. Give the same "
+                "DynamicRegularizer as both, or use FedDyn."
+            )
+
+    def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
+        """Return the corrected mean."""
+        self.objective.duals.commit()
+        return aggregate + self.objective.duals.mean
 
 
 class Server:
     """Holds the server's model, takes results and moves.
 
     Args:
+        algorithm: The algorithm, for its parts.
         federation: The run.
-        aggregation: Merges results.
-        optimizer: Moves the parameters.
-        exchange: May change the model to which the server moves.
-        changing: Knows which buffers training changes.
-        drawing: Seeds the global generators for parts; see :meth:`Composition.drawing`.
-        schedule: Gives results; a user's own class has its results checked.
 
     Attributes:
         model: The server's model w_t, shape ``(size,)``: parameters first, then buffers.
-        round: The round under way, from 0.
-        aggregations: How often the server has moved.
-        has_results: Whether this process has taken results since then.
+        moves: How often the server has moved.
+        changing: Names of the buffers that training changes. All others are constant: masks, tables of positions. They
+            stay as they are, cost no traffic, and may be NaN.
     """
 
-    def __init__(
-        self,
-        federation: Federation,
-        aggregation: Aggregation,
-        optimizer: ServerOptimizer,
-        exchange: Exchange,
-        changing: ChangingBuffers,
-        drawing: Callable[..., AbstractContextManager[None]] = lambda *purpose: nullcontext(),
-        schedule: Part | None = None,
-    ) -> None:
-        self._drawing, self._taken = drawing, TakenResults(schedule)
-        self.model = federation.model
-        self.round = self._tries = 0
-        self.aggregations = 0
-        self.federation = federation
-        self._aggregation, self._optimizer, self._exchange, self._changing = aggregation, optimizer, exchange, changing
-        self._num_parameters = federation.num_parameters
-        self._tracks_buffers = not aggregation.merges_buffers and len(self.model) > self._num_parameters
-        self._buffers = RunningMean()
-        self._undo = Undo(aggregation)
-        self._waiting: list[ClientResult] = []
-        self._given: list[ref[ClientResult]] = []  # a user's aggregation may keep them until it merges
-        self._end_of_round: Callable[[], None] | None = None
-        self._shared = self.has_results = False
+    def __init__(self, algorithm: Any, federation: Federation) -> None:
+        self._algorithm, self.federation = algorithm, federation
+        self.model, self.moves = federation.model, 0
+        names, shapes = federation.names, federation.shapes
+        number = len(federation.lengths)
+        self._buffers = {name: shape.numel() for name, shape in zip(names[number:], shapes[number:], strict=True)}
+        self.changing: frozenset[str] = frozenset()
+        self._length: int | None = None  # of the vectors of which an aggregation takes the mean
+        self.forget()
 
-    def start_round(self, round_index: int) -> None:
-        """Begin a round, from 0, or begin it again."""
-        self.round, self._tries = round_index, 0
+    @property
+    def state(self) -> tuple[Tensor, int, frozenset[str]]:
+        """What changes from round to round."""
+        return self.model, self.moves, self.changing
 
-    def take(self, result: ClientResult, *, on_all_ranks: bool = False) -> None:
+    @state.setter
+    def state(self, state: tuple[Tensor, int, frozenset[str]]) -> None:
+        self.model, self.moves, self.changing = state
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget the results that were taken since the last move, and which buffers changed."""
+        self._results: list[ClientResult] = []
+        self._mean, self._buffer_mean = RunningMean(), RunningMean()
+        self._everywhere = False
+        self._seen: set[str] = set()
+        #: Results that no move has used yet.
+        self.num_taken = 0
+
+    # ---- buffers ----
+
+    def watch(self, result: ClientResult) -> None:
+        """Note which buffers a client changed."""
+        if len(self.changing) == len(self._buffers):
+            return
+        before = result.start[len(result.parameters) :].split(list(self._buffers.values()))
+        after = result.buffers.split(list(self._buffers.values()))
+        pairs = zip(self._buffers, before, after, strict=True)
+        self._seen |= {name for name, old, new in pairs if not same_values(old, new)} - self.changing
+
+    def join_changing(self) -> None:
+        """Regard the buffers that clients changed as changing from now on; call it on all processes."""
+        if len(self.changing) < len(self._buffers):
+            self.changing = self.changing.union(*self.federation.gather(self._seen))
+        self._seen = set()
+
+    def keep_constant(self, model: Tensor) -> Tensor:
+        """Return a model, shape ``(size,)``, with the server's values of all constant buffers."""
+        if len(self.changing) == len(self._buffers):
+            return model
+        varies = torch.tensor([name in self.changing for name in self._buffers])
+        varies = varies.repeat_interleave(torch.tensor(list(self._buffers.values()))).to(model.device)
+        n = self.federation.num_parameters
+        return torch.cat([model[:n], torch.where(varies, model[n:], self.model[n:].to(model.dtype))])
+
+    # ---- results ----
+
+    @property
+    def left_out_payload(self) -> Payload:
+        """The message of a client whose result is left out."""
+        payload: Payload = self._algorithm.exchange.payload_up(self._algorithm.payload)
+        return payload
+
+    def take(self, result: ClientResult, *, everywhere: bool = False) -> None:
         """Take one result: the only way into an aggregation.
 
         Args:
             result: As it left the exchange.
-            on_all_ranks: Whether every process takes this result, just before the server moves; otherwise only the one
+            everywhere: Whether every process takes this result, just before the server moves; otherwise only the one
                 that has it.
-
-        Raises:
-            TypeError: If a user's own schedule gives something else than a result.
-            ValueError: If it gives one of another shape or client, or one twice.
-            FloatingPointError: If it gives NaN or infinite values.
         """
-        result = self._taken.checked(result, self.model, self.federation)
-        federation, self.has_results = self.federation, True
-        if self._exchange.colludes:  # before any of them is merged, all must be there
-            self._waiting.append(result)
-            self._shared = on_all_ranks
-        elif self._aggregation.reduces_over_ranks:
-            if not on_all_ranks or result.task.slot % federation.num_ranks == federation.rank:
-                self._add(result)
-        elif on_all_ranks:
+        self._everywhere, self.num_taken = everywhere, self.num_taken + 1
+        rank, ranks = self.federation.rank, self.federation.num_ranks
+        if self._algorithm.exchange.colludes or not isinstance(self._algorithm.aggregation, MeanAggregation):
+            self._results.append(result)  # all must be there before any of them is merged
+        elif not everywhere or result.task.slot % ranks == rank:
             self._add(result)
-        else:
-            # until the server moves: then all processes see all results in one order, and a round that breaks off
-            # leaves nothing in an aggregation
-            self._waiting.append(result)
 
     def _add(self, result: ClientResult) -> None:
-        self._undo.remember()
-        task = result.task  # a circulating model may have no client, and a schedule's own task no round
-        with self._drawing(Moment.UPDATE, self.round, task.round, task.slot):
-            call(self._aggregation, "update", result, results=[result])
-        if not self._aggregation.is_of_library:
-            self._given.append(ref(result))
-        if self._tracks_buffers:
-            self._buffers.add(result.buffers, self._aggregation.weight_of(result))
+        """Add a result to the mean."""
+        aggregation = self._algorithm.aggregation
+        vector, weight = aggregation.weighted(result)
+        self._length = len(vector)
+        self._mean.add(vector, weight)
+        if not aggregation.merges_buffers and len(result.buffers):
+            self._buffer_mean.add(result.buffers, aggregation.weight_of(result))
 
     def move(self) -> bool:
         """Move to what the results merge into; return false, and stay, if there were none. Call it on all processes."""
-        self._tries += 1  # not `aggregations`: the server may stay
-        with self._drawing(Moment.MOVE, self.round, self._tries):
-            return self._move()
-
-    def _move(self) -> bool:
-        self._take_waiting()
-        self._taken.forget()
-        self.has_results = False
-        n, size = self._num_parameters, len(self.model)
-        model = self.model if self._aggregation.merges_buffers else self.model[:n]
-        self._undo.end_results()
-        lengths = (n, size) if self._tracks_buffers else (size,)
-        given = [result for each in self._given if (result := each()) is not None]
-        self._given = []
-        aggregate = call_for_merged(self._aggregation, model, given, lengths, n)
-        self._undo.forget()
-        buffers = self._merged_buffers()
-        if aggregate is not None and len(aggregate) < size:
-            kept = self.model[n:] if buffers is None else buffers
-            aggregate = torch.cat([aggregate, kept.to(aggregate.dtype)])
-        if self._end_of_round is None:  # the parts' own came before this move
-            for states in self._aggregation.client_states.values():
-                states.on_round_end()
-        self.complete_round()
+        algorithm, n = self._algorithm, self.federation.num_parameters
+        self.join_changing()
+        aggregate = self._merged()
+        self.forget()
         if aggregate is None:
             return False
-        aggregate = self._exchange.merged(aggregate)
-        ends = self.model[:n], aggregate[:n]
-        moved = call_for_vector(self._optimizer, "step", *ends, watch=ends, lengths=(n,), finite=n)
-        model = torch.cat([moved, aggregate[n:].to(moved.dtype)])
-        self.model = self._changing.keep_constant(model, self.model)
-        self.aggregations += 1
+        aggregate = algorithm.exchange.merged(aggregate)
+        optimizer: ServerOptimizer = algorithm.server_optimizer
+        current = self.model[:n]
+        stepped = checked_vector(optimizer, "step", optimizer.step(current, aggregate[:n]), current, finite=n)
+        self.model = self.keep_constant(torch.cat([stepped, aggregate[n:].to(stepped.dtype)]))
+        self.moves += 1
         return True
 
-    def end_round(self, change: Callable[[], None]) -> None:
-        """Let parts change their state as soon as the results are merged, but not if that fails.
+    def _merged(self) -> Tensor | None:
+        """Return the aggregate, float64 of shape ``(size,)``; ``None`` if there is none."""
+        aggregation: Aggregation = self._algorithm.aggregation
+        n, federation = self.federation.num_parameters, self.federation
+        model = self.model if aggregation.merges_buffers else self.model[:n]
+        results = self._all_results()
+        if isinstance(aggregation, MeanAggregation):
+            for result in results:
+                if result.client % federation.num_ranks == federation.rank:  # where its vectors are
+                    self._add(result)
+            merged = self._finished(aggregation, model)
+        else:
+            merged = aggregation.merge(model, results) if results else None
+            for result in results if not aggregation.merges_buffers else ():
+                self._buffer_mean.add(result.buffers, aggregation.weight_of(result))
+        if merged is None:
+            return None
+        like = model.to(accumulator(model))
+        merged = checked_vector(aggregation, "merge", merged, like, finite=n)
+        if len(merged) == len(self.model):
+            return merged
+        share = federation if isinstance(aggregation, MeanAggregation) else None
+        buffers, _ = self._buffer_mean.take(share, self.model[n:])
+        return torch.cat([merged, (self.model[n:] if buffers is None else buffers).to(merged.dtype)])
 
-        Args:
-            change: Changes it; called once, when the server moves or by :meth:`complete_round`.
-        """
-        self._end_of_round = change
+    def _finished(self, aggregation: MeanAggregation, model: Tensor) -> Tensor | None:
+        """Return what an aggregation makes of the mean over all processes."""
+        federation = self.federation
+        if federation.num_ranks > 1:
+            self._length = max((length for length in federation.gather(self._length) if length), default=None)
+        mean, weight = self._mean.take(federation, None if self._length is None else model.new_zeros(self._length))
+        return aggregation.finish(model, mean, weight) if mean is not None or aggregation.acts_alone else None
 
-    def complete_round(self) -> None:
-        """Let parts change their state, if they have not done so."""
-        change, self._end_of_round = self._end_of_round, None
-        if change is not None:
-            change()
-
-    def _take_waiting(self) -> None:
-        """Hand the aggregation the results of all processes, in the order of slots, or of arrivals."""
-        federation, reduces = self.federation, self._aggregation.reduces_over_ranks
-        results, self._waiting = self._waiting, []
-        if reduces and not self._exchange.colludes:
-            return
-        if not self._shared:
+    def _all_results(self) -> Sequence[ClientResult]:
+        """Return the results that wait, of all processes, in the order of slots, or of arrivals."""
+        federation, results, colludes = self.federation, self._results, self._algorithm.exchange.colludes
+        if isinstance(self._algorithm.aggregation, MeanAggregation) and not colludes:
+            return ()  # none waits
+        if not self._everywhere:
             if federation.num_ranks > 1:
                 shares = federation.gather([result.to(torch.device("cpu")) for result in results])
                 results = [result.to(self.model.device) for share in shares for result in share]
             results = sorted(results, key=lambda result: result.task.slot)
-        for result in self._exchange.colluded(results):
-            if not reduces or result.task.client % federation.num_ranks == federation.rank:  # where its vectors are
-                self._add(result)
-
-    def _merged_buffers(self) -> Tensor | None:
-        """Return the weighted mean of the clients' buffers, if the aggregation does not merge them."""
-        if not self._tracks_buffers:
-            return None
-        if self._aggregation.reduces_over_ranks:
-            return self._buffers.take(self.federation, self.model[self._num_parameters :])[0]
-        mean = self._buffers.compute()
-        self._buffers.reset()
-        return mean
-
-    def on_round_abort(self) -> None:
-        """Forget the results of a round that broke off."""
-        self._waiting, self._given, self._end_of_round, self.has_results = [], [], None, False
-        self._buffers.reset()
-        self._taken.forget()
-        self._undo.put_back()
+        return self._algorithm.exchange.colluded(results) if colludes else results

@@ -17,7 +17,7 @@ from fl_lightning.executors.stacked.optimizer import along
 from fl_lightning.parts.objectives import Correction
 from fl_lightning.parts.part import Part
 from fl_lightning.plain_copies import plain_copy, same_content
-from fl_lightning.super_calls import is_of_library
+from fl_lightning.checks import is_user_defined
 from fl_lightning.surroundings import add_named, surroundings
 
 _NODES = 20_000  # objects that are looked at
@@ -135,7 +135,7 @@ class StackedCorrections:
             for view, place in zip(rows, places, strict=True):
                 view.grad = gradients[place][row]  # type: ignore[index]
             starts = [self._starts[place][row] for place in places]
-            self._own[row].apply(rows, starts, [self._linear[place][row] for place in places] if self._linear else [])
+            self._own[row].add(rows, starts, [self._linear[place][row] for place in places] if self._linear else [])
             for view, place in zip(rows, places, strict=True):
                 gradients[place][row].copy_(view.grad)  # type: ignore[index, arg-type]
 
@@ -181,7 +181,7 @@ class CorrectionState:
 
 class _CorrectionSnapshotter(Snapshotter):
     def _snapshot_of(self, value: Any) -> Any:
-        if isinstance(value, Part) or is_of_library(type(value)):
+        if isinstance(value, Part) or not is_user_defined(type(value)):
             return ByIdentity.of(value)
         return super()._snapshot_of(value)
 

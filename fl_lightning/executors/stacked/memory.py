@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from fl_lightning.clients.training import LocalTraining
-from fl_lightning.parts.federation import Task
+from fl_lightning.parts.messages import Task
 
 _SHARE = 0.125  # of all memory, not of what is free at the moment: a stack's size decides on roundings
 _COPIES = 6  # of a model: weights, gradients, optimizer state, start, correction, result

@@ -1,4 +1,4 @@
-"""Results of stacks, given to the algorithm in the order in which clients would have trained alone."""
+"""Results of stacks, in the order in which clients would have trained alone."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from fl_lightning.clients.started import StartedClient
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.stacked.changes.shared_state import SharedState
 from fl_lightning.executors.stacked.client_ends import ClientEnds
+from fl_lightning.executors.stacked.parts import user_defined_parts
 from fl_lightning.executors.stacked.stack import Stack
 from fl_lightning.executors.stacked.trials.hook_trial import read_at_start
 from fl_lightning.executors.stacked.trials.order import Readable
-from fl_lightning.executors.stacked.trials.part_trial import PartTrial
 from fl_lightning.parts.algorithm import Algorithm
-from fl_lightning.parts.federation import Task
-from fl_lightning.parts.guards.own_parts import of_users
+from fl_lightning.parts.messages import ClientResult, Task
 
 
 @dataclass
@@ -53,9 +52,9 @@ class Results:
 
     Args:
         training: Trains clients.
-        algorithm: Receives the results.
+        algorithm: The algorithm.
         journal: The values that clients of stacks logged.
-        parts: Looks at the algorithm's parts.
+        receive: Takes the results.
         late: Whether ``on_client_start`` is still to be called: it is taken to look at the model only.
 
     Attributes:
@@ -63,12 +62,18 @@ class Results:
     """
 
     def __init__(
-        self, training: LocalTraining, algorithm: Algorithm, journal: Journal, parts: PartTrial, *, late: bool
+        self,
+        training: LocalTraining,
+        algorithm: Algorithm,
+        journal: Journal,
+        receive: Callable[[ClientResult], None],
+        *,
+        late: bool,
     ) -> None:
-        self._training, self._algorithm, self._journal, self._parts = training, algorithm, journal, parts
+        self._training, self._journal, self._hand_over = training, journal, receive
         starts = bool(training.hooks.starts)
         self._late, self._early = starts and late, starts and not late
-        self._is_watched = training.is_watched or bool(of_users(algorithm.all_parts))  # which may hold the module
+        self._is_watched = training.is_watched or bool(user_defined_parts(algorithm))  # which may hold the module
         self._ground: SharedState | None = None
         self._rows: dict[int, tuple[StartedClient, Trained | None, int]] = {}
         self.late_change: str | None = None
@@ -99,20 +104,17 @@ class Results:
             self._ground = SharedState(training, [member.task for member, _, _ in self._rows.values()])
         noted = read_at_start(training) if self._early else None
         for slot in sorted(self._rows):
-            if slot == max(self._rows) and len(self._rows) > 1:
-                self._parts.ended()
             member, trained, row = self._rows[slot]
             if self._late:
                 member = training.call_start_hooks(member)
             if trained is None or self._meets_another(member):
-                self._algorithm.receive(training.go_on(member, at_once=self._late))
+                self._hand_over(training.go_on(member, at_once=self._late))
             else:
                 if slot in logged:
                     logged[slot].tell(training.loop)
                 self._receive(member, trained, row)
             if noted is not None and slot != max(self._rows):
                 _check_order(noted, member.task)
-        self._parts.check_stack()
         if self._ground is not None:
             self.late_change = self.late_change or self._ground.changed()
 
@@ -133,7 +135,7 @@ class Results:
         if self._is_watched:
             training.vector.write(model)
         steps = len(trained.stack.windows[row])
-        self._algorithm.receive(training.finish(member.client, model, steps, trained.summed_lr[row]))
+        self._hand_over(training.finish(member.client, model, steps, trained.summed_lr[row]))
 
 
 def _check_order(noted: Readable, task: Task) -> None:

@@ -19,7 +19,7 @@ from fl_lightning.executors.stacked.guards.hidden_weights import HiddenWeights
 from fl_lightning.executors.stacked.program.maker import BatchForm
 from fl_lightning.executors.stacked.program.steps import PaddedSource
 from fl_lightning.executors.stacked.randomness import ClientGenerators
-from fl_lightning.parts.federation import Task
+from fl_lightning.parts.messages import Task
 
 _TABLES = 64 * 2**20  # bytes of batches that are held at once
 

@@ -1,19 +1,15 @@
 """Asynchronous federated learning in virtual time."""
 
 from fl_lightning.parts.asynchronous.aggregations import DynamicWeightMean, StalenessMixing, StalenessWeightedDeltas
-from fl_lightning.parts.asynchronous.algorithm import AsynchronousAlgorithm
 from fl_lightning.parts.asynchronous.calibration import PAPER_STALENESS, calibrate_staleness
 from fl_lightning.parts.asynchronous.clock import VirtualClock
-from fl_lightning.parts.asynchronous.history import SampledStaleness
-from fl_lightning.parts.asynchronous.report import ArrivalRecord
-from fl_lightning.parts.asynchronous.schedule import Asynchronous
+from fl_lightning.parts.asynchronous.schedule import ArrivalRecord, Asynchronous, SampledStaleness
 from fl_lightning.parts.asynchronous.staleness import constant, exponential, hinge, polynomial
 
 __all__ = [
     "PAPER_STALENESS",
     "ArrivalRecord",
     "Asynchronous",
-    "AsynchronousAlgorithm",
     "DynamicWeightMean",
     "SampledStaleness",
     "StalenessMixing",

@@ -31,7 +31,7 @@ from fl_lightning.arguments import (
     plain,
     to_array,
 )
-from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.messages import Federation
 from fl_lightning.representation import represent
 from fl_lightning.seeding import Stream, numpy_generator
 from fl_lightning.signatures import ShowsSignature

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from fl_lightning.parts.federation import ClientResult, Task
-from fl_lightning.parts.saved_results import numbers_of, with_models
+from fl_lightning.parts.messages import ClientResult, Task
 
 ARRIVAL, LOSS, COMING = 0, 1, 2
 
@@ -50,10 +49,13 @@ class Simulation:
     Attributes:
         now: The present tick.
         number: How many models were sent so far.
+        uploads: How many results have arrived.
+        broadcasts: How often the server sent its model to all clients.
         flights: Models that clients work on, by slot.
         models: The models that flights started from, by version, each shared by its flights.
         users: How many flights share each.
-        results: Results that were trained ahead of their arrival, by slot, as they left the exchange.
+        results: Results that were trained ahead of their arrival, by slot, as they left the exchange; ``None`` for a
+            client that handed back NaN or infinite values.
         buffer: Results that arrived since the server's last move.
         events: Arrivals, losses and comings that are due, a heap.
         untrained: (due, client, slot) of arrivals that are not trained yet, a heap.
@@ -68,10 +70,12 @@ class Simulation:
 
     now: int = 0
     number: int = 0
+    uploads: int = 0
+    broadcasts: int = 0
     flights: dict[int, Flight] = field(default_factory=dict)
     models: dict[int, Tensor] = field(default_factory=dict)
     users: dict[int, int] = field(default_factory=dict)
-    results: dict[int, ClientResult] = field(default_factory=dict)
+    results: dict[int, ClientResult | None] = field(default_factory=dict)
     buffer: list[ClientResult] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     untrained: list[tuple[int, int, int]] = field(default_factory=list)
@@ -85,10 +89,7 @@ class Simulation:
 
     def copy(self) -> Simulation:
         """Return a copy that later changes of this one leave as it is; flights and tensors are shared."""
-        values: dict[str, Any] = {
-            name: value if isinstance(value, int) else value.copy() for name, value in vars(self).items()
-        }
-        return Simulation(**values)
+        return Simulation(**{name: v if isinstance(v, int) else v.copy() for name, v in vars(self).items()})
 
     # ---- flights ----
 
@@ -123,16 +124,15 @@ class Simulation:
         self.now = event.tick
         return event
 
-    def complete(self, slot: int) -> tuple[Flight, Tensor]:
-        """End a flight; return it and the model that it started from, which is forgotten if no other did."""
+    def complete(self, slot: int) -> Flight:
+        """End a flight and return it; the model that it started from is forgotten if no other did."""
         flight = self.flights.pop(slot)
-        model = self.models[flight.version]
         self.users[flight.version] -= 1
         if not self.users[flight.version]:
             del self.users[flight.version], self.models[flight.version]
         self.busy += flight.due - flight.sent
         self.sent_sum -= flight.sent
-        return flight, model
+        return flight
 
     def next_untrained(self, limit: int) -> Iterator[Flight]:
         """Yield at most ``limit`` untrained flights, those that arrive first, and regard them as trained."""
@@ -152,35 +152,27 @@ class Simulation:
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything as numbers, lists, dicts and tensors."""
-        state = {name: value if isinstance(value, int) else value.copy() for name, value in vars(self).items()}
-        state["flights"] = [[*astuple(f.task), f.version, f.stamp, f.sent, f.due] for f in self.flights.values()]
-        state["events"] = [list(event) for event in self.events]
-        state["untrained"] = [list(entry) for entry in self.untrained]
-        state["results"] = [_state_of(result) for result in self.results.values()]
-        state["buffer"] = [_state_of(result) for result in self.buffer]
-        return state
+        results = {slot: None if result is None else result.state_dict() for slot, result in self.results.items()}
+        flights = [[*astuple(f.task), f.version, f.stamp, f.sent, f.due] for f in self.flights.values()]
+        buffer = [result.state_dict() for result in self.buffer]
+        return {**vars(self), "flights": flights, "results": results, "buffer": buffer}
 
     @classmethod
     def from_state(cls, state: dict[str, Any], like: Tensor) -> Simulation:
         """Return the state of a checkpoint, its tensors as ``like``."""
-        restored: dict[str, Any] = {
-            name: value if isinstance(value, int) else value.copy() for name, value in state.items()
-        }
+
+        def result_of(entry: dict[str, Any]) -> ClientResult:
+            models = {name: entry[name].to(like) for name in ("start", "vector")}
+            return ClientResult.from_state(entry, **models)
+
         flights = [Flight(Task(*entry[:-4]), *entry[-4:]) for entry in state["flights"]]
-        restored["flights"] = {flight.task.slot: flight for flight in flights}
-        restored["events"] = [Event(*entry) for entry in state["events"]]
-        restored["untrained"] = [tuple(entry) for entry in state["untrained"]]
-        restored["models"] = {key: tensor.to(like) for key, tensor in state["models"].items()}
-        results = [_result_of(entry, like) for entry in state["results"]]
-        restored["results"] = {result.task.slot: result for result in results}
-        restored["buffer"] = [_result_of(entry, like) for entry in state["buffer"]]
+        restored = {name: value if isinstance(value, int) else value.copy() for name, value in state.items()}
+        restored |= {
+            "flights": {flight.task.slot: flight for flight in flights},
+            "events": [Event(*entry) for entry in state["events"]],
+            "untrained": [tuple(entry) for entry in state["untrained"]],
+            "models": {key: tensor.to(like) for key, tensor in state["models"].items()},
+            "results": {slot: entry and result_of(entry) for slot, entry in state["results"].items()},
+            "buffer": [result_of(entry) for entry in state["buffer"]],
+        }
         return cls(**restored)
-
-
-def _state_of(result: ClientResult) -> dict[str, Any]:
-    """Return a result as numbers, lists and tensors."""
-    return {"start": result.start, "vector": result.vector, "numbers": numbers_of(result)}
-
-
-def _result_of(state: dict[str, Any], like: Tensor) -> ClientResult:
-    return with_models(state["numbers"], state["start"].to(like), state["vector"].to(like))

@@ -1,34 +1,66 @@
-"""The asynchronous schedule: which client works on which version of the model, and when its result arrives."""
+"""Asynchronous schedules: which client works on which version of the model, and when its result arrives."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection
-from dataclasses import replace
-from functools import partial
+from collections.abc import Collection, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fl_lightning.arguments import check_bool, check_choice, check_count, check_instance, check_positive, plain
+from fl_lightning.checks import Count, Natural, Positive
 from fl_lightning.parts.asynchronous.clock import VirtualClock
 from fl_lightning.parts.asynchronous.flights import ARRIVAL, LOSS, Flight, Simulation
-from fl_lightning.parts.federation import ClientResult, Federation, Task
-from fl_lightning.parts.schedules import BaseSchedule
+from fl_lightning.parts.messages import ClientResult, Federation, RoundReport, Task
+from fl_lightning.parts.schedules import Play, Schedule
 from fl_lightning.parts.server import Server
-from fl_lightning.representation import who_train
-from fl_lightning.super_calls import is_of_library
+from fl_lightning.seeding import Stream, numpy_generator
 
 _MOST_AHEAD = 64
 _KEPT_AHEAD = 4
 
 Stamp = Literal["version", "upload", "upload-literal"]
+Outcome = Literal["used", "rejected", "invalid", "lost"]
 
 
-class Asynchronous(BaseSchedule):
+@dataclass(frozen=True)
+class ArrivalRecord:
+    """What happened to one client's work.
+
+    Attributes:
+        client: The client.
+        sent: Virtual time at which it received its model.
+        arrived: Virtual time at which its result arrived, or it was known to be lost.
+        staleness: d, by the server's counter; -1 if it was lost.
+        outcome: ``"used"``; ``"rejected"``: too stale, or a second one in the buffer; ``"invalid"``: NaN or infinite;
+            ``"lost"``: dropped out.
+        moved: Whether the server moved at once.
+    """
+
+    client: int
+    sent: float
+    arrived: float
+    staleness: int
+    outcome: Outcome
+    moved: bool = False
+
+
+@dataclass
+class ArrivalReport(RoundReport):
+    """What happened to a round's results, in the order of their arrival."""
+
+    arrivals: list[ArrivalRecord] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Asynchronous(Schedule):
     """Clients work at their own pace in virtual time, and the server moves when its buffer of results is full.
+
+    A round is ``m`` arrivals, with m the sampler's cohort size. A client is trained when its result is due, together
+    with others that are under way: its result depends only on the model that it received.
 
     Args:
         clock: How long clients take, and when they are available.
@@ -55,70 +87,18 @@ class Asynchronous(BaseSchedule):
             once, or the buffer could never be full.
     """
 
-    #: Whether a client may train on several models at once.
-    repeats_clients = False
-    saves_results = True
-
-    def __init__(
-        self,
-        clock: VirtualClock,
-        *,
-        buffer_size: int = 1,
-        concurrency: int | None = None,
-        stamp: Stamp = "version",
-        wait_for_flush: bool = False,
-        flush_rounds: bool = False,
-        max_staleness: int | None = None,
-        once_per_buffer: bool = False,
-        broadcast_threshold: float | None = None,
-        lookahead: int | None = None,
-    ) -> None:
-        check_instance("clock", clock, VirtualClock)
-        check_count("buffer_size", buffer_size, hint="It is the number of results that make the server move.")
-        check_count("concurrency", 1 if concurrency is None else concurrency)
-        check_choice("stamp", stamp, ("version", "upload", "upload-literal"))
-        check_count("max_staleness", 0 if max_staleness is None else max_staleness, minimum=0)
-        if broadcast_threshold is not None:
-            check_positive("broadcast_threshold", broadcast_threshold)
-        check_count("lookahead", 1 if lookahead is None else lookahead)
-        check_bool("wait_for_flush", wait_for_flush)
-        check_bool("flush_rounds", flush_rounds)
-        check_bool("once_per_buffer", once_per_buffer)
-        self.buffer_size, self.max_staleness, self.once_per_buffer = buffer_size, plain(max_staleness), once_per_buffer
-        self.broadcast_threshold = plain(broadcast_threshold)
-        self.clock, self.concurrency, self.stamp = clock, plain(concurrency), stamp
-        self.wait_for_flush, self.flush_rounds, self.lookahead = wait_for_flush, flush_rounds, plain(lookahead)
-        self.uploads = 0
-        self.simulation = Simulation()
-        self.lost: list[Flight] = []
-        self._ahead: dict[int, Tensor] = {}
-        self._model = torch.empty(0)
-
-    def on_fit_start(self, federation: Federation) -> None:
-        """Start at time 0, at which all clients get the first model, or as many as train at once."""
-        self.clock.on_fit_start(federation)
-        number = federation.num_clients
-        if self.concurrency is not None and self.concurrency > number:
-            raise ValueError(
-                f"`concurrency` is {self.concurrency}, but only {who_train(number)}. Give at most {number}, or None "
-                "for all of them."
-            )
-        self.uploads, self.simulation, self._model = 0, Simulation(), federation.model
-        self._sizes = federation.sizes
-        clients = list(range(number))
-        self.simulation.outbox, self.simulation.idle = (clients, []) if self.concurrency is None else ([], clients)
-        size, most = self.buffer_size, self.most_at_once
-        if (self.wait_for_flush or self.once_per_buffer) and size > most:
-            raise ValueError(
-                f"`buffer_size` is {size}, but only {who_train(most)} at once, and none "
-                "adds a second result before the buffer is full, so it would never be full. "
-                f"Give at most {most}, or let clients go on at once."
-            )
-
-    @property
-    def may_draw(self) -> bool:
-        """Whether a class, or the clock's, is a user's own."""
-        return super().may_draw or not is_of_library(type(self.clock))
+    clock: VirtualClock
+    _: KW_ONLY
+    buffer_size: Count = 1
+    concurrency: Count | None = None
+    stamp: Stamp = "version"
+    wait_for_flush: bool = False
+    flush_rounds: bool = False
+    max_staleness: Natural | None = None
+    once_per_buffer: bool = False
+    broadcast_threshold: Positive | None = None
+    lookahead: Count | None = None
+    asynchronous = True
 
     @property
     def repeats_in_buffer(self) -> bool:  # type: ignore[override]
@@ -129,22 +109,106 @@ class Asynchronous(BaseSchedule):
     @property
     def most_at_once(self) -> int:
         """Most clients that train at once."""
-        return self.concurrency or len(self._sizes)
+        return self.concurrency or self.federation.num_clients
 
     @property
     def in_cycle(self) -> bool:
         """Whether clients work on models of this fit."""
         return bool(self.simulation.flights)
 
+    def setup(self, federation: Federation) -> None:
+        """Start at time 0, at which all clients get the first model, or as many as train at once."""
+        self.clock.on_fit_start(federation)
+        number = federation.num_clients
+        if self.concurrency is not None and self.concurrency > number:
+            raise ValueError(f"`concurrency` must be at most {number}, the clients that train, got {self.concurrency}.")
+        if (self.wait_for_flush or self.once_per_buffer) and self.buffer_size > self.most_at_once:
+            raise ValueError(
+                f"`buffer_size` must be at most {self.most_at_once}, the clients that train at once, got "
+                f"{self.buffer_size}: none adds a second result, so the buffer would never be full."
+            )
+        clients = list(range(number))
+        outbox, idle = (clients, []) if self.concurrency is None else ([], clients)
+        self.add_state("simulation", Simulation(outbox=outbox, idle=idle))
+        self._ahead: dict[int, Tensor] = {}
+        self.report: ArrivalReport = ArrivalReport()
+
+    def saved(self, name: str, value: Any) -> Any:
+        """Return the simulation as a checkpoint holds it."""
+        return value.state_dict()
+
+    def loaded(self, name: str, value: Any) -> Any:
+        """Return the simulation of a checkpoint."""
+        return Simulation.from_state(value, self.federation.model)
+
     # ---- a round ----
 
-    def enter(self, round_index: int, rng: np.random.Generator, arrivals: int) -> None:
-        """Begin a round of so many arrivals."""
-        self._round, self._rng = round_index, rng
+    def on_round_start(self, round_index: int) -> None:
+        """Begin a round of arrivals."""
+        self.report = ArrivalReport()
+        self._rng = numpy_generator(self.federation.seed, Stream.SAMPLING, round_index)
         self._sent_in_round: Counter[int] = Counter()
-        self.lost = []
 
-    def next_arrival(self, server: Server) -> int:
+    def expected_tasks(self) -> int:
+        """Return about how many tasks the round will have."""
+        ahead = min(self._together, self.most_at_once)  # what is trained ahead is on average half used up at the end
+        return max(0, self.cohort_size - len(self.simulation.results)) + ahead // 2
+
+    def rounds_under_way(self) -> Collection[int]:
+        """Return the earlier rounds on whose models clients have yet to be trained."""
+        return self.simulation.rounds
+
+    def play(self, tasks: Sequence[Task], server: Server) -> Play:
+        """Let results arrive until the round has as many as clients usually train."""
+        sent = self.simulation.number
+        for _ in range(self.cohort_size):
+            slot = self._next_arrival(server)
+            if slot not in self.simulation.results:
+                together = self._next_tasks()
+                trained = {result.task.slot: result for result in (yield together)}
+                self.simulation.results |= self._of_all(together, trained)
+            self._arrive(slot, server)
+        if self.flush_rounds:
+            self._move(server)
+        self.report.sent += self.simulation.number - sent
+        return server.model
+
+    @property
+    def _together(self) -> int:
+        """How many clients are trained together."""
+        return self.lookahead or min(self.cohort_size, _MOST_AHEAD)
+
+    def _next_tasks(self) -> list[Task]:
+        """Return the tasks whose results are due next and are not there yet."""
+        # a client that has just begun may be due before those that were trained ahead: these must not pile up
+        space = max(1, _KEPT_AHEAD * self._together - len(self.simulation.results))
+        flights = list(self.simulation.next_untrained(min(self._together, space)))
+        self._ahead = {flight.task.slot: self.simulation.models[flight.version] for flight in flights}
+        return [flight.task for flight in flights]
+
+    def start(self, slot: int, server: Server) -> Tensor:
+        """Return the model that the client received."""
+        return self._ahead[slot]
+
+    def _of_all(self, tasks: Sequence[Task], mine: dict[int, ClientResult]) -> dict[int, ClientResult | None]:
+        """Return the results of tasks on all processes, with one reduction of the models; ``None`` for invalid ones."""
+        federation, everyone = self.federation, dict(mine)
+        if federation.num_ranks > 1:
+            sent = self._ahead
+            rows = [mine[t.slot].vector if t.slot in mine else torch.zeros_like(sent[t.slot]) for t in tasks]
+            sums = dict(zip((t.slot for t in tasks), federation.sum_over_ranks(torch.stack(rows)), strict=True))
+            rest = {
+                slot: {**r.state_dict(), "vector": None, "start": None if r.start is sent[slot] else r.start.cpu()}
+                for slot, r in mine.items()
+            }
+            for slot, state in federation.join(rest).items():
+                start = sent[slot] if state["start"] is None else state["start"].to(sent[slot].device)
+                everyone[slot] = ClientResult.from_state(state, start=start, vector=sums[slot].clone())
+        return {task.slot: everyone.get(task.slot) for task in tasks}
+
+    # ---- arrivals ----
+
+    def _next_arrival(self, server: Server) -> int:
         """Go on to the next result, sending models to clients as their turn comes; return its slot.
 
         Raises:
@@ -157,69 +221,75 @@ class Asynchronous(BaseSchedule):
             if event is None:
                 raise RuntimeError(
                     f"No client is at work any more at virtual time {self.clock.time(simulation.now):g} and none comes "
-                    f"back: {len(simulation.waiting)} wait for the buffer, which has {len(simulation.buffer)} of "
-                    f"{self.buffer_size} results. Give `online` longer windows, or a smaller `buffer_size`."
+                    f"back; the buffer has {len(simulation.buffer)} of {self.buffer_size} results. Give `online` longer "
+                    "windows, or a smaller `buffer_size`."
                 )
             if event.kind == ARRIVAL:
                 return event.slot
             if event.kind == LOSS:
-                flight, _ = simulation.complete(event.slot)
-                self.lost.append(flight)
-                self.free([flight.task.client])
+                flight = simulation.complete(event.slot)
+                self.report.dropped += 1
+                self._record(flight, -1, "lost", False)
+                self._free([flight.task.client])
             elif self.concurrency is None:
                 simulation.outbox.append(event.client)
 
-    def free(self, clients: Collection[int]) -> None:
+    def _arrive(self, slot: int, server: Server) -> None:
+        """Let a result arrive: buffer it, move the server if the buffer is full, and let its client go on."""
+        simulation, flushed, moved = self.simulation, False, False
+        flight, result = simulation.complete(slot), simulation.results.pop(slot)
+        client, counter = flight.task.client, self._counter(server)
+        staleness = counter - flight.stamp
+        outcome: Outcome = "invalid" if result is None else "used" if self._admits(client, staleness) else "rejected"
+        self.report.uploads.append(server.left_out_payload if result is None else result.payload)
+        if outcome == "used":
+            assert result is not None
+            self.report.reported.append(client)
+            server.watch(result)
+            simulation.buffer.append(replace(result, staleness=staleness, counter=counter))
+            if len(simulation.buffer) >= self.buffer_size:
+                flushed, moved = True, self._move(server)
+        elif outcome == "invalid":
+            self.report.left_out.append(client)
+        simulation.uploads += 1
+        if outcome == "used" and self.wait_for_flush and not flushed:
+            simulation.waiting.append(client)
+        else:
+            self._free([client])
+        self._record(flight, staleness, outcome, moved)
+
+    def _counter(self, server: Server) -> int:
+        """Return the server's counter, from which staleness is taken."""
+        return server.moves if self.stamp == "version" else self.simulation.uploads
+
+    def _admits(self, client: int, staleness: int) -> bool:
+        """Return whether a result may enter the buffer."""
+        if self.max_staleness is not None and staleness > self.max_staleness:
+            return False
+        return not self.once_per_buffer or all(result.client != client for result in self.simulation.buffer)
+
+    def _move(self, server: Server) -> bool:
+        """Hand the buffer to the server, and let the clients that wait for that go on; return whether it moved."""
+        before, n, simulation = server.model, self.federation.num_parameters, self.simulation
+        for result in simulation.buffer:
+            server.take(result, everywhere=True)
+        moved = server.move()
+        if moved and self.broadcast_threshold is not None:
+            change = torch.linalg.vector_norm(server.model[:n] - before[:n])
+            if change > self.broadcast_threshold * torch.linalg.vector_norm(before[:n]):
+                simulation.broadcasts += 1
+                self.report.sent += self.federation.num_clients
+        waiting, simulation.buffer, simulation.waiting = simulation.waiting, [], []
+        self._free(waiting)
+        return moved
+
+    def _free(self, clients: Collection[int]) -> None:
         """Let clients train again: they get the next model, or are drawn again."""
         (self.simulation.outbox if self.concurrency is None else self.simulation.idle).extend(clients)
 
-    def counter(self, server: Server) -> int:
-        """Return the server's counter, from which staleness is taken."""
-        return server.aggregations if self.stamp == "version" else self.uploads
-
-    def together(self, arrivals: int) -> int:
-        """Return how many clients are trained together in a round of so many arrivals."""
-        return self.lookahead or min(arrivals, _MOST_AHEAD)
-
-    def to_train(self, arrivals: int) -> list[Task]:
-        """Return the tasks whose results are due next and are not there yet."""
-        together = self.together(arrivals)
-        # a client that has just begun may be due before those that were trained ahead: these must not pile up
-        space = max(1, _KEPT_AHEAD * together - len(self.simulation.results))
-        flights = list(self.simulation.next_untrained(min(together, space)))
-        self._ahead = {flight.task.slot: self.simulation.models[flight.version] for flight in flights}
-        return [flight.task for flight in flights]
-
-    def start(self, slot: int, server: Server) -> Tensor:
-        """Return the model that the client received."""
-        return self._ahead[slot]
-
-    def receive(self, result: ClientResult) -> None:
-        """Keep a result until it is due."""
-        self.simulation.results[result.task.slot] = result
-
-    def arrive(self, slot: int, server: Server) -> tuple[Flight, ClientResult]:
-        """End a flight; return it and its result with its staleness."""
-        flight, _ = self.simulation.complete(slot)
-        counter = self.counter(server)
-        result = replace(self.simulation.results.pop(slot), staleness=counter - flight.stamp, counter=counter)
-        return flight, result
-
-    def admits(self, result: ClientResult) -> bool:
-        """Return whether a result may enter the buffer."""
-        if self.max_staleness is not None and result.staleness > self.max_staleness:
-            return False
-        return not self.once_per_buffer or all(r.task.client != result.task.client for r in self.simulation.buffer)
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the buffer holds as many results as make the server move."""
-        return len(self.simulation.buffer) >= self.buffer_size
-
-    def empty_buffer(self) -> list[ClientResult]:
-        """Return the results in the buffer, in the order of arrival, and forget them."""
-        results, self.simulation.buffer = self.simulation.buffer, []
-        return results
+    def _record(self, flight: Flight, staleness: int, outcome: Outcome, moved: bool) -> None:
+        sent, arrived = (self.clock.time(tick) for tick in (flight.sent, flight.due))
+        self.report.arrivals.append(ArrivalRecord(flight.task.client, sent, arrived, staleness, outcome, moved))
 
     # ---- sending ----
 
@@ -268,42 +338,114 @@ class Asynchronous(BaseSchedule):
         lost = clock.is_lost(client, number)
         if leaves is not None and due > leaves:
             due, lost = leaves, True
-        stamp = max(0, self.counter(server) - (self.stamp == "upload-literal"))
-        flight = Flight(task, server.aggregations, stamp, simulation.now, due)
+        stamp = max(0, self._counter(server) - (self.stamp == "upload-literal"))
+        flight = Flight(task, server.moves, stamp, simulation.now, due)
         simulation.send(flight, server.model, LOSS if lost else ARRIVAL)
 
     def _task(self, client: int) -> Task:
         repetition = self._sent_in_round[client]
         self._sent_in_round[client] += 1
-        return Task(self.simulation.number, client, int(self._sizes[client]), None, self._round, repetition)
+        return Task(self.simulation.number, client, int(self.federation.sizes[client]), None, self.round, repetition)
 
-    # ---- accounts ----
+    # ---- logs ----
 
     def values(self) -> dict[str, float]:
-        """Return virtual time, and the share of it in which clients work."""
+        """Return the staleness of the round's results, the buffer, virtual time, and the share in which clients work."""
+        simulation, arrivals = self.simulation, self.report.arrivals
+        late = [record.staleness for record in arrivals if record.outcome != "lost"]
+        values = {
+            "fed/staleness": float(np.mean(late)) if late else 0.0,
+            "fed/staleness_max": max(late, default=0),
+            "fed/rejected": sum(record.outcome == "rejected" for record in arrivals),
+            "fed/buffer": len(simulation.buffer),
+        }
+        if self.broadcast_threshold is not None:
+            values["fed/broadcasts"] = simulation.broadcasts
+        return {**values, **self._times()}
+
+    def _times(self) -> dict[str, float]:
         simulation = self.simulation
         values = {"fed/virtual_time": self.clock.time(simulation.now)}
         if simulation.now:
             values["fed/utilization"] = simulation.worked / (self.most_at_once * simulation.now)
         return values
 
-    # ---- checkpoints ----
 
-    def frozen_state(self) -> Callable[[], dict[str, Any]]:
-        """Return a function that gives the present state, which costs little before it is called."""
-        return super().frozen_state() if self.defines_state else self._under_way()
+@dataclass(eq=False, init=False)
+class SampledStaleness(Asynchronous):
+    """Staleness drawn at random instead of arising from a clock (Xie et al.'s simulation; eq. (26)).
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return all that is under way."""
-        return self._under_way()()
+    Each result comes from a client drawn uniformly and from a model drawn uniformly among the last ``history`` ones,
+    including the present one. A model is added to the history at each result, whether or not the server moved.
 
-    def _under_way(self) -> Callable[[], dict[str, Any]]:
-        return partial(_state_of, self.uploads, self.simulation.copy())
+    Equations are numbered as in ``docs/references.md``.
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take what was under way at a checkpoint."""
-        self.uploads, self.simulation = state["uploads"], Simulation.from_state(state["simulation"], self._model)
+    Args:
+        history: D, at least 1; staleness is 0 to D - 1.
+        options: Further arguments of :class:`Asynchronous`, without ``clock``, ``concurrency``, ``stamp`` and
+            ``wait_for_flush``.
 
+    Raises:
+        ValueError: If ``history`` is below 1, or another argument is out of its range or has no meaning here.
+    """
 
-def _state_of(uploads: int, simulation: Simulation) -> dict[str, Any]:
-    return {"uploads": uploads, "simulation": simulation.state_dict()}
+    history: Count
+    repeats_clients = True
+
+    def __init__(self, history: int, **options: Any) -> None:
+        for name in ("clock", "concurrency", "stamp", "wait_for_flush"):
+            if name in options:
+                raise ValueError(f"`{name}={options[name]!r}` has no effect with `history`. Leave it out.")
+        self.history = history
+        super().__init__(VirtualClock(), stamp="upload", **options)
+
+    def setup(self, federation: Federation) -> None:
+        """Start with the first model alone."""
+        super().setup(federation)
+        self.simulation.outbox = []
+        self.add_state("models", {0: federation.model})  # the last ones, by the number of results before them
+        self._drawn: list[tuple[int, int, int]] = []  # which result, its client, its model's number
+
+    def saved(self, name: str, value: Any) -> Any:
+        """Return a state as a checkpoint holds it."""
+        return value if name == "models" else super().saved(name, value)
+
+    def loaded(self, name: str, value: Any) -> Any:
+        """Return a state of a checkpoint."""
+        if name == "models":
+            return {number: model.to(self.federation.model) for number, model in value.items()}
+        return super().loaded(name, value)
+
+    def play(self, tasks: Sequence[Task], server: Server) -> Play:
+        """Draw the results' clients and models, then let them arrive."""
+        uploads = self.simulation.uploads
+        for number in range(uploads, uploads + self.cohort_size):
+            staleness = int(self._rng.integers(min(number + 1, self.history)))
+            self._drawn.append((number, int(self._rng.integers(self.federation.num_clients)), number - staleness))
+        return (yield from super().play(tasks, server))
+
+    def on_round_start(self, round_index: int) -> None:
+        """Begin a round of arrivals."""
+        super().on_round_start(round_index)
+        self._drawn = []
+
+    def _next_arrival(self, server: Server) -> int:
+        """Return the slot of the next result, having begun those whose model is there."""
+        simulation, uploads = self.simulation, self.simulation.uploads
+        self.models[uploads] = server.model
+        self.models.pop(uploads - self.history, None)
+        for number, client, model in self._drawn:
+            if model <= uploads:
+                # a result's place in the order stands for the time at which it is due
+                flight = Flight(self._task(client), model, model, simulation.now, number + 1)
+                simulation.send(flight, self.models[model], ARRIVAL)
+        self._drawn = [drawn for drawn in self._drawn if drawn[2] > uploads]
+        event = simulation.next_event()
+        assert event is not None  # every result's model is there by its turn
+        return event.slot
+
+    def _free(self, clients: Collection[int]) -> None:
+        """Do nothing: the next clients are drawn."""
+
+    def _times(self) -> dict[str, float]:
+        return {}

@@ -1,23 +1,15 @@
-"""Differential privacy of clients, and its accounting."""
+"""Privacy: noise on sums of updates or on each update, secure sums, and what they spend."""
 
-from fl_lightning.parts.privacy.accounting import (
-    Ledger,
-    Mechanism,
-    check_installed,
-    epsilon_of,
-    noise_for,
-    refuse_another_fit,
-)
+from fl_lightning.parts.privacy.accounting import check_installed, check_nothing_spent, epsilon_of_clients
 from fl_lightning.parts.privacy.client_level import DifferentialPrivacy
 from fl_lightning.parts.privacy.local import LocalDifferentialPrivacy
+from fl_lightning.parts.privacy.secure import SecureAggregation
 
 __all__ = [
     "DifferentialPrivacy",
-    "Ledger",
     "LocalDifferentialPrivacy",
-    "Mechanism",
+    "SecureAggregation",
     "check_installed",
-    "epsilon_of",
-    "noise_for",
-    "refuse_another_fit",
+    "check_nothing_spent",
+    "epsilon_of_clients",
 ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -66,43 +65,23 @@ def epsilon_of(rounds: Sequence[tuple[Mechanism, int]], delta: float) -> float:
     return _epsilon_replaced(tuple(ran), delta) if ran[0][0].replaces else _epsilon_added(tuple(ran), delta)
 
 
-class Ledger:
-    """Counts how often each client released something with Gaussian noise, without amplification by sampling."""
+def epsilon_of_clients(releases: Mapping[float, Mapping[int, int]], delta: float) -> float:
+    """Return an upper bound of every client's epsilon, without amplification by sampling.
 
-    def __init__(self) -> None:
-        self._counts: dict[float, Counter[int]] = {}
-
-    def add(self, client: int, noise: float, times: int = 1) -> None:
-        """Note releases.
-
-        Args:
-            client: Who released them.
-            noise: The noise's standard deviation, in units of what one neighbour changes.
-            times: How many.
-        """
-        self._counts.setdefault(noise, Counter())[client] += times
-
-    def epsilon(self, delta: float) -> float:
-        """Return an upper bound of every client's epsilon: for each noise the most that any client released."""
-        most = [(Mechanism(noise, 1.0), max(counts.values())) for noise, counts in self._counts.items()]
-        return epsilon_of(most, delta)
-
-    def state_dict(self) -> dict[float, dict[int, int]]:
-        """Return how often each client released something, by noise."""
-        return {noise: dict(counts) for noise, counts in self._counts.items()}
-
-    def load_state_dict(self, state: Mapping[float, Mapping[int, int]]) -> None:
-        """Go on from these counts."""
-        self._counts = {noise: Counter(counts) for noise, counts in state.items()}
+    Args:
+        releases: How often each client released something, by the noise's standard deviation in units of what one
+            neighbour changes.
+        delta: Probability with which the guarantee may fail, in (0, 1).
+    """
+    return epsilon_of([(Mechanism(noise, 1.0), max(counts.values())) for noise, counts in releases.items()], delta)
 
 
-def refuse_another_fit(name: str, spent: float) -> None:
+def check_nothing_spent(name: str, spent: float) -> None:
     """Raise ``ValueError`` if anything was spent on the model with which another fit begins at round 0."""
     if spent:
         raise ValueError(
-            f"{name} has spent an epsilon of {spent:.3g} on this model in an earlier fit. Another fit would count from "
-            "0 and draw the same noise once more. Go on with the same Trainer and a larger `max_epochs` "
-            "(`trainer.fit_loop.max_epochs`), resume by `ckpt_path`, or begin with new weights."
+            f"{name} has spent an epsilon of {spent:.3g} on this model in an earlier fit, and another one would count from "
+            "0. Go on with the same Trainer and a larger `max_epochs`, resume by `ckpt_path`, or begin with new weights."
         )
 
 

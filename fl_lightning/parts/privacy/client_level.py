@@ -3,40 +3,34 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import KW_ONLY, astuple, dataclass, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from fl_lightning.arguments import (
-    check_count,
-    check_interval,
-    check_not_negative,
-    check_positive,
-    got,
-    is_finite,
-    is_number,
-    plain,
-)
-from fl_lightning.parts.exchange.base import Exchange
-from fl_lightning.parts.federation import ClientResult, Federation
+from fl_lightning.checks import Count, NotNegative, Positive, Probability, check_fields
+from fl_lightning.parts.exchange import Exchange
+from fl_lightning.parts.messages import ClientResult, Federation
 from fl_lightning.parts.privacy.accounting import (
     Mechanism,
     check_installed,
+    check_nothing_spent,
     check_one_kind,
     epsilon_of,
     noise_for,
-    refuse_another_fit,
 )
-from fl_lightning.parts.privacy.analysed import cohort_of, refuse_unanalysed
+from fl_lightning.parts.sampling import BernoulliSampler, UniformSampler
+from fl_lightning.parts.schedules import Synchronous
 from fl_lightning.seeding import Stream, torch_generator
 
+Infinite = Literal[math.inf]  # type: ignore[valid-type]
 _CLIP_LR = 0.2  # eta_C of Andrew et al. 2021
 _COUNT_NOISE = 1 / 20  # of the cohort, for the count of unclipped updates, as they recommend
 
 
+@dataclass(eq=False)
 class DifferentialPrivacy(Exchange):
     """DP-FedAvg (McMahan et al. 2018): updates are clipped, noise is added to their sum, once a round, by the server.
 
@@ -67,99 +61,68 @@ class DifferentialPrivacy(Exchange):
             changed such that epsilon is not known or ``epsilon`` would be overspent.
     """
 
-    sums_updates = True
+    clip: Positive | Infinite
+    _: KW_ONLY
+    noise_multiplier: NotNegative | None = None
+    epsilon: Positive | None = None
+    delta: Probability
+    adaptive_quantile: Probability | None = None
+    noise_cohort: Count | None = None
 
-    def __init__(
-        self,
-        clip: float,
-        *,
-        noise_multiplier: float | None = None,
-        epsilon: float | None = None,
-        delta: float,
-        adaptive_quantile: float | None = None,
-        noise_cohort: int | None = None,
-    ) -> None:
-        if (noise_multiplier is None) == (epsilon is None):
+    def __post_init__(self) -> None:
+        if (self.noise_multiplier is None) == (self.epsilon is None):
             raise TypeError(
                 "Give either `noise_multiplier` or `epsilon`, from which the noise follows; got "
-                f"{noise_multiplier!r} and {epsilon!r}."
+                f"{self.noise_multiplier!r} and {self.epsilon!r}."
             )
-        _check_clip(clip, noise_multiplier)
-        if noise_multiplier is not None:
-            check_not_negative("noise_multiplier", noise_multiplier)
-        if epsilon is not None:
-            check_positive("epsilon", epsilon)
-        check_interval("delta", delta, "It should be well below 1 over the number of clients.", within="(0, 1)")
-        if adaptive_quantile is not None:
-            check_interval("adaptive_quantile", adaptive_quantile, "0.5 is usual.", within="(0, 1)")
-        if noise_cohort is not None:
-            check_count("noise_cohort", noise_cohort)
+        if self.clip == math.inf and self.noise_multiplier != 0:
+            raise ValueError("`clip` must be finite, got inf. It may be infinite only with `noise_multiplier=0`.")
+        check_fields(self)
         check_installed()
-        # plain numbers, so that checkpoints stay readable with weights_only=True
-        self.clip, self.delta = float(plain(clip)), float(plain(delta))
-        self.noise_multiplier = None if noise_multiplier is None else float(plain(noise_multiplier))
-        self.epsilon = None if epsilon is None else float(plain(epsilon))
-        self.adaptive_quantile = None if adaptive_quantile is None else float(plain(adaptive_quantile))
-        self.noise_cohort = None if noise_cohort is None else int(noise_cohort)
-        self._sampler: Any = None
-        self._cohort = Mechanism(0.0, 1.0)  # how the round's clients are drawn
-        self._forget()
 
-    def _forget(self) -> None:
-        self._bound = self.clip
-        self._noise = self.noise_multiplier
-        self._planned: tuple[int, Mechanism] | None = None  # for how many rounds, and of which kind, noise was chosen
-        self._ran: dict[Mechanism, int] = {}
-        self._unclipped = self._round = 0
-        self._released: tuple[Mechanism, float] | None = None  # what the round spends, and the bound after it
-
-    def check_beside(self, parts: Mapping[str, Any]) -> None:
+    def check_with(self, algorithm: Any) -> None:
         """Raise ``ValueError`` for parts with which epsilon would not be known."""
-        refuse_unanalysed(parts, "DifferentialPrivacy")
-        self._sampler = parts["sampler"]
+        for reason in _unanalysed(algorithm):
+            raise ValueError(f"DifferentialPrivacy would print a wrong epsilon for this run: {reason}")
+        self._algorithm = algorithm
 
     def check_another_fit(self) -> None:
         """Raise ``ValueError`` if this part has trained the model before: it would count from 0."""
-        refuse_another_fit("DifferentialPrivacy", self.spent)
+        check_nothing_spent("DifferentialPrivacy", self.spent)
 
-    def on_fit_start(self, federation: Federation) -> None:
+    def setup(self, federation: Federation) -> None:
         """Start with nothing spent."""
-        self._forget()
+        self.add_state("bound", self.clip)
+        self.add_state("noise", self.noise_multiplier)
+        self.add_state("planned", None)  # for how many rounds, and of which kind, noise was chosen
+        self.add_state("ran", {})
+        self.add_state("asked", [self.epsilon, self.delta])
 
     def on_round_start(self, round_index: int) -> None:
         """Find the noise that ``epsilon`` asks for, if it is not known."""
-        self._round, self._unclipped = round_index, 0
-        self._cohort = cohort_of(self._sampler, self.federation.num_clients)
+        self._unclipped = 0
+        self._cohort = _cohort_of(self._algorithm.sampler, self.federation.num_clients)
         if self.epsilon is not None:
             self._plan(round_index, self.epsilon)
-        check_one_kind([*self._ran, self._mechanism])  # it fails before any work is done
+        check_one_kind([*self.ran, self._mechanism])  # it fails before any work is done
 
     def _plan(self, round_index: int, epsilon: float) -> None:
-        if self._planned is None:
+        if self.planned is None:
             rounds = self.federation.max_rounds
             if rounds is None:
                 raise ValueError(
-                    "`epsilon` is spent over all rounds, so their number must be known. Give "
-                    "`Trainer(max_epochs=...)`, or `noise_multiplier`."
+                    "`epsilon` is spent over all rounds, so their number must be known. Give `Trainer(max_epochs=...)`, or "
+                    "`noise_multiplier`."
                 )
-            self._noise = self._least_noise(rounds, epsilon)
-            self._planned = rounds, self._mechanism
-        rounds, mechanism = self._planned
-        if self._mechanism != mechanism:
+            scale = 1.0 if self.noise_cohort is None else self.noise_cohort / self._expected
+            self.noise = noise_for(epsilon, self.delta, self._cohort, rounds) * scale
+            self.planned = rounds, self._mechanism
+        rounds, mechanism = self.planned
+        if self._mechanism != mechanism or round_index >= rounds:
             raise ValueError(
-                f"The noise was chosen so that {rounds} rounds like {mechanism} spend `epsilon={epsilon}`, but this "
-                f"round is {self._mechanism}. Keep the sampler, `clients_per_round`, the number of clients and "
-                "`noise_cohort` for the whole run, or give `noise_multiplier`, with which they may change."
+                f"`epsilon={epsilon}` is spent by {rounds} rounds like {mechanism}, got round {round_index + 1}, like "
+                f"{self._mechanism}. Keep the sampler, the clients and `max_epochs`, or give `noise_multiplier`."
             )
-        if round_index >= rounds:
-            raise ValueError(
-                f"The noise was chosen so that {rounds} rounds spend `epsilon={epsilon}`. Another round would spend "
-                f"more. End the fit after {rounds} rounds, or start anew with a larger `max_epochs`."
-            )
-
-    def _least_noise(self, rounds: int, epsilon: float) -> float:
-        scale = 1.0 if self.noise_cohort is None else self.noise_cohort / self._expected
-        return noise_for(epsilon, self.delta, self._cohort, rounds) * scale
 
     @property
     def _mechanism(self) -> Mechanism:
@@ -177,20 +140,20 @@ class DifferentialPrivacy(Exchange):
         """Return the result with the clipped update."""
         update = self.sent_update(result)
         length = float(torch.linalg.vector_norm(update.double()))
-        if length <= self._bound:
+        if length <= self.bound:
             self._unclipped += 1
             return result
-        return self.with_sent_update(result, update * (self._bound / length))
+        return self.with_sent_update(result, update * (self.bound / length))
 
     def summed(self, total: Tensor, count: float) -> tuple[Tensor, float]:
         """Return the noised sum, float64 of shape ``(num_parameters,)``, and the expected number of clients."""
-        expected, generator, bound = self._expected, self._generator(), self._bound
-        _, deviation, count_deviation = self._deviations()
-        renewed = bound
+        expected, bound = self._expected, self.bound
+        generator = torch_generator(self.federation.seed, Stream.PRIVACY, self.round)  # the same on all processes
+        mechanism, (_, deviation, count_deviation) = self._mechanism, self._deviations()
+        self.ran = {**self.ran, mechanism: self.ran.get(mechanism, 0) + 1}
         if self.adaptive_quantile is not None:
             drawn = float(torch.randn((), generator=generator, dtype=torch.float64))
-            renewed = self._adapted(count, count_deviation * drawn, expected)
-        self._released = self._mechanism, renewed
+            self.bound = self._adapted(count, count_deviation * drawn, expected, self.adaptive_quantile)
         if not deviation:
             return total, expected
         noise = torch.randn(total.shape, generator=generator, dtype=torch.float64).to(total)
@@ -198,87 +161,67 @@ class DifferentialPrivacy(Exchange):
 
     def _deviations(self) -> tuple[float, float, float]:
         """Return the noise that is accounted for, that of the sum in units of the bound, and that of the count."""
-        noise, expected = self._noise, self._expected
-        assert noise is not None
+        noise, expected = self.noise, self._expected
         cohort = expected if self.noise_cohort is None else float(self.noise_cohort)
         scale = expected / cohort
         if self.adaptive_quantile is None or not noise:
             return noise * scale, noise * scale, 0.0
         return noise * scale, _beside_count(noise, _COUNT_NOISE * cohort) * scale, _COUNT_NOISE * expected
 
-    @property
-    def _device(self) -> torch.device:
-        return self.federation.model.device
-
-    def _generator(self) -> torch.Generator:
-        """Return a generator that is the same for any executor and number of processes."""
-        return torch_generator(self.federation.seed, Stream.PRIVACY, self._round)
-
-    def _adapted(self, count: float, noise: float, expected: float) -> float:
+    def _adapted(self, count: float, noise: float, expected: float, quantile: float) -> float:
         """Return the bound moved by the noised share of unclipped updates."""
-        assert self.adaptive_quantile is not None
-        unclipped = float(self.federation.sum_over_ranks(torch.tensor(self._unclipped, device=self._device)))
+        device = self.federation.model.device
+        unclipped = float(self.federation.sum_over_ranks(torch.tensor(self._unclipped, device=device)))
         # each client counts 1/2 or -1/2, so that one changes the sum by 1/2 alone
         share = (unclipped - count / 2 + noise) / expected + 0.5
-        return self._bound * math.exp(-_CLIP_LR * (share - self.adaptive_quantile))
-
-    def on_round_end(self) -> None:
-        """Count what the round released."""
-        super().on_round_end()
-        if self._released is not None:
-            mechanism, self._bound = self._released
-            self._ran[mechanism] = self._ran.get(mechanism, 0) + 1
-        self._released = None
-
-    def on_round_abort(self) -> None:
-        """Forget the round."""
-        super().on_round_abort()
-        self._unclipped, self._released = 0, None
+        return float(self.bound * math.exp(-_CLIP_LR * (share - quantile)))
 
     # ---- what is spent ----
 
     @property
     def clip_norm(self) -> float:
         """The bound of the next round's updates."""
-        return self._bound
+        return float(self.bound)
 
     @property
     def spent(self) -> float:
         """Epsilon of all rounds so far, with :attr:`delta`."""
-        return epsilon_of(list(self._ran.items()), self.delta)
+        return epsilon_of(list(self.ran.items()), self.delta)
 
     def values(self) -> dict[str, float]:
         """Return epsilon so far and its delta, and the bound if it adapts."""
-        bound = {} if self.adaptive_quantile is None else {"fed/clip_norm": self._bound}
+        bound = {} if self.adaptive_quantile is None else {"fed/clip_norm": self.bound}
         return {"fed/epsilon": self.spent, "fed/delta": self.delta, **bound}
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the rounds so far with what they spent."""
-        ran = [[*vars(mechanism).values(), count] for mechanism, count in self._ran.items()]
-        planned = None if self._planned is None else [self._planned[0], *vars(self._planned[1]).values()]
-        plan = {"noise": self._noise, "planned": planned, "asked": [self.epsilon, self.delta]}
-        return {"ran": ran, "bound": self._bound, **plan, "epsilon": self.spent, "delta": self.delta}
+    def saved(self, name: str, value: Any) -> Any:
+        """Return a state with mechanisms as lists of numbers."""
+        if name == "ran":
+            return [[*astuple(mechanism), count] for mechanism, count in value.items()]
+        return [value[0], *astuple(value[1])] if name == "planned" and value else value
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def loaded(self, name: str, value: Any) -> Any:
+        """Return a state with mechanisms."""
+        if name == "ran":
+            return {Mechanism(*mechanism): count for *mechanism, count in value}
+        return (value[0], Mechanism(*value[1:])) if name == "planned" and value else value
+
+    def load_state_dict(self, state: Any) -> None:
         """Go on from what a checkpoint's run has spent; a fixed noise and bound are those given now.
 
         Raises:
             ValueError: If the noise follows from ``epsilon``, and the checkpoint's run was given another one.
         """
-        self._ran = {Mechanism(*mechanism): count for *mechanism, count in state["ran"]}
-        if self.adaptive_quantile is not None:
-            self._bound = state["bound"]
-        if self.epsilon is None or not self._ran:
-            return
-        epsilon, delta = state["asked"]
-        if (epsilon, delta) != (self.epsilon, self.delta):
+        if self.epsilon is not None and state["ran"] and state["asked"] != self.asked:
             raise ValueError(
-                f"`epsilon={self.epsilon}` and `delta={self.delta}` cannot be kept: the checkpoint's run had "
-                f"`epsilon={epsilon}` and `delta={delta}`, and has spent {self.spent:.3g} by now. Resume with the same "
-                "ones, give `noise_multiplier`, which may change, or start anew."
+                f"`epsilon` and `delta` must be {state['asked']}, as in the checkpoint's run, got {self.asked}. Or give "
+                "`noise_multiplier`, which may change."
             )
-        rounds, *mechanism = state["planned"]
-        self._noise, self._planned = state["noise"], (rounds, Mechanism(*mechanism))
+        now = {"asked": self.asked}
+        if self.adaptive_quantile is None:
+            now["bound"] = self.clip
+        if self.epsilon is None:
+            now |= {"noise": self.noise_multiplier, "planned": None}
+        super().load_state_dict({**state, **now})
 
 
 def _beside_count(noise: float, count_noise: float) -> float:
@@ -286,17 +229,48 @@ def _beside_count(noise: float, count_noise: float) -> float:
     room = noise**-2 - (2 * count_noise) ** -2
     if room <= 0:
         raise ValueError(
-            f"`adaptive_quantile` needs more clients in a round: the noisy count of unclipped updates (noise "
-            f"{count_noise:g}) spends more by itself than a noise multiplier of {noise:g} allows. Let more than "
-            f"{noise / (2 * _COUNT_NOISE):g} clients be drawn, or give a smaller `noise_multiplier`."
+            f"`adaptive_quantile` needs more than {noise / (2 * _COUNT_NOISE):g} clients in a round with a noise multiplier "
+            f"of {noise:g}: the noisy count of unclipped updates spends more by itself. Give a smaller `noise_multiplier`."
         )
     return float(room**-0.5)
 
 
-def _check_clip(clip: float, noise_multiplier: float | None) -> None:
-    infinite = is_number(clip) and clip == math.inf
-    if not (is_finite(clip) and clip > 0) and not (infinite and noise_multiplier == 0):
-        raise ValueError(
-            f"`clip` must be a finite number greater than 0, got {got(clip)}. It may be infinite only "
-            "with `noise_multiplier=0`."
+def _cohort_of(sampler: Any, num_clients: int) -> Mechanism:
+    """Return how a sampler draws clients, as the accounting sees it, without noise."""
+    if isinstance(sampler, BernoulliSampler):
+        return Mechanism(0.0, sampler.probability)
+    cohort = sampler.cohort_size(num_clients)
+    if cohort == num_clients:
+        return Mechanism(0.0, 1.0)
+    return Mechanism(0.0, cohort / num_clients, cohort, num_clients)
+
+
+def _unanalysed(algorithm: Any) -> Iterator[str]:
+    """Yield why no published analysis gives epsilon for an algorithm."""
+    schedule, sampler, participation = algorithm.schedule, algorithm.sampler, algorithm.participation
+    if type(schedule) is not Synchronous:
+        yield (
+            f"with {schedule!r} models travel without noise, or a client's speed decides how often its results are used. "
+            "Use a synchronous algorithm."
         )
+    elif schedule.evaluate != "server":
+        yield f"{schedule!r} shows a mean of the clients' models without noise. Give `evaluate=\"server\"`."
+    if type(sampler) not in (BernoulliSampler, UniformSampler):
+        yield f"no published analysis covers the clients that {sampler!r} draws. Use BernoulliSampler or UniformSampler."
+    if sends_more(algorithm.objective) or getattr(algorithm.aggregation, "last", None) is not None:
+        yield (
+            f"with {algorithm.objective!r} vectors or losses of clients reach the server without noise. Use FedAvg, "
+            "FedProx or an adaptive server."
+        )
+    if participation.stragglers:
+        yield "`stragglers` are a share of the round's clients, so that one client's presence changes what others do."
+    if type(sampler) is UniformSampler and (participation.available is not None or participation.dropout):
+        yield (
+            "with a fixed number of clients, availability and drop-out (`participation`) change with which chance each is "
+            "drawn. Use BernoulliSampler, for which they only lower it."
+        )
+
+
+def sends_more(objective: Any) -> bool:
+    """Return whether clients send vectors or losses besides their updates."""
+    return bool(objective.vectors_sent > 1 or objective.starts_from_server or objective.sends_loss)

@@ -18,7 +18,7 @@ from torch import Tensor
 from fl_lightning.executors.stacked.changes.comparison import same
 from fl_lightning.executors.stacked.changes.contents import BRIEF_VALUES
 from fl_lightning.executors.stacked.changes.module_state import Snapshotter
-from fl_lightning.parts.guards.changes_in_place import version_of
+from fl_lightning.tensor_bytes import version_of
 
 #: What has attributes, and more to it.
 _OTHERS = (

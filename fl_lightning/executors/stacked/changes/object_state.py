@@ -16,8 +16,8 @@ from fl_lightning.data.workers import BatchWorkers
 from fl_lightning.executors.stacked.changes.comparison import ByIdentity, same
 from fl_lightning.executors.stacked.changes.module_state import Snapshotter
 from fl_lightning.partitioners import Partition
-from fl_lightning.parts.client_states import ClientStates
-from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.client_vectors import ClientVectors
+from fl_lightning.parts.messages import Federation
 from fl_lightning.parts.part import Part
 from fl_lightning.surroundings import add_named, name_in_code, surroundings
 
@@ -91,7 +91,7 @@ class SharedSnapshotter(Snapshotter):
 
 class _Snapshotter(SharedSnapshotter):
     def _snapshot_of(self, value: Any) -> Any:
-        if isinstance(value, (Part, ClientStates, Federation)):  # other parts are looked at apart
+        if isinstance(value, (Part, ClientVectors, Federation)):  # other parts are looked at apart
             return ByIdentity.of(value)
         if isinstance(value, Callback):
             return type(value), self.snapshot(contents_of(value))

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fl_lightning.executors.stacked.changes.module_state import ModuleState
 from fl_lightning.object_attributes import attributes_of
-from fl_lightning.parts.guards.changes_in_place import version_of
+from fl_lightning.tensor_bytes import version_of
 from fl_lightning.surroundings import is_users
 
 _MISSING = object()

@@ -11,7 +11,7 @@ from fl_lightning.executors.stacked.changes.circumstances import Circumstances
 from fl_lightning.executors.stacked.changes.comparison import changed_name, same
 from fl_lightning.executors.stacked.changes.identity_check import IdentityCheck
 from fl_lightning.executors.stacked.changes.object_state import SharedSnapshotter, contents_of
-from fl_lightning.parts.federation import Task
+from fl_lightning.parts.messages import Task
 
 _NODES = 2_000  # objects of the data that are looked at, for each client
 

@@ -13,7 +13,7 @@ from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.stacked.changes.object_state import ObjectState
 from fl_lightning.executors.stacked.changes.shared_state import SharedState
 from fl_lightning.executors.stacked.trials.order import COUNTED, Readable, names_read
-from fl_lightning.parts.federation import Task
+from fl_lightning.parts.messages import Task
 from fl_lightning.surroundings import is_users
 
 _OF_ALL = "of which there is one for all clients"

@@ -9,7 +9,7 @@ from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning._lightning.journal import Journal
 from fl_lightning._lightning.witness import Witness
 from fl_lightning.executors.stacked.causes import BY_ANOTHER_WAY
-from fl_lightning.parts.federation import ClientResult
+from fl_lightning.parts.messages import ClientResult
 
 
 def compare_steps(result: ClientResult, steps: int, summed_lr: Sequence[float]) -> None:

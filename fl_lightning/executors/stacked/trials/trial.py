@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -37,10 +37,9 @@ from fl_lightning.executors.stacked.training import StackTraining
 from fl_lightning.executors.stacked.trials.hook_trial import HookTrial
 from fl_lightning.executors.stacked.trials.metric_trial import MetricsAlone, compare_metrics
 from fl_lightning.executors.stacked.trials.numbers import compare_logs, compare_steps
-from fl_lightning.executors.stacked.trials.part_trial import PartTrial
 from fl_lightning.executors.stacked.trials.precise import in_double_precision, largest, of_rounding, spoil
 from fl_lightning.parts.algorithm import Algorithm
-from fl_lightning.parts.federation import ClientResult, Task
+from fl_lightning.parts.messages import ClientResult, Task
 from fl_lightning.seeding import preserved_generators
 
 #: Relative to how far training moves a tensor: rounding stays far below, another function far above.
@@ -82,13 +81,20 @@ class Trial:
         #: Tasks that have not been trained.
         self.left: Sequence[Task] = []
 
-    def train(self, tasks: Sequence[Task], witnesses: Sequence[Task], algorithm: Algorithm) -> None:
+    def train(
+        self,
+        tasks: Sequence[Task],
+        witnesses: Sequence[Task],
+        algorithm: Algorithm,
+        receive: Callable[[ClientResult], None],
+    ) -> None:
         """Train clients normally, one after the other.
 
         Args:
             tasks: The clients.
             witnesses: Those of them that are compared.
-            algorithm: Gives the models from which they start, and takes results.
+            algorithm: Gives the models from which they start.
+            receive: Takes results.
 
         Raises:
             CannotVectorize: If that changes the module beside its federated state, or what clients share; the clients
@@ -98,12 +104,11 @@ class Trial:
         state, data = ModuleState(training.vector), training.data
         reads = ObjectState(*(data.client_dataset(task.client) for task in witnesses), data.source_collate_fn, data)
         rates = ObjectState(*training.loop.optimizers.functions_of_rates())
-        hooks, parts = HookTrial(training), PartTrial(algorithm)
+        hooks = HookTrial(training)
         kept: str | None = None
         for place, task in enumerate(tasks):
             self.left = tasks[place:]
-            with parts.starting(task, notices=True):
-                begun = hooks.begin(task, algorithm.start(task))
+            begun = hooks.begin(task, algorithm.start(task))
             if task in witnesses:
                 before, correction = metric_states(training.vector.module), CorrectionState(begun.correction)
                 with training.loop.witnessed() as witness:
@@ -112,13 +117,11 @@ class Trial:
                 self._done.append(_Done(begun, result, witness, before))
             else:
                 result = training.go_on(begun, at_once=True)
-            algorithm.receive(result)
+            receive(result)
             self.left = tasks[place + 1 :]
             hooks.end(task)
-            parts.ended()
         self.trained, self.prepares = True, hooks.prepares
         hooks.check()
-        parts.check()
         if kept is not None:
             raise CannotVectorize(kept)
         if read := reads.changed():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from fl_lightning.parts.federation import Task
+from fl_lightning.parts.messages import Task
 
 WITNESSES = 2  # clients that are trained both ways
 _STEPS = 4  # that show whether a later step depends on an earlier one

@@ -1,23 +1,18 @@
-"""The words that the parts of an algorithm share: the federation, a client's task and its result."""
+"""What travels: a client's task, its result and how large messages are; and what parts know about the run."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from fnmatch import fnmatchcase
-from operator import itemgetter
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
-
-from fl_lightning.parts.alone import gather_alone, no_local_work, sum_alone
-from fl_lightning.parts.known import Known
-from fl_lightning.parts.traffic import Payload
-from fl_lightning.representation import short
 
 
 @dataclass(frozen=True)
@@ -43,8 +38,43 @@ class Task:
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """What the task's random numbers depend on, beside the run's seed."""
+        """What the task's random numbers depend on, besides the run's seed."""
         return (self.round, self.client, self.repetition) if self.repetition else (self.round, self.client)
+
+
+@dataclass(frozen=True)
+class Payload:
+    """The size of one message: how many numbers it holds, and with how many bits.
+
+    Attributes:
+        values: Numbers that are sent.
+        bits_per_value: Bits of each number.
+        extra_bits: Further bits: the positions of a sparse message, the scale of a quantised one.
+    """
+
+    values: int = 0
+    bits_per_value: float = 32
+    extra_bits: int = 0
+
+    @property
+    def bits(self) -> int:
+        """Bits of the whole message, rounded up."""
+        return math.ceil(self.values * self.bits_per_value) + self.extra_bits
+
+    def sparse(self, values: int, of: int) -> Payload:
+        """Return the payload of ``values`` numbers out of ``of``, each sent with its position.
+
+        Raises:
+            ValueError: If there are not so many.
+        """
+        if not 0 <= values <= of:
+            raise ValueError(f"`values` must be from 0 to `of`, {of}, got {values}.")
+        position = math.ceil(math.log2(of)) if of > 1 else 0
+        return replace(self, values=values, extra_bits=self.extra_bits + values * position)
+
+    def quantized(self, bits_per_value: float, extra_bits: int = 0) -> Payload:
+        """Return the payload with fewer bits a number and, for example, the bits of a scale."""
+        return replace(self, bits_per_value=bits_per_value, extra_bits=self.extra_bits + extra_bits)
 
 
 @dataclass(frozen=True)
@@ -56,8 +86,7 @@ class ClientResult:
         start: The model that the client received, shape ``(size,)``: parameters first, then buffers.
         vector: The model after local training, shape ``(size,)``.
         num_steps: Optimizer steps that were made.
-        summed_lr: Sum of the learning rates of these steps, for each parameter tensor; empty unless the local
-            objective asks for it.
+        summed_lr: Sum of the learning rates of these steps, for each parameter tensor; empty unless a part needs it.
         score: The client's importance, if the sampler asks for one.
         num_parameters: Length of the model's first part, the trained parameters; the whole model if ``None``.
         payload: What the client sends of its parameters; an :class:`Exchange` that sends less replaces it.
@@ -77,7 +106,11 @@ class ClientResult:
     staleness: int = 0
     counter: int = 0
     loss: float | None = None
-    _read: Callable[[ClientResult], Tensor] | None = field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def client(self) -> int:
+        """The client, 0 to K-1."""
+        return self.task.client
 
     @property
     def num_samples(self) -> int:
@@ -95,22 +128,25 @@ class ClientResult:
         return self.vector[self._length :]
 
     @property
+    def delta(self) -> Tensor:
+        """The client update: trained minus received parameters, shape ``(num_parameters,)``."""
+        return self.parameters - self.start[: self._length]
+
+    @property
     def changes_buffers(self) -> bool:
         """Whether training has changed the module's buffers."""
         return not same_values(self.buffers, self.start[self._length :])
 
     @property
-    def delta(self) -> Tensor:
-        """The client update: trained minus received parameters, shape ``(num_parameters,)``."""
-        return self.computed_delta() if self._read is None else self._read(self)
-
-    def computed_delta(self) -> Tensor:
-        """Return :attr:`delta` as a new tensor."""
-        return self.parameters - self.start[: self._length]
-
-    def read_delta_by(self, read: Callable[[ClientResult], Tensor] | None) -> None:
-        """Let :attr:`delta` be what a function returns of the result; ``None``: a new tensor each time."""
-        object.__setattr__(self, "_read", read)
+    def is_finite(self) -> bool:
+        """Whether the parameters, the buffers that training changed and the loss are finite."""
+        if self.loss is not None and not math.isfinite(self.loss):
+            return False
+        if math.isfinite(self.vector.sum()):  # nearly always, and cheaper than a test of each value
+            return True
+        before = self.start[self._length :]
+        constant = (self.buffers == before) | (self.buffers.isnan() & before.isnan())
+        return bool(self.parameters.isfinite().all()) and bool((self.buffers.isfinite() | constant).all())
 
     def with_delta(self, delta: Tensor, payload: Payload | None = None) -> ClientResult:
         """Return the result with another update, and with the parameters that follow from it.
@@ -141,16 +177,74 @@ class ClientResult:
         """Return the result with its tensors on a device."""
         return replace(self, start=self.start.to(device), vector=self.vector.to(device))
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the result as tensors, numbers and lists."""
+        lists = {"task": list(astuple(self.task)), "payload": list(astuple(self.payload))}
+        return {**vars(self), **lists, "summed_lr": list(self.summed_lr)}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any], **models: Tensor) -> ClientResult:
+        """Return the result of a checkpoint, with other models where they are given."""
+        return cls(**{**state, **models, "task": Task(*state["task"]), "payload": Payload(*state["payload"])})
+
     def _check_length(self, method: str, given: Tensor, length: int) -> None:
         if getattr(given, "shape", None) != (length,):
-            raise ValueError(
-                f"`result.{method}` needs a tensor of shape ({length},), got {short(given)}. The result has "
-                f"{self._length} parameters and {len(self.vector) - self._length} values of buffers."
-            )
+            got = tuple(given.shape) if isinstance(given, Tensor) else repr(given)
+            raise ValueError(f"`result.{method}` needs a tensor of shape ({length},), got {got}.")
 
     @property
     def _length(self) -> int:
         return len(self.vector) if self.num_parameters is None else self.num_parameters
+
+
+@dataclass
+class Traffic:
+    """Everything that was sent since the fit began.
+
+    Attributes:
+        models_down: Models (vectors of the model's length) from the server to clients.
+        models_up: Models from clients to the server.
+        values_down: Numbers from the server to clients.
+        values_up: Numbers from clients to the server.
+        bits_down: Bits from the server to clients.
+        bits_up: Bits from clients to the server.
+    """
+
+    models_down: int = 0
+    models_up: int = 0
+    values_down: int = 0
+    values_up: int = 0
+    bits_down: int = 0
+    bits_up: int = 0
+
+    def send_down(self, payload: Payload, times: int = 1) -> None:
+        """Count a message that the server sends to ``times`` clients."""
+        self.values_down += payload.values * times
+        self.bits_down += payload.bits * times
+
+    def send_up(self, payload: Payload, times: int = 1) -> None:
+        """Count a message that ``times`` clients send to the server."""
+        self.values_up += payload.values * times
+        self.bits_up += payload.bits * times
+
+
+@dataclass
+class RoundReport:
+    """What happened to a round's clients.
+
+    Attributes:
+        reported: Clients whose work the server used.
+        dropped: Clients that received a model and did not report.
+        left_out: Clients that handed back NaN or infinite values.
+        sent: How many times the server sent its model.
+        uploads: The messages that reached it.
+    """
+
+    reported: list[int] = field(default_factory=list)
+    dropped: int = 0
+    left_out: list[int] = field(default_factory=list)
+    sent: int = 0
+    uploads: list[Payload] = field(default_factory=list)
 
 
 class LocalClient(Protocol):
@@ -183,57 +277,66 @@ class LocalClient(Protocol):
         ...
 
 
+def _sum_alone(tensor: Tensor) -> Tensor:
+    """Return the sum of a single process's tensor: a copy."""
+    return tensor.detach().clone(memory_format=torch.contiguous_format)
+
+
+def _gather_alone(mine: Any) -> list[Any]:
+    """Return the objects of a single process."""
+    return [mine]
+
+
+def _no_local_work(kind: str) -> Sequence[int]:
+    """Return the work of no client."""
+    return []
+
+
 @dataclass(frozen=True)
 class Federation:
     """What the parts of an algorithm may know about the run.
 
     Attributes:
         sizes: Samples n_k of each training client, shape ``(K,)``.
-        model: The module's state when the fit begins, shape ``(size,)``: parameters first, then buffers.
+        model: The first model, shape ``(size,)``: parameters first, then buffers.
         lengths: Number of values of each parameter tensor, in the model's order.
+        names: Names of all tensors of the model, in its order.
+        shapes: Their shapes.
         seed: The run's seed.
         rank: This process.
         num_ranks: Number of processes.
-        state_dir: Folder for clients' states; ``None`` keeps them in memory.
-        sum_over_ranks: Returns the sum of a tensor over all processes, as a new tensor; call it on all of them. The
-            tensor that is given stays as it is. Anything but a tensor is a ``TypeError``.
-        gather: Returns the object of every process, in the order of ranks; call it on all of them. Tensors of a GPU
-            arrive on the receiver's own GPU.
+        state_dir: Folder for clients' vectors; ``None`` keeps them in memory.
+        sum_over_ranks: Returns the sum of a tensor over all processes, as a new tensor; call it on all of them.
+        gather: Returns the object of every process, in the order of ranks; call it on all of them.
         local_work: Returns the ``"samples"`` that each client's local training goes through, or its ``"steps"``
             (batches), shape ``(K,)``.
-        names: Names of all tensors of the model, in its order.
-        shapes: Their shapes.
-        bits_per_value: Bits of a number of each of the model's tensors, as the module holds it; one for all.
-        replicates_states: Whether every process keeps the vectors of all clients.
+        bits_per_value: Bits of the numbers of each of the model's tensors, as the module holds it; one number for all.
+        replicates: Whether every process keeps the vectors of all clients.
         max_rounds: After how many rounds in all the fit ends; ``None`` if that is not known.
-        client_states: Every :class:`ClientStates` of the fit.
+        traveling: Names of the parameters that all exchanges send; ``None`` if that is all of them.
     """
 
     sizes: np.ndarray
     model: Tensor
     lengths: Sequence[int]
+    names: Sequence[str] = ()
+    shapes: Sequence[torch.Size] = ()
     seed: int = 0
     rank: int = 0
     num_ranks: int = 1
     state_dir: Path | None = None
-    sum_over_ranks: Callable[[Tensor], Tensor] = sum_alone
-    gather: Callable[[Any], list[Any]] = gather_alone
-    local_work: Callable[[str], Sequence[int]] = no_local_work
-    names: Sequence[str] = ()
-    shapes: Sequence[torch.Size] = ()
+    sum_over_ranks: Callable[[Tensor], Tensor] = _sum_alone
+    gather: Callable[[Any], list[Any]] = _gather_alone
+    local_work: Callable[[str], Sequence[int]] = _no_local_work
     bits_per_value: int | Sequence[int] = 32
-    replicates_states: bool = False
+    replicates: bool = False
     max_rounds: int | None = None
-    client_states: Known = field(default_factory=Known, repr=False, compare=False)
+    traveling: Sequence[str] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the content of a pickle: all but the links to other processes and to the trainer."""
-        return {
-            **self.__dict__,
-            "sum_over_ranks": sum_alone,
-            "gather": gather_alone,
-            "local_work": no_local_work,
-        }
+        alone = {"sum_over_ranks": _sum_alone, "gather": _gather_alone, "local_work": _no_local_work}
+        return {**self.__dict__, **alone}
 
     @property
     def num_clients(self) -> int:
@@ -245,22 +348,30 @@ class Federation:
         """Length of the model's first part, the trained parameters; buffers follow."""
         return sum(self.lengths)
 
-    @property
-    def tensor_lengths(self) -> list[int]:
-        """Number of values of each of the model's tensors, parameters first."""
-        return [shape.numel() for shape in self.shapes]
+    @cached_property
+    def traveling_places(self) -> Tensor | None:
+        """Places of the parameters that all exchanges send; ``None`` if that is all of them."""
+        if self.traveling is None:
+            return None
+        return self.mask(self.traveling)[: self.num_parameters].nonzero().squeeze(1)
+
+    def zeros(self) -> Tensor:
+        """Return a vector of zeros, shape ``(num_parameters,)``."""
+        return torch.zeros_like(self.model[: self.num_parameters])
 
     def payload(self, places: Iterable[int]) -> Payload:
         """Return the message that holds the model's tensors at these places, each number as the module holds it."""
-        lengths, bits = self.tensor_lengths or self.lengths, self.bits_per_value
+        lengths, bits = [shape.numel() for shape in self.shapes] or self.lengths, self.bits_per_value
         sent = [(lengths[place], bits if isinstance(bits, int) else bits[place]) for place in places]
         values, total = sum(length for length, _ in sent), sum(length * each for length, each in sent)
-        number = max(1, values)  # a mean that is no whole number gives the total when it is rounded up
-        return Payload(values, math.nextafter(total / number, 0) if total % number else total // number)
+        if not values or total % values == 0:
+            return Payload(values, total // max(1, values))
+        return Payload(values, math.nextafter(total / values, 0))  # so that rounding up gives the total
 
     def tensors(self, vector: Tensor) -> dict[str, Tensor]:
         """Return views of a model, or of only its parameters, by the names of the module's tensors."""
-        views, begin = dict[str, Tensor](), 0
+        views: dict[str, Tensor] = {}
+        begin = 0
         for name, shape in zip(self.names, self.shapes, strict=True):
             if begin >= len(vector):
                 break
@@ -282,9 +393,7 @@ class Federation:
             if not any(_matches(name, pattern) for name in self.names):
                 shown = ", ".join(self.names[:8]) + (", ..." if len(self.names) > 8 else "")
                 raise ValueError(
-                    f"`{argument}` {pattern!r} matches no trained parameter and no buffer of the module. It has "
-                    f"{shown}. Give a name, a submodule such as {self.names[-1].split('.')[0]!r}, or a pattern such as "
-                    '"*.bias".'
+                    f"`{argument}` {pattern!r} matches no trained parameter and no buffer of the module. It has {shown}."
                 )
         return [name for name in self.names if any(_matches(name, pattern) for pattern in patterns)]
 
@@ -301,7 +410,8 @@ class Federation:
         if self.num_ranks == 1:
             return mine
         on_cpu = {key: value.cpu() if isinstance(value, Tensor) else value for key, value in mine.items()}
-        return dict(sorted((entry for share in self.gather(on_cpu) for entry in share.items()), key=itemgetter(0)))
+        entries = [entry for share in self.gather(on_cpu) for entry in share.items()]
+        return dict(sorted(entries, key=lambda entry: entry[0]))
 
 
 def _matches(name: str, pattern: str) -> bool:
@@ -309,12 +419,12 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 def same_values(first: Tensor, second: Tensor) -> bool:
-    """Return whether two vectors hold the same values, NaN among them."""
+    """Return whether two vectors hold the same values, NaN included."""
     if first.shape != second.shape:
         return False
     return torch.equal(first, second) or bool(((first == second) | (first.isnan() & second.isnan())).all())
 
 
 def accumulator(like: Tensor) -> torch.dtype:
-    """Return the type for running sums beside ``like``: float64, but Apple's GPUs have none."""
+    """Return the type for running sums: float64, but Apple's GPUs have none."""
     return torch.float32 if like.device.type == "mps" else torch.float64

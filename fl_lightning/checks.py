@@ -1,0 +1,180 @@
+"""Limits of arguments: written in their types, checked by one function; and what a user's part may return."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Positive = Annotated[float, "(0, inf)"]
+NotNegative = Annotated[float, "[0, inf)"]
+Finite = Annotated[float, "(-inf, inf)"]
+Fraction = Annotated[float, "[0, 1)"]
+Share = Annotated[float, "(0, 1]"]
+Probability = Annotated[float, "(0, 1)"]
+Count = Annotated[int, "[1, inf)"]
+Natural = Annotated[int, "[0, inf)"]
+#: A setting that may be a function of the round.
+Scheduled = Positive | Callable[[int], float]
+ScheduledFraction = Fraction | Callable[[int], float]
+ScheduledShare = Share | Callable[[int], float]
+ScheduledWeight = NotNegative | Callable[[int], float]
+
+
+def check_fields(owner: object) -> None:
+    """Check the attributes of an object against the types of its class's fields.
+
+    Raises:
+        TypeError: If a value has the wrong type.
+        ValueError: If a value is out of its range.
+    """
+    for name, hint in _hints(type(owner)).items():
+        if name in vars(owner):
+            check(f"`{name}` of {type(owner).__name__}", vars(owner)[name], hint)
+
+
+def check_arguments(owner: object) -> None:
+    """Check the attributes of an object that have the names of arguments of its class's constructors.
+
+    Raises:
+        TypeError: If a value has the wrong type.
+        ValueError: If a value is out of its range.
+    """
+    for name, hint in _argument_hints(type(owner)).items():
+        if name in vars(owner):
+            check(f"`{name}` of {type(owner).__name__}", vars(owner)[name], hint)
+
+
+def check(name: str, value: Any, hint: Any) -> None:
+    """Raise ``TypeError`` or ``ValueError`` unless a value is what a type, with its limits, says."""
+    kind, args = get_origin(hint), get_args(hint)
+    if kind is Annotated:
+        _check_number(name, value, args[1], whole=args[0] is int)
+    elif kind is Literal:
+        if not isinstance(value, type(args[0])) or value not in args:
+            raise ValueError(f"{name} must be one of {', '.join(map(repr, args))}, got {value!r}.")
+    elif kind in (Union, UnionType):
+        _check_any(name, value, [arg for arg in args if arg is not type(None)], optional=type(None) in args)
+    elif kind is Callable or hint is Callable or getattr(kind, "__name__", "") == "Callable":
+        if not callable(value):
+            raise TypeError(f"{name} must be a function, got {value!r}.")
+    elif kind in (list, Sequence) and (isinstance(value, (str, bytes)) or not hasattr(value, "__len__")):
+        raise TypeError(f"{name} must be a list, got {value!r}.")
+    elif hint is bool and not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{name} must be True or False, got {value!r}.")
+    elif isinstance(hint, type) and hint not in (Any, float, int, bool) and not isinstance(value, hint):
+        made = f" Call it: {value.__name__}(...)." if isinstance(value, type) and issubclass(value, hint) else ""
+        raise TypeError(f"{name} must be of the type {hint.__name__}, got {value!r}.{made}")
+
+
+def _check_any(name: str, value: Any, kinds: Sequence[Any], *, optional: bool) -> None:
+    """Raise the error of the first of several types if a value has none of them."""
+    if value is None and optional:
+        return
+    errors: list[Exception] = []
+    for kind in kinds:
+        try:
+            return check(name, value, kind)
+        except (TypeError, ValueError) as error:
+            errors.append(error)
+    raise errors[0]
+
+
+def _check_number(name: str, value: Any, interval: str, *, whole: bool) -> None:
+    low, high = (float(end) for end in interval[1:-1].split(","))
+    is_number = isinstance(value, numbers.Integral if whole else numbers.Real) and not isinstance(value, (bool, np.bool_))
+    inside = is_number and (
+        low < value < high
+        or (value == low and interval[0] == "[" and low > -math.inf)
+        or (value == high and interval[-1] == "]" and high < math.inf)
+    )
+    if not inside:
+        raise ValueError(f"{name} must be a {'whole ' * whole}number in {interval}, got {value!r}.")
+
+
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    return {name: hint for name, hint in get_type_hints(cls, include_extras=True).items() if name[0] != "_"}
+
+
+@cache
+def _argument_hints(cls: type) -> dict[str, Any]:
+    hints: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        if "__init__" in vars(base) and base is not object:
+            found = get_type_hints(vars(base)["__init__"], include_extras=True)
+            hints |= {name: hint for name, hint in found.items() if name not in ("return", "options")}
+    return hints
+
+
+def at_round(owner: object, name: str, round_index: int) -> float:
+    """Return the value of a setting in a round, from 0.
+
+    Raises:
+        ValueError: If it is a function whose value is out of the setting's range.
+    """
+    value = getattr(owner, name)
+    if not callable(value):
+        return float(value)
+    found = value(round_index)
+    limits = next(arg for arg in get_args(_hints(type(owner))[name]) if get_origin(arg) is Annotated)
+    check(f"`{name}({round_index})` of {type(owner).__name__}", found, limits)
+    return float(found)
+
+
+def checked_vector(owner: object, method: str, returned: Any, like: Tensor, *, finite: int = 0) -> Tensor:
+    """Return what a part's method returned for a vector, in the vector's type and without a graph.
+
+    Args:
+        owner: The part.
+        method: The method's name.
+        returned: What it returned.
+        like: A vector of the right shape, type and device.
+        finite: How many values, from the first on, must be finite.
+
+    Raises:
+        TypeError: If it is no floating-point tensor of the vector's shape and device.
+        FloatingPointError: If it has NaN or infinite values.
+    """
+    if returned is like:
+        return like
+    fits = isinstance(returned, Tensor) and returned.shape == like.shape and returned.device == like.device
+    if not fits or not returned.is_floating_point() or returned.layout is not torch.strided:
+        got = f"{returned.dtype} of shape {tuple(returned.shape)}" if isinstance(returned, Tensor) else repr(returned)
+        raise TypeError(
+            f"`{type(owner).__name__}.{method}` must return a floating-point tensor of shape {tuple(like.shape)} on "
+            f"{like.device}, got {got}."
+        )
+    if finite and not is_finite(returned[:finite]):
+        raise FloatingPointError(
+            f"`{type(owner).__name__}.{method}` returned NaN or infinite values. Check its arithmetic: a division by "
+            "0, a root or a logarithm, a number that grows without bounds."
+        )
+    vector: Tensor = returned.detach().to(like.dtype)
+    return vector
+
+
+def is_finite(vector: Tensor) -> bool:
+    """Return whether all values are finite; one sum is cheaper than a test of each, and enough if it is finite."""
+    return math.isfinite(vector.sum()) or bool(vector.isfinite().all())
+
+
+def to_python(state: Any) -> Any:
+    """Return a state with numbers of numpy as Python's, so that ``torch.load(weights_only=True)`` reads it."""
+    if isinstance(state, Mapping):
+        return {to_python(key): to_python(value) for key, value in state.items()}
+    if isinstance(state, (list, tuple)):
+        return [to_python(value) for value in state]
+    return state.tolist() if isinstance(state, (np.generic, np.ndarray)) else state
+
+
+def is_user_defined(cls: type) -> bool:
+    """Return whether a class does not come with the library."""
+    return cls.__module__.partition(".")[0] != "fl_lightning"

@@ -1,0 +1,169 @@
+"""Vectors that belong to clients, and their mean over all clients."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fl_lightning.atomic_file import reserve
+from fl_lightning.parts.messages import Federation, accumulator
+
+
+class ClientVectors:
+    """One vector per client and the weighted mean of all clients' vectors, ``sum_k p_k v_k / sum_k p_k``.
+
+    A client without a vector of its own counts with the initial one and takes no memory. With several processes client
+    k's vector lives on process ``k % num_ranks``, or on all processes if models circulate. New vectors count in the mean
+    from the next :meth:`commit` on, at the latest from the round's end. A round that breaks off forgets them.
+
+    Args:
+        federation: The run.
+        initial: Every client's first vector, floating-point of shape ``(length,)``.
+        weights: p_k, shape ``(K,)``; equal weights if ``None``.
+    """
+
+    def __init__(self, federation: Federation, initial: Tensor, weights: np.ndarray | None = None) -> None:
+        self._federation, self._initial = federation, initial.detach().clone()
+        self._weights = np.ones(federation.num_clients) if weights is None else np.asarray(weights, np.float64)
+        folder = federation.state_dir
+        self._rows: Any = {} if folder is None else MappedVectors(folder)  # as of the last round's end
+        self._counted: dict[int, Tensor] = {}  # those of this round that count in the mean
+        self._new: dict[int, Tensor] = {}  # those that do not
+        #: The mean over all K clients, shape ``(length,)``, float64.
+        self.mean: Tensor = self._initial.to(accumulator(initial), copy=True)
+        self._mean_before = self.mean
+
+    def __getitem__(self, client: int) -> Tensor:
+        """Return a client's vector, shape ``(length,)``; not to be written to.
+
+        Raises:
+            RuntimeError: If the client's vector lives on another process.
+        """
+        if not self._is_here(client):
+            number = self._federation.num_ranks
+            raise RuntimeError(f"The vector of client {client} is on process {client % number} of {number}. Read it there.")
+        return self._new[client] if client in self._new else self._known(client)
+
+    def __setitem__(self, client: int, vector: Tensor) -> None:
+        """Take a client's new vector, shape ``(length,)``; others are a ``ValueError``."""
+        if vector.shape != self._initial.shape:
+            raise ValueError(
+                f"The vector of client {client} must have the shape {tuple(self._initial.shape)}, got "
+                f"{tuple(vector.shape)}."
+            )
+        vector = vector.detach().to(self._initial.dtype)
+        # a view would keep, and save, the whole model
+        self._new[client] = vector.clone() if vector.untyped_storage().nbytes() > vector.nbytes else vector
+
+    def _is_here(self, client: int) -> bool:
+        return self._federation.replicates or client % self._federation.num_ranks == self._federation.rank
+
+    def _known(self, client: int) -> Tensor:
+        """Return the vector with which a client counts in the mean."""
+        if client in self._counted:
+            return self._counted[client]
+        return self._rows[client].to(self._initial.device) if client in self._rows else self._initial
+
+    def commit(self) -> None:
+        """Let new vectors count in the mean; call it on all processes together."""
+        change = torch.zeros_like(self.mean)
+        if self._federation.replicates:
+            self._new = self._federation.join(self._new)
+        for client in sorted(self._new):
+            new, old = self._new[client].to(change), self._known(client).to(change)
+            difference = (new - old).masked_fill_(new == old, 0.0)  # infinite values that stay are no change
+            change.add_(difference, alpha=float(self._weights[client]))
+        if not self._federation.replicates:
+            change = self._federation.sum_over_ranks(change)
+        counted = {**self._counted, **self._new}
+        if counted and isinstance(self._rows, MappedVectors):
+            self._rows.make_room(counted)  # a full disk breaks the round off
+        self.mean = self.mean + change / float(self._weights.sum())
+        self._counted, self._new = counted, {}
+
+    def end_round(self) -> None:
+        """Keep the round's vectors."""
+        for client, vector in self._counted.items():
+            self._rows[client] = vector.cpu()
+        self._counted, self._mean_before = {}, self.mean
+
+    def roll_back(self) -> None:
+        """Forget what the round changed."""
+        self._new, self._counted, self.mean = {}, {}, self._mean_before
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the vectors of all processes' clients and the mean, as of the last round's end."""
+        mine = dict(self._rows.items())
+        return {"clients": mine if self._federation.replicates else self._federation.join(mine), "mean": self._mean_before}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take the vectors of this process's clients, and the mean."""
+        for client, vector in state["clients"].items():
+            if self._is_here(client):
+                self._rows[client] = vector.cpu()
+        self.mean = self._mean_before = state["mean"].to(self.mean.device)
+
+
+class MappedVectors:
+    """Vectors by client in a memory-mapped file without a name, which vanishes with the process.
+
+    Vectors are appended as clients come, so the file is no longer than what was written (doubled at most), and the
+    system keeps in memory what is in use.
+
+    Args:
+        folder: Where the file is; made if it is missing.
+
+    Raises:
+        OSError: If the disk has no room for the file, or for one that is twice as long.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (it lives as long as the rows)
+        self._places: dict[int, int] = {}
+        self._map: np.ndarray = np.empty((0, 0))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # a pickle holds the vectors; where it is read, they go into a file of their own
+        return _mapped, (self._folder, {client: vector.clone() for client, vector in self.items()})
+
+    def __contains__(self, client: object) -> bool:
+        return client in self._places
+
+    def __getitem__(self, client: int) -> Tensor:
+        return torch.from_numpy(self._map[self._places[client]])
+
+    def __setitem__(self, client: int, vector: Tensor) -> None:
+        self.make_room({client: vector})
+        self._map[self._places.setdefault(client, len(self._places))] = vector.detach().cpu().numpy()
+
+    def make_room(self, vectors: Mapping[int, Tensor]) -> None:
+        """Make the file long enough for these vectors; if that fails, nothing has changed."""
+        number = len(self._places) + sum(client not in self._places for client in vectors)
+        if number <= len(self._map):
+            return
+        row = next(iter(vectors.values())).detach().cpu().numpy()
+        length = max(16, 2 * len(self._map), number)
+        reserve(self._file, length * row.nbytes, self._folder)
+        self._map = np.memmap(self._file, dtype=row.dtype, mode="r+", shape=(length, len(row)))
+
+    def items(self) -> Iterator[tuple[int, Tensor]]:
+        """Yield (client, vector) pairs; the vectors are views of the file."""
+        if self._places:
+            # one tensor behind all views: a checkpoint writes it from the file, without a copy of each row
+            rows = torch.from_numpy(self._map[: len(self._places)])
+            yield from ((client, rows[place]) for client, place in self._places.items())
+
+
+def _mapped(folder: Path, vectors: dict[int, Tensor]) -> MappedVectors:
+    store = MappedVectors(folder)
+    for client, vector in vectors.items():
+        store[client] = vector
+    return store

@@ -1,0 +1,367 @@
+"""What travels between the server and its clients: buffers, personal parameters, clipped updates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fl_lightning.checks import Positive, check_fields, checked_vector
+from fl_lightning.parts.messages import ClientResult, Federation, Payload, Task
+from fl_lightning.parts.part import Part, walk
+
+Buffers = Literal["average", "local", "server"]
+
+
+class Exchange(Part):
+    """Decides from which model a client starts, how the server sees its result, and how much traffic that takes.
+
+    The defaults send the whole model both ways. A subclass overrides the methods that it needs. :meth:`merged`,
+    :meth:`published`, :meth:`summed` and :meth:`colluded` run on all processes, the others on the process that trains
+    the client.
+    """
+
+    #: Whether it changes values that are 0, so that after a compression on the way up more is sent than is counted.
+    fills_zeros = False
+    #: The position among the algorithm's exchanges, from the client to the server; set when a fit begins.
+    place = 0
+
+    def download(self, task: Task, model: Tensor) -> Tensor:
+        """Return the model from which the client starts, shape ``(size,)``.
+
+        Args:
+            task: The client's task.
+            model: What the server sends, shape ``(size,)``: parameters first, then buffers; not to be written to.
+        """
+        return model
+
+    def upload(self, result: ClientResult) -> ClientResult:
+        """Return the result as the server sees it; called once for each client that trained.
+
+        ``result.with_delta(update, payload)`` replaces the update and describes the message.
+        """
+        return result
+
+    def colluded(self, results: Sequence[ClientResult]) -> Sequence[ClientResult]:
+        """Return all results that the server is about to merge, when some clients' depend on others'; on all processes.
+
+        Args:
+            results: As they left :meth:`upload`, those of all processes, in the order in which they are merged.
+        """
+        return results
+
+    def summed(self, total: Tensor, count: float) -> tuple[Tensor, float]:
+        """Return the sum of updates that the server sees, and the number that it divides it by; runs on all processes.
+
+        Args:
+            total: The true sum, shape ``(num_parameters,)``, float64; 0 if no client took part.
+            count: The true number of clients.
+        """
+        return total, count
+
+    def merged(self, aggregate: Tensor) -> Tensor:
+        """Return what the server moves to, given the merged results, shape ``(size,)``, float64."""
+        return aggregate
+
+    def published(self, model: Tensor) -> Tensor:
+        """Return the model that is validated and checkpointed, given the server's, shape ``(size,)``."""
+        return model
+
+    def travels(self, name: str) -> bool:
+        """Return whether the named parameter or buffer is sent at all."""
+        return True
+
+    def payload_down(self, payload: Payload) -> Payload:
+        """Return what the server sends to one client, given what it would send of the parameters otherwise."""
+        return payload
+
+    def payload_up(self, payload: Payload) -> Payload:
+        """Return what a client sends whose result is left out, given what it would send of the parameters otherwise."""
+        return payload
+
+    def check_another_fit(self) -> None:
+        """Raise ``ValueError`` if no fit may begin at round 0 with the model that an earlier fit of this part left."""
+
+    @property
+    def sums_updates(self) -> bool:
+        """Whether the server sees only the sum of all updates, by :meth:`summed`."""
+        return type(self).summed is not Exchange.summed
+
+    @property
+    def colludes(self) -> bool:
+        """Whether some clients know what others send, so that :meth:`colluded` is called."""
+        return type(self).colluded is not Exchange.colluded
+
+    # ---- for subclasses: the part of an update that travels ----
+
+    def sent(self, vector: Tensor) -> Tensor:
+        """Return the values of a vector of parameters that are sent, shape ``(num_sent,)``: all but personal ones."""
+        places = self.federation.traveling_places
+        return vector if places is None else vector[places]
+
+    def filled(self, values: Tensor, like: Tensor) -> Tensor:
+        """Return ``like``, shape ``(num_parameters,)``, with these values at the places that are sent."""
+        places = self.federation.traveling_places
+        return values if places is None else like.index_copy(0, places, values.to(like.dtype))
+
+    def sent_update(self, result: ClientResult) -> Tensor:
+        """Return what is sent of a client's update: all but personal parameters, shape ``(num_sent,)``."""
+        return self.sent(result.delta)
+
+    def with_sent_update(self, result: ClientResult, update: Tensor, payload: Payload | None = None) -> ClientResult:
+        """Return the result with another :meth:`sent_update`; personal parameters are left as they are.
+
+        Args:
+            result: The client's.
+            update: Shape ``(num_sent,)``.
+            payload: What is sent of it; as before if ``None``.
+        """
+        places = self.federation.traveling_places
+        if places is None:
+            return result.with_delta(update, payload)
+        moved = (result.start[places] + update).to(result.vector.dtype)
+        payload = result.payload if payload is None else payload
+        return replace(result, vector=result.vector.index_copy(0, places, moved), payload=payload)
+
+
+class Chain(Exchange):
+    """Several exchanges, from the client to the server.
+
+    A result passes through their ``upload`` in this order, a model through their ``download`` in reverse order.
+
+    Args:
+        members: The exchanges.
+
+    Raises:
+        TypeError: If a member is no :class:`Exchange`.
+        ValueError: If one is given twice.
+    """
+
+    def __init__(self, members: Sequence[Exchange]) -> None:
+        self.members = list(members)
+        for member in self.members:
+            if not isinstance(member, Exchange):
+                hint = f" Call it: {member.__name__}(...)." if isinstance(member, type) else ""
+                raise TypeError(f"`exchange` must be an Exchange such as Clip(1.0), or a list of them, got {member!r}.{hint}")
+            if sum(member is other for other in self.members) > 1:
+                raise ValueError(f"`exchange` has {member!r} twice: both places would change its state. Make another one.")
+
+    def setup(self, federation: Federation) -> None:
+        """Tell the members their places."""
+        for place, member in enumerate(self.members):
+            for part in walk(member):
+                if isinstance(part, Exchange):
+                    part.place = place
+
+    def check_with(self, algorithm: Any) -> None:
+        """Raise ``ValueError`` if some clients know what others send, and the server or the user would not see it."""
+        summing = [member for member in self.members if member.sums_updates]
+        for member in self.members:
+            if member.colludes and summing:
+                raise ValueError(
+                    f"`exchange` cannot have {member!r} with {summing[0]!r}, which gives the server only the sum of the "
+                    "updates. Use an attack on single updates, such as SignFlipping."
+                )
+            if member.colludes and algorithm.schedule.shows_client_models:
+                raise ValueError(
+                    f"`exchange` cannot have {member!r} with {algorithm.schedule!r}, which shows the clients' models "
+                    'before they are changed. Give `evaluate="server"`.'
+                )
+
+    def check_another_fit(self) -> None:
+        for member in self.members:
+            member.check_another_fit()
+
+    def download(self, task: Task, model: Tensor) -> Tensor:
+        for member in reversed(self.members):
+            model = checked_vector(member, "download", member.download(task, model), model)
+        return model
+
+    def upload(self, result: ClientResult) -> ClientResult:
+        for member in self.members:
+            before, result = result, member.upload(result)
+            if not isinstance(result, ClientResult) or result.task.slot != before.task.slot:
+                raise TypeError(f"`{type(member).__name__}.upload` must return its client's ClientResult, got {result!r}.")
+            if result.vector is before.vector:
+                continue
+            checked_vector(member, "upload", result.vector, before.vector)
+            if not result.is_finite:
+                raise FloatingPointError(
+                    f"`{type(member).__name__}.upload` made NaN or infinite values of finite ones, for client "
+                    f"{result.client}. Lower the learning rate, or put Clip(norm) before it in `exchange`."
+                )
+        return result
+
+    def colluded(self, results: Sequence[ClientResult]) -> Sequence[ClientResult]:
+        for member in self.members:
+            results = member.colluded(results)
+        return results
+
+    @property
+    def colludes(self) -> bool:
+        """Whether a member's clients know what others send."""
+        return any(member.colludes for member in self.members)
+
+    def merged(self, aggregate: Tensor) -> Tensor:
+        return self._through("merged", aggregate)
+
+    def published(self, model: Tensor) -> Tensor:
+        return self._through("published", model)
+
+    def _through(self, method: str, model: Tensor) -> Tensor:
+        n = self.federation.num_parameters
+        for member in reversed(self.members):
+            model = checked_vector(member, method, getattr(member, method)(model), model, finite=n)
+        return model
+
+    def travels(self, name: str) -> bool:
+        return all(member.travels(name) for member in self.members)
+
+    def payload_down(self, payload: Payload) -> Payload:
+        for member in reversed(self.members):
+            payload = member.payload_down(payload)
+        return payload
+
+    def payload_up(self, payload: Payload) -> Payload:
+        for member in self.members:
+            payload = member.payload_up(payload)
+        return payload
+
+
+@dataclass(eq=False)
+class BufferExchange(Exchange):
+    """Decides which buffers a client starts from and which it hands back.
+
+    Args:
+        buffers: ``"average"``: they travel with the model and are averaged as parameters are. ``"local"``: each client
+            keeps its own and starts from them; the server's model holds the average, for evaluation only.
+            ``"server"``: every client starts from the server's, and its changes to them are dropped.
+
+    Raises:
+        ValueError: If ``buffers`` is unknown.
+    """
+
+    buffers: Buffers = "average"
+
+    def setup(self, federation: Federation) -> None:
+        """Give every client the first model's buffers."""
+        first = federation.model[federation.num_parameters :]
+        self._names = set(federation.names[len(federation.lengths) :])
+        self._are_local = self.buffers == "local" and len(first) > 0
+        if self._are_local:
+            self.add_client_vectors("own", first)
+
+    def download(self, task: Task, model: Tensor) -> Tensor:
+        """Return the model that is sent, with the client's own buffers if they are local."""
+        if not self._are_local:
+            return model
+        return torch.cat([model[: self.federation.num_parameters], self.own[task.client]])
+
+    def upload(self, result: ClientResult) -> ClientResult:
+        """Return the result with the buffers that the server sees."""
+        if self._are_local:
+            self.own[result.client] = result.buffers
+        elif self.buffers == "server" and len(result.buffers):
+            return result.with_buffers(result.start[len(result.parameters) :])
+        return result
+
+    def travels(self, name: str) -> bool:
+        """Return false for buffers that do not leave the client, or the server."""
+        return self.buffers == "average" or name not in self._names
+
+
+@dataclass(eq=False)
+class Clip(Exchange):
+    """Scales a client's update down so that its L2 norm is at most ``norm`` (McMahan et al. 2018, DP-FedAvg).
+
+    Args:
+        norm: Largest L2 norm of an update, without personal parameters.
+
+    Raises:
+        ValueError: If ``norm`` is not a finite number greater than 0.
+    """
+
+    norm: Positive
+
+    def upload(self, result: ClientResult) -> ClientResult:
+        """Return the result with the clipped update."""
+        update = self.sent_update(result)
+        length = float(torch.linalg.vector_norm(update.double()))
+        return result if length <= self.norm else self.with_sent_update(result, update * (self.norm / length))
+
+
+@dataclass(eq=False)
+class PersonalParameters(Exchange):
+    """Keeps a part of the model on each client, which continues from its own values (FedPer, FedBN).
+
+    Arivazhagan et al. 2019 (FedPer) keep the last layers, Li et al. 2021 (FedBN) the normalisation layers. The server
+    never sees these values. In the model that is validated and checkpointed they are the mean over all clients.
+    With ``"*"`` each client trains its whole model alone: local training, as a baseline.
+
+    Args:
+        pattern: Which tensors are personal: names of parameters or buffers, of submodules (``"head"``), or shell
+            patterns of names (``"*.bn*"``); one or a list. ``"*"`` is the whole model.
+
+    Attributes:
+        own: Every client's values, shape ``(number of personal values,)``.
+
+    Raises:
+        TypeError: If ``pattern`` is no text or list of texts.
+        ValueError: When the fit begins, if a pattern matches nothing, or if patterns other than ``"*"`` make all
+            parameters personal.
+    """
+
+    pattern: str | Sequence[str]
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        self.pattern = [self.pattern] if isinstance(self.pattern, str) else list(self.pattern)
+        if not self.pattern or not all(isinstance(name, str) and name for name in self.pattern):
+            raise ValueError(f'`pattern` must be names of submodules or parameters such as "head", got {self.pattern!r}.')
+
+    def setup(self, federation: Federation) -> None:
+        """Give every client the first model's values."""
+        self._names = set(federation.matching(self.pattern))
+        mask = federation.mask(sorted(self._names))
+        if bool(mask[: federation.num_parameters].all()) and self.pattern != ["*"]:
+            raise ValueError(
+                f"`pattern` {self.pattern!r} makes all trained parameters personal, so nothing would be learned "
+                'together. Leave some out, or give "*" if each client is to train alone, as a baseline.'
+            )
+        self._places = mask.nonzero().squeeze(1)
+        self._first = federation.model[self._places]
+        self.add_client_vectors("own", self._first)
+
+    def download(self, task: Task, model: Tensor) -> Tensor:
+        """Return the model that is sent, with the client's own values."""
+        return self._insert(model, self.own[task.client])
+
+    def upload(self, result: ClientResult) -> ClientResult:
+        """Keep the client's values; the server sees the first model's, and no change."""
+        self.own[result.client] = result.vector[self._places]
+        start, vector = (self._insert(model, self._first) for model in (result.start, result.vector))
+        return replace(result, start=start, vector=vector)
+
+    def published(self, model: Tensor) -> Tensor:
+        """Return the server's model with the mean of all clients' values."""
+        return self._insert(model, self.own.mean)
+
+    def travels(self, name: str) -> bool:
+        """Return false for personal tensors."""
+        return name not in self._names
+
+    def of_client(self, client: int) -> dict[str, Tensor]:
+        """Return a client's personal tensors by name.
+
+        Raises:
+            RuntimeError: With several processes, on others than ``client % num_ranks``, on which the client's values
+                live, unless models circulate.
+        """
+        model = self._insert(self.federation.model, self.own[client])
+        return {name: view for name, view in self.federation.tensors(model).items() if name in self._names}
+
+    def _insert(self, model: Tensor, values: Tensor) -> Tensor:
+        return model.index_copy(0, self._places, values.to(model.dtype))
