@@ -6,6 +6,7 @@ import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from inspect import Parameter, signature
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -29,27 +30,24 @@ ScheduledWeight = NotNegative | Callable[[int], float]
 
 
 def check_fields(owner: object) -> None:
-    """Check the attributes of an object against the types of its class's fields.
+    """Check the attributes of an object against the types of its class's fields, unless they have their defaults.
 
     Raises:
         TypeError: If a value has the wrong type.
         ValueError: If a value is out of its range.
     """
-    for name, hint in _hints(type(owner)).items():
-        if name in vars(owner):
-            check(f"`{name}` of {type(owner).__name__}", vars(owner)[name], hint)
+    _check_all(owner, _fields(type(owner)))
 
 
 def check_arguments(owner: object) -> None:
-    """Check the attributes of an object that have the names of arguments of its class's constructors.
+    """Do so for the attributes that have the names of arguments of its class's constructors."""
+    _check_all(owner, _arguments(type(owner)))
 
-    Raises:
-        TypeError: If a value has the wrong type.
-        ValueError: If a value is out of its range.
-    """
-    for name, hint in _argument_hints(type(owner)).items():
-        if name in vars(owner):
-            check(f"`{name}` of {type(owner).__name__}", vars(owner)[name], hint)
+
+def _check_all(owner: object, limits: Mapping[str, tuple[Any, Any]]) -> None:
+    for name, value in vars(owner).items():
+        if name in limits and value is not limits[name][1]:
+            check(f"`{name}` of {type(owner).__name__}", value, limits[name][0])
 
 
 def check(name: str, value: Any, hint: Any) -> None:
@@ -100,18 +98,23 @@ def _check_number(name: str, value: Any, interval: str, *, whole: bool) -> None:
 
 
 @cache
-def _hints(cls: type) -> dict[str, Any]:
-    return {name: hint for name, hint in get_type_hints(cls, include_extras=True).items() if name[0] != "_"}
+def _fields(cls: type) -> dict[str, tuple[Any, Any]]:
+    """Return the type and the default of each field of a class."""
+    hints = get_type_hints(cls, include_extras=True)
+    return {name: (hint, getattr(cls, name, Parameter.empty)) for name, hint in hints.items() if name[0] != "_"}
 
 
 @cache
-def _argument_hints(cls: type) -> dict[str, Any]:
-    hints: dict[str, Any] = {}
+def _arguments(cls: type) -> dict[str, tuple[Any, Any]]:
+    """Return the type and the default of each argument of the constructors of a class and of its bases."""
+    found: dict[str, tuple[Any, Any]] = {}
     for base in reversed(cls.__mro__):
         if "__init__" in vars(base) and base is not object:
-            found = get_type_hints(vars(base)["__init__"], include_extras=True)
-            hints |= {name: hint for name, hint in found.items() if name not in ("return", "options")}
-    return hints
+            hints = get_type_hints(vars(base)["__init__"], include_extras=True)
+            for parameter in signature(vars(base)["__init__"]).parameters.values():
+                if parameter.name in hints and parameter.kind is not Parameter.VAR_KEYWORD:
+                    found[parameter.name] = hints[parameter.name], parameter.default
+    return found
 
 
 def at_round(owner: object, name: str, round_index: int) -> float:
@@ -124,7 +127,7 @@ def at_round(owner: object, name: str, round_index: int) -> float:
     if not callable(value):
         return float(value)
     found = value(round_index)
-    limits = next(arg for arg in get_args(_hints(type(owner))[name]) if get_origin(arg) is Annotated)
+    limits = next(arg for arg in get_args(_fields(type(owner))[name][0]) if get_origin(arg) is Annotated)
     check(f"`{name}({round_index})` of {type(owner).__name__}", found, limits)
     return float(found)
 

@@ -1,110 +1,143 @@
-"""One line that shows how an object was made: its class and the constructor arguments that differ from their defaults.
-
-A class gets it by inheriting from :class:`ShowsArguments`, or by calling :func:`represent` in its own ``__repr__``.
-"""
+"""The arguments of constructors: shown by ``help`` with those that ``**options`` hands on, and by ``repr`` in one line."""
 
 from __future__ import annotations
 
-import functools
 import inspect
 import os
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from contextlib import suppress
+import re
+import reprlib
+import sys
+from collections.abc import Mapping, Sequence, Set
+from inspect import Parameter, Signature
 from typing import Any, ClassVar
 
 import numpy as np
 
-from fl_lightning.signatures import ShowsSignature
 
-_MAX_ITEMS = 4  # of a list, a dict or a set
-_MAX_TEXT = 60  # characters of a text, such as a path
-_MAX_OBJECT = 160  # characters of an object within another
-_MAX_DEPTH = 3  # lists within lists
-_KEPT = "_arguments_given"  # the attribute with the arguments that are kept
+class FullSignature:
+    """A class attribute ``__signature__`` that shows all arguments; see :func:`full_signature`."""
 
-_Parameter = inspect.Parameter
-_running = threading.local()
+    def __get__(self, instance: object, cls: type) -> Signature:
+        if instance is not None:
+            raise AttributeError
+        return full_signature(cls)
 
 
-class ShowsArguments(ShowsSignature):
-    """Gives a class the ``repr`` of :func:`represent`.
+class ShowsArguments:
+    """Shows an object by its class and the constructor arguments that differ from their defaults.
 
     Attributes:
-        shown_always: Arguments that are shown even where they have their default values, such as a seed.
-        stored_as: The attribute of an argument whose own name is that of a method.
+        shown_always: Arguments that are shown even if they have their default values, such as a seed.
+        stored_as: The attribute of an argument whose own name is that of a property.
     """
 
     shown_always: ClassVar[tuple[str, ...]] = ()
     stored_as: ClassVar[Mapping[str, str]] = {}
+    __signature__ = FullSignature()
 
+    @reprlib.recursive_repr()
     def __repr__(self) -> str:
         return represent(self, always=self.shown_always)
+
+
+def full_signature(cls: type) -> Signature:
+    """Return the arguments of a class's constructor and those that ``**options`` hands on to its base classes.
+
+    Of a constructor with ``**options: Unpack[SomeTypedDict]`` only the arguments that the dictionary names are shown.
+    """
+    found: dict[str, Parameter] = {}
+    handed_on: Set[str] | None = None  # names; None for any
+    owners = [base for base in cls.__mro__ if "__init__" in vars(base) and base is not object]
+    for base in owners:
+        _, *parameters = inspect.signature(vars(base)["__init__"]).parameters.values()
+        for parameter in parameters:
+            if parameter.kind is not Parameter.VAR_KEYWORD and (handed_on is None or parameter.name in handed_on):
+                shown = parameter if base is owners[0] else parameter.replace(kind=Parameter.KEYWORD_ONLY)
+                found.setdefault(parameter.name, shown)
+        rest = next((each for each in parameters if each.kind is Parameter.VAR_KEYWORD), None)
+        if rest is None:
+            break
+        names = _names_in(rest, base)
+        handed_on = names if handed_on is None else handed_on if names is None else handed_on & names
+    return Signature(sorted(found.values(), key=lambda parameter: parameter.kind))
+
+
+def _names_in(options: Parameter, owner: type) -> Set[str] | None:
+    """Return the names in the TypedDict that annotates ``**options``; ``None`` if there is none."""
+    text = re.fullmatch(r"Unpack\[(\w+)\]", str(options.annotation))
+    kind = getattr(sys.modules[owner.__module__], text[1]) if text else None
+    return None if kind is None else kind.__required_keys__ | kind.__optional_keys__
+
+
+def arguments(instance: object) -> dict[str, Any]:
+    """Return the values of an object's constructor arguments by name, if attributes of these names have them."""
+    stored_as = getattr(type(instance), "stored_as", {})
+    names = [(name, stored_as.get(name, name)) for name in full_signature(type(instance)).parameters]
+    return {name: getattr(instance, attribute) for name, attribute in names if hasattr(instance, attribute)}
 
 
 def represent(instance: object, *facts: str, always: Sequence[str] = (), leave_out: Sequence[str] = ()) -> str:
     """Return the class and the constructor arguments of an object that differ from their defaults, in one line.
 
-    The value of an argument is the attribute of the same name. An argument without such an attribute is left out,
-    unless :func:`keep_arguments` has kept it. Where a constructor has ``**options``, the arguments of the base class's
-    constructor follow. Nothing that an attribute does can make this fail.
-
     Args:
-        instance: The object.
+        instance: The object; the value of an argument is the attribute of the same name.
         *facts: Texts that come first, such as ``"3 clients"``.
-        always: Arguments that are shown even where they have their default values.
+        always: Arguments that are shown even if they have their default values.
         leave_out: Arguments that are not shown.
 
     Returns:
         For example ``DirichletPartitioner(num_clients=100, alpha=0.3, seed=0)``.
     """
-    name = type(instance).__name__
-    shown = _shown_now()
-    if id(instance) in shown:
-        return f"{name}(...)"  # the object holds itself
-    shown.add(id(instance))
-    try:
-        return f"{name}({', '.join([*facts, *_arguments(instance, always, leave_out)])})"
-    except Exception:
-        return f"{name}({', '.join([*facts, '...'])})"
-    finally:
-        shown.discard(id(instance))
+    parameters, shown = full_signature(type(instance)).parameters, []
+    for name, value in arguments(instance).items():
+        if name in leave_out:
+            continue
+        if parameters[name].kind is Parameter.VAR_POSITIONAL:
+            shown += [short(item) for item in value]
+        elif name in always or not _is_default(value, parameters[name].default):
+            shown.append(f"{name}={short(value)}")
+    return f"{type(instance).__name__}({', '.join([*facts, *shown])})"
 
 
-def arguments(instance: object) -> dict[str, Any]:
-    """Return the values of an object's constructor arguments by name, where an attribute has them or they are kept."""
-    values = dict(_kept_arguments(instance))
-    stored_as = getattr(type(instance), "stored_as", {})
-    for parameter in _parameters(type(instance)):
-        with suppress(Exception):  # no such attribute, or a property that is not ready yet
-            values[parameter.name] = getattr(instance, stored_as.get(parameter.name, parameter.name))
-    return values
+def _is_default(value: object, default: object) -> bool:
+    # True is no 1, and an array is equal to a number in more than one way
+    if value is default or default is Parameter.empty or isinstance(value, bool) != isinstance(default, bool):
+        return value is default
+    return not isinstance(value, np.ndarray) and bool(value == default)
 
 
-def keep_arguments(instance: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Keep the arguments with which an object is made, for those that no attribute of the same name has."""
-    signature = inspect.signature(type(instance).__init__)
-    with suppress(TypeError):  # its constructor tells what is wrong
-        _, *given_items = signature.bind_partial(instance, *args, **kwargs).arguments.items()
-        given = dict(given_items)
-        for parameter in signature.parameters.values():
-            if parameter.kind is _Parameter.VAR_KEYWORD:
-                given.update(given.pop(parameter.name, {}))
-        # what is read once would be of no use later, and cannot be copied
-        vars(instance)[_KEPT] = {name: value for name, value in given.items() if not isinstance(value, Iterator)}
+class _Short(reprlib.Repr):
+    """Shows arrays by their shape, functions by their name, and cuts long texts and lists."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = self.maxlong = 60
+        self.maxlist = self.maxtuple = self.maxdict = self.maxset = self.maxfrozenset = 4
+        self.maxlevel = 3
+
+    def repr_instance(self, x: Any, level: int) -> str:
+        """Return an object's own text if that is one short line, otherwise its class."""
+        if isinstance(x, os.PathLike):
+            return self.repr1(os.fspath(x), level)
+        if isinstance(x, type) or inspect.isroutine(x):
+            return x.__name__
+        shape = getattr(x, "shape", None)
+        if isinstance(shape, tuple):
+            return f"<{type(x).__name__} of shape {tuple(shape)}>" if shape else self.repr1(x.item(), level)
+        if type(x).__repr__ is object.__repr__:
+            return f"<{type(x).__name__}>"
+        text = repr(x)
+        return f"{type(x).__name__}(...)" if "\n" in text or len(text) > 160 else text
+
+    repr_type = repr_builtin_function_or_method = repr_function = repr_instance
 
 
-def _kept_arguments(instance: object) -> Mapping[str, Any]:
-    kept: Mapping[str, Any] = getattr(instance, "__dict__", {}).get(_KEPT, {})
-    return kept
+_short = _Short()
 
 
-def short(value: object, depth: int = 0) -> str:
+def short(value: object) -> str:
     """Return a value in a few words: arrays by their shape, functions by their name, long texts and lists cut."""
-    try:
-        return _short(value, depth)
-    except Exception:
-        return f"<{type(value).__name__}>"
+    return _short.repr(value)
 
 
 def counted(number: int, noun: str) -> str:
@@ -116,101 +149,3 @@ def who_train(number: int) -> str:
     """Return ``"1 client trains"`` or ``"2 clients train"``."""
     return f"{counted(number, 'client')} train{'s' * (number == 1)}"
 
-
-def _arguments(instance: object, always: Sequence[str], leave_out: Sequence[str]) -> Iterator[str]:
-    values = arguments(instance)
-    for parameter in _parameters(type(instance)):
-        if parameter.name in leave_out:
-            continue
-        if parameter.name not in values:
-            continue
-        value = values[parameter.name]
-        if parameter.kind is _Parameter.VAR_POSITIONAL:
-            if isinstance(value, Sequence) and not isinstance(value, str):
-                yield from (short(item) for item in value)
-        elif parameter.name in always or not _is_default(value, parameter.default):
-            yield f"{parameter.name}={short(value)}"
-
-
-def _parameters(cls: type) -> tuple[inspect.Parameter, ...]:
-    """Return a constructor's arguments; while a constructor takes any others by name, those of its base class too."""
-    found: dict[str, inspect.Parameter] = {}
-    for base in cls.__mro__:
-        if "__init__" not in vars(base) or base is object:
-            continue
-        parameters = list(inspect.signature(vars(base)["__init__"]).parameters.values())[1:]
-        for parameter in parameters:
-            if parameter.kind is not _Parameter.VAR_KEYWORD:
-                found.setdefault(parameter.name, parameter)
-        if all(parameter.kind is not _Parameter.VAR_KEYWORD for parameter in parameters):
-            break
-    return tuple(found.values())
-
-
-def _is_default(value: object, default: object) -> bool:
-    if value is default:
-        return True
-    # True is no 1, and an array is equal to a number in more than one way
-    if default is _Parameter.empty or isinstance(value, bool) != isinstance(default, bool):
-        return False
-    try:
-        equal = value == default
-        return isinstance(equal, (bool, np.bool_)) and bool(equal)
-    except Exception:
-        return False
-
-
-def _short(value: object, depth: int) -> str:
-    if isinstance(value, (str, os.PathLike)):
-        return repr(_cut(os.fspath(value)))
-    if isinstance(value, (bytes, bytearray)):
-        return f"<{type(value).__name__} of length {len(value)}>"
-    if value is None or isinstance(value, (bool, int, float, complex, range, slice)):
-        return str(value)
-    if isinstance(value, functools.partial):
-        return f"partial({short(value.func)}, ...)"
-    if isinstance(value, type) or inspect.isroutine(value):
-        return str(getattr(value, "__name__", type(value).__name__))
-    shape = getattr(value, "shape", None)
-    if isinstance(shape, tuple):
-        item = getattr(value, "item", None)
-        is_number = len(shape) == 0 and callable(item)
-        return short(item()) if is_number else f"<{type(value).__name__} of shape {tuple(shape)}>"  # type: ignore[misc]
-    if isinstance(value, (list, tuple, Set, Mapping)):
-        return _short_container(value, depth)
-    return _short_object(value)
-
-
-def _short_container(value: Any, depth: int) -> str:
-    if depth == _MAX_DEPTH:
-        return f"<{type(value).__name__} of length {len(value)}>"
-    show: Callable[[Any], str] = functools.partial(short, depth=depth + 1)
-    items = [show(item) for item, _ in zip(value, range(_MAX_ITEMS), strict=False)]
-    if isinstance(value, Mapping):
-        items = [f"{key}: {show(value[name])}" for key, name in zip(items, value, strict=False)]
-    if len(value) > _MAX_ITEMS:
-        items.append(f"... {len(value)} in all")
-    elif isinstance(value, tuple) and len(value) == 1:
-        items.append("")
-    start, end = "()" if isinstance(value, tuple) else "[]" if isinstance(value, list) else "{}"
-    return start + ", ".join(items).rstrip(" ") + end
-
-
-def _short_object(value: object) -> str:
-    """Return an object's own text if that is one short line, otherwise its class."""
-    if type(value).__repr__ is object.__repr__:
-        return f"<{type(value).__name__}>"  # the address would tell nobody anything
-    text = repr(value)
-    return f"{type(value).__name__}(...)" if "\n" in text or len(text) > _MAX_OBJECT else text
-
-
-def _cut(text: str | bytes) -> str:
-    text = os.fsdecode(text)
-    half = _MAX_TEXT // 2
-    return text if len(text) <= _MAX_TEXT else f"{text[:half]}...{text[-half:]}"
-
-
-def _shown_now() -> set[int]:
-    """Return which objects this thread is in the middle of showing."""
-    shown: set[int] = _running.__dict__.setdefault("shown", set())
-    return shown

@@ -16,7 +16,7 @@ from fl_lightning._lightning.round_logging import RoundLog, log_run, rounds_of, 
 from fl_lightning._lightning.round_loop import install_loop
 from fl_lightning.algorithms.description import describe_run
 from fl_lightning.algorithms.logged import log_values, settings_of_run
-from fl_lightning.algorithms.options import choose_sampler, refuse_change, with_clients_per_round, without_trainer
+from fl_lightning.algorithms.options import choose_sampler, with_clients_per_round, without_trainer
 from fl_lightning.algorithms.resuming import check_checkpoint, check_resumable, tell_how_to_resume
 from fl_lightning.arguments import as_folder, plain
 from fl_lightning.callbacks.alone import check_alone
@@ -36,11 +36,10 @@ from fl_lightning.parts.objectives import LocalObjective
 from fl_lightning.parts.sampling import Arrivals, ClientSampler, Participation, UniformSampler
 from fl_lightning.parts.schedules import Schedule
 from fl_lightning.parts.server import ServerOptimizer
-from fl_lightning.representation import represent
-from fl_lightning.signatures import ShowsSignature, names_unknown
+from fl_lightning.representation import FullSignature, represent
 
 
-class AggregationCallback(ShowsSignature, Callback, ABC):
+class AggregationCallback(Callback, ABC):
     """Trains federatedly: one trainer epoch is one round, in which some clients train locally.
 
     A named algorithm is a subclass whose :meth:`configure_algorithm` returns the parts. :attr:`sampler` draws clients.
@@ -78,11 +77,11 @@ class AggregationCallback(ShowsSignature, Callback, ABC):
         ValueError: If an argument is out of its range, two arguments exclude each other, or parts cannot be combined.
     """
 
-    _is_set_up = _fitting = False
+    __signature__ = FullSignature()
+    _fitting = False
     _loaded_rounds: int | None = None
     _loop: FederatedLoop | None = None
 
-    @names_unknown
     def __init__(
         self,
         clients_per_round: int | float | None = None,
@@ -111,7 +110,6 @@ class AggregationCallback(ShowsSignature, Callback, ABC):
         self.buffers, self.invalid_updates, self.state_dir = buffers, invalid_updates, self.settings.folder
         self.algorithm = self.configure_algorithm()
         self._past: tuple[dict[int, Any], int] = {}, 0
-        self._is_set_up = True
 
     @abstractmethod
     def configure_algorithm(self) -> Algorithm:
@@ -163,11 +161,6 @@ class AggregationCallback(ShowsSignature, Callback, ABC):
 
     # ---- what a user may read and set ----
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if self._is_set_up:
-            refuse_change(self, name, value)
-        super().__setattr__(name, value)
-
     def __repr__(self) -> str:
         is_usual = type(self._sampler) in (UniformSampler, Arrivals) and self.clients_per_round is not None
         hidden = {"sampler" if is_usual else "clients_per_round"}
@@ -209,7 +202,13 @@ class AggregationCallback(ShowsSignature, Callback, ABC):
 
     @local_epochs.setter
     def local_epochs(self, value: int) -> None:
+        self._check_clients_wait("local_epochs")
         self.settings.change(local_epochs=value, local_steps=None)
+
+    def _check_clients_wait(self, name: str) -> None:
+        """Raise ``RuntimeError`` while clients train: all clients of a round do the same work."""
+        if self._loop is not None and self._loop.clients_train:
+            raise RuntimeError(f"`{name}` must be set between rounds, such as in `on_train_epoch_end`, not while clients train.")
 
     @property
     def local_steps(self) -> int | None:
@@ -218,6 +217,7 @@ class AggregationCallback(ShowsSignature, Callback, ABC):
 
     @local_steps.setter
     def local_steps(self, value: int | None) -> None:
+        self._check_clients_wait("local_steps")
         self.settings.change(local_epochs=None, local_steps=value)
 
     @property

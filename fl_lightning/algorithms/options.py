@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from functools import cache
-from inspect import signature
 from typing import Any, TypedDict
 
 from fl_lightning.arguments import plain
@@ -64,36 +62,6 @@ def check_beside_aggregation(aggregation: object | None, **settings: tuple[objec
                 f"`{name}={value!r}` belongs to the algorithm's own aggregation, which "
                 f"`aggregation={aggregation!r}` replaces. Give only one of the two."
             )
-
-
-@cache
-def argument_names(kind: type) -> set[str]:
-    """Return the names of the constructor's arguments of a class and of its bases."""
-    constructors = [vars(base)["__init__"] for base in kind.__mro__ if "__init__" in vars(base)]
-    return {name for each in constructors if each is not object.__init__ for name in signature(each).parameters}
-
-
-def refuse_change(callback: object, name: str, value: object) -> None:
-    """Raise an error if the attribute cannot be changed, or not now.
-
-    Raises:
-        RuntimeError: If it says how long clients train, while they do.
-        AttributeError: If it is an argument from which parts have been made already.
-    """
-    if name in ("local_epochs", "local_steps") and getattr(getattr(callback, "_loop", None), "clients_train", False):
-        raise RuntimeError(
-            f"`{name}` cannot be set to {value!r} while clients train: it is the same for all clients of a round. Set "
-            "it in `on_train_epoch_start`, or in `on_train_epoch_end` for the next round. For clients that do a part "
-            "of the work, give `participation=Participation(...)`."
-        )
-    if name not in vars(callback) or name not in argument_names(type(callback)):  # type: ignore[arg-type]
-        return
-    raise AttributeError(
-        f"`{name}` of {type(callback).__name__} cannot be changed: the algorithm is built already. Make a new "
-        f"{type(callback).__name__} with `{name}={value!r}`. For a value that changes between rounds, give a function "
-        "of the round, such as `server_lr=lambda t: 0.99**t`. `clients_per_round` and `sampler` can be set at any "
-        "time, `local_epochs` and `local_steps` while no client trains."
-    )
 
 
 def without_trainer(attributes: Mapping[str, Any]) -> dict[str, Any]:

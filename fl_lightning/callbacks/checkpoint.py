@@ -21,12 +21,11 @@ from fl_lightning.atomic_file import atomic_file, make_folder
 from fl_lightning.callbacks.checked_loading import CheckedLoading
 from fl_lightning.checked_file import CheckedFile
 from fl_lightning.metric_words import larger_is_better
-from fl_lightning.signatures import ShowsSignature
 
 _NOT_EMPTY = "exists and is not empty"  # Lightning's warning of a folder
 
 
-class FederatedCheckpoint(ShowsSignature, ChoosesLast):
+class FederatedCheckpoint(ChoosesLast):
     """A ``ModelCheckpoint`` that chooses among models that the server aggregated, and keeps the newest round safe.
 
     With RADFed the module holds a mean of circulating models between two aggregations. That mean is validated, but it

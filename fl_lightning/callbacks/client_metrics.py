@@ -30,13 +30,12 @@ from fl_lightning.callbacks.personal_values import (
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.metrics import accuracy
 from fl_lightning.representation import short
-from fl_lightning.signatures import ShowsSignature
 
 Metric = Callable[[Tensor, Tensor], Tensor]
 _Stage = Literal["val", "test"]
 
 
-class ClientMetrics(ShowsSignature, Callback):
+class ClientMetrics(Callback):
     """Evaluates every validation and test client by itself (as in Xue et al. 2021).
 
     Logs ``val_acc_clients`` (the unweighted mean over clients), ``val_acc_clients_std``, ``val_acc_clients_min`` and

@@ -21,10 +21,9 @@ from fl_lightning.parts.messages import ClientResult
 from fl_lightning.parts.objectives import DynamicRegularizer, LocalObjective, Proximal
 from fl_lightning.parts.part import walk
 from fl_lightning.parts.privacy import check_installed, check_nothing_spent, epsilon_of_clients
-from fl_lightning.signatures import ShowsSignature
 
 
-class ExamplePrivacy(ShowsSignature, Callback):
+class ExamplePrivacy(Callback):
     """DP-SGD inside clients (Abadi et al. 2016): each sample's gradient is clipped, and their sum gets noise.
 
     The gradient of a batch becomes ``(sum_i g_i min(1, clip / |g_i|) + N(0, (z clip)^2)) / n``, with the gradients of

@@ -20,7 +20,6 @@ from tqdm.auto import tqdm
 from fl_lightning.arguments import check_path, check_size
 from fl_lightning.atomic_file import remove_stale, reserve
 from fl_lightning.checked_file import CheckedFile
-from fl_lightning.signatures import ShowsSignature
 from fl_lightning.tensor_bytes import tensor_bytes
 
 _FORMAT = "1"  # part of every file's key: raise it when what a file holds changes
@@ -71,7 +70,7 @@ class Prefix(Protocol):
         ...
 
 
-class FrozenPrefixCache(ShowsSignature, L.Callback):
+class FrozenPrefixCache(L.Callback):
     """Computes a module's :class:`~fl_lightning.models.frozen.FrozenPrefix` once for all data, and trains from that.
 
     When a stage sets up, the callback computes the prefix's outputs for all samples of the data module and stores them

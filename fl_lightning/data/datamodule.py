@@ -31,12 +31,11 @@ from fl_lightning.data.uncalled import refuse_uncalled, refuse_unmade
 from fl_lightning.other_lightning import check_lightning
 from fl_lightning.partitioners import Partition
 from fl_lightning.partitioners.functions import PartitionFunction, check_partitioner
-from fl_lightning.representation import represent
-from fl_lightning.signatures import ShowsSignature, names_unknown
+from fl_lightning.representation import FullSignature, represent
 
 
 class FederatedDataModule(
-    ShowsSignature, ReadsBatches, ReplacedInputs, PartitionView, ServesBatches, KnowsAlgorithm, L.LightningDataModule
+    ReadsBatches, ReplacedInputs, PartitionView, ServesBatches, KnowsAlgorithm, L.LightningDataModule
 ):
     """Reads a data set, distributes it among clients and serves each client's batches.
 
@@ -81,12 +80,12 @@ class FederatedDataModule(
     standardized_features: ClassVar[slice] = slice(None)
     """The features or channels that ``standardize`` and ``feature_noise`` change: all but the categorical ones."""
 
+    __signature__ = FullSignature()
     _poisons: tuple[Poison, ...] = ()
 
     _hidden: ClassVar[tuple[str, ...]] = ()
     """Arguments that ``repr`` leaves out."""
 
-    @names_unknown
     def __init__(
         self,
         partitioner: PartitionFunction | None = None,

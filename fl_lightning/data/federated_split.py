@@ -15,14 +15,13 @@ from fl_lightning.arguments import check_count, to_array
 from fl_lightning.partitioners import Partition
 from fl_lightning.partitioners.functions import PartitionFunction, check_partitioner, partition_by
 from fl_lightning.representation import ShowsArguments, short
-from fl_lightning.signatures import ShowsSignature
 
 GLOBAL = -1
 """Client id of a set that belongs to no client."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class FederatedSplit(ShowsSignature):
+class FederatedSplit:
     """The training, validation and test samples of each client.
 
     Each set maps a client id to int64 sample indices; a global set has the client id -1. No sample is in two sets.

@@ -14,7 +14,6 @@ from fl_lightning.arguments import got
 from fl_lightning.callbacks.alone import check_alone
 from fl_lightning.data.targets import inputs_of
 from fl_lightning.metrics import scores_and_classes
-from fl_lightning.signatures import ShowsSignature
 
 
 class Trigger(Protocol):
@@ -27,7 +26,7 @@ class Trigger(Protocol):
         ...
 
 
-class BackdoorSuccess(ShowsSignature, Callback):
+class BackdoorSuccess(Callback):
     """Logs ``fed/backdoor_success``: the share of stamped validation samples that the model calls the target.
 
     Samples of the target class itself are left out. The module is called on a batch's inputs, in eval mode, and returns

@@ -12,11 +12,10 @@ from fl_lightning.clients.hooks import does_nothing
 from fl_lightning.clients.training import ClientAtWork
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.parts.messages import ClientResult
-from fl_lightning.signatures import ShowsSignature
 from fl_lightning.checks import is_user_defined
 
 
-class RoundObserver(ShowsSignature, Callback):
+class RoundObserver(Callback):
     """Watches clients and rounds, and logs its :attr:`values` at each round's end.
 
     The hooks run on the process that trains the client. What is put into ``values`` must be the same on all processes;

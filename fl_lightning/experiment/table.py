@@ -12,7 +12,6 @@ from fl_lightning.experiment.specs import Spec, references
 from fl_lightning.metric_words import larger_is_better
 from fl_lightning.notebook import as_table
 from fl_lightning.sentences import joined
-from fl_lightning.signatures import ShowsSignature
 
 Select = Literal["aggregated", "virtual", "last"]
 Mode = Literal["max", "min"]
@@ -21,7 +20,7 @@ _ACCURACY = {"name": "acc", "function": "fl_lightning.callbacks.client_metrics.a
 
 
 @dataclass(frozen=True)
-class DataSet(ShowsSignature):
+class DataSet:
     """A data set and the model that is trained on it.
 
     Attributes:
@@ -96,7 +95,7 @@ class DataSet(ShowsSignature):
 
 
 @dataclass(frozen=True)
-class Method(ShowsSignature):
+class Method:
     """A federated algorithm and the values that are tuned.
 
     Attributes:
@@ -118,7 +117,7 @@ class Method(ShowsSignature):
 
 
 @dataclass(frozen=True)
-class Tuning(ShowsSignature):
+class Tuning:
     """The settings of the search for hyper-parameters.
 
     Attributes:
@@ -147,7 +146,7 @@ class Tuning(ShowsSignature):
 
 
 @dataclass(frozen=True, repr=False)
-class Table(ShowsSignature):
+class Table:
     """Methods x data sets x folds x seeds.
 
     Attributes:

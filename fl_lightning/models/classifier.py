@@ -14,12 +14,11 @@ from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 
 from fl_lightning.arguments import check_choice, check_not_negative, check_size, check_texts, plain
 from fl_lightning.metrics import OneVsRestAUROC
-from fl_lightning.signatures import ShowsSignature
 
 MetricName = Literal["acc", "f1", "auroc"]
 
 
-class Classifier(ShowsSignature, L.LightningModule):
+class Classifier(L.LightningModule):
     """Base of the classifiers: cross-entropy, accuracy and plain SGD. A subclass builds its layers and ``forward``.
 
     Logged once an epoch: ``train_loss``, ``train_acc``, ``val_loss``, ``test_loss``, and each of ``metrics`` as

@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from fl_lightning.partitioners.partition import Partition
-from fl_lightning.signatures import ShowsSignature
 
 
-class ExplicitPartitioner(ShowsSignature):
+class ExplicitPartitioner:
     """Gives each client the samples that the user names.
 
     Indices count the samples that the partitioner is given, so a split that sets samples aside first, such as

@@ -13,11 +13,10 @@ import numpy as np
 from fl_lightning.arguments import got, is_sequence, to_array
 from fl_lightning.partitioners import partition_file
 from fl_lightning.representation import counted
-from fl_lightning.signatures import ShowsSignature
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Partition(ShowsSignature):
+class Partition:
     """The assignment of samples to clients.
 
     Samples may be left out, but no sample belongs to two clients.

@@ -9,11 +9,10 @@ from functools import cached_property
 import numpy as np
 
 from fl_lightning.arguments import check_positive, check_texts, to_array
-from fl_lightning.signatures import ShowsSignature
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class TopicGraph(ShowsSignature):
+class TopicGraph:
     """Topics, each of which is a client, and the relations between them.
 
     Attributes:

@@ -34,7 +34,6 @@ from fl_lightning.arguments import (
 from fl_lightning.parts.messages import Federation
 from fl_lightning.representation import represent
 from fl_lightning.seeding import Stream, numpy_generator
-from fl_lightning.signatures import ShowsSignature
 
 Number = int | float | Fraction
 Speeds = Number | Sequence[Number] | np.ndarray | Callable[[int, np.random.Generator], Sequence[Number] | np.ndarray]
@@ -44,7 +43,7 @@ _FINEST = 10**12  # ticks in a unit of time; beyond it durations are rounded to 
 _RANDOM = 10**9  # ticks in a unit of time where durations have a random part
 
 
-class VirtualClock(ShowsSignature):
+class VirtualClock:
     """How long each client's tasks take, in units of virtual time.
 
     A task takes ``work / speed + delay``, and a random part up to ``jitter``. Times are whole numbers of ticks whose
