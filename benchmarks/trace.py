@@ -1,7 +1,8 @@
-"""Counts the calls of the library's own functions in one FedAvg fit: python benchmarks/trace.py
+"""Counts the calls of the library's own functions in one FedAvg fit.
 
-Printed for the constructor ``FedAvg(0.5)``, for a result's way from the end of its client's training into the running
-mean, and for a whole round of two clients with two batches each (the second round, sequential executor).
+Run it by ``python benchmarks/trace.py``. It prints the calls of the constructor ``FedAvg(0.5)``, of a result's way from
+the end of its client's training into the running mean, and of a whole round of two clients with two batches each (the
+second round, by the sequential executor).
 """
 
 from __future__ import annotations
@@ -83,9 +84,7 @@ def main() -> None:
     always, never = (lambda event: True), (lambda event: False)
     traces = {
         "FedAvg(0.5)": Trace(always, never),
-        "a result": Trace(
-            SecondRound("return LocalTraining.train"), lambda event: event == "call RunningMean.add"
-        ),
+        "a result": Trace(SecondRound("return LocalTraining.train"), lambda event: event == "call RunningMean.add"),
         "a round": Trace(SecondRound("call RoundLoop.on_advance_start"), SecondRound("return RoundLoop.advance")),
     }
     fit()  # what is made once in a process

@@ -36,12 +36,12 @@ def check_fields(owner: object) -> None:
         TypeError: If a value has the wrong type.
         ValueError: If a value is out of its range.
     """
-    _check_all(owner, _fields(type(owner)))
+    _check_all(owner, _fields(type(owner)))  # type: ignore[arg-type]
 
 
 def check_arguments(owner: object) -> None:
     """Do so for the attributes that have the names of arguments of its class's constructors."""
-    _check_all(owner, _arguments(type(owner)))
+    _check_all(owner, _arguments(type(owner)))  # type: ignore[arg-type]
 
 
 def _check_all(owner: object, limits: Mapping[str, tuple[Any, Any]]) -> None:
@@ -87,7 +87,9 @@ def _check_any(name: str, value: Any, kinds: Sequence[Any], *, optional: bool) -
 
 def _check_number(name: str, value: Any, interval: str, *, whole: bool) -> None:
     low, high = (float(end) for end in interval[1:-1].split(","))
-    is_number = isinstance(value, numbers.Integral if whole else numbers.Real) and not isinstance(value, (bool, np.bool_))
+    is_number = isinstance(value, numbers.Integral if whole else numbers.Real) and not isinstance(
+        value, (bool, np.bool_)
+    )
     inside = is_number and (
         low < value < high
         or (value == low and interval[0] == "[" and low > -math.inf)
@@ -127,7 +129,7 @@ def at_round(owner: object, name: str, round_index: int) -> float:
     if not callable(value):
         return float(value)
     found = value(round_index)
-    limits = next(arg for arg in get_args(_fields(type(owner))[name][0]) if get_origin(arg) is Annotated)
+    limits = next(arg for arg in get_args(_fields(type(owner))[name][0]) if get_origin(arg) is Annotated)  # type: ignore[arg-type]
     check(f"`{name}({round_index})` of {type(owner).__name__}", found, limits)
     return float(found)
 

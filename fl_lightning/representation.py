@@ -1,4 +1,4 @@
-"""The arguments of constructors: shown by ``help`` with those that ``**options`` hands on, and by ``repr`` in one line."""
+"""The arguments of constructors, as ``help`` and ``repr`` show them."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class _Short(reprlib.Repr):
         shape = getattr(x, "shape", None)
         if isinstance(shape, tuple):
             return f"<{type(x).__name__} of shape {tuple(shape)}>" if shape else self.repr1(x.item(), level)
-        if type(x).__repr__ is object.__repr__:
+        if type(x).__repr__ is object.__repr__:  # type: ignore[comparison-overlap]
             return f"<{type(x).__name__}>"
         text = repr(x)
         return f"{type(x).__name__}(...)" if "\n" in text or len(text) > 160 else text
@@ -148,4 +148,3 @@ def counted(number: int, noun: str) -> str:
 def who_train(number: int) -> str:
     """Return ``"1 client trains"`` or ``"2 clients train"``."""
     return f"{counted(number, 'client')} train{'s' * (number == 1)}"
-

@@ -290,7 +290,7 @@ def main(argv: list[str]) -> None:
         "method": method_name,
         "seed": options.seed,
         "rounds": trainer.current_epoch,
-        "aggregations": method.algorithm.server.aggregations,
+        "aggregations": method.algorithm.server.moves,
         "models sent": method.algorithm.models_sent,
         "val acc (clients)": scores["val_acc_clients"],
         "val acc (pooled)": scores["val_acc"],

@@ -38,8 +38,7 @@ from fl_lightning.data import SampleSplit
 from fl_lightning.diagnostics import Timeline
 from fl_lightning.models import ConvNetClassifier
 from fl_lightning.partitioners import device_experiment_partitioner
-from fl_lightning.parts.asynchronous.schedule import ArrivalRecord
-from fl_lightning.parts.asynchronous.schedule import Asynchronous
+from fl_lightning.parts.asynchronous.schedule import ArrivalRecord, Asynchronous
 
 SPEEDS = [100, 95, 90, 85, 80, 25, 20, 15, 10, 5]
 EXPERIMENTS = ("1.1", "1.2", "1.3", "1.4")

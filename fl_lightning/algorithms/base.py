@@ -208,7 +208,9 @@ class AggregationCallback(Callback, ABC):
     def _check_clients_wait(self, name: str) -> None:
         """Raise ``RuntimeError`` while clients train: all clients of a round do the same work."""
         if self._loop is not None and self._loop.clients_train:
-            raise RuntimeError(f"`{name}` must be set between rounds, such as in `on_train_epoch_end`, not while clients train.")
+            raise RuntimeError(
+                f"`{name}` must be set between rounds, such as in `on_train_epoch_end`, not while clients train."
+            )
 
     @property
     def local_steps(self) -> int | None:

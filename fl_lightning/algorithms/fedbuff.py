@@ -106,9 +106,7 @@ class FedBuff(AsynchronousCallback):
         return self.compose(
             schedule=schedule,
             objective=proximal(self.mu),
-            aggregation=StalenessWeightedDeltas(
-                self.staleness, self.weighting, self.divide_by, self.average_staleness
-            ),
+            aggregation=StalenessWeightedDeltas(self.staleness, self.weighting, self.divide_by, self.average_staleness),
             server=Mixing(1.0 if self.server_lr is None else self.server_lr) if self.server is None else self.server,
         )
 
@@ -171,6 +169,4 @@ class DynamicWeightFedBuff(AsynchronousCallback):
             broadcast_threshold=self.broadcast_threshold,
         )
         mean = DynamicWeightMean(self.alpha, self.staleness_at, self.frequency)
-        return self.compose(
-            schedule=schedule, objective=proximal(self.mu), aggregation=mean, server=Mixing(self.alpha)
-        )
+        return self.compose(schedule=schedule, objective=proximal(self.mu), aggregation=mean, server=Mixing(self.alpha))

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from fl_lightning.clients.state_vector import StateVector
+from fl_lightning.parts.aggregation import Aggregation, FairMean, NormalizedMean
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.messages import Task, same_values
-from fl_lightning.parts.aggregation import Aggregation, FairMean, NormalizedMean
 from fl_lightning.parts.objectives import Correction
 from fl_lightning.parts.part import walk
 

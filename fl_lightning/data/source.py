@@ -14,11 +14,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from fl_lightning.arguments import check_bool, check_callable, check_texts, got, shape_of, to_array, to_indices
+from fl_lightning.checks import is_user_defined
 from fl_lightning.data.arrays import refuse_arrays, refuse_empty, why_no_classes
 from fl_lightning.data.batches import Collate
 from fl_lightning.data.targets import why_no_targets
 from fl_lightning.representation import ShowsArguments, short
-from fl_lightning.checks import is_user_defined
 from fl_lightning.tensor_bytes import tensor_bytes
 
 

@@ -27,7 +27,7 @@ def tell_of_clients(data: FederatedDataModule, sampler: ClientSampler, name: str
             "Only one client trains, so this is not federated learning. Use more clients, or a split that leaves more "
             "for training."
         )
-    elif number == 1 and sampler.counts_clients and isinstance(_fraction_of(sampler), float):
+    elif number == 1 and not isinstance(sampler, Arrivals) and isinstance(_fraction_of(sampler), float):
         rank_zero_warn(
             f"Only 1 of {data.num_clients} clients trains in each round (`clients_per_round={_fraction_of(sampler)}` "
             f"is a fraction, rounded), so {name} averages nothing. Give a number of clients, such as "

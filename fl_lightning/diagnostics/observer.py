@@ -8,11 +8,11 @@ from lightning.pytorch.callbacks import Callback
 from fl_lightning._lightning.client_log import log_round
 from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.callbacks.alone import check_alone
+from fl_lightning.checks import is_user_defined
 from fl_lightning.clients.hooks import does_nothing
 from fl_lightning.clients.training import ClientAtWork
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.parts.messages import ClientResult
-from fl_lightning.checks import is_user_defined
 
 
 class RoundObserver(Callback):

@@ -27,12 +27,12 @@ from fl_lightning.executors.stacked.changes.shared_state import SharedState
 from fl_lightning.executors.stacked.client_ends import ClientEnds
 from fl_lightning.executors.stacked.memory import clients_that_fit
 from fl_lightning.executors.stacked.optimizer import StackedOptimizer, check_elementwise
+from fl_lightning.executors.stacked.parts import check_parts
 from fl_lightning.executors.stacked.program.maker import NoProgram
 from fl_lightning.executors.stacked.randomness import ClientGenerators
 from fl_lightning.executors.stacked.results import Results, Trained
 from fl_lightning.executors.stacked.sources import draws_nothing, make_source
 from fl_lightning.executors.stacked.stack import Stack
-from fl_lightning.executors.stacked.parts import check_parts
 from fl_lightning.executors.stacked.step_runners import make_step_runners
 from fl_lightning.executors.stacked.training import StackTraining
 from fl_lightning.executors.stacked.trials.rehearsal import Rehearsal

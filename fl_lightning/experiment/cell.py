@@ -121,7 +121,7 @@ def run_cell(job: CellJob, on_round: OnRound = lambda done: None, note: Note = l
             **_outcome(config, trainer, model, data, best, folder),
             "constant": constant.scores,
             "rounds": trainer.current_epoch,
-            "aggregations": method.algorithm.server.aggregations,
+            "aggregations": method.algorithm.server.moves,
             "models_sent": method.algorithm.models_sent,
             "partition": data.partition.fingerprint(),
             "initial_weights": initial,

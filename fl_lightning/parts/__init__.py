@@ -57,7 +57,13 @@ from fl_lightning.parts.robust import (
     TrimmedMean,
     Updates,
 )
-from fl_lightning.parts.sampling import BernoulliSampler, ClientSampler, ImportanceSampler, Participation, UniformSampler
+from fl_lightning.parts.sampling import (
+    BernoulliSampler,
+    ClientSampler,
+    ImportanceSampler,
+    Participation,
+    UniformSampler,
+)
 from fl_lightning.parts.schedules import Redistribution, Schedule, Synchronous
 from fl_lightning.parts.server import Adaptive, DynamicServer, Mixing, Momentum, Server, ServerOptimizer
 

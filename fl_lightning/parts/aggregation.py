@@ -34,7 +34,7 @@ class Aggregation(Part, ABC):
     merges_buffers = False
     #: Clients count in proportion to their numbers of samples if it is ``"samples"``, else alike. SCAFFOLD's server
     #: weighs control variates likewise.
-    weighting: Weighting = "uniform"
+    weighting: str = "uniform"
     #: Whether :attr:`ClientResult.summed_lr` is needed.
     needs_summed_lr = False
 
@@ -52,7 +52,7 @@ class Aggregation(Part, ABC):
         """
 
     def weight_of(self, result: ClientResult) -> float:
-        """Return how much a result counts, its parameters and its buffers alike; by default as :attr:`weighting` says."""
+        """Return how much a result counts, its parameters and its buffers alike: by default by :attr:`weighting`."""
         return float(result.num_samples) if self.weighting == "samples" else 1.0
 
 
@@ -66,7 +66,7 @@ class MeanAggregation(Aggregation, ABC):
     def weighted(self, result: ClientResult) -> tuple[Tensor, float]:
         """Return a result's vector, always of the same length, and its weight; 0 leaves it out."""
 
-    def finish(self, model: Tensor, mean: Tensor, weight: float) -> Tensor | None:
+    def finish(self, model: Tensor, mean: Any, weight: float) -> Tensor | None:
         """Return the model to which the server moves; ``None`` if it is to stay.
 
         Args:
@@ -267,11 +267,13 @@ class NormalizedMean(MeanAggregation):
         mu = objective.mu if isinstance(objective, Proximal) else 0.0
         if algorithm.schedule.circulates and (self.momentum or self.mu or mu):
             raise ValueError(
-                f"{self!r} cannot merge circulating models with `momentum` or `mu`: the steps of a cycle do not add up. "
-                "Use NormalizedMean() with plain SGD and without a proximal term."
+                f"{self!r} cannot merge circulating models with `momentum` or `mu`: the steps of a cycle do not add "
+                "up. Use NormalizedMean() with plain SGD and without a proximal term."
             )
         if mu != self.mu:
-            raise ValueError(f"`mu` of {self!r} must be that of the objective, got {objective!r}. Give both the same number.")
+            raise ValueError(
+                f"`mu` of {self!r} must be that of the objective, got {objective!r}. Give both the same number."
+            )
 
     def weight_of(self, result: ClientResult) -> float:
         """Return p_k; 0 for a client that made no step."""
@@ -343,8 +345,8 @@ class FairMean(MeanAggregation):
         assert loss is not None  # the objective is `measured`
         if loss < 0:
             raise ValueError(
-                f"Client {result.client} has the loss {loss:g}, but `q` needs losses of at least 0. Add a constant to the "
-                "loss in `training_step`."
+                f"Client {result.client} has the loss {loss:g}, but `q` needs losses of at least 0. Add a constant to "
+                "the loss in `training_step`."
             )
         try:
             return float(max(loss, 1e-10) ** exponent)  # as in the authors' code: a power of 0 may be infinite
@@ -384,7 +386,7 @@ class SummedUpdates(MeanAggregation):
         """
         if result.changes_buffers:
             raise ValueError(
-                f"`buffers` must be \"server\": training changes buffers, such as BatchNorm's statistics, and "
+                f'`buffers` must be "server": training changes buffers, such as BatchNorm\'s statistics, and '
                 f"{type(self.exchange).__name__} protects only trained parameters. Or use GroupNorm."
             )
         if not any(result.start is start or same_values(result.start, start) for start in self._starts[:2]):
@@ -418,7 +420,7 @@ def for_sums(exchanges: Sequence[Exchange], aggregation: Aggregation) -> Aggrega
         raise ValueError(f"`exchange` must have {summing[0]!r} once and last, got {list(exchanges)[1:]}.")
     if type(aggregation) is not WeightedMean or aggregation.weighting != "uniform":
         raise ValueError(
-            f"`exchange` {summing[0]!r} gives the server only the sum of all updates, in which all clients have the same "
+            f"`exchange` {summing[0]!r} gives the server only the sum of all updates, in which all clients have one "
             f'weight, so {aggregation!r} cannot merge them. Give `weighting="uniform"` and no other aggregation.'
         )
     return SummedUpdates(summing[0])

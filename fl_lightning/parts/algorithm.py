@@ -13,7 +13,16 @@ from torch import Tensor
 from fl_lightning.checks import check, check_fields, checked_vector
 from fl_lightning.parts.aggregation import Aggregation, MeanAggregation, WeightedMean, for_sums
 from fl_lightning.parts.exchange import BufferExchange, Buffers, Chain
-from fl_lightning.parts.messages import ClientResult, Federation, LocalClient, Payload, RoundReport, Task, Traffic, same_values
+from fl_lightning.parts.messages import (
+    ClientResult,
+    Federation,
+    LocalClient,
+    Payload,
+    RoundReport,
+    Task,
+    Traffic,
+    same_values,
+)
 from fl_lightning.parts.objectives import Correction, LocalObjective
 from fl_lightning.parts.part import Part, walk
 from fl_lightning.parts.sampling import ClientSampler, Participation, UniformSampler
@@ -68,8 +77,8 @@ class Algorithm:
         self.aggregation = for_sums(self.exchange.members, self.aggregation)
         if self.schedule.asynchronous and any(vars(self.participation).values()):
             raise ValueError(
-                "`participation` is for rounds that all clients begin together. For clients that come, go or drop out in "
-                "virtual time, give `clock=VirtualClock(online=..., dropout=...)`."
+                "`participation` is for rounds that all clients begin together. For clients that come, go or drop out "
+                "in virtual time, give `clock=VirtualClock(online=..., dropout=...)`."
             )
         self._check_parts()
         self.traffic, self.report = Traffic(), RoundReport()
@@ -79,7 +88,9 @@ class Algorithm:
         #: The state of a checkpoint, until the fit begins.
         self.restored: Mapping[str, Any] | None = None
         self.tasks: Sequence[Task] = ()
-        self._shows_other = False  # whether the module was given another model than the server's at the last round's end
+        self._shows_other = (
+            False  # whether the module was given another model than the server's at the last round's end
+        )
         self._scored = 0
         self._before: tuple[Any, ...] | None = None  # the own state at the start of the round under way
 
@@ -172,7 +183,9 @@ class Algorithm:
             self._load(state)
         keeper = next((part for part in self._all if part.client_vectors), None)
         if self.schedule.repeats_clients and keeper is not None:
-            raise ValueError(f"`history` lets a client train on several models at once, so {keeper!r} cannot keep its vector.")
+            raise ValueError(
+                f"`history` lets a client train on several models at once, so {keeper!r} cannot keep its vector."
+            )
 
     def _begin_parts(self, federation: Federation) -> None:
         """Let all parts start a fit: exchanges first, since they decide which parameters travel."""
@@ -223,7 +236,9 @@ class Algorithm:
         keys = [self._key(place) for place in range(len(self._all))]
         if list(state["parts"]) != keys:
             before, now = ([key.partition("-")[2] for key in each] for each in (state["parts"], keys))
-            raise ValueError(f"The checkpoint has the parts {', '.join(before)}, this run {', '.join(now)}. Use the same parts.")
+            raise ValueError(
+                f"The checkpoint has the parts {', '.join(before)}, this run {', '.join(now)}. Use the same parts."
+            )
         self.server.state = state["model"].to(self.server.model), state["moves"], frozenset(state["changing"])
         self.traffic, self._shows_other = Traffic(**state["traffic"]), state["shows_other"]
         for key, part in zip(keys, self._all, strict=True):
@@ -298,7 +313,8 @@ class Algorithm:
         """
         server, schedule, n = self.server, self.schedule, self.federation.num_parameters
         model, version = server.model, server.model._version
-        play, results = schedule.play(self.tasks, server), iter(())
+        play = schedule.play(self.tasks, server)
+        results: Iterator[ClientResult] = iter(())
         try:
             wanted = next(play)
             while True:
@@ -310,8 +326,8 @@ class Algorithm:
         self._check_taken(results)
         if server.num_taken:
             raise RuntimeError(
-                f"`{type(schedule).__name__}.play` must call `server.move()` in the round in which it gives results: keep "
-                "them in a declared state until then."
+                f"`{type(schedule).__name__}.play` must call `server.move()` in the round in which it gives results: "
+                "keep them in a declared state until then."
             )
         if model._version != version:
             raise RuntimeError("A part wrote to the server's model. Compute a new tensor, as in `model * 0.5`.")
@@ -386,8 +402,8 @@ class Algorithm:
             if not result.is_finite:
                 if self.invalid_updates == "raise":
                     raise FloatingPointError(
-                        f"Client {result.client} ({result.num_samples} samples) handed back NaN or infinite values, or has "
-                        'such a loss. Lower the learning rate or clip gradients, or give `invalid_updates="skip"`.'
+                        f"Client {result.client} ({result.num_samples} samples) handed back NaN or infinite values, or "
+                        'has such a loss. Lower the learning rate or clip gradients, or give `invalid_updates="skip"`.'
                     )
                 self.report.left_out.append(result.client)
                 self.report.uploads.append(self.server.left_out_payload)
@@ -456,7 +472,9 @@ class Algorithm:
         for part in self._all:
             values = part.values()
             if twice := joined.keys() & values.keys():
-                raise ValueError(f"`{type(part).__name__}.values` must use names that no other part logs, got {sorted(twice)}.")
+                raise ValueError(
+                    f"`{type(part).__name__}.values` must use names that no other part logs, got {sorted(twice)}."
+                )
             joined |= values
         return joined
 

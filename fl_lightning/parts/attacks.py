@@ -45,7 +45,7 @@ class Attack(Exchange):
             check(name, self.clients, ShareOfClients)
             return
         positions = np.asarray(self.clients)
-        if positions.ndim != 1 or positions.dtype.kind not in "iu" and len(positions):
+        if positions.ndim != 1 or (positions.dtype.kind not in "iu" and len(positions)):
             raise TypeError(f"{name} must be whole numbers, the positions of clients, got {self.clients!r}.")
         if len(np.unique(positions)) < len(positions):
             raise ValueError(f"{name} must name each client once, got {self.clients!r}.")
@@ -94,8 +94,8 @@ class Collusion(Attack, ABC):
         """Raise ``ValueError`` where the server has no updates of clients to look at."""
         if algorithm.schedule.circulates:
             raise ValueError(
-                f"`exchange` cannot have {self!r} with {algorithm.schedule!r}, with which the server gets models that many "
-                "clients trained. Use an attack on single updates, such as SignFlipping."
+                f"`exchange` cannot have {self!r} with {algorithm.schedule!r}, with which the server gets models that "
+                "many clients trained. Use an attack on single updates, such as SignFlipping."
             )
 
     def colluded(self, results: Sequence[ClientResult]) -> Sequence[ClientResult]:

@@ -19,8 +19,8 @@ class ClientVectors:
     """One vector per client and the weighted mean of all clients' vectors, ``sum_k p_k v_k / sum_k p_k``.
 
     A client without a vector of its own counts with the initial one and takes no memory. With several processes client
-    k's vector lives on process ``k % num_ranks``, or on all processes if models circulate. New vectors count in the mean
-    from the next :meth:`commit` on, at the latest from the round's end. A round that breaks off forgets them.
+    k's vector lives on process ``k % num_ranks``, or on all processes if models circulate. New vectors count in the
+    mean from the next :meth:`commit` on, at the latest from the round's end. A round that breaks off forgets them.
 
     Args:
         federation: The run.
@@ -47,7 +47,9 @@ class ClientVectors:
         """
         if not self._is_here(client):
             number = self._federation.num_ranks
-            raise RuntimeError(f"The vector of client {client} is on process {client % number} of {number}. Read it there.")
+            raise RuntimeError(
+                f"The vector of client {client} is on process {client % number} of {number}. Read it there."
+            )
         return self._new[client] if client in self._new else self._known(client)
 
     def __setitem__(self, client: int, vector: Tensor) -> None:
@@ -100,7 +102,10 @@ class ClientVectors:
     def state_dict(self) -> dict[str, Any]:
         """Return the vectors of all processes' clients and the mean, as of the last round's end."""
         mine = dict(self._rows.items())
-        return {"clients": mine if self._federation.replicates else self._federation.join(mine), "mean": self._mean_before}
+        return {
+            "clients": mine if self._federation.replicates else self._federation.join(mine),
+            "mean": self._mean_before,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take the vectors of this process's clients, and the mean."""

@@ -55,8 +55,8 @@ class Compressor(Exchange, ABC):
         check_fields(self)
         if self.link == "down" and self.error_feedback is False and not self.feeds_back:
             raise ValueError(
-                '`error_feedback=False` is not possible with `link="down"`: a remainder is part of the next difference. '
-                "Leave the argument out."
+                '`error_feedback=False` is not possible with `link="down"`: a remainder is part of the next '
+                "difference. Leave the argument out."
             )
         if self.link == "down":
             self.error_feedback = True
@@ -87,13 +87,15 @@ class Compressor(Exchange, ABC):
         members = algorithm.exchange.members
         same = [member for member in members if isinstance(member, Compressor) and member.link == self.link]
         if len(same) > 1 and (self.link == "down" or any(member.alone for member in same)):
-            raise ValueError(f"`exchange` cannot have both {same[0]!r} and {same[1]!r} on the same way. Keep one of them.")
+            raise ValueError(
+                f"`exchange` cannot have both {same[0]!r} and {same[1]!r} on the same way. Keep one of them."
+            )
         if self.link == "down" or self not in members:
             return
         for later in members[members.index(self) + 1 :]:
             if later.fills_zeros:
                 raise ValueError(
-                    f"`exchange` cannot have {later!r} after {self!r}: it changes values that are not sent. Put it before."
+                    f"`exchange` cannot have {later!r} after {self!r}: it changes values that stay. Put it before."
                 )
             if isinstance(later, Compressor) and later.link == "up" and later.error_feedback:
                 raise ValueError(

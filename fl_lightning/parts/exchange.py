@@ -145,9 +145,13 @@ class Chain(Exchange):
         for member in self.members:
             if not isinstance(member, Exchange):
                 hint = f" Call it: {member.__name__}(...)." if isinstance(member, type) else ""
-                raise TypeError(f"`exchange` must be an Exchange such as Clip(1.0), or a list of them, got {member!r}.{hint}")
+                raise TypeError(
+                    f"`exchange` must be an Exchange such as Clip(1.0), or a list of them, got {member!r}.{hint}"
+                )
             if sum(member is other for other in self.members) > 1:
-                raise ValueError(f"`exchange` has {member!r} twice: both places would change its state. Make another one.")
+                raise ValueError(
+                    f"`exchange` has {member!r} twice: both places would change its state. Make another one."
+                )
 
     def setup(self, federation: Federation) -> None:
         """Tell the members their places."""
@@ -162,8 +166,8 @@ class Chain(Exchange):
         for member in self.members:
             if member.colludes and summing:
                 raise ValueError(
-                    f"`exchange` cannot have {member!r} with {summing[0]!r}, which gives the server only the sum of the "
-                    "updates. Use an attack on single updates, such as SignFlipping."
+                    f"`exchange` cannot have {member!r} with {summing[0]!r}, which gives the server only the sum of "
+                    "the updates. Use an attack on single updates, such as SignFlipping."
                 )
             if member.colludes and algorithm.schedule.shows_client_models:
                 raise ValueError(
@@ -172,19 +176,24 @@ class Chain(Exchange):
                 )
 
     def check_another_fit(self) -> None:
+        """Let all members look at a fit that begins anew."""
         for member in self.members:
             member.check_another_fit()
 
     def download(self, task: Task, model: Tensor) -> Tensor:
+        """Return the model from which the client starts, shape ``(size,)``."""
         for member in reversed(self.members):
             model = checked_vector(member, "download", member.download(task, model), model)
         return model
 
     def upload(self, result: ClientResult) -> ClientResult:
+        """Return the result as the server sees it."""
         for member in self.members:
             before, result = result, member.upload(result)
             if not isinstance(result, ClientResult) or result.task.slot != before.task.slot:
-                raise TypeError(f"`{type(member).__name__}.upload` must return its client's ClientResult, got {result!r}.")
+                raise TypeError(
+                    f"`{type(member).__name__}.upload` must return its client's ClientResult, got {result!r}."
+                )
             if result.vector is before.vector:
                 continue
             checked_vector(member, "upload", result.vector, before.vector)
@@ -196,6 +205,7 @@ class Chain(Exchange):
         return result
 
     def colluded(self, results: Sequence[ClientResult]) -> Sequence[ClientResult]:
+        """Return all results that the server is about to merge."""
         for member in self.members:
             results = member.colluded(results)
         return results
@@ -206,9 +216,11 @@ class Chain(Exchange):
         return any(member.colludes for member in self.members)
 
     def merged(self, aggregate: Tensor) -> Tensor:
+        """Return what the server moves to, shape ``(size,)``."""
         return self._through("merged", aggregate)
 
     def published(self, model: Tensor) -> Tensor:
+        """Return the model that is validated and checkpointed, shape ``(size,)``."""
         return self._through("published", model)
 
     def _through(self, method: str, model: Tensor) -> Tensor:
@@ -218,14 +230,17 @@ class Chain(Exchange):
         return model
 
     def travels(self, name: str) -> bool:
+        """Return whether all members send the named tensor."""
         return all(member.travels(name) for member in self.members)
 
     def payload_down(self, payload: Payload) -> Payload:
+        """Return what the server sends to one client."""
         for member in reversed(self.members):
             payload = member.payload_down(payload)
         return payload
 
     def payload_up(self, payload: Payload) -> Payload:
+        """Return what a client sends whose result is left out."""
         for member in self.members:
             payload = member.payload_up(payload)
         return payload
@@ -320,7 +335,9 @@ class PersonalParameters(Exchange):
         check_fields(self)
         self.pattern = [self.pattern] if isinstance(self.pattern, str) else list(self.pattern)
         if not self.pattern or not all(isinstance(name, str) and name for name in self.pattern):
-            raise ValueError(f'`pattern` must be names of submodules or parameters such as "head", got {self.pattern!r}.')
+            raise ValueError(
+                f'`pattern` must be names of submodules or parameters such as "head", got {self.pattern!r}.'
+            )
 
     def setup(self, federation: Federation) -> None:
         """Give every client the first model's values."""

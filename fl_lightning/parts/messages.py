@@ -393,7 +393,7 @@ class Federation:
             if not any(_matches(name, pattern) for name in self.names):
                 shown = ", ".join(self.names[:8]) + (", ..." if len(self.names) > 8 else "")
                 raise ValueError(
-                    f"`{argument}` {pattern!r} matches no trained parameter and no buffer of the module. It has {shown}."
+                    f"`{argument}` {pattern!r} matches no trained parameter or buffer of the module. It has {shown}."
                 )
         return [name for name in self.names if any(_matches(name, pattern) for pattern in patterns)]
 

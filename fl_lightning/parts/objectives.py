@@ -180,8 +180,8 @@ class DynamicRegularizer(LocalObjective):
         """
         if state["units"] != self.units:
             raise ValueError(
-                f"`alpha` and `scale_alpha` must be {state['units']}, as in the checkpoint, whose vectors of clients are "
-                f"in units of alpha, got {self.units}."
+                f"`alpha` and `scale_alpha` must be {state['units']}, as in the checkpoint, whose vectors of clients "
+                f"are in units of alpha, got {self.units}."
             )
         super().load_state_dict(state)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -37,6 +37,14 @@ class Part:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Return a declared state."""
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            """Set a declared state."""
 
     # ---- hooks ----
 
@@ -149,7 +157,7 @@ class Part:
                 setattr(self, name, self.loaded(name, value))
 
     def saved(self, name: str, value: Any) -> Any:
-        """Return a declared state as a checkpoint holds it; override it for other objects than :meth:`add_state` names."""
+        """Return a declared state as a checkpoint holds it; override it for other objects."""
         return value
 
     def loaded(self, name: str, value: Any) -> Any:
@@ -180,5 +188,3 @@ def _frozen(value: Any) -> Any:
     if isinstance(value, list):
         return [_frozen(item) for item in value]
     return value.copy() if hasattr(value, "copy") and not isinstance(value, ClientVectors) else value
-
-

@@ -145,8 +145,8 @@ def _check_enough(updates: Updates, needed: int, who: object) -> None:
     """Raise ``ValueError`` if a round has fewer updates, or mixtures of them, than a rule needs."""
     if len(updates) < needed:
         raise ValueError(
-            f"{who} needs at least {needed} updates, or mixtures of them, got {len(updates)}. Let more clients train in a "
-            "round (`clients_per_round`), or allow for fewer attackers."
+            f"{who} needs at least {needed} updates, or mixtures of them, got {len(updates)}. Let more clients train "
+            "in a round (`clients_per_round`), or allow for fewer attackers."
         )
 
 

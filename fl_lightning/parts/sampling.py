@@ -207,7 +207,9 @@ class ImportanceSampler(UniformSampler):
 
     def __repr__(self) -> str:
         settings = f"gamma={self.gamma}, score={self.kind!r}, initial={self.initial!r}, parameters={self.parameters}"
-        return f"ImportanceSampler({self.clients_per_round}, {settings}, floor={self.floor}, rounding={self.rounding!r})"
+        return (
+            f"ImportanceSampler({self.clients_per_round}, {settings}, floor={self.floor}, rounding={self.rounding!r})"
+        )
 
     def setup(self, federation: Federation) -> None:
         """Start without scores, or with 1 for every client."""

@@ -310,7 +310,7 @@ class Redistribution(Schedule):
         """
         if state["position"] and state["length"] != self.redistributions:
             raise ValueError(
-                f"`redistributions` must be {state['length']}, as in the cycle in which the checkpoint was written, got "
+                f"`redistributions` must be {state['length']}, as in the checkpoint's cycle, got "
                 f"{self.redistributions}. Or resume from a checkpoint of an aggregated model."
             )
         super().load_state_dict({**state, "length": self.redistributions})

@@ -156,8 +156,8 @@ class Adaptive(ServerOptimizer):
         if not is_finite(v):
             raise FloatingPointError(
                 f"The second moment of {self!r} is infinite: the clients' update, of up to "
-                f"{float(delta.abs().max()):.3g}, is too large. Lower the clients' learning rate, clip gradients, or give "
-                "`exchange=Clip(...)`."
+                f"{float(delta.abs().max()):.3g}, is too large. Lower the clients' learning rate, clip gradients, or "
+                "give `exchange=Clip(...)`."
             )
         self.m, self.v, self.steps = m, v, self.steps + 1
         if self.bias_correction:
@@ -186,8 +186,8 @@ class DynamicServer(ServerOptimizer):
         """Raise ``ValueError`` if no client renews the lambda_k that this part reads."""
         if not any(part is self.objective for part in walk(algorithm.objective)):
             raise ValueError(
-                f"`objective` of {self!r} must be the algorithm's objective, got {algorithm.objective!r}. Give the same "
-                "DynamicRegularizer as both, or use FedDyn."
+                f"`objective` of {self!r} must be the algorithm's objective, got {algorithm.objective!r}. Give the "
+                "same DynamicRegularizer as both, or use FedDyn."
             )
 
     def step(self, model: Tensor, aggregate: Tensor) -> Tensor:

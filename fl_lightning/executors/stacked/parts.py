@@ -22,8 +22,8 @@ def check_parts(algorithm: Algorithm) -> None:
         both = any(name in own for name in _AT_START) and any(name in own for name in _AT_END)
         if both and not getattr(part, "stacks", False):
             raise CannotVectorize(
-                f"{type(part).__name__} works when a client starts and when one ends, and may hand something to the next "
-                "client; if it does not, set its attribute `stacks = True`"
+                f"{type(part).__name__} works when a client starts and when one ends, and may hand something to the "
+                "next client; if it does not, set its attribute `stacks = True`"
             )
 
 

@@ -97,8 +97,8 @@ class StalenessWeightedDeltas(Aggregation):
         self._usual = staleness_weight(self.staleness, int(usual) if usual == int(usual) else usual)
         if not self._usual:
             raise ValueError(
-                f"`average_staleness` must be one at which `staleness` gives a weight greater than 0, got {usual}. Give a "
-                "smaller one; 0 is that of a fresh result."
+                f"`average_staleness` must be one at which `staleness` gives a weight greater than 0, got {usual}. "
+                "Give a smaller one; 0 is that of a fresh result."
             )
 
     def weight_of(self, result: ClientResult) -> float:
@@ -109,7 +109,11 @@ class StalenessWeightedDeltas(Aggregation):
 
     def merge(self, model: Tensor, results: Sequence[ClientResult]) -> Tensor | None:
         """Return the parameters moved by the updates, and the mean of the modules' buffers, shape ``(size,)``."""
-        n, kind, weights = self.federation.num_parameters, accumulator(model), [self.weight_of(each) for each in results]
+        n, kind, weights = (
+            self.federation.num_parameters,
+            accumulator(model),
+            [self.weight_of(each) for each in results],
+        )
         if not sum(weights):
             return None
         total = torch.zeros(0)

@@ -89,7 +89,8 @@ class Simulation:
 
     def copy(self) -> Simulation:
         """Return a copy that later changes of this one leave as it is; flights and tensors are shared."""
-        return Simulation(**{name: v if isinstance(v, int) else v.copy() for name, v in vars(self).items()})
+        values: dict[str, Any] = {name: v if isinstance(v, int) else v.copy() for name, v in vars(self).items()}
+        return Simulation(**values)
 
     # ---- flights ----
 
@@ -166,7 +167,9 @@ class Simulation:
             return ClientResult.from_state(entry, **models)
 
         flights = [Flight(Task(*entry[:-4]), *entry[-4:]) for entry in state["flights"]]
-        restored = {name: value if isinstance(value, int) else value.copy() for name, value in state.items()}
+        restored: dict[str, Any] = {
+            name: value if isinstance(value, int) else value.copy() for name, value in state.items()
+        }
         restored |= {
             "flights": {flight.task.slot: flight for flight in flights},
             "events": [Event(*entry) for entry in state["events"]],

@@ -221,8 +221,8 @@ class Asynchronous(Schedule):
             if event is None:
                 raise RuntimeError(
                     f"No client is at work any more at virtual time {self.clock.time(simulation.now):g} and none comes "
-                    f"back; the buffer has {len(simulation.buffer)} of {self.buffer_size} results. Give `online` longer "
-                    "windows, or a smaller `buffer_size`."
+                    f"back; the buffer has {len(simulation.buffer)} of {self.buffer_size} results. Give `online` "
+                    "longer windows, or a smaller `buffer_size`."
                 )
             if event.kind == ARRIVAL:
                 return event.slot
@@ -350,7 +350,7 @@ class Asynchronous(Schedule):
     # ---- logs ----
 
     def values(self) -> dict[str, float]:
-        """Return the staleness of the round's results, the buffer, virtual time, and the share in which clients work."""
+        """Return the staleness of the round's results, the buffer, virtual time, and how much of it clients work."""
         simulation, arrivals = self.simulation, self.report.arrivals
         late = [record.staleness for record in arrivals if record.outcome != "lost"]
         values = {

@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal
 
 from fl_lightning.checks import NotNegative, Positive, check, check_fields
 
-Staleness = Literal["constant", "polynomial", "hinge", "exponential"] | Callable[[int], float]
+Staleness = Literal["constant", "polynomial", "hinge", "exponential"] | Callable[[float], float]
 
 
 @dataclass(frozen=True)
-class polynomial:  # noqa: N801 (called as a function)
+class polynomial:
     """``s(d) = (1 + d)^-a`` (Xie et al. 2019; eq. (25)); with a = 0.5 it is FedBuff's 1/sqrt(1 + d).
 
     Equations are numbered as in ``docs/references.md``.
@@ -36,7 +36,7 @@ class polynomial:  # noqa: N801 (called as a function)
 
 
 @dataclass(frozen=True)
-class hinge:  # noqa: N801 (called as a function)
+class hinge:
     """``s(d) = 1`` for d <= b, then ``1 / (a (d - b) + 1)`` (Xie et al. 2019; eq. (25)).
 
     Equations are numbered as in ``docs/references.md``.
@@ -61,7 +61,7 @@ class hinge:  # noqa: N801 (called as a function)
 
 
 @dataclass(frozen=True)
-class exponential:  # noqa: N801 (called as a function)
+class exponential:
     """``s(d) = exp(-a d)``.
 
     Args:

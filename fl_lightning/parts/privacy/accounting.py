@@ -80,8 +80,9 @@ def check_nothing_spent(name: str, spent: float) -> None:
     """Raise ``ValueError`` if anything was spent on the model with which another fit begins at round 0."""
     if spent:
         raise ValueError(
-            f"{name} has spent an epsilon of {spent:.3g} on this model in an earlier fit, and another one would count from "
-            "0. Go on with the same Trainer and a larger `max_epochs`, resume by `ckpt_path`, or begin with new weights."
+            f"{name} has spent an epsilon of {spent:.3g} on this model in an earlier fit, and another one would count "
+            "from 0. Go on with the same Trainer and a larger `max_epochs`, resume by `ckpt_path`, or begin with new "
+            "weights."
         )
 
 

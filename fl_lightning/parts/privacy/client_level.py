@@ -111,8 +111,8 @@ class DifferentialPrivacy(Exchange):
             rounds = self.federation.max_rounds
             if rounds is None:
                 raise ValueError(
-                    "`epsilon` is spent over all rounds, so their number must be known. Give `Trainer(max_epochs=...)`, or "
-                    "`noise_multiplier`."
+                    "`epsilon` is spent over all rounds, so their number must be known. Give "
+                    "`Trainer(max_epochs=...)`, or `noise_multiplier`."
                 )
             scale = 1.0 if self.noise_cohort is None else self.noise_cohort / self._expected
             self.noise = noise_for(epsilon, self.delta, self._cohort, rounds) * scale
@@ -213,8 +213,8 @@ class DifferentialPrivacy(Exchange):
         """
         if self.epsilon is not None and state["ran"] and state["asked"] != self.asked:
             raise ValueError(
-                f"`epsilon` and `delta` must be {state['asked']}, as in the checkpoint's run, got {self.asked}. Or give "
-                "`noise_multiplier`, which may change."
+                f"`epsilon` and `delta` must be {state['asked']}, as in the checkpoint's run, got {self.asked}. Or "
+                "give `noise_multiplier`, which may change."
             )
         now = {"asked": self.asked}
         if self.adaptive_quantile is None:
@@ -229,8 +229,9 @@ def _beside_count(noise: float, count_noise: float) -> float:
     room = noise**-2 - (2 * count_noise) ** -2
     if room <= 0:
         raise ValueError(
-            f"`adaptive_quantile` needs more than {noise / (2 * _COUNT_NOISE):g} clients in a round with a noise multiplier "
-            f"of {noise:g}: the noisy count of unclipped updates spends more by itself. Give a smaller `noise_multiplier`."
+            f"`adaptive_quantile` needs more than {noise / (2 * _COUNT_NOISE):g} clients in a round with a noise "
+            f"multiplier of {noise:g}: the noisy count of unclipped updates spends more by itself. Give a smaller "
+            "`noise_multiplier`."
         )
     return float(room**-0.5)
 
@@ -250,13 +251,13 @@ def _unanalysed(algorithm: Any) -> Iterator[str]:
     schedule, sampler, participation = algorithm.schedule, algorithm.sampler, algorithm.participation
     if type(schedule) is not Synchronous:
         yield (
-            f"with {schedule!r} models travel without noise, or a client's speed decides how often its results are used. "
-            "Use a synchronous algorithm."
+            f"with {schedule!r} models travel without noise, or a client's speed decides how often its results are "
+            "used. Use a synchronous algorithm."
         )
     elif schedule.evaluate != "server":
-        yield f"{schedule!r} shows a mean of the clients' models without noise. Give `evaluate=\"server\"`."
+        yield f'{schedule!r} shows a mean of the clients\' models without noise. Give `evaluate="server"`.'
     if type(sampler) not in (BernoulliSampler, UniformSampler):
-        yield f"no published analysis covers the clients that {sampler!r} draws. Use BernoulliSampler or UniformSampler."
+        yield f"no analysis covers the clients that {sampler!r} draws. Use BernoulliSampler or UniformSampler."
     if sends_more(algorithm.objective) or getattr(algorithm.aggregation, "last", None) is not None:
         yield (
             f"with {algorithm.objective!r} vectors or losses of clients reach the server without noise. Use FedAvg, "
@@ -266,8 +267,8 @@ def _unanalysed(algorithm: Any) -> Iterator[str]:
         yield "`stragglers` are a share of the round's clients, so that one client's presence changes what others do."
     if type(sampler) is UniformSampler and (participation.available is not None or participation.dropout):
         yield (
-            "with a fixed number of clients, availability and drop-out (`participation`) change with which chance each is "
-            "drawn. Use BernoulliSampler, for which they only lower it."
+            "with a fixed number of clients, availability and drop-out (`participation`) change with which chance each "
+            "is drawn. Use BernoulliSampler, for which they only lower it."
         )
 
 

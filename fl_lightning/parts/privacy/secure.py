@@ -48,7 +48,9 @@ class SecureAggregation(Exchange):
         check_fields(self)
         precision = max(2, self.bits // 2) if self.precision is None else self.precision
         if precision > self.bits:
-            raise ValueError(f"`precision` must be at most `bits`, {self.bits}, got {self.precision}. Values would not fit.")
+            raise ValueError(
+                f"`precision` must be at most `bits`, {self.bits}, got {self.precision}. Values would not fit."
+            )
         self._step = self.clip / (2 ** (int(precision) - 1) - 1)
 
     def check_with(self, algorithm: Any) -> None:
@@ -61,8 +63,8 @@ class SecureAggregation(Exchange):
             )
         if objective.vectors_sent > 1 or objective.starts_from_server:
             raise ValueError(
-                f"`exchange` cannot have {self!r} with {objective!r}: vectors of single clients reach the server besides the "
-                "sum. Use FedAvg, FedProx or an adaptive server."
+                f"`exchange` cannot have {self!r} with {objective!r}: vectors of single clients reach the server "
+                "besides the sum. Use FedAvg, FedProx or an adaptive server."
             )
 
     def setup(self, federation: Federation) -> None:

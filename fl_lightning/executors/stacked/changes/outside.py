@@ -15,8 +15,8 @@ from torch import Tensor
 
 from fl_lightning.executors.stacked.changes.module_state import ModuleState
 from fl_lightning.object_attributes import attributes_of
-from fl_lightning.tensor_bytes import version_of
 from fl_lightning.surroundings import is_users
+from fl_lightning.tensor_bytes import version_of
 
 _MISSING = object()
 #: Puts back what was kept.
