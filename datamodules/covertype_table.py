@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from datamodules.files import UNREADABLE
-from fl_lightning.atomic_file import atomic_file
+from fl_lightning.files import atomic_file
 
 NUM_NUMERIC, NUM_AREAS, NUM_SOILS = 10, 4, 40
 CONTENT_SHA256 = "17892fe2e90e1e082c4fd4a4aba9dbee1448d1ace7cddbf59ddaccc6c2676377"

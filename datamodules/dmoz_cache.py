@@ -15,7 +15,7 @@ import numpy as np
 
 from datamodules.glove import PAD, WordVectors, read_word_vectors
 from datamodules.rdf import read_pages, read_relations
-from fl_lightning.atomic_file import atomic_folder, checksum, remove_stale
+from fl_lightning.files import atomic_folder, checksum
 
 _FORMAT = 2
 _BLOCK_ROWS = 4096
@@ -87,7 +87,6 @@ def encoded_pages(source: DumpSource, cache_dir: Path) -> EncodedPages:
         RuntimeError: If a dump or the cache is damaged, or a dump has no pages or relations of the topics asked for.
     """
     folder = cache_dir / source.key()[:24]
-    remove_stale(cache_dir)
     if not folder.exists():
         _build(source, folder)
     for name, (size, expected) in _sums(folder).items():

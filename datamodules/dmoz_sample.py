@@ -13,7 +13,7 @@ import numpy as np
 from tqdm import tqdm
 
 from fl_lightning.arguments import check_count
-from fl_lightning.atomic_file import atomic_file
+from fl_lightning.files import atomic_file
 
 _WORDS = {
     "Arts": "music film theatre painting animation poetry dance novel opera guitar",

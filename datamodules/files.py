@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fl_lightning.arguments import check_path
-from fl_lightning.data_folder import ENVIRONMENT_VARIABLE, data_folder
+from fl_lightning.files import ENVIRONMENT_VARIABLE, data_folder
 from fl_lightning.partitioners import Partitioner
 
 UNREADABLE = (OSError, EOFError, ValueError, zlib.error)

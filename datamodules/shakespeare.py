@@ -28,7 +28,6 @@ from datamodules.plays import (
     sample_roles,
 )
 from fl_lightning.arguments import check_bool, check_choice, check_count, got, is_number
-from fl_lightning.atomic_file import atomic_file
 from fl_lightning.data import (
     FederatedDataModule,
     FederatedSplit,
@@ -37,6 +36,7 @@ from fl_lightning.data import (
     Source,
     WithinClientSplit,
 )
+from fl_lightning.files import atomic_file
 from fl_lightning.partitioners import Partition
 
 URL = "https://www.gutenberg.org/files/100/old/1994-01-100.zip"

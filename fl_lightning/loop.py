@@ -19,7 +19,6 @@ from fl_lightning.clients.known_steps import refuse_unknown_steps
 from fl_lightning.clients.loaded_weights import LoadedWeights, unsaved_buffers
 from fl_lightning.clients.missing import tell_of_missing_clients
 from fl_lightning.clients.outside_state import OutsideState
-from fl_lightning.clients.resumed_run import ResumedRun
 from fl_lightning.clients.scores import score_clients
 from fl_lightning.clients.settings import LocalSettings
 from fl_lightning.clients.training import LocalTraining
@@ -53,7 +52,6 @@ class FederatedLoop(RoundLoop):
         fingerprints: Of the training clients and of the validation and test data, once they are known.
         executor_states: The executor's state on each process at the last round's end.
         executor_kind: The class of the executor whose states these are; one of another class cannot use them.
-        resumed: The run from whose checkpoint this one goes on, to compare settings.
         restored_change: :attr:`module_changed` of the checkpoint that the fit resumes from.
         restored_values: The values that callbacks monitored when the checkpoint was written.
     """
@@ -80,7 +78,7 @@ class FederatedLoop(RoundLoop):
         self.fingerprints: tuple[str, str] | None = None
         self.executor_states: list[dict[str, Any]] = []
         self.executor_kind = _kind(executor)
-        self.resumed, self.restored_change = ResumedRun(), False
+        self.restored_change = False
         self.loaded_weights: LoadedWeights | None = None  # those of a checkpoint, until the fit begins
         self.restored_values: Mapping[str, Tensor] = {}
         self._own = frozenset(vars(self)) - lightnings  # what no other loop has a say in
@@ -148,7 +146,6 @@ class FederatedLoop(RoundLoop):
             self.executor.load_state_dict(self.executor_states[own])
         self.executor.on_fit_start(self.training, self.algorithm)
         restore_monitored_values(self.trainer, self.restored_values)
-        self.resumed.compare(self.trainer)
 
     def _begin_algorithm(self) -> None:
         self.training = LocalTraining(self.epoch_loop, self.data, self.algorithm, self.settings, self.corrector)

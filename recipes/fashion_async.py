@@ -32,10 +32,10 @@ from rich.table import Table
 
 from datamodules import FashionMNISTDataModule
 from fl_lightning import AggregationCallback, DynamicWeightFedBuff, FedAsync, FedBuff
-from fl_lightning.atomic_file import atomic_file
 from fl_lightning.command_line import CommandParser, ends_by_error, ends_by_interrupt, multiple_of
 from fl_lightning.data import SampleSplit
 from fl_lightning.diagnostics import Timeline
+from fl_lightning.files import atomic_file
 from fl_lightning.models import ConvNetClassifier
 from fl_lightning.partitioners import device_experiment_partitioner
 from fl_lightning.parts.asynchronous.schedule import ArrivalRecord, Asynchronous

@@ -29,11 +29,11 @@ from rich.table import Table
 
 from datamodules import FashionMNISTDataModule
 from fl_lightning import FedAvg, parts
-from fl_lightning.atomic_file import atomic_file
 from fl_lightning.command_line import CommandParser, ends_by_error, ends_by_interrupt, multiple_of
 from fl_lightning.data import SampleSplit
 from fl_lightning.diagnostics import Communication
 from fl_lightning.experiment.statistics import summarize
+from fl_lightning.files import atomic_file
 from fl_lightning.models import MLPClassifier
 from fl_lightning.partitioners import DirichletPartitioner
 

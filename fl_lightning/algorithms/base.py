@@ -14,13 +14,17 @@ from torch.optim import Optimizer
 from fl_lightning._lightning.evaluation import prepare_evaluation
 from fl_lightning._lightning.round_logging import RoundLog, log_run, rounds_of, wandb_run_ids
 from fl_lightning._lightning.round_loop import install_loop
-from fl_lightning.algorithms.description import describe_run
 from fl_lightning.algorithms.logged import log_values, settings_of_run
 from fl_lightning.algorithms.options import choose_sampler, with_clients_per_round, without_trainer
-from fl_lightning.algorithms.resuming import check_checkpoint, check_resumable, tell_how_to_resume
+from fl_lightning.algorithms.resuming import (
+    check_checkpoint,
+    check_resumable,
+    describe_run,
+    tell_how_to_resume,
+    tell_of_changes,
+)
 from fl_lightning.arguments import as_folder, plain
 from fl_lightning.callbacks.alone import check_alone
-from fl_lightning.callbacks.checked_loading import CheckedLoading
 from fl_lightning.checks import Count, check_arguments
 from fl_lightning.clients.settings import LocalSettings
 from fl_lightning.data.uncalled import refuse_uncalled
@@ -80,6 +84,7 @@ class AggregationCallback(Callback, ABC):
     __signature__ = FullSignature()
     _fitting = False
     _loaded_rounds: int | None = None
+    _resumed: dict[str, Any] | None = None  # the state of a checkpoint, until the fit begins
     _loop: FederatedLoop | None = None
 
     def __init__(
@@ -248,7 +253,6 @@ class AggregationCallback(Callback, ABC):
         """
         check_lightning("The trainer", trainer)
         self._fitting = stage == "fit"
-        CheckedLoading.install(trainer)
         prepare_evaluation(trainer)
         if not self._fitting:
             rounds = self._loaded_rounds or (self._loop.round_index if self._loop else 0)
@@ -292,6 +296,16 @@ class AggregationCallback(Callback, ABC):
         tell_how_to_resume(trainer, exception)
         self.teardown(trainer, pl_module, "fit" if self._fitting else "")
 
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Say with which other settings a run resumes.
+
+        Raises:
+            ValueError: If the module has optimizers of other classes than the checkpoint.
+        """
+        if self._resumed is not None and self._loop is not None:
+            tell_of_changes(self._resumed, self, self._loop)
+        self._resumed = None
+
     def check_rounds(self, max_epochs: int | None, num_clients: int | None = None) -> None:
         """Warn when the number of rounds does not suit the algorithm."""
 
@@ -309,11 +323,7 @@ class AggregationCallback(Callback, ABC):
         log_values(trainer, pl_module, self.algorithm.values())
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the server's state at the last round's end, with every circulating model.
-
-        Raises:
-            RuntimeError: If a fit failed in the middle of a round's end.
-        """
+        """Return the server's state at the last round's end, with every circulating model."""
         if (loop := self._loop) is None:
             return {}
         state = self.algorithm.state_dict()
@@ -327,7 +337,8 @@ class AggregationCallback(Callback, ABC):
         """
         if self._loop is None or not self._fitting:
             return  # a checkpoint that is only evaluated
-        check_resumable(state_dict, self, self._loop)
+        check_resumable(state_dict, self._loop)
+        self._resumed = state_dict
         self._loop.load_boundary_state(state_dict)
         self.settings.resumed_seed = state_dict["seed"]
         self.algorithm.load_state_dict(state_dict)

@@ -9,7 +9,7 @@ from typing import Any
 import lightning.pytorch as pl
 
 from fl_lightning._lightning.client_log import log_round
-from fl_lightning.algorithms.description import fingerprints
+from fl_lightning.algorithms.resuming import fingerprints
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.parts.exchange import Chain
 from fl_lightning.representation import ShowsArguments, arguments, short

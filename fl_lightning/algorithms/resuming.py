@@ -1,70 +1,157 @@
-"""Checks whether a run can resume from a checkpoint, and says which settings differ and how to resume."""
+"""What a checkpoint tells of its run, and whether a fit can go on from it: one comparison, one line of differences."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import lightning.pytorch as pl
+import numpy as np
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from fl_lightning._lightning.round_loop import RoundLoop
-from fl_lightning.algorithms.description import describe_run, described
 from fl_lightning.callbacks.checkpoint import FederatedCheckpoint
-from fl_lightning.clients.resumed_run import ResumedRun
+from fl_lightning.data import FederatedDataModule
 from fl_lightning.loop import FederatedLoop
-from fl_lightning.seeding import a_seed_was_given
+from fl_lightning.representation import arguments, short
+from fl_lightning.seeding import a_seed_was_given, default_seed
 from fl_lightning.sentences import LOAD_WEIGHTS
 
+#: They change no result; a seed is compared by itself.
+_IRRELEVANT = {"clients_at_once", "state_dir", "seed"}
+#: Arguments of data modules that change no sample of a fit, or whose effect is in the fingerprints.
+_IRRELEVANT_OF_DATA = {
+    *("data_dir", "cache_dir", "download", "num_workers", "pin_memory", "persistent_workers", "prefetch_factor"),
+    *("partitioner", "split", "clients", "val", "test", "class_names"),
+}
+_FROM_WEIGHTS = f"To start another algorithm from its weights: {LOAD_WEIGHTS}."
 
-def check_resumable(saved: Mapping[str, Any], callback: object, loop: FederatedLoop) -> None:
-    """Compare the runs before and after a checkpoint.
+
+def fingerprints(loop: FederatedLoop) -> tuple[str, str]:
+    """Return texts that change with the clients that train or their order, and with the validation or test data.
+
+    Each holds numbers and a digest of clients, sample indices, and labels if there are any. The loop keeps the texts,
+    which take some milliseconds.
+    """
+    if loop.fingerprints is None:
+        loop.fingerprints = _of_training(loop.data), _of_evaluation(loop.data)
+    return loop.fingerprints
+
+
+def _of_training(data: FederatedDataModule) -> str:
+    digest = _digest_of(data, data.federated_split.train)
+    digest.update(data.partition.fingerprint().encode())
+    return f"{data.num_clients} clients, {int(data.client_sizes.sum())} samples, {digest.hexdigest()[:12]}"
+
+
+def _of_evaluation(data: FederatedDataModule) -> str:
+    split, texts = data.federated_split, []
+    for name, parts in (("validation", split.val), ("test", split.test)):
+        number = sum(map(len, parts.values()))
+        texts.append(f"{number} {name} samples, {_digest_of(data, parts).hexdigest()[:12]}")
+    return ", ".join(texts)
+
+
+def _digest_of(data: FederatedDataModule, parts: Mapping[int, np.ndarray]) -> Any:
+    """Return the SHA-256 of the clients' ids, sample indices and labels."""
+    digest = hashlib.sha256()
+    for client, indices in parts.items():
+        digest.update(np.array([client, len(indices)], "<i8").tobytes())
+        digest.update(indices.astype("<i8").tobytes())
+        if data.labels is not None:
+            digest.update(data.labels[indices].astype("<i8").tobytes())
+    return digest
+
+
+def describe_run(callback: object, loop: FederatedLoop) -> dict[str, Any]:
+    """Return what is compared when a run resumes: texts, numbers, and lists and dicts of them.
+
+    Args:
+        callback: The aggregation callback.
+        loop: Its loop.
+    """
+    federation, evaluation = fingerprints(loop)
+    given = {name: value for name, value in arguments(callback).items() if name not in _IRRELEVANT}
+    for name, value in _settings_of_data(loop.data).items():
+        given[f"the data's {name}" if name in given else name] = value
+    return {
+        "seed": loop.settings.seed,
+        "federation": federation,
+        "evaluation": evaluation,
+        "optimizers": _optimizers(loop.trainer),
+        "settings": {name: short(value) for name, value in given.items()},
+    }
+
+
+def _settings_of_data(data: FederatedDataModule) -> dict[str, Any]:
+    """Return the arguments of a data module that change what is computed on the same samples."""
+    given = {name: value for name, value in arguments(data).items() if name not in _IRRELEVANT_OF_DATA}
+    return {**given, "collate_fn": data.source_collate_fn, "poisons": data.poisons}
+
+
+def _optimizers(trainer: pl.Trainer) -> list[tuple[str, dict[str, str]]]:
+    """Return the class of each optimizer, and the settings with which it was made."""
+    return [
+        (type(each).__name__, {name: short(value) for name, value in getattr(each, "defaults", {}).items()})
+        for each in trainer.optimizers
+    ]
+
+
+def check_resumable(saved: Mapping[str, Any], loop: FederatedLoop) -> None:
+    """Compare the data of the runs before and after a checkpoint.
 
     Args:
         saved: The description of the run that wrote the checkpoint.
-        callback: The aggregation callback.
-        loop: Its loop. When the parts have taken the checkpoint too, it says in one line which settings differ.
+        loop: The loop.
 
     Raises:
-        ValueError: If the clients, the validation or test data, or the parts are others.
+        ValueError: If the clients, or the validation or test data, are others.
     """
-    present = describe_run(callback, loop)
-    _refuse_another_run(saved, present)
-    sentences = []
-    if changes := _changes(saved["settings"], present["settings"]):
-        sentences.append(f"Resuming with other settings than the checkpoint's: {', '.join(changes)}.")
-    given = loop.settings.own_seed is not None or a_seed_was_given()
-    if given and saved["seed"] != present["seed"]:
-        sentences.append(f"Seed {present['seed']} is not used: the checkpoint's seed {saved['seed']} goes on.")
-    loop.resumed = ResumedRun(" ".join(sentences), saved["optimizers"])
-
-
-def _refuse_another_run(saved: Mapping[str, Any], present: Mapping[str, Any]) -> None:
-    if not {"evaluation", "module_changed", "monitored", "buffers", "optimizers"} <= saved.keys():
+    federation, evaluation = fingerprints(loop)
+    if saved["federation"] != federation:
         raise ValueError(
-            "The checkpoint was written by an earlier release of fl-lightning and cannot be resumed. Its weights can "
-            'be loaded: `torch.load(path)["state_dict"]`.'
-        )
-    if saved["federation"] != present["federation"]:
-        raise ValueError(
-            f"The checkpoint was written with another federation ({saved['federation']}, now {present['federation']}): "
+            f"The checkpoint was written with another federation ({saved['federation']}, now {federation}): "
             "the number, sizes, samples or order of clients differ. Resume with the same data, partitioner, split "
             "and seeds."
         )
-    if saved["evaluation"] != present["evaluation"]:
+    if saved["evaluation"] != evaluation:
         raise ValueError(
             f"The checkpoint was written with other validation or test data ({saved['evaluation']}, now "
-            f"{present['evaluation']}), so its best and monitored values would not compare, and samples that chose a "
+            f"{evaluation}), so its best and monitored values would not compare, and samples that chose a "
             "model could test it. Resume with the same split, fold, seeds, validation and test sets."
         )
 
 
-def _changes(saved: Mapping[str, Sequence[str]], present: Mapping[str, Sequence[str]]) -> list[str]:
+def tell_of_changes(saved: Mapping[str, Any], callback: object, loop: FederatedLoop) -> None:
+    """Say which settings differ from the checkpoint's, once the optimizers are there.
+
+    Raises:
+        ValueError: If the module has optimizers of other classes, which cannot take the checkpoint's state.
+    """
+    present = describe_run(callback, loop)
+    before, now = ([kind for kind, _ in each["optimizers"]] for each in (saved, present))
+    if before and before != now:
+        raise ValueError(
+            f"The checkpoint has the state of {', '.join(before)}, and `configure_optimizers` now returns "
+            f"{', '.join(now)}, which cannot use it. Resume with the same optimizers. To go on from the weights "
+            f"alone: {LOAD_WEIGHTS}."
+        )
+    pairs = zip(saved["optimizers"], present["optimizers"], strict=False)
+    if changes := [change for (_, old), (_, new) in pairs for change in _changes(old, new)]:
+        rank_zero_info(f"Optimizers go on with the checkpoint's settings, not the given ones: {', '.join(changes)}.")
+    if changes := _changes(saved["settings"], present["settings"]):
+        rank_zero_info(f"Resuming with other settings than the checkpoint's: {', '.join(changes)}.")
+    own = loop.settings.own_seed
+    seed = default_seed() if own is None else own
+    if (own is not None or a_seed_was_given()) and saved["seed"] != seed:
+        rank_zero_info(f"Seed {seed} is not used: the checkpoint's seed {saved['seed']} goes on.")
+
+
+def _changes(saved: Mapping[str, str], present: Mapping[str, str]) -> list[str]:
     return [
-        f"{name} {saved[name][0]} -> {text}" if saved[name][0] != text else f"{name} (in part)"
-        for name, (text, digest) in present.items()
-        if name in saved and saved[name][1] != digest
+        f"{name} {saved[name]} -> {text}" for name, text in present.items() if name in saved and saved[name] != text
     ]
 
 
@@ -80,24 +167,18 @@ def check_checkpoint(
         wandb_runs: The ids of the runs of Weights & Biases that the trainer logs to. One line says if they are others.
 
     Raises:
-        ValueError: If it holds the state of another algorithm's callback, or one without the algorithm's state.
+        ValueError: If it holds the state of another algorithm's callback.
     """
     states = checkpoint.get("callbacks", {})
     writers = [name for name, state in states.items() if isinstance(state, Mapping) and "federation" in state]
     if writers and key not in writers:
         raise ValueError(f"The checkpoint was written by {writers[0]}, not by {key}. {_FROM_WEIGHTS}")
-    if key in states and key not in writers:
-        raise ValueError(
-            f"The checkpoint has a state of {key}, but in it there is nothing of the algorithm: its `state_dict` did "
-            f"not call `super().state_dict()`. The run cannot be resumed. {_FROM_WEIGHTS}"
-        )
     if not writers:
         rank_zero_info(f"The checkpoint has no state of a federated algorithm, so {key} starts from its weights.")
     _tell_other_wandb_run(checkpoint.get("wandb_run_ids", []), wandb_runs)
     known: Mapping[str, Any] = checkpoint.get("hyper_parameters", {})
     both = [name for name in hparams if name in known]
-    texts = [{name: described(each[name]) for name in both} for each in (known, hparams)]
-    if changes := _changes(*texts):
+    if changes := _changes(*({name: short(each[name]) for name in both} for each in (known, hparams))):
         rank_zero_info(
             f"The module's hyperparameters differ from the checkpoint's: {', '.join(changes)}. Optimizers and "
             "schedules keep the checkpoint's settings, including learning rates."
@@ -137,6 +218,3 @@ def _tell_other_wandb_run(before: Sequence[str], present: Sequence[str]) -> None
             f"This fit logs to a new run of Weights & Biases, {present[0]}; the checkpoint's run is {before[0]}. To "
             f'continue that run: WandbLogger(id="{before[0]}", resume="allow").'
         )
-
-
-_FROM_WEIGHTS = f"To start another algorithm from its weights: {LOAD_WEIGHTS}."

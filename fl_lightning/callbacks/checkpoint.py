@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -17,12 +18,8 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from fl_lightning._lightning.last_checkpoint import ChoosesLast
 from fl_lightning._lightning.round_loop import RoundLoop
 from fl_lightning.arguments import check_bool, check_count, check_path, check_text
-from fl_lightning.atomic_file import atomic_file, make_folder
-from fl_lightning.callbacks.checked_loading import CheckedLoading
-from fl_lightning.checked_file import CheckedFile
+from fl_lightning.files import atomic_file, make_folder
 from fl_lightning.metric_words import larger_is_better
-
-_NOT_EMPTY = "exists and is not empty"  # Lightning's warning of a folder
 
 
 class FederatedCheckpoint(ChoosesLast):
@@ -32,10 +29,10 @@ class FederatedCheckpoint(ChoosesLast):
     is never chosen as the best checkpoint. ``fed/aggregated`` in the logs shows which rounds count; with other
     algorithms every round does.
 
-    ``last.ckpt`` holds the newest round, aggregated or not, with all that a resumed fit needs. ``last.previous.ckpt``
-    is the round before, and ``last.ckpt.sha256`` holds the checksums of both. A kill or a full disk at any moment
-    leaves one of the two files whole, and ``trainer.fit(ckpt_path="last")`` finds it. A new fit in a folder with such
-    files writes ``last-v1.ckpt``.
+    ``last.ckpt`` holds the newest round, aggregated or not, with all that a resumed fit needs, and
+    ``last.previous.ckpt`` the round before. Files appear whole or not at all, so that a kill or a full disk at any
+    moment leaves one of the two, and ``trainer.fit(ckpt_path="last")`` finds it. A new fit in a folder with such files
+    writes ``last-v1.ckpt``.
 
     Args:
         dirpath: Folder; by default the logger's.
@@ -92,31 +89,21 @@ class FederatedCheckpoint(ChoosesLast):
         check_count("last_every_n_epochs", last_every_n_epochs)
         super().__init__(dirpath, filename, monitor, save_last=False, **options)
         self.keeps_last, self.last_every_n_epochs = save_last, last_every_n_epochs
-        self._last: CheckedFile | None = None
-        self._not_empty: str | None = None
+        self._last: Path | None = None
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Find the folder; a damaged file is then told before it is loaded.
+        """Find the folder.
 
         Raises:
             OSError: If no file can be written into ``dirpath``.
         """
-        CheckedLoading.install(trainer)
         if stage == "fit" and self.dirpath is not None and not trainer.fast_dev_run:
             _check_folder(trainer, str(self.dirpath))
-        with warnings.catch_warnings(record=True) as caught:
+        with warnings.catch_warnings():
+            # a fit that resumes finds the files of the run before, and a new one overwrites none
+            warnings.filterwarnings("ignore", ".*exists and is not empty")
             super().setup(trainer, pl_module, stage)
-        for warning in caught:
-            if _NOT_EMPTY not in str(warning.message):
-                warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-        # whether the fit resumes is not known yet
-        self._not_empty = next((str(each.message) for each in caught if _NOT_EMPTY in str(each.message)), None)
         self._last = None
-
-    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Warn of a folder that holds files, unless the fit resumes: it then is the folder of the run before."""
-        if self._not_empty is not None and trainer.ckpt_path is None:
-            rank_zero_warn(self._not_empty)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Save, if the model is an aggregated one."""
@@ -136,18 +123,6 @@ class FederatedCheckpoint(ChoosesLast):
         if _is_candidate(trainer):
             super().on_train_end(trainer, pl_module)
 
-    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        """Save, if ``save_on_exception`` is set, but not where the end of a round has failed half-way."""
-        loop = trainer.fit_loop
-        if not isinstance(loop, RoundLoop) or not loop.is_half_changed:
-            super().on_exception(trainer, pl_module, exception)
-            return
-        kept = f"{self.last_model_path} holds" if self.last_model_path else "No file holds"
-        rank_zero_warn(
-            f"The end of round {loop.round_index + 1} failed half-way, so it is not saved. {kept} the last round that "
-            "was finished."
-        )
-
     def _keep_last(self, trainer: pl.Trainer) -> None:
         folder = str(self.dirpath)
         if "://" in folder:  # a remote store takes a file whole or not at all
@@ -155,57 +130,71 @@ class FederatedCheckpoint(ChoosesLast):
             trainer.save_checkpoint(self.last_model_path, weights_only=False)
             return
         if self._last is None:
-            path = self._path_of_last(Path(folder)) if trainer.is_global_zero else None
-            self._last = CheckedFile(Path(trainer.strategy.broadcast(str(path))))
-        self.last_model_path = str(self._last.path)  # it is part of the checkpoint
-        if not trainer.is_global_zero:
-            trainer.save_checkpoint(self._last.path, weights_only=False)  # takes part, and writes nothing
-            return
-        with self._last.replaced() as temporary, _written_at_once(trainer):
-            trainer.save_checkpoint(temporary, weights_only=False)
+            path = str(self._path_of_last(Path(folder))) if trainer.is_global_zero else ""
+            self._last = Path(trainer.strategy.broadcast(path))
+        self.last_model_path = str(self._last)  # it is part of the checkpoint
+        save_whole(trainer, self._last, _previous(self._last))
 
     def _path_of_last(self, folder: Path) -> Path:
-        """Return the file that this run has written already, or one that no other run has, and never will."""
-        folder.mkdir(parents=True, exist_ok=True)
+        """Return the file that this run has written already, or one that no other run has."""
         for version in count():
             name = self.CHECKPOINT_NAME_LAST + (f"-v{version}" if version else "")
-            last = CheckedFile(folder / f"{name}{self.FILE_EXTENSION}")
-            if str(last.path) == self.last_model_path or last.claim():
-                return last.path
+            path = folder / f"{name}{self.FILE_EXTENSION}"
+            if str(path) == self.last_model_path or not (path.exists() or _previous(path).exists()):
+                return path
         raise AssertionError
 
     # ---- resuming ----
 
     def choose_last(self, paths: set[str]) -> set[str]:
-        """Return the intact ones of the files that ``ckpt_path="last"`` finds.
+        """Return the whole ones of the files that ``ckpt_path="last"`` finds.
 
         Raises:
             RuntimeError: If a run's newest checkpoint and the one before it are damaged.
         """
         chosen = set()
-        for path in sorted({path.replace(f".previous{self.FILE_EXTENSION}", self.FILE_EXTENSION) for path in paths}):
-            last = CheckedFile(Path(path))
-            intact = last.newest_intact()
-            if intact is None:
+        for path in {Path(path.replace(f".previous{self.FILE_EXTENSION}", self.FILE_EXTENSION)) for path in paths}:
+            whole = next((each for each in (path, _previous(path)) if _is_whole(each)), None)
+            if whole is None:
                 raise RuntimeError(
-                    f"{last.path} and {last.previous.name} are damaged: their checksums differ from those in "
-                    f"{last.checksums.name}. Resume from another checkpoint, or remove these files to start anew. If "
-                    "only the list of checksums is damaged, remove only that."
+                    f"{path} and {_previous(path).name} are damaged. Resume from another checkpoint, or remove these "
+                    "files to start anew."
                 )
-            if intact != last.path:
-                state = "damaged" if last.path.exists() else "missing"
-                rank_zero_warn(f"{last.path} is {state}. The fit resumes from {intact.name}, the round before.")
-            chosen.add(str(intact))
+            if whole != path:
+                state = "damaged" if path.exists() else "missing"
+                rank_zero_warn(f"{path} is {state}. The fit resumes from {whole.name}, the round before.")
+            chosen.add(str(whole))
         return chosen
 
 
-def save_whole(trainer: pl.Trainer, path: Path) -> None:
-    """Save a checkpoint whole or not at all; call it on all processes."""
+def save_whole(trainer: pl.Trainer, path: Path, previous: Path | None = None) -> None:
+    """Save a checkpoint whole or not at all; call it on all processes.
+
+    Args:
+        trainer: The trainer.
+        path: The file.
+        previous: The file that gets what ``path`` held, if that is whole.
+    """
     if not trainer.is_global_zero:
         trainer.save_checkpoint(path, weights_only=False)  # takes part, and writes nothing
         return
     with atomic_file(path) as temporary, _written_at_once(trainer):
         trainer.save_checkpoint(temporary, weights_only=False)
+        if previous is not None and _is_whole(path):
+            path.replace(previous)
+
+
+def _previous(path: Path) -> Path:
+    return path.with_name(f"{path.stem}.previous{path.suffix}")
+
+
+def _is_whole(path: Path) -> bool:
+    """Return whether a checkpoint can be read and its content agrees with its checksums."""
+    try:
+        with zipfile.ZipFile(path) as file:
+            return file.testzip() is None
+    except (OSError, zipfile.BadZipFile, EOFError):
+        return False
 
 
 def _check_folder(trainer: pl.Trainer, folder: str) -> None:

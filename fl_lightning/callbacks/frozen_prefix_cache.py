@@ -18,8 +18,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from fl_lightning.arguments import check_path, check_size
-from fl_lightning.atomic_file import remove_stale, reserve
-from fl_lightning.checked_file import CheckedFile
+from fl_lightning.files import atomic_file, reserve
 from fl_lightning.tensor_bytes import tensor_bytes
 
 _FORMAT = "1"  # part of every file's key: raise it when what a file holds changes
@@ -87,9 +86,9 @@ class FrozenPrefixCache(L.Callback):
     an error.
 
     A file's name depends on the prefix's weights and settings, the data, the preprocessing, the kind of device and
-    PyTorch's version, so that a change of any of them computes a new file. A file that is incomplete, or whose checksum
-    does not match the ``.sha256`` beside it, is computed again. Old files can be deleted at any time. A file holds 4
-    bytes per output: for 60,000 images and MobileNetV2's prefix 345 MB at 96 pixels.
+    PyTorch's version, so that a change of any of them computes a new file. A file that cannot be read is
+    computed again. Old files can be deleted at any time. A file holds 4 bytes per output: for 60,000 images and
+    MobileNetV2's prefix 345 MB at 96 pixels.
 
     Args:
         cache_dir: Folder of the files; made when needed.
@@ -109,7 +108,6 @@ class FrozenPrefixCache(L.Callback):
         self.cache_dir = Path(cache_dir)
         self.batch_size = batch_size
         self._fingerprint = ""
-        self._intact: set[Path] = set()  # files whose checksum this object has compared
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Let the data module serve the prefix's outputs; compute them if no file holds them."""
@@ -119,7 +117,6 @@ class FrozenPrefixCache(L.Callback):
         device = trainer.strategy.root_device
         path = self.cache_dir / f"frozen-prefix-{_key(self._fingerprint, data, device)}.npy"
         if trainer.is_global_zero:
-            remove_stale(self.cache_dir)
             self._ensure(path, prefix, data, device)
         trainer.strategy.barrier("frozen_prefix_cache")
         # Other processes find the file, unless their machine does not share the folder with the first one's.
@@ -164,25 +161,11 @@ class FrozenPrefixCache(L.Callback):
         """Return the features of the file; compute it first if there is none that can be read."""
         if path.exists():
             try:
-                return self._open(path)
+                return _read(path)
             except (ValueError, EOFError) as error:
                 warnings.warn(f"FrozenPrefixCache: {path} is damaged ({error}). It is computed again.", stacklevel=2)
         self._compute(path, prefix, data, device)
-        self._intact.add(path)
-        return self._open(path)
-
-    def _open(self, path: Path) -> Tensor:
-        """Return the features of a file, memory-mapped.
-
-        Raises:
-            ValueError: If its checksum is not the one with which it was written.
-        """
-        file = CheckedFile(path)
-        if path not in self._intact and not file.is_intact(path):
-            raise ValueError(f"its checksum is not in {file.checksums.name}")
-        self._intact.add(path)
-        # Copy on write: torch wants writable memory, and the file stays as it is.
-        return torch.from_numpy(np.load(path, mmap_mode="c"))
+        return _read(path)
 
     def _compute(self, path: Path, prefix: Prefix, data: CacheableInputs, device: torch.device) -> None:
         worker = copy.deepcopy(prefix).to(device)  # the module itself is still where its maker left it
@@ -190,7 +173,7 @@ class FrozenPrefixCache(L.Callback):
         inputs = data.source_inputs()
         prepare = _preprocessing(data)
         first = worker(prepare(inputs[:1]).to(device)).cpu().numpy()
-        with CheckedFile(path).replaced() as partial:
+        with atomic_file(path) as partial:
             rows = _create(partial, first.dtype, (len(inputs), *first.shape[1:]))
             with tqdm(total=len(inputs), desc="Frozen prefix", unit="sample") as progress:
                 for start in range(0, len(inputs), self.batch_size):
@@ -198,6 +181,11 @@ class FrozenPrefixCache(L.Callback):
                     rows[start : start + len(outputs)] = outputs.cpu().numpy()
                     progress.update(len(outputs))
             rows.flush()
+
+
+def _read(path: Path) -> Tensor:
+    # copied on write: torch wants writable memory, and the file stays as it is
+    return torch.from_numpy(np.load(path, mmap_mode="c"))
 
 
 def _prefixes(module: L.LightningModule) -> list[Prefix]:
@@ -253,7 +241,7 @@ def _key(prefix_fingerprint: str, data: CacheableInputs, device: torch.device) -
 
 def _create(path: Path, dtype: np.dtype, shape: tuple[int, ...]) -> np.memmap:
     """Return the rows of a new ``.npy`` file, memory-mapped, for which the disk has room."""
-    with path.open("r+b") as file:
+    with path.open("w+b") as file:
         header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(file, header)
         offset = file.tell()

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fl_lightning.atomic_file import atomic_file
+from fl_lightning.files import atomic_file
 
 _SPECIAL = ("=", "@", "+", "-", "\t", "\r", "'")  # the first characters of formulas, and the apostrophe itself
 

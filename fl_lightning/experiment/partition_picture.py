@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fl_lightning.atomic_file import atomic_file
 from fl_lightning.data import FederatedDataModule
+from fl_lightning.files import atomic_file
 
 
 def partition_picture(results: str | os.PathLike[str], fingerprint: str) -> Path | None:

@@ -13,7 +13,6 @@ import torch
 from rich.console import Console
 
 from fl_lightning.arguments import check_count, check_instance, check_not_negative, check_path, check_sizes
-from fl_lightning.atomic_file import make_folder
 from fl_lightning.experiment.check import refuse_mistakes
 from fl_lightning.experiment.code_version import code_version
 from fl_lightning.experiment.plan import Cell, levels, planned, table_cells, tuning_cells, tuning_points
@@ -24,6 +23,7 @@ from fl_lightning.experiment.search import Point, describe_point, note_of_equals
 from fl_lightning.experiment.store import Store, message_of
 from fl_lightning.experiment.table import Table
 from fl_lightning.experiment.table_file import check_source, read_table
+from fl_lightning.files import make_folder
 from fl_lightning.representation import counted
 
 

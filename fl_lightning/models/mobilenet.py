@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torchvision.models import MobileNet_V2_Weights, mobilenet_v2
 
 from fl_lightning.arguments import check_bool, check_choice, check_interval, check_path, check_size
-from fl_lightning.data_folder import ENVIRONMENT_VARIABLE, data_folder
+from fl_lightning.files import ENVIRONMENT_VARIABLE, data_folder
 from fl_lightning.models.classifier import Classifier, MetricName
 from fl_lightning.models.frozen import FrozenPrefix
 

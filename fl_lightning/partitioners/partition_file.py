@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fl_lightning.atomic_file import atomic_file
+from fl_lightning.files import atomic_file
 
 FORMAT = "fl_lightning.partition"
 VERSION = 1

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fl_lightning.atomic_file import reserve
+from fl_lightning.files import reserve
 from fl_lightning.parts.messages import Federation, accumulator
 
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from fl_lightning.arguments import check_path
-from fl_lightning.atomic_file import atomic_file
 from fl_lightning.experiment.files import write_text
+from fl_lightning.files import atomic_file
 from fl_lightning.notebook import in_frame
 from fl_lightning.report.banner import finished_grid, open_cycles, warnings_of
 from fl_lightning.report.communication import communication_grid

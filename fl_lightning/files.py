@@ -1,0 +1,157 @@
+"""Files and folders that appear whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import shutil
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+ENVIRONMENT_VARIABLE = "FL_LIGHTNING_DATA"
+_DAY = 24 * 60 * 60.0
+_CHUNK = 2**20  # bytes
+_CANNOT_ALLOCATE = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}
+
+
+def data_folder() -> Path:
+    """Return the folder of data and weights: the environment variable ``FL_LIGHTNING_DATA``, else ``data``."""
+    return Path(os.environ.get(ENVIRONMENT_VARIABLE, "data"))
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[Path]:
+    """Yield the path of a temporary file, to be written in the block, that takes the place of ``path`` at its end.
+
+    The folder is made if need be. If the block raises, ``path`` stays as it was. The file is on the disk before it
+    takes its place, so that this holds when the power fails, too.
+    """
+    with _temporary(path) as temporary:
+        try:
+            yield temporary
+            _sync(temporary)
+            os.replace(temporary, path)
+            _sync(path.parent)
+        except OSError as error:
+            if error.errno is None or error.filename is not None:
+                raise
+            raise OSError(error.errno, error.strerror, str(path)) from error  # of a full disk it comes without a name
+
+
+@contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """Yield the path of a temporary folder, to be filled in the block, that becomes ``path`` at its end.
+
+    If another process has made ``path`` meanwhile, that one stays. If the block raises, nothing is left.
+    """
+    with _temporary(path) as temporary:
+        temporary.mkdir()
+        yield temporary
+        try:
+            temporary.rename(path)
+        except OSError:
+            if not path.exists():
+                raise
+
+
+@contextmanager
+def _temporary(path: Path) -> Iterator[Path]:
+    """Yield a free path beside a path; remove what is there at the end, and what killed processes left a day ago."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for old in path.parent.glob(f".{path.name}.*.tmp"):
+        with contextlib.suppress(OSError):  # another process may remove it at the same time
+            if time.time() - old.stat().st_mtime > _DAY:
+                _remove(old)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        yield temporary
+    finally:
+        _remove(temporary)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    if path.is_dir() and os.name == "nt":  # Windows opens no folders
+        return
+    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def reserve(file: IO[bytes], size: int, path: Path) -> None:
+    """Make a file at least ``size`` bytes long and take their room on the disk, before the file is mapped into memory.
+
+    Writing into a mapped file cannot fail with an error: on a full disk the system kills the process (SIGBUS).
+
+    Args:
+        file: The file, opened for writing.
+        size: Bytes.
+        path: The file, or its folder, for the error.
+
+    Raises:
+        OSError: If there is not so much room.
+    """
+    try:
+        _allocate(file, size)
+    except OSError as error:
+        reason = f"{error.strerror}; {size:,} bytes are wanted for a file that is mapped into memory"
+        raise OSError(error.errno, reason, str(path)) from error
+
+
+def _allocate(file: IO[bytes], size: int) -> None:
+    file.flush()
+    if hasattr(os, "posix_fallocate"):
+        try:
+            os.posix_fallocate(file.fileno(), 0, size)
+            return
+        except OSError as error:
+            if error.errno not in _CANNOT_ALLOCATE:
+                raise
+    # macOS and some network file systems only take room for what is written
+    missing = size - file.seek(0, os.SEEK_END)
+    while missing > 0:
+        missing -= file.write(bytes(min(missing, _CHUNK)))
+    file.flush()
+
+
+def checksum(path: Path) -> str:
+    """Return the SHA-256 of a file, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def make_folder(name: str, folder: str | os.PathLike[str], hint: str) -> None:
+    """Make a folder for results if there is none.
+
+    Args:
+        name: The argument that names it.
+        folder: Its path.
+        hint: A sentence for the error.
+
+    Raises:
+        OSError: If it cannot be made, or no file can be written into it.
+    """
+    try:
+        os.makedirs(folder, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise OSError(
+            f"`{name}` must be a folder into which files can be written, got {os.fspath(folder)!r}: {error}. {hint}"
+        ) from error
