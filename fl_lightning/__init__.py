@@ -15,6 +15,7 @@ from fl_lightning.algorithms.fedprox import FedProx
 from fl_lightning.algorithms.qfedavg import QFedAvg
 from fl_lightning.algorithms.radfed import RADFed
 from fl_lightning.algorithms.scaffold import Scaffold
+from fl_lightning.algorithms.versions import __version__ as __version__
 from fl_lightning.callbacks import ClientMetrics, ExamplePrivacy, FederatedCheckpoint, FrozenPrefixCache
 from fl_lightning.data import (
     ClientDatasetsModule,
@@ -35,7 +36,6 @@ from fl_lightning.parts import (
     UniformSampler,
     VirtualClock,
 )
-from fl_lightning.versions import __version__ as __version__
 
 __all__ = [
     "AggregationCallback",

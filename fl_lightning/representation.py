@@ -1,4 +1,4 @@
-"""The arguments of constructors, as ``help`` and ``repr`` show them."""
+"""Texts: the arguments of constructors as ``help`` and ``repr`` show them, lists in sentences, durations."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from inspect import Parameter, Signature
 from typing import Any, ClassVar
 
 import numpy as np
+
+#: How a module takes the weights of a checkpoint alone.
+LOAD_WEIGHTS = '`module.load_state_dict(torch.load(path)["state_dict"])`'
 
 
 class FullSignature:
@@ -148,3 +151,29 @@ def counted(number: int, noun: str) -> str:
 def who_train(number: int) -> str:
     """Return ``"1 client trains"`` or ``"2 clients train"``."""
     return f"{counted(number, 'client')} train{'s' * (number == 1)}"
+
+
+def joined(words: Sequence[str], by: str = "and", most: int | None = None) -> str:
+    """Return words as a list in a sentence: ``"a, b and c"``.
+
+    Args:
+        words: The words.
+        by: What is before the last one.
+        most: How many are shown, if there are more: ``"a, b and 3 more"``; all if ``None``.
+    """
+    others = 0 if most is None else len(words) - most
+    shown = [*words[:most], f"{others} more"] if others > 1 else words
+    return f" {by} ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else "".join(shown)
+
+
+def duration(seconds: float) -> str:
+    """Return a duration as a short text: ``"0.3 s"``, ``"40 s"``, ``"12 min"``, ``"3.5 h"`` or ``"2.1 days"``."""
+    if seconds < 0.95:
+        return f"{max(seconds, 0.1):.1f} s"
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 90 * 60:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 48 * 3600:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 86400:.1f} days"

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from helpers.full_disk import limited_files
 
-import fl_lightning.atomic_file
-from fl_lightning.atomic_file import atomic_file, atomic_folder, remove_stale
+import fl_lightning.files
 from fl_lightning.experiment.files import write_text
+from fl_lightning.files import atomic_file, atomic_folder, remove_stale
 
 KEY = "0123456789abcdef" * 2
 ROOT = Path(__file__).parents[1]
@@ -74,7 +74,7 @@ def test_the_first_folder_stays(tmp_path: Path) -> None:
 _PROGRAM = """
 import sys, time
 from pathlib import Path
-import fl_lightning.atomic_file as module
+import fl_lightning.files as module
 with getattr(module, sys.argv[1])(Path(sys.argv[2])) as temporary:
     (temporary if sys.argv[1] == "atomic_file" else temporary / "half").write_text("half")
     print("writing", flush=True)
@@ -121,7 +121,7 @@ def test_only_temporary_files_of_the_name_are_removed(tmp_path: Path) -> None:
 
 
 def test_without_locks_only_old_files_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fl_lightning.atomic_file, "fcntl", None)
+    monkeypatch.setattr(fl_lightning.files, "fcntl", None)
     young, old = tmp_path / f".a.{KEY}.tmp", tmp_path / f".b.{KEY}.tmp"
     young_folder, old_folder = tmp_path / f".c.{KEY}.tmp", tmp_path / f".d.{KEY}.tmp"
     two_days_ago = time.time() - 2 * 24 * 60 * 60

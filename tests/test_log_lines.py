@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import Progress
 from tqdm import tqdm
 
-from fl_lightning.log_lines import log_above_bars, log_as_before
+from fl_lightning.algorithms.log_lines import log_above_bars, log_as_before
 
 
 class Terminal(io.StringIO):

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from fl_lightning.short_texts import label, shortened, shortened_together
+from fl_lightning.partitioners.short_texts import label, shortened, shortened_together
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 import pytest
+from fl_lightning.signatures import ShowsSignature
 from torch import Tensor
 
 import datamodules
@@ -31,7 +32,6 @@ from fl_lightning.parts import (
     UniformSampler,
     WeightedMean,
 )
-from fl_lightning.signatures import ShowsSignature
 
 
 class Some(TypedDict, total=False):

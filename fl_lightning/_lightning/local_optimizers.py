@@ -15,7 +15,7 @@ from torch.optim import Adagrad, Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from fl_lightning._lightning.optimizer_memory import OptimizerMemory, State, copied_state, options_of, set_options
-from fl_lightning.plain_copies import same_content
+from fl_lightning._lightning.plain_copies import same_content
 
 Options = list[list[dict[str, Any]]]
 Settings = tuple[Options, list[dict[str, Any]]]  # of the optimizers' groups, and the schedules' states

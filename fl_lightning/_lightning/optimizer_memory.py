@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from fl_lightning.plain_copies import plain_copy
+from fl_lightning._lightning.plain_copies import plain_copy
 
 #: What every optimizer has; learning-rate schedules wrap `step` and set `_opt_called`.
 _COMMON = {*vars(SGD([torch.zeros(1)])), "step", "_opt_called", "_warned_capturable_if_run_uncaptured"}

@@ -11,8 +11,7 @@ import lightning.pytorch as pl
 from lightning.pytorch.callbacks.progress import RichProgressBar, TQDMProgressBar
 from tqdm.auto import tqdm
 
-from fl_lightning.durations import duration
-from fl_lightning.representation import counted
+from fl_lightning.representation import counted, duration
 
 _LATEST = 20  # rounds whose mean duration is that of the rounds to come
 

@@ -14,8 +14,8 @@ from torch.optim import Optimizer
 from torchmetrics import Metric
 
 from fl_lightning._lightning.client_loop import ClientLoop
+from fl_lightning._lightning.plain_copies import plain_copy
 from fl_lightning._lightning.predictions import joined, read_batch
-from fl_lightning.plain_copies import plain_copy
 
 
 class QuietTraining:

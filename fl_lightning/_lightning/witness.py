@@ -10,7 +10,7 @@ from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 from torchmetrics import Metric
 
-from fl_lightning.tensor_bytes import version_of
+from fl_lightning.data.tensor_bytes import version_of
 
 
 @dataclass

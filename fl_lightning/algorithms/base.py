@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from fl_lightning._lightning.evaluation import prepare_evaluation
 from fl_lightning._lightning.round_logging import RoundLog, log_run, rounds_of, wandb_run_ids
 from fl_lightning._lightning.round_loop import install_loop
+from fl_lightning.algorithms.log_lines import log_above_bars, log_as_before
 from fl_lightning.algorithms.logged import log_values, settings_of_run
 from fl_lightning.algorithms.options import choose_sampler, with_clients_per_round, without_trainer
 from fl_lightning.algorithms.resuming import (
@@ -27,12 +28,11 @@ from fl_lightning.arguments import as_folder, plain
 from fl_lightning.callbacks.alone import check_alone
 from fl_lightning.checks import Count, check_arguments
 from fl_lightning.clients.settings import LocalSettings
+from fl_lightning.data.other_lightning import check_lightning
 from fl_lightning.data.uncalled import refuse_uncalled
 from fl_lightning.executors import Executor, make_executor
 from fl_lightning.executors.auto import ExecutorName
-from fl_lightning.log_lines import log_above_bars, log_as_before
 from fl_lightning.loop import FederatedLoop
-from fl_lightning.other_lightning import check_lightning
 from fl_lightning.parts.aggregation import Aggregation
 from fl_lightning.parts.algorithm import Algorithm, InvalidUpdates
 from fl_lightning.parts.exchange import Buffers, Exchange

@@ -15,9 +15,8 @@ from fl_lightning._lightning.round_loop import RoundLoop
 from fl_lightning.callbacks.checkpoint import FederatedCheckpoint
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.loop import FederatedLoop
-from fl_lightning.representation import arguments, short
+from fl_lightning.representation import LOAD_WEIGHTS, arguments, short
 from fl_lightning.seeding import a_seed_was_given, default_seed
-from fl_lightning.sentences import LOAD_WEIGHTS
 
 #: They change no result; a seed is compared by itself.
 _IRRELEVANT = {"clients_at_once", "state_dir", "seed"}

@@ -19,7 +19,7 @@ from fl_lightning._lightning.last_checkpoint import ChoosesLast
 from fl_lightning._lightning.round_loop import RoundLoop
 from fl_lightning.arguments import check_bool, check_count, check_path, check_text
 from fl_lightning.files import atomic_file, make_folder
-from fl_lightning.metric_words import larger_is_better
+from fl_lightning.metrics import larger_is_better
 
 
 class FederatedCheckpoint(ChoosesLast):

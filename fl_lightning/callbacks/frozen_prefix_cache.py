@@ -18,8 +18,8 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from fl_lightning.arguments import check_path, check_size
+from fl_lightning.data.tensor_bytes import tensor_bytes
 from fl_lightning.files import atomic_file, reserve
-from fl_lightning.tensor_bytes import tensor_bytes
 
 _FORMAT = "1"  # part of every file's key: raise it when what a file holds changes
 _PROBES = 64  # samples whose preprocessed values stand for the preprocessing in the key

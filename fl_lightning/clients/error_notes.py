@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from fl_lightning.parts.messages import Task
-from fl_lightning.sentences import joined
+from fl_lightning.representation import joined
 
 _SHOWN = 6  # tensors of a batch
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
 from fl_lightning.parts.messages import RoundReport
-from fl_lightning.sentences import joined
+from fl_lightning.representation import joined
 
 
 def tell_of_missing_clients(report: RoundReport, number: int, *, with_loss: bool = False) -> None:

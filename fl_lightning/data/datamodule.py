@@ -17,6 +17,7 @@ from fl_lightning.data.federated_split import GLOBAL, FederatedSplit, Split, che
 from fl_lightning.data.loading import ServesBatches, Stage
 from fl_lightning.data.missing import Imputation
 from fl_lightning.data.order import ClientOrder
+from fl_lightning.data.other_lightning import check_lightning
 from fl_lightning.data.partition_view import PartitionView
 from fl_lightning.data.poisoning import Poison
 from fl_lightning.data.preparation import check_returned, check_training_clients, prepare_inputs
@@ -28,7 +29,6 @@ from fl_lightning.data.targets import ReadsBatches
 from fl_lightning.data.trained_by import KnowsAlgorithm
 from fl_lightning.data.transforms import Transform
 from fl_lightning.data.uncalled import refuse_uncalled, refuse_unmade
-from fl_lightning.other_lightning import check_lightning
 from fl_lightning.partitioners import Partition
 from fl_lightning.partitioners.functions import PartitionFunction, check_partitioner
 from fl_lightning.representation import FullSignature, represent

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from fl_lightning.data.same_batches import same_bits
-from fl_lightning.surroundings import names_in, seen_by
+from fl_lightning.data.surroundings import names_in, seen_by
 
 _OBJECTS = 10_000  # that are looked at of each root
 _ITEMS = 32  # of a container: of a list of samples some are enough

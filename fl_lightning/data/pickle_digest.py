@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fl_lightning.tensor_bytes import tensor_bytes
+from fl_lightning.data.tensor_bytes import tensor_bytes
 
 
 def pickle_digest(value: object) -> bytes | None:

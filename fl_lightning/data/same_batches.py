@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fl_lightning.object_attributes import attributes_of
+from fl_lightning.data.object_attributes import attributes_of
 
 
 def same_bits(one: Any, other: Any) -> bool:

@@ -18,8 +18,8 @@ from fl_lightning.checks import is_user_defined
 from fl_lightning.data.arrays import refuse_arrays, refuse_empty, why_no_classes
 from fl_lightning.data.batches import Collate
 from fl_lightning.data.targets import why_no_targets
+from fl_lightning.data.tensor_bytes import tensor_bytes
 from fl_lightning.representation import ShowsArguments, short
-from fl_lightning.tensor_bytes import tensor_bytes
 
 
 @dataclass(frozen=True, repr=False)

@@ -6,7 +6,7 @@ from typing import Any
 
 import lightning as L
 
-from fl_lightning.sentences import LOAD_WEIGHTS
+from fl_lightning.representation import LOAD_WEIGHTS
 
 
 class KnowsAlgorithm:

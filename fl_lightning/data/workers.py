@@ -24,8 +24,8 @@ from fl_lightning.data.own_generators import OwnGenerators
 from fl_lightning.data.pickle_digest import pickle_digest
 from fl_lightning.data.same_batches import same_bits
 from fl_lightning.data.transforms import Transform
+from fl_lightning.representation import joined
 from fl_lightning.seeding import Stream, seed_global_generators
-from fl_lightning.sentences import joined
 
 _AHEAD = 2  # batches for each process that are made before they are asked for
 _TRIED = 2  # samples of a batch that is made twice

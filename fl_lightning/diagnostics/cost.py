@@ -11,7 +11,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from fl_lightning.arguments import check_choice, check_finite, check_text
 from fl_lightning.clients.hooks import reads_result_only
 from fl_lightning.diagnostics.observer import RoundObserver, aggregation_of, loop_of
-from fl_lightning.metric_words import suitable_mode
+from fl_lightning.metrics import suitable_mode
 from fl_lightning.parts.messages import ClientResult
 
 

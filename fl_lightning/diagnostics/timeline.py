@@ -13,7 +13,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from fl_lightning.arguments import check_path
 from fl_lightning.diagnostics.observer import RoundObserver, aggregation_of
-from fl_lightning.drawn import Drawn
+from fl_lightning.partitioners.notebook import Drawn
 from fl_lightning.parts.asynchronous.schedule import ArrivalRecord, Asynchronous
 
 if TYPE_CHECKING:

@@ -15,8 +15,10 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
+from fl_lightning.algorithms.versions import package_versions
 from fl_lightning.callbacks.client_metrics import ClientMetrics
 from fl_lightning.data import FederatedDataModule
+from fl_lightning.data.tensor_bytes import tensor_bytes
 from fl_lightning.experiment.assembly import (
     build_callbacks,
     build_datamodule,
@@ -33,8 +35,6 @@ from fl_lightning.experiment.partition_picture import draw_partition
 from fl_lightning.experiment.process_state import process_state_kept
 from fl_lightning.experiment.selection import best_checkpoint, why_there_is_none
 from fl_lightning.experiment.specs import identity
-from fl_lightning.tensor_bytes import tensor_bytes
-from fl_lightning.versions import package_versions
 
 Result = dict[str, Any]
 OnRound = Callable[[int], None]

@@ -6,7 +6,7 @@ from typing import Any
 
 from fl_lightning.experiment.specs import references
 from fl_lightning.experiment.table import Method, Table
-from fl_lightning.metric_words import suitable_mode
+from fl_lightning.metrics import suitable_mode
 
 _WORDS = {"max": "largest", "min": "smallest"}
 

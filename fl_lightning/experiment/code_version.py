@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from fl_lightning.versions import __version__
+from fl_lightning.algorithms.versions import __version__
 
 
 def code_version() -> str:

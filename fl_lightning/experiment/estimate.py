@@ -9,13 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from fl_lightning.arguments import check_count, check_instance, check_path
-from fl_lightning.durations import duration
 from fl_lightning.experiment.check import refuse_mistakes
 from fl_lightning.experiment.plan import make_cell, planned, tuning_points
 from fl_lightning.experiment.store import Store, message_of
 from fl_lightning.experiment.table import Table
 from fl_lightning.experiment.worker import run_safely
-from fl_lightning.representation import counted
+from fl_lightning.representation import counted, duration
 
 
 def describe_plan(table: Table, folder: str | Path, *, with_data: bool = False) -> str:

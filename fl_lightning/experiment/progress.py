@@ -14,9 +14,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from fl_lightning.durations import duration
 from fl_lightning.experiment.plan import Cell
 from fl_lightning.experiment.search import describe_point
+from fl_lightning.representation import duration
 
 
 class Progress:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fl_lightning.notebook import as_table
+from fl_lightning.partitioners.notebook import as_table
 
 _FIRST = ("data", "method", "fold", "seed", "status", "score")
 

@@ -18,7 +18,6 @@ from rich.console import Console
 from rich.table import Table
 
 from fl_lightning.arguments import check_count, check_instance, check_path, check_texts
-from fl_lightning.durations import duration
 from fl_lightning.experiment.damage import DamagedFileError, read_content
 from fl_lightning.experiment.files import write_csv, write_json
 from fl_lightning.experiment.lock import Lock, locked
@@ -28,7 +27,7 @@ from fl_lightning.experiment.specs import identity
 from fl_lightning.experiment.sweep_file import Sweep, read_sweep
 from fl_lightning.experiment.wandb_file import read_history
 from fl_lightning.files import make_folder
-from fl_lightning.sentences import joined
+from fl_lightning.representation import duration, joined
 
 Row = dict[str, Any]
 Ask = Iterator[tuple[Point, Callable[[float | None], None]]]

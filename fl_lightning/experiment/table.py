@@ -9,9 +9,9 @@ from typing import Any, Literal
 from fl_lightning.arguments import check_choice, check_count
 from fl_lightning.experiment.search import Search
 from fl_lightning.experiment.specs import Spec, references
-from fl_lightning.metric_words import larger_is_better
-from fl_lightning.notebook import as_table
-from fl_lightning.sentences import joined
+from fl_lightning.metrics import larger_is_better
+from fl_lightning.partitioners.notebook import as_table
+from fl_lightning.representation import joined
 
 Select = Literal["aggregated", "virtual", "last"]
 Mode = Literal["max", "min"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fl_lightning.short_texts import labels
+from fl_lightning.partitioners.short_texts import labels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from fl_lightning.arguments import check_choice, check_count, check_texts
-from fl_lightning.drawn import Drawn
 from fl_lightning.partitioners.client_axis import label_clients, names_of, width_of
+from fl_lightning.partitioners.notebook import Drawn
 from fl_lightning.partitioners.partition import Partition
+from fl_lightning.partitioners.short_texts import labels as plain
 from fl_lightning.partitioners.statistics import label_counts
 from fl_lightning.representation import counted
-from fl_lightning.short_texts import labels as plain
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from fl_lightning.arguments import check_instance, to_array
-from fl_lightning.notebook import mapping_as_table
 from fl_lightning.partitioners.labels import check_labels
+from fl_lightning.partitioners.notebook import mapping_as_table
 from fl_lightning.partitioners.partition import Partition
 
 

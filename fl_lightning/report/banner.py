@@ -12,8 +12,7 @@ from fl_lightning.report.pages import Grid
 from fl_lightning.report.reference import reference_sentence
 from fl_lightning.report.settings import versions_of
 from fl_lightning.report.texts import number, unit
-from fl_lightning.representation import counted
-from fl_lightning.sentences import joined
+from fl_lightning.representation import counted, joined
 
 _MARGIN = 0.01  # above a constant prediction, as a share of 1
 

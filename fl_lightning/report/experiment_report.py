@@ -10,7 +10,7 @@ from pathlib import Path
 from fl_lightning.arguments import check_path
 from fl_lightning.experiment.files import write_text
 from fl_lightning.files import atomic_file
-from fl_lightning.notebook import in_frame
+from fl_lightning.partitioners.notebook import in_frame
 from fl_lightning.report.banner import finished_grid, open_cycles, warnings_of
 from fl_lightning.report.communication import communication_grid
 from fl_lightning.report.comparison import paper_grid, rank_grid, relative_grid, score_grid

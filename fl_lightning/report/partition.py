@@ -14,8 +14,8 @@ from lightning.pytorch.utilities import rank_zero_only
 from fl_lightning.arguments import check_bool, check_count, check_path
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.files import atomic_file
-from fl_lightning.notebook import in_frame
 from fl_lightning.partitioners import SampleFeatures
+from fl_lightning.partitioners.notebook import in_frame
 from fl_lightning.report.figure import draw_partition
 from fl_lightning.report.pages import Grid, Page, Picture, Section, as_png
 from fl_lightning.report.summary import PartitionSummary, summarize_partition

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fl_lightning.arguments import check_instance, check_path, is_sequence
 from fl_lightning.data import FederatedDataModule
-from fl_lightning.drawn import Drawn
+from fl_lightning.partitioners.notebook import Drawn
 from fl_lightning.report.drawing import LEGEND_LINE
 from fl_lightning.report.metric_names import is_share, metric_name
 from fl_lightning.report.run_panels import Curves, draw_clients, draw_curves, draw_scores, is_staged, legend_lines

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.partitioners.client_axis import label_clients, names_of
+from fl_lightning.partitioners.short_texts import labels
 from fl_lightning.report.drawing import legend_columns, whole_rounds
 from fl_lightning.report.metric_names import is_share, metric_name
 from fl_lightning.report.palette import color, dashes, mark
 from fl_lightning.representation import counted
-from fl_lightning.short_texts import labels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,12 +6,12 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from fl_lightning.durations import duration
 from fl_lightning.experiment.search import describe_point
 from fl_lightning.report.experiment import Experiment
 from fl_lightning.report.metric_names import is_share, metric_name
 from fl_lightning.report.pages import Grid
 from fl_lightning.report.texts import by_size
+from fl_lightning.representation import duration
 
 _PACKAGES = {"python": "Python", "torch": "PyTorch", "lightning": "Lightning", "numpy": "NumPy"}
 

@@ -10,7 +10,7 @@ from fl_lightning.experiment.statistics import SignedRankTest, holm, signed_rank
 from fl_lightning.report.experiment import Experiment
 from fl_lightning.report.pages import Grid
 from fl_lightning.report.texts import interval, metric_and_unit, number, p_text
-from fl_lightning.sentences import joined
+from fl_lightning.representation import joined
 
 LEVEL = 0.05
 BETTER, WORSE = "†", "‡"

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fl_lightning.experiment.statistics import most_representative_fold, relative_difference
+from fl_lightning.partitioners.short_texts import label, labels
 from fl_lightning.report.drawing import legend, new_figure
 from fl_lightning.report.experiment import Experiment
 from fl_lightning.report.palette import color, mark
 from fl_lightning.report.texts import metric_and_unit
-from fl_lightning.short_texts import label, labels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

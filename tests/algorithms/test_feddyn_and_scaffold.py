@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from fl_lightning.parts.participation import Participation
 from helpers.toys import Quadratic, fit_quadratic, quadratic_clients, quiet_trainer
 from lightning.pytorch.callbacks import Callback
 
 from fl_lightning import FedAvg, FedDyn, RADFed, Scaffold, TensorDataModule
 from fl_lightning.parts.objectives import ControlVariates, DynamicRegularizer
-from fl_lightning.parts.participation import Participation
 from fl_lightning.parts.sampling import BernoulliSampler
 
 UNEQUAL: dict[str, Any] = {"a": [1.0, 4.0], "c": [0.0, 1.0]}  # optimum of the sum: 0.8

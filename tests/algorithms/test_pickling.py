@@ -23,6 +23,7 @@ from fl_lightning import (
     FederatedCheckpoint,
     RADFed,
 )
+from fl_lightning._lightning.plain_copies import plain_copy, same_content
 from fl_lightning.diagnostics import (
     CentralTwin,
     Communication,
@@ -35,7 +36,6 @@ from fl_lightning.diagnostics import (
 from fl_lightning.parts import Momentum
 from fl_lightning.parts.asynchronous import exponential, hinge, polynomial
 from fl_lightning.parts.asynchronous.staleness import staleness_function
-from fl_lightning.plain_copies import plain_copy, same_content
 
 PRIVATE = {name for name in ALGORITHMS if "private" in name}  # a second fit of the same model would count from 0
 OWN_FUNCTIONS = {"FedProx", "Scaffold-1", "FedAsync"}  # a function without a name cannot be pickled

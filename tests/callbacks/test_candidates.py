@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from fl_lightning.parts.participation import Participation
 from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
 
 from fl_lightning import AggregationCallback, FedAvg, FederatedCheckpoint, RADFed, TensorDataModule
-from fl_lightning.parts.participation import Participation
 
 
 class Validated(Quadratic):

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import lightning as L
 import pytest
 import torch
+from fl_lightning.parts.participation import Participation
 from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
@@ -25,7 +26,6 @@ from fl_lightning.diagnostics import (
     relative_distance,
 )
 from fl_lightning.parts import VirtualClock
-from fl_lightning.parts.participation import Participation
 
 UNEQUAL: dict[str, Any] = {"a": [1.0, 4.0], "c": [0.0, 1.0]}
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from fl_lightning.executors import balance
 from fl_lightning.parts.federation import Task
+
+from fl_lightning.executors import balance
 
 
 def test_tasks_are_shared_out_by_cost() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from fl_lightning.parts.federation import Task
 from helpers.stacked import Module, clients_of, linear
 from helpers.toys import quiet_trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
@@ -25,7 +26,6 @@ from fl_lightning.executors import auto as choices
 from fl_lightning.executors.auto import ExecutorChoice
 from fl_lightning.executors.stacked.memory import clients_that_fit
 from fl_lightning.executors.step_counts import StepCounts
-from fl_lightning.parts.federation import Task
 
 
 def fit(callback: FedAvg, layers: nn.Module, epochs: int = 2, ckpt_path: Any = None, **trainer: Any) -> Any:

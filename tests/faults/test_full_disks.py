@@ -13,8 +13,8 @@ from helpers.full_disk import in_small_file_system, limited_files
 from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
 
 from fl_lightning import FedAvg, FedDyn, TensorDataModule
-from fl_lightning.atomic_file import reserve
 from fl_lightning.experiment.callbacks import CurveRecorder, read_rounds
+from fl_lightning.files import reserve
 from fl_lightning.parts import ClientStates, Federation
 
 VALUES = 1024  # float32: 4 KiB a client

@@ -10,16 +10,16 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
+from fl_lightning.parts.client_states import ClientStates
+from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.participation import Participation
+from fl_lightning.parts.server_optimizers import Adaptive, Mixing
 from helpers.toys import Quadratic, fit_quadratic, quadratic_clients, quiet_trainer
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fl_lightning import FedAsync, FedAvg, FedAvgM, FedDyn, FedProx, RADFed, TensorDataModule
-from fl_lightning.parts.client_states import ClientStates
-from fl_lightning.parts.federation import Federation
-from fl_lightning.parts.participation import Participation
-from fl_lightning.parts.server_optimizers import Adaptive, Mixing
 
 
 def federation(num_clients: int, state_dir: Path | None = None, **ranks: int) -> Federation:

@@ -9,11 +9,11 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
+from fl_lightning.parts.federation import Federation
 from helpers.toys import Quadratic, fit_quadratic, quadratic_clients, quiet_trainer
 from torch import Tensor, nn
 
 from fl_lightning import RADFed, TensorDataModule
-from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.sampling import ImportanceSampler, UniformSampler
 
 

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fl_lightning.parts.federation import ClientResult, Federation, Task
+from fl_lightning.parts.redistribution import Redistribution
+from fl_lightning.parts.server_optimizers import Mixing
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fl_lightning.parts.aggregation import WeightedMean
-from fl_lightning.parts.federation import ClientResult, Federation, Task
-from fl_lightning.parts.redistribution import Redistribution
 from fl_lightning.parts.sampling import BernoulliSampler, UniformSampler
-from fl_lightning.parts.server_optimizers import Mixing
 
 FEDERATION = Federation(np.array([4, 4]), torch.zeros(2), [2])
 VALUES = st.floats(-1e6, 1e6, width=32)

@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fl_lightning.parts.federation import ClientResult, Federation, Task
+from fl_lightning.parts.server_optimizers import Adaptive, Mixing, Momentum, ServerOptimizer
 from helpers.toys import Quadratic, fit_quadratic, quadratic_clients
 
 from fl_lightning import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedProx, FedYogi, RADFed
 from fl_lightning.parts.aggregation import WeightedMean
 from fl_lightning.parts.exchange import ChangingBuffers, Exchange
-from fl_lightning.parts.federation import ClientResult, Federation, Task
 from fl_lightning.parts.objectives import Proximal
 from fl_lightning.parts.server import Server
-from fl_lightning.parts.server_optimizers import Adaptive, Mixing, Momentum, ServerOptimizer
 
 UNEQUAL: dict[str, Any] = {"a": [1.0, 4.0], "c": [0.0, 1.0]}
 

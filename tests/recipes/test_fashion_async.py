@@ -10,10 +10,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fl_lightning.parts.asynchronous.report import ArrivalRecord
 from helpers.tiny_files import write_mnist
 
 from datamodules import FashionMNISTDataModule
-from fl_lightning.parts.asynchronous.report import ArrivalRecord
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "fashion_async.py"
 

@@ -12,10 +12,10 @@ from lightning_utilities.core.apply_func import apply_to_collection, is_dataclas
 from torch import Tensor
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
+from fl_lightning._lightning.plain_copies import same_content
 from fl_lightning._lightning.recording import Unusable
 from fl_lightning._lightning.stand_ins import register_stand_in
-from fl_lightning.object_attributes import attributes_of
-from fl_lightning.plain_copies import same_content
+from fl_lightning.data.object_attributes import attributes_of
 
 _BUILT_IN = (dict, list, tuple)
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from html import escape
 
 from fl_lightning.experiment.files import harmless
-from fl_lightning.short_texts import shortened_together
+from fl_lightning.partitioners.short_texts import shortened_together
 
 _NAME = 80  # characters of a name; longer ones are shortened
 _MANY = 13  # columns; such a table is printed in small letters

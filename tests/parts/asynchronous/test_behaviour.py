@@ -12,6 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fl_lightning.parts.asynchronous.report import ArrivalRecord
+from fl_lightning.parts.participation import Participation
+from fl_lightning.parts.server_optimizers import Mixing
 from helpers.algorithms import SPEEDS, Net, data
 from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
 from helpers.watching import of_ten, watch
@@ -39,11 +42,8 @@ from fl_lightning.parts.asynchronous import (
     calibrate_staleness,
     polynomial,
 )
-from fl_lightning.parts.asynchronous.report import ArrivalRecord
 from fl_lightning.parts.objectives import ControlVariates
-from fl_lightning.parts.participation import Participation
 from fl_lightning.parts.sampling import ImportanceSampler
-from fl_lightning.parts.server_optimizers import Mixing
 
 TEN = [100, 95, 90, 85, 80, 25, 20, 15, 10, 5]
 

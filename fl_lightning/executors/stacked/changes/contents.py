@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from fl_lightning.tensor_bytes import version_of
+from fl_lightning.data.tensor_bytes import version_of
 
 #: Tensors up to this size may be settings.
 BRIEF_VALUES = 1_000

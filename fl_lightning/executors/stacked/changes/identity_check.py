@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fl_lightning.data.tensor_bytes import version_of
 from fl_lightning.executors.stacked.changes.comparison import same
 from fl_lightning.executors.stacked.changes.contents import BRIEF_VALUES
 from fl_lightning.executors.stacked.changes.module_state import Snapshotter
-from fl_lightning.tensor_bytes import version_of
 
 #: What has attributes, and more to it.
 _OTHERS = (

@@ -12,6 +12,7 @@ from lightning.pytorch.callbacks import Callback
 from fl_lightning.data.client_datasets import ClientDatasetsModule
 from fl_lightning.data.federated_split import FederatedSplit
 from fl_lightning.data.source import Source
+from fl_lightning.data.surroundings import add_named, name_in_code, surroundings
 from fl_lightning.data.workers import BatchWorkers
 from fl_lightning.executors.stacked.changes.comparison import ByIdentity, same
 from fl_lightning.executors.stacked.changes.module_state import Snapshotter
@@ -19,7 +20,6 @@ from fl_lightning.partitioners import Partition
 from fl_lightning.parts.client_vectors import ClientVectors
 from fl_lightning.parts.messages import Federation
 from fl_lightning.parts.part import Part
-from fl_lightning.surroundings import add_named, name_in_code, surroundings
 
 _NODES = 20_000  # objects that are looked at
 #: Attributes that Lightning sets, and those of every part.

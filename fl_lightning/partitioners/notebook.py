@@ -1,9 +1,15 @@
-"""Views of objects in a notebook: HTML tables, and whole pages in a frame."""
+"""Views of objects in a notebook: HTML tables, whole pages in a frame, and pictures."""
 
 from __future__ import annotations
 
 import html
+import io
+import os
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _MOST_ROWS = 20
 _LONGEST = 80  # characters of a cell
@@ -47,3 +53,18 @@ def _row(cells: Sequence[object], tag: str) -> str:
 def _cell(value: object) -> str:
     text = f"{value:.4g}" if isinstance(value, float) else str(value)
     return html.escape(text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}...")
+
+
+class Drawn:
+    """What drawing functions return: ``figure``, which is not pyplot's, and ``savefig``."""
+
+    figure: Figure
+
+    def savefig(self, path: str | os.PathLike[str], **options: Any) -> None:
+        """Write the picture; ``options`` are those of matplotlib's ``Figure.savefig``."""
+        self.figure.savefig(path, **options)
+
+    def _repr_png_(self) -> bytes:
+        content = io.BytesIO()
+        self.figure.savefig(content, format="png", dpi=100, bbox_inches="tight")
+        return content.getvalue()
