@@ -14,13 +14,15 @@ import argparse
 import resource
 import statistics
 import time
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
 
 from fl_lightning import FedAsync, FedBuff
-from fl_lightning.parts.asynchronous import AsynchronousAlgorithm, VirtualClock
-from fl_lightning.parts.messages import ClientResult, Federation
+from fl_lightning.parts import Algorithm
+from fl_lightning.parts.asynchronous import VirtualClock
+from fl_lightning.parts.messages import ClientResult, Federation, Task
 
 ARRIVALS = 1000
 
@@ -39,11 +41,10 @@ def main() -> None:
     shared = {"clock": clock, "concurrency": args.concurrency}
     callback = FedAsync(ARRIVALS, **shared) if args.buffer_size == 1 else FedBuff(args.buffer_size, ARRIVALS, **shared)
     algorithm = callback.algorithm
-    assert isinstance(algorithm, AsynchronousAlgorithm)
     sizes = np.full(args.clients, 10)
     model = torch.zeros(args.parameters)
     began = time.perf_counter()
-    algorithm.on_fit_start(Federation(sizes=sizes, model=model, lengths=[args.parameters]), fresh=True)
+    algorithm.begin_fit(Federation(sizes=sizes, model=model, lengths=[args.parameters]), fresh=True)
     print(f"{args.clients:,} clients begin: {time.perf_counter() - began:.2f} s")
     before, rounds = peak(), []
     for round_index in range(args.rounds):
@@ -59,14 +60,16 @@ def main() -> None:
     print(f"that is {held * each:,.0f} MB; the process grew by {peak() - before:,.0f} MB")
 
 
-def one_round(algorithm: AsynchronousAlgorithm, round_index: int) -> None:
+def one_round(algorithm: Algorithm, round_index: int) -> None:
     """Let a round's results arrive."""
-    algorithm.on_round_start(round_index)
-    for tasks in algorithm.task_groups():
+
+    def train(tasks: Sequence[Task]) -> Iterator[ClientResult]:
         for task in tasks:
             start = algorithm.start(task)
-            algorithm.receive(ClientResult(task, start, start.clone(), 1))
-    algorithm.complete_round(algorithm.on_round_end())
+            yield ClientResult(task, start, start.clone(), 1)
+
+    algorithm.start_round(round_index)
+    algorithm.end_round(algorithm.play(train))
 
 
 def peak() -> float:

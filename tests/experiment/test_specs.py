@@ -42,7 +42,7 @@ def test_classes_are_built_at_any_depth() -> None:
             "class_path": "fl_lightning.RADFed",
             "init_args": {
                 "redistributions": 3,
-                "server": {"class_path": "fl_lightning.parts.server_optimizers.Mixing", "init_args": {"lr": 0.5}},
+                "server": {"class_path": "fl_lightning.parts.Mixing", "init_args": {"lr": 0.5}},
             },
         }
     )

@@ -1,7 +1,7 @@
 """Memory of the vectors that clients keep: 10,000 clients of a 200,000-parameter model, 50 a round.
 
-python benchmarks/client_states.py --state_dir /tmp/states       # in a memory-mapped file
-python benchmarks/client_states.py --clients 1000                # in memory
+python benchmarks/client_vectors.py --state_dir DIR       # in a memory-mapped file
+python benchmarks/client_vectors.py --clients 1000             # in memory
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fl_lightning.parts.client_vectors import ClientStates
+from fl_lightning.parts.client_vectors import ClientVectors
 from fl_lightning.parts.messages import Federation
 
 
@@ -35,15 +35,16 @@ def main() -> None:
     options = parser.parse_args()
     model = torch.zeros(options.parameters)
     federation = Federation(np.ones(options.clients), model, [options.parameters], state_dir=options.state_dir)
-    states, before, began = ClientStates(federation, model), own_memory(), time.perf_counter()
+    vectors, before, began = ClientVectors(federation, model), own_memory(), time.perf_counter()
     peak = before
     for start in range(0, options.clients, options.per_round):
         for client in range(start, start + options.per_round):
-            states.put(client, torch.full_like(model, float(client)))
+            vectors[client] = torch.full_like(model, float(client))
         peak = max(peak, own_memory())
-        states.on_round_end()
+        vectors.commit()
+        vectors.end_round()
     written = time.perf_counter() - began
-    wrong = sum(float(states[client][-1]) != client for client in range(options.clients))
+    wrong = sum(float(vectors[client][-1]) != client for client in range(options.clients))
     read = time.perf_counter() - began - written
     print(
         f"{options.clients} clients x {options.parameters} values: {options.clients * options.parameters * 4e-9:.1f} GB"
