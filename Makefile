@@ -7,13 +7,17 @@ READY := $(VENV)/.ready
 # options for the program that a target runs, such as ARGS="--preset paper" or ARGS="-k resume"
 ARGS ?=
 
-.PHONY: run test mutants lint docs
+.PHONY: run test fast mutants lint docs
 
 run: $(READY)
 	$(BIN)/python recipes/cifar_radfed.py $(ARGS)
 
 test: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -q $(ARGS)
+
+# the tests that a change touches; ARGS="--since main" compares with another commit than HEAD
+fast: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/fast.py $(ARGS)
 
 # small faults in the code that the tests should notice, such as ARGS='--faults 200 --seed 1 "fl_lightning/parts/*"'
 mutants: $(READY)
@@ -23,6 +27,9 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
+	@! grep -rnE '\b(trainer|pl_module|strategy|fit_loop)\._[a-z]' fl_lightning --include='*.py' --exclude-dir=_lightning \
+		|| (echo "Only fl_lightning/_lightning may use Lightning's private names: put what needs them there."; exit 1)
 
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import subprocess
 import sys
 import tomllib
@@ -15,12 +13,13 @@ import yaml
 from helpers.small_table import small
 
 from fl_lightning import FedProx
-from fl_lightning.command_line import CommandParser, did_you_mean, ends_by_error, ends_by_interrupt, wrapped
+from fl_lightning.command_line import ends_by_error, ends_by_interrupt
 from fl_lightning_command.__main__ import RECIPES, completion, main, recipes
 
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.long
 def test_help_is_shown_without_the_library() -> None:
     program = (
         "import sys\n"
@@ -88,6 +87,7 @@ def test_a_table_that_comes_with_the_package_is_found_by_its_name(
     assert capsys.readouterr().out.startswith("mnist_methods: ")
 
 
+@pytest.mark.long
 def test_a_table_finds_classes_in_the_folder_of_the_command(tmp_path: Path) -> None:
     # as pip installs the command: a script in a folder of its own, which is then first among Python's folders
     script = tmp_path / "bin" / "fl-lightning"
@@ -134,18 +134,6 @@ def test_recipes_are_listed_and_run(capsys: pytest.CaptureFixture[str], monkeypa
     assert "folder of the results (default: runs/fashion_async)" in " ".join(text.split())
 
 
-@pytest.mark.parametrize("recipe", sorted((ROOT / "recipes").glob("*.py")), ids=lambda path: path.stem)
-def test_recipes_name_their_folders_alike(
-    recipe: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["fl-lightning"])
-    with pytest.raises(SystemExit):
-        main(["recipe", recipe.stem, "--help"])
-    shown = capsys.readouterr().out
-    assert "--output" in shown
-    assert "--data_dir" not in shown and "--out " not in shown
-
-
 def test_completion_knows_commands_options_and_recipes() -> None:
     script = completion("bash")
     for word in ("describe", "--checkpoint-seconds", "cifar_radfed", "--dry-run", "fashion-mnist"):
@@ -163,63 +151,6 @@ def test_the_wheel_has_recipes_and_their_files() -> None:
 
 
 # ---- what programs share ----
-
-
-def test_help_fits_paragraphs_to_the_terminal_and_keeps_examples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "42")
-    description = (
-        "One sentence of the first paragraph.\nAnother one.\n\n    program --option with a long value and more\n"
-    )
-    shown = CommandParser(prog="program", description=description, add_help=False).format_help()
-    assert shown == (
-        "usage: program\n\n"
-        "One sentence of the first paragraph.\nAnother one.\n\n"
-        "    program --option with a long value and more\n"
-    )
-
-
-def test_comments_stand_above_commands_where_they_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    description = "First.\n\n    run --a 1      # the first of them\n    run --long 2\n"
-    parser = CommandParser(prog="p", description=description, add_help=False)
-    monkeypatch.setenv("COLUMNS", "60")
-    assert "\n    run --a 1      # the first of them\n    run --long 2\n" in parser.format_help()
-    monkeypatch.setenv("COLUMNS", "30")
-    assert "\n    # the first of them\n    run --a 1\n    run --long 2\n" in parser.format_help()
-
-
-def test_help_has_no_markup_of_docstrings() -> None:
-    text = "as :class:`~fl_lightning.data.Source` and :func:`mean` do with ``None``; `preset` stays"
-    parser = CommandParser(prog="p", description=text)
-    parser.add_argument("--way", help=text)
-    shown = " ".join(parser.format_help().split())
-    assert shown.count("as Source and mean do with None; `preset` stays") == 2
-
-
-@pytest.mark.parametrize("arguments", [["--help"], ["describe", "--help"], ["recipe"], ["run", "--help"]])
-def test_help_fits_into_80_columns(
-    arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    with contextlib.suppress(SystemExit):
-        main(arguments)
-    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
-
-
-def test_help_shows_defaults_once() -> None:
-    parser = CommandParser(prog="p", description="first line\n  second line")
-    parser.add_argument("--rate", type=float, default=0.5, help="a rate")
-    parser.add_argument("--names", nargs="+", default=["a", "b"], help="some names")
-    parser.add_argument("--folder", help="a folder; default: here")
-    parser.add_argument("--flag", action="store_true", help="a flag")
-    text = parser.format_help()
-    assert "first line\n  second line" in text
-    assert "a rate (default: 0.5)" in text and "some names (default: a b)" in text
-    assert "a folder; default: here\n" in text and "a flag\n" in text
-
-
-def test_nothing_is_suggested_where_nothing_is_close() -> None:
-    assert did_you_mean("unrecognized arguments: --zzz", ["--output"]) == ""
-    assert did_you_mean("expected one argument", ["--output"]) == ""
 
 
 def test_an_interrupt_ends_a_program_with_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
@@ -278,69 +209,7 @@ def test_uploads_fill_rounds(uploads: str, capsys: pytest.CaptureFixture[str], m
     assert f"argument --uploads: must be a multiple of 20, such as 100, got {uploads}" in shown
 
 
-@pytest.mark.parametrize(
-    ("command", "kind", "name"),
-    [("run", "table", "mnist_methods --dry-run"), ("sweep", "sweep", "cifar_fedadam --count")],
-)
-def test_help_lists_what_comes_with_the_package(
-    command: str, kind: str, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        main([command, "--help"])
-    shown = capsys.readouterr().out
-    assert f"YAML file of a {kind}, or the name of one that comes with the package" in " ".join(shown.split())
-    assert f"\nexample:\n  fl-lightning {command} {name}" in shown
-    assert f"\n{kind}s that come with the package: " in shown
-
-
 # ---- a terminal ----
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-@pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """Return a terminal of 80 columns."""
-    monkeypatch.setenv("COLUMNS", "80")
-    return Terminal()
-
-
-def test_a_terminal_breaks_no_word(terminal: Terminal) -> None:
-    text = "error: " + "many words and " * 12 + "a/path/that/is/longer/than/a/line/" * 4 + "\n  fl-lightning run x"
-    lines = wrapped(text, terminal).split("\n")
-    assert len(lines) > 4
-    assert max(len(line) for line in lines if "/" not in line) <= 80
-    assert " ".join(lines).split() == text.split()
-    assert lines[-1] == "  fl-lightning run x"
-    assert wrapped(text, io.StringIO()) == text  # a file or a pipe gets it as it is
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [["report", "x" * 90], ["run", "mnist_methods", "--ouput", "y " * 60], ["recipe", "xyz"]],
-    ids=["error", "argument", "name"],
-)
-def test_errors_are_broken_between_words(arguments: list[str], terminal: Terminal) -> None:
-    with contextlib.suppress(SystemExit), contextlib.redirect_stderr(terminal):
-        main(arguments)
-    told = terminal.getvalue().splitlines()
-    assert "error: " in terminal.getvalue()
-    assert max(len(line) for line in told if "x" * 90 not in line) <= 80
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"), [(["report", "nothing"], "Reading the results…"), (["describe", "--help"], "")]
-)
-def test_a_terminal_shows_what_a_command_begins_with(
-    arguments: list[str], text: str, terminal: Terminal, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with contextlib.suppress(SystemExit), contextlib.redirect_stderr(terminal):
-        main(arguments)
-    assert terminal.getvalue().partition("\n")[0] == text
-    assert "Reading" not in capsys.readouterr().out
 
 
 def test_a_sweep_names_options_that_were_not_given_either(

@@ -52,21 +52,6 @@ def test_every_public_name_has_an_entry_in_the_reference() -> None:
             assert f"{package}.{name}" in shown or id(thing) in things, f"{package}.{name}"
 
 
-def test_keys_that_a_fit_logs_are_explained() -> None:
-    logged = set()
-    for path in (ROOT / "fl_lightning").rglob("*.py"):
-        if "report" not in path.parts and "experiment" not in path.parts:
-            logged |= set(re.findall(r'"(fed/[a-z_]+)"', path.read_text()))
-    explained = (DOCS / "logged-keys.md").read_text()
-    assert len(logged) > 20
-    missing = {
-        key
-        for key in logged
-        if f"`{key}`" not in explained and f"`{key.removeprefix('fed/update_norm')}`" not in explained
-    }
-    assert not missing
-
-
 @pytest.mark.long
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     pytest.importorskip("mkdocs")

@@ -53,13 +53,6 @@ class Raise(Callback):
         raise self.kind(3)
 
 
-class RaiseLines(Callback):
-    """Raises an error of several lines, some of them indented."""
-
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        raise ValueError("no file (the address:\n  https://example.org\n). Put it there.")
-
-
 class Die(Callback):
     """Ends the process at once, with a status or by a signal."""
 

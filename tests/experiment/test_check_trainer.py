@@ -42,28 +42,6 @@ def test_a_fit_ends_after_a_number_of_rounds(rounds: Any, shown: str) -> None:
     assert len(check({"max_epochs": rounds, "devices": 2}).mistakes) == 2
 
 
-def test_null_is_no_number_of_rounds() -> None:
-    [mistake] = check({"max_epochs": None}).mistakes
-    assert mistake.startswith(f"{HERE}`trainer` has no `max_epochs`, the number of rounds.")
-
-
-def test_the_rounds_of_a_search_are_checked_too() -> None:
-    table = small(tuning={"max_epochs": "60"})
-    table["methods"]["FedAvg"]["tune"] = {"lr": [0.1, 0.2]}
-    [mistake] = check_table(read_table(table)).mistakes
-    assert "`max_epochs` must be a whole number of at least 1, got '60'" in mistake
-
-
-def test_a_fit_may_end_after_a_time() -> None:
-    assert check({"max_epochs": -1, "max_time": {"minutes": 1}}) == Findings()
-
-
-@pytest.mark.parametrize(("every", "shown"), [(0, "0"), ("5", "'5'"), (None, "None"), (0.5, "0.5")])
-def test_validation_comes_after_a_number_of_rounds(every: Any, shown: str) -> None:
-    [mistake] = check({"check_val_every_n_epoch": every}).mistakes
-    assert mistake.startswith(f"{HERE}`check_val_every_n_epoch` must be a whole number of at least 1, got {shown}")
-
-
 CHECKPOINT = "lightning.pytorch.callbacks.ModelCheckpoint"
 UNFREEZES = "lightning.pytorch.callbacks.BackboneFinetuning"
 
@@ -84,14 +62,6 @@ def test_what_every_fit_refuses_is_a_mistake(trainer: dict[str, Any], callback: 
     callbacks = [] if callback is None else [{"class_path": callback[0], "init_args": callback[1]}]
     [text] = check(trainer, callbacks=callbacks).mistakes
     assert text.startswith(f"{HERE}{mistake}")
-
-
-def test_callbacks_of_the_same_kind_are_all_checked() -> None:
-    table = small()
-    for name, arguments in (("FedAvg", {"every_n_epochs": 1}), ("RADFed", {"every_n_train_steps": 2})):
-        table["methods"][name]["callbacks"] = [{"class_path": CHECKPOINT, "init_args": arguments}]
-    [mistake] = check_table(read_table(table)).mistakes
-    assert mistake.startswith("digits, RADFed, fold 0, seed 0: ModelCheckpoint with `every_n_train_steps`")
 
 
 MODEL = """

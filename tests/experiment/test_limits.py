@@ -13,7 +13,6 @@ from helpers.small_table import small
 from rich.console import Console
 
 from fl_lightning.experiment import run_table
-from fl_lightning.experiment.pool import Limits
 
 
 def spec(name: str, **arguments: Any) -> dict[str, Any]:
@@ -71,13 +70,6 @@ def test_the_curve_of_a_cell_that_went_on_is_that_of_a_whole_one(tmp_path: Path,
     assert [bool(score) for score in scores] == [False, False, True, False, False, True, False, False]
 
 
-def test_a_cell_that_always_fails_fails_after_the_last_attempt(tmp_path: Path, faulty: None) -> None:
-    rows, text = run(with_faulty(Raise=spec("Raise", kind="SystemExit")), tmp_path, 0, retries=2)
-    assert (rows["Raise"]["status"], rows["Raise"]["error"]) == ("failed", "SystemExit: 3")
-    assert rows["Plain"]["status"] == "finished"
-    assert [f"({number} of 2)" in text for number in (1, 2, 3)] == [True, True, False]
-
-
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_cell_that_leaves_python_is_a_failed_cell(tmp_path: Path, faulty: None, workers: int) -> None:
     rows, _ = run(with_faulty(Raise=spec("Raise", kind="SystemExit")), tmp_path, workers)
@@ -94,46 +86,12 @@ def test_ctrl_c_inside_of_a_fit_ends_the_run_and_is_no_failure(tmp_path: Path, f
     assert not list(tmp_path.rglob("failed.json"))
 
 
-def test_a_message_of_several_lines_is_told_as_a_whole(tmp_path: Path, faulty: None) -> None:
-    rows, _ = run(with_faulty(RaiseLines=spec("RaiseLines")), tmp_path, 0)
-    assert rows["RaiseLines"]["error"] == "ValueError: no file (the address: https://example.org ). Put it there."
-
-
 @pytest.mark.long
 def test_memory_of_a_worker_is_limited(tmp_path: Path, faulty: None) -> None:
     table = with_faulty(Allocate=spec("Allocate", gigabytes=6.0))
     rows, _ = run(table, tmp_path, 1, memory_limit=5.0)
     assert rows["Allocate"]["error"] == "MemoryError. OutOfMemory: a worker may take 5 GB (`memory_limit`)."
     assert rows["Plain"]["status"] == "finished"
-
-
-@pytest.mark.parametrize(
-    ("limits", "message"),
-    [
-        (
-            {"cell_timeout": 0},
-            "`cell_timeout` must be a finite number greater than 0, got 0. It is a number of s",
-        ),
-        ({"memory_limit": -1.0}, "`memory_limit` must be a finite number greater than 0, got -1.0"),
-        ({"retries": 0.5}, "`retries` must be a whole number of at least 0, got 0.5"),
-    ],
-)
-def test_limits_out_of_range(limits: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Limits(**limits)
-
-
-@pytest.mark.parametrize("name", ["cell_timeout", "memory_limit"])
-def test_this_process_cannot_be_limited(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ValueError, match=rf"`{name}` must be None with `workers=0`, got 9\.0.*Give `workers=1`"):
-        run_table(small(), tmp_path, workers=0, **{name: 9.0})
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_limits_of_memory_need_linux(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.platform", "darwin")
-    with pytest.raises(ValueError, match="`memory_limit` works only on Linux, got 2"):
-        Limits(memory_limit=2)
 
 
 def test_weights_of_a_type_that_numpy_lacks_have_a_digest(tmp_path: Path, faulty: None) -> None:

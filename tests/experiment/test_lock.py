@@ -34,13 +34,6 @@ def test_the_message_names_the_process_and_the_machine(tmp_path: Path) -> None:
         assert (tmp_path / ".lock").read_text().startswith(f"run {os.getpid()} ")
 
 
-def test_a_refused_run_leaves_the_names_of_the_other(tmp_path: Path) -> None:
-    with locked(tmp_path):
-        before = (tmp_path / ".lock").read_text()
-        refused(tmp_path)
-        assert (tmp_path / ".lock").read_text() == before != ""
-
-
 ORPHAN = """
 import pathlib, subprocess, sys
 from fl_lightning.experiment.lock import locked
@@ -90,10 +83,3 @@ def test_a_line_that_is_written_only_in_part_is_left_out(tmp_path: Path, half: s
         assert "process 17 on elsewhere. Wait for it, end it there with `kill 17`" in text
         (tmp_path / ".lock").write_text(half)
         assert refused(tmp_path) == f"Another run is at work in {tmp_path}. Wait for it, or choose another `output`."
-
-
-def test_a_run_on_another_machine_is_named(tmp_path: Path) -> None:
-    with locked(tmp_path):
-        (tmp_path / ".lock").write_text("run 17 4 elsewhere\nworker 18 5 elsewhere\n")
-        text = refused(tmp_path)
-    assert "process 17, its worker 18 on elsewhere. Wait for it, end it there with `kill 17 18`" in text

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from experiment.conftest import Run
 from helpers.small_table import small, with_methods
 from rich.console import Console
 
@@ -75,30 +76,24 @@ def test_what_a_cell_changes_in_its_process_reaches_no_other_cell(
     assert len(table_of(tmp_path / "changed" / "results.csv")) == 4
 
 
-def test_finished_cells_are_not_run_again(tmp_path: Path) -> None:
-    run(small(), tmp_path)
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("cells/*/result.json")}
-    rows, text = run(small(seeds=[0, 1]), tmp_path)
-    assert len(rows) == 4
+def test_finished_cells_are_not_run_again(finished: Run) -> None:
+    before = {path: path.stat().st_mtime_ns for path in finished.folder.glob("cells/*/result.json")}
+    again = finished.again(seeds=[0, 1])
+    assert len(again.rows) == 4
     assert all(path.stat().st_mtime_ns == time for path, time in before.items())
-    assert "seed 0" not in text
-    assert len(list(tmp_path.glob("cells/*"))) == 4
+    assert "seed 0" not in again.text
+    assert len(list(finished.folder.glob("cells/*"))) == 4
 
 
-def test_a_part_of_the_table_tells_of_the_rows_that_it_leaves_out(tmp_path: Path) -> None:
-    whole, text = run(small(), tmp_path)
-    assert "leaves them out" not in text
-    part = small()
-    del part["methods"]["RADFed"]
-    rows, text = run(part, tmp_path)
-    assert (
-        [row["method"] for row in rows] == [row["method"] for row in table_of(tmp_path / "results.csv")] == ["FedAvg"]
-    )
-    assert "results.csv had 1 row of cells that this run does not have, and leaves them out." in " ".join(text.split())
-    again, text = run(small(), tmp_path)
-    assert again == whole
-    assert "leaves them out" not in text
-    assert len(table_of(tmp_path / "results.csv")) == 2
+def test_a_part_of_the_table_tells_of_the_rows_that_it_leaves_out(finished: Run) -> None:
+    assert "leaves them out" not in finished.text
+    part = finished.again(methods={"FedAvg": finished.table["methods"]["FedAvg"]})
+    written = table_of(finished.folder / "results.csv")
+    assert [row["method"] for row in part.rows] == [row["method"] for row in written] == ["FedAvg"]
+    assert "leaves them out" in part.text
+    again = finished.again()
+    assert again.rows == finished.rows
+    assert len(table_of(finished.folder / "results.csv")) == 2
 
 
 def test_only_aggregated_models_compete_unless_asked(tmp_path: Path) -> None:
@@ -111,9 +106,9 @@ def test_only_aggregated_models_compete_unless_asked(tmp_path: Path) -> None:
     assert float(curve[-1]["val_acc_clients"]) == rows[0]["val"]
 
 
-def test_each_test_clients_score_is_in_a_file(tmp_path: Path) -> None:
-    for row in run(small(), tmp_path)[0]:
-        scores = table_of(tmp_path / "cells" / row["cell"] / "clients.csv")
+def test_each_test_clients_score_is_in_a_file(finished_table: Run) -> None:
+    for place, row in enumerate(finished_table.rows):
+        scores = table_of(finished_table.cell(place) / "clients.csv")
         assert list(scores[0]) == ["client", "test_acc"]
         assert len({client["client"] for client in scores}) == len(scores) > 1
         values = [float(client["test_acc"]) for client in scores]
@@ -171,14 +166,6 @@ def test_tuning_chooses_on_validation_and_shares_its_fits_with_the_table(tmp_pat
     assert "Chosen for FedAvg on digits: lr=0.01" in text
     # two points of FedAvg, of which one is the table's cell, and RADFed's
     assert len(list(tmp_path.glob("cells/*"))) == 3
-
-
-def test_points_with_the_same_best_score_are_told(tmp_path: Path) -> None:
-    table = with_methods(FedAvg={"tune": {"lr": [1e-9, 1e-10, 1e-11]}})
-    del table["methods"]["RADFed"]
-    _, text = run(table, tmp_path)
-    assert ", of 3 points). 3 configurations have this score; the first is taken.\n" in text
-    assert "Chosen for FedAvg on digits: lr=1e-09 (" in text
 
 
 #: 10 clients of which 6 train
@@ -271,6 +258,7 @@ def test_a_worker_that_dies_is_a_failed_cell(code: int, how: str, tmp_path: Path
     assert f"The worker process {how}" in rows[2]["error"]
 
 
+@pytest.mark.long
 def test_sigterm_in_this_process_ends_the_command_with_its_status(
     tmp_path: Path, faulty: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -301,6 +289,7 @@ def test_an_interrupted_run_ends_its_workers_and_records_no_failure(
     assert main(options) == 0
 
 
+@pytest.mark.long
 def test_wandb_gets_the_configuration_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_SILENT", "true")
     table = small(wandb={"project": "test", "mode": "offline"})
@@ -350,15 +339,6 @@ def test_a_class_that_does_not_exist_is_found_before_anything_runs(tmp_path: Pat
     assert not (tmp_path / "out").exists()
 
 
-def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
-    with (
-        Store(tmp_path).locked(),
-        pytest.raises(RuntimeError, match="Another run is at work"),
-        Store(tmp_path).locked(0),
-    ):
-        pass
-
-
 def test_plan_and_time(tmp_path: Path) -> None:
     table = read_table(with_methods(RADFed={"tune": {"lr": [0.1, 0.2, 0.3]}}))
     plan = describe_plan(table, tmp_path)
@@ -381,17 +361,6 @@ def test_plan_and_time(tmp_path: Path) -> None:
     assert "`--estimate`" in describe_time(table, {}, {})
 
 
-def test_the_time_of_a_part_is_not_that_of_the_whole() -> None:
-    table = small()
-    table["data"]["other"] = {**table["data"]["digits"]}
-    text = describe_time(read_table(table), {"digits": 900.0}, {"other": "OSError: no file"})
-    assert text.splitlines() == [
-        # eight rounds of 900 s, of two methods
-        "Measured seconds a round: digits 9e+02. All fits on digits will take about 2.0 h.",
-        "CANNOT RUN other: OSError: no file",
-    ]
-
-
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "table.yaml"
     path.write_text(yaml.safe_dump(small(seeds=[0, 1])))
@@ -403,27 +372,3 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (row["method"], row["seed"]) == ("FedAvg", "1")
     assert main([str(tmp_path / "none.yaml")]) == 1
     assert "there is no" in capsys.readouterr().err
-
-
-def test_a_dry_run_names_all_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "table.yaml"
-    table = small(trainer={"max_epoch": 4, "accelerator": "cpu"})
-    table["data"]["digits"]["score"] = "nope"
-    table["data"]["digits"]["score_mode"] = "max"
-    path.write_text(yaml.safe_dump(table))
-    for options in (["--dry-run"], []):
-        assert main([str(path), "--output", str(tmp_path / "out"), *options]) == 1
-        error = capsys.readouterr().err
-        assert f"error: {path} has 2 mistakes:" in error
-        assert "`trainer` has an unknown argument 'max_epoch'. Did you mean 'max_epochs'?" in error
-        assert "`score` is 'nope', which is never logged" in error
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(("command", "example"), [([], "table.yaml --dry-run"), (["sweep"], "sweep.yaml --count 20")])
-def test_help_has_an_example(command: list[str], example: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main([*command, "--help"])
-    shown = capsys.readouterr().out
-    assert f"  {' '.join(['python -m fl_lightning.experiment', *command])} {example}\n" in shown
-    assert "also takes the names of" in shown

@@ -2,9 +2,7 @@ from __future__ import annotations
 
 import math
 
-import pytest
-
-from fl_lightning.experiment.search import Choice, Range, describe_point, points, space_of
+from fl_lightning.experiment.search import Choice, Range, points, space_of
 
 
 def test_a_grid_goes_through_all_combinations_in_order() -> None:
@@ -24,11 +22,6 @@ def test_a_random_search_draws_different_points_of_a_grid() -> None:
     assert points(space_of({"a": [1, 2]}), "random", 20) == [{"a": 1}, {"a": 2}]
 
 
-def test_a_point_as_a_text() -> None:
-    point = {"S": 5, "lr": 0.123456, "adapt": {"class": "fl_lightning.FedAdam", "rule": "adam"}, "p": None}
-    assert describe_point(point) == "S=5, lr=0.1235, adapt=adam, p=None"
-
-
 def test_ranges() -> None:
     space = space_of({"lr": {"min": 1e-4, "max": 1.0, "log": True}, "mu": {"min": 2, "max": 3}})
     drawn = points(space, "random", 400)
@@ -39,24 +32,3 @@ def test_ranges() -> None:
     assert {point["S"] for point in integers} == {1, 2, 3}
     steps = points({"q": Range(0, 1, step=0.25)}, "random", 60)
     assert {point["q"] for point in steps} == {0, 0.25, 0.5, 0.75, 1}
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: space_of({"lr": 0.1}), "`tune.lr` must be a list of values, or a range"),
-        (lambda: space_of({"lr": []}), "`tune.lr` must be a list"),
-        (lambda: space_of({"lr": {"min": 1, "max": 1}}), "must have numbers with `min` below `max`, got 1 and 1"),
-        (lambda: space_of({"lr": {"min": 0, "max": 1, "log": True}}), "`min` must be greater than 0"),
-        (
-            lambda: points(space_of({"lr": {"min": 0, "max": 1}})),
-            "A grid search needs lists of values, got a range",
-        ),
-        (lambda: points({}, "random"), "needs `count`"),
-        (lambda: points({}, "bayes"), "`search` must be one of 'grid', 'random'"),  # type: ignore[arg-type]
-        (lambda: points({}, count=0), "`count` must be a whole number of at least 1"),
-    ],
-)
-def test_errors(call, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        call()

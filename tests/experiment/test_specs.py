@@ -64,27 +64,6 @@ def test_paths_that_name_nothing(path: str) -> None:
     check_paths({"class_path": "$method"})
 
 
-@pytest.mark.parametrize(
-    ("path", "meant"),
-    [
-        ("fl_lightning.FedProxx", "fl_lightning.FedProx"),
-        ("fl_lightning.parts.UniformSampelr", "fl_lightning.parts.UniformSampler"),
-        ("datamodules.CovertypeDataModul.named", "datamodules.CovertypeDataModule.named"),
-        ("FedProx", "fl_lightning.FedProx"),
-        ("fl_lightning.algos.Median", "fl_lightning.parts.Median"),
-        ("DigitsDataModule", "datamodules.DigitsDataModule"),
-    ],
-)
-def test_a_misspelt_path_is_told_from_the_right_one(path: str, meant: str) -> None:
-    with pytest.raises(ValueError, match=rf"^'{path}' cannot be imported. Did you mean {meant}\?$"):
-        locate(path)
-
-
-def test_arguments_beside_init_args_are_an_error() -> None:
-    with pytest.raises(ValueError, match=r"got also mu for 'fl_lightning\.FedProx'.*under `init_args`"):
-        build({"class_path": "fl_lightning.FedProx", "mu": 1})
-
-
 def test_identity_depends_on_content_and_not_on_order() -> None:
     # the first 16 digits of the SHA-256 of {"a":1,"b":[true,null]}
     assert identity({"b": [True, None], "a": 1}) == "1cc69c7fa23616ca"

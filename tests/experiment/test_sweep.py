@@ -130,6 +130,7 @@ def test_sweeps_do_not_share_a_folder(tmp_path: Path, monkeypatch: pytest.Monkey
     assert row["error"] == "exit code 1: held, inherited: True"
 
 
+@pytest.mark.long
 def test_configurations_with_the_same_best_score_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     console = Console(file=io.StringIO(), width=200)
@@ -148,15 +149,7 @@ def test_the_pattern_of_folders_is_true_of_all_of_them() -> None:
     )
 
 
-def test_a_program_beside_the_sweep_is_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "deep").mkdir()
-    path = write(tmp_path).rename(tmp_path / "deep" / "sweep.yaml")
-    monkeypatch.chdir(tmp_path)
-    assert read_sweep(path).program == "program.py"
-    monkeypatch.chdir(tmp_path / "deep")
-    assert read_sweep(path).program == str((tmp_path / "program.py").resolve())
-
-
+@pytest.mark.long
 def test_history_across_blocks_and_of_a_run_that_was_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     [row] = run_sweep(write(tmp_path), count=1, console=Console(file=io.StringIO()))
@@ -202,61 +195,7 @@ def test_the_command_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert read_sweep(path).command_of({"x": 1}) == [sys.executable, "-O", "program.py", "x=1", "end"]
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"program": ""}, "has no `program`, which a sweep needs"),
-        ({"method": "best"}, "`method` must be one of 'grid', 'random', 'bayes', got 'best'"),
-        ({"metric": {"name": "score", "goal": "max"}}, "`metric.goal` must be one of"),
-        ({"parameters": {"x": {"parameters": {}}}}, "Write nested parameters with dots"),
-        ({"parameters": {"x": {"min": 1}}}, "must have `value`, `values`, or `min` and `max`"),
-        ({"parameters": {"x": {"min": 1, "max": 2, "distribution": "normal"}}}, "distribution` must be one of"),
-        ({"method": "random"}, "`method: random` needs `count`, the number of runs, such as `--count 20`"),
-        ({"parameters": {"mu": [0.0]}}, r"got \[0.0\]. Write `mu: {values: \[0.0\]}`."),
-        ({"parameters": {"mu": 0.3}}, "got 0.3. Write `mu: {value: 0.3}`."),
-        ({"method": "bayes"}, "`method: bayes` needs `count`"),
-        (
-            {"parameters": {"x": {"min": 0.0, "max": 1.0}}},
-            "A grid search needs lists of values, got a range for x. List values, or use `method: random`.",
-        ),
-        (
-            {"metric": {"name": "score", "gaol": "maximize"}},
-            "`metric` has an unknown entry 'gaol'. Did you mean `goal`\\? It takes name, goal, target, impute, ",
-        ),
-        ({"metric": {"name": "score"}}, "`metric` score has no `goal`. Give `goal: maximize` or `goal: minimize`."),
-        ({"search": "random"}, r"sweep.yaml has an unknown entry 'search'. It takes program, method, metric, param"),
-        ({"parameter": {}}, "has an unknown entry 'parameter'. Did you mean `parameters`"),
-        ({"parameters": {"x": {"values": []}}}, r"`parameters.x.values` must be a list of values, got \[\]."),
-        ({"parameters": {"x": {"values": "abc"}}}, "`parameters.x.values` must be a list of values, got 'abc'."),
-        ({"parameters": {"x": {"values": [1], "min": 0, "max": 1}}}, "must have `value`, `values`, or `min` and"),
-    ],
-)
-def test_wrong_files(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        run_sweep(write(tmp_path, **changes))
-
-
-def test_what_only_the_service_uses_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    metric = {"name": "score", "goal": "maximize", "target": 0.9}
-    further = {"description": "small", "run_cap": 3, "early_terminate": {"type": "hyperband", "min_iter": 3}}
-    text = io.StringIO()
-    path = write(tmp_path, metric=metric, **further, command=["python", "-c", "raise SystemExit(2)"])
-    run_sweep(path, count=1, console=Console(file=text, width=200))
-    unused = "`early_terminate`, `run_cap` and `metric.target`"
-    assert text.getvalue().startswith(f"Only the service of Weights & Biases uses {unused}: no effect here.\n")
-
-
-def test_runs_that_fail_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for parameters, name in (({"x": {"values": [3]}}, "x=3"), ({"x": {"values": [3, 4]}}, "x=3")):
-        path = write(tmp_path, parameters=parameters, command=["python", "-c", "import sys; sys.exit(2)"])
-        text = io.StringIO()
-        run_sweep(path, console=Console(file=text, width=100))
-        assert f" failed: {name}: exit code 2: no output" in text.getvalue()
-        assert text.getvalue().splitlines()[-1].startswith("small: no run has a score. All runs: runs/sweeps/")
-
-
+@pytest.mark.long
 def test_values_that_are_not_finite_are_never_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     parameters = {"output": {"value": "out"}, "x": {"values": [9, 8, 1]}}
@@ -271,19 +210,13 @@ def test_values_that_are_not_finite_are_never_the_best(tmp_path: Path, monkeypat
     assert len(list(tmp_path.rglob("offline-run-*"))) == 3
 
 
-def test_an_output_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    message = rf"^`output` must be a folder into which files can be written, got '{tmp_path}/file': .*. Give another"
-    with pytest.raises(OSError, match=message):
-        run_sweep(write(tmp_path), output=tmp_path / "file")
-
-
 def test_bayes_without_optuna_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(RuntimeError, match=r"needs the package optuna.*pip install optuna.*`method` to random"):
         run_sweep(write(tmp_path, method="bayes"), count=2)
 
 
+@pytest.mark.long
 def test_bayes_with_optuna(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("optuna")
     monkeypatch.chdir(tmp_path)
@@ -295,6 +228,7 @@ def test_bayes_with_optuna(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert [row["score"] for row in rows] == [max(row["values"]["x"], 0.5) for row in rows]
 
 
+@pytest.mark.long
 def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["sweep", str(write(tmp_path)), "--count", "1", "--", "--add=1"]) == 0
@@ -320,11 +254,7 @@ def test_shipped_sweeps_parse_against_the_recipes_options(path: Path) -> None:
             assert entry == value
 
 
-def test_sweeps_are_shipped() -> None:
-    assert {path.stem for path in SHIPPED} >= {"cifar_radfed", "cifar_fedprox", "cifar_fedadam"}
-    assert {read_sweep(path).method for path in SHIPPED} == {"grid", "random", "bayes"}
-
-
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("program", "reason"),
     [
@@ -343,3 +273,25 @@ def test_a_sweep_stops_at_a_program_that_does_not_log_the_metric(
     assert str(raised.value).endswith("No other run was started.")
     [row] = csv.DictReader((tmp_path / "runs/sweeps/small/sweep.csv").open())
     assert row["error"] == reason
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"program": ""}, "`program`"),
+        ({"method": "best"}, "`method`"),
+        ({"method": "random"}, "`count`"),
+        ({"metric": {"name": "score", "goal": "max"}}, "`metric.goal`"),
+        ({"metric": {"name": "score", "gaol": "maximize"}}, "'gaol'"),
+        ({"metric": {"name": "score"}}, "`goal`"),
+        ({"parameter": {}}, "'parameter'"),
+        ({"parameters": {"x": {"min": 1}}}, "`values`"),
+        ({"parameters": {"x": {"min": 1, "max": 2, "distribution": "normal"}}}, "distribution`"),
+        ({"parameters": {"x": {"min": 0.0, "max": 1.0}}}, "a range for x"),
+        ({"parameters": {"x": {"values": []}}}, "`parameters.x.values`"),
+        ({"parameters": {"x": {"values": [1], "min": 0, "max": 1}}}, "`values`"),
+    ],
+)
+def test_wrong_files(tmp_path: Path, changes: dict[str, Any], name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        run_sweep(write(tmp_path, **changes))

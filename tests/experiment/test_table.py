@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -154,11 +153,6 @@ def test_a_name_that_leaves_the_folder_of_the_results(name: object) -> None:
         read_table(small(name=name))
 
 
-@pytest.mark.parametrize("name", ["x", "Table III, first half", "résumé-2.1"])
-def test_ordinary_names(name: str) -> None:
-    assert read_table(small(name=name)).name == name
-
-
 METHOD = {"callback": {"class_path": "fl_lightning.FedAvg"}}
 
 
@@ -181,13 +175,6 @@ def test_entries_of_another_kind() -> None:
         fails(f"data.digits: {message}", data=data)
 
 
-def test_all_wrong_entries_are_named() -> None:
-    data = small()["data"]
-    data["digits"]["targets"] = 0.9
-    with pytest.raises(ValueError, match=r"^The table has 2 mistakes:\n  - data.digits: `tar.*\n  - methods.A: `tune`"):
-        read_table(small(data=data, methods={"A": {**METHOD, "tune": [1]}}))
-
-
 @pytest.mark.parametrize(
     ("score", "monitor", "mode", "expected"),
     [
@@ -205,23 +192,6 @@ def test_whether_larger_scores_are_better_follows_from_the_names(
     data = small()["data"]
     data["digits"].update(score=score, monitor=monitor, mode=mode)
     assert read_table(small(data=data)).data["digits"].score_mode == expected
-
-
-def test_whether_larger_scores_are_better_is_not_guessed() -> None:
-    data = small()["data"]
-    data["digits"].update(score="test_own", monitor="val_acc")
-    fails("`score` is 'test_own', and `monitor` is another metric, 'val_acc'.*Give `score_mode: max`", data=data)
-    data["digits"]["score_mode"] = "min"
-    assert read_table(small(data=data)).data["digits"].score_mode == "min"
-
-
-def test_a_part_that_contains_itself() -> None:
-    table = small()
-    model = {**table["data"]["digits"]["model"]}
-    model["init_args"] = {**model["init_args"], "more": model}
-    entry = replace(read_table(table).data["digits"], model=model)
-    with pytest.raises(ValueError, match="A part of the table contains itself, so that it has no end"):
-        planned(replace(read_table(table), data={"digits": entry}))
 
 
 def test_wrong_takes() -> None:

@@ -6,7 +6,6 @@ import json
 import runpy
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -91,26 +90,6 @@ def test_table_and_band_use_the_sample_standard_deviation(recipe: dict[str, Any]
     [band] = panel.collections
     low, high = (function(band.get_paths()[0].vertices[:, 1]) for function in (min, max))
     assert (low, high) == pytest.approx((15 - 50**0.5, 15 + 50**0.5))
-
-
-def test_curves_by_time_end_where_the_first_run_ends(recipe: dict[str, Any], tmp_path: Path) -> None:
-    # at time 2 the first seed has 0.3, half-way between 0.2 and 0.4; the second one has 0.1
-    results = of_seeds([(20, 20, 1, 0.2), (40, 40, 3, 0.4)], [(20, 20, 1, 0.0), (40, 40, 2, 0.1)])
-    figure = drawn_by(recipe["draw_accuracies"], results, tmp_path / "a.png")
-    [line] = figure.axes[2].lines
-    assert line.get_xdata() == pytest.approx([1, 2])
-    assert line.get_ydata() == pytest.approx([10, 20])
-
-
-def test_the_timeline_has_devices_that_never_answered(recipe: dict[str, Any], tmp_path: Path) -> None:
-    arrivals = [ArrivalRecord(0, 0.0, 1.0, 0, "used", True), ArrivalRecord(2, 0.0, 2.0, 1, "rejected")]
-    flights = {slot: SimpleNamespace(task=SimpleNamespace(client=client), sent=0) for slot, client in ((3, 8), (4, 9))}
-    schedule = SimpleNamespace(simulation=SimpleNamespace(now=3, flights=flights), clock=SimpleNamespace(time=float))
-    [axes] = drawn_by(recipe["draw_timeline"], arrivals, schedule, tmp_path / "t.png").axes
-    assert [label.get_text() for label in axes.get_yticklabels()][::10] == ["server moves", "9 (speed 5)"]
-    bars = {(round(bar.get_y() + 0.35), bar.get_x(), bar.get_width()) for bar in axes.patches}
-    assert bars == {(0, 0, 1), (2, 0, 2), (8, 0, 3), (9, 0, 3)}
-    assert axes.get_xlim() == (0, 3)
 
 
 def drawn_by(function: Any, *arguments: Any) -> Any:

@@ -51,9 +51,3 @@ def test_the_other_studies_on_a_tiny_set(
     run(tmp_path, study, "0 1", monkeypatch)
     assert len(list((tmp_path / "out" / f"{study}-small-2").glob("*.json"))) == 2 * settings
     assert (tmp_path / "out" / f"{study}-small-2" / f"{study}.png").exists()
-
-
-def test_a_study_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    with pytest.raises(SystemExit):
-        run(tmp_path, "speed", "0", monkeypatch)
-    assert "there is no study speed; there are privacy, compression, robustness" in capsys.readouterr().err
