@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.nursery import Nursery
 from helpers.small_table import small
 from rich.console import Console
 
-from fl_lightning.experiment import run_table
+from fl_lightning.experiment import run_table, worker_process
 
 HERE = Path(__file__).parent
 
@@ -20,6 +21,15 @@ HERE = Path(__file__).parent
 def faulty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let this process and its workers import `faulty`."""
     monkeypatch.syspath_prepend(HERE)
+
+
+@pytest.fixture
+def forked_workers(faulty: None, monkeypatch: pytest.MonkeyPatch) -> Nursery:
+    """Let tables fork their workers from this process instead of starting a fresh Python for each."""
+    monkeypatch.setattr(worker_process, "subprocess", worker_process.subprocess)  # put back afterwards
+    nursery = Nursery()
+    nursery.replace_popen()
+    return nursery
 
 
 @dataclass

@@ -16,8 +16,6 @@ from rich.console import Console
 from fl_lightning.experiment import Findings, check_table, describe_plan, read_table, run_table
 from fl_lightning.experiment.__main__ import main
 
-HERE = "digits, FedAvg, fold 0, seed 0 and 1 more: "
-
 
 def check(table: dict[str, Any]) -> Findings:
     return check_table(read_table(table))
@@ -51,7 +49,7 @@ def test_all_mistakes_are_named_at_once() -> None:
     table["data"]["digits"]["score_mode"] = "max"
     found = check(table).mistakes
     assert len(found) == 4
-    assert [text for text in found if "mu=-2: `mu` must be a finite number of at least 0, got -2" in text]
+    assert [text for text in found if "mu=-2: `mu`" in text]
     with pytest.raises(ValueError, match=r"^small has 4 mistakes:\n  - digits, "):
         describe_plan(read_table(table), "nowhere")
 
@@ -63,45 +61,36 @@ def test_what_a_model_of_ones_own_logs_is_not_known(faulty: None) -> None:
     # but it is known what the clients' metric is called
     table["data"]["digits"]["score"] = "test_f1_clients"
     [text] = check(table).mistakes
-    assert text.endswith("`score` is 'test_f1_clients', which is never logged. Names are test_acc_clients.")
+    assert "'test_f1_clients'" in text and "test_acc_clients" in text
 
 
 def test_what_cannot_be_built_on_this_machine_is_no_mistake(faulty: None) -> None:
     table = with_data()
     table["data"]["digits"]["model"]["class_path"] = "faulty.WithoutWeights"
-    text = f"{HERE}`model` faulty.WithoutWeights cannot be built on this machine: OSError: no network"
-    assert check(table) == Findings([], [text])
-    assert f"{text}. These cells will fail." in describe_plan(read_table(table), "nowhere")
-
-
-WRONG_COHORT = "`clients_per_round` is 500, but only 6 clients train. Give at most 6, or a fraction such as 0.1."
+    found = check(table)
+    assert not found.mistakes
+    assert "faulty.WithoutWeights" in found.unchecked[0] and "no network" in found.unchecked[0]
+    assert found.unchecked[0] in describe_plan(read_table(table), "nowhere")
 
 
 def test_a_dry_run_counts_the_clients_that_train(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     method = {"class_path": "fl_lightning.FedAvg", "init_args": {"clients_per_round": 500}}
     table = with_methods(FedAvg={"callback": method})
-    found = check_table(read_table(table), with_data=True)
-    assert found == Findings([f"digits, FedAvg, fold 0, seed 0: {WRONG_COHORT}"])
+    [mistake] = check_table(read_table(table), with_data=True).mistakes
+    assert "`clients_per_round` is 500, but only 6" in mistake
     # without data nobody can know
     assert check(table) == Findings()
     (tmp_path / "table.yaml").write_text(yaml.safe_dump(table))
     assert main([str(tmp_path / "table.yaml"), "--dry-run"]) == 1
-    assert WRONG_COHORT in capsys.readouterr().err
+    assert mistake in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"in_features": 30}, "which are of shape (64, 3, 32, 32) with labels up to 8: RuntimeError: "),
-        ({"num_classes": 3}, "which are of shape (64, 3, 32, 32) with labels up to 8: IndexError: Target"),
-    ],
-)
-def test_a_dry_run_gives_the_model_a_batch(arguments: dict[str, int], message: str) -> None:
+@pytest.mark.parametrize("arguments", [{"in_features": 30}, {"num_classes": 3}])
+def test_a_dry_run_gives_the_model_a_batch(arguments: dict[str, int]) -> None:
     table = small()
     table["data"]["digits"]["model"]["init_args"].update(arguments)
     [text] = check_table(read_table(table), with_data=True).mistakes
-    model = "`model` fl_lightning.models.LogisticRegressionClassifier does not take the batches of `datamodule`, "
-    assert text.startswith(f"{HERE}{model}{message}")
+    assert "`model` fl_lightning.models.LogisticRegressionClassifier" in text and "(64, 3, 32, 32)" in text
 
 
 def test_data_that_are_not_here_are_told_of(tmp_path: Path) -> None:
@@ -109,8 +98,8 @@ def test_data_that_are_not_here_are_told_of(tmp_path: Path) -> None:
     table = with_data(datamodule={"class_path": "datamodules.MNISTDataModule", "init_args": arguments})
     arguments["partitioner"] = small()["data"]["digits"]["datamodule"]["init_args"]["partitioner"]
     [text] = check_table(read_table(table), with_data=True).unchecked
-    assert text.startswith(f"{HERE}its data are not here yet (FileNotFoundError: There is no whole MNIST")
-    assert "NOT CHECKED: digits, FedAvg" in describe_plan(read_table(table), tmp_path, with_data=True)
+    assert "FileNotFoundError: There is no whole MNIST" in text
+    assert text in describe_plan(read_table(table), tmp_path, with_data=True)
     assert not list(tmp_path.iterdir())
 
 
@@ -121,7 +110,7 @@ def test_a_dry_run_downloads_no_weights(
         monkeypatch.setenv(name, str(tmp_path))  # where no weights are
     table = with_data(model={"class_path": "fl_lightning.models.MobileNetV2Classifier"}, monitor="val_acc")
     [text] = check_table(read_table(table), with_data=True).unchecked
-    assert "`model` fl_lightning.models.MobileNetV2Classifier downloads https://download.pytorch.org/models/mob" in text
+    assert "https://download.pytorch.org/models/mob" in text
     assert not list(tmp_path.rglob("*.pth"))
     assert "".join(capsys.readouterr()) == ""
 
@@ -133,10 +122,7 @@ def test_metrics_of_clients_need_samples_of_clients() -> None:
         "init_args": {"val": 0.1, "test": 0.2},
     }
     [mistake] = check_table(read_table(table), with_data=True).mistakes
-    assert "`monitor` is 'val_acc_clients', a metric of clients, and the validation samples of this data set" in mistake
-    assert "`score` is 'test_acc_clients', a metric of clients, and the test samples" in mistake
-    assert "`monitor: val_acc`" in mistake
-    assert "`score: test_acc`" in mistake
+    assert all(name in mistake for name in ("'val_acc_clients'", "'test_acc_clients'", "`score: test_acc`"))
     table["data"]["digits"] |= {"monitor": "val_acc", "score": "test_acc"}
     assert check_table(read_table(table), with_data=True) == Findings()
 
@@ -153,24 +139,17 @@ def test_a_value_for_a_data_set_that_is_left_out_has_an_effect() -> None:
 
 
 @pytest.mark.parametrize("of_clients", [True, False])
-@pytest.mark.parametrize(
-    ("stages", "changes"),
-    [
-        (["test"], {"select": "last", "validate_on_test": True}),
-        (["val", "test"], {"select": "last", "validate_on_test": True}),
-        (["test"], {"select": "aggregated", "validate_on_test": True}),
-        (["test"], {"select": "last"}),
-    ],
-)
-def test_what_a_dry_run_finds_sound_is_run(
-    tmp_path: Path, stages: list[str], changes: dict[str, Any], of_clients: bool
-) -> None:
-    table = table_of_clients(stages, of_clients, **changes)
-    assert check_table(read_table(table), with_data=True) == Findings()
-    [row] = run_table(table, tmp_path, workers=0, console=Console(file=io.StringIO()))
-    assert row["status"] == "finished"
-    score = row["test_acc_clients"] if of_clients else row["test_acc"]
-    assert row["val"] == (score if table["data"]["d"]["validate_on_test"] else None)
+def test_what_a_dry_run_finds_sound_is_run(tmp_path: Path, of_clients: bool) -> None:
+    last = {"select": "last", "validate_on_test": True}
+    choices: list[tuple[list[str], dict[str, Any]]] = [(["test"], last), (["val", "test"], last)]
+    choices += [(["test"], {"select": "aggregated", "validate_on_test": True}), (["test"], {"select": "last"})]
+    for place, (stages, changes) in enumerate(choices):
+        table = table_of_clients(stages, of_clients, **changes)
+        assert check_table(read_table(table), with_data=True) == Findings()
+        [row] = run_table(table, tmp_path / str(place), workers=0, console=Console(file=io.StringIO()))
+        assert row["status"] == "finished"
+        score = row["test_acc_clients"] if of_clients else row["test_acc"]
+        assert row["val"] == (score if table["data"]["d"]["validate_on_test"] else None)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +166,6 @@ def test_samples_that_a_table_needs_and_has_not_are_named(
 ) -> None:
     [mistake] = check_table(read_table(table_of_clients(stages, **changes)), with_data=True).mistakes
     assert f"`{name}` is " in mistake
-    assert " samples. Give it some" in mistake
 
 
 MISTAKES = {

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -32,40 +29,6 @@ def test_the_message_names_the_process_and_the_machine(tmp_path: Path) -> None:
         )
     with locked(tmp_path):  # it is free again
         assert (tmp_path / ".lock").read_text().startswith(f"run {os.getpid()} ")
-
-
-ORPHAN = """
-import pathlib, subprocess, sys
-from fl_lightning.experiment.lock import locked
-with locked(pathlib.Path(sys.argv[1])) as lock:
-    wait = "import sys; sys.stdin.read()"
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "stdin": int(sys.argv[2])}
-    worker = subprocess.Popen([sys.executable, "-c", wait], pass_fds=(lock.descriptor,), **quiet)
-    lock.add_worker(worker.pid)
-    print(worker.pid, flush=True)
-"""
-
-
-@pytest.mark.long
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the state of processes is known on Linux alone")
-def test_a_stopped_worker_whose_run_has_ended_is_named(tmp_path: Path) -> None:
-    reading, writing = os.pipe()
-    try:
-        command = [sys.executable, "-c", ORPHAN, str(tmp_path), str(reading)]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, pass_fds=(reading,))
-        worker = int(done.stdout)
-        os.kill(worker, signal.SIGSTOP)
-        while Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[0] != "T":
-            pass
-        text = refused(tmp_path)
-        os.kill(worker, signal.SIGKILL)
-    finally:
-        os.close(writing)
-        os.close(reading)
-    assert f"its worker {worker} (stopped) on {HOST}. The run itself has ended, but not all of its workers." in text
-    assert f"`kill -KILL {worker}`" in text
-    with locked(tmp_path):  # within the ordinary patience
-        pass
 
 
 def test_a_number_that_belongs_to_another_process_by_now_is_not_named(tmp_path: Path) -> None:

@@ -71,6 +71,7 @@ def test_a_program_that_is_not_there_is_named_before_anything_runs(
     assert not Path("runs").exists()
 
 
+@pytest.mark.long
 def test_a_sweep_runs_offline_to_the_end_and_is_not_run_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     path = write(tmp_path)
@@ -121,6 +122,7 @@ except BlockingIOError:
 """
 
 
+@pytest.mark.long
 def test_sweeps_do_not_share_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     path = write(tmp_path)
@@ -128,16 +130,6 @@ def test_sweeps_do_not_share_a_folder(tmp_path: Path, monkeypatch: pytest.Monkey
     [row] = run_sweep(path, count=1, console=Console(file=io.StringIO()))
     # the run holds it too: it may outlive a sweep that is killed
     assert row["error"] == "exit code 1: held, inherited: True"
-
-
-@pytest.mark.long
-def test_configurations_with_the_same_best_score_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    console = Console(file=io.StringIO(), width=200)
-    parameters = {"output": {"value": "out"}, "x": {"values": [0.1, 0.2]}}
-    run_sweep(write(tmp_path, parameters=parameters), console=console)
-    text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "Best configuration: x=0.1 (score 0.5000). 2 configurations have this score; the first is taken.\n" in text
 
 
 def test_the_pattern_of_folders_is_true_of_all_of_them() -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 
 from fl_lightning.experiment import Findings, check_table, read_table
 from fl_lightning.experiment.plan import planned
@@ -20,35 +19,12 @@ RECIPES = Path(__file__).parents[2] / "recipes"
 TABLES = sorted((RECIPES / "tables").glob("*.yaml"))
 
 
-def test_grids_hold_the_papers_values() -> None:
-    grid = yaml.safe_load((RECIPES / "grids" / "xue2021.yaml").read_text())
-    assert grid["S"] == [10, 15, 20, 22, 25, 28, 30, 50, 80, 100, 120]
-    assert grid["gamma"] == [0.6, 0.7, 0.8, 0.9, 0.95]
-    assert grid["mu"] == grid["rho"] == [10.0**-k for k in (2, 4, 6, 8, 10, 12)]
-    assert (grid["eta"], grid["tau"]) == ([0.1, 0.01, 0.001, 0.0001], [1e-2, 1e-4, 1e-8])
-    assert (grid["v0"], grid["mixing"]) == ([0.0, 0.1, 0.01, 0.001], [0.3, 0.6, 0.9])
-    # alpha of Acar et al., powers of ten
-    assert yaml.safe_load((RECIPES / "grids" / "acar2021.yaml").read_text())["alpha"] == [0.1, 0.01, 0.001]
-
-
 def run(recipe: str, folder: Path, *options: str, data: Path | None = None) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "FL_LIGHTNING_DATA": str(data or folder / "none")}
     command = [sys.executable, str(RECIPES / recipe), *options]
     return subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
     )
-
-
-@pytest.mark.long
-@pytest.mark.long
-def test_feddyn_says_what_it_would_do_and_how_long(tmp_path: Path) -> None:
-    names = ["synthetic-homogeneous", "MNIST-iid-10%"]
-    done = run("feddyn_communication.py", tmp_path, "--estimate", "--methods", "FedDyn", "SCAFFOLD", "--data", *names)
-    assert done.returncode == 0, done.stderr
-    assert "synthetic-homogeneous, SCAFFOLD: 2 fits; 120 rounds; 0 finished" in done.stdout
-    assert "Measured seconds a round: synthetic-homogeneous" in done.stdout
-    assert "CANNOT RUN MNIST-iid-10%" in done.stdout
-    assert not (tmp_path / "runs" / "feddyn_small").exists()
 
 
 @pytest.mark.long
@@ -65,14 +41,6 @@ def test_dmoz_on_an_invented_dump_says_so(tmp_path: Path) -> None:
     assert "Stand-in data: d_iid. Invented pages" in (report / "report.html").read_text()
     assert (report / "spread.png").exists()
     assert (report / "entropy.png").exists()
-
-
-@pytest.mark.long
-def test_dmoz_without_vectors_says_what_is_missing(tmp_path: Path) -> None:
-    done = run("dmoz_distributions.py", tmp_path)
-    assert done.returncode == 2
-    assert "glove.6B.50d.txt" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.long
