@@ -1,81 +1,85 @@
-"""Mutation testing: ``python -m tests.mutation --faults 1500 --seed 0 "fl_lightning/parts/*"``.
+"""Mutation testing: ``python -m tests.mutation`` puts the faults of ``baseline.json`` into the code, one at a time.
 
-It draws small faults (mutants), puts them into a copy of the code one at a time, and prints how many of each file the
-tests noticed, and the names of those that they did not; ``mutmut show NAME`` shows one.
+It runs the tests that reach each one, and tells which faults are no longer noticed. Started again, it goes on.
 """
 
 from __future__ import annotations
 
 import argparse
-import fnmatch
-import json
 import os
-import random
-import shutil
-import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
-from mutmut.mutation.file_mutation import mutate_file_contents
-from mutmut.utils.file_utils import walk_mutatable_files
-from mutmut.utils.format_utils import get_mutant_name
+from tests.mutation.faults import Fault, draw, read, write
+from tests.mutation.forks import Chosen, Work, in_forks
+from tests.mutation.reach import Reach, by_file, code_and_tests, digest
 
-COPY = Path("mutants")
-NOT_NOTICED = (0, 5, 33, None)  # exit codes: all tests passed, or none reached it; all others are failures or crashes
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "mutants"
+BASELINE = Path(__file__).with_name("baseline.json")
+FAULTS = 600
+SECONDS = 20.0  # of tests for one fault
+ALLOWED = 0.01  # of the faults that were noticed
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
-    parser.add_argument("files", nargs="*", default=["*"], help="patterns of files; default: all of [tool.mutmut]")
-    parser.add_argument("--faults", type=int, default=1000, help="how many are drawn; default: 1000")
-    parser.add_argument("--seed", type=int, default=0, help="draws them; default: 0")
-    parser.add_argument("--seconds", type=float, default=20.0, help="of tests for one fault; default: 20")
+    parser.add_argument("--short", action="store_true", help="every tenth fault; of the tests' reach only what changed")
+    parser.add_argument("--baseline", action="store_true", help="write baseline.json: draw if missing, try the untried")
     options = parser.parse_args()
-    drawn = draw(options.files, options.faults, random.Random(options.seed))
-    COPY.mkdir(exist_ok=True)
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(COPY.absolute()),
-        "PYTHONHASHSEED": "0",
-        "OMP_NUM_THREADS": "1",
-        "MUTATION_SECONDS": str(options.seconds),
-    }
-    program = shutil.which("mutmut", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
-    if program is None:
-        parser.error("mutmut is not installed: pip install mutmut")
-    names = [name for found in drawn.values() for name in found]
-    status = subprocess.run([program, "run", "--max-children", "1", *names], env=environment, check=False).returncode
-    return status or report(drawn)
+    FOLDER.mkdir(exist_ok=True)
+    if options.baseline:
+        faults = read(BASELINE) or draw(ROOT, FAULTS, seed=0)
+        write(BASELINE, faults)
+        try_all(faults, faults, BASELINE, short=False)
+        return 0
+    before = read(BASELINE)[:: 10 if options.short else 1]
+    results = FOLDER / f"{'short' if options.short else 'full'}-{digest(code_and_tests(ROOT))}.json"
+    faults = read(results) or [fault.untried() for fault in before]
+    try_all(faults, before, results, options.short)
+    return report(before, faults)
 
 
-def draw(patterns: list[str], number: int, rng: random.Random) -> dict[Path, list[str]]:
-    """Return the names of faults by file, drawn from all that can be put into the files."""
-    found = [
-        (path, get_mutant_name(path, name))
-        for path in sorted(walk_mutatable_files())
-        if any(fnmatch.fnmatch(str(path), pattern) for pattern in patterns)
-        for name in mutate_file_contents(str(path), path.read_text()).mutant_names
-    ]
-    drawn: dict[Path, list[str]] = {}
-    for path, name in sorted(rng.sample(found, min(number, len(found)))):
-        drawn.setdefault(path, []).append(name)
-    return drawn
+def try_all(faults: list[Fault], before: list[Fault], to: Path, short: bool) -> None:
+    """Try the faults without a verdict that the code can have; write down each verdict when it is there."""
+    places = {at: fault.put_into(ROOT) for at, fault in enumerate(faults) if fault.noticed is None}
+    changes = {at: place for at, place in places.items() if place}
+    reach = Reach(ROOT, FOLDER, short)
+    reach.load({f"{file}::{faults[at].function}" for at, (file, _) in changes.items()})
+    works = []
+    for at, (file, text) in changes.items():
+        tests = reach.choose(f"{file}::{faults[at].function}", before[at].by, SECONDS)
+        works.append(Work([*by_file(tests)], Chosen(tests), (file, text), at))
+    for done, (work, code, last) in enumerate(in_forks(ROOT, FOLDER, works), 1):
+        fault = faults[work.number]
+        fault.noticed = code not in (0, 5)  # all tests passed, or there was none; whatever else happens is noticed
+        fault.by = (last or "import") if fault.noticed else None
+        write(to, faults)
+        print(f"{done} of {len(works)}: {fault.file} {fault.function} by {fault.by}", flush=True)
 
 
-def report(drawn: dict[Path, list[str]]) -> int:
-    """Print what was noticed and what was not."""
-    survivors: list[str] = []
-    print(f"{'':62}{'tried':>8}{'noticed':>10}")
-    for path, names in drawn.items():
-        codes = json.loads((COPY / f"{path}.meta").read_text())["exit_code_by_key"]
-        survived = [name for name in names if codes[name] in NOT_NOTICED]
-        print(f"{path!s:62}{len(names):8}{len(names) - len(survived):10}")
-        survivors += survived
-    total = sum(map(len, drawn.values()))
-    print(f"{'all':62}{total:8}{total - len(survivors):10}  ({1 - len(survivors) / total:.1%})")
-    print(*survivors, sep="\n")
-    return 0
+def report(before: list[Fault], after: list[Fault]) -> int:
+    """Print what is noticed by room, and the faults that no longer are; return 1 if they are too many."""
+    rooms: dict[str, Counter[str]] = {}
+    for old, new in zip(before, after, strict=True):
+        for room in (new.room, "all"):
+            counts = rooms.setdefault(room, Counter())
+            counts["faults"] += 1
+            counts["gone"] += new.noticed is None
+            counts["before"] += bool(old.noticed and new.noticed is not None)
+            counts["now"] += bool(new.noticed)
+        if old.noticed and new.noticed is False:
+            print(f"\n{old.file} {old.function} is no longer noticed; it was by {old.by}")
+            print(*(f"- {line}" for line in old.before), *(f"+ {line}" for line in old.after), sep="\n")
+    print(f"\n{'':32}{'faults':>10}{'gone':>10}{'before':>10}{'now':>10}")
+    for room, counts in sorted(rooms.items()):
+        print(f"{room:32}" + "".join(f"{counts[name]:10}" for name in ("faults", "gone", "before", "now")))
+    return int(rooms["all"]["now"] < (1 - ALLOWED) * rooms["all"]["before"])
 
 
 if __name__ == "__main__":
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        environment = {**os.environ, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
+        os.execve(sys.executable, [sys.executable, "-m", "tests.mutation", *sys.argv[1:]], environment)
     sys.exit(main())

@@ -1,0 +1,180 @@
+"""Small faults in the code: drawn, written down by their text, and found again in later code."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import random
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from difflib import SequenceMatcher
+from functools import cache
+from pathlib import Path
+
+import libcst as cst
+import libcst.matchers as m
+from mutmut.mutation.mutators import mutation_operators
+
+CODE = ("fl_lightning", "fl_lightning_command", "datamodules")
+# left out: wording, types, what stops with an error, and calls whose arguments are mostly wording
+CALLS = "cast isinstance len warn debug info warning error rank_zero_warn rank_zero_info rank_zero_debug getLogger"
+LEFT_OUT = (
+    m.Raise()
+    | m.Annotation()
+    | m.Decorator()
+    | m.SimpleStatementLine(body=[m.Expr(value=m.SimpleString())])
+    | m.SimpleString(value=m.MatchIfTrue(lambda text: " " in text))
+    | m.Call(func=m.OneOf(*(m.Name(name) | m.Attribute(attr=m.Name(name)) for name in CALLS.split())))
+)
+
+
+@dataclass
+class Fault:
+    """One fault: lines of a function that are replaced, and whether the tests noticed it.
+
+    ``before`` and ``after`` are without the indentation of their first line; ``nth`` counts equal lines of the
+    function. ``noticed`` is ``None`` before the fault was tried; ``by`` is the test that failed.
+    """
+
+    file: str
+    function: str
+    before: list[str]
+    after: list[str]
+    nth: int = 0
+    noticed: bool | None = None
+    by: str | None = None
+
+    @property
+    def room(self) -> str:
+        return room_of(Path(self.file))
+
+    def untried(self) -> Fault:
+        return Fault(self.file, self.function, self.before, self.after, self.nth)
+
+    def put_into(self, root: Path) -> tuple[str, str] | None:
+        """Return a file and its text with the fault; ``None`` where no function of this name has the lines any more.
+
+        A function that moved to another file is found there.
+        """
+        for path in [root / self.file, *code_files(root)]:
+            text = path.read_text() if path.exists() else ""
+            for start, end in functions(text).get(self.function, []):
+                lines = text.splitlines()
+                found = places(self.before, lines[start:end])
+                if len(found) > self.nth:
+                    at = start + found[self.nth]
+                    lines[at : at + len(self.before)] = indented(self.after, lines[at])
+                    return path.relative_to(root).as_posix(), "\n".join(lines) + "\n"
+        return None
+
+
+def read(path: Path) -> list[Fault]:
+    return [Fault(**fault) for fault in json.loads(path.read_text())] if path.exists() else []
+
+
+def write(path: Path, faults: list[Fault]) -> None:
+    """Write one fault a line, in one step: a kill leaves the file as it was before or after."""
+    new = path.with_suffix(".new")
+    new.write_text("[\n" + ",\n".join(json.dumps(asdict(fault), ensure_ascii=False) for fault in faults) + "\n]\n")
+    os.replace(new, path)
+
+
+def draw(root: Path, number: int, seed: int) -> list[Fault]:
+    """Draw faults, in each room in proportion to its lines of code."""
+    rng = random.Random(seed)
+    found: dict[str, list[tuple[Path, cst.Module, cst.CSTNode, cst.CSTNode]]] = {}
+    lines: Counter[str] = Counter()
+    for path in code_files(root):
+        room, collector = room_of(path.relative_to(root)), Collector()
+        lines[room] += sum(bool(line.strip()) for line in path.read_text().splitlines())
+        module = cst.parse_module(path.read_text())
+        module.visit(collector)
+        found.setdefault(room, []).extend((path, module, *change) for change in collector.changes)
+    faults: list[Fault] = []
+    for room, share in sorted(Counter(rng.choices([*lines], [*lines.values()], k=number)).items()):
+        rng.shuffle(found[room])
+        wanted = len(faults) + share
+        while len(faults) < wanted and found[room]:
+            fault = described(root, *found[room].pop())
+            if fault and fault not in faults:
+                faults.append(fault)
+    return faults
+
+
+def described(root: Path, path: Path, module: cst.Module, old: cst.CSTNode, new: cst.CSTNode) -> Fault | None:
+    """Write a change of the syntax tree down as a change of lines; ``None`` where the lines do not give it back."""
+    text, changed = module.code, module.deep_replace(old, new).code  # type: ignore[union-attr]
+    before, after = text.splitlines(), changed.splitlines()
+    edits = [edit for edit in SequenceMatcher(None, before, after, False).get_opcodes() if edit[0] != "equal"]
+    if not edits:
+        return None
+    (_, start, _, first, _), (_, _, end, _, last) = edits[0], edits[-1]
+    spans = [(b - a, a, b, name) for name, spans in functions(text).items() for a, b in spans if a <= start < end <= b]
+    if not spans:
+        return None
+    _, begin, stop, name = min(spans)
+    indent = len(before[start]) - len(before[start].lstrip())
+    olds, news = ([line[indent:] for line in part] for part in (before[start:end], after[first:last]))
+    found = places(olds, before[begin:stop])
+    if start - begin not in found:
+        return None
+    fault = Fault(path.relative_to(root).as_posix(), name, olds, news, found.index(start - begin))
+    again = fault.put_into(root)
+    return fault if again and ast.dump(ast.parse(again[1])) == ast.dump(ast.parse(changed)) else None
+
+
+class Collector(cst.CSTVisitor):
+    """Collects the changes that mutmut's operators make inside of functions."""
+
+    def __init__(self) -> None:
+        self.changes: list[tuple[cst.CSTNode, cst.CSTNode]] = []
+        self.depth = 0
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        if m.matches(node, LEFT_OUT):
+            return False
+        self.depth += isinstance(node, cst.FunctionDef)
+        if self.depth:
+            for kind, operator in mutation_operators:
+                self.changes += [(node, new) for new in (operator(node) if isinstance(node, kind) else ())]
+        return True
+
+    def on_leave(self, original_node: cst.CSTNode) -> None:
+        self.depth -= isinstance(original_node, cst.FunctionDef)
+
+
+def places(wanted: list[str], lines: list[str]) -> list[int]:
+    """Return where the wanted lines begin among others, however far they are indented."""
+    size = len(wanted)
+    return [at for at, line in enumerate(lines) if indented(wanted, line) == lines[at : at + size]]
+
+
+def indented(lines: list[str], like: str) -> list[str]:
+    indent = like[: len(like) - len(like.lstrip())]
+    return [indent + line if line else line for line in lines]
+
+
+@cache
+def functions(text: str) -> dict[str, list[tuple[int, int]]]:
+    """Return the first and the end line, from 0, of all functions by qualified name (overloads have one name)."""
+    found: dict[str, list[tuple[int, int]]] = {}
+
+    def walk(node: ast.AST, prefix: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            named = isinstance(child, ast.ClassDef | ast.FunctionDef)
+            if isinstance(child, ast.FunctionDef):
+                found.setdefault(prefix + child.name, []).append((child.lineno - 1, child.end_lineno or 0))
+            walk(child, f"{prefix}{child.name}." if named else prefix)  # type: ignore[attr-defined]
+
+    walk(ast.parse(text), "")
+    return found
+
+
+def code_files(root: Path) -> Iterator[Path]:
+    return (path for room in CODE for path in sorted((root / room).rglob("*.py")))
+
+
+def room_of(path: Path) -> str:
+    return "/".join(path.parts[: 2 if path.parts[0] == "fl_lightning" and len(path.parts) > 2 else 1])
