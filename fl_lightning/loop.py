@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import lightning.pytorch as pl
@@ -187,8 +188,8 @@ class FederatedLoop(RoundLoop):
         self._values_before, self._outside = monitored_values(self), OutsideState(self.training.vector.module)
         with self.stop.taking_back(self.on_round_abort):
             batches.on_round_start()
-            score_clients(self.training, self.round_index)
-            algorithm.start_round(self.round_index, self.settings.full_work)
+            score = partial(score_clients, self.training, self.round_index)
+            algorithm.start_round(self.round_index, self.settings.full_work, score)
             planned, expected = self._share_of(algorithm.tasks), algorithm.schedule.expected_tasks()
             number = sum(map(batches.number, planned))
         return number - (-expected * self.batches_per_client() // self.trainer.world_size)

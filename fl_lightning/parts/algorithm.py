@@ -32,6 +32,8 @@ from fl_lightning.seeding import Stream, numpy_generator
 
 #: Trains tasks and yields this process's results as they come.
 Execute = Callable[[Sequence[Task]], Iterable[ClientResult]]
+#: Returns the scores of clients at the server's model, by client; called on all processes.
+Score = Callable[[Sequence[int]], Mapping[int, float]]
 InvalidUpdates = Literal["skip", "raise"]
 
 
@@ -88,10 +90,9 @@ class Algorithm:
         #: The state of a checkpoint, until the fit begins.
         self.restored: Mapping[str, Any] | None = None
         self.tasks: Sequence[Task] = ()
-        self._shows_other = (
-            False  # whether the module was given another model than the server's at the last round's end
-        )
-        self._scored = 0
+        # whether the module was given another model than the server's at the last round's end
+        self._shows_other = False
+        self._scored = 0  # clients that received the model to be scored before the draw
         self._before: tuple[Any, ...] | None = None  # the own state at the start of the round under way
 
     def _check_parts(self) -> None:
@@ -260,20 +261,24 @@ class Algorithm:
 
     # ---- a round ----
 
-    def start_round(self, index: int, full_work: int = 1) -> None:
+    def start_round(self, index: int, full_work: int = 1, score: Score | None = None) -> None:
         """Draw the clients of a round, as far as they are known when it begins.
 
         Args:
             index: The round, from 0. The same seed and round give the same clients.
             full_work: Local epochs (or steps) of a client that does all.
+            score: Scores the clients that the sampler must know before it draws.
 
         Raises:
             ValueError: If a part cannot play the round.
         """
         self._before = self._own_state()
-        self.report, self.tasks, self._scores = RoundReport(), (), dict[int, float]()
+        self.report, self.tasks, self._scores, self._scored = RoundReport(), (), dict[int, float](), 0
         for part in self._all:
             part.begin_round(index)
+        if score is not None and (waiting := list(self.sampler.clients_without_score())):
+            self.sampler.take_scores(score(waiting))
+            self._scored = len(waiting)
         self.schedule.cohort_size = self.sampler.cohort_size(self.federation.num_clients)
         if not self.schedule.asynchronous:
             self.tasks = self._drawn(index, full_work)
@@ -352,7 +357,8 @@ class Algorithm:
         )
         self.server.join_changing()
         self._count()
-        self.sampler.take_scores({client: score for _, scores in shares for client, score in sorted(scores.items())})
+        if self.sampler.needs_scores:
+            self.sampler.take_scores({client: score for _, scores in shares for client, score in sorted(scores.items())})
         for part in self._all:
             part.on_round_end()
         for part in self._all:
@@ -367,7 +373,7 @@ class Algorithm:
         """
         for part in self._all:
             part.end_round()
-        self.shown, self._before, self._scored = shown, None, 0
+        self.shown, self._before = shown, None
 
     def roll_back(self) -> None:
         """Return to the state at the start of the round under way, if there is one."""
@@ -429,10 +435,6 @@ class Algorithm:
         """Return the message of those of the model's tensors that travel."""
         names = self.federation.names
         return self.federation.payload(place for place in places if not names or self.exchange.travels(names[place]))
-
-    def count_scored(self, number: int) -> None:
-        """Count clients that received the model to tell their importance before they are drawn, without training."""
-        self._scored += number
 
     def _count(self) -> None:
         """Count a round's messages: the models and what goes with them, and the scores before the draw."""

@@ -70,7 +70,7 @@ class LocalAttack(Attack, ABC):
         """Return what the client sends."""
         if result.client not in self.attackers:
             return result
-        update, generator = self.sent_update(result), self.generator(Stream.ATTACK, result.task, self.place)
+        update, generator = self.sent_update(result), self.generator(result.task, self.place, stream=Stream.ATTACK)
         return self.with_sent_update(result, checked_vector(self, "forged", self.forged(update, generator), update))
 
     @abstractmethod

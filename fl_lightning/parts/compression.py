@@ -136,7 +136,7 @@ class Compressor(Exchange, ABC):
 
     def _compressed(self, values: Tensor, task: Task, number: int | None = None) -> Tensor:
         """Compress the ``number`` values that exchanges before this one send; the others are 0."""
-        generator = self.generator(Stream.COMPRESSION, task, self.place, ("up", "down").index(self.link))
+        generator = self.generator(task, self.place, ("up", "down").index(self.link), stream=Stream.COMPRESSION)
         places = None if number is None or number >= len(values) else values.nonzero().squeeze(1)
         given = values if places is None else values[places]
         sent = checked_vector(self, "compress", self.compress(given, generator), given)

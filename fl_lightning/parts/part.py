@@ -90,9 +90,15 @@ class Part:
         """Return a setting's value in a round, the present one if ``None``."""
         return at_round(self, name, self.round if round_index is None else round_index)
 
-    def generator(self, stream: Stream, task: Task, *place: int) -> torch.Generator:
-        """Return a generator on the CPU whose numbers depend on the seed, the round and the client alone."""
-        return torch_generator(self.federation.seed, stream, *place, *task.seeds)
+    def generator(self, task: Task | None = None, *place: int, stream: Stream = Stream.PARTS) -> torch.Generator:
+        """Return a generator on the CPU whose numbers depend on the seed, the round and the client alone.
+
+        Args:
+            task: The client's task; ``None`` for what the whole round shares.
+            place: Numbers that keep draws of one client apart, such as those of two parts.
+            stream: What the numbers are for; the library's parts have streams of their own.
+        """
+        return torch_generator(self.federation.seed, stream, *place, *((self.round,) if task is None else task.seeds))
 
     # ---- for the library ----
 

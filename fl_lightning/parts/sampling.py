@@ -42,7 +42,7 @@ class ClientSampler(Part, ABC):
         """
 
     def clients_without_score(self) -> Iterable[int]:
-        """Return clients to be scored now, at the server's model; asked before each draw and ``on_round_start``."""
+        """Return clients to be scored now, at the server's model; asked between ``on_round_start`` and ``draw``."""
         return ()
 
     def score(self, client: LocalClient) -> float:

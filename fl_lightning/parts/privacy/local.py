@@ -84,7 +84,7 @@ class LocalDifferentialPrivacy(Exchange):
         update = self.sent_update(result)
         exact = update.double()
         clipped = exact * (self.clip / torch.linalg.vector_norm(exact)).clamp(max=1.0)
-        generator = self.generator(Stream.PRIVACY, result.task, self.place)
+        generator = self.generator(result.task, self.place, stream=Stream.PRIVACY)
         noise = torch.randn(exact.shape, generator=generator, dtype=torch.float64).to(exact)
         self._new.append(result.client)
         return self.with_sent_update(result, (clipped + self.noise_multiplier * self.clip * noise).to(update.dtype))

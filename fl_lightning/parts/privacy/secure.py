@@ -82,7 +82,7 @@ class SecureAggregation(Exchange):
         update = self.sent_update(result).double()
         self._clipped += int((update.abs() > self.clip).sum())
         scaled = update.clamp(-self.clip, self.clip) / self._step
-        generator = self.generator(Stream.SECURE_AGGREGATION, result.task)
+        generator = self.generator(result.task, stream=Stream.SECURE_AGGREGATION)
         drawn = torch.rand(scaled.shape, generator=generator, dtype=torch.float64).to(scaled.device)
         whole = (scaled + drawn).floor().long()
         self._sum = whole if self._sum is None else self._sum + whole
