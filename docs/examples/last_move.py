@@ -4,18 +4,12 @@ from fl_lightning.parts import Correction, LocalObjective, ServerOptimizer
 class Remembers(ServerOptimizer):
     """Takes the aggregate, and remembers the way to it."""
 
-    def __init__(self):
-        self.move = None
+    def setup(self, federation):
+        self.add_state("move", None)
 
     def step(self, model, aggregate):
         self.move = aggregate - model
         return aggregate
-
-    def state_dict(self):
-        return {"move": self.move}
-
-    def load_state_dict(self, state):
-        self.move = state["move"]
 
 
 class LastMove(LocalObjective):

@@ -1,20 +1,20 @@
-from fl_lightning.parts import Aggregation
+import torch
+
+from fl_lightning.parts import MeanAggregation
 
 
-class NormalizedMean(Aggregation):
+class NormalizedMean(MeanAggregation):
     """FedNova (Wang et al. 2020) with plain SGD: an update counts by its direction, not by its number of steps."""
 
-    def __init__(self):
-        self.results = []
+    weighting = "samples"
 
-    def update(self, result):
-        self.results.append(result)
+    def weighted(self, result):
+        steps = torch.tensor([result.num_steps]).double()
+        return torch.cat([result.delta / steps.clamp(min=1), steps]), self.weight_of(result)
 
-    def merge(self, model):
-        results, self.results = [result for result in self.results if result.num_steps], []
-        if not results:
-            return None
-        samples = sum(result.num_samples for result in results)
-        steps = sum(result.num_samples * result.num_steps for result in results) / samples
-        direction = sum(result.num_samples / samples * result.delta.double() / result.num_steps for result in results)
+    def weight_of(self, result):
+        return result.num_samples if result.num_steps else 0
+
+    def finish(self, model, mean, weight):
+        direction, steps = mean[:-1], mean[-1]
         return model + steps * direction

@@ -1,5 +1,5 @@
 from fl_lightning import AggregationCallback
-from fl_lightning.parts import Momentum, Proximal, Synchronous, SynchronousAlgorithm, WeightedMean
+from fl_lightning.parts import Momentum, Proximal
 
 
 class FedProxM(AggregationCallback):
@@ -10,10 +10,4 @@ class FedProxM(AggregationCallback):
         super().__init__(clients_per_round, **options)
 
     def configure_algorithm(self):
-        return SynchronousAlgorithm(
-            sampler=self.sampler,
-            schedule=Synchronous(),
-            objective=Proximal(self.mu),
-            aggregation=WeightedMean("samples"),
-            server=Momentum(0.9),
-        )
+        return self.compose(objective=Proximal(self.mu), server=Momentum(0.9))

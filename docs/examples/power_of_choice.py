@@ -1,4 +1,5 @@
 import numpy as np
+import torch
 
 from fl_lightning.parts import ClientSampler
 
@@ -10,14 +11,13 @@ class PowerOfChoice(ClientSampler):
 
     def __init__(self, m, d):
         self.m, self.d = m, d
-        self.losses = {}
 
     def cohort_size(self, num_clients):
         return self.m
 
     def clients_without_score(self):
-        sizes = self.federation.sizes
-        return np.random.choice(len(sizes), self.d, replace=False, p=sizes / sizes.sum()).tolist()
+        sizes = torch.from_numpy(self.federation.sizes).double()
+        return torch.multinomial(sizes, self.d, generator=self.generator()).tolist()
 
     def score(self, client):
         return client.loss()

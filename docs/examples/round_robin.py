@@ -12,8 +12,5 @@ class RoundRobin(ClientSampler):
     def cohort_size(self, num_clients):
         return self.m
 
-    def on_round_start(self, round_index):
-        self.first = round_index * self.m
-
     def draw(self, num_clients, rng, available=None):
-        return (self.first + np.arange(self.m)) % num_clients
+        return (self.round * self.m + np.arange(self.m)) % num_clients

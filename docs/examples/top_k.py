@@ -1,6 +1,6 @@
 import torch
 
-from fl_lightning.parts import ClientStates, Exchange
+from fl_lightning.parts import Exchange
 
 
 class TopK(Exchange):
@@ -9,13 +9,12 @@ class TopK(Exchange):
     def __init__(self, k):
         self.k = k
 
-    def on_fit_start(self, federation):
-        self.states = ClientStates(federation, torch.zeros_like(federation.model[: federation.num_parameters]))
+    def setup(self, federation):
+        self.add_client_vectors("owed", federation.zeros())
 
     def upload(self, result):
-        client = result.task.client
-        update = result.delta + self.states[client]
+        update = result.delta + self.owed[result.client]
         largest = update.abs().topk(self.k).indices
         sent = torch.zeros_like(update).index_copy(0, largest, update[largest])
-        self.states.put(client, update - sent)
+        self.owed[result.client] = update - sent
         return result.with_delta(sent, result.payload.sparse(self.k, of=len(update)))

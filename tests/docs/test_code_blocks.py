@@ -1,7 +1,8 @@
 """Every block of Python in README and docs runs, page by page, from its first line to its last.
 
 A page's blocks share their names, and nothing else is there: what a reader types runs. ``<!-- run last -->`` before a
-block puts it behind the others, and ``<!-- not run: REASON -->`` leaves it out; it must still be Python.
+block puts it behind the others, and ``<!-- not run: REASON -->`` leaves it out; it must still be Python. A line
+``--8<-- "FILE"`` stands for that file.
 """
 
 from __future__ import annotations
@@ -39,9 +40,14 @@ def blocks_of(page: Path) -> list[Block]:
     """Return the blocks of a page in the order in which they run."""
     text = page.read_text(encoding="utf-8")
     found = []
+
+    def included(line: re.Match[str]) -> str:
+        return (ROOT / line[1]).read_text(encoding="utf-8")
+
     for match in BLOCK.finditer(text):
         line = text[: match.start()].count("\n") + 1
-        found.append(Block(match["code"], line, match["word"] or "run"))
+        code = re.sub(r'^--8<-- "(.+)"$', included, match["code"], flags=re.MULTILINE)
+        found.append(Block(code, line, match["word"] or "run"))
     return sorted(found, key=lambda block: block.word == "run last")
 
 
