@@ -54,7 +54,7 @@ def test_a_clock_takes_the_speeds_of_a_tensor() -> None:
     assert clocks[0].speeds.tolist() == pytest.approx([1.0, 0.5, 0.1])
     vector = torch.zeros(1)
     for clock in clocks:
-        clock.on_fit_start(Federation([1, 1, 1], vector, 0))
+        clock.setup(Federation([1, 1, 1], vector, 0))
     # a tenth as it is written, not the nearest number of 32 bits
     assert clocks[0].ticks_per_unit == clocks[1].ticks_per_unit
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Unpack
 
 from fl_lightning.algorithms.base import AggregationCallback
-from fl_lightning.algorithms.cycles import warn_of_no_aggregation
 from fl_lightning.algorithms.options import CommonOptions, choose_arrivals
+from fl_lightning.algorithms.rounds import warn_of_no_aggregation
 from fl_lightning.checks import Count
 from fl_lightning.parts.aggregation import Aggregation
 from fl_lightning.parts.asynchronous.clock import Speeds, VirtualClock

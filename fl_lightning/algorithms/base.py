@@ -15,7 +15,7 @@ from fl_lightning._lightning.evaluation import prepare_evaluation
 from fl_lightning._lightning.round_logging import RoundLog, log_run, rounds_of, wandb_run_ids
 from fl_lightning._lightning.round_loop import install_loop
 from fl_lightning.algorithms.log_lines import log_above_bars, log_as_before
-from fl_lightning.algorithms.logged import log_values, settings_of_run
+from fl_lightning.algorithms.run_log import log_values, settings_of_run
 from fl_lightning.algorithms.options import choose_sampler, with_clients_per_round, without_trainer
 from fl_lightning.algorithms.resuming import (
     check_checkpoint,

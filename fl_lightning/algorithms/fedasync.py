@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Unpack
 
 from fl_lightning.algorithms.asynchronous import AsynchronousCallback, AsynchronousOptions
-from fl_lightning.algorithms.options import check_beside_aggregation
+from fl_lightning.algorithms.options import check_with_aggregation
 from fl_lightning.checks import Count, Natural, ScheduledShare, ScheduledWeight
 from fl_lightning.parts.aggregation import Aggregation
 from fl_lightning.parts.algorithm import Algorithm
@@ -53,7 +53,7 @@ class FedAsync(AsynchronousCallback):
         aggregation: Aggregation | None = None,
         **options: Unpack[AsynchronousOptions],
     ) -> None:
-        check_beside_aggregation(aggregation, mixing=(mixing, 0.6), staleness=(staleness, "polynomial"))
+        check_with_aggregation(aggregation, mixing=(mixing, 0.6), staleness=(staleness, "polynomial"))
         timed = [name for name in ("speeds", "clock", "concurrency") if options.get(name) is not None]
         if history is not None and timed:
             raise ValueError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, Unpack
 
 from fl_lightning.algorithms.base import AggregationCallback
-from fl_lightning.algorithms.options import FederatedOptions, check_beside_aggregation
+from fl_lightning.algorithms.options import FederatedOptions, check_with_aggregation
 from fl_lightning.checks import Scheduled
 from fl_lightning.parts.aggregation import Aggregation, CurrentMean, StaleMean, WeightedMean, Weighting
 from fl_lightning.parts.algorithm import Algorithm
@@ -60,7 +60,7 @@ class FedAvg(AggregationCallback):
         evaluate: EvaluatedModel = "server",
         **options: Unpack[FederatedOptions],
     ) -> None:
-        check_beside_aggregation(aggregation, weighting=(weighting, "samples"), partial=(partial, "selected"))
+        check_with_aggregation(aggregation, weighting=(weighting, "samples"), partial=(partial, "selected"))
         self.weighting = weighting
         self.partial = partial
         self.server_lr = server_lr

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, Unpack
 
 from fl_lightning.algorithms.asynchronous import AsynchronousCallback, AsynchronousOptions
-from fl_lightning.algorithms.options import check_beside_aggregation
+from fl_lightning.algorithms.options import check_with_aggregation
 from fl_lightning.checks import Count, Natural, NotNegative, Positive, Scheduled, ScheduledWeight, Share
 from fl_lightning.parts.aggregation import Aggregation
 from fl_lightning.parts.algorithm import Algorithm
@@ -73,7 +73,7 @@ class FedBuff(AsynchronousCallback):
         aggregation: Aggregation | None = None,
         **options: Unpack[AsynchronousOptions],
     ) -> None:
-        check_beside_aggregation(
+        check_with_aggregation(
             aggregation,
             staleness=(staleness, "polynomial"),
             weighting=(weighting, "uniform"),
@@ -154,7 +154,7 @@ class DynamicWeightFedBuff(AsynchronousCallback):
         aggregation: Aggregation | None = None,
         **options: Unpack[AsynchronousOptions],
     ) -> None:
-        check_beside_aggregation(aggregation, staleness_at=(staleness_at, "receipt"), frequency=(frequency, "flush"))
+        check_with_aggregation(aggregation, staleness_at=(staleness_at, "receipt"), frequency=(frequency, "flush"))
         self.buffer_size, self.alpha, self.mu, self.stamp = buffer_size, alpha, mu, stamp
         self.staleness_at, self.frequency = staleness_at, frequency
         self.broadcast_threshold, self.max_staleness = broadcast_threshold, max_staleness

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Unpack
 
 from fl_lightning.algorithms.base import AggregationCallback
-from fl_lightning.algorithms.cycles import warn_of_no_aggregation, warn_of_open_cycle
 from fl_lightning.algorithms.options import RunOptions, choose_arrivals, choose_sampler
+from fl_lightning.algorithms.rounds import warn_of_no_aggregation, warn_of_open_cycle
 from fl_lightning.checks import check
 from fl_lightning.parts.aggregation import Aggregation
 from fl_lightning.parts.algorithm import Algorithm

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Unpack
 
 from fl_lightning.algorithms.base import AggregationCallback
-from fl_lightning.algorithms.options import FederatedOptions, check_beside_aggregation
+from fl_lightning.algorithms.options import FederatedOptions, check_with_aggregation
 from fl_lightning.checks import Fraction, NotNegative, Scheduled
 from fl_lightning.parts.aggregation import Aggregation, NormalizedMean, Weighting
 from fl_lightning.parts.algorithm import Algorithm
@@ -45,7 +45,7 @@ class FedNova(AggregationCallback):
         aggregation: Aggregation | None = None,
         **options: Unpack[FederatedOptions],
     ) -> None:
-        check_beside_aggregation(aggregation, momentum=(momentum, 0.0), weighting=(weighting, "samples"))
+        check_with_aggregation(aggregation, momentum=(momentum, 0.0), weighting=(weighting, "samples"))
         self._mean = NormalizedMean(momentum, mu, weighting)
         self.momentum, self.mu, self.weighting, self.server_lr = momentum, mu, weighting, server_lr
         super().__init__(clients_per_round, aggregation=aggregation, **options)

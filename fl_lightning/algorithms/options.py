@@ -49,8 +49,8 @@ class MergedOptions(FederatedOptions, total=False):
     aggregation: Aggregation | None
 
 
-def check_beside_aggregation(aggregation: object | None, **settings: tuple[object, object]) -> None:
-    """Raise ``ValueError`` for a setting of the algorithm's own aggregation beside another one.
+def check_with_aggregation(aggregation: object | None, **settings: tuple[object, object]) -> None:
+    """Raise ``ValueError`` for a setting of the aggregation that a user's one replaces.
 
     Args:
         aggregation: The aggregation that the user gives; nothing is checked if ``None``.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Unpack
 
 from fl_lightning.algorithms.base import AggregationCallback
-from fl_lightning.algorithms.options import FederatedOptions, check_beside_aggregation
+from fl_lightning.algorithms.options import FederatedOptions, check_with_aggregation
 from fl_lightning.checks import NotNegative, Positive, Scheduled
 from fl_lightning.parts.aggregation import Aggregation, FairMean
 from fl_lightning.parts.algorithm import Algorithm
@@ -43,7 +43,7 @@ class QFedAvg(AggregationCallback):
         aggregation: Aggregation | None = None,
         **options: Unpack[FederatedOptions],
     ) -> None:
-        check_beside_aggregation(aggregation, q=(q, 0), lipschitz=(lipschitz, None))
+        check_with_aggregation(aggregation, q=(q, 0), lipschitz=(lipschitz, None))
         measured = MeasuredLoss()
         self._mean = FairMean(q, measured, lipschitz)
         self._objective = measured if aggregation is None else None  # it costs a pass over the clients' data

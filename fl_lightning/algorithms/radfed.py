@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Literal, Unpack
 
 from fl_lightning.algorithms.base import AggregationCallback
-from fl_lightning.algorithms.cycles import warn_of_open_cycle
 from fl_lightning.algorithms.options import FederatedOptions
+from fl_lightning.algorithms.rounds import warn_of_open_cycle
 from fl_lightning.checks import Count
 from fl_lightning.parts.aggregation import Aggregation, WeightedMean
 from fl_lightning.parts.algorithm import Algorithm

@@ -9,7 +9,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 
 from fl_lightning.algorithms.base import AggregationCallback
-from fl_lightning.algorithms.options import MergedOptions, check_beside_aggregation
+from fl_lightning.algorithms.options import MergedOptions, check_with_aggregation
 from fl_lightning.checks import Fraction, Scheduled
 from fl_lightning.clients.known_steps import changes_within_rounds, other_optimizers
 from fl_lightning.parts.aggregation import WeightedMean, Weighting
@@ -52,7 +52,7 @@ class Scaffold(AggregationCallback):
         evaluate: EvaluatedModel = "server",
         **options: Unpack[MergedOptions],
     ) -> None:
-        check_beside_aggregation(options.get("aggregation"), weighting=(weighting, "uniform"))
+        check_with_aggregation(options.get("aggregation"), weighting=(weighting, "uniform"))
         self._variates = ControlVariates(option, momentum)
         self.option, self.server_lr, self.momentum = option, server_lr, momentum
         self.weighting, self.evaluate = weighting, evaluate

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from fl_lightning._lightning.progress_bars import with_progress
 from fl_lightning.clients.training import ClientAtWork, LocalTraining
 from fl_lightning.parts.messages import Task
 
 
-def score_clients(training: LocalTraining, round_index: int, clients: Sequence[int]) -> dict[int, float]:
+def score_clients(training: LocalTraining, round_index: int, clients: list[int]) -> dict[int, float]:
     """Return the scores of clients at the server's model, by client; call it on all processes.
 
     Args:

@@ -50,7 +50,7 @@ class VirtualTime(RoundObserver):
                 f"{type(aggregation_of(trainer, self)).__name__} keeps virtual time itself and logs it as "
                 "`fed/virtual_time`. Leave VirtualTime out."
             )
-        self.clock.on_fit_start(loop_of(trainer).federation())
+        self.clock.setup(loop_of(trainer).federation())
 
     def on_round_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Add the round's time."""

@@ -81,7 +81,7 @@ class MeanAggregation(Aggregation, ABC):
         running = RunningMean()
         for result in results:
             running.add(*self.weighted(result))
-        mean, weight = running.take()
+        mean, weight = running.pop()
         return None if mean is None else self.finish(model, mean, weight)
 
 
@@ -102,11 +102,11 @@ class RunningMean:
         if self._only is None and self._sum is None:
             self._only = vector, weight
             return
-        total = self._opened(vector)
+        total = self._running_sum(vector)
         total[:-1].add_(vector, alpha=weight)
         total[-1] += weight
 
-    def _opened(self, like: Any) -> Tensor:
+    def _running_sum(self, like: Any) -> Tensor:
         """Return the running sum, to which vectors are added in place."""
         if self._sum is None:
             first = like if self._only is None else self._only[0]
@@ -117,8 +117,8 @@ class RunningMean:
                 self._only = None
         return self._sum
 
-    def take(self, federation: Federation | None = None, like: Tensor | None = None) -> tuple[Tensor | None, float]:
-        """Empty the sum; return the mean, float64, and the sum of weights; no mean if that is 0.
+    def pop(self, federation: Federation | None = None, like: Tensor | None = None) -> tuple[Tensor | None, float]:
+        """Return the mean, float64, and the sum of weights, and forget them; ``None`` as the mean if that sum is 0.
 
         Args:
             federation: Sums over its processes, in one reduction; ``None`` for this process alone.
@@ -130,7 +130,7 @@ class RunningMean:
         first = self._only[0] if self._only else like
         if self._sum is None and first is None:
             return None, 0.0
-        total = self._opened(first) if self._sum is None else self._sum
+        total = self._running_sum(first) if self._sum is None else self._sum
         self._sum = None
         total = total if federation is None else federation.sum_over_ranks(total)
         weight = float(total[-1])
@@ -406,8 +406,8 @@ class SummedUpdates(MeanAggregation):
         return torch.cat([current[:n] + seen / divisor, current[n:]])
 
 
-def for_sums(exchanges: Sequence[Exchange], aggregation: Aggregation) -> Aggregation:
-    """Return the aggregation that replaces a uniform mean if one of the exchanges shows the server only sums.
+def aggregation_for(exchanges: Sequence[Exchange], aggregation: Aggregation) -> Aggregation:
+    """Return the aggregation for these exchanges: :class:`SummedUpdates` if one of them shows the server only sums.
 
     Raises:
         ValueError: If the aggregation is no uniform mean, there are two such exchanges, or the exchange is not the

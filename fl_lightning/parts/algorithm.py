@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from fl_lightning.checks import check, check_fields, checked_vector
-from fl_lightning.parts.aggregation import Aggregation, MeanAggregation, WeightedMean, for_sums
+from fl_lightning.parts.aggregation import Aggregation, MeanAggregation, WeightedMean, aggregation_for
 from fl_lightning.parts.exchange import BufferExchange, Buffers, Chain
 from fl_lightning.parts.messages import (
     ClientResult,
@@ -33,7 +33,7 @@ from fl_lightning.seeding import Stream, numpy_generator
 #: Trains tasks and yields this process's results as they come.
 Execute = Callable[[Sequence[Task]], Iterable[ClientResult]]
 #: Returns the scores of clients at the server's model, by client; called on all processes.
-Score = Callable[[Sequence[int]], Mapping[int, float]]
+Score = Callable[[list[int]], Mapping[int, float]]
 InvalidUpdates = Literal["skip", "raise"]
 
 
@@ -50,10 +50,17 @@ class Algorithm:
         objective: What does a client minimise?
         exchange: What travels? One exchange or several, from the client to the server.
         aggregation: How are results merged?
-        server_optimizer: How does the server move?
+        server_optimizer: How does the server move? It is the argument ``server`` of :class:`~fl_lightning.Federated`.
         participation: Clients that cannot be reached, drop out or do part of the work.
         buffers: How buffers are exchanged; see :class:`BufferExchange`.
         invalid_updates: Whether clients with NaN or infinite values are left out or end the fit.
+
+    Attributes:
+        server: The server's model, and how it moves; once a fit has begun.
+        federation: The run; once a fit has begun.
+        tasks: The tasks of the round under way, as far as they are known when it begins.
+        report: What happened to the clients of the last round.
+        traffic: Everything that was sent since the fit began.
 
     Raises:
         TypeError: If a part has the wrong type.
@@ -76,7 +83,7 @@ class Algorithm:
         check_fields(self)
         given = self.exchange if isinstance(self.exchange, (list, tuple)) else [self.exchange]
         self.exchange = Chain([BufferExchange(self.buffers), *given])
-        self.aggregation = for_sums(self.exchange.members, self.aggregation)
+        self.aggregation = aggregation_for(self.exchange.members, self.aggregation)
         if self.schedule.asynchronous and any(vars(self.participation).values()):
             raise ValueError(
                 "`participation` is for rounds that all clients begin together. For clients that come, go or drop out "
@@ -281,9 +288,9 @@ class Algorithm:
             self._scored = len(waiting)
         self.schedule.cohort_size = self.sampler.cohort_size(self.federation.num_clients)
         if not self.schedule.asynchronous:
-            self.tasks = self._drawn(index, full_work)
+            self.tasks = self._draw_tasks(index, full_work)
 
-    def _drawn(self, index: int, full_work: int) -> list[Task]:
+    def _draw_tasks(self, index: int, full_work: int) -> list[Task]:
         """Return the round's tasks, without those of clients that drop out."""
         sizes, seed, sampler = self.federation.sizes, self.federation.seed, self.sampler
         rng, chances = (numpy_generator(seed, stream, index) for stream in (Stream.SAMPLING, Stream.PARTICIPATION))
@@ -358,7 +365,9 @@ class Algorithm:
         self.server.join_changing()
         self._count()
         if self.sampler.needs_scores:
-            self.sampler.take_scores({client: score for _, scores in shares for client, score in sorted(scores.items())})
+            self.sampler.take_scores(
+                {client: score for _, scores in shares for client, score in sorted(scores.items())}
+            )
         for part in self._all:
             part.on_round_end()
         for part in self._all:
@@ -366,7 +375,7 @@ class Algorithm:
                 vectors.commit()
 
     def end_round(self, shown: Tensor) -> None:
-        """Begin to count the round as done.
+        """Keep what the round changed; from now on it counts as done.
 
         Args:
             shown: The model that the module holds, shape ``(size,)``.
@@ -429,9 +438,9 @@ class Algorithm:
     @cached_property
     def payload(self) -> Payload:
         """The message with all parameters that travel, uncompressed."""
-        return self._sent(range(len(self.federation.lengths)))
+        return self._message(range(len(self.federation.lengths)))
 
-    def _sent(self, places: Iterable[int]) -> Payload:
+    def _message(self, places: Iterable[int]) -> Payload:
         """Return the message of those of the model's tensors that travel."""
         names = self.federation.names
         return self.federation.payload(place for place in places if not names or self.exchange.travels(names[place]))
@@ -439,7 +448,7 @@ class Algorithm:
     def _count(self) -> None:
         """Count a round's messages: the models and what goes with them, and the scores before the draw."""
         report, traffic, scored, names = self.report, self.traffic, self._scored, list(self.federation.names)
-        changing = self._sent(names.index(name) for name in sorted(self.server.changing, key=names.index))
+        changing = self._message(names.index(name) for name in sorted(self.server.changing, key=names.index))
         vectors, sent, reported = self.objective.vectors_sent, report.sent, len(report.uploads)
         traffic.models_down += vectors * sent + scored
         traffic.models_up += vectors * reported

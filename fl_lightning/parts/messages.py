@@ -1,4 +1,4 @@
-"""What travels: a client's task, its result and how large messages are; and what parts know about the run."""
+"""What travels (tasks, results, payloads), and what parts may know about the run and about a client at work."""
 
 from __future__ import annotations
 

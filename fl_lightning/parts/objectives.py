@@ -100,8 +100,8 @@ class LocalObjective(Part):
         """
         return None
 
-    def of_shared(self, values: Tensor) -> Tensor:
-        """Return values with 0 for personal parameters, which the server never sees; shape ``(num_parameters,)``."""
+    def without_personal(self, values: Tensor) -> Tensor:
+        """Return values with 0 at the places of personal parameters, shape ``(num_parameters,)``."""
         places = self.federation.traveling_places
         return values if places is None else torch.zeros_like(values).index_copy(0, places, values[places])
 
@@ -198,7 +198,7 @@ class DynamicRegularizer(LocalObjective):
 
     def on_client_end(self, result: ClientResult) -> None:
         """Add the client's drift to lambda_k."""
-        self.duals[result.client] = self.duals[result.client] + self.of_shared(result.delta)
+        self.duals[result.client] = self.duals[result.client] + self.without_personal(result.delta)
 
 
 @dataclass(eq=False)
@@ -247,7 +247,7 @@ class ControlVariates(LocalObjective):
         """Return ``<c - c_k, w>``; with option 1, take the gradient at the received model first."""
         own = self.variates[client.task.client]
         if self.option == 1:
-            self._at_start[client.task.client] = self.of_shared(full_gradient(client, own))
+            self._at_start[client.task.client] = self.without_personal(full_gradient(client, own))
         return Correction(linear=(self.variates.mean - own).to(own.dtype))
 
     def on_client_end(self, result: ClientResult) -> None:
@@ -264,7 +264,7 @@ class ControlVariates(LocalObjective):
         moved = result.start[: len(own)].to(lr.dtype) - result.parameters
         renewed = own - variates.mean + moved / lr.where(lr > 0, 1.0)
         # what was never stepped, or with a learning rate of 0, keeps its control variate
-        variates[client] = self.of_shared(renewed.where(lr > 0, own.to(lr.dtype)).to(own.dtype))
+        variates[client] = self.without_personal(renewed.where(lr > 0, own.to(lr.dtype)).to(own.dtype))
 
 
 class MeasuredLoss(LocalObjective):

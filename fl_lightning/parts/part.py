@@ -28,6 +28,9 @@ class Part:
         round: The round under way, from 0.
     """
 
+    #: Whether clients may be stacked though a user-defined part works both before and after a client's training:
+    #: nothing that it keeps of one client is for another one.
+    stacks = False
     federation: Federation
     round: int = 0
     _before: dict[str, Any] | None = None  # the state at the start of the round under way
@@ -71,7 +74,7 @@ class Part:
 
         Args:
             name: The attribute.
-            value: Its first value: a tensor, number, text, None, or a list or dict of these.
+            value: Its first value: a tensor, array, number, text, None, or a list or dict of these.
         """
         vars(self).setdefault("_states", []).append(name)
         setattr(self, name, value)
@@ -111,7 +114,7 @@ class Part:
         return {name: vars(self)[name] for name in vars(self).get("_states", ())}
 
     def begin_fit(self, federation: Federation) -> None:
-        """Return to the state of a new fit."""
+        """Take the federation and declare the state of a new fit anew."""
         vars(self).pop("_states", None)
         self.federation, self.round, self._before = federation, 0, None
         self.setup(federation)
@@ -119,11 +122,11 @@ class Part:
     def begin_round(self, round_index: int) -> None:
         """Keep the state at a round's start, and begin the round."""
         self.round = round_index
-        self._before = {name: _frozen(value) for name, value in self._declared().items()}
+        self._before = {name: _snapshot(value) for name, value in self._declared().items()}
         self.on_round_start(round_index)
 
     def end_round(self) -> None:
-        """Regard what the round changed as final."""
+        """Keep what the round changed."""
         self._before = None
         for vectors in self.client_vectors.values():
             vectors.end_round()
@@ -187,10 +190,10 @@ def walk(*held: Any) -> Iterator[Part]:
             waiting += [value for value in reversed(vars(part).values()) if isinstance(value, (Part, list, tuple))]
 
 
-def _frozen(value: Any) -> Any:
+def _snapshot(value: Any) -> Any:
     """Return a copy of containers; tensors are assigned, never written to."""
     if isinstance(value, dict):
-        return {key: _frozen(item) for key, item in value.items()}
+        return {key: _snapshot(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_frozen(item) for item in value]
+        return [_snapshot(item) for item in value]
     return value.copy() if hasattr(value, "copy") and not isinstance(value, ClientVectors) else value

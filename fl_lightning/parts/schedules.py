@@ -141,7 +141,7 @@ class Synchronous(Schedule):
             self.last.commit()
             self.shown = self.last.mean.to(server.model.dtype)
         elif self.evaluate == "active":
-            mean, _ = active.take(self.federation, server.model)
+            mean, _ = active.pop(self.federation, server.model)
             self.shown = self.shown if mean is None else mean.to(server.model.dtype)
         return server.model if self.shown is None else self.shown
 
@@ -256,14 +256,14 @@ class Redistribution(Schedule):
         trained = {result.task.slot: result for result in (yield tasks)}
         for slot in self.federation.join(dict.fromkeys(trained)):
             self.trainings[slot] += 1
-        new = {slot: _added(self.results.get(slot), result) for slot, result in trained.items()}
+        new = {slot: _with_earlier_trainings(self.results.get(slot), result) for slot, result in trained.items()}
         results = {**self.results, **new}
         self.results = {slot: result for slot, result in results.items() if slot in self.trainings}
         self.position += bool(tasks)
         done = min(self.trainings.values(), default=0) if self.extend_cycle else self.position
         if self.in_cycle and done >= self.redistributions:
             for slot in self._slots_here():
-                server.take(self._handed_over(slot, server))
+                server.take(self._result_of_cycle(slot, server))
             server.move()
             self.position, self.trainings, self.results = 0, {}, {}
         return server.model if self.shows_aggregate else self._mean(server)
@@ -273,7 +273,7 @@ class Redistribution(Schedule):
         federation = self.federation
         return [slot for slot in sorted(self.trainings) if slot % federation.num_ranks == federation.rank]
 
-    def _handed_over(self, slot: int, server: Server) -> ClientResult:
+    def _result_of_cycle(self, slot: int, server: Server) -> ClientResult:
         """Return a circulating model as the aggregation gets it."""
         model, n = server.model, self.federation.num_parameters
         untrained = ClientResult(Task(slot, -1, 0), model, model, 0, num_parameters=n)
@@ -285,7 +285,7 @@ class Redistribution(Schedule):
         running = RunningMean()
         for slot in self._slots_here():
             running.add(self.start(slot, server))
-        mean, _ = running.take(self.federation, server.model)
+        mean, _ = running.pop(self.federation, server.model)
         return server.model if mean is None else mean.to(server.model.dtype)
 
     def saved(self, name: str, value: Any) -> Any:
@@ -316,7 +316,7 @@ class Redistribution(Schedule):
         super().load_state_dict({**state, "length": self.redistributions})
 
 
-def _added(before: ClientResult | None, result: ClientResult) -> ClientResult:
+def _with_earlier_trainings(before: ClientResult | None, result: ClientResult) -> ClientResult:
     """Return a model's result with the samples and steps of its earlier trainings in the cycle."""
     if before is None:
         return replace(result, start=result.vector)  # the server's model takes this place at the end of the cycle

@@ -83,7 +83,7 @@ class Momentum(ServerOptimizer):
     lr: Scheduled = 1.0
 
     def setup(self, federation: Federation) -> None:
-        """Stand still."""
+        """Start without a velocity."""
         self.add_state("velocity", None)
 
     def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
@@ -251,7 +251,7 @@ class Server:
         self._seen |= {name for name, old, new in pairs if not same_values(old, new)} - self.changing
 
     def join_changing(self) -> None:
-        """Regard the buffers that clients changed as changing from now on; call it on all processes."""
+        """Add the buffers that clients changed to :attr:`changing`; call it on all processes."""
         if len(self.changing) < len(self._buffers):
             self.changing = self.changing.union(*self.federation.gather(self._seen))
         self._seen = set()
@@ -301,7 +301,7 @@ class Server:
         """Move to what the results merge into; return false, and stay, if there were none. Call it on all processes."""
         algorithm, n = self._algorithm, self.federation.num_parameters
         self.join_changing()
-        aggregate = self._merged()
+        aggregate = self._merge()
         self.forget()
         if aggregate is None:
             return False
@@ -313,7 +313,7 @@ class Server:
         self.moves += 1
         return True
 
-    def _merged(self) -> Tensor | None:
+    def _merge(self) -> Tensor | None:
         """Return the aggregate, float64 of shape ``(size,)``; ``None`` if there is none."""
         aggregation: Aggregation = self._algorithm.aggregation
         n, federation = self.federation.num_parameters, self.federation
@@ -323,7 +323,7 @@ class Server:
             for result in results:
                 if result.client % federation.num_ranks == federation.rank:  # where its vectors are
                     self._add(result)
-            merged = self._finished(aggregation, model)
+            merged = self._finish(aggregation, model)
         else:
             merged = aggregation.merge(model, results) if results else None
             for result in results if not aggregation.merges_buffers else ():
@@ -331,19 +331,20 @@ class Server:
         if merged is None:
             return None
         like = model.to(accumulator(model))
-        merged = checked_vector(aggregation, "merge", merged, like, finite=n)
+        method = "finish" if isinstance(aggregation, MeanAggregation) else "merge"
+        merged = checked_vector(aggregation, method, merged, like, finite=n)
         if len(merged) == len(self.model):
             return merged
         share = federation if isinstance(aggregation, MeanAggregation) else None
-        buffers, _ = self._buffer_mean.take(share, self.model[n:])
+        buffers, _ = self._buffer_mean.pop(share, self.model[n:])
         return torch.cat([merged, (self.model[n:] if buffers is None else buffers).to(merged.dtype)])
 
-    def _finished(self, aggregation: MeanAggregation, model: Tensor) -> Tensor | None:
+    def _finish(self, aggregation: MeanAggregation, model: Tensor) -> Tensor | None:
         """Return what an aggregation makes of the mean over all processes."""
         federation = self.federation
         if federation.num_ranks > 1:
             self._length = max((length for length in federation.gather(self._length) if length), default=None)
-        mean, weight = self._mean.take(federation, None if self._length is None else model.new_zeros(self._length))
+        mean, weight = self._mean.pop(federation, None if self._length is None else model.new_zeros(self._length))
         return aggregation.finish(model, mean, weight) if mean is not None or aggregation.acts_alone else None
 
     def _all_results(self) -> Sequence[ClientResult]:

@@ -20,7 +20,7 @@ def check_parts(algorithm: Algorithm) -> None:
     for part in user_defined_parts(algorithm):
         own = [name for cls in type(part).__mro__ if is_user_defined(cls) for name in vars(cls)]
         both = any(name in own for name in _AT_START) and any(name in own for name in _AT_END)
-        if both and not getattr(part, "stacks", False):
+        if both and not part.stacks:
             raise CannotVectorize(
                 f"{type(part).__name__} works when a client starts and when one ends, and may hand something to the "
                 "next client; if it does not, set its attribute `stacks = True`"

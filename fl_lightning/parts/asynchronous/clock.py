@@ -154,7 +154,7 @@ class VirtualClock:
 
     # ---- a fit ----
 
-    def on_fit_start(self, federation: Federation) -> None:
+    def setup(self, federation: Federation) -> None:
         """Learn the federation's size and work, and draw the clients' random properties.
 
         Raises:

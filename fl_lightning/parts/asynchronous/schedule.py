@@ -118,7 +118,7 @@ class Asynchronous(Schedule):
 
     def setup(self, federation: Federation) -> None:
         """Start at time 0, at which all clients get the first model, or as many as train at once."""
-        self.clock.on_fit_start(federation)
+        self.clock.setup(federation)
         number = federation.num_clients
         if self.concurrency is not None and self.concurrency > number:
             raise ValueError(f"`concurrency` must be at most {number}, the clients that train, got {self.concurrency}.")
