@@ -15,7 +15,6 @@ from fl_lightning._lightning.evaluation import prepare_evaluation
 from fl_lightning._lightning.round_logging import RoundLog, log_run, rounds_of, wandb_run_ids
 from fl_lightning._lightning.round_loop import install_loop
 from fl_lightning.algorithms.log_lines import log_above_bars, log_as_before
-from fl_lightning.algorithms.run_log import log_values, settings_of_run
 from fl_lightning.algorithms.options import choose_sampler, with_clients_per_round, without_trainer
 from fl_lightning.algorithms.resuming import (
     check_checkpoint,
@@ -24,6 +23,7 @@ from fl_lightning.algorithms.resuming import (
     tell_how_to_resume,
     tell_of_changes,
 )
+from fl_lightning.algorithms.run_log import log_values, settings_of_run
 from fl_lightning.arguments import as_folder, plain
 from fl_lightning.callbacks.alone import check_alone
 from fl_lightning.checks import Count, check_arguments
