@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from inspect import signature
-from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import numpy as np
@@ -16,9 +15,7 @@ from fl_lightning import (
     FedAdam,
     FedAvg,
     FedAvgM,
-    FedBuff,
     FedDyn,
-    Federated,
     FedNova,
     FedProx,
     QFedAvg,
@@ -26,19 +23,11 @@ from fl_lightning import (
     Scaffold,
     TensorDataModule,
 )
-from fl_lightning.executors import SequentialExecutor
 from fl_lightning.parts import (
     BernoulliSampler,
     ClientSampler,
-    Clip,
     ImportanceSampler,
-    Mixing,
-    Momentum,
-    Participation,
-    Proximal,
-    Redistribution,
     UniformSampler,
-    WeightedMean,
 )
 
 # client k's target is k, so that `module.seen` says who trained
@@ -127,26 +116,6 @@ def test_a_number_of_clients_that_cannot_be_is_refused_when_it_is_set() -> None:
     assert callback.clients_per_round == 2
 
 
-@pytest.mark.parametrize("make", [FedAvg, lambda *a, **k: RADFed(2, *a, **k), Federated])
-@pytest.mark.parametrize(
-    ("clients_per_round", "sampler"),
-    [
-        (0.5, UniformSampler(2)),
-        (0.5, BernoulliSampler(0.4)),
-        (2, Fixed([0, 1])),
-        (1, UniformSampler(1.0)),  # one client, and all of them
-        (1, BernoulliSampler(1.0)),
-        (1.0, UniformSampler(1)),
-    ],
-)
-def test_a_number_of_clients_that_a_sampler_contradicts_is_refused(
-    make: Any, clients_per_round: Any, sampler: ClientSampler
-) -> None:
-    expected = rf"Give `clients_per_round` or a `sampler`, not both; got {clients_per_round} and"
-    with pytest.raises(ValueError, match=expected):
-        make(clients_per_round, sampler=sampler)
-
-
 def test_a_number_of_clients_that_a_sampler_repeats_is_allowed() -> None:
     assert isinstance(FedAvg(0.5, sampler=BernoulliSampler(0.5)).sampler, BernoulliSampler)
     assert isinstance(FedAvg(3, sampler=ImportanceSampler(3)).sampler, ImportanceSampler)
@@ -193,57 +162,8 @@ def test_what_is_no_list_of_clients_is_refused(drawn: Any) -> None:
 # ---- parts of the wrong kind ----
 
 
-def function(*args: Any) -> None:
-    """Stands for a part that somebody wrote as a function."""
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: FedAvg(sampler=function), r"`sampler` must be a ClientSampler of .*, got <function"),
-        (lambda: FedAvg(sampler=UniformSampler), r"`sampler` must be a ClientSampler .* Call it: UniformSampler\("),
-        (lambda: RADFed(2, sampler=[0, 1]), r"`sampler` must be a ClientSampler of .*, got \[0, 1\]"),
-        (lambda: FedAvg(exchange=function), r"`exchange` must be an Exchange .* or a list of them, got <function"),
-        (lambda: FedAvg(exchange=Clip), r"`exchange` must be an Exchange .* Call it: Clip\("),
-        (lambda: FedAvg(exchange=[Clip(1.0), function]), r"`exchange` must be an Exchange .* got <function"),
-        (lambda: FedBuff(2, exchange=WeightedMean()), r"`exchange` must be an Exchange .* got WeightedMean"),
-        (lambda: FedAvg(aggregation=function), r"`aggregation` must be an Aggregation .*, got <function"),
-        (lambda: FedAvg(aggregation=WeightedMean), r"`aggregation` must be an Aggregation .* Call it: WeightedMean\("),
-        (lambda: FedBuff(2, aggregation=Clip(1.0)), r"`aggregation` must be an Aggregation .* got Clip"),
-        (lambda: RADFed(2, server=function), r"`server` must be a ServerOptimizer .*, got <function"),
-        (lambda: RADFed(2, server=Momentum), r"`server` must be a ServerOptimizer .* Call it: Momentum\("),
-        (lambda: FedBuff(2, server=Clip(1.0)), r"`server` must be a ServerOptimizer .* got Clip"),
-        (lambda: RADFed(2, local=function), r"`local` must be a LocalObjective .*, got <function"),
-        (lambda: Federated(objective=Proximal), r"`objective` must be a LocalObjective .* Call it: Proximal\("),
-        (lambda: Federated(schedule=Redistribution), r"`schedule` must be Synchronous, .* Call it: Redistribution\("),
-        (lambda: Federated(schedule=Mixing()), r"`schedule` must be Synchronous, .* got Mixing"),
-        (lambda: FedAvg(participation=0.5), r"`participation` must be a Participation .*, got 0.5"),
-        (lambda: FedAvg(participation=Participation), r"`participation` must be a .* Call it: Participation\("),
-        (lambda: FedAvg(executor=function), r"`executor` must be one of 'auto', .*, or an Executor .* got <function"),
-        (lambda: FedAvg(executor=SequentialExecutor), r"`executor` must be .* Call it: SequentialExecutor\(\)"),
-    ],
-)
-def test_what_is_no_part_is_refused_with_the_way_out(make: Any, message: str) -> None:
-    with pytest.raises(TypeError, match=message):
-        make()
-
-
-def test_an_executor_without_a_name_is_refused() -> None:
-    with pytest.raises(ValueError, match="`executor` must be one of 'auto', 'sequential', 'vectorized', got 'fast'"):
-        FedAvg(executor="fast")  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("kind", [FedAvg, FedProx, FedDyn, Scaffold, FedNova, QFedAvg, FedAvgM, FedAdam, RADFed])
 def test_type_checkers_know_every_argument_that_an_algorithm_takes(kind: type[AggregationCallback]) -> None:
     [options] = get_args(get_type_hints(kind.__init__)["options"])
     known = {*signature(kind).parameters, *get_type_hints(options)}
     assert known >= set(signature(AggregationCallback).parameters)
-
-
-def test_a_file_is_no_folder_for_states(tmp_path: Path) -> None:
-    (tmp_path / "states").write_text("")
-    with pytest.raises(
-        ValueError, match=r"`state_dir` must be a folder, got the file .*states. Give the path of a fold"
-    ):
-        Scaffold(state_dir=tmp_path / "states")
-    assert Scaffold(state_dir=tmp_path / "new").state_dir == tmp_path / "new"

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -59,36 +61,25 @@ def assert_same(ours, theirs) -> None:
             assert_same(mine, other)
 
 
-@pytest.mark.parametrize("shuffle", [True, False])
-@pytest.mark.parametrize("batch_size", [1, 4, 7, 100, None])
 @pytest.mark.parametrize("name", DATASETS)
-def test_batches_are_a_dataloaders_bit_for_bit(name, batch_size, shuffle):
+def test_batches_are_a_dataloaders_bit_for_bit(name):
     dataset = DATASETS[name]
-    sampler = RandomSampler(dataset, generator=torch.Generator().manual_seed(5)) if shuffle else None
-    loader = DataLoader(dataset, batch_size=batch_size or len(dataset), sampler=sampler)
-    batches = client_batches(dataset, batch_size, torch.Generator().manual_seed(5), shuffle)
-    assert_same(list(batches), list(loader))
-
-
-def test_epochs_of_one_generator_have_different_orders():
-    generator = torch.Generator().manual_seed(5)
-    first, second = ([y.tolist() for _, y in client_batches(tensor_dataset(), 8, generator, True)] for _ in range(2))
-    assert first != second
+    for batch_size, shuffle in itertools.product([1, 4, 7, 100, None], [True, False]):
+        sampler = RandomSampler(dataset, generator=torch.Generator().manual_seed(5)) if shuffle else None
+        loader = DataLoader(dataset, batch_size=batch_size or len(dataset), sampler=sampler)
+        batches = client_batches(dataset, batch_size, torch.Generator().manual_seed(5), shuffle)
+        assert_same(list(batches), list(loader))
+    assert_same(list(make_loader(dataset, 4, shuffle=False)), list(DataLoader(dataset, 4)))
+    torch.manual_seed(3)
+    ours = list(make_loader(dataset, 4, shuffle=True))
+    torch.manual_seed(3)
+    assert_same(ours, list(DataLoader(dataset, 4, shuffle=True)))
 
 
 @pytest.mark.parametrize("name", ["tensors", "dicts"])
 def test_a_given_collate_fn_makes_the_batches(name):
     batches = list(client_batches(DATASETS[name], 5, torch.Generator(), False, collate_fn=len))
     assert batches == {"tensors": [5, 5, 5, 5, 3], "dicts": [5, 2]}[name]
-
-
-def test_samples_of_unequal_sizes_need_a_collate_fn():
-    sequences = [torch.zeros(3), torch.zeros(4)]
-    with pytest.raises(RuntimeError, match="equal size") as caught:
-        list(client_batches(sequences, 2, None, False))
-    assert caught.value.__notes__ == [
-        "PyTorch's default_collate makes no batch of these samples. Give a `collate_fn` that does."
-    ]
 
 
 @settings(deadline=None, max_examples=50)
@@ -111,16 +102,6 @@ def test_batches_may_be_changed_in_place(name):
         x.zero_()
         y.zero_()
     assert all(torch.equal(tensor, copy) for tensor, copy in zip(source.tensors, kept, strict=True))
-
-
-@pytest.mark.parametrize("name", DATASETS)
-def test_a_pooled_loader_gives_a_plain_loaders_batches(name):
-    dataset = DATASETS[name]
-    assert_same(list(make_loader(dataset, 4, shuffle=False)), list(DataLoader(dataset, 4)))
-    torch.manual_seed(3)
-    ours = list(make_loader(dataset, 4, shuffle=True))
-    torch.manual_seed(3)
-    assert_same(ours, list(DataLoader(dataset, 4, shuffle=True)))
 
 
 def test_a_pooled_loader_gives_single_samples_and_all_at_once():

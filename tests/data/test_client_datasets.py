@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import lightning as L
 import numpy as np
-import pandas
 import pytest
 import torch
 from helpers.toys import Quadratic, quiet_trainer
 from torch import Tensor
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data import Dataset, Subset, TensorDataset
 
-from fl_lightning import ClientDatasetsModule, ClientMetrics, FedAvg, TensorDataModule
-from fl_lightning.data import ClientSplit, FederatedDataModule, SampleSplit, WithinClientSplit, find_targets
-from fl_lightning.partitioners import IIDPartitioner
+from fl_lightning import ClientDatasetsModule, FedAvg, TensorDataModule
+from fl_lightning.data import ClientSplit, SampleSplit, WithinClientSplit, find_targets
 
 
 class Pairs(Dataset[Any]):
@@ -83,7 +80,7 @@ def test_data_sets_are_neither_copied_nor_read_before_a_client_trains() -> None:
     assert [client.reads for client in clients] == [0, 0, 3]
 
 
-@pytest.mark.parametrize("executor", ["sequential", "vectorized", "auto"])
+@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
 def test_a_federation_of_data_sets_trains(executor: Any) -> None:
     # one full-batch step at learning rate 1/2 takes client k half way to its mean optimum: 2/2, 8/2; of 2 and 1 samples
     module = Quadratic(0.5)
@@ -133,15 +130,6 @@ def test_a_split_takes_evaluation_sets_from_the_clients(tensors: bool) -> None:
     assert drawn.eval_client_ids("val") is None
 
 
-def test_tensors_take_a_split_too() -> None:
-    clients = [(torch.arange(10 * k, 10 * k + 10), torch.arange(10) % 2) for k in range(3)]
-    data = TensorDataModule(clients, split=WithinClientSplit(0.2, 0.0))
-    data.setup()
-    assert data.client_sizes.tolist() == [8, 8, 8]
-    with pytest.raises(ValueError, match="Give `split` or `val` and `test`, not both; got WithinClientSplit"):
-        TensorDataModule(clients, val=clients[0], split=WithinClientSplit(0.2, 0.0))
-
-
 def test_classes_are_found_without_reading_samples() -> None:
     clients = [Pairs([0.0, 0.0], [1, 0]), Pairs([0.0] * 3, [2, 2, 1])]
     data = ready(clients, class_names=["a", "b", "c"])
@@ -172,21 +160,6 @@ ROWS = TensorDataset(TABLE, torch.tensor([0, 1, 2, 0, 1, 2]))
 
 
 @pytest.mark.parametrize(
-    "clients",
-    [
-        [Subset(ROWS, [0, 1]), Subset(ROWS, [2, 5])],
-        [Subset(Subset(ROWS, [5, 1, 0, 2]), [2, 1]), ConcatDataset([Subset(ROWS, [2]), Subset(ROWS, [-1])])],
-        [TensorDataset(TABLE[:2], torch.tensor([0, 1])), Subset(ROWS, np.array([2, 5], dtype=np.uint8))],
-    ],
-)
-def test_subsets_and_joined_sets_of_tensors_are_standardised(clients: list[Dataset[Any]]) -> None:
-    data = ready(clients, standardize="local", shuffle=False)
-    batches = [next(iter(data.client_batches(k, generator=torch.Generator()))) for k in range(2)]
-    assert [x.flatten().tolist() for x, _ in batches] == [[-1.0, 1.0], [1.0, -1.0]]
-    assert [y.tolist() for _, y in batches] == [[0, 1], [2, 2]]
-
-
-@pytest.mark.parametrize(
     ("other", "message"),
     [
         ((torch.ones(1, 3), torch.ones(1).long()), r"float32 of shape \(3,\) and int64"),
@@ -194,163 +167,33 @@ def test_subsets_and_joined_sets_of_tensors_are_standardised(clients: list[Datas
         ((torch.ones(1, 1),), r"those of `clients\[1\]` float32 of shape \(1,\)\."),
     ],
 )
-@pytest.mark.parametrize("options", [{"standardize": "global"}, {"impute": "local"}])
-def test_clients_whose_samples_differ_cannot_be_standardised(
-    other: tuple[Tensor, ...], message: str, options: dict[str, Any]
-) -> None:
+def test_clients_whose_samples_differ_cannot_be_standardised(other: tuple[Tensor, ...], message: str) -> None:
     with pytest.raises(ValueError, match=rf"those of `clients\[0\]` are float32 of shape \(1,\) and .*{message}"):
-        TensorDataModule([(TABLE, torch.ones(6).long()), other], **options).setup()
+        TensorDataModule([(TABLE, torch.ones(6).long()), other], standardize="global").setup()
 
 
-def test_a_split_holds_out_clients_whose_samples_have_other_features() -> None:
-    clients = [(torch.ones(2, features), torch.ones(2)) for features in (1, 2, 3)]
-    data = TensorDataModule(clients, split=ClientSplit(3), shuffle=False)
-    data.setup()
-    ((x, _),) = data.client_batches(0, generator=torch.Generator())
-    assert x.tolist() == clients[data.client_ids[0]][0].tolist()
+def test_indices_of_a_subset_may_have_any_type_of_whole_numbers() -> None:
+    for shuffle in [False, True]:
+        for kind in [np.int8, np.uint16, np.uint64]:
+            rows = TensorDataset(torch.arange(300), torch.arange(300) % 3)
+            chosen = np.array([3, 1, 120], dtype=kind)
+            data = ready(
+                [Subset(rows, chosen), Subset(rows, torch.from_numpy(chosen.astype(np.int64)).int())], shuffle=shuffle
+            )
+            for client in range(2):
+                ((x, _),) = data.client_batches(client, generator=torch.Generator())
+                assert (sorted(x.tolist()) if shuffle else x.tolist()) == ([1, 3, 120] if shuffle else [3, 1, 120])
+            assert data.labels is not None and data.labels.tolist() == [0, 1, 0] * 2
 
 
-@pytest.mark.parametrize(
-    "kind", [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64], ids=lambda k: k.__name__
-)
-@pytest.mark.parametrize("shuffle", [False, True])
-def test_indices_of_a_subset_may_have_any_type_of_whole_numbers(kind: Any, shuffle: bool) -> None:
-    rows = TensorDataset(torch.arange(300), torch.arange(300) % 3)
-    chosen = np.array([3, 1, 120], dtype=kind)
-    data = ready([Subset(rows, chosen), Subset(rows, torch.from_numpy(chosen.astype(np.int64)).int())], shuffle=shuffle)
-    for client in range(2):
-        ((x, _),) = data.client_batches(client, generator=torch.Generator())
-        assert (sorted(x.tolist()) if shuffle else x.tolist()) == ([1, 3, 120] if shuffle else [3, 1, 120])
-    assert data.labels is not None and data.labels.tolist() == [0, 1, 0] * 2
+def test_each_class_needs_a_name() -> None:
+    for targets in [[0, 1, 2], [-1, 0, 1]]:
+        message = f"`class_names` must have a name for each class.* got 2 names; there are classes from {targets[0]} to"
+        with pytest.raises(ValueError, match=message):
+            ready([Pairs([0.0] * 3, targets)], class_names=["cat", "dog"])
 
 
-def test_a_subset_of_short_negative_indices_does_not_overflow() -> None:
-    rows = TensorDataset(torch.arange(40_000))
-    ((batch,),) = ready([Subset(rows, np.array([-1, -2], dtype=np.int16))], shuffle=False).client_batches(
-        0, generator=torch.Generator()
-    )
-    assert batch.tolist() == [39_999, 39_998]
-
-
-def test_a_mask_is_no_subset() -> None:
-    mask = np.array([True, False, True, False, False, False])
-    with pytest.raises(TypeError, match=r"`indices` of the `Subset` must be integers, got a mask .*flatnonzero"):
-        ready([Subset(ROWS, mask)])
-
-
-@pytest.mark.parametrize("labels", [pandas.Series([0, 1, 1]), pandas.Series([0, 1, 1], dtype="Int64"), [0, 1, 1]])
-def test_classes_may_be_a_column_of_a_table(labels: Any) -> None:
-    assert ready([Pairs([0.0, 1.0, 2.0], labels)]).statistics().as_dict()["entropy"] == pytest.approx(0.6365, abs=1e-4)
-
-
-@pytest.mark.parametrize("targets", [[0, 1, 2], [-1, 0, 1]])
-def test_each_class_needs_a_name(targets: list[int]) -> None:
-    message = f"`class_names` must have a name for each class.* got 2 names; there are classes from {targets[0]} to"
-    with pytest.raises(ValueError, match=message):
-        ready([Pairs([0.0] * 3, targets)], class_names=["cat", "dog"])
-
-
-def test_a_collate_fn_makes_the_batches() -> None:
-    data = ready(CLIENTS, batch_size=2, collate_fn=len, val=Named(0, 3))
-    assert list(data.client_batches(0, generator=torch.Generator())) == [2, 2, 1]
-    assert list(data.val_dataloader()) == [3]
-
-
-def test_every_client_is_evaluated_by_itself() -> None:
-    class Scores(Quadratic):
-        def forward(self, x: Tensor) -> Tensor:
-            return torch.stack([x, -x], dim=1)
-
-        def validation_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
-            return {"preds": self(batch[1]), "target": batch[0].long() - 1}
-
-    metrics = ClientMetrics()
-    data = ClientDatasetsModule([Pairs([1.0])], val=[Pairs([1.0, -1.0]), Pairs([1.0])])
-    quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0), metrics]).fit(Scores(0.1), datamodule=data)
-    assert metrics.values["val"] == {0: 0.5, 1: 1.0}
-
-
-class Stream(IterableDataset[Any]):
-    def __iter__(self) -> Any:
-        return iter([1])
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: ClientDatasetsModule({"a": Named(0, 1)}), r"`clients` must be a list .*list\(clients.values\(\)\)"),  # type: ignore[arg-type]
-        (lambda: ClientDatasetsModule(Named(0, 3)), "`clients` must be a list with one data set for each client, got"),  # type: ignore[arg-type]
-        (
-            lambda: ClientDatasetsModule(Named(0, 3)),  # type: ignore[arg-type]
-            r"To distribute one data set: datamodules.TorchDatasetDataModule\(dataset, partitioner\)",
-        ),
-        (
-            lambda: ClientDatasetsModule(DataLoader(Named(0, 3))),  # type: ignore[arg-type]
-            r"`clients` must be a list .* datamodules.TorchDatasetDataModule\(loader.dataset, partitioner\)",
-        ),
-        (
-            lambda: ClientDatasetsModule([DataLoader(Named(0, 3))]),  # type: ignore[list-item]
-            r"`clients\[0\]` must be a data set .* Give the DataLoader's `dataset`; `batch_size` is an argument here",
-        ),
-        (lambda: ClientDatasetsModule([]), "`clients` is empty; give one data set for each client"),
-        (lambda: ClientDatasetsModule([Named(0, 1), Named(0, 0)]), r"`clients\[1\]` has no samples; leave it out"),
-        (lambda: ClientDatasetsModule([Stream()]), r"`clients\[0\]` must be .*list\(dataset\) keeps them"),
-        (
-            lambda: ClientDatasetsModule([(torch.ones(2), torch.ones(2))]),  # type: ignore[list-item]
-            r"`clients\[0\]` must be a data set .* TensorDataModule takes tensors",
-        ),
-        (lambda: ClientDatasetsModule(CLIENTS, val=[[]]), r"`val\[0\]` has no samples"),  # type: ignore[list-item]
-        (lambda: ClientDatasetsModule(CLIENTS, test=3), "`test` must be a data set"),  # type: ignore[arg-type]
-        (
-            lambda: ClientDatasetsModule(CLIENTS, partitioner=IIDPartitioner(4)),  # type: ignore[call-arg]
-            "^ClientDatasetsModule has no argument `partitioner`: `clients` says which .*s.TorchDatasetDataModule",
-        ),
-        (
-            lambda: TensorDataModule([(torch.ones(2),)], partitioner=IIDPartitioner(4)),  # type: ignore[call-arg]
-            "^TensorDataModule has no argument `partitioner`",
-        ),
-        (lambda: FederatedDataModule.from_datasets(CLIENTS), r"from_datasets` does not know .*ClientDatasetsModule\("),
-    ],
-)
-def test_what_is_no_list_of_data_sets_is_refused(make: Callable[[], Any], message: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=message):
-        make()
-
-
-@pytest.mark.parametrize("rows", [[-1, -2, 0], torch.tensor([-1, -2, 0]), np.array([-1, -2, 0])])
-def test_rows_may_be_counted_from_the_end(rows: Any) -> None:
-    """Of three samples with optima 1, 2 and 6 all are taken: one step of rate 1 over them goes to their mean."""
-    samples = TensorDataset(torch.ones(3, dtype=torch.float64), torch.tensor([1.0, 2.0, 6.0], dtype=torch.float64))
-    module = Quadratic(1.0)
-    data = ClientDatasetsModule([Subset(samples, rows)] * 2, batch_size=None)
-    quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0)]).fit(module, datamodule=data)
-    assert float(module.w) == pytest.approx(3.0)
-
-
-def test_what_no_federated_fit_reads_is_told() -> None:
-    class Own(TensorDataModule):
-        def train_dataloader(self) -> Any:
-            raise AssertionError
-
-    pair = (torch.ones(2, dtype=torch.float64), torch.ones(2, dtype=torch.float64))
-    data = Own([pair, pair], batch_size=1)
-    trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0)])
-    with pytest.warns(UserWarning, match="`Own.train_dataloader` is not called in a federated fit.*`client_batches`"):
-        trainer.fit(Quadratic(1.0), datamodule=data)
-
-
-def test_a_test_without_samples_is_told() -> None:
-    class Tested(Quadratic):
-        def test_step(self, batch: Any, batch_idx: int) -> None:
-            raise AssertionError
-
-    pair = (torch.ones(2, dtype=torch.float64), torch.ones(2, dtype=torch.float64))
-    with pytest.warns(UserWarning, match="no test samples"):
-        quiet_trainer().test(Tested(1.0), datamodule=TensorDataModule([pair, pair], batch_size=1), verbose=False)
-
-
-@pytest.mark.parametrize("shuffle", [True, False])
-@pytest.mark.parametrize("length", [2, 4])
+@pytest.mark.parametrize(("shuffle", "length"), [(True, 4), (False, 2)])
 def test_a_data_set_that_changes_its_length_in_a_fit_is_an_error(shuffle, length):
     growing = Pairs([1.0, 2.0, 3.0])
 
@@ -361,8 +204,7 @@ def test_a_data_set_that_changes_its_length_in_a_fit_is_an_error(shuffle, length
 
     data = ClientDatasetsModule([Pairs([5.0]), growing], shuffle=shuffle)
     trainer = quiet_trainer(max_epochs=2, callbacks=[FedAvg(executor="sequential"), Grows()])
-    message = rf"`clients\[1\]` had 3 samples at the set-up, and has {length} now.*`sampler`"
-    with pytest.raises(RuntimeError, match=message):
+    with pytest.raises(RuntimeError, match=rf"`clients\[1\]` had 3 .* {length} now"):
         trainer.fit(Quadratic(lr=0.1), datamodule=data)
 
 

@@ -8,10 +8,9 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 from torchvision import transforms
 
-from fl_lightning import FedAvg, FrozenPrefixCache
+from fl_lightning import FedAvg
 from fl_lightning.data import ImageDataModule, SampleSplit, Source
 from fl_lightning.data.images import random_crop_and_flip
-from fl_lightning.models.frozen import FrozenPrefix
 from fl_lightning.partitioners import IIDPartitioner
 
 
@@ -53,9 +52,9 @@ def images(**kwargs) -> Images:
     return data
 
 
-def fit(data: Images, *callbacks: L.Callback, module_class: type[Spy] = Spy, **kwargs) -> Spy:
+def fit(data: Images, *callbacks: L.Callback, **kwargs) -> Spy:
     torch.manual_seed(0)
-    module = module_class()
+    module = Spy()
     trainer = L.Trainer(
         accelerator="cpu",
         max_epochs=1,
@@ -90,13 +89,6 @@ def test_images_are_scaled_and_normalised_as_torchvision_does():
     ]
 
 
-def test_preprocessing_changes_no_stored_inputs():
-    data = images()
-    x = torch.ones(1, 2, 2, 2)
-    data.preprocess(x, training=False)
-    assert torch.equal(x, torch.ones(1, 2, 2, 2))
-
-
 def test_augmentation_is_for_training_only_and_follows_the_global_generator():
     data = images(augment=True)
     x = data.source_inputs()
@@ -106,11 +98,6 @@ def test_augmentation_is_for_training_only_and_follows_the_global_generator():
     torch.manual_seed(1)
     assert torch.equal(data.preprocess(x, training=True), first)
     assert not torch.equal(data.preprocess(x, training=True), first)
-
-
-def test_augmented_says_whether_images_are():
-    assert images(augment=True).augmented
-    assert not images().augmented
 
 
 def shifts(image: Tensor, padding: int) -> list[Tensor]:
@@ -147,20 +134,6 @@ def test_some_images_are_shifted_and_the_others_flipped_alone():
     assert all(abs(count - 250) < 5 * 15.6 for count in counts)
 
 
-def test_images_that_are_never_shifted_are_flipped():
-    x = images().source_inputs()
-    stays = images(augment=True, crop_probability=0.0).preprocess(x, training=True)
-    plain = images().preprocess(x, training=True)
-    assert all(torch.equal(a, b) or torch.equal(a, b.flip(2)) for a, b in zip(stays, plain, strict=True))
-
-
-@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
-def test_without_padding_images_are_flipped_alone(memory_format):
-    x = torch.rand(8, 3, 4, 4).contiguous(memory_format=memory_format)
-    for image, out in zip(x, random_crop_and_flip(x, padding=0), strict=True):
-        assert torch.equal(out, image) or torch.equal(out, image.flip(2))
-
-
 @pytest.mark.parametrize("callbacks", [[], [FedAvg(clients_per_round=4, seed=0)]])
 def test_the_trainer_augments_training_batches_and_no_others(callbacks):
     data = images(augment=True)
@@ -187,30 +160,3 @@ def test_replaced_inputs_are_not_preprocessed():
     data.replace_inputs(torch.arange(20.0).view(20, 1))
     batch = [torch.ones(2, 1), torch.zeros(2)]
     assert data.on_after_batch_transfer(batch, 0) is batch
-
-
-class Frozen(Spy):
-    """The spy behind a frozen layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.prefix = FrozenPrefix(nn.Conv2d(2, 3, 3))
-        self.layer = nn.Linear(3 * 4 * 6, 4)
-
-    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
-        return super().training_step([self.prefix(batch[0]), batch[1]], batch_idx)
-
-
-def test_a_cache_of_frozen_features_leaves_the_training_as_it_is(tmp_path):
-    data = images(batch_size=2)
-    plain = fit(data, FedAvg(clients_per_round=4, seed=0), module_class=Frozen)
-    cached = fit(data, FedAvg(clients_per_round=4, seed=0), FrozenPrefixCache(tmp_path), module_class=Frozen)
-    assert len(list(tmp_path.glob("*.npy"))) == 1
-    assert not data.inputs_replaced
-    for value, other in zip(plain.state_dict().values(), cached.state_dict().values(), strict=True):
-        assert torch.equal(value, other)
-
-
-def test_bytes_cannot_be_standardized():
-    with pytest.raises(ValueError, match="takes no `standardize`: images stay bytes"):
-        images(standardize="local")

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -28,32 +27,11 @@ def values(loader) -> list[float]:
     return [value for x, _ in loader for value in x[:, 0].tolist()]
 
 
-def test_each_tuple_is_a_training_client():
-    data = ready()
-    assert data.num_clients == 3
-    assert data.client_ids == [0, 1, 2]
-    assert data.client_sizes.tolist() == [5, 2, 3]
-    assert [data.num_client_batches(k) for k in range(3)] == [3, 1, 2]
-    for k, size in enumerate(SIZES):
-        assert values(data.client_batches(k, generator=torch.Generator())) == [k] * size
-
-
-def test_clients_of_tensors_have_no_names():
-    assert ready().client_names is None
-    with pytest.raises(RuntimeError, match="known after `setup"):
-        _ = TensorDataModule(clients=CLIENTS).client_names
-
-
 def test_the_users_tensors_are_not_copied():
     data = ready(shuffle=False, val=CLIENTS[0])
     for k, (x, _) in enumerate(CLIENTS):
         assert data.client_dataset(k).tensors[0] is x
     assert data.val_dataloader().dataset.tensors[0] is CLIENTS[0][0]
-
-
-def test_pooled_training_set():
-    assert values(ready(shuffle=False).train_dataloader()) == [0] * 5 + [1] * 2 + [2] * 3
-    assert sorted(values(ready().train_dataloader())) == [0] * 5 + [1] * 2 + [2] * 3
 
 
 def test_one_evaluation_set_belongs_to_no_client():
@@ -64,39 +42,9 @@ def test_one_evaluation_set_belongs_to_no_client():
     assert data.eval_client_ids("val") is None
 
 
-def test_evaluation_sets_per_client():
-    data = ready(val=[client(2, 7), client(1, 8)], test=[client(2, 9)])
-    assert values(data.val_dataloader()) == [7, 7, 8]
-    assert data.eval_client_ids("val").tolist() == [0, 0, 1]
-    assert values(data.test_dataloader()) == [9, 9]
-    assert data.eval_client_ids("test").tolist() == [0, 0]
-
-
-def test_without_evaluation_sets_there_are_no_loaders():
-    assert ready().val_dataloader() == []
-    assert ready().test_dataloader() == []
-
-
-def test_partition_and_labels():
-    data = ready()
-    assert data.partition.sizes.tolist() == [5, 2, 3]
-    assert data.labels.tolist() == [0, 1, 0, 1, 0, 0, 1, 0, 1, 0]
-    assert data.statistics().num_clients == 3
-
-
 @pytest.mark.parametrize("target", [torch.zeros(5), torch.zeros(5, 2, dtype=torch.int64)])
 def test_targets_that_are_no_classes_are_no_labels(target):
     assert ready(clients=[(torch.zeros(5, 2), target)]).labels is None
-
-
-def test_global_standardization_is_over_training_clients():
-    data = ready(standardize="global", val=client(1, 9), shuffle=False)
-    # 5 zeros, 2 ones, 3 twos: mean 0.8, variance (5 * 0.64 + 2 * 0.04 + 3 * 1.44) / 10 = 0.76
-    for k in range(3):
-        expected = [(k - 0.8) / 0.76**0.5] * SIZES[k]
-        assert values(data.client_batches(k, generator=torch.Generator())) == pytest.approx(expected, rel=1e-6)
-    assert values(data.val_dataloader()) == pytest.approx([(9 - 0.8) / 0.76**0.5], rel=1e-6)
-    assert CLIENTS[2][0][0, 0] == 2.0
 
 
 def test_local_standardization_of_a_clients_validation_set_is_by_its_training_samples():
@@ -105,12 +53,6 @@ def test_local_standardization_of_a_clients_validation_set_is_by_its_training_sa
     data = ready(clients=clients, val=val, standardize="local", shuffle=False)
     assert values(data.client_batches(1, generator=torch.Generator())) == [-1.0, 1.0]
     assert values(data.val_dataloader()) == [2.0, 2.0]  # (3 - 1) / 1 and (40 - 20) / 10
-
-
-@pytest.mark.parametrize("standardize", ["global", "local"])
-def test_standardization_needs_features(standardize):
-    with pytest.raises(ValueError, match=rf"`standardize='{standardize}'` needs inputs with features.*got 1-D ones"):
-        ready(clients=[(torch.zeros(4), torch.zeros(4))], standardize=standardize)
 
 
 def test_replaced_inputs_follow_the_order_of_the_source():
@@ -122,38 +64,6 @@ def test_replaced_inputs_follow_the_order_of_the_source():
     assert values(data.val_dataloader()) == [17, 17]
     data.teardown("fit")
     assert values(data.client_batches(1, generator=torch.Generator())) == [1, 1]
-
-
-def test_fingerprint_is_of_all_tensors():
-    assert ready().data_fingerprint() == ready().data_fingerprint() != ready(val=client(1, 1)).data_fingerprint()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"clients": []}, ValueError, r"`clients` is empty; give one tuple of tensors per client"),
-        (
-            {"clients": [client(2, 0), (torch.zeros(3, 2), torch.zeros(4))]},
-            ValueError,
-            r"tensors of `clients\[1\]` must have the same first dimension, one entry per sample, got \[3, 4\]",
-        ),
-        ({"clients": [client(2, 0), client(0, 1)]}, ValueError, r"`clients\[1\]` has no samples; leave it out"),
-        ({"clients": [(torch.tensor(1.0),)]}, ValueError, r"`clients\[0\]` has no samples"),
-        (
-            {"clients": [(np.zeros((2, 2)), torch.zeros(2))]},
-            TypeError,
-            r"`clients\[0\]` must be a tuple of tensors, as \(x, y\), got \['ndarray', 'Tensor'\].*torch.as_tensor",
-        ),
-        ({"clients": [torch.zeros(2, 2)]}, TypeError, r"`clients\[0\]` must be a tuple of tensors.*got Tensor"),
-        ({"clients": [()]}, TypeError, r"`clients\[0\]` must be a tuple of tensors, as \(x, y\), got \[\]"),
-        ({"clients": CLIENTS, "val": (torch.zeros(2), torch.zeros(3))}, ValueError, r"tensors of `val` must have"),
-        ({"clients": CLIENTS, "test": [client(1, 1), client(0, 1)]}, ValueError, r"`test\[1\]` has no samples"),
-        ({"clients": CLIENTS, "batch_size": 0}, ValueError, r"`batch_size` must be a whole number of at least 1"),
-    ],
-)
-def test_unusable_arguments(arguments, error, message):
-    with pytest.raises(error, match=message):
-        TensorDataModule(**arguments)
 
 
 def test_none_stands_for_a_client_without_an_evaluation_set() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 import datamodules
 import fl_lightning.partitioners
 from datamodules.__main__ import classes_by_name, main
+from datamodules.options import add_options
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.partitioners import Partitioner
 
@@ -23,82 +25,47 @@ def row(name: str, output: str) -> str:
 
 
 def test_table_and_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*DIGITS, "--seed", "4", "--output", str(tmp_path)]) == 0
+    split = ["--split", "sample", "--split-val", "0", "--split-test", "0.5", "--split-seed", "2"]
+    assert main([*DIGITS, *split, "--seed", "4", "--output", str(tmp_path)]) == 0
     output = capsys.readouterr().out
-    # 1,797 samples, floor(1797 / 10) for each client
-    assert row("samples of all clients", output) == "1,790"
-    assert row("left out", output) == "7 samples"
+    # half of 1,797, rounded half to even, is the test set; floor(899 / 10) of the others for each client
+    assert row("test", output) == "898 samples that belong to no client"
+    assert row("samples of all clients", output) == "890"
+    assert row("split", output).startswith("SampleSplit(val=0.0, test=0.5, seed=2")
     assert row("partitioner", output).startswith("DirichletPartitioner(num_clients=10, seed=4, alpha=0.3, ")
-    assert row("training", output) == "6 clients, 1,074 samples"
+    assert row("training", output) == "10 clients, 890 samples"
     assert output.endswith(f"{tmp_path}/partition.png\n{tmp_path}/partition.html\n")
     assert {path.name for path in tmp_path.iterdir()} == {"partition.png", "partition.html"}
 
 
-def test_the_split_can_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*DIGITS, "--split", "sample", "--split-val", "0", "--split-test", "0.5", "--split-seed", "2"]) == 0
-    output = capsys.readouterr().out
-    assert row("split", output).startswith("SampleSplit(val=0.0, test=0.5, seed=2")
-    # half of 1,797, rounded half to even
-    assert row("test", output) == "898 samples that belong to no client"
-    assert output.endswith("\nWith --output DIR, a picture and a page are written into that folder.\n")
-
-
-def test_another_report_is_replaced_only_if_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = ["--output", str(tmp_path)]
-    assert main([*DIGITS, *folder]) == 0
-    assert main([*DIGITS, *folder]) == 0
-    capsys.readouterr()
-    assert main([*DIGITS, "--seed", "1", *folder]) == 1
-    assert "holds something other than this report" in capsys.readouterr().err
-    assert main([*DIGITS, "--seed", "1", *folder, "--overwrite"]) == 0
-
-
-@pytest.mark.parametrize(
-    ("module", "partitioner"), [*((each, "iid") for each in MODULES), *(("digits", each) for each in PARTITIONERS)]
-)
-def test_every_module_and_partitioner_has_options(
-    module: str, partitioner: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as exit_:
-        main(["describe", module, "--partitioner", partitioner, "--split", "client", "--help"])
-    assert exit_.value.code == 0
-    text = capsys.readouterr().out
-    assert f"arguments of {PARTITIONERS[partitioner].__name__}:" in text
-    assert f"arguments of {MODULES[module].__name__}:" in text
-    assert "--split-num-folds" in text
-
-
-def test_names() -> None:
+def test_every_module_and_partitioner_has_options(capsys: pytest.CaptureFixture[str]) -> None:
     assert {"cifar10", "digits"} <= set(MODULES)
     assert {"dirichlet", "iid", "qp"} <= set(PARTITIONERS)
+    for kind in [*MODULES.values(), *PARTITIONERS.values()]:
+        add_options(argparse.ArgumentParser(), kind.__name__, kind)
+    with pytest.raises(SystemExit) as exit_:
+        main(["describe", "cifar10", "--partitioner", "qp", "--split", "client", "--help"])
+    assert exit_.value.code == 0
+    text = capsys.readouterr().out
+    for name in ("arguments of QPPartitioner:", "arguments of CIFAR10DataModule:", "--split-num-folds"):
+        assert name in text
 
 
-@pytest.mark.parametrize(
-    ("arguments", "status", "message"),
-    [
-        (["describe"], 2, "the following arguments are required: data"),
-        (["describe", "cifar"], 2, "invalid choice: 'cifar' (choose from "),
-        (["describe", "digits", "--partitioner", "dir"], 2, "argument --partitioner: invalid choice: 'dir' (choose"),
-        (["describe", "digits", "--partitioner", "iid"], 2, "the following arguments are required: --num-clients"),
-        (["describe", "digits", "--alpha", "1"], 2, "unrecognized arguments: --alpha 1"),
-        ([*DIGITS, "--seed", "two"], 2, "argument --seed: invalid int value: 'two'"),
-        (["describe", "digits"], 1, "error: DigitsDataModule has no `partitioner`"),
-        ([*DIGITS, "--seed", "-1"], 1, "error: `seed` must be a whole number of at least 0, got -1"),
-        ([*DIGITS, "--max-clients", "0"], 1, "error: `max_clients` must be a whole number of at least 1, got 0"),
-    ],
-)
-def test_errors(arguments: list[str], status: int, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    try:
-        assert main(arguments) == status
-    except SystemExit as exit_:
-        assert exit_.code == status
-    assert message in capsys.readouterr().err
-
-
-def test_missing_files_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["describe", "cifar10", "--data-dir", str(tmp_path), "--no-download", *DIGITS[2:]]
-    assert main(command) == 1
-    assert capsys.readouterr().err.startswith(f"error: There is no {tmp_path}/cifar-10-batches-py/data_batch_1")
+def test_errors_name_the_argument(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    errors = [
+        (["describe", "cifar"], 2, "'cifar'"),
+        (["describe", "digits", "--partitioner", "iid"], 2, "--num-clients"),
+        (["describe", "digits"], 1, "`partitioner`"),
+        ([*DIGITS, "--seed", "-1"], 1, "`seed`"),
+        (["describe", "cifar10", "--data-dir", str(tmp_path), "--no-download", *DIGITS[2:]], 1, str(tmp_path)),
+    ]
+    for arguments, expected, name in errors:
+        try:
+            status: object = main(arguments)
+        except SystemExit as exit_:
+            status = exit_.code
+        assert status == expected
+        assert name in capsys.readouterr().err
 
 
 @pytest.mark.long

@@ -128,10 +128,6 @@ def test_markdown_speeches_without_headings_and_directions(end):
     )
 
 
-def test_markdown_without_a_title_takes_the_given_one():
-    assert parse_markdown("**A**\nAy.", "measure-for-measure") == ("measure-for-measure", {"A": ["Ay."]})
-
-
 def test_gutenberg_speeches_as_leaf_reads_them():
     assert parse_gutenberg(GUTENBERG) == [
         (
@@ -206,19 +202,3 @@ def test_leafs_training_and_test_files_are_told_apart(tmp_path):
     assert (a.name, a.test_from) == ("A", None)
     assert (b.name, b.starts[b.starts >= b.test_from].tolist()) == ("B", [30, 31])
     assert (c.name, c.test_from) == ("C", 0)
-
-
-@pytest.mark.parametrize(
-    "content",
-    ["{", "[]", '{"users": ["A"], "user_data": {}}', '{"users": ["A"], "user_data": {"A": {"x": ["a"], "y": []}}}'],
-)
-def test_a_file_that_is_not_leafs_is_named(tmp_path, content):
-    (tmp_path / "odd.json").write_text(content)
-    with pytest.raises(ValueError, match=r"odd.json is not one of LEAF's Shakespeare files .*`users`, and `user_data`"):
-        read_leaf([tmp_path / "odd.json"], [])
-
-
-def test_a_leaf_sample_of_another_length_is_named(tmp_path):
-    (tmp_path / "odd.json").write_text(json.dumps({"users": ["A"], "user_data": {"A": {"x": ["a"], "y": ["b"]}}}))
-    with pytest.raises(ValueError, match=r"odd.json: user 'A' has a sample of 2 characters; an `x` has 80, a `y` one"):
-        read_leaf([tmp_path / "odd.json"], [])

@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-import hashlib
-
 import numpy as np
 import pytest
 import torch
 
 from datamodules import FedDynSyntheticDataModule, FedProxSyntheticDataModule
-from fl_lightning.data import ClientSplit, WithinClientSplit
+from fl_lightning.data import WithinClientSplit
 
 ALL = WithinClientSplit(val=0.0, test=0.0)
 
@@ -41,36 +39,6 @@ def test_feddyns_test_set_is_a_copy_of_the_training_samples():
     assert y.tolist() == data.labels[rows].tolist()
 
 
-def test_with_a_split_of_ones_own_there_is_no_copy():
-    data = ready(FedDynSyntheticDataModule(split=ClientSplit()))
-    assert len(data.source_inputs()) == 4000
-    assert data.num_clients == 12
-
-
-@pytest.mark.parametrize(
-    ("data", "expected"),
-    [
-        (
-            lambda: FedDynSyntheticDataModule(1.0, 1.0, 0.5, seed=3),
-            "66b615c04dddcced121f4d307850c2e26767bf837e4e68ff92633feddb9fa73a",
-        ),
-        (
-            lambda: FedProxSyntheticDataModule(0.5, 0.5, seed=3),
-            "8fa85399a344f14251ea888922c5248e1b5051262815028987181855328c594a",
-        ),
-    ],
-)
-def test_the_same_clients_and_labels_everywhere(data, expected):
-    data = ready(data())
-    content = data.labels.astype("<i8").tobytes() + data.partition.fingerprint().encode()
-    assert hashlib.sha256(content).hexdigest() == expected
-
-
-def test_another_seed_gives_other_data():
-    first, second = (ready(FedDynSyntheticDataModule(seed=seed)) for seed in (0, 1))
-    assert not torch.equal(first.source_inputs(), second.source_inputs())
-
-
 def test_inputs_have_falling_variances_and_mean_0_where_they_are_the_same():
     x = ready(FedDynSyntheticDataModule(num_clients=200, same_inputs=True, split=ALL)).source_inputs()
     assert x.mean(dim=0).abs().max() < 0.02
@@ -85,7 +53,7 @@ def test_gamma2_spreads_the_clients_inputs():
 
 
 def test_gamma3_spreads_the_clients_sizes():
-    sizes = np.log(ready(FedDynSyntheticDataModule(gamma3=0.5, num_clients=2000, split=ALL)).client_sizes)
+    sizes = np.log(ready(FedDynSyntheticDataModule(gamma3=0.5, num_clients=500, split=ALL)).client_sizes)
     assert sizes.mean() == pytest.approx(np.log(200), abs=0.05)
     assert sizes.std() == pytest.approx(0.5, rel=0.05)
 
@@ -123,7 +91,7 @@ def test_fedprox_holds_out_a_tenth_of_each_client():
 
 
 def test_fedprox_sizes_are_lognormal():
-    sizes = np.log(ready(FedProxSyntheticDataModule(num_clients=1000)).partition.sizes - 49.5)
+    sizes = np.log(ready(FedProxSyntheticDataModule(num_clients=300)).partition.sizes - 49.5)
     assert np.median(sizes) == pytest.approx(4.0, abs=0.2)
 
 
@@ -134,21 +102,3 @@ def test_fedprox_beta_spreads_the_inputs_and_iid_does_not():
     assert iid.source_inputs().mean(dim=0).abs().max() < 0.1
     # one model on inputs of one distribution gives all clients the same classes
     assert iid.statistics().c_score < 0.5 < 1.2 < data.statistics().c_score
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: FedDynSyntheticDataModule(gamma1=-1.0), r"`gamma1` must be a finite number of at least 0, got -1.0"),
-        (
-            lambda: FedDynSyntheticDataModule(num_clients=0),
-            r"`num_clients` must be a whole number of at least 1, got 0",
-        ),
-        (lambda: FedDynSyntheticDataModule(seed=-1), r"`seed` must be a whole number of at least 0, got -1"),
-        (lambda: FedProxSyntheticDataModule(alpha=float("nan")), r"`alpha` must be a finite number of at least 0"),
-        (lambda: FedProxSyntheticDataModule(beta=-0.5), r"`beta` must be a finite number of at least 0, got -0.5"),
-    ],
-)
-def test_wrong_arguments(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()

@@ -31,7 +31,6 @@ KINDS: dict[str, tuple[Callable[[Trials], Iterator[str | None]], int, str]] = {
     "writes": (campaign.writes, 20, "SIGKILLs inside the write of a checkpoint, on two devices"),
     "damages": (campaign.damages, 20, "damaged files of checkpoints"),
     "disks": (campaign.full_disks, 20, "full disks"),
-    "inputs": (campaign.bad_inputs, 10**9, "values given to arguments of public constructors"),
 }
 
 

@@ -15,12 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from faults.catalogue import ACCEPTED, LEFT_OUT, MAKERS, OBJECTS
 from faults.forked import Forked
 from faults.victims import VICTIMS, Trials, Victim, train
 from faults.writing import Writer
 from helpers.full_disk import limited_files
-from helpers.wrong_values import labels_of, name_of, problems
 
 from fl_lightning.checked_file import CheckedFile
 
@@ -158,17 +156,3 @@ def full_disks(trials: Trials) -> Outcomes:
 def _train_on_a_full_disk(size: int, victim: Victim, folder: Path) -> None:
     with limited_files(size):
         train(victim, folder)
-
-
-# ---- bad inputs ----
-
-
-def bad_inputs(trials: Trials) -> Outcomes:
-    """Give wrong values to the arguments of public constructors, one after the other."""
-    os.chdir(trials.new_folder())
-    for make, (right, kinds) in MAKERS.items():
-        for argument, kind in kinds.items():
-            values = {label: value for label, value in OBJECTS.items() if label not in LEFT_OUT.get(kind, ())}
-            found = problems(make, right, argument, labels_of(kind, ACCEPTED), values)
-            yield from [f"{name_of(make)}({argument}=...): {problem}" for problem in found]
-            yield from [None] * (len(values) - len(found))

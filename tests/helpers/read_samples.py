@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import lightning as L
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -30,18 +28,6 @@ class Points(Dataset[Any]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         return self.x[index] * self.scale, index % 3
-
-
-class Told(Points):
-    """Inputs that tell which process has read them, and the data that it has read: an attribute, an array, a tensor."""
-
-    def __init__(self, size: int = 8, seed: int = 0) -> None:
-        super().__init__(size, seed)
-        self.array, self.tensor = np.zeros(1), torch.zeros(1)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        told = [os.getpid(), self.scale, self.array.item(), self.tensor.item()]
-        return torch.tensor(told, dtype=torch.float64), index % 3
 
 
 class Validated(Module):

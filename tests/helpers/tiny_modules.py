@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -45,7 +41,7 @@ from fl_lightning.models import (
     LogisticRegressionClassifier,
     MLPClassifier,
 )
-from fl_lightning.partitioners import DirichletPartitioner, IIDPartitioner
+from fl_lightning.partitioners import DirichletPartitioner, FeatureQPPartitioner, IIDPartitioner, QPPartitioner
 from helpers.tiny_files import (
     GUTENBERG,
     ROLE_SIZES,
@@ -105,10 +101,20 @@ def emnist(folder: Path, patch: pytest.MonkeyPatch) -> EMNISTDataModule:
     return EMNISTDataModule(folder, IIDPartitioner(4), classes="first10", split=split, download=False)
 
 
+QUICK: dict[str, Any] = {"seed": 1, "burn_in": 200, "search": 200}
+
+
+def by_features(features: np.ndarray) -> Any:
+    return partial(FeatureQPPartitioner(20, **QUICK), features=features)
+
+
 def covertype(name: Any, folder: Path, patch: pytest.MonkeyPatch) -> CovertypeDataModule:
-    rows = [(2000 + 5 * i % 1999, i // 7 % 2, i * i // 11 % 3, (1, 2, 2, 5)[i % 4]) for i in range(16_000)]
+    rows = [(2000 + 5 * i % 1999, i // 7 % 2, i * i // 11 % 3, (1, 2, 2, 5)[i % 4]) for i in range(4_000)]
     write_covertype(folder, patch, rows)
-    return CovertypeDataModule.named(name, folder, class_counts=None, download=False)
+    options: dict[str, Any] = {"partitioner": QPPartitioner(20, **QUICK)}
+    if name == "COVFEAT-G":
+        options = {"feature_partitioner": by_features}
+    return CovertypeDataModule.named(name, folder, class_counts=None, download=False, **options)
 
 
 def shakespeare(source: Any, crop: bool, folder: Path, patch: pytest.MonkeyPatch) -> ShakespeareDataModule:
@@ -196,7 +202,7 @@ def _lstm() -> Classifier:
     return CharLSTM(hidden_size=4)
 
 
-SET_UPS = ("COVCLS-G", "COVCLS-L", "COVFEAT-G", "COVFEAT-L")
+SET_UPS = ("COVCLS-L", "COVFEAT-G")
 CASES: dict[str, Case] = {
     "cifar10": Case(cifar10, _cnn(10)),
     "cifar100": Case(cifar100, _cnn(100)),
@@ -204,11 +210,10 @@ CASES: dict[str, Case] = {
     "fashion-mnist": Case(fashion, _cnn(10, 1, 28)),
     "emnist": Case(emnist, lambda: LogisticRegressionClassifier(784, 10)),
     **{name.lower(): Case(partial(covertype, name), _mlp(15, 2)) for name in SET_UPS},
-    **{
-        f"{source}-{'crop' if crop else 'roles'}": Case(partial(shakespeare, source, crop), _lstm)
-        for source in ("gutenberg", "markdown", "leaf")
-        for crop in (False, True)
-    },
+    "gutenberg-roles": Case(partial(shakespeare, "gutenberg", False), _lstm),
+    "gutenberg-crop": Case(partial(shakespeare, "gutenberg", True), _lstm),
+    "markdown-roles": Case(partial(shakespeare, "markdown", False), _lstm),
+    "leaf-roles": Case(partial(shakespeare, "leaf", False), _lstm),
     "eicu": Case(eicu, lambda: LogisticRegressionClassifier(49, 2, metrics=("acc", "auroc"), l2=0.01)),
     "dmoz": Case(dmoz, lambda: LogisticRegressionClassifier(330, 2, optimizer="adam", lr=1e-3)),
     "feddyn-synthetic": Case(lambda folder, patch: FedDynSyntheticDataModule(), _mlp(30, 5)),
@@ -229,30 +234,18 @@ def ready(data: FederatedDataModule) -> FederatedDataModule:
     return data
 
 
-def digest(data: FederatedDataModule) -> str:
-    """Return a hash of all client's samples in each set, of the classes, and of some rows of the inputs."""
-    _, split = data._ready()
-    content: list[Any] = [[array.tolist() for array in split.partition.indices]]
-    content += [
-        [(client, indices.tolist()) for client, indices in part.items()]
-        for part in (split.train, split.val, split.test)
-    ]
-    x = data.source_inputs()
-    some = x[:: max(1, len(x) // 5)].flatten(1).double()
-    # of standardised numbers the last digits may differ between machines
-    content += [data.labels.tolist(), data.class_names, [[f"{value:.3g}" for value in row] for row in some.tolist()]]
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
-
-
-def main() -> None:
-    """Print the hash of every federation, made anew."""
-    found = {}
-    with pytest.MonkeyPatch.context() as patch:
-        for name, case in CASES.items():
-            with tempfile.TemporaryDirectory() as folder:
-                found[name] = digest(ready(case.make(Path(folder), patch)))
-    print(json.dumps(found), file=sys.stdout)
-
-
-if __name__ == "__main__":
-    main()
+#: Damages that no reader can tell from other data: module, part of the file's name, damage.
+UNDETECTED = {
+    ("emnist", "images", "bytes"),  # no checksums are published
+    ("gutenberg-roles", "100.txt", "cut"),  # whatever is there is a text
+    ("gutenberg-roles", "100.txt", "bytes"),
+    ("markdown-roles", ".md", "missing"),  # one play less
+    ("markdown-roles", ".md", "cut"),
+    ("markdown-roles", ".md", "bytes"),
+    ("eicu", "apachePatientResult", "bytes"),  # in a column that is not read
+    ("dmoz", "structure", "bytes"),  # the real dumps have bytes that are no UTF-8
+    ("hugging-face", "t.parquet", "bytes"),  # other numbers
+    ("hugging-face-images", "state.json", "missing"),  # the folder is then read as one of Arrow files
+    ("csv", "t.csv", "cut"),  # a file of a user's own need not end with a line break
+    ("parquet", "t.parquet", "bytes"),
+}

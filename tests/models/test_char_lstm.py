@@ -59,81 +59,61 @@ def test_tensorflow_cells_start_with_forget_bias_1_and_glorot_weights():
     assert not module.logits.bias.any()
 
 
-@pytest.mark.parametrize("recurrence", ["fused", "plain"])
-def test_one_step_by_hand(recurrence):
-    module = CharLSTM(num_classes=2, embedding_dim=1, hidden_size=1, num_layers=1, recurrence=recurrence)
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.zero_()
-        module.embedding.weight[1] = 1.0
-        module.layers[0].weight_ih[:, 0] = torch.tensor([0.0, 0.0, 1.0, 0.0])  # the cell gate alone sees the input
-        module.layers[0].bias_ih[1] = 1.0
-        module.logits.weight[0] = 1.0
-    # step 1: c = tanh(1)/2; step 2, input 0: c = sigmoid(1) tanh(1)/2 and h = tanh(c)/2
-    cell = 1 / (1 + math.exp(-1)) * math.tanh(1) / 2
-    assert module(torch.tensor([[1, 0]]))[0].tolist() == pytest.approx([math.tanh(cell) / 2, 0.0])
+def test_one_step_by_hand():
+    for recurrence in ["fused", "plain"]:
+        module = CharLSTM(num_classes=2, embedding_dim=1, hidden_size=1, num_layers=1, recurrence=recurrence)
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter.zero_()
+            module.embedding.weight[1] = 1.0
+            module.layers[0].weight_ih[:, 0] = torch.tensor([0.0, 0.0, 1.0, 0.0])  # the cell gate alone sees the input
+            module.layers[0].bias_ih[1] = 1.0
+            module.logits.weight[0] = 1.0
+        # step 1: c = tanh(1)/2; step 2, input 0: c = sigmoid(1) tanh(1)/2 and h = tanh(c)/2
+        cell = 1 / (1 + math.exp(-1)) * math.tanh(1) / 2
+        assert module(torch.tensor([[1, 0]]))[0].tolist() == pytest.approx([math.tanh(cell) / 2, 0.0])
 
 
-@pytest.mark.parametrize("cell", CELLS)
-def test_it_computes_what_torchs_lstm_does(cell):
-    module = small(cell=cell)
-    reference = nn.LSTM(3, 5, num_layers=2, batch_first=True)
-    with torch.no_grad():
-        for number, layer in enumerate(module.layers):
-            for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
-                getattr(reference, f"{name}_l{number}").copy_(getattr(layer, name))
-    x = characters(4, 9)
-    outputs, _ = reference(module.embedding(x.long()))
-    assert torch.allclose(module(x), module.logits(outputs[:, -1]), atol=1e-6)
+def test_it_computes_what_torchs_lstm_does():
+    for cell in CELLS:
+        module = small(cell=cell)
+        reference = nn.LSTM(3, 5, num_layers=2, batch_first=True)
+        with torch.no_grad():
+            for number, layer in enumerate(module.layers):
+                for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
+                    getattr(reference, f"{name}_l{number}").copy_(getattr(layer, name))
+        x = characters(4, 9)
+        outputs, _ = reference(module.embedding(x.long()))
+        assert torch.allclose(module(x), module.logits(outputs[:, -1]), atol=1e-6)
 
 
-@pytest.mark.parametrize("cell", CELLS)
-def test_plain_and_fused_recurrence_share_weights_outputs_and_gradients(cell):
-    fused, plain = small(cell=cell), small(cell=cell, recurrence="plain")
-    plain.load_state_dict(fused.state_dict())
-    x, y = characters(6, 20), characters(6).long()
-    assert torch.allclose(plain(x), fused(x), atol=1e-6)
-    ours, theirs = gradients(plain, x, y), gradients(fused, x, y)
-    assert ours.keys() == theirs.keys()
-    for name, gradient in ours.items():
-        assert torch.allclose(gradient, theirs[name], atol=1e-6), name
+def test_plain_and_fused_recurrence_share_weights_outputs_and_gradients():
+    for cell in CELLS:
+        fused, plain = small(cell=cell), small(cell=cell, recurrence="plain")
+        plain.load_state_dict(fused.state_dict())
+        x, y = characters(6, 20), characters(6).long()
+        assert torch.allclose(plain(x), fused(x), atol=1e-6)
+        ours, theirs = gradients(plain, x, y), gradients(fused, x, y)
+        assert ours.keys() == theirs.keys()
+        for name, gradient in ours.items():
+            assert torch.allclose(gradient, theirs[name], atol=1e-6), name
 
 
-@pytest.mark.parametrize("cell", CELLS)
-def test_the_plain_recurrence_can_be_vectorised_over_models(cell):
-    modules = [small(cell=cell, recurrence="plain") for _ in range(3)]
-    x, y = characters(3, 6, 20), characters(3, 6).long()
+def test_the_plain_recurrence_can_be_vectorised_over_models():
+    for cell in CELLS:
+        modules = [small(cell=cell, recurrence="plain") for _ in range(3)]
+        x, y = characters(3, 6, 20), characters(3, 6).long()
 
-    def loss(parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        return F.cross_entropy(functional_call(modules[0], (parameters, buffers), (x,)), y)
+        def loss(parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+            return F.cross_entropy(functional_call(modules[0], (parameters, buffers), (x,)), y)  # noqa: B023
 
-    stacked = vmap(grad(loss))(*stack_module_state(modules), x, y)
-    for number, module in enumerate(modules):
-        for name, gradient in gradients(module, x[number], y[number]).items():
-            assert torch.allclose(stacked[name][number], gradient, atol=1e-6), name
+        stacked = vmap(grad(loss))(*stack_module_state(modules), x, y)
+        for number, module in enumerate(modules):
+            for name, gradient in gradients(module, x[number], y[number]).items():
+                assert torch.allclose(stacked[name][number], gradient, atol=1e-6), name
 
 
 def test_weights_are_read_at_each_call():
     module, other = small(), small()
     x = characters(2, 5)
     assert torch.equal(functional_call(module, dict(other.named_parameters()), (x,)), other(x))
-
-
-def test_a_checkpoint_holds_the_parameters_alone():
-    module = small()
-    assert set(module.state_dict()) == {name for name, _ in module.named_parameters()}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"hidden_size": 0}, "`hidden_size` must be a whole number of at least 1, got 0"),
-        ({"embedding_dim": 0}, "`embedding_dim` must be a whole number of at least 1, got 0"),
-        ({"num_layers": 0}, "`num_layers` must be a whole number of at least 1, got 0"),
-        ({"cell": "gru"}, "`cell` must be one of 'tensorflow', 'torch', got 'gru'"),
-        ({"recurrence": "loop"}, "`recurrence` must be one of 'fused', 'plain', got 'loop'"),
-    ],
-)
-def test_arguments_out_of_range(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        CharLSTM(**arguments)

@@ -46,15 +46,10 @@ def test_trainable_from(trainable_from, parameters):
     assert module(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
 
 
-@pytest.mark.parametrize(("image_size", "side"), [(None, 20), (64, 32), (48, 32)])
+@pytest.mark.parametrize(("image_size", "side"), [(None, 20), (64, 32)])
 def test_any_image_size(image_size, side):
     module = MobileNetV2Classifier(num_classes=3, weights=None, image_size=image_size).eval()
     assert module(torch.zeros(2, 3, side, side)).shape == (2, 3)
-
-
-def test_image_size_sets_the_size_of_the_feature_maps():
-    # The prefix halves the image five times: 96 / 32 = 3.
-    assert MobileNetV2Classifier(weights=None, image_size=96).prefix(torch.zeros(1, 3, 32, 32)).shape == (1, 160, 3, 3)
 
 
 def test_equals_torchvision_s_network_up_to_the_classifier(weights_file):
@@ -75,8 +70,7 @@ def test_imagenet_weights_come_from_torch_hub_s_cache(weights_file, tmp_path, mo
     assert torch.equal(module.tail[1][0].weight, state["features.18.0.weight"])
 
 
-@pytest.mark.parametrize("folder", ["weights", "."])
-@pytest.mark.parametrize("variable", ["elsewhere", None])
+@pytest.mark.parametrize(("folder", "variable"), [("weights", "elsewhere"), (".", None)])
 def test_imagenet_weights_are_looked_for_in_the_folder_of_the_data(
     folder, variable, weights_file, tmp_path, monkeypatch
 ):
@@ -118,45 +112,11 @@ def test_failed_download_names_the_file_and_its_place(tmp_path, monkeypatch):
         MobileNetV2Classifier()
 
 
-def test_missing_weights_file(tmp_path):
-    with pytest.raises(FileNotFoundError, match=rf"there is no file {tmp_path}/absent.pth; put {WEIGHTS_FILE} from"):
-        MobileNetV2Classifier(weights=tmp_path / "absent.pth")
-
-
-def test_weights_of_another_network(tmp_path):
-    torch.save({"weight": torch.zeros(2)}, tmp_path / "other.pth")
-    with pytest.raises(ValueError, match="does not hold the weights of torchvision's mobilenet_v2"):
-        MobileNetV2Classifier(weights=tmp_path / "other.pth")
-
-
-def test_weights_file_without_named_weights(tmp_path):
-    torch.save(torch.zeros(2), tmp_path / "tensor.pth")
-    with pytest.raises(ValueError, match="does not hold the weights of torchvision's mobilenet_v2"):
-        MobileNetV2Classifier(weights=tmp_path / "tensor.pth")
-
-
-@pytest.mark.parametrize("content", [b"not weights", b""])
-def test_weights_file_that_is_none(tmp_path, content):
+def test_weights_file_that_is_none(tmp_path):
     path = tmp_path / "page.pth"
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match="cannot be read as a PyTorch weights file"):
+    path.write_bytes(b"not weights")
+    with pytest.raises(ValueError, match=r"page\.pth"):
         MobileNetV2Classifier(weights=path)
-
-
-def test_unknown_first_trained_layer():
-    with pytest.raises(
-        ValueError, match="`trainable_from` must be one of 'last_bottleneck', 'last_conv', 'classifier', got 'all'"
-    ):
-        MobileNetV2Classifier(weights=None, trainable_from="all")
-
-
-def test_image_size_must_be_positive():
-    with pytest.raises(ValueError, match=r"`image_size` must be a whole number of at least 1, got 0. None leaves"):
-        MobileNetV2Classifier(weights=None, image_size=0)
-
-
-def test_weights_path_is_stored_as_text(weights_file):
-    assert MobileNetV2Classifier(weights=weights_file).hparams["weights"] == str(weights_file)
 
 
 @pytest.mark.realdata

@@ -77,7 +77,7 @@ def test_parameters_and_logits(name: str) -> None:
     assert module(torch.zeros(2, *shape)).shape == (2, classes)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ["lenet", "covertype_ffn", "thesis_weights", "vgg9"])
 def test_a_round_of_federated_averaging(name: str) -> None:
     make, shape, classes, _ = MODELS[name]
     x = torch.randn(4, *shape, generator=torch.Generator().manual_seed(0))
@@ -149,37 +149,3 @@ def test_adam_moves_by_its_learning_rate_first() -> None:
     module = LogisticRegressionClassifier(1, 2, lr=1e-3, optimizer="adam")
     step(module, 1)
     assert module.weight.flatten().tolist() == pytest.approx([1e-3, -1e-3], rel=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: LogisticRegressionClassifier(1, 2, l2=-1.0), "`l2` must be a finite number of at least 0, got -1.0"),
-        (
-            lambda: LogisticRegressionClassifier(1, 2, optimizer="lion"),  # type: ignore[arg-type]
-            "`optimizer` must be one of 'sgd', 'adam', got 'lion'",
-        ),
-        (
-            lambda: LogisticRegressionClassifier(1, 2, optimizer="adam", momentum=0.9),
-            "`momentum` must be 0 with `optimizer='adam'`, which has its own, got 0.9",
-        ),
-        (
-            lambda: ConvNetClassifier(padding="full"),  # type: ignore[arg-type]
-            "`padding` must be one of 'valid', 'same', got 'full'",
-        ),
-        (lambda: ConvNetClassifier(image_size=3, padding="same"), "`image_size` must be at least 4, got 3"),
-        (lambda: ResNet18Classifier(groups=3), "`groups` must divide 64, the channels of the first layers, got 3"),
-        (lambda: ResNet18Classifier(groups=0), "`groups` must be a whole number of at least 1, got 0"),
-        (
-            lambda: MLPClassifier(metrics=("acc", "mse")),  # type: ignore[arg-type]
-            "`metrics` must be one of 'acc', 'f1', 'auroc', got 'mse'",
-        ),
-        (
-            lambda: MLPClassifier(metrics="acc"),  # type: ignore[arg-type]
-            "`metrics` must be a sequence of texts, got 'acc'. Give",
-        ),
-    ],
-)
-def test_arguments_are_checked(make: Callable[[], Classifier], message: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=message):
-        make()

@@ -51,12 +51,11 @@ def test_a_class_is_taken_in_the_order_of_the_data_set() -> None:
 def test_clients_and_classes_are_drawn_as_the_sequential_rule_says(alpha: float, expected: float) -> None:
     labels = np.array([0, 0, 1, 1])
     mixed = [
-        len(set(labels[DirichletPartitioner(2, alpha=alpha, seed=seed)(labels).indices[0]])) == 2
-        for seed in range(2000)
+        len(set(labels[DirichletPartitioner(2, alpha=alpha, seed=seed)(labels).indices[0]])) == 2 for seed in range(500)
     ]
 
     # four standard errors
-    assert np.mean(mixed) == pytest.approx(expected, abs=4 * math.sqrt(0.25 / 2000))
+    assert np.mean(mixed) == pytest.approx(expected, abs=4 * math.sqrt(0.25 / 500))
 
 
 def test_a_smaller_alpha_makes_clients_more_different() -> None:
@@ -87,21 +86,6 @@ def test_a_limit_of_classes_that_no_draw_meets_is_refused() -> None:
         DirichletPartitioner(2, alpha=100.0, max_classes_per_partition=1)(np.arange(40) % 4)
     with pytest.raises(ValueError, match="`max_classes_per_partition` must be a whole number of at least 1, got 0"):
         DirichletPartitioner(2, alpha=1.0, max_classes_per_partition=0)
-
-
-@pytest.mark.parametrize("alpha", [0.0, -1.0, math.nan, math.inf])
-def test_alpha_must_be_positive(alpha: float) -> None:
-    with pytest.raises(
-        ValueError,
-        match=r"`alpha` must be a finite .* 0.*Small values .* few classes.*`IIDPartitioner`",
-    ):
-        DirichletPartitioner(2, alpha=alpha)
-
-
-@pytest.mark.parametrize("size_sigma", [-0.1, math.nan, math.inf])
-def test_size_sigma_must_not_be_negative(size_sigma: float) -> None:
-    with pytest.raises(ValueError, match=r"`size_sigma` must be a finite number of at least 0.*Give 0 for equal sizes"):
-        DirichletPartitioner(2, alpha=1.0, size_sigma=size_sigma)
 
 
 def test_sizes_that_always_leave_a_client_empty_are_refused() -> None:

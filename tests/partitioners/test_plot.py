@@ -43,50 +43,15 @@ def test_clients_can_be_drawn_in_their_own_order_and_limited() -> None:
     assert plot_label_distributions(many, None).axes.get_title() == "100 of 1,000 clients"
 
 
-@pytest.mark.parametrize(("num_classes", "legend"), [(10, True), (20, True), (60, False)])
+@pytest.mark.parametrize(("num_classes", "legend"), [(20, True), (60, False)])
 def test_many_classes_get_a_colour_bar_instead_of_a_legend(tmp_path: Path, num_classes: int, legend: bool) -> None:
-    labels = np.arange(1200) % num_classes
-    figure, axes, _ = plot_label_distributions(IIDPartitioner(100)(labels), labels)
-    figure.savefig(tmp_path / "plot.png")
+    labels = np.arange(120) % num_classes
+    figure, axes, _ = plot_label_distributions(IIDPartitioner(3)(labels), labels)
+    figure.savefig(tmp_path / "plot.png", dpi=20)
 
     assert (tmp_path / "plot.png").stat().st_size > 0
     assert (axes.get_legend() is not None) == legend
     assert len(figure.axes) == (1 if legend else 2)
-
-
-def test_of_numbers_of_clients_that_do_not_fit_every_fifth_is_there() -> None:
-    from matplotlib.figure import Figure
-
-    labels = np.arange(100)
-    figure = Figure(figsize=(10, 4))
-    narrow, wide = figure.add_axes((0.1, 0.1, 0.2, 0.8)), figure.add_axes((0.05, 0.1, 0.92, 0.8))
-    for axes in (narrow, wide):
-        plot_label_distributions(IIDPartitioner(100)(labels), labels % 2, axes=axes)
-    # 2 inches have room for 20 numbers, 9.2 inches for 92; but more than 60 are hard to read
-    assert [len(axes.get_xticklabels()) for axes in (narrow, wide)] == [20, 50]
-    assert [text.get_text() for text in narrow.get_xticklabels()][:3] == ["0", "5", "10"]
-    assert list(narrow.get_xticks())[:3] == [0, 5, 10]
-
-
-def test_pyplot_is_left_alone() -> None:
-    from matplotlib import pyplot
-
-    before = pyplot.get_fignums()
-    plot_label_distributions(PARTITION, LABELS)
-
-    assert pyplot.get_fignums() == before
-
-
-def test_names_must_match_the_classes() -> None:
-    with pytest.raises(ValueError, match="one name for each of the 2 classes in `labels`, got 1"):
-        plot_label_distributions(PARTITION, LABELS, class_names=["cat"])
-
-
-def test_invalid_options_are_refused() -> None:
-    with pytest.raises(ValueError, match="`max_clients` must be a whole number of at least 1, got 0"):
-        plot_label_distributions(PARTITION, LABELS, max_clients=0)
-    with pytest.raises(ValueError, match="`order` must be one of 'size', 'client', got 'name'"):
-        plot_label_distributions(PARTITION, LABELS, order="name")  # type: ignore[arg-type]
 
 
 def test_clients_of_a_set_stand_together_under_its_name() -> None:
@@ -106,44 +71,3 @@ def test_a_notebook_shows_the_picture_and_a_prompt_one_line(tmp_path: Path) -> N
     plot.savefig(tmp_path / "plot.png", dpi=50)
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
     assert repr(plot) == "LabelPlot(3 clients, 2 classes; `.savefig(path)` writes it)"
-
-
-def test_the_picture_is_drawn_on_axes_that_are_given() -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure()
-    axes = figure.subplots()
-    plot = plot_label_distributions(PARTITION, LABELS, axes=axes)
-
-    assert (plot.figure, plot.axes) == (figure, axes)
-
-
-def test_of_many_clients_the_largest_are_drawn_whatever_their_set() -> None:
-    _, axes, table = plot_label_distributions(PARTITION, LABELS, sets={"train": [0, 2], "test": [1]}, max_clients=2)
-
-    assert table.index.tolist() == [2, 1]  # sizes 1, 3 and 2
-    assert axes.get_title() == "2 of 3 clients"
-    assert [text.get_text().replace("\n", " ") for text in axes.texts] == ["train (1 of 2)", "test (1)"]
-
-
-def test_very_many_classes_go_from_dark_to_bright() -> None:
-    from matplotlib import colormaps
-
-    labels = np.arange(100)
-    axes = plot_label_distributions(IIDPartitioner(1)(labels), labels).axes
-    colors = [bar.get_facecolor() for bar in axes.patches]
-    assert colors == [colormaps["viridis"](place / 99) for place in range(100)]
-
-
-def test_names_of_classes_are_drawn_as_they_are() -> None:
-    names = [
-        "a$x$",
-        "_b",
-        "a long name of a class that nobody can read, 1",
-        "a long name of a class that nobody can read, 2",
-    ]
-    partition = IIDPartitioner(1)(np.arange(4))
-    legend = plot_label_distributions(partition, np.arange(4), class_names=names).axes.get_legend()
-    assert legend is not None
-    shown = [text.get_text() for text in legend.get_texts()][::-1]
-    assert shown == [r"a\$x\$", " _b", "a long name of a…read, 1", "a long name of a…read, 2"]

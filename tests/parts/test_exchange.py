@@ -109,23 +109,6 @@ def test_personal_layers_stay_with_their_clients(pattern: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Clip(0.0), r"`norm` must be a finite number greater than 0, got 0\.0"),
-        (lambda: Clip(float("nan")), r"`norm` must be a finite number greater than 0, got nan"),
-        (
-            lambda: PersonalParameters([]),
-            r"`pattern` must be names, and none empty, got \[\]. They are names of submodules",
-        ),
-        (lambda: PersonalParameters(["head", ""]), r"`pattern` must be names, and none empty"),
-    ],
-)
-def test_arguments_out_of_range(make: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make()
-
-
-@pytest.mark.parametrize(
     ("pattern", "message"),
     [
         ("tail", r"`pattern` 'tail' matches no trained parameter.* It has body\.weight, head\.weight\. Give a name"),

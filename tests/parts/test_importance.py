@@ -196,22 +196,6 @@ def test_the_score_travels_with_the_upload() -> None:
     assert (callback.algorithm.traffic.values_down, callback.algorithm.traffic.values_up) == (4 * 2 * 2, 4 * 2 * 3)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"gamma": 1.0}, r"`gamma` must be a number in \[0, 1\), got 1.0"),
-        ({"gamma": -0.1}, r"`gamma` must be a number in \[0, 1\), got -0.1"),
-        ({"gamma": 1.5}, r"`gamma` must be a number in \[0, 1\), got 1.5"),
-        ({"score": "loss"}, "`score` must be one of 'batch', 'sample', 'sum', 'full', got 'loss'"),
-        ({"initial": "zero"}, "`initial` must be one of 'scores', 'uniform', got 'zero'"),
-        ({"floor": 0.0}, r"`floor` must be a number in \(0, 1\], got 0.0"),
-    ],
-)
-def test_arguments_out_of_range(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        ImportanceSampler(2, **settings)
-
-
 def test_parameters_that_do_not_exist() -> None:
     callback = RADFed(1, sampler=ImportanceSampler(1, parameters=["head"]))
     with pytest.raises(

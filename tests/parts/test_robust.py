@@ -274,24 +274,6 @@ def test_the_center_is_part_of_checkpoints(tmp_path: Path) -> None:
     assert torch.equal(fit(6, tmp_path / "last.ckpt").w, whole.w)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: TrimmedMean(0.5), r"`trim` must be a whole number of at least 0, .* or a share .*, got 0\.5"),
-        (lambda: TrimmedMean(-1), r"`trim` must be .*, got -1"),
-        (lambda: TrimmedMean(True), r"`trim` must be .*, got True"),
-        (lambda: Krum(-1), r"`num_byzantine` must be a whole number of at least 0, got -1"),
-        (lambda: Krum(1, 0), r"`num_selected` must be a whole number of at least 1, got 0"),
-        (lambda: GeometricMedian(smoothing=0.0), r"`smoothing` must be a finite number greater than 0, got 0\.0"),
-        (lambda: CenteredClipping(float("inf")), r"`radius` must be a finite number greater than 0, got inf"),
-        (lambda: Bucketing(0), r"`size` must be a whole number of at least 1, got 0"),
-    ],
-)
-def test_arguments_out_of_range(make: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make()
-
-
 def test_only_a_mixture_comes_before() -> None:
     with pytest.raises(
         TypeError, match=r"`before` must be a PreAggregation, got the class Bucketing\. Call it: Bucketing"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,6 @@ from helpers.written_results import GAPS, write_results
 from fl_lightning.experiment.statistics import signed_rank_test
 from fl_lightning.report.communication import communication_grid, cost_to_target
 from fl_lightning.report.comparison import paper_grid, rank_grid, relative_grid, score_grid
-from fl_lightning.report.experiment import Experiment, read_experiment
 from fl_lightning.report.significance import power_sentences, significance_grid
 
 
@@ -49,33 +47,6 @@ def test_a_smaller_loss_is_a_gain(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert relative.strong == {(1, 3)}
 
 
-def test_equal_methods_have_no_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(GAPS, "easy", [0] * 6)
-    experiment = write_results(tmp_path)
-    assert score_grid(experiment).strong == {(1, 2)}
-    relative = relative_grid(experiment)
-    assert relative is not None
-    assert relative.strong == set()
-
-
-def test_means_of_the_same_scores_in_another_order_are_equal(tmp_path: Path) -> None:
-    write_results(tmp_path)
-    rows = list(csv.DictReader((tmp_path / "results.csv").open(newline="")))
-    # the sum of 0.1, 0.2 and 0.3 depends on their order
-    scores = {"FedAvg": [0.1, 0.2, 0.3], "RADFed": [0.3, 0.2, 0.1]}
-    for row in rows:
-        row["score"] = str(scores[row["method"]][int(row["seed"])])
-    with (tmp_path / "results.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    experiment = read_experiment(tmp_path)
-    assert score_grid(experiment).strong == set()
-    ranks = rank_grid(experiment)
-    assert ranks is not None
-    assert [row[1] for row in ranks.rows] == ["1.50", "1.50"]
-
-
 def test_more_of_a_negative_score_is_a_gain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("helpers.written_results.BASE", {"easy": -0.5, "hard": -0.25})
     relative = relative_grid(write_results(tmp_path, score="test_loglik", monitor="val_loglik"))
@@ -83,48 +54,6 @@ def test_more_of_a_negative_score_is_a_gain(tmp_path: Path, monkeypatch: pytest.
     # -0.5 + 0.035 is 7 % more than -0.5; the mean of -1, ..., -1, 0 on -0.25 is 3.33 % less
     assert [row[3] for row in relative.rows[:2]] == ["+7.00", "-3.33"]
     assert relative.strong == {(0, 3)}
-
-
-@pytest.mark.parametrize(
-    ("scale", "cell", "difference", "ends"),
-    [
-        (1e-6, "5.350e-07 ± 1.871e-08 †", "+3.500e-08", "[+1.537e-08, +5.463e-08]"),
-        (1.0, "0.5350 ± 0.0187 †", "+0.0350", "[+0.0154, +0.0546]"),
-        (1e3, "535.000 ± 18.708 †", "+35.000", "[+15.367, +54.633]"),
-        (1e6, "535000 ± 18708 †", "+35000", "[+15367, +54633]"),
-    ],
-)
-def test_scores_of_any_size_can_be_read(tmp_path: Path, scale: float, cell: str, difference: str, ends: str) -> None:
-    experiment = write_results(tmp_path, score="test_reward", monitor="val_reward")
-    for row in experiment.rows:
-        row["score"] = str(scale * float(row["score"] or "nan"))
-    assert score_grid(experiment).rows[0][3] == cell
-    significance = significance_grid(experiment)
-    assert significance is not None
-    assert significance.rows[0][3:5] == [difference, ends]
-
-
-def test_small_spreads_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(GAPS, "easy", [0.001 * gap for gap in GAPS["easy"]])
-    experiment = write_results(tmp_path)
-    assert score_grid(experiment).rows[0][2:4] == ["50.00 ± 0.00", "50.0035 ± 0.0019 †"]
-    assert score_grid(experiment).rows[1][3] == "24.17 ± 0.41"
-    significance = significance_grid(experiment)
-    assert significance is not None
-    assert significance.rows[0][3:5] == ["+0.0035", "[+0.0015, +0.0055]"]
-
-
-@pytest.mark.parametrize(("scale", "cell"), [(0.01, "0.5350 ± 0.0187 †"), (1e-4, "5.350e-03 ± 1.871e-04 †")])
-def test_scores_below_one_per_cent_can_be_read(tmp_path: Path, scale: float, cell: str) -> None:
-    experiment = write_results(tmp_path)
-    for row in experiment.rows:
-        row["score"] = str(scale * float(row["score"] or "nan"))
-    assert score_grid(experiment).rows[0][1:4:2] == ["accuracy, %", cell]
-
-
-def test_nothing_is_relative_to_a_score_of_zero(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("helpers.written_results.BASE", {"easy": 0, "hard": 0})
-    assert relative_grid(write_results(tmp_path)) is None
 
 
 def test_relative_differences_in_both_forms(tmp_path: Path) -> None:
@@ -176,43 +105,6 @@ def test_ranks_and_the_paper(tmp_path: Path) -> None:
     assert paper_grid(write_results(tmp_path / "other", paper={})) is None
 
 
-@pytest.mark.parametrize(
-    ("runs", "methods", "sentence"),
-    [
-        # all 2^(n-1) signs but one: 2^(1-2) = 0.5; of seven pairs 2^-6 = 0.016, times 1; of five 0.0625
-        (2, 1, "With 2 pairs of runs no difference can be significant: the smallest p-value is 0.500. It takes at"),
-        (
-            5,
-            1,
-            "With 5 pairs of runs no difference can be significant: the smallest p-value is 0.062. It takes at least 6",
-        ),
-        (6, 1, None),
-        # for two methods 2 x 2^-5 = 0.0625, 2 x 2^-6 = 0.031
-        (
-            6,
-            2,
-            "the smallest p-value is 0.031, and 0.062 after the correction for 2 methods. It takes at least 7 pairs.",
-        ),
-        (1, 1, "No method has two runs that can be paired with runs of FedAvg, so that no difference can be tested."),
-    ],
-)
-def test_what_so_few_runs_can_show(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: int, methods: int, sentence: str | None
-) -> None:
-    monkeypatch.setitem(GAPS, "easy", list(range(1, runs + 1)))
-    monkeypatch.setitem(GAPS, "hard", list(range(1, runs + 1)))
-    experiment = write_results(tmp_path)
-    if methods == 2:
-        more = [{**row, "method": "Never"} for row in experiment.rows if row["method"] == "RADFed"]
-        experiment = Experiment(experiment.folder, experiment.table, [*experiment.rows, *more])
-    found = power_sentences(experiment)
-    if sentence is None:
-        assert found == []
-    else:
-        [text] = found
-        assert sentence in text
-
-
 def test_data_sets_with_fewer_runs_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(GAPS, "hard", [1, 2])
     [text] = power_sentences(write_results(tmp_path))
@@ -242,43 +134,3 @@ def test_cost_counts_models_in_rounds_of_fedavg(tmp_path: Path) -> None:
     partly = communication_grid(write_results(tmp_path / "partly", targets=[0.535]))
     assert partly is not None
     assert partly.rows[0][2:] == ["3+ (0 of 6 runs)", "6+ (3 of 6 runs)"]
-
-
-def test_one_run_has_no_significance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(GAPS, "easy", [1])
-    monkeypatch.setitem(GAPS, "hard", [-1])
-    experiment = write_results(tmp_path)
-    assert significance_grid(experiment) is None
-    assert score_grid(experiment).rows[0] == ["easy", "accuracy, %", "50.00", "51.00"]
-    grid = communication_grid(experiment)
-    assert grid is not None
-    assert [row[2:] for row in grid.rows] == [["3", "6 (2.00x)"], ["3+", "6+"]]
-    paper = paper_grid(experiment)
-    assert paper is not None
-    assert paper.rows[1][5:] == ["not tested", ""]
-
-
-def test_zero_has_no_sign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(GAPS, "easy", [0] * 6)
-    experiment = write_results(tmp_path)
-    significance, relative = significance_grid(experiment), relative_grid(experiment)
-    assert significance is not None
-    assert relative is not None
-    assert significance.rows[0][3:5] == ["0.00", "0.00"]
-    assert relative.rows[0][3] == "0.00"
-
-
-def test_more_than_six_methods_are_rows(tmp_path: Path) -> None:
-    experiment = write_results(tmp_path)
-    names = [f"M{number}" for number in range(6)]
-    more = [{**row, "method": name} for name in names for row in experiment.rows if row["method"] == "RADFed"]
-    table = {**experiment.table, "methods": experiment.table["methods"] | {name: {} for name in names}}
-    many = Experiment(experiment.folder, table, [*experiment.rows, *more])
-    scores, relative = score_grid(many), relative_grid(many)
-    assert scores.header == ["method", "easy, accuracy, %", "hard, accuracy, %"]
-    assert [row[0] for row in scores.rows] == ["FedAvg", "RADFed", *names]
-    # six gaps of one sign: p = 2/64, and 7/32 after the correction for seven methods, so that nothing is marked
-    assert scores.rows[1] == ["RADFed", "53.50 ± 1.87", "24.17 ± 0.41"]
-    assert relative is not None
-    assert relative.rows[0][:3] == ["FedAvg", "50.00", "25.00"]
-    assert relative.rows[1][:3] == ["RADFed", "+7.00", "-3.33"]

@@ -20,6 +20,8 @@ from fl_lightning.report.experiment_report import experiment_report
 from fl_lightning.report.figures import missing_columns
 from fl_lightning.report.pages import Grid
 
+pytestmark = pytest.mark.usefixtures("without_drawing")
+
 
 class Page(HTMLParser):
     def __init__(self, text: str) -> None:
@@ -44,8 +46,25 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
 
+def change_results(folder: Path) -> None:
+    """Let two versions of the code have run, and some runs end after their last aggregation."""
+    results = folder / "results.csv"
+    with results.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    with results.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows({**row, "code": row["code"] and ("2" if row["method"] == "RADFed" else "1")} for row in rows)
+    for number, aggregated in enumerate(([1, 0, 0], [0, 1, 0], [0, 0, 1])):
+        curve = folder / "cells" / f"hard-RADFed-{number}" / "curve.csv"
+        head, *lines = curve.read_text().splitlines()
+        more = [f"{line},{value}" for line, value in zip(lines, aggregated, strict=True)]
+        curve.write_text("\n".join([f"{head},fed/aggregated", *more]) + "\n")
+
+
 def test_the_page_holds_all_it_needs(tmp_path: Path) -> None:
     write_results(tmp_path, stand_in="A & B.")
+    change_results(tmp_path)
     path = experiment_report(tmp_path, tmp_path / "out")
     text = path.read_text(encoding="utf-8")
     page = Page(text)
@@ -56,15 +75,13 @@ def test_the_page_holds_all_it_needs(tmp_path: Path) -> None:
     assert "By &lt;hand&gt;" in text
     assert "Stand-in data: easy, hard. A &amp; B." in text
     assert "1 failed; they are listed below, and no number includes them" in text
-    assert "url(" not in text
-    assert "@import" not in text
+    assert "RADFed on hard (2 of 6 runs, up to 2 rounds)" in text
+    assert "2 versions of the code: 1, 2" in text
     names = {file.relative_to(tmp_path / "out").as_posix() for file in (tmp_path / "out").rglob("*.*")}
     for name in ("scores", "relative", "significance", "ranks", "paper", "communication", "failed", "runs", "versions"):
         assert {f"tables/{name}.csv", f"tables/{name}.tex"} <= names
     for name in ("curve-easy-val_acc", "across-Ease-val_acc", "spread-easy", "comparison-Ease", "divergence-hard"):
         assert f"figures/{name}.png" in names
-    before = path.read_bytes()
-    assert experiment_report(tmp_path, tmp_path / "out").read_bytes() == before
 
 
 def test_grids_as_html_latex_and_csv() -> None:
@@ -83,6 +100,7 @@ def test_the_report_of_a_run_on_the_command_line(tmp_path: Path, capsys: pytest.
     table = small(seeds=[0, 1])
     table["methods"]["FedAvg"]["tune"] = {"lr": [0.003, 0.01]}
     table["data"]["digits"]["targets"] = [0.2]
+    table["trainer"]["max_epochs"] = 2
     table["callbacks"] = [{"class_path": "fl_lightning.diagnostics.LocalDivergence"}]
     run_table(table, tmp_path, workers=0, console=Console(file=io.StringIO()))
     assert main([str(tmp_path)]) == 0
@@ -97,22 +115,6 @@ def test_the_report_of_a_run_on_the_command_line(tmp_path: Path, capsys: pytest.
     assert "digits: samples of each client by class; fold 0, seed 0." in page
     assert main([str(tmp_path / "nothing")]) == 1
     assert "`results` must hold results.csv and table.json, and " in capsys.readouterr().err
-
-
-def test_runs_that_end_after_their_last_aggregation_are_told(tmp_path: Path) -> None:
-    write_results(tmp_path)
-    assert "their last rounds" not in experiment_report(tmp_path).read_text(encoding="utf-8")
-    for number, aggregated in enumerate(([1, 0, 0], [0, 1, 0], [0, 0, 1])):
-        curve = tmp_path / "cells" / f"hard-RADFed-{number}" / "curve.csv"
-        head, *rows = curve.read_text().splitlines()
-        more = [f"{row},{value}" for row, value in zip(rows, aggregated, strict=True)]
-        curve.write_text("\n".join([f"{head},fed/aggregated", *more]) + "\n")
-    text = experiment_report(tmp_path).read_text(encoding="utf-8")
-    told = (
-        "so that their last rounds are in no aggregated model: RADFed on hard (2 of 6 runs, up to 2 rounds). A number"
-    )
-    assert told in text
-    assert text.index("Scores</h2>") < text.index(told) < text.index("Significance</h2>")
 
 
 @pytest.mark.parametrize(
@@ -140,22 +142,6 @@ def test_results_without_a_finished_run(tmp_path: Path) -> None:
     (tmp_path / "results.csv").write_text("\n".join([lines[0], lines[-1]]) + "\n")
     with pytest.raises(ValueError, match=r"No run in .* is finished with a score"):
         read_experiment(tmp_path)
-
-
-def test_the_page_names_all_versions_of_the_code_and_what_to_do(tmp_path: Path) -> None:
-    write_results(tmp_path)
-    assert "Code 1." in experiment_report(tmp_path).read_text(encoding="utf-8")
-    results = tmp_path / "results.csv"
-    with results.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    with results.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows({**row, "code": row["code"] and ("2" if row["method"] == "RADFed" else "1")} for row in rows)
-    text = experiment_report(tmp_path).read_text(encoding="utf-8")
-    assert "Code 1 and 2." in text
-    assert "The runs are of 2 versions of the code: 1, 2." in text
-    assert "run the table again in an empty folder" in text
 
 
 def test_a_column_without_a_finite_value_is_told(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import pytest
 from helpers.written_results import GAPS, write_results
 
 from fl_lightning.report.curves import draw_curves
-from fl_lightning.report.experiment import Experiment
 from fl_lightning.report.spread import draw_comparison, draw_spread, representative_fold
 
 
@@ -31,16 +30,6 @@ def test_curves_have_a_mean_and_a_band(tmp_path: Path) -> None:
     assert [tick.get_text() for tick in axes.get_xticklabels() if 2 <= tick.get_position()[0] <= 3] == ["2", "3"]
     assert all(tick.get_text().endswith(" %") for tick in axes.get_yticklabels())
     assert draw_curves(experiment, "easy", "fed/central_distance", "DC") is None
-
-
-def test_two_runs_are_drawn_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(GAPS, "easy", [1, 3])
-    drawn = draw_curves(write_results(tmp_path), "easy", "val_acc")
-    assert drawn is not None
-    assert drawn.text == "line: mean over 2 runs, thin lines: the runs"
-    [axes] = drawn.figure.axes
-    assert len(axes.collections) == 0
-    assert [line.get_ydata().tolist()[1] for line in axes.lines[3:]] == pytest.approx([0.52, 0.51, 0.53])
 
 
 def test_runs_of_different_lengths_are_aligned_by_their_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,39 +81,3 @@ def test_comparison_of_data_sets(tmp_path: Path) -> None:
 
 
 # ---- many methods of long names ----
-
-LONG = [f"FedProx with mu {mu} and five clients per round" for mu in ("0.1", "0.01", "1e-05")]
-
-
-def with_methods(experiment: Experiment, names: list[str]) -> Experiment:
-    """Return an experiment in which these methods have the results of RADFed."""
-    rows = [row for row in experiment.rows if row["method"] == "RADFed" and row["data"] == "easy"]
-    table = {**experiment.table, "methods": {name: {} for name in ["FedAvg", *names]}}
-    more = [{**row, "method": name} for name in names for row in rows]
-    return Experiment(experiment.folder, table, [*experiment.rows, *more])
-
-
-def test_methods_of_long_names_can_be_told_apart(tmp_path: Path) -> None:
-    experiment = with_methods(write_results(tmp_path), LONG)
-    expected = ["FedAvg", "FedProx with mu 0.1…", "FedProx with mu 0.01…", "FedProx with mu 1e-05…"]
-    drawn = draw_curves(experiment, "easy", "val_acc")
-    assert drawn is not None
-    [legend] = drawn.figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == expected
-    axes = draw_spread(experiment, "easy").axes[0]
-    assert [tick.get_text() for tick in axes.get_yticklabels()] == expected
-
-
-def test_a_figure_grows_by_the_lines_of_its_legend_and_by_its_rows(tmp_path: Path) -> None:
-    written = write_results(tmp_path)
-    few, many = (with_methods(written, [f"M{n}" for n in range(count)]) for count in (2, 19))
-    curves = [draw_curves(experiment, "easy", "val_acc") for experiment in (few, many)]
-    heights = [curve.figure.get_figheight() for curve in curves if curve is not None]
-    # 3 methods in one line, 20 in five lines of 4
-    assert heights == pytest.approx([3.5 + 0.19, 3.5 + 5 * 0.19])
-    for curve in curves:
-        assert curve is not None
-        curve.figure.draw_without_rendering()
-        assert curve.figure.axes[0].get_window_extent().height > 2.4 * curve.figure.dpi
-    rows = [draw_spread(experiment, "easy").get_figheight() for experiment in (few, many)]
-    assert rows == pytest.approx([1.1 + 1.6, 1.1 + 20 * 0.26])

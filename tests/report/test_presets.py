@@ -12,6 +12,8 @@ from helpers.small_table import small
 from fl_lightning.experiment import Table
 from fl_lightning.report import run_presets
 
+pytestmark = pytest.mark.usefixtures("without_drawing")
+
 
 def write(folder: Path) -> dict[str, Path]:
     table = small()
@@ -20,6 +22,7 @@ def write(folder: Path) -> dict[str, Path]:
     return {"small": folder / "small.yaml", "missing": folder / "missing.yaml"}
 
 
+@pytest.mark.long
 def test_a_preset_is_run_and_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def shorter(table: Table) -> Table:
         return replace(table, trainer={**table.trainer, "max_epochs": 2})

@@ -12,7 +12,7 @@ from matplotlib.text import Text
 from torch.utils.data import TensorDataset
 
 from fl_lightning import FederatedDataModule
-from fl_lightning.data import ClientSplit, Source, WithinClientSplit
+from fl_lightning.data import ClientSplit, Source
 from fl_lightning.partitioners import IIDPartitioner
 from fl_lightning.report import plot_run, read_curves
 
@@ -73,26 +73,6 @@ def test_each_kind_of_value_has_a_panel(log_dir: Path) -> None:
     assert list(scores.lines[0].get_ydata()) == [0.375, 0.375]  # type: ignore[arg-type]
 
 
-def test_clients_with_names_are_drawn_with_them(log_dir: Path) -> None:
-    class Named(Classes):
-        @property
-        def client_names(self) -> list[str]:
-            return ["aurora", "bergen", "cork"]
-
-    data = Named(IIDPartitioner(3), split=WithinClientSplit(0.2, 0.2))
-    data.setup()
-    clients, *_, scores = plot_run(log_dir, data, {"val": {0: 0.5, 2: 0.25}, "test": {1: 0.75}}).figure.axes
-    assert [label.get_text() for label in clients.get_xticklabels()] == ["aurora", "bergen", "cork"]
-    assert [label.get_text() for label in scores.get_xticklabels()] == ["cork", "aurora", "bergen"]
-
-
-def test_means_over_an_epoch_have_the_name_of_the_metric(tmp_path: Path) -> None:
-    (tmp_path / "metrics.csv").write_text("epoch,round,step,train_loss_epoch,val_acc_epoch\n0,1,1,0.9,0.5\n")
-    accuracies, losses = plot_run(tmp_path).figure.axes
-    names = [[line.get_label() for line in axes.lines] for axes in (accuracies, losses)]
-    assert names == [["validation accuracy"], ["training loss"]]
-
-
 def test_other_metrics_have_a_panel_of_their_own(tmp_path: Path) -> None:
     log = "epoch,round,step,train_mse,val_rmse_clients,val_rmse_clients_min,val_rmse_clients_max,fed/clients\n"
     (tmp_path / "metrics.csv").write_text(log + "0,1,1,4.0,2.0,1.0,3.0,5\n1,2,2,1.0,1.0,0.5,1.5,5\n")
@@ -106,12 +86,6 @@ def test_other_metrics_have_a_panel_of_their_own(tmp_path: Path) -> None:
     # an error below 1 is no share
     assert axes[2].get_ylim()[1] < 1
     assert "%" not in axes[2].yaxis.get_major_formatter()(0.5)
-
-
-def test_many_other_metrics_share_a_panel(tmp_path: Path) -> None:
-    (tmp_path / "metrics.csv").write_text("epoch,round,step,val_a,val_b,val_c,val_d\n0,1,1,1.0,2.0,3.0,4.0\n")
-    [metrics] = plot_run(tmp_path).figure.axes
-    assert (len(metrics.lines), metrics.get_ylabel()) == (4, "value")
 
 
 def test_central_training_is_drawn_over_epochs(tmp_path: Path) -> None:
@@ -132,15 +106,6 @@ def test_a_folder_without_a_log_is_named(tmp_path: Path) -> None:
     (tmp_path / "metrics.csv").write_text("epoch,round,step,lr\n0,1,1,0.5\n")
     with pytest.raises(ValueError, match="no loss, no accuracy and no other metric"):
         plot_run(tmp_path)
-
-
-@pytest.mark.parametrize("number", [1, 2, 3, 4, 5, 6, 7])
-def test_places_without_a_panel_are_empty(tmp_path: Path, number: int) -> None:
-    metrics = ("acc", "loss", "f1", "auroc", "rmse", "bleu", "wer")[:number]
-    figure = plot_run(with_log(tmp_path, {f"val_{name}": [0.25, 0.5] for name in metrics})).figure
-    shown = [axes for axes in figure.axes if axes.axison]
-    assert all(axes.lines for axes in shown)
-    assert not any(axes.lines for axes in figure.axes if not axes.axison)
 
 
 # ---- extreme values ----
@@ -173,49 +138,3 @@ def test_a_metric_without_a_finite_value_is_told(tmp_path: Path) -> None:
     for axes in (accuracy, loss):  # all rounds, from the first one
         assert texts([tick for tick in axes.get_xticklabels() if 1 <= tick.get_position()[0] <= 5]) == list("12345")
         assert axes.get_xlim() == pytest.approx((0.8, 5.2))
-
-
-@pytest.mark.parametrize(("number", "labels"), [(10, 10), (400, 0)])
-def test_each_scored_client_has_its_number_or_none_has(log_dir: Path, number: int, labels: int) -> None:
-    scores = {client: client / number for client in range(number)}
-    axes = plot_run(log_dir, clients={"val": scores}).figure.axes[-1]
-    assert len(axes.get_xticklabels()) == labels
-    assert texts(axes.texts) == [f"validation ({number})"]
-    assert axes.get_xlabel() == "client, lowest first (line: mean)"
-
-
-def test_scores_that_are_not_finite_are_counted(log_dir: Path) -> None:
-    nan = float("nan")
-    axes = plot_run(log_dir, clients={"val": {0: nan, 1: 0.5, 2: 0.25}, "test": {3: nan}}).figure.axes[-1]
-    assert texts(axes.texts) == ["validation (2 of 3 finite)", "test (0 of 1 finite)"]
-    assert texts(axes.get_xticklabels()) == ["2", "1"]
-    assert [line.get_ydata().tolist() for line in axes.lines] == [[0.375, 0.375]]  # type: ignore[union-attr]
-
-
-def test_a_long_legend_covers_nothing_and_is_in_natural_order(tmp_path: Path) -> None:
-    names = [f"val_metric_with_a_long_name_{number}" for number in (0, 1, 10, 11, 12, 13, 2, 3, 4, 5, 6, 7, 8, 9)]
-    picture = plot_run(with_log(tmp_path, {name: [0.5, 1.0] for name in names}))
-    [axes] = picture.figure.axes
-    legend = axes.get_legend()
-    assert legend is not None
-    assert texts(legend.get_texts()) == [f"validation metric_with_a_long_name_{number}" for number in range(14)]
-    picture.figure.draw_without_rendering()
-    assert legend.get_window_extent().y1 <= axes.xaxis.label.get_window_extent().y0
-    assert legend.get_window_extent().y0 >= 0
-    assert axes.get_window_extent().height > 2 * picture.figure.dpi
-
-
-@pytest.mark.parametrize("rounds", [2, 40])
-def test_equal_curves_are_both_seen(tmp_path: Path, rounds: int) -> None:
-    values = [35000.0, *[20000.0] * (rounds - 1)]
-    columns = {"val_mae": values, "val_mae_clients": values}
-    picture = plot_run(with_log(tmp_path, columns))
-    [axes] = picture.figure.axes
-    below, above = axes.lines
-    assert [below.get_label(), above.get_label()] == ["validation MAE", "validation MAE (clients)"]
-    assert below.get_linewidth() > above.get_linewidth()
-    assert above.get_markerfacecolor() == "none"
-    assert above.get_marker() not in ("", "None")
-    assert axes.get_ylabel() == "MAE"
-    picture.figure.draw_without_rendering()
-    assert "30,000" in texts(axes.get_yticklabels())

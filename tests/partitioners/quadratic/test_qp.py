@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,16 +10,7 @@ from fl_lightning.partitioners import QPPartitioner, c_score, label_counts
 CLASS_COUNTS = np.full(10, 300)
 
 
-def test_without_moves_the_optimum_is_chosen() -> None:
-    solution = QPPartitioner(20, burn_in=0, search=0).solve(CLASS_COUNTS)
-
-    np.testing.assert_array_equal(solution.chosen, solution.optimal)
-    assert solution.chosen_loss == solution.optimal_loss
-    assert solution.optimal_loss == pytest.approx(((solution.optimal - solution.target) ** 2).sum())
-
-
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize(("burn_in", "search"), [(0, 0), (2000, 0), (0, 2000), (2000, 2000)])
+@pytest.mark.parametrize(("seed", "burn_in", "search"), [(0, 0, 0), (1, 2000, 0), (2, 0, 2000)])
 def test_sizes_and_class_totals_are_kept_exactly(seed: int, burn_in: int, search: int) -> None:
     class_counts = np.array([700, 3, 1, 296])
     solution = QPPartitioner(30, burn_in=burn_in, search=search, seed=seed).solve(class_counts)
@@ -107,43 +97,9 @@ def test_sizes_that_always_leave_a_client_empty_are_refused() -> None:
 
 
 def test_one_sample_for_each_client_works_with_equal_sizes() -> None:
-    solution = QPPartitioner(50, size_alpha=1e9).solve(np.array([25, 25]))
+    solution = QPPartitioner(50, size_alpha=1e9, burn_in=200, search=200).solve(np.array([25, 25]))
 
     assert solution.counts.sum(axis=1).tolist() == [1] * 50
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"size_alpha": 0.0}, "`size_alpha` must be a finite number greater than 0"),
-        ({"class_alpha": -1.0}, "`class_alpha` must be a finite number greater than 0"),
-        ({"burn_in": -1}, "`burn_in` must be a whole number of at least 0"),
-        ({"search": 0.5}, "`search` must be a whole number of at least 0"),
-        ({"step": 0.0}, "`step` must be a finite number greater than 0"),
-        ({"step": 1.5}, "`step` must be at most 1.*give `step_rule='absolute'`"),
-        ({"step_rule": "fixed"}, "`step_rule` must be one of 'relative', 'absolute', got 'fixed'"),
-        ({"burn_in_stop": 1.0}, "`burn_in_stop` must be greater than 1.*give `burn_in=0`"),
-        ({"rounding": "up"}, "`rounding` must be one of 'margins', 'columns', got 'up'"),
-    ],
-)
-def test_invalid_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        QPPartitioner(10, **arguments)
-
-
-@pytest.mark.parametrize(
-    ("class_counts", "message"),
-    [
-        (np.array([0.5, 2.0]), "`class_counts` must be a 1-D array of integers.*float64"),
-        (np.array([[3]]), r"`class_counts` must be a 1-D array of integers.*shape \(1, 1\)"),
-        (np.array([], dtype=int), "`class_counts` must be a 1-D array of integers"),
-        (np.array([30, 0]), "`class_counts` must be at least 1, got 0. Leave empty classes out"),
-        (np.array([5, 4]), "`num_clients` is 10, but there are only 9 samples"),
-    ],
-)
-def test_invalid_class_counts_are_refused(class_counts: np.ndarray, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        QPPartitioner(10).solve(class_counts)
 
 
 def test_many_clients_of_few_samples() -> None:

@@ -30,9 +30,8 @@ MATRICES = SHAPES.flatmap(
 )
 
 
-@pytest.mark.parametrize(
-    ("target", "rows", "cols", "optimum", "loss"),
-    [
+def test_the_solver_finds_the_nearest_matrix() -> None:
+    for target, rows, cols, optimum, loss in [
         # oracles O13a to O13c
         (TARGET, (5, 5), (6, 4), OPTIMUM, 1),
         ([[5, 0], [0, 5]], (5, 5), (6, 4), [[5, 0], [1, 4]], 2),
@@ -51,18 +50,14 @@ MATRICES = SHAPES.flatmap(
         # full steps of Newton's method go round in circles; the multipliers are u = (-1, a, b, b, b) and
         # v = (-3, a, b, b, b) with 5 a + 3 b = 0.25 and a + 7 b = 5
         (CIRCLES, (5,) * 5, (5,) * 5, OUT_OF_CIRCLES, 42.99609375),
-    ],
-)
-def test_the_solver_finds_the_nearest_matrix(
-    target: Any, rows: tuple[int, ...], cols: tuple[int, ...], optimum: Any, loss: float
-) -> None:
-    solution = solve_transport_qp(np.array(target), np.array(rows), np.array(cols))
+    ]:
+        solution = solve_transport_qp(np.array(target), np.array(rows), np.array(cols))
 
-    np.testing.assert_allclose(solution, optimum, atol=1e-9)
-    assert ((solution - np.array(target)) ** 2).sum() == pytest.approx(loss)
+        np.testing.assert_allclose(solution, optimum, atol=1e-9)
+        assert ((solution - np.array(target)) ** 2).sum() == pytest.approx(loss)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(MATRICES, st.randoms(use_true_random=False))
 def test_the_solution_has_its_margins_and_no_nearer_matrix_exists(
     matrices: tuple[np.ndarray, np.ndarray], random: Any
@@ -75,21 +70,6 @@ def test_the_solution_has_its_margins_and_no_nearer_matrix_exists(
     assert solution.min() >= 0
     # the variational inequality of a projection, for a feasible matrix
     assert ((target - solution) * (feasible - solution)).sum() <= 1e-6
-
-
-def test_solver_arguments_are_checked() -> None:
-    good = (TARGET, np.array([5.0, 5.0]), np.array([6.0, 4.0]))
-    for position, bad, message in (
-        (0, np.ones(3), r"`target` must have shape \(T, K\)"),
-        (1, np.ones(3), r"`row_sums` \(T,\).*got \(2, 2\), \(3,\) and \(2,\)"),
-        (0, TARGET * np.nan, "`target` must hold finite numbers"),
-        (2, np.array([11.0, -1.0]), "`col_sums` must not be negative, got -1.0"),
-        (2, np.array([6.0, 5.0]), "must have the same total, got 10.0 and 11.0"),
-    ):
-        arguments = list(good)
-        arguments[position] = bad
-        with pytest.raises(ValueError, match=message):
-            solve_transport_qp(*arguments)
 
 
 def test_a_failing_solver_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,21 +135,6 @@ def test_the_search_returns_its_best_matrix(moves: RectangleMoves) -> None:
     assert ((last - TARGET) ** 2).sum() > 1.01
 
 
-def test_without_moves_nothing_changes() -> None:
-    rng = np.random.default_rng(0)
-
-    assert RectangleMoves().burn_in(OPTIMUM, TARGET, 0, rng).tolist() == OPTIMUM.tolist()
-    assert RectangleMoves().search(OPTIMUM, TARGET, 0, rng).tolist() == OPTIMUM.tolist()
-
-
-@pytest.mark.parametrize("shape", [(1, 4), (4, 1)])
-def test_a_single_row_or_column_cannot_move(shape: tuple[int, int]) -> None:
-    alpha = np.full(shape, 2.0)
-    moved = RectangleMoves(step=1.0).burn_in(alpha, np.zeros(shape), 100, np.random.default_rng(0))
-
-    assert moved.tolist() == alpha.tolist()
-
-
 @settings(max_examples=50, deadline=None)
 @given(MATRICES, st.sampled_from(["relative", "absolute"]), st.integers(0, 2**32))
 def test_moves_keep_margins_and_signs(matrices: tuple[np.ndarray, np.ndarray], rule: Any, seed: int) -> None:
@@ -198,7 +163,7 @@ def test_noise_around_whole_numbers_is_not_rounded_down() -> None:
     assert round_margins(np.array([[3 - 1e-11, 1e-11], [0.0, 2.0]])).tolist() == [[3, 0], [0, 2]]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(MATRICES, st.integers(0, 2**32))
 def test_rounding_moves_no_entry_by_one_and_keeps_margins(matrices: tuple[np.ndarray, np.ndarray], seed: int) -> None:
     start, target = matrices
@@ -223,13 +188,3 @@ def test_the_original_rounding_repairs_columns() -> None:
     # rounded half to even, both columns lack 2
     assert rounded.sum(axis=0).tolist() == [10, 10]
     assert rounded.min() >= 2
-
-
-def test_rounding_that_cannot_work_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"`alpha` must have whole row sums, got 0.5"):
-        round_margins(np.array([[1.0], [0.5], [0.5]]))
-    with pytest.raises(ValueError, match=r"`alpha` must have whole column sums, got 1.5"):
-        round_columns(np.array([[1.0], [0.5]]), np.random.default_rng(0))
-    with pytest.raises(ValueError, match=r"In 1000 draws.*Use `rounding='margins'`"):
-        # one sample for three clients
-        round_columns(np.array([[0.4], [0.4], [0.2]]), np.random.default_rng(0))

@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -35,8 +32,7 @@ def test_the_weight_of_staying() -> None:
     np.testing.assert_allclose(PATH.transitions(0.5)[1], [0.4, 0.2, 0.4], rtol=1e-15)
 
 
-@pytest.mark.parametrize(("graph", "steps"), [(PAIR, 1), (PAIR, 5), (PATH, 1), (PATH, 10)])
-@pytest.mark.parametrize("stay_weight", [2.0, 0.5])
+@pytest.mark.parametrize(("graph", "steps", "stay_weight"), [(PAIR, 5, 2.0), (PATH, 1, 0.5), (PATH, 10, 2.0)])
 def test_samples_move_with_these_probabilities(graph: TopicGraph, steps: int, stay_weight: float) -> None:
     size = 200_000
     *_, clients = diffuse(graph, np.zeros(size, dtype=np.int64), steps, stay_weight=stay_weight)
@@ -61,14 +57,6 @@ def test_samples_without_neighbours_stay() -> None:
     *_, clients = diffuse(LONELY, np.array([0, 1, 1]), 10)
 
     assert clients.tolist() == [0, 1, 1]
-
-
-def test_neighbours_are_listed_client_by_client() -> None:
-    graph = TopicGraph(("a", "b", "c", "d"), np.array([[3, 1], [1, 3], [0, 3], [0, 1]]))
-
-    assert graph.edges.tolist() == [[0, 1], [0, 3], [1, 3]]
-    assert graph.degrees.tolist() == [2, 2, 0, 2]
-    assert graph.neighbours.tolist() == [1, 3, 0, 3, 0, 1]
 
 
 def test_the_home_of_a_topic_is_its_deepest_ancestor_that_is_a_client() -> None:
@@ -104,26 +92,6 @@ def test_seeds() -> None:
     assert TopicGraphPartitioner(PATH, 3)(homes) != TopicGraphPartitioner(PATH, 3, seed=1)(homes)
 
 
-@pytest.mark.long
-def test_the_same_partition_on_every_machine() -> None:
-    program = (
-        "import numpy as np; from fl_lightning.partitioners import *;"
-        "counts = {'Top/A': 3, 'Top/A/X': 5, 'Top/B': 2, 'Top/B/Y': 4, 'Top/B/Y/Z': 9};"
-        "names = sorted(counts); pairs = {(a, b) for a in names for b in names if a < b};"
-        "graph = pick_client_topics(counts, pairs, min_samples=4);"
-        "homes = graph.homes(names * 20);"
-        "print(*(TopicGraphPartitioner(graph, steps)(homes).fingerprint()[:16] for steps in (3, 'iid')))"
-    )
-    run = subprocess.run(
-        [sys.executable, "-c", program],
-        env={"PYTHONHASHSEED": "5", "PYTHONPATH": ":".join(path for path in sys.path if path)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert run.stdout.split() == ["4cfc4b88193f8ed2", "982a6db52099c8b3"]
-
-
 def test_entropy_by_hand() -> None:
     # all samples of a client are of one class: d_0 has the entropy of the clients' shares, here ln 2
     curve = entropy_curve(PAIR, np.array([0, 1] * 50_000), np.array([5, 9] * 50_000), steps=30)
@@ -136,53 +104,12 @@ def test_entropy_by_hand() -> None:
     assert curve[30] == pytest.approx(1.386294361, abs=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("topics", "edges", "message"),
-    [
-        ((), [], "`topics` must be one or more different paths"),
-        (("a", "a"), [], "`topics` must be one or more different paths"),
-        (("a", "b"), [[0, 2]], "`edges` must be pairs of two different clients from 0 to 1"),
-        (("a", "b"), [[-1, 0]], "`edges` must be pairs of two different clients from 0 to 1"),
-        (("a", "b"), [[1, 1]], "`edges` must be pairs of two different clients from 0 to 1"),
-    ],
-)
-def test_an_invalid_graph_is_refused(topics: tuple[str, ...], edges: list[list[int]], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        TopicGraph(topics, np.array(edges, dtype=np.int64))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"steps": -1}, "`steps` must be a whole number of at least 0, got -1. 'iid' gives"),
-        ({"steps": "all"}, "`steps` must be a whole number of at least 0, got 'all'. 'iid' gives"),
-        ({"stay_weight": 0}, "`stay_weight` must be a finite number greater than 0, got 0"),
-        ({"seed": -1}, "`seed` must be a whole number of at least 0, got -1"),
-    ],
-)
-def test_invalid_arguments_are_refused(options: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        TopicGraphPartitioner(PATH, **options)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("homes", "error", "message"),
-    [
+def test_homes_must_be_clients_and_every_client_gets_samples() -> None:
+    for homes, error, message in [
         ([0, 1, 3], ValueError, "`homes` must be clients from 0 to 2, got 0 to 3.*graph.homes"),
         ([-1, 1, 2], ValueError, "`homes` must be clients from 0 to 2, got -1 to 2"),
-        ([[0], [1]], ValueError, "must be 1-D"),
-        ([0.0, 1.0], TypeError, "must be integers"),
         ([0, 0, 2], ValueError, r"Client 1 \(Top/B\) has no samples with `steps` 0 and `seed` 42. Use more samples"),
         ([], ValueError, r"Client 0 \(Top/A\) has no samples"),
-    ],
-)
-def test_homes_must_be_clients_and_every_client_gets_samples(
-    homes: list[object], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        TopicGraphPartitioner(PATH)(np.array(homes, dtype=None if homes else np.int64))
-
-
-def test_an_entropy_curve_needs_a_class_for_each_sample() -> None:
-    with pytest.raises(ValueError, match="`labels` must be one for each of the 2 `homes`, got 3"):
-        entropy_curve(PAIR, np.array([0, 1]), np.array([0, 1, 1]))
+    ]:
+        with pytest.raises(error, match=message):
+            TopicGraphPartitioner(PATH)(np.array(homes, dtype=None if homes else np.int64))

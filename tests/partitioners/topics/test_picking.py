@@ -27,18 +27,6 @@ def test_small_topics_are_merged_upwards_level_by_level() -> None:
     assert picked(counts, chain, min_samples=3) == sorted(counts)
 
 
-def test_the_threshold_is_met_by_exactly_as_many_samples_and_is_200_by_default() -> None:
-    relations = [("Top/A", "Top/A/X"), ("Top/A", "Top/A/Y")]
-
-    assert picked({"Top/A": 1, "Top/A/X": 200, "Top/A/Y": 199}, relations) == ["Top/A", "Top/A/X"]
-
-
-def test_a_topic_without_relations_is_merged_whatever_its_size() -> None:
-    counts = {"Top/A": 1, "Top/A/X": 500, "Top/A/Y": 500}
-
-    assert picked(counts, [("Top/A/X", "Top/A"), ("Top/A/Y", "Top/A/Y")]) == ["Top/A", "Top/A/X"]
-
-
 def test_a_parent_without_samples_of_its_own_takes_them_in() -> None:
     counts = {"Top/A": 1, "Top/A/X/P": 150, "Top/A/X/Q": 150}
 
@@ -93,32 +81,3 @@ def test_neither_the_order_nor_the_direction_of_relations_counts() -> None:
 
     assert [graph.topics for graph in graphs] == [("Top/A", "Top/A/X", "Top/B")] * 2
     assert [graph.edges.tolist() for graph in graphs] == [[[0, 1], [1, 2]]] * 2
-
-
-def test_the_given_counts_stay_as_they_are() -> None:
-    counts = {"Top/A": 1, "Top/A/X": 1}
-    picked(counts, [])
-
-    assert counts == {"Top/A": 1, "Top/A/X": 1}
-
-
-@pytest.mark.parametrize(
-    ("counts", "relations", "options", "message"),
-    [
-        ({}, [], {}, "`counts` must hold one or more topics"),
-        ({"Top": 3}, [], {}, "`counts` must hold one or more topics, each a path below a common root, as 'Top/Arts'"),
-        ({"Top/A": 3}, [], {"min_samples": 0}, "`min_samples` must be a whole number of at least 1, got 0"),
-        ({"Top/A": 3}, [], {"root": "Top/B"}, "`root` must be one of the 1 topics with relations.*got 'Top/B'"),
-        (
-            {"Top/A": 3, "Top/B": 3, "Top/B/X": 300, "Top/C": 3},
-            [("Top/A", "Top/C")],
-            {},
-            "Top/B and their subtopics have no relation to the component of 2 topics around Top/A.*Leave",
-        ),
-    ],
-)
-def test_what_cannot_be_picked_is_refused(
-    counts: dict[str, int], relations: list[tuple[str, str]], options: dict[str, object], message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        picked(counts, relations, **options)

@@ -37,10 +37,8 @@ from fl_lightning.parts import Aggregation, ClientResult
 from fl_lightning.parts.asynchronous import (
     PAPER_STALENESS,
     Asynchronous,
-    SampledStaleness,
     VirtualClock,
     calibrate_staleness,
-    polynomial,
 )
 from fl_lightning.parts.objectives import ControlVariates
 from fl_lightning.parts.sampling import ImportanceSampler
@@ -441,60 +439,6 @@ def test_equal_durations_have_one_staleness() -> None:
 
 
 # ---- bad input ----
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (
-            lambda: FedAsync(1, speeds=[100, 0]),
-            r"`speeds` must be finite .* greater than 0, .* got 0 for client 1",
-        ),
-        (lambda: FedAsync(1, speeds=[100, -3.0]), r"`speeds` .* got -3.0 for client 1"),
-        (lambda: FedAsync(1, speeds=float("inf")), r"`speeds` .* got inf"),
-        (lambda: FedAsync(1, speeds=[1], clock=VirtualClock()), r"Give `speeds` or a `clock`, not both"),
-        (lambda: FedAsync(1, mixing=0.0), r"`mixing` must be a number in \(0, 1\], got 0.0"),
-        (lambda: FedAsync(1, mixing=1.5), r"`mixing` must be a number in \(0, 1\], got 1.5"),
-        (lambda: FedAsync(1, staleness="linear"), r"`staleness` must be one of .* got 'linear'"),
-        (lambda: FedAsync(1, max_staleness=-1), r"`max_staleness` must be a whole number of at least 0, got -1"),
-        (lambda: FedAsync(1, history=0), r"`history` must be a whole number of at least 1, got 0"),
-        (lambda: FedAsync(1, history=3, speeds=[1]), r"`history` draws staleness .* combined with `speeds`"),
-        (lambda: SampledStaleness(3, wait_for_flush=True), r"`wait_for_flush=True` has no effect with `history`"),
-        (lambda: FedAsync(1, rho=-1.0), r"`rho` must be a finite number of at least 0, got -1.0"),
-        (lambda: FedAsync(0), r"`clients_per_round` must be a float in \(0, 1\]"),
-        (lambda: FedAsync(1, concurrency=0), r"`concurrency` must be a whole number of at least 1, got 0"),
-        (lambda: FedAsync(1, lookahead=0), r"`lookahead` must be a whole number of at least 1, got 0"),
-        (lambda: FedAsync(1, participation=Participation(dropout=0.1)), r"`participation` is for rounds .* `clock="),
-        (
-            lambda: FedAsync(1, sampler=ImportanceSampler(2)),
-            r"`sampler` cannot be ImportanceSampler\(.*2\)",
-        ),
-        (lambda: polynomial(1.5), r"`a` must be a number in \[0, 1\], got 1.5. It is the exponent"),
-        (lambda: FedBuff(0), r"`buffer_size` must be a whole number of at least 1, got 0"),
-        (lambda: FedBuff(2, server_lr=1.0, server=Mixing()), r"`server_lr=1.0` and `server` exclude each other"),
-        (lambda: FedBuff(2, divide_by="mean"), r"`divide_by` must be one of"),
-        (lambda: FedBuff(2, weighting="loud"), r"`weighting` must be one of"),
-        (lambda: FedBuff(2, stamp="when"), r"`stamp` must be one of"),
-        (lambda: FedBuff(2, broadcast_threshold=0.0), r"`broadcast_threshold` must be a finite number greater than 0"),
-        (lambda: DynamicWeightFedBuff(3, alpha=1.2), r"`alpha` must be a number in \(0, 1\], got 1.2"),
-        (lambda: DynamicWeightFedBuff(3, frequency="often"), r"`frequency` must be one of"),
-        (lambda: VirtualClock(work="hours"), r"`work` must be one of 'samples', 'steps', got 'hours'"),
-        (lambda: VirtualClock(work=0), r"`work` must be a finite number greater than 0"),
-        (lambda: VirtualClock(delay=[-1]), r"`delay` must be a finite number of at least 0"),
-        (lambda: VirtualClock(dropout=1.0), r"`dropout` must be a number in \[0, 1\)"),
-        (lambda: VirtualClock(online={2: [(3, 1)]}), r"`online` must give each client windows .* for client 2"),
-        (lambda: calibrate_staleness(0), r"`clients_per_round` must be a whole number of at least 1"),
-        (lambda: calibrate_staleness(2, quantile=1.0), r"`quantile` must be a number in \(0, 1\)"),
-        (lambda: calibrate_staleness(2, [1.0, 0.0]), r"`durations` must be a sequence of finite numbers"),
-        (
-            lambda: Federated(1, schedule=Asynchronous(VirtualClock()), objective=ControlVariates()),
-            r"ControlVariates cannot be the local objective of an asynchronous algorithm",
-        ),
-    ],
-)
-def test_bad_input_is_refused(make: Callable[[], Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make()
 
 
 @pytest.mark.parametrize(

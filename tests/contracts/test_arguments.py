@@ -1,0 +1,504 @@
+"""Arguments of public constructors: each has a kind, and an error about a wrong value names the argument.
+
+Type hints say what most arguments are. The tables of this file say the rest, by the argument's name, or by class and
+argument where a name has several meanings. A new class needs a line here only for arguments of new names.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import inspect
+import math
+import os
+import types
+import typing
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal
+
+import hypothesis
+import numpy as np
+import pytest
+import torch
+from helpers.small_table import small
+from hypothesis import strategies as st
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from datamodules import (
+    CIFAR10DataModule,
+    CovertypeDataModule,
+    HuggingFaceDataModule,
+    OrderedSplit,
+    TorchDatasetDataModule,
+)
+from fl_lightning import (
+    AggregationCallback,
+    Clip,
+    FedAsync,
+    FedAvg,
+    FedBuff,
+    FederatedCheckpoint,
+    ImportanceSampler,
+    Participation,
+    PersonalParameters,
+    Proximal,
+    RADFed,
+    SampleSplit,
+    Scaffold,
+    UniformSampler,
+    VirtualClock,
+    experiment,
+    partitioners,
+    parts,
+    report,
+)
+from fl_lightning.data import Backdoor, ClientSplit, Source, WithinClientSplit
+from fl_lightning.executors import SequentialExecutor, make_executor
+from fl_lightning.experiment import statistics
+from fl_lightning.metrics import OneVsRestAUROC
+from fl_lightning.models import (
+    ConvNetClassifier,
+    LogisticRegressionClassifier,
+    MobileNetV2Classifier,
+    ResNet18Classifier,
+    VGG9Classifier,
+)
+from fl_lightning.models.frozen import FrozenPrefix
+from fl_lightning.partitioners import IIDPartitioner, LimitedClassesPartitioner, Partition, TopicGraph
+from fl_lightning.parts import asynchronous
+
+# ---- kinds ----
+
+NOTHING: st.SearchStrategy[Any] = st.nothing()
+
+
+@dataclass(frozen=True, eq=False)
+class Kind:
+    """Values that mean something, values that do not, and how more of the latter are drawn."""
+
+    right: tuple[Any, ...]
+    wrong: tuple[Any, ...]
+    drawn: st.SearchStrategy[Any] = NOTHING
+
+
+NAN, INF = math.nan, math.inf
+NO_NUMBER = (True, np.True_, "1", b"1", [1], {}, 1j, np.array(1), torch.tensor(1), object())
+
+
+def whole(low: int) -> Kind:
+    """A whole number of at least ``low``."""
+    wrong = (low - 1, low + 0.5, low + 1.0, NAN, INF, *NO_NUMBER)
+    return Kind((low + 2, low, np.int64(low + 1)), wrong, st.integers(max_value=low - 1) | st.floats())
+
+
+def real(within: str) -> Kind:
+    """A number in an interval; where that has no end, a finite one."""
+    low, high = (float(end) for end in within[1:-1].split(","))
+    middle = 0.5 if low < 0.5 < high else low + 1
+    right, wrong, drawn = [middle, np.float32(middle)], [NAN, INF, -INF], st.nothing()
+    if math.isfinite(low):
+        closed = within[0] == "["
+        right.append(low if closed else math.nextafter(low, INF))
+        wrong.append(math.nextafter(low, -INF) if closed else int(low))
+        drawn |= st.floats(max_value=low, exclude_max=closed)
+    if math.isfinite(high):
+        closed = within[-1] == "]"
+        right.append(high if closed else math.nextafter(high, -INF))
+        wrong.append(math.nextafter(high, INF) if closed else int(high))
+        drawn |= st.floats(high, exclude_min=closed)
+    return Kind(tuple(right), (*wrong, *NO_NUMBER), drawn)
+
+
+def scheduled(kind: Kind) -> Kind:
+    """A number, or a function that gives one for a round."""
+    good, bad = kind.right[0], kind.wrong[0]
+    return replace(kind, right=(*kind.right, lambda t: good), wrong=(*kind.wrong, lambda t: bad, lambda t: 1 / t))
+
+
+def choice(*values: Any) -> Kind:
+    """One of some values."""
+    others = st.text(max_size=6).filter(lambda text: text not in values)
+    return Kind(values, ("", "zzz", 0, 3, True, 0.25, b"x", [values[0]], object()), others)
+
+
+def only(*right: Any, wrong: Sequence[Any] = ()) -> Kind:
+    """An argument of a kind of its own."""
+    return Kind(right, (*wrong, object(), np.True_, b"x"))
+
+
+FUNCTION = Kind((lambda *_: 1.0,), (0, 0.5, "x", b"x", [len], {}, object()))
+FLAG = Kind((True, False, np.True_), (0, 1, 1.0, "yes", [True], torch.tensor(True), object()))
+TEXT = Kind(("abc",), ("", 3, True, b"x", ["a"], {}, Path("a"), object()))
+PATH = Kind(("some/where", Path("some/where")), ("", 0, 1.5, True, b"x", ["a"], {}, object()))
+TEXTS = Kind((["a"], ("a", "b")), ("a", 3, 0.5, [1], [None], object()))
+COUNT, INDEX, POSITIVE, NOT_NEGATIVE = whole(1), whole(0), real("(0, inf)"), real("[0, inf)")
+SHARE, PART, OPEN, UNIT, FINITE = real("[0, 1)"), real("(0, 1]"), real("(0, 1)"), real("[0, 1]"), real("(-inf, inf)")
+ABOVE_ONE = Kind((2, 1.5, np.float32(1.5)), (1, 1.0, 0.5, NAN, *NO_NUMBER), st.floats(max_value=1.0))
+
+# ---- what hints do not say ----
+
+X, Y = torch.arange(120.0).view(40, 3), torch.arange(40) % 4
+DATASET = TensorDataset(X, Y)
+PARTITION = Partition((np.arange(5), np.arange(5, 9)))
+GRAPH = TopicGraph(("Top/A", "Top/B"), np.array([[0, 1]]))
+CLIENTS = Kind(
+    (3, 1, np.int64(3), 0.5, 1.0, np.float32(0.5)),
+    (0, -1, 0.0, 1.5, -0.5, NAN, INF, *NO_NUMBER),
+    st.integers(max_value=0) | st.floats(max_value=0.0) | st.floats(1.0, exclude_min=True),
+)
+COUNTS = only({"Top/A": 300, "Top/B": 300}, wrong=({}, {"Top/A": -5}, {"Top/A": 1.5}, [300], None))
+SETS = only([DATASET], wrong=(3, "x", DATASET, [(X, Y)], None))
+
+#: The kind of numbers by their names; a whole number is a count where nothing else is said.
+OF_NUMBERS: dict[Kind, str] = {
+    INDEX: """burn_in search seed sample_seed fold gap max_staleness num_byzantine num_workers steps target trim
+        distribution retries workers digits""",
+    POSITIVE: """DirichletPartitioner.alpha ClasswiseDirichletPartitioner.alpha QuantitySkewPartitioner.alpha
+        FedDyn.alpha DynamicRegularizer.alpha size_alpha class_alpha feature_alpha a broadcast_threshold clip norm
+        radius scale smoothing stay_weight std tau lipschitz server_lr lr VirtualClock.work epsilon""",
+    NOT_NEGATIVE: """FedProxSyntheticDataModule.alpha beta gamma1 gamma2 gamma3 b average_staleness feature_noise
+        jitter l2 level mu q rho size_sigma tolerance v0 weight_decay noise_multiplier checkpoint_seconds
+        Classifier.lr Classifier.momentum CharLSTM.lr CharLSTM.momentum""",
+    SHARE: "beta1 beta2 dropout gamma momentum",
+    replace(SHARE, right=(0.5, np.float32(0.5), 0.0, 0.1)): "test val",
+    PART: "floor probability fraction step mixing DynamicWeightFedBuff.alpha",
+    OPEN: "delta adaptive_quantile quantile confidence",
+    UNIT: "crop_probability stragglers polynomial.a DynamicWeightMean.alpha",
+    FINITE: "value z Communication.target relative_difference.score",
+    replace(FINITE, right=(2.0, -1.0), wrong=(0, NAN, INF, *NO_NUMBER)): "baseline",
+    whole(3): "num_folds",
+    whole(2): "Classifier.num_classes CharLSTM.num_classes LabelFlipping.num_classes bits",
+    ABOVE_ONE: "burn_in_stop",
+    CLIENTS: "clients_per_round",
+}
+#: Arguments of kinds of their own.
+OTHERS: dict[str, Kind] = {
+    "MobileNetV2Classifier.dropout": UNIT,
+    "LimitedClassesPartitioner.num_clients": replace(whole(2), wrong=(0, -1, 1.5, NAN, *NO_NUMBER)),
+    "DifferentialPrivacy.noise_multiplier": replace(NOT_NEGATIVE, wrong=(*NOT_NEGATIVE.wrong, None)),
+    "CovertypeDataModule.feature_partitioner": replace(FUNCTION, right=(lambda features: IIDPartitioner(5), None)),
+    "named.feature_partitioner": replace(FUNCTION, right=(None,)),
+    "DifferentialPrivacy.epsilon": only(None, wrong=(1.0, 0, -1.0)),
+    **{
+        f"SampledStaleness.{name}": only(wrong=(None, 3))
+        for name in ("clock", "concurrency", "stamp", "wait_for_flush")
+    },
+    "RADFed.local": only(Proximal(0.1), None, wrong=(3, "x", Proximal)),
+    "Timeline.path": only(None, "a.png", wrong=(3, "", [])),
+    "ResNet18Classifier.groups": replace(COUNT, right=(2, np.int64(4))),
+    "MobileNetV2Classifier.weights": replace(PATH, right=(None,)),
+    "MobileNetV2Classifier.image_size": replace(COUNT, right=(None, 64)),
+    "ShakespeareDataModule.split": only(ClientSplit(), OrderedSplit(), None, wrong=(3, "x", ClientSplit)),
+    "SecureAggregation.precision": only(None, 8, wrong=(0, 1, 1.5, "x", True)),
+    "available": only(0.5, 1.0, np.float32(0.5), lambda t: [0], None, wrong=(0, 1.5, NAN, "x", [True, False], True)),
+    "CropSplit.test": COUNT,
+    "error_feedback": replace(FLAG, right=(*FLAG.right, None)),
+    "pad_value": replace(FINITE, right=(*FINITE.right, NAN, INF), wrong=(*NO_NUMBER, None)),
+    "pick_client_topics.root": replace(TEXT, right=("Top/A", None)),
+    "assignment": only([[0], [1]], {0: [0], 1: [1]}, PARTITION, wrong=(None, 5, [0, 1], {1: [0], "a": [1]})),
+    "Attack.clients": only(0.5, np.float32(0.5), [0, 2], wrong=(1.5, -0.5, NAN, "x", [0.5], [True], [0, 0], None)),
+    "Poison.clients": only([0, 2], np.arange(3), wrong=(0.5, 3, "x", [0.5], [True, False], [0, 0], None)),
+    "BackdoorSuccess.backdoor": only(Backdoor([0]), wrong=(3, None)),
+    "CovertypeDataModule.class_counts": only((5, 6), None, wrong=(5, (5,), (5, -1), "ab")),
+    "ClientDatasetsModule.clients": SETS,
+    "TensorDataModule.clients": only([(X, Y)], wrong=(X, (X, Y), {"a": (X, Y)}, [(X, Y.numpy())], [], None)),
+    "TensorDataModule.val": only((X, Y), [(X, Y)], None, wrong=(X, 3, "x", {})),
+    "TensorDataModule.test": only((X, Y), [(X, Y)], None, wrong=(X, 3, "x", {})),
+    "ClientDatasetsModule.val": only(DATASET, [DATASET], None, wrong=(3, {})),
+    "ClientDatasetsModule.test": only(DATASET, [DATASET], None, wrong=(3, {})),
+    "TorchDatasetDataModule.clients": only(np.arange(40), None, wrong=(3, [None] * 40, [NAN] * 40)),
+    "dataset": only(DATASET, wrong=(3, None, DataLoader(DATASET))),
+    "test_dataset": only(DATASET, None, wrong=(3, DataLoader(DATASET))),
+    "targets": only(Y, Y.tolist(), None, wrong=(3, "x")),
+    "test_targets": only(None, wrong=(Y, 3)),
+    "collate_fn": replace(FUNCTION, right=(list, None)),
+    "counts": only([[1, 2]], np.ones((2, 2)), wrong=(3, None, "ab", [[1.0, NAN]], [1, 2])),
+    "pick_client_topics.counts": COUNTS,
+    "data_files": only("x", ["x"], {"train": "x"}, None, wrong=(3, 0.5)),
+    "delay": only(0, 2.5, [0.5, 1], np.arange(3), wrong=(-1, NAN, INF, "x", [-1.0], None)),
+    "edges": only([], np.array([[0, 1]]), wrong=(3, None, [0, 1, 1], [["x", "y"]], [[0, 2]])),
+    "exchange": only(
+        Clip(1.0), [], [Clip(1.0), PersonalParameters("x")], None, wrong=(3, "x", Clip, [3], parts.Median())
+    ),
+    "experiment": only("1.1", wrong=("9", 1.1, None)),
+    "extend_cycle": replace(FLAG, right=(False,)),
+    "hidden": only((), (4,), np.array([3]), wrong=(3, "ab", [0], [-1], [0.5], [None], None)),
+    "channels": only((), (4,), wrong=(3, "ab", [0], [0.5], None)),
+    "image_size": only(16, np.int64(16), wrong=(0, -1, 1.5, NAN, "x", True, 3)),
+    "indices": only([[0], [1]], wrong=(3, None, "ab", [0, 1], [[0], [0]], [[-1]], [[0.5]])),
+    "inputs": only("a", ["a", "b"], wrong=(5, [], [""], [None], None)),
+    "labels": only(np.arange(40) % 4, None, wrong=(3, "x", [[1]])),
+    "label_counts.labels": only(np.arange(40) % 4, wrong=(3, "x", [[1]], None)),
+    "layers": only(nn.Identity(), wrong=(3, None, nn.Identity)),
+    "limited_clients": only([1], np.array([0]), wrong=(0, None, "a", [0.5], [9], [-1], [0, 0], [], [True])),
+    "mean": only([0.5] * 3, None, wrong=(0.5, ["a"] * 3, [NAN] * 3)),
+    "CIFAR10DataModule.std": only([0.5] * 3, None, wrong=(0.5, ["a"] * 3, [NAN] * 3, [0.0] * 3)),
+    "HuggingFaceDataModule.std": only([0.5], wrong=(0.5, ["a"], [NAN], [0.0], None)),
+    "HuggingFaceDataModule.mean": only([0.5], wrong=(0.5, ["a"], [NAN], None)),
+    "metrics": only(("acc",), ["f1"], wrong=("acc", ["x"], 3, None)),
+    "one_class": only(1, NAN, np.float32(0.5), wrong=("x", None)),
+    "online": only(
+        {}, {0: [(0, 1.5)]}, None, wrong=([(0, 1)], {"a": [(0, 1)]}, {0: [(0, NAN)]}, {0: (0, 1)}, {-1: []})
+    ),
+    "parameters": only(["a"], None, wrong=("a", 3, [], [None])),
+    "pattern": only("head", ["a"], wrong=(3, "", [], [""], None)),
+    "partitioner": replace(FUNCTION, right=(IIDPartitioner(5), lambda labels: [[0]], None)),
+    "relations": only([("Top/A", "Top/B")], wrong=(3, "ab", ["ab"], [("Top/A",)], [(1, 2)], [None], None)),
+    "scores": only([1.0, 2.0], wrong=(3, "x", [1.0, NAN], [], None)),
+    "baselines": only([1.0, 2.0], wrong=(3, "x", [1.0, NAN], [], None)),
+    "smooth.values": only([1.0, NAN, 2.0], [], wrong=(3, "x", ["a"], None)),
+    "p_values": only([], [0.5, 1], wrong=(3, "x", [1.5], [NAN], None)),
+    "schedule": only(parts.Synchronous(), parts.Asynchronous(VirtualClock(10)), None, wrong=(3, parts.Mixing())),
+    "speeds": only(
+        10, 0.5, [1.0, 2.0], lambda n, rng: [1.0] * n, wrong=(0, -1, NAN, "x", [0.0], [NAN], [], torch.tensor(1.0))
+    ),
+    "test_indices": only(np.arange(3), [0], None, wrong=(3, "x", [0.5], [True, False])),
+    "topics": only(("Top/A", "Top/B"), ["a", "b"], wrong=("ab", (), ("a", "a"), 3, None, [1, 2])),
+    "transform": replace(FUNCTION, right=(abs, None)),
+    "trim": only(0, 2, np.int64(1), 0.25, wrong=(-1, 0.5, NAN, "x", None, True, torch.tensor(1))),
+    "val_fold": replace(COUNT, right=(1, np.int64(3), None)),
+    "values": only([1.0, 2.0], np.arange(3), wrong=(3, "x", [NAN], [[1.0]], None)),
+    "x": only(X, wrong=(3, None, X.numpy())),
+    "VirtualClock.seed": replace(INDEX, right=(*INDEX.right, None)),
+}
+#: What else is given, where the one argument alone means nothing or takes long.
+GIVEN: dict[str, dict[str, Any]] = {
+    "DifferentialPrivacy": {"noise_multiplier": 1.0},
+    "ImageDataModule": {"augment": True},
+    "MobileNetV2Classifier": {"weights": None},
+    "ConvNetClassifier": {"channels": (2,)},
+    "CharLSTM": {"hidden_size": 4, "num_layers": 1},
+    "LimitedClassesPartitioner": {"num_clients": 4},
+}
+#: Arguments that a class refuses, with every value but their default: they belong to a relative of it.
+REFUSED = {
+    "ImageDataModule": "standardize impute feature_noise",
+    "RADFed": "participation",
+    "QFedAvg": "aggregation",
+    "HuggingFaceDataModule": "",
+}
+#: An object for each class that arguments are of.
+OBJECTS = (
+    Participation(dropout=0.1), UniformSampler(2), parts.Median(), parts.Momentum(0.9), Proximal(0.1), Clip(1.0),
+    parts.Bucketing(), VirtualClock(10), SampleSplit(), SequentialExecutor(), parts.DynamicRegularizer(0.1),
+    parts.MeasuredLoss(), PARTITION, GRAPH,
+)  # fmt: skip
+
+
+def kind_of(owners: Sequence[str], argument: str, hint: Any) -> Kind:
+    """Return the kind of an argument of a class; ``owners`` are its name and its bases'."""
+    keys = [*(f"{owner}.{argument}" for owner in owners), argument]
+    for key in keys:
+        if key in OTHERS:
+            return OTHERS[key]
+    types_of = parts_of(hint)
+    choices = [value for kind in types_of for value in typing.get_args(kind) if typing.get_origin(kind) is Literal]
+    function = any(typing.get_origin(kind) is collections.abc.Callable for kind in types_of)
+    if int in types_of or float in types_of:
+        names = {name: kind for kind, text in OF_NUMBERS.items() for name in text.split()}
+        found = next((names[key] for key in keys if key in names), COUNT if int in types_of else None)
+        assert found is not None, f"say in OF_NUMBERS what numbers `{argument}` of {owners[0]} takes"
+        kind = replace(found, right=(*found.right, *choices))
+        kind = scheduled(kind) if function else kind
+    elif choices:
+        kind = choice(*choices)
+        if function:
+            kind = replace(kind, right=(*choices, lambda d: 1.0), wrong=(*kind.wrong, lambda d: 0.0))
+        kind = replace(kind, right=(*kind.right, *(o for o in OBJECTS for t in types_of if is_a(o, t))))
+    elif function:
+        kind = FUNCTION
+    elif bool in types_of:
+        kind = FLAG
+    elif os.PathLike in types_of or Path in types_of or any(typing.get_origin(t) is os.PathLike for t in types_of):
+        kind = PATH
+    elif str in types_of:
+        kind = TEXT
+    elif collections.abc.Sequence[str] in types_of:
+        kind = TEXTS
+    else:
+        right = [value for value in OBJECTS for kind in types_of if is_a(value, kind)]
+        assert right, f"say in OTHERS what `{argument}` of {owners[0]} takes: {hint}"
+        kind = Kind(tuple(right), (3, 0.5, "x", {1: 2}, [None], object(), type(right[0])))
+    if type(None) in types_of:
+        return replace(kind, right=(*kind.right, None))
+    return replace(kind, wrong=(*kind.wrong, None))
+
+
+def parts_of(hint: Any) -> list[Any]:
+    """Return the types of a union, or the one type."""
+    return list(typing.get_args(hint)) if typing.get_origin(hint) in (typing.Union, types.UnionType) else [hint]
+
+
+def is_a(value: object, kind: Any) -> bool:
+    return inspect.isclass(kind) and kind is not Any and isinstance(value, kind)
+
+
+# ---- what has arguments ----
+
+ROOMS = ("", ".parts", ".partitioners", ".data", ".models", ".diagnostics", ".callbacks", ".executors")
+#: Made by the library, or of Lightning's.
+MADE_BY_THE_LIBRARY = """ArrivalRecord AsynchronousAlgorithm CannotVectorize Classifier ClientResult ClientStates
+    Correction FeatureQPSolution FederatedLoop FederatedSplit Federation LabelPlot Part PartitionStatistics Payload
+    QPSolution RoundReport RunningMean Server SynchronousAlgorithm Task Traffic Updates"""
+#: Keep plain numbers, which checkpoints hold.
+PLAIN = (AggregationCallback, parts.Part, partitioners.Partitioner)
+#: Take long to make.
+LARGE = (MobileNetV2Classifier, ResNet18Classifier, VGG9Classifier)
+FUNCTIONS: tuple[Callable[..., Any], ...] = (
+    CovertypeDataModule.named, OneVsRestAUROC, FrozenPrefix, make_executor, asynchronous.polynomial,
+    asynchronous.hinge, asynchronous.exponential, partitioners.add_feature_noise, partitioners.c_score,
+    partitioners.device_experiment_partitioner, partitioners.label_counts, partitioners.label_entropy,
+    partitioners.partition_statistics, partitioners.pick_client_topics, partitioners.quantile_buckets,
+    statistics.holm, statistics.relative_difference, statistics.signed_rank_test, statistics.smooth,
+    statistics.summarize,
+)  # fmt: skip
+
+
+def makers() -> Iterator[Callable[..., Any]]:
+    """Yield all public classes that users make, and some functions."""
+    seen = set()
+    for package in [*(f"fl_lightning{room}" for room in ROOMS), "datamodules"]:
+        for name in import_module(package).__all__:
+            made = getattr(import_module(package), name)
+            usual = inspect.isclass(made) and not inspect.isabstract(made) and not getattr(made, "_is_protocol", False)
+            if usual and made not in seen and name not in MADE_BY_THE_LIBRARY.split():
+                seen.add(made)
+                yield made
+    yield from FUNCTIONS
+
+
+def arguments_of(make: Callable[..., Any]) -> dict[str, Kind]:
+    """Return the kind of each argument that our classes and functions declare."""
+    shown = inspect.signature(make).parameters
+    bases = [base for base in inspect.getmro(make) if is_ours(base)] if inspect.isclass(make) else [make]
+    hints: dict[str, Any] = {}
+    for base in reversed(bases):
+        hints |= typing.get_type_hints(vars(base).get("__init__", object) if inspect.isclass(base) else base)
+    owners = [base.__name__ for base in bases]
+    kinds = {}
+    for name in shown.keys() & hints.keys():
+        if shown[name].kind in (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL):
+            continue
+        kinds[name] = kind_of(owners, name, hints[name])
+        if name in next((REFUSED[owner] for owner in owners if owner in REFUSED), "").split():
+            others = [value for value in kinds[name].right if value != shown[name].default]
+            kinds[name] = Kind((shown[name].default,), (*kinds[name].wrong, *others))
+    return dict(sorted(kinds.items()))
+
+
+EMPTY = inspect.Parameter.empty
+
+
+def is_ours(cls: type) -> bool:
+    return cls.__module__.split(".")[0] in ("fl_lightning", "datamodules")
+
+
+def needed_by(make: Callable[..., Any], kinds: dict[str, Kind]) -> dict[str, Any]:
+    shown = inspect.signature(make).parameters
+    needed = {name: kind.right[0] for name, kind in kinds.items() if shown[name].default is EMPTY and kind.right}
+    for owner in reversed(inspect.getmro(make) if inspect.isclass(make) else ()):
+        needed |= GIVEN.get(owner.__name__, {})
+    return needed
+
+
+def refusal(call: Callable[[], Any], argument: str) -> str:
+    """Return what is wrong with how a call refuses an argument; an empty text if nothing is."""
+    try:
+        repr(call())
+    except (TypeError, ValueError) as error:
+        named = any(f"`{argument}{end}" in str(error) for end in "`[(=")
+        return "" if named else f"not named in {error!r}"
+    except Exception as error:
+        return repr(error)
+    return "accepted"
+
+
+@pytest.mark.parametrize("make", makers(), ids=lambda make: make.__qualname__)
+def test_arguments(make: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    kinds = arguments_of(make)
+    needed = needed_by(make, kinds)
+    problems = set()
+
+    def feed(wrong: dict[str, Any]) -> None:
+        for name, value in wrong.items():
+            if problem := refusal(lambda: make(**{**needed, name: value}), name):  # noqa: B023
+                problems.add(f"{name}={value!r}: {problem}")
+
+    for name, kind in kinds.items():
+        for value in () if make in LARGE else kind.right:
+            problem = refusal(lambda: make(**{**needed, name: value}), name)  # noqa: B023
+            if problem != "accepted":
+                problems.add(f"{name}={value!r} is right, but: {problem or 'refused'}")
+            elif isinstance(value, np.number) and inspect.isclass(make) and issubclass(make, PLAIN):
+                alike = repr(make(**{**needed, name: value})) == repr(make(**{**needed, name: value.item()}))
+                problems |= set() if alike else {f"{name}={value!r} is not shown as Python's number"}
+    for place in range(max((len(kind.wrong) for kind in kinds.values()), default=0)):
+        feed({name: kind.wrong[place] for name, kind in kinds.items() if place < len(kind.wrong)})
+    drawn = {name: kind.drawn for name, kind in kinds.items() if not kind.drawn.is_empty}
+    if drawn:
+        quick = hypothesis.settings(derandomize=True, database=None, deadline=None, max_examples=10)
+        quick(hypothesis.given(st.fixed_dictionaries(drawn))(feed))()
+    assert not problems, "\n".join(sorted(problems)[:20])
+
+
+# ---- arguments that depend on each other, and functions that take long ----
+
+IID = IIDPartitioner(5)
+LABELS = Y.numpy()
+
+
+def test_arguments_that_depend_on_others() -> None:
+    calls: list[tuple[Callable[[], Any], str]] = [
+        (lambda: FedAvg(0.5, sampler=UniformSampler(2)), "clients_per_round"),
+        (lambda: RADFed(2, 1, sampler=UniformSampler(1.0)), "clients_per_round"),
+        (lambda: FedAvg(local_epochs=2, local_steps=2), "local_epochs"),
+        (lambda: FedAsync(clock=VirtualClock(), speeds=3), "speeds"),
+        (lambda: FedAsync(history=3, speeds=[1]), "history"),
+        (lambda: FedAsync(participation=Participation(dropout=0.1)), "participation"),
+        (lambda: FedAsync(sampler=ImportanceSampler(2)), "sampler"),
+        (lambda: VirtualClock(online={2: [(3, 1)]}), "online"),
+        (lambda: FedBuff(server=parts.Momentum(), server_lr=0.5), "server_lr"),
+        (lambda: FederatedCheckpoint(mode="max"), "mode"),
+        (lambda: Scaffold(state_dir=__file__), "state_dir"),
+        (lambda: parts.SecureAggregation(1.0, 8, 9), "precision"),
+        (lambda: parts.DifferentialPrivacy(1.0, noise_multiplier=1.0, epsilon=1.0, delta=0.1), "epsilon"),
+        (lambda: ResNet18Classifier(groups=3), "groups"),
+        (lambda: LogisticRegressionClassifier(1, 2, optimizer="adam", momentum=0.9), "momentum"),
+        (lambda: ConvNetClassifier(image_size=15), "image_size"),
+        (lambda: LimitedClassesPartitioner(3, [3]), "limited_clients"),
+        (lambda: LimitedClassesPartitioner(3, [0, 1, 2]), "limited_clients"),
+        (lambda: ClientSplit().apply(100, IIDPartitioner(4)), "num_folds"),
+        (lambda: ClientSplit(fold=5), "fold"),
+        (lambda: ClientSplit(val_fold=0), "val_fold"),
+        (lambda: ClientSplit().apply(LABELS, None), "partitioner"),
+        (lambda: ClientSplit().apply(LABELS, IIDPartitioner), "partitioner"),
+        (lambda: WithinClientSplit().apply([], IID), "labels_or_num_samples"),
+        (lambda: SampleSplit().apply(2.5, IID), "labels_or_num_samples"),
+        (lambda: SampleSplit(0.6, 0.6), "val"),
+        (lambda: SampleSplit(test="official").apply(LABELS, IID, LABELS == 0), "test_indices"),
+        (lambda: SampleSplit(0.0, "official").apply(LABELS, lambda labels: [[0]], np.arange(40)), "labels"),
+        (lambda: TorchDatasetDataModule(DATASET, test_targets=Y), "test_targets"),
+        (lambda: CIFAR10DataModule(IID), "data_dir"),
+        (lambda: HuggingFaceDataModule("a", ["x", "y"], "y"), "inputs"),
+        (lambda: Source(DATASET, LABELS, class_names="abcd"), "class_names"),
+        (lambda: next(partitioners.diffuse(LABELS, GRAPH, 3)), "graph"),
+        (lambda: partitioners.plot_label_distributions(PARTITION, LABELS, class_names="abcd"), "class_names"),
+        (lambda: partitioners.plot_label_distributions(PARTITION, LABELS, max_clients=0), "max_clients"),
+        (lambda: asynchronous.calibrate_staleness(0, 10), "clients_per_round"),
+        (lambda: asynchronous.calibrate_staleness(3, 10, quantile=1.0), "quantile"),
+        (lambda: experiment.run_table(small(), workers=-1), "workers"),
+        (lambda: experiment.run_table(small(), retries=-1), "retries"),
+        (lambda: experiment.run_table(small(), checkpoint_seconds=-1.0), "checkpoint_seconds"),
+        (lambda: experiment.run_table(small(), cell_timeout=0), "cell_timeout"),
+        (lambda: experiment.read_table(3), "source"),
+        (lambda: report.partition_report(3), "datamodule"),
+        (lambda: report.experiment_report(3), "results"),
+        (lambda: report.read_curves([]), "log_dir"),
+        (lambda: report.plot_run(Path(), clients={"val_acc": 3}), "clients"),
+    ]
+    problems = [f"{name}: {refusal(call, name)}" for call, name in calls if refusal(call, name)]
+    assert not problems, "\n".join(problems)
