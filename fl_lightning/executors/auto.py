@@ -258,6 +258,8 @@ _NAMED: dict[str, Callable[[int | None], Executor]] = {
 def make_executor(executor: ExecutorName | Executor, clients_at_once: int | None = None) -> Executor:
     """Return the executor of a name; an executor as it is.
 
+    ``"auto"`` means what the environment variable ``FL_LIGHTNING_EXECUTOR`` names, if it is set.
+
     Raises:
         TypeError: If it is neither.
         ValueError: If the name is unknown, or ``clients_at_once`` has no effect on the executor.
@@ -277,4 +279,6 @@ def make_executor(executor: ExecutorName | Executor, clients_at_once: int | None
             f"{executor!r}.{hint}"
         )
     check_choice("executor", executor, tuple(_NAMED))
-    return _NAMED[executor](clients_at_once)
+    meant = os.environ.get("FL_LIGHTNING_EXECUTOR", "auto") if executor == "auto" else executor
+    check_choice("FL_LIGHTNING_EXECUTOR", meant, tuple(_NAMED))
+    return _NAMED[meant](clients_at_once)

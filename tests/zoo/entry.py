@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import lightning as L
 import torch
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
+
+from fl_lightning import AggregationCallback, FedAvg
 
 FEATURES, CLASSES = 6, 3
 #: Clients of one, two, four, two, five and three batches of four samples; most last batches are partial.
@@ -75,6 +77,11 @@ def words(sizes: Sequence[int], dtype: torch.dtype) -> Data:
     return Data([client(size) for size in sizes])
 
 
+def average(**options: Any) -> AggregationCallback:
+    """Return federated averaging of all clients."""
+    return FedAvg(1.0, **options)
+
+
 @dataclass(frozen=True, eq=False)
 class Entry:
     """A module or callback, and how it is trained.
@@ -86,11 +93,13 @@ class Entry:
         callbacks: Makes the callbacks beside the aggregation's.
         trainer: Arguments of the trainer.
         federated: Arguments of the aggregation callback.
+        algorithm: Makes the aggregation callback of those arguments, instead of federated averaging.
         dtype: Of the module and of floating-point data.
         tolerance: Relative, of weights and values.
         outside: Returns what the module keeps outside of itself; it empties that when it is made.
         not_by_hand: How names of logged values begin that the hand-written loop leaves out.
-        by_hand: Whether the hand-written loop can train it; otherwise the sequential executor is compared with.
+        by_hand: Whether the hand-written loop can train it; otherwise only executors are compared with each other.
+        alone: Why clients are not stacked, in a few words; empty if they are.
         validates: Whether there is a validation set, the first client's samples.
         long: Whether a like entry is tried by default, and this one in long runs.
     """
@@ -101,11 +110,13 @@ class Entry:
     callbacks: Callable[[], list[Callback]] = list
     trainer: Mapping[str, Any] = field(default_factory=dict)
     federated: Mapping[str, Any] = field(default_factory=dict)
+    algorithm: Callable[..., AggregationCallback] = average
     dtype: torch.dtype = torch.float64
     tolerance: float = 1e-6
     outside: Callable[[], Any] = dict
     not_by_hand: tuple[str, ...] = ()
     by_hand: bool = True
+    alone: str = ""
     validates: bool = False
     long: bool = False
 
@@ -114,3 +125,8 @@ class Entry:
         with torch.random.fork_rng():
             torch.default_generator.manual_seed(0)
             return self.module().to(self.dtype)
+
+
+def alike(*entries: Entry) -> list[Entry]:
+    """Return entries that show the same in several ways: one in eight by default, the others in long runs."""
+    return [replace(entry, long=entry.long or place % 8 > 0) for place, entry in enumerate(entries)]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import time
 import warnings
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,12 +14,12 @@ import numpy as np
 import torch
 from helpers.toys import quiet_trainer
 
-from fl_lightning import FedAvg, FederatedDataModule, TensorDataModule
+from fl_lightning import FederatedDataModule, TensorDataModule
 from fl_lightning.data import Source
 from fl_lightning.data.federated_split import FederatedSplit
 from fl_lightning.partitioners import Partition
 from zoo.entry import SIZES, Data, Entry
-from zoo.outcome import CallRecorder, Outcome, outcome
+from zoo.outcome import CallRecorder, Outcome, notes, outcome
 from zoo.reference import BATCH_SIZE, ROUNDS
 
 
@@ -57,22 +59,26 @@ class Fit:
 def fit(entry: Entry, executor: str, sizes: Sequence[int] = SIZES) -> Fit:
     """Train an entry with an executor."""
     data, module, logger = entry.data(sizes, entry.dtype), entry.make(), CallRecorder()
+    callbacks, printed = entry.callbacks(), io.StringIO()
     federation = SampleModule(data) if data.collate else tensor_module(data, entry.validates)
     leave_out = {"clients_at_once"} if executor == "sequential" else set()
     federated = {name: value for name, value in entry.federated.items() if name not in leave_out}
-    aggregation = FedAvg(1.0, executor=executor, seed=0, **federated)  # type: ignore[arg-type]
+    aggregation = entry.algorithm(executor=executor, seed=0, **federated)
     options = {"max_epochs": ROUNDS, "logger": logger, "log_every_n_steps": 1, **entry.trainer}
-    trainer = quiet_trainer(callbacks=[*entry.callbacks(), aggregation], **options)
-    with warnings.catch_warnings():
+    trainer = quiet_trainer(callbacks=[*callbacks, aggregation], **options)
+    with warnings.catch_warnings(), redirect_stdout(printed):
         warnings.simplefilter("ignore")
         begun = time.process_time()
         trainer.fit(module, datamodule=federation)
         seconds = time.process_time() - begun
     values = {**trainer.callback_metrics, "global_step": trainer.global_step, "rounds": trainer.current_epoch}
-    seen = [module, entry.outside(), logger.calls, values]
+    outside = [entry.outside(), notes(callbacks), printed.getvalue().splitlines()]
+    seen = [module, outside, logger.calls, values]
+    everything = outcome(*seen, leave_out=[])
+    everything.values |= {f"type of {name}": str(value.dtype) for name, value in trainer.callback_metrics.items()}
     return Fit(
         outcome=outcome(*seen, leave_out=["fed/", *entry.not_by_hand]),
-        everything=outcome(*seen, leave_out=[]),
+        everything=everything,
         cause=why_not_stacked(trainer),
         seconds=seconds,
     )

@@ -89,6 +89,11 @@ def outcome(
     )
 
 
+def notes(callbacks: Sequence[Any]) -> list[Any]:
+    """Return what callbacks have noted in an attribute of that name."""
+    return [getattr(callback, "notes", None) for callback in callbacks]
+
+
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every number, text and array that a value leads to, with the path to it."""
     if isinstance(value, Tensor):

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import copy
 import inspect
+import io
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 import lightning as L
@@ -21,7 +22,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from zoo.entry import SIZES, Data, Entry
-from zoo.outcome import Outcome, outcome
+from zoo.outcome import Outcome, notes, outcome
 from zoo.stand_in import StandIn, attach
 
 SAMPLING, CLIENT, SHUFFLE, SERVER = 0, 1, 2, 3  # what a seed is for
@@ -63,13 +64,15 @@ class Reference:
         trainer.estimated_stepping_batches = self.rounds * self.mean_steps()
         self._configure_optimizer()
         self.call("on_train_start")
-        for round_index in range(self.rounds):
-            trainer.current_epoch = round_index
-            self._train_round(round_index)
-            if trainer.should_stop:
-                break
+        with redirect_stdout(io.StringIO()) as printed:
+            for round_index in range(self.rounds):
+                trainer.current_epoch = round_index
+                self._train_round(round_index)
+                if trainer.should_stop:
+                    break
         values = {**trainer.callback_metrics, "global_step": trainer.global_step, "rounds": round_index + 1}
-        return outcome(module, self.entry.outside(), trainer.logger.calls, values, ["fed/", *self.entry.not_by_hand])
+        outside = [self.entry.outside(), notes(self.callbacks), printed.getvalue().splitlines()]
+        return outcome(module, outside, trainer.logger.calls, values, ["fed/", *self.entry.not_by_hand])
 
     # ---- what there is to do ----
 
@@ -141,7 +144,7 @@ class Reference:
     @torch.no_grad()
     def _load(self, values: list[Tensor]) -> None:
         for tensor, value in zip(self._travelling(), values, strict=True):
-            tensor.copy_(value if tensor.is_floating_point() else value.round())
+            tensor.copy_(value if tensor.is_floating_point() else value.double().round())
 
     def _seed(self, purpose: int, *numbers: int) -> None:
         seed = seed_of(purpose, *numbers)
@@ -170,6 +173,7 @@ class Reference:
     def _train_batch(self, batch: Any, batch_idx: int, ends_epoch: bool) -> None:
         if self.precision == "64-true":
             batch = [part.double() if part.is_floating_point() else part for part in batch]
+        batch = self.module.on_after_batch_transfer(batch, 0)
         self._window += 1
         steps = ends_epoch or self._window == self.accumulate
         self._call_callbacks("on_train_batch_start", batch, self._done)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils import parametrizations, parametrize
+from torch.nn.utils import parametrizations, prune
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from zoo.entry import CLASSES, FEATURES, Data, Entry, vectors
-from zoo.modules.base import Classifier, perceptron
+from zoo.modules.base import Classifier, changed, losing, perceptron, prepared
 
 
 class LoraLinear(nn.Module):
@@ -59,11 +59,6 @@ class FrozenBackbone(Classifier):
         with torch.no_grad():
             features = self.backbone(x)
         return F.cross_entropy(self(features), y)
-
-
-class PartlyFrozen(Classifier):
-    def prepare(self) -> None:
-        self.layers[0].requires_grad_(False)
 
 
 class MomentumTeacher(Classifier):
@@ -122,53 +117,6 @@ class Tied(Classifier):
         return F.mse_loss(F.linear(self.layers[1](self.layers[0](x)), self.layers[0].weight.t()), x)
 
 
-class SharedLayer(Classifier):
-    def __init__(self) -> None:
-        shared = nn.Linear(FEATURES, FEATURES)
-        super().__init__(nn.Sequential(shared, nn.Tanh(), shared, nn.Linear(FEATURES, CLASSES)))
-
-
-class WeightNorm(Classifier):
-    def prepare(self) -> None:
-        parametrizations.weight_norm(self.layers[0])
-
-
-class SpectralNorm(Classifier):
-    def prepare(self) -> None:
-        parametrizations.spectral_norm(self.layers[0])
-
-
-class OldSpectralNorm(Classifier):
-    def prepare(self) -> None:
-        nn.utils.spectral_norm(self.layers[0])
-
-
-class Symmetric(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x.triu() + x.triu(1).transpose(-1, -2)
-
-
-class SymmetricWeight(Classifier):
-    def __init__(self) -> None:
-        super().__init__(perceptron(nn.Linear(5, 5)))
-        parametrize.register_parametrization(self.layers[2], "weight", Symmetric())
-
-
-class UnitRows(Classifier):
-    """Projects the rows of a weight onto the sphere before each step."""
-
-    def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        with torch.no_grad():
-            self.layers[0].weight.div_(self.layers[0].weight.norm(dim=1, keepdim=True))
-        return super().loss(batch, batch_idx)
-
-
-class UnitRowsByData(Classifier):
-    def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        self.layers[0].weight.data = F.normalize(self.layers[0].weight.data, dim=1)
-        return super().loss(batch, batch_idx)
-
-
 class Clamped(Classifier):
     """Clamps a weight after the optimizer's step, as critics of WGAN do."""
 
@@ -189,46 +137,37 @@ class Functional(Classifier):
         return F.cross_entropy(torch.func.functional_call(self.layers, moved, (x,)), y)
 
 
-class HeldElsewhere(Classifier):
-    """Regularises through a list of parameters that was made at the start."""
+class Held(Classifier):
+    """Regularises through a list of parameters that was made at the start, when a function of the index says so."""
 
-    def prepare(self) -> None:
-        self.penalised = [p for p in self.layers.parameters() if p.dim() > 1]
-
-    def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        return super().loss(batch, batch_idx) + 1e-2 * sum(p.square().sum() for p in self.penalised)
-
-
-class HeldForLater(HeldElsewhere):
-    """The list is used from a client's second batch on."""
+    def __init__(self, when: Callable[[Any, int], bool]) -> None:
+        super().__init__()
+        self.penalised, self.when = [p for p in self.layers.parameters() if p.dim() > 1], when
 
     def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = Classifier.loss(self, batch, batch_idx)
-        return loss if batch_idx == 0 else loss + 1e-2 * sum(p.square().sum() for p in self.penalised)
+        loss = super().loss(batch, batch_idx)
+        return loss + 0.1 * sum(p.square().sum() for p in self.penalised) if self.when(self, batch_idx) else loss
 
 
-class HeldFromFifthBatch(HeldElsewhere):
-    """The list is used from a client's fifth batch on."""
-
-    first = 4
-
-    def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = Classifier.loss(self, batch, batch_idx)
-        return loss if batch_idx < self.first else loss + 1e-1 * sum(p.square().sum() for p in self.penalised)
+def held(name: str, when: Callable[[Any, int], bool], *data: Any, **options: Any) -> Entry:
+    return Entry(name, lambda: Held(when), *data, alone="weights by another way", **options)
 
 
-class HeldFromNinthBatch(HeldFromFifthBatch):
-    """The list is used from a client's ninth batch on, which one client alone reaches."""
+def unit_rows(module: Any, x: Tensor, y: Tensor) -> Tensor:
+    """Projects the rows of a weight onto the sphere before each step."""
+    with torch.no_grad():
+        module.layers[0].weight.div_(module.layers[0].weight.norm(dim=1, keepdim=True))
+    return F.cross_entropy(module(x), y)
 
-    first = 8
+
+def unit_rows_by_data(module: Any, x: Tensor, y: Tensor) -> Tensor:
+    module.layers[0].weight.data = F.normalize(module.layers[0].weight.data, dim=1)
+    return F.cross_entropy(module(x), y)
 
 
-class HeldFromSecondRound(HeldElsewhere):
-    """The list is used from the second round on."""
-
-    def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = Classifier.loss(self, batch, batch_idx)
-        return loss if self.current_epoch == 0 else loss + 1e-1 * sum(p.square().sum() for p in self.penalised)
+def penalty_of_optimizer(module: Any, loss: Tensor, batch: Any, index: int) -> Tensor:
+    """A penalty on the weights that the optimizer holds."""
+    return loss + 1e-3 * sum(p.square().sum() for p in module.trainer.optimizers[0].param_groups[0]["params"])
 
 
 def one_long_client(sizes: Sequence[int], dtype: torch.dtype) -> Data:
@@ -236,27 +175,98 @@ def one_long_client(sizes: Sequence[int], dtype: torch.dtype) -> Data:
     return vectors([35 if client == 4 else 14 for client in range(len(sizes))], dtype)
 
 
+class Penalty(Classifier):
+    """Adds the squares of the parameters that a filter lets through, as many write it."""
+
+    def __init__(self, chosen: Callable[[Any], bool]) -> None:
+        super().__init__()
+        self.chosen = chosen
+
+    def loss(self, batch: Any, batch_idx: int) -> Tensor:
+        chosen = [parameter for parameter in self.parameters() if self.chosen(parameter)]
+        return super().loss(batch, batch_idx) + 1e-3 * sum(parameter.square().sum() for parameter in chosen)
+
+
+class Asks(Classifier):
+    """Weighs its loss by what tensors say of their gradients."""
+
+    def loss(self, batch: Any, batch_idx: int) -> Tensor:
+        scores = self(batch[0])
+        said = [
+            batch[0].requires_grad,
+            scores.requires_grad,
+            scores.detach().requires_grad,
+            self.layers[0].weight.is_leaf,
+        ]
+        return F.cross_entropy(scores, batch[1]) * (1 + sum(2.0**-place for place, true in enumerate(said) if true))
+
+
+class Odd(Classifier):
+    """Uses a parameter on every second batch."""
+
+    def prepare(self) -> None:
+        self.offset = nn.Parameter(torch.ones(CLASSES))
+
+    def loss(self, batch: Any, batch_idx: int) -> Tensor:
+        scores = self(batch[0])
+        return F.cross_entropy(scores + self.offset if batch_idx % 2 else scores, batch[1])
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
+
+
+class Uncopied(nn.Linear):
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self
+
+
+class TeacherOfItself(Classifier):
+    """Has a frozen layer whose copy is itself."""
+
+    def prepare(self) -> None:
+        self.teacher = Uncopied(FEATURES, CLASSES).requires_grad_(False)
+
+    def loss(self, batch: Any, batch_idx: int) -> Tensor:
+        return super().loss(batch, batch_idx) + F.mse_loss(self(batch[0]), self.teacher(batch[0]))
+
+
+class Scripted(Classifier):
+    def __init__(self) -> None:
+        super().__init__(torch.jit.script(perceptron()))
+
+
+BY_HOOK = "a hook computes a weight"
 ENTRIES = [
     Entry("LoRA on a frozen base", Lora),
     Entry("frozen backbone in eval mode", FrozenBackbone),
-    Entry("first layer frozen", PartlyFrozen, long=True),
-    Entry("teacher follows in training_step", MomentumTeacher),
-    Entry("teacher follows in on_train_batch_end", TeacherAfterBatch),
-    Entry("AveragedModel at the epoch's end", TeacherOfTorch),
-    Entry("moving average in a buffer", AverageInBuffer),
-    Entry("tied autoencoder", Tied),
-    Entry("layer used twice", SharedLayer, long=True),
-    Entry("weight_norm", WeightNorm, long=True),
-    Entry("spectral_norm", SpectralNorm),
-    Entry("spectral_norm by hook", OldSpectralNorm, long=True),
-    Entry("symmetric parametrization", SymmetricWeight, long=True),
-    Entry("unit rows under no_grad", UnitRows),
-    Entry("unit rows by .data", UnitRowsByData, long=True),
-    Entry("weights clamped after the step", Clamped),
-    Entry("functional_call, second order", Functional),
-    Entry("penalty through a list", HeldElsewhere),
-    Entry("list used from the second batch on", HeldForLater),
-    Entry("list used from the fifth batch on", HeldFromFifthBatch, long=True),
-    Entry("list used from the ninth batch on", HeldFromNinthBatch, one_long_client),
-    Entry("list used from the second round on", HeldFromSecondRound),
+    prepared("first layer frozen", lambda m: m.layers[0].requires_grad_(False), long=True),
+    Entry("teacher follows in training_step", MomentumTeacher, alone="changes what clients share"),
+    Entry("teacher follows in on_train_batch_end", TeacherAfterBatch, alone="hooks of batches", long=True),
+    Entry("AveragedModel at the epoch's end", TeacherOfTorch, long=True),
+    Entry("moving average in a buffer", AverageInBuffer, long=True),
+    Entry("tied autoencoder", Tied, long=True),
+    prepared("weight_norm", lambda m: parametrizations.weight_norm(m.layers[0]), long=True),
+    prepared("spectral_norm", lambda m: parametrizations.spectral_norm(m.layers[0]), long=True),
+    prepared("spectral_norm by hook", lambda m: nn.utils.spectral_norm(m.layers[0]), long=True, alone=BY_HOOK),
+    losing("unit rows under no_grad", unit_rows, alone="weights changed in place", long=True),
+    losing("unit rows by .data", unit_rows_by_data, alone="weights by .data", long=True),
+    Entry("weights clamped after the step", Clamped, alone="hooks of batches", long=True),
+    Entry("functional_call, second order", Functional, alone="gradients inside of the step", long=True),
+    held("penalty through a list", lambda m, index: True),
+    held("list used from the second batch on", lambda m, index: index > 0, long=True),
+    held("list used from the fifth batch on", lambda m, index: index > 3, long=True),
+    held("list used from the ninth batch on", lambda m, index: index > 7, one_long_client, long=True),
+    held("list used from the second round on", lambda m, index: m.current_epoch > 0, long=True),
+    Entry("penalty on requires_grad", lambda: Penalty(lambda p: p.requires_grad)),
+    Entry("penalty on isinstance Parameter", lambda: Penalty(lambda p: isinstance(p, nn.Parameter)), long=True),
+    Entry("penalty on is_leaf", lambda: Penalty(lambda p: p.is_leaf), long=True),
+    Entry(
+        "penalty on the type", lambda: Penalty(lambda p: type(p) is nn.Parameter), alone="differs in a stack", long=True
+    ),
+    changed("penalty by the optimizer's list", penalty_of_optimizer, alone="reads the optimizer", long=True),
+    Entry("tensors tell of gradients", Asks),
+    Entry("parameter used every second batch", Odd, trainer={"accumulate_grad_batches": 2}, alone="unequal use"),
+    Entry("layer whose copy is itself", TeacherOfItself, alone="a copy shares parameters", long=True),
+    prepared("pruned layer", lambda m: prune.l1_unstructured(m.layers[0], "weight", 0.5), long=True, alone=BY_HOOK),
+    Entry("scripted layers", Scripted, alone="compiled layers", long=True),
 ]

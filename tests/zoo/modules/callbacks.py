@@ -19,15 +19,6 @@ class OwnBar(TQDMProgressBar):
     """Overrides nothing."""
 
 
-class OwnMetricsBar(TQDMProgressBar):
-    """Shows no version number, as the documentation shows."""
-
-    def get_metrics(self, trainer: Any, pl_module: Any) -> Any:
-        items = super().get_metrics(trainer, pl_module)
-        items.pop("v_num", None)
-        return items
-
-
 class ReadsEpochs(Callback):
     """Notes the loss of each round."""
 
@@ -40,13 +31,6 @@ class ReadsBatches(Callback):
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         pl_module.summed_loss = getattr(pl_module, "summed_loss", 0.0) + float(outputs["loss"])
-
-
-class CountsBatches(Callback):
-    """Counts batches, and looks at nothing."""
-
-    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        pl_module.batches_seen = getattr(pl_module, "batches_seen", 0) + 1
 
 
 class StopsWhenGood(Callback):
@@ -79,11 +63,6 @@ class OwnTemperature(Callback):
         pl_module.temperature = 1.0 + client.task.client
 
 
-class OwnTemperatureInBuffer(Callback):
-    def on_client_start(self, trainer: Any, pl_module: Any, client: Any) -> None:
-        pl_module.temperature.fill_(1.0 + client.task.client)
-
-
 class OwnHead(Callback):
     """Starts each client from a head of its own, written into the module."""
 
@@ -100,15 +79,6 @@ class Tempered(Classifier):
         return F.cross_entropy(self(x) / self.temperature, y)
 
 
-class TemperedByBuffer(Classifier):
-    def prepare(self) -> None:
-        self.register_buffer("temperature", torch.ones(()))
-
-    def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        x, y = batch
-        return F.cross_entropy(self(x) / self.temperature, y)
-
-
 def stopping() -> list[Callback]:
     return [EarlyStopping("train_loss", patience=2, check_on_train_epoch_end=True)]
 
@@ -116,21 +86,16 @@ def stopping() -> list[Callback]:
 BAR = {"enable_progress_bar": True}
 
 ENTRIES = [
-    Entry("subclass of a progress bar", Classifier, callbacks=lambda: [OwnBar(refresh_rate=0)], trainer=BAR),
-    Entry(
-        "progress bar with own metrics",
-        Classifier,
-        callbacks=lambda: [OwnMetricsBar(refresh_rate=0)],
-        trainer=BAR,
-        long=True,
-    ),
+    Entry("subclass of a progress bar", Classifier, callbacks=lambda: [OwnBar(refresh_rate=0)], trainer=BAR, long=True),
     Entry("EarlyStopping on a step value", LogsEachStep, callbacks=stopping, trainer={"max_epochs": 8}),
-    Entry("EarlyStopping on an epoch value", Classifier, callbacks=stopping, trainer={"max_epochs": 8}),
+    Entry("EarlyStopping on an epoch value", Classifier, callbacks=stopping, trainer={"max_epochs": 8}, long=True),
     Entry(
         "LearningRateMonitor by step",
         LogsLearningRate,
         callbacks=lambda: [LearningRateMonitor("step")],
         not_by_hand=("lr-",),
+        alone="logs the learning rate",
+        long=True,
     ),
     Entry(
         "LearningRateMonitor by epoch",
@@ -139,13 +104,22 @@ ENTRIES = [
         not_by_hand=("lr-",),
         long=True,
     ),
-    Entry("reads epoch values", Classifier, callbacks=lambda: [ReadsEpochs()]),
-    Entry("reads the outputs of batches", Classifier, callbacks=lambda: [ReadsBatches()]),
-    Entry("counts batches", Classifier, callbacks=lambda: [CountsBatches()], long=True),
-    Entry("stops when good", Classifier, callbacks=lambda: [StopsWhenGood()], trainer={"max_epochs": 8}),
-    Entry("notes clients and their models", Classifier, callbacks=lambda: [NotesClients()]),
+    Entry("reads epoch values", Classifier, callbacks=lambda: [ReadsEpochs()], long=True),
+    Entry("reads the outputs of batches", Classifier, callbacks=lambda: [ReadsBatches()], alone="hooks of batches"),
+    Entry("stops when good", Classifier, callbacks=lambda: [StopsWhenGood()], trainer={"max_epochs": 8}, long=True),
+    Entry(
+        "notes clients and their models",
+        Classifier,
+        callbacks=lambda: [NotesClients()],
+        alone="sets what clients share",
+    ),
     Entry("own learning rate for each client", Classifier, callbacks=lambda: [OwnLearningRate()]),
-    Entry("own attribute for each client", Tempered, callbacks=lambda: [OwnTemperature()]),
-    Entry("own buffer for each client", TemperedByBuffer, callbacks=lambda: [OwnTemperatureInBuffer()], long=True),
-    Entry("own head for each client", Classifier, callbacks=lambda: [OwnHead()]),
+    Entry(
+        "own attribute for each client",
+        Tempered,
+        callbacks=lambda: [OwnTemperature()],
+        alone="sets what clients share",
+        long=True,
+    ),
+    Entry("own head for each client", Classifier, callbacks=lambda: [OwnHead()], long=True),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from zoo.entry import Entry
-from zoo.modules.base import Classifier
+from zoo.modules.base import Classifier, changed, losing, prepared
 
 
 class Reverse(torch.autograd.Function):
@@ -60,64 +61,40 @@ class Round(torch.autograd.Function):
         return gradients[0]
 
 
-class ThroughFunction(Classifier):
-    """Puts a function between the two layers."""
+def through(name: str, between: Callable[[Tensor], Tensor], **options: Any) -> Entry:
+    """Return an entry with a function between its two layers."""
 
-    def between(self, hidden: Tensor) -> Tensor:
-        return Reverse.apply(hidden)
+    def loss(module: Any, x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(module.layers[2](between(module.layers[1](module.layers[0](x)))), y)
 
-    def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        x, y = batch
-        return F.cross_entropy(self.layers[2](self.between(self.layers[1](self.layers[0](x)))), y)
+    return losing(name, loss, **options)
 
 
-class ThroughStackable(ThroughFunction):
-    def between(self, hidden: Tensor) -> Tensor:
-        return ReverseForStacks.apply(hidden)
+def hooked(hidden: Tensor) -> Tensor:
+    hidden.register_hook(lambda gradient: 2 * gradient)
+    return hidden
 
 
-class ThroughScale(ThroughFunction):
-    def between(self, hidden: Tensor) -> Tensor:
-        return Scale.apply(hidden, 0.1)
+def checkpointed(module: Any, x: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(module.layers[2](checkpoint(module.layers[:2], x, use_reentrant=False)), y)
 
 
-class ThroughRound(ThroughFunction):
-    def between(self, hidden: Tensor) -> Tensor:
-        return Round.apply(hidden)
+def by_gradient(module: Any, loss: Tensor, batch: Any, index: int) -> Tensor:
+    """Looks at the last step's gradient."""
+    gradient = module.layers[0].weight.grad
+    return loss * (1.0 if gradient is None else 1.0 + float(gradient.norm()))
 
 
-class StraightThrough(ThroughFunction):
-    """The same by detaching, which needs no function."""
-
-    def between(self, hidden: Tensor) -> Tensor:
-        return hidden + (hidden.round() - hidden).detach()
+def scale_output(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+    return 1.5 * output
 
 
-class Detached(ThroughFunction):
-    def between(self, hidden: Tensor) -> Tensor:
-        return hidden.detach()
+def halve_inputs(module: nn.Module, before: Any, after: Any) -> Any:
+    return tuple(0.5 * gradient for gradient in before if gradient is not None) or None
 
 
-class TensorHook(ThroughFunction):
-    """Doubles the gradient of a hidden layer."""
-
-    def between(self, hidden: Tensor) -> Tensor:
-        hidden.register_hook(lambda gradient: 2 * gradient)
-        return hidden
-
-
-class Checkpointed(ThroughFunction):
-    def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        x, y = batch
-        hidden = checkpoint(self.layers[0], x, use_reentrant=False)
-        return F.cross_entropy(self.layers[2](self.layers[1](hidden)), y)
-
-
-class ForwardHook(Classifier):
-    """A hook that scales a layer's output, as adapters do."""
-
-    def prepare(self) -> None:
-        self.layers[0].register_forward_hook(lambda module, inputs, output: 1.5 * output)
+def halve(parameter: Tensor) -> None:
+    parameter.grad.mul_(0.5)  # type: ignore[union-attr]
 
 
 class KeepsActivations(Classifier):
@@ -135,29 +112,6 @@ class KeepsActivations(Classifier):
         loss = loss + 0.01 * self.activations["hidden"].square().mean()
         self.activations.clear()
         return loss
-
-
-class BackwardHook(Classifier):
-    def prepare(self) -> None:
-        self.layers[0].register_full_backward_hook(
-            lambda module, before, after: tuple(0.5 * g for g in before if g is not None) or None
-        )
-
-
-class ParameterHook(Classifier):
-    def prepare(self) -> None:
-        self.layers[2].weight.register_hook(lambda gradient: 0.5 * gradient)
-
-
-class HookThatStays(Classifier):
-    """A post-accumulate hook that halves gradients."""
-
-    def prepare(self) -> None:
-        self.layers[0].weight.register_post_accumulate_grad_hook(self.halve)
-
-    @staticmethod
-    def halve(parameter: Tensor) -> None:
-        parameter.grad.mul_(0.5)
 
 
 class OptimizerHooks(Classifier):
@@ -190,14 +144,6 @@ class NoisyGradients(Classifier):
             parameter.grad.add_(0.01 * torch.randn_like(parameter))
 
 
-class ReadsGradient(Classifier):
-    """Looks at the last step's gradient."""
-
-    def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        gradient = self.layers[0].weight.grad
-        return super().loss(batch, batch_idx) * (1.0 if gradient is None else 1.0 + float(gradient.norm()))
-
-
 class HeadOnly(Classifier):
     """The optimizer has the head alone; the trunk has gradients that nobody uses."""
 
@@ -212,11 +158,6 @@ class ZeroDimensional(Classifier):
     def loss(self, batch: Any, batch_idx: int) -> Tensor:
         x, y = batch
         return F.cross_entropy(self.scale * self(x), y)
-
-
-class UnusedParameter(Classifier):
-    def prepare(self) -> None:
-        self.unused = nn.Linear(3, 2)
 
 
 class UsedSometimes(Classifier):
@@ -244,31 +185,39 @@ class ClipsItself(Classifier):
 NORM = {"gradient_clip_val": 0.1}
 VALUE = {"gradient_clip_val": 0.02, "gradient_clip_algorithm": "value"}
 
+NO_RULE, HOOKS = "autograd function without a rule", "hooks of parameters"
 ENTRIES = [
-    Entry("gradient reversal", ThroughFunction),
-    Entry("gradient reversal with a vmap rule", ThroughStackable),
-    Entry("gradient scaling", ThroughScale, long=True),
-    Entry("straight-through function", ThroughRound),
-    Entry("straight-through by detach", StraightThrough, long=True),
-    Entry("detached trunk", Detached, long=True),
-    Entry("tensor hook", TensorHook),
-    Entry("activation checkpointing", Checkpointed),
-    Entry("forward hook", ForwardHook),
-    Entry("forward hook keeps activations", KeepsActivations),
-    Entry("full backward hook", BackwardHook, long=True),
-    Entry("parameter hook", ParameterHook, long=True),
-    Entry("post-accumulate hook", HookThatStays, long=True),
-    Entry("optimizer hooks", OptimizerHooks),
-    Entry("on_after_backward", CentralisesGradients),
-    Entry("noise in on_before_optimizer_step", NoisyGradients),
-    Entry("reads p.grad", ReadsGradient),
-    Entry("clipped by norm", Classifier, trainer=NORM),
+    through("gradient reversal", Reverse.apply, alone=NO_RULE),
+    through("gradient reversal with a vmap rule", ReverseForStacks.apply, long=True),
+    through("gradient scaling", lambda hidden: Scale.apply(hidden, 0.1), long=True, alone=NO_RULE),
+    through("straight-through function", Round.apply, long=True, alone=NO_RULE),
+    through("straight-through by detach", lambda h: h + (h.round() - h).detach(), long=True),
+    through("detached trunk", lambda hidden: hidden.detach(), long=True),
+    through("tensor hook", hooked, long=True, alone="hook of a tensor"),
+    losing("activation checkpointing", checkpointed),
+    prepared("forward hook", lambda m: m.layers[0].register_forward_hook(scale_output), long=True),
+    Entry("forward hook keeps activations", KeepsActivations, long=True),
+    prepared(
+        "full backward hook", lambda m: m.layers[0].register_full_backward_hook(halve_inputs), long=True, alone=NO_RULE
+    ),
+    prepared("parameter hook", lambda m: m.layers[2].weight.register_hook(lambda g: 0.5 * g), long=True, alone=HOOKS),
+    prepared(
+        "post-accumulate hook",
+        lambda m: m.layers[0].weight.register_post_accumulate_grad_hook(halve),
+        alone=HOOKS,
+        long=True,
+    ),
+    Entry("optimizer hooks", OptimizerHooks, alone="hooks of the optimizer", long=True),
+    Entry("on_after_backward", CentralisesGradients, alone="hooks of batches", long=True),
+    Entry("noise in on_before_optimizer_step", NoisyGradients, alone="hooks of batches", long=True),
+    changed("reads p.grad", by_gradient, alone="reads gradients"),
+    Entry("clipped by norm", Classifier, trainer=NORM, long=True),
     Entry("clipped by value", Classifier, trainer=VALUE, long=True),
     Entry("head only, clipped by norm", HeadOnly, trainer=NORM),
     Entry("head only, clipped by value", HeadOnly, trainer=VALUE, long=True),
-    Entry("0-dim parameter, clipped by norm", ZeroDimensional, trainer=NORM),
+    Entry("0-dim parameter, clipped by norm", ZeroDimensional, trainer=NORM, long=True),
     Entry("0-dim parameter, clipped by value", ZeroDimensional, trainer=VALUE, long=True),
-    Entry("unused parameter, clipped", UnusedParameter, trainer=NORM),
+    prepared("unused parameter, clipped", lambda m: m.add_module("unused", nn.Linear(3, 2)), trainer=NORM, long=True),
     Entry("branch used for even batches", UsedSometimes),
-    Entry("configure_gradient_clipping", ClipsItself),
+    Entry("configure_gradient_clipping", ClipsItself, alone="hooks of batches", long=True),
 ]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import lightning as L
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
+from fl_lightning import QFedAvg, Scaffold
 from zoo.entry import Entry
 from zoo.modules.base import Classifier, perceptron
 
@@ -131,13 +133,6 @@ class LogsOptionalPart(Classifier):
         return loss
 
 
-class LogsWeights(Classifier):
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = self.loss(batch, batch_idx)
-        self.log("norm", torch.linalg.vector_norm(self.layers[0].weight.detach()), on_step=False, on_epoch=True)
-        return loss
-
-
 class LogsAtTheEnd(Classifier):
     """Keeps losses and logs their mean when the epoch ends, as the guide to migration shows."""
 
@@ -161,14 +156,6 @@ class CallsExperiment(Classifier):
         return loss
 
 
-class CallsLogMetrics(Classifier):
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = self.loss(batch, batch_idx)
-        if batch_idx == 0:
-            self.logger.log_metrics({"first_loss": loss.item()}, step=self.global_step)
-        return loss
-
-
 class LogsInHook(Classifier):
     """Logs the norm of gradients as Lightning's documentation does."""
 
@@ -177,43 +164,94 @@ class LogsInHook(Classifier):
         self.log("grad_norm", torch.stack(norms).norm(), on_step=False, on_epoch=True)
 
 
-class ChecksForNan(Classifier):
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = self.loss(batch, batch_idx)
-        if torch.isnan(loss):
-            raise ValueError("the loss is not a number")
+class LogsParameters(Classifier):
+    def loss(self, batch: Any, batch_idx: int) -> Tensor:
+        self.log("bias", self.layers[2].bias[0], on_step=False, on_epoch=True)
+        self.log("infinite", batch[0].sum().abs() * float("inf"), on_step=False, on_epoch=True)
+        return super().loss(batch, batch_idx)
+
+
+class LogsByWeight(Classifier):
+    """Logs a share that counts as often as the batch has samples of its class."""
+
+    def loss(self, batch: Any, batch_idx: int) -> Tensor:
+        first = batch[1] == 0
+        self.log("share", first.double().mean(), on_step=False, on_epoch=True, batch_size=1 + first.sum().item())
+        self.log("by tensor", first.double().mean(), on_step=False, on_epoch=True, batch_size=1 + first.sum())
+        return super().loss(batch, batch_idx) * (1 + first.sum().item() / 3)
+
+
+class LogsTypes(Classifier):
+    """Logs large numbers in narrow types, whose sums no narrow type holds."""
+
+    def loss(self, batch: Any, batch_idx: int) -> Tensor:
+        loss, none = super().loss(batch, batch_idx), 0 * batch[1].sum()
+        for name, value in {
+            "half": (none + 10_000).half(),
+            "whole": none + 257,
+            "single": (none + 0.1).float(),
+        }.items():
+            self.log(name, value, on_step=True, on_epoch=True)
+            self.log(f"{name}_sum", value, on_step=False, on_epoch=True, reduce_fx="sum")
         return loss
 
 
-class WithExample(Classifier):
+class CountsInBuffer(Classifier):
+    """Counts its steps in a buffer, and logs the count."""
+
     def prepare(self) -> None:
-        self.example_input_array = torch.zeros(2, 6, dtype=torch.float64)
-        self.criterion = nn.CrossEntropyLoss()
+        self.register_buffer("steps", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("mask", torch.tensor([True] * 4 + [False] * 2))
+        self.register_buffer("seen", torch.zeros((), dtype=torch.bool))
 
     def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        x, y = batch
-        return self.criterion(self.forward(x), y)
+        self.steps += 1
+        self.seen.fill_(True)
+        self.log("steps", self.steps, on_step=False, on_epoch=True)
+        return super().loss((batch[0] * self.mask, batch[1]), batch_idx)
 
 
 ENTRIES = [
     Entry("logs over the epoch", Classifier),
-    Entry("logs each step", LogsEachStep),
+    Entry("logs each step", LogsEachStep, long=True),
     Entry("logs step and epoch", LogsStepAndEpoch),
     Entry("log_dict and a shared step", LogsDict, long=True),
-    Entry("shared step, returns a dict", SharedStep),
-    Entry("save_hyperparameters", SavesHyperparameters),
+    Entry("shared step, returns a dict", SharedStep, long=True),
+    Entry("save_hyperparameters", SavesHyperparameters, long=True),
     Entry("training_step(batch)", NoBatchIndex, long=True),
-    Entry("returns None for a batch index", SkipsBatches),
-    Entry("returns None by content", SkipsByContent),
-    Entry("logs .item()", LogsItem),
+    Entry("returns None for a batch index", SkipsBatches, alone="a batch without a loss", long=True),
+    Entry("returns None by content", SkipsByContent, alone="a batch without a loss", long=True),
+    Entry("logs .item()", LogsItem, long=True),
     Entry("logs min, max, sum", LogsReductions),
-    Entry("logs every other batch", LogsSometimes),
-    Entry("logs from the second epoch on", LogsOptionalPart),
-    Entry("logs a weight's norm", LogsWeights, long=True),
-    Entry("keeps losses in a list", LogsAtTheEnd),
-    Entry("logger.experiment.add_scalar", CallsExperiment),
-    Entry("logger.log_metrics", CallsLogMetrics, long=True),
-    Entry("logs gradient norms in a hook", LogsInHook),
-    Entry("raises for NaN", ChecksForNan, long=True),
-    Entry("example_input_array, nn loss", WithExample, long=True),
+    Entry("logs every other batch", LogsSometimes, long=True),
+    Entry("logs from the second epoch on", LogsOptionalPart, long=True),
+    Entry("keeps losses in a list", LogsAtTheEnd, alone="changes what clients share", long=True),
+    Entry("logger.experiment.add_scalar", CallsExperiment, alone="calls the logger", long=True),
+    Entry("logs gradient norms in a hook", LogsInHook, alone="hooks of batches", long=True),
+    Entry("logs parameters and infinite values", LogsParameters),
+    Entry("logs by a weight", LogsByWeight),
+    Entry("logs narrow types", LogsTypes, tolerance=1e-5),
+    Entry(
+        "logs narrow types, bf16-true",
+        LogsTypes,
+        trainer={"precision": "bf16-true"},
+        dtype=torch.float32,
+        tolerance=2e-2,
+        by_hand=False,
+        long=True,
+    ),
+    Entry("logs a count of steps", CountsInBuffer, long=True),
+    Entry(
+        "logs a count of steps, gradients first",
+        CountsInBuffer,
+        by_hand=False,
+        algorithm=partial(Scaffold, 1.0, option=1),
+    ),
+    Entry(
+        "logs a count of steps, losses first",
+        CountsInBuffer,
+        by_hand=False,
+        algorithm=partial(QFedAvg, 1.0, 1.0),
+        long=True,
+    ),
 ]

@@ -58,38 +58,8 @@ class MemoryBank(Classifier):
         self.pointer[0] = (self.pointer[0] + len(keys)) % 8
 
 
-class MemoryBankByItem(MemoryBank):
-    """The same, with the pointer as a number, as MoCo's code has it."""
-
-    @torch.no_grad()
-    def enqueue(self, keys: Tensor) -> None:
-        pointer = int(self.pointer)
-        for row in range(len(keys)):
-            self.queue[(pointer + row) % 8] = keys[row]
-        self.pointer[0] = (pointer + len(keys)) % 8
-
-
-class HardCases(Classifier):
-    """Keeps the samples with the largest losses for the end of the epoch."""
-
-    def prepare(self) -> None:
-        self.hardest: list[Any] = []
-
-    def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
-        x, y = batch
-        losses = F.cross_entropy(self(x), y, reduction="none")
-        self.hardest.append({"loss": losses.detach().max(), "batch": batch_idx})
-        return {"loss": losses.mean()}
-
-    def on_train_epoch_end(self) -> None:
-        self.log("hardest", torch.stack([case["loss"] for case in self.hardest]).max())
-        self.hardest = self.hardest[:3]
-
-
 ENTRIES = [
-    Entry("running loss scale", LossScale),
-    Entry("running class weights", RunningClassWeights),
+    Entry("running loss scale", LossScale, alone="changes what clients share"),
+    Entry("running class weights", RunningClassWeights, alone="changes what clients share", long=True),
     Entry("queue with a pointer", MemoryBank),
-    Entry("queue with int(pointer)", MemoryBankByItem, long=True),
-    Entry("hard cases for the epoch's end", HardCases),
 ]

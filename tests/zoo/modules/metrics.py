@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torchmetrics import MeanMetric, Metric, MetricCollection
-from torchmetrics.aggregation import MaxMetric, RunningMean, SumMetric
+from torchmetrics.aggregation import MaxMetric, RunningSum, SumMetric
 from torchmetrics.classification import (
     MulticlassAccuracy,
     MulticlassAUROC,
     MulticlassConfusionMatrix,
     MulticlassF1Score,
 )
-from torchmetrics.functional.classification import multiclass_accuracy
 
-from zoo.entry import CLASSES, Entry
+from zoo.entry import CLASSES, Entry, alike
 from zoo.modules.base import Classifier
 
 
@@ -32,15 +34,6 @@ class LogsAccuracy(Classifier):
         logits = self(x)
         self.accuracy(logits, y)
         self.log("train_acc", self.accuracy, on_step=False, on_epoch=True)
-        return F.cross_entropy(logits, y)
-
-
-class LogsAccuracyEachStep(LogsAccuracy):
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        x, y = batch
-        logits = self(x)
-        self.accuracy(logits, y)
-        self.log("train_acc", self.accuracy, on_step=True, on_epoch=True)
         return F.cross_entropy(logits, y)
 
 
@@ -60,18 +53,6 @@ class ComputesCollection(Classifier):
     def on_train_epoch_end(self) -> None:
         self.log_dict(self.train_metrics.compute())
         self.train_metrics.reset()
-
-
-class LogsCollection(ComputesCollection):
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        x, y = batch
-        logits = self(x)
-        self.train_metrics.update(logits, y)
-        self.log_dict(self.train_metrics, on_step=False, on_epoch=True)
-        return F.cross_entropy(logits, y)
-
-    def on_train_epoch_end(self) -> None:
-        pass
 
 
 class MeanLoss(Classifier):
@@ -132,15 +113,6 @@ class MetricsByStage(Classifier):
         self.metrics["train_"].reset()
 
 
-class FunctionalAccuracy(Classifier):
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        x, y = batch
-        logits = self(x)
-        accuracy = multiclass_accuracy(logits, y, CLASSES, average="micro")
-        self.log("train_acc", accuracy, on_step=False, on_epoch=True)
-        return F.cross_entropy(logits, y)
-
-
 class MetricInTheLoss(Classifier):
     """Weighs the loss by the running accuracy: what one client did changes what the next one does."""
 
@@ -157,112 +129,202 @@ class MetricInTheLoss(Classifier):
         self.accuracy.reset()
 
 
-class CalibrationBins(Classifier):
-    """Counts with torch.bincount by hand and logs a rate."""
+class Gives(Classifier):
+    """Gives a metric object something in each step, and logs its value when the round ends, or by ``logs`` itself."""
 
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        x, y = batch
-        logits = self(x)
-        found = F.one_hot(logits.argmax(1), CLASSES).to(logits.dtype).mean(0)
-        self.log_dict({f"share_{k}": found[k] for k in range(CLASSES)}, on_step=False, on_epoch=True)
-        self.log("top2", (logits.topk(2).indices == y[:, None]).any(1).to(torch.float64).mean())
-        return F.cross_entropy(logits, y)
-
-
-class Share(Metric):
-    """The share of hits in batches that have a sample of class 0, and a moving mean that goes on after a reset."""
-
-    def __init__(self) -> None:
+    def __init__(self, metric: Metric, give: Callable[[Any, Tensor, Tensor, Tensor, int], Any], logs: bool) -> None:
         super().__init__()
-        self.add_state("hits", torch.tensor(0.0, dtype=torch.float64), "sum")
-        self.add_state("seen", torch.tensor(0.0, dtype=torch.float64), "sum")
-        self.moving = torch.tensor(0.0, dtype=torch.float64)
-
-    def update(self, logits: Tensor, y: Tensor) -> None:
-        hits = (logits.argmax(1) == y).to(torch.float64)
-        self.moving = 0.9 * self.moving + 0.1 * hits.mean()
-        if (y == 0).any():
-            self.hits += hits.sum()
-            self.seen += len(y)
-
-    def compute(self) -> Tensor:
-        return self.hits / self.seen.clamp(min=1) + self.moving
-
-
-class OwnMetric(Classifier):
-    """A metric of the user's own, whose value of each step is logged."""
-
-    def prepare(self) -> None:
-        self.share = Share()
+        self.metric, self.give, self.logs = metric, give, logs
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        x, y = batch
-        logits = self(x)
-        self.share(logits.detach(), y)
-        self.log("share", self.share, on_step=True, on_epoch=True)
-        return F.cross_entropy(logits, y)
-
-
-class RunningLoss(Classifier):
-    """A window over the last losses of all clients, and their sum."""
-
-    def prepare(self) -> None:
-        self.running, self.batches = RunningMean(window=3), SumMetric()
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = self.loss(batch, batch_idx)
-        self.running.update(loss.detach())
-        self.batches.update(1)
-        return loss
+        logits = self(batch[0])
+        loss = F.cross_entropy(logits, batch[1])
+        weight = self.give(self, logits.detach(), batch[1], loss, batch_idx)
+        return loss if weight is None else loss * weight
 
     def on_train_epoch_end(self) -> None:
-        self.log("running", self.running.compute())
-        self.log("batches", self.batches.compute())
-        self.batches.reset()
+        if not self.logs:
+            self.log("value", self.metric.compute())
+            self.metric.reset()
 
 
-class Sampled(Metric):
-    """Hits of half of a batch's samples, which are drawn."""
+def gives(
+    name: str, metric: Any, give: Callable[..., Any], alone: str = "", logs: bool = False, **options: Any
+) -> Entry:
+    return Entry(name, lambda: Gives(metric(), give, logs), alone=alone, **options)
 
-    def __init__(self) -> None:
+
+class Summed(Metric):
+    """A sum over batches of what ``of_batch(metric, what is given)`` returns."""
+
+    full_state_update = False
+
+    def __init__(self, of_batch: Callable[[Any, Any], Any]) -> None:
         super().__init__()
-        self.add_state("hits", torch.tensor(0), "sum")
+        self.add_state("total", torch.tensor(0.0, dtype=torch.float64), "sum")
+        self.calls, self.of_batch, self.sizes = 0, of_batch, list[int]()
 
-    def update(self, logits: Tensor, y: Tensor) -> None:
-        chosen = torch.randperm(len(y))[: (len(y) + 1) // 2]
-        self.hits += (logits.argmax(1) == y)[chosen].sum()
+    def update(self, given: Any) -> None:
+        self.calls += 1
+        self.sizes.append(len(given) if isinstance(given, Tensor) and given.ndim else 1)
+        self.total += self.of_batch(self, given)
+
+    def compute(self) -> Any:
+        return self.total + 0.001 * len(self.sizes)
+
+
+def summed(of_batch: Callable[[Any, Any], Any]) -> Callable[[], Metric]:
+    return lambda: Summed(of_batch)
+
+
+class Moving(Metric):
+    """Half of what was before, and the batch's mean, in an attribute and in an object."""
+
+    def __init__(self, start: Any) -> None:
+        super().__init__()
+        self.held, self.mean = SimpleNamespace(value=0.0), start
+
+    def update(self, y: Tensor) -> None:
+        value: Any = y.double().mean() if isinstance(self.mean, Tensor) else y.double().mean().item()
+        self.mean, self.held.value = 0.5 * self.mean + value, 0.5 * self.held.value + value
 
     def compute(self) -> Tensor:
-        return self.hits.double()
+        return torch.tensor(float(self.mean) + float(self.held.value), dtype=torch.float64)
+
+    def reset(self) -> None:
+        pass
 
 
-class SampledMetric(Classifier):
-    def prepare(self) -> None:
-        self.sampled = Sampled()
+def hooked() -> Metric:
+    metric = SumMetric()
+    metric.register_forward_hook(lambda *arguments: None)
+    return metric
+
+
+def update(module: Any, logits: Tensor, y: Tensor, loss: Tensor, index: int) -> None:
+    module.metric.update(y)
+
+
+def call_and_log(module: Any, logits: Tensor, y: Tensor, loss: Tensor, index: int) -> None:
+    module.metric(y)
+    module.log("value", module.metric, on_step=True, on_epoch=True)
+
+
+def log_then_call(module: Any, logits: Tensor, y: Tensor, loss: Tensor, index: int) -> None:
+    if index:
+        module.log("value", module.metric, on_step=True, on_epoch=True)
+    module.metric(y)
+
+
+def change_afterwards(module: Any, logits: Tensor, y: Tensor, loss: Tensor, index: int) -> None:
+    own = y.clone()
+    module.metric.update(own)
+    own += (own == 2).long()
+
+
+def log_state(module: Any, logits: Tensor, y: Tensor, loss: Tensor, index: int) -> None:
+    module.metric.update(y)
+    module.log("seen", module.metric.total)
+
+
+def count_updates(module: Any, logits: Tensor, y: Tensor, loss: Tensor, index: int) -> float:
+    module.metric.update(y)
+    return 0.5 if module.metric.update_count == 7 else 1.0
+
+
+def scores(module: Any, logits: Tensor, y: Tensor, loss: Tensor, index: int) -> None:
+    module.metric.update(logits.softmax(1), y)
+
+
+def call(weigh: Callable[[Any, Tensor], Any]) -> Callable[..., Any]:
+    """Return what calls an accuracy and weighs the loss by what it returns."""
+
+    def give(module: Any, logits: Tensor, y: Tensor, loss: Tensor, index: int) -> Any:
+        accuracy = module.metric(logits, y)
+        module.log("accuracy", accuracy)
+        return weigh(accuracy, loss)
+
+    return give
+
+
+class NewMetric(Classifier):
+    """Has a new metric object in each round."""
+
+    def on_train_epoch_start(self) -> None:
+        self.accuracy = accuracy()
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        x, y = batch
-        logits = self(x)
-        self.sampled.update(logits.detach(), y)
-        return F.cross_entropy(logits, y)
+        logits = self(batch[0])
+        self.accuracy(logits, batch[1])
+        return F.cross_entropy(logits, batch[1])
 
     def on_train_epoch_end(self) -> None:
-        self.log("sampled", self.sampled.compute())
-        self.sampled.reset()
+        self.log("accuracy", self.accuracy.compute())
+
+
+def accuracy() -> Metric:
+    return MulticlassAccuracy(CLASSES, average="micro")
+
+
+def of_classes(values: Callable[[Tensor], Tensor]) -> Callable[..., None]:
+    """Return what gives values of classes, not of samples: some batches have fewer samples than there are classes."""
+    return lambda module, logits, y, loss, index: module.metric.update(values(logits.softmax(1)))
 
 
 ENTRIES = [
-    Entry("accuracy object logged", LogsAccuracy),
-    Entry("accuracy object logged each step", LogsAccuracyEachStep, long=True),
+    Entry("accuracy object logged", LogsAccuracy, long=True),
     Entry("collection computed at the epoch's end", ComputesCollection),
-    Entry("collection logged", LogsCollection, long=True),
-    Entry("MeanMetric of the loss", MeanLoss),
-    Entry("AUROC and confusion matrix", KeepsPredictions),
+    Entry("MeanMetric of the loss", MeanLoss, long=True),
+    Entry("AUROC and confusion matrix", KeepsPredictions, long=True),
     Entry("metrics in a ModuleDict", MetricsByStage, long=True),
-    Entry("functional accuracy", FunctionalAccuracy, long=True),
-    Entry("running metric in the loss", MetricInTheLoss),
-    Entry("one_hot, topk, several logs", CalibrationBins),
-    Entry("own metric logged each step", OwnMetric),
-    Entry("running mean of the loss", RunningLoss, long=True),
-    Entry("metric that draws samples", SampledMetric, long=True),
+    Entry("running metric in the loss", MetricInTheLoss, alone="a metric object's state"),
+    Entry("new metric object in each round", NewMetric),
+    gives("loss with its graph", MeanMetric, lambda m, logits, y, loss, index: m.metric.update(loss), long=True),
+    gives("value used in the loss", accuracy, call(lambda accuracy, loss: 2 - accuracy), "uses a metric's value"),
+    gives("value only logged", accuracy, call(lambda accuracy, loss: None), long=True),
+    *alike(
+        gives(
+            "value compared", accuracy, call(lambda value, loss: 0.1 if value == 1.0 else 1), "uses a value", long=True
+        ),
+        gives("value looked up", accuracy, call(lambda value, loss: 0.1 if value in (0.0, 1.0) else 1), "uses a value"),
+        gives("value as a float", accuracy, call(lambda value, loss: 1 / (1 + float(value))), "uses a value"),
+        gives("value by item", accuracy, call(lambda value, loss: 2 - value.item()), "uses a value"),
+    ),
+    *alike(
+        gives("batches with class 0", summed(lambda m, y: len(y) if (y == 0).any() else 0), update),
+        gives("one of a batch at most", summed(lambda m, y: (y == 1).sum().clamp(max=1)), update),
+        gives("numbers of calls", summed(lambda m, y: m.calls), call_and_log, logs=True),
+        gives("logged before it is called", SumMetric, log_then_call, logs=True),
+        gives("sum without values of steps", lambda: RunningSum(window=3), call_and_log, logs=True),
+        gives("number of a tensor", summed(lambda m, y: y), lambda m, logits, y, *_: m.metric.update(y[0].item())),
+        gives("single tensors", summed(lambda m, y: y), lambda m, logits, y, *_: m.metric.update(y.double().mean())),
+        gives("batches counted", SumMetric, lambda m, *_: m.metric.update(1)),
+        gives("changed afterwards", SumMetric, change_afterwards),
+        gives("AUROC with thresholds", lambda: MulticlassAUROC(CLASSES, thresholds=5), scores),
+    ),
+    *alike(
+        gives("moving mean in a tensor", lambda: Moving(torch.tensor(0.0, dtype=torch.float64)), update),
+        gives("moving mean in an array", lambda: Moving(np.zeros(())), update),
+        gives("moving mean in a number", lambda: Moving(0.0), update),
+    ),
+    *alike(
+        gives("sums of classes", SumMetric, of_classes(lambda p: p.sum(0))),
+        gives("means of classes", SumMetric, of_classes(lambda p: p.mean(0))),
+        gives("classes first", SumMetric, of_classes(lambda p: p.t())),
+        gives("two constants", SumMetric, of_classes(lambda p: torch.ones(2))),
+    ),
+    *alike(
+        gives(
+            "draws from the third call on", summed(lambda m, y: torch.rand(()) if m.calls > 2 else 0), update, "draws"
+        ),
+        gives(
+            "metric of weights",
+            summed(lambda m, net: net[0].weight.detach().square().sum()),
+            lambda m, *_: m.metric.update(m.layers),
+            "is given the model",
+        ),
+        gives("state logged", summed(lambda m, y: len(y)), log_state, "reads a metric's state"),
+        gives("updates counted", summed(lambda m, y: len(y)), count_updates, "reads a metric's state"),
+        gives("metric with a hook", hooked, call_and_log, "a metric has hooks", logs=True),
+    ),
 ]

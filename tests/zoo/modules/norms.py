@@ -88,22 +88,29 @@ def no_single_samples(sizes: Sequence[int], dtype: torch.dtype) -> Data:
 
 
 ENTRIES = [
-    Entry("BatchNorm1d", lambda: Classifier(perceptron(nn.BatchNorm1d(5))), no_single_samples),
+    Entry("BatchNorm1d", lambda: Classifier(perceptron(nn.BatchNorm1d(5))), no_single_samples, long=True),
     Entry("BatchNorm2d, convolution with bias", lambda: Classifier(conv(nn.BatchNorm2d(4))), images),
     Entry("BatchNorm2d, no bias", lambda: Classifier(conv(nn.BatchNorm2d(4), bias=False)), images, long=True),
-    Entry("BatchNorm2d, cumulative", lambda: Classifier(conv(nn.BatchNorm2d(4, momentum=None))), images, long=True),
-    Entry("LayerNorm", lambda: Classifier(perceptron(nn.LayerNorm(5)))),
+    Entry(
+        "BatchNorm2d, cumulative",
+        lambda: Classifier(conv(nn.BatchNorm2d(4, momentum=None))),
+        images,
+        long=True,
+        alone="a number of a tensor",
+    ),
+    Entry("LayerNorm", lambda: Classifier(perceptron(nn.LayerNorm(5))), long=True),
     Entry("GroupNorm", lambda: Classifier(conv(nn.GroupNorm(2, 4))), images, long=True),
     Entry("InstanceNorm", lambda: Classifier(conv(nn.InstanceNorm2d(4, affine=True))), images, long=True),
     Entry(
         "InstanceNorm with statistics",
         lambda: Classifier(conv(nn.InstanceNorm2d(4, affine=True, track_running_stats=True))),
         images,
+        long=True,
     ),
     Entry("RMSNorm by hand", lambda: Classifier(perceptron(RootMeanSquareNorm(5))), long=True),
     Entry("BatchNorm in eval mode", FrozenNorm, images),
-    Entry("running mean by assignment", RunningInputMean),
+    Entry("running mean by assignment", RunningInputMean, long=True),
     Entry("running mean in place", RunningInputMeanInPlace, long=True),
-    Entry("counter in an integer buffer", CountsBatches),
+    Entry("counter in an integer buffer", CountsBatches, long=True),
     Entry("constant buffers, some infinite", ConstantBuffers),
 ]

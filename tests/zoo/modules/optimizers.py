@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 from torch.optim import lr_scheduler
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from zoo.entry import Entry
 from zoo.modules.base import Classifier
@@ -153,40 +155,113 @@ TWICE = {"accumulate_grad_batches": 2}
 TWO_EPOCHS = {"local_epochs": 2}
 SGD, Adam = torch.optim.SGD, torch.optim.Adam
 
+
+class RateByCounter(Classifier):
+    """Lowers its rate where the trainer's counter has come to a step in the second round."""
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+        schedule = lr_scheduler.LambdaLR(optimizer, self.rate)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def rate(self, step: int) -> float:
+        return 1.0 if self.trainer.global_step < 20 else 0.1
+
+
+class RateByHook(RateByCounter):
+    def rate(self, step: int) -> float:
+        return 1.0
+
+    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+        for group in scheduler.optimizer.param_groups:
+            group["lr"] = 0.1 if self.global_step < 20 else 0.01
+
+
+class RateByCalls(RateByCounter):
+    """Lowers its rate by the number of times that it was asked."""
+
+    def prepare(self) -> None:
+        self.calls = 0
+
+    def rate(self, step: int) -> float:
+        self.calls += 1
+        return 0.5 if self.calls > 12 else 1.0
+
+
+class SetsRates(Classifier):
+    def loss(self, batch: Any, batch_idx: int) -> Tensor:
+        self.trainer.optimizers[0].param_groups[0]["lr"] = 0.01 if batch_idx else 0.3
+        return super().loss(batch, batch_idx)
+
+
+class KeepsGradients(Callback):
+    """Notes gradients that no optimizer clears."""
+
+    def __init__(self) -> None:
+        self.notes: dict[int, Tensor] = {}
+
+    def on_client_end(self, trainer: Any, pl_module: Any, result: Any) -> None:
+        self.notes[result.task.client] = pl_module.layers[0].weight.grad.clone()
+
+
+class HooksAll(Classifier):
+    """Registers a hook of all optimizers of the process, for the time of the fit."""
+
+    def on_train_start(self) -> None:
+        self.handle = register_optimizer_step_post_hook(self.shrink)
+
+    def shrink(self, *arguments: Any) -> None:
+        with torch.no_grad():
+            self.layers[0].weight.mul_(0.9)
+
+    def on_train_end(self) -> None:
+        self.handle.remove()
+        del self.handle
+
+
+def head(module: Any) -> Any:
+    return torch.optim.SGD(module.layers[2].parameters(), lr=0.1)
+
+
 ENTRIES = [
-    Entry("SGD, weight decay", plain(SGD, lr=0.1, weight_decay=0.1)),
+    Entry("SGD, weight decay", plain(SGD, lr=0.1, weight_decay=0.1), long=True),
     Entry("SGD, momentum", plain(SGD, lr=0.1, momentum=0.9), federated=TWO_EPOCHS),
     Entry("SGD, Nesterov", plain(SGD, lr=0.1, momentum=0.9, nesterov=True), federated=TWO_EPOCHS, long=True),
     Entry("SGD, maximize", plain(SGD, lr=0.01, maximize=True), long=True),
-    Entry("SGD, dampening", plain(SGD, lr=0.1, momentum=0.9, dampening=0.5), federated=TWO_EPOCHS),
+    Entry("SGD, dampening", plain(SGD, lr=0.1, momentum=0.9, dampening=0.5), federated=TWO_EPOCHS, long=True),
     Entry("SGD, foreach", plain(SGD, lr=0.1, momentum=0.9, foreach=True), federated=TWO_EPOCHS, long=True),
-    Entry("SGD, learning rate in a tensor", plain(SGD, lr=torch.tensor(0.1, dtype=torch.float64))),
-    Entry("SGD, learning rate zero for a group", lambda: WithOptimizer(still_head)),
+    Entry("SGD, learning rate in a tensor", plain(SGD, lr=torch.tensor(0.1, dtype=torch.float64)), long=True),
+    Entry("SGD, learning rate zero for a group", lambda: WithOptimizer(still_head), long=True),
     Entry("Adam, fused", plain(Adam, lr=1e-2, fused=True), long=True),
     Entry("NAdam", plain(torch.optim.NAdam, lr=1e-2), long=True),
-    Entry("frozen parameters in the optimizer", FrozenInOptimizer),
-    Entry("Adam", plain(Adam, lr=1e-2)),
+    Entry("frozen parameters in the optimizer", FrozenInOptimizer, long=True),
+    Entry("Adam", plain(Adam, lr=1e-2), long=True),
     Entry("Adam, amsgrad", plain(Adam, lr=1e-2, amsgrad=True), federated=TWO_EPOCHS, long=True),
-    Entry("AdamW", plain(torch.optim.AdamW, lr=1e-2, weight_decay=0.1)),
+    Entry("AdamW", plain(torch.optim.AdamW, lr=1e-2, weight_decay=0.1), long=True),
     Entry("RMSprop, momentum", plain(torch.optim.RMSprop, lr=1e-2, momentum=0.5), long=True),
     Entry("Adagrad", plain(torch.optim.Adagrad, lr=1e-1), long=True),
     Entry("Adamax", plain(torch.optim.Adamax, lr=1e-2), long=True),
     Entry("Rprop", plain(torch.optim.Rprop, lr=1e-2), long=True),
-    Entry("LBFGS", plain(torch.optim.LBFGS, lr=0.1, max_iter=3)),
-    Entry("own optimizer, value by value", plain(SignDescent, lr=1e-2)),
-    Entry("own optimizer, tensor by tensor", plain(NormalisedDescent, lr=1e-2), long=True),
+    Entry("LBFGS", plain(torch.optim.LBFGS, lr=0.1, max_iter=3), alone="looks at whole parameters", long=True),
+    Entry("own optimizer, value by value", plain(SignDescent, lr=1e-2), alone="looks at whole parameters", long=True),
+    Entry(
+        "own optimizer, tensor by tensor",
+        plain(NormalisedDescent, lr=1e-2),
+        long=True,
+        alone="looks at whole parameters",
+    ),
     Entry("parameter groups", lambda: WithOptimizer(two_groups), federated=TWO_EPOCHS),
-    Entry("groups in another order", lambda: WithOptimizer(reversed_groups)),
+    Entry("groups in another order", lambda: WithOptimizer(reversed_groups), long=True),
     Entry("two lists from configure_optimizers", lambda: WithOptimizer(lists), long=True),
-    Entry("StepLR by epoch", scheduled(lambda o, m: lr_scheduler.StepLR(o, 1, 0.1))),
+    Entry("StepLR by epoch", scheduled(lambda o, m: lr_scheduler.StepLR(o, 1, 0.1)), long=True),
     Entry("cosine by epoch", lambda: WithOptimizer(plateau), long=True),
-    Entry("inverse root by step", scheduled(inverse_root, "step"), federated=TWO_EPOCHS),
+    Entry("inverse root by step", scheduled(inverse_root, "step"), federated=TWO_EPOCHS, long=True),
     Entry("OneCycleLR by step", scheduled(one_cycle, "step")),
     Entry("warm-up and cosine by step", scheduled(warmup, "step"), long=True),
-    Entry("logs the learning rate", LogsLearningRate),
-    Entry("sets the learning rate each round", SetsLearningRate),
-    Entry("optimizer_step warms up", WarmsUpByHand),
-    Entry("accumulates two batches", Classifier, trainer=TWICE),
+    Entry("logs the learning rate", LogsLearningRate, alone="logs the learning rate", long=True),
+    Entry("sets the learning rate each round", SetsLearningRate, long=True),
+    Entry("optimizer_step warms up", WarmsUpByHand, alone="hooks of batches", long=True),
+    Entry("accumulates two batches", Classifier, trainer=TWICE, long=True),
     Entry(
         "accumulates three, two epochs",
         plain(Adam, lr=1e-2),
@@ -194,6 +269,23 @@ ENTRIES = [
         federated=TWO_EPOCHS,
         long=True,
     ),
-    Entry("accumulates and clips", plain(SGD, lr=0.1, momentum=0.9), trainer={**TWICE, "gradient_clip_val": 0.1}),
+    Entry(
+        "accumulates and clips",
+        plain(SGD, lr=0.1, momentum=0.9),
+        trainer={**TWICE, "gradient_clip_val": 0.1},
+        long=True,
+    ),
     Entry("accumulates, schedule by step", scheduled(inverse_root, "step"), trainer=TWICE, federated=TWO_EPOCHS),
+    Entry("rate by the global step", RateByCounter, alone="reads shared counters", by_hand=False),
+    Entry("rate by lr_scheduler_step", RateByHook, alone="reads shared counters", by_hand=False, long=True),
+    Entry("rate by the number of calls", RateByCalls, alone="a schedule keeps something", by_hand=False, long=True),
+    Entry("step sets the learning rate", SetsRates, alone="reads the optimizer", long=True),
+    Entry(
+        "gradients that no optimizer clears",
+        lambda: WithOptimizer(head),
+        callbacks=lambda: [KeepsGradients()],
+        alone="gradients add up",
+        by_hand=False,
+    ),
+    Entry("hook of all optimizers", HooksAll, alone="hooks of optimizers", by_hand=False, long=True),
 ]

@@ -19,7 +19,7 @@ ENTRIES = [
         tolerance=1e-4,
         long=True,
     ),
-    Entry("64-true", Classifier, dtype=torch.float32, trainer={"precision": "64-true"}),
+    Entry("64-true", Classifier, dtype=torch.float32, trainer={"precision": "64-true"}, long=True),
     Entry(
         "bf16-mixed", Classifier, dtype=torch.float32, tolerance=2e-2, trainer={"precision": "bf16-mixed"}, long=True
     ),

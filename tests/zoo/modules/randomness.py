@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.entry import CLASSES, FEATURES, Entry, images
+from zoo.entry import CLASSES, FEATURES, Entry, alike, images
 from zoo.modules.base import Classifier, perceptron
 
 
@@ -119,15 +120,6 @@ class VariationalAutoencoder(Classifier):
         return torch.optim.Adam(self.parameters(), lr=1e-2)
 
 
-class DenoisingAutoencoder(Classifier):
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        x, _ = batch
-        kept = torch.bernoulli(torch.full_like(x, 0.8))
-        loss = F.mse_loss(self.layers[0](x * kept) @ self.layers[0].weight, x)
-        self.log("loss", loss, on_step=False, on_epoch=True)
-        return loss
-
-
 class Reinforce(Classifier):
     """Samples actions and learns from their rewards."""
 
@@ -150,21 +142,99 @@ def conv(*between: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), *between, nn.Flatten(), nn.Linear(64, CLASSES))
 
 
+class Draws(Classifier):
+    """Multiplies its inputs by what a function of them draws."""
+
+    def __init__(self, draw: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.draw = draw
+
+    def loss(self, batch: Any, batch_idx: int) -> Tensor:
+        x, y = batch
+        return F.cross_entropy(self(x * self.draw(x).to(x.dtype)), y)
+
+
+def draws(name: str, draw: Callable[[Tensor], Tensor], alone: str = "") -> Entry:
+    return Entry(name, lambda: Draws(draw), alone=alone)
+
+
+def seeds(x: Tensor) -> Tensor:
+    torch.manual_seed(len(x))
+    return torch.rand(x.shape)
+
+
+def filled(fill: Callable[[Tensor], Any]) -> Callable[[Tensor], Tensor]:
+    """Return a function that fills a new tensor with noise."""
+
+    def draw(x: Tensor) -> Tensor:
+        noise = torch.zeros(x.shape)
+        fill(noise)
+        return noise
+
+    return draw
+
+
+def in_place(x: Tensor) -> Tensor:
+    return F.dropout(x.t().clone(memory_format=torch.preserve_format), 0.4, inplace=True).t()
+
+
+class Augmented(Classifier):
+    """Adds noise to each batch before the step, and drops units in it."""
+
+    def __init__(self) -> None:
+        super().__init__(perceptron(nn.Dropout(0.0), nn.Dropout(0.3)))
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        return batch[0] + 0.1 * torch.randn_like(batch[0]), batch[1]
+
+
+class LearnsFromBeta(Classifier):
+    def loss(self, batch: Any, batch_idx: int) -> Tensor:
+        return super().loss(batch, batch_idx) + torch.distributions.Beta(self(batch[0]).exp(), 1.0).rsample().mean()
+
+
 ENTRIES = [
     Entry("Dropout", lambda: Classifier(perceptron(nn.Dropout(0.3)))),
-    Entry("Dropout2d", lambda: Classifier(conv(nn.Dropout2d(0.3))), images),
-    Entry("AlphaDropout", lambda: Classifier(perceptron(nn.AlphaDropout(0.2)))),
+    Entry("Dropout2d", lambda: Classifier(conv(nn.Dropout2d(0.3))), images, long=True),
+    Entry("AlphaDropout", lambda: Classifier(perceptron(nn.AlphaDropout(0.2))), long=True),
     Entry("FeatureAlphaDropout", lambda: Classifier(conv(nn.FeatureAlphaDropout(0.2))), images, long=True),
-    Entry("RReLU", lambda: Classifier(perceptron(nn.RReLU())), long=True),
-    Entry("Gaussian noise by randn_like", lambda: Classifier(perceptron(GaussianNoise()))),
-    Entry("stochastic depth", StochasticDepth),
-    Entry("Gumbel softmax", GumbelSoftmax),
-    Entry("mixup with numpy's Beta", Mixup),
+    Entry("RReLU", lambda: Classifier(perceptron(nn.RReLU())), long=True, alone="torch has no rule"),
+    Entry("Gaussian noise by randn_like", lambda: Classifier(perceptron(GaussianNoise())), long=True),
+    Entry("stochastic depth", StochasticDepth, long=True),
+    Entry("Gumbel softmax", GumbelSoftmax, long=True),
+    Entry("mixup with numpy's Beta", Mixup, alone="draws elsewhere", long=True),
     Entry("mixup with torch's Beta", MixupOfTorch, long=True),
-    Entry("flips by random.random", Flips),
-    Entry("a generator of its own", OwnGenerator),
-    Entry("variational autoencoder, Adam", VariationalAutoencoder),
-    Entry("denoising autoencoder", DenoisingAutoencoder, long=True),
+    Entry("flips by random.random", Flips, alone="draws elsewhere", long=True),
+    Entry("a generator of its own", OwnGenerator, alone="changes what clients share", long=True),
+    Entry("variational autoencoder, Adam", VariationalAutoencoder, long=True),
     Entry("samples actions", Reinforce, long=True),
     Entry("dropout from the second epoch on", DropsSometimes),
+    Entry("augmentation and dropout", Augmented),
+    Entry("learns from a Beta distribution", LearnsFromBeta, alone="a gradient of what is drawn", long=True),
+    *alike(
+        draws("rand", lambda x: torch.rand(x.shape)),
+        draws("randn", lambda x: torch.randn(*x.shape)),
+        draws("randint up to", lambda x: torch.randint(5, x.shape)),
+        draws("randint between", lambda x: torch.randint(2, 7, x.shape)),
+        draws("randint by name", lambda x: torch.randint(low=2, high=7, size=x.shape)),
+        draws("randint of a number", lambda x: torch.randint(3, (len(x), 1))),
+        draws("randint_like", lambda x: torch.randint_like(x, 2, 7)),
+        draws("normal of a size", lambda x: torch.normal(1.0, 2.0, x.shape)),
+        draws("normal by name", lambda x: torch.normal(mean=1.0, std=2.0, size=tuple(x.shape))),
+        draws("normal of tensors", lambda x: torch.normal(x, x.abs())),
+        draws("Beta of tensors", lambda x: torch.distributions.Beta(x.abs() + 1, x.abs() + 2).sample()),
+        draws("Dirichlet", lambda x: torch.distributions.Dirichlet(torch.ones(x.shape[-1])).sample((len(x),))),
+        draws("Gamma", lambda x: torch.distributions.Gamma(x.abs() + 1, 2.0).sample()),
+        draws("dropout of what is transposed", lambda x: F.dropout(x.t(), 0.4).t()),
+        draws("torch.dropout of what is transposed", lambda x: torch.dropout(x.t(), 0.4, True).t()),
+        draws("dropout of a number", lambda x: F.dropout(torch.ones(x.shape), 0.4)),
+        draws("dropout in place", in_place),
+        draws("all is dropped", lambda x: F.dropout(x, 1.0)),
+        draws("alpha dropout of what is transposed", lambda x: F.alpha_dropout(x.t(), 0.4, True).t(), "another order"),
+        draws("normal_", filled(lambda noise: noise.normal_(0, 0.3))),
+        draws("uniform_", filled(lambda noise: noise.uniform_(-0.3, 0.3))),
+        draws("normal_ of rows", filled(lambda noise: noise[:1].normal_(0, 0.3)), "a part of a tensor is drawn"),
+        draws("nn.init.normal_", filled(lambda noise: nn.init.normal_(noise, 0, 0.3)), "drawn out of sight"),
+    ),
+    draws("seeds in the step", seeds, "seeds torch"),
 ]

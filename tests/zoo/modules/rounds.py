@@ -82,13 +82,6 @@ class LongerClients(Callback):
         aggregation.local_epochs = 1 + trainer.current_epoch
 
 
-class BestModel(Callback):
-    """Notes which model a checkpoint would keep."""
-
-    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        pl_module.scores = [*getattr(pl_module, "scores", []), float(trainer.callback_metrics["val_loss"])]
-
-
 class Indexed(Classifier):
     """Uses a reference from a client's sixth batch on, which nobody reaches in the first round."""
 
@@ -128,8 +121,8 @@ def entry(name: str, module: Any, *callbacks: Any, **options: Any) -> Entry:
 
 ENTRIES = [
     entry("validated, with dropout", Validated, validates=True),
-    entry("ReduceLROnPlateau on validation", Plateau, validates=True),
-    entry("ReduceLROnPlateau on a step value", PlateauOfStep),
+    entry("ReduceLROnPlateau on validation", Plateau, validates=True, long=True),
+    entry("ReduceLROnPlateau on a step value", PlateauOfStep, long=True),
     entry("validation's result in training", SameModelInBoth, validates=True),
     entry(
         "EarlyStopping on validation",
@@ -138,11 +131,17 @@ ENTRIES = [
         validates=True,
         long=True,
     ),
-    entry("notes validation losses", Validated, BestModel, validates=True),
-    entry("GradientAccumulationScheduler", Classifier, lambda: GradientAccumulationScheduler({0: 1, 1: 2, 2: 3})),
-    entry("batch size grows", Classifier, GrowingBatches),
+    entry(
+        "GradientAccumulationScheduler",
+        Classifier,
+        lambda: GradientAccumulationScheduler({0: 1, 1: 2, 2: 3}),
+        long=True,
+    ),
+    entry("batch size grows", Classifier, GrowingBatches, long=True),
     entry("local epochs grow", Classifier, LongerClients),
-    entry("list used by longer clients of later rounds", Indexed, LongerClients),
+    entry(
+        "list used by longer clients of later rounds", Indexed, LongerClients, alone="weights by another way", long=True
+    ),
     Entry("one client diverges", Classifier, diverging, long=True),
     Entry("one client diverges, clipped, Adam", ByAdam, diverging, trainer={"gradient_clip_val": 0.1}),
 ]

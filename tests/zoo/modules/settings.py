@@ -11,10 +11,10 @@ def penalises() -> bool:
     return PENALISE
 
 
-def set_penalise() -> None:
-    """Let the loss have a penalty."""
+def set_penalise(value: bool) -> None:
+    """Say whether the loss has a penalty."""
     global PENALISE
-    PENALISE = True
+    PENALISE = value
 
 
 def count_call() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from zoo.entry import Data, Entry, vectors
-from zoo.modules.base import Classifier
+from zoo.modules.base import Classifier, changed, losing, squares
 
 
 def ending(rest: int) -> Any:
@@ -22,89 +22,6 @@ def ending(rest: int) -> Any:
     return data
 
 
-class ScaledByFew(Classifier):
-    """The number of samples counts up to three."""
-
-    def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        return super().loss(batch, batch_idx) * min(len(batch[1]), 3)
-
-
-class SkipsSingles(Classifier):
-    """Leaves batches of one sample out, as contrastive losses must."""
-
-    def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = super().loss(batch, batch_idx)
-        return 0 * loss if len(batch[1]) == 1 else loss
-
-
-class PenaltyForFew(Classifier):
-    """Regularises small batches more."""
-
-    def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = super().loss(batch, batch_idx)
-        if batch[0].shape[0] <= 2:
-            loss = loss + 0.1 * self.layers[0].weight.square().sum()
-        return loss
-
-
-class FirstThree(Classifier):
-    """Trains on the first three samples of a batch."""
-
-    def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        x, y = batch
-        return F.cross_entropy(self(x[:3]), y[:3])
-
-
-class LastSample(Classifier):
-    """Counts the last sample twice."""
-
-    def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        x, y = batch
-        return F.cross_entropy(self(x), y) + F.cross_entropy(self(x[-1:]), y[-1:])
-
-
-class Halves(Classifier):
-    """Compares the first half of a batch with the second."""
-
-    def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        x, y = batch
-        first, second = self(x).chunk(2)
-        return F.cross_entropy(self(x), y) + (first.mean(0) - second.mean(0)).square().sum()
-
-
-class Neighbours(Classifier):
-    """Mixes each sample with the one before."""
-
-    def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        x, y = batch
-        logits = self(0.7 * x + 0.3 * x.roll(1, 0))
-        return 0.7 * F.cross_entropy(logits, y) + 0.3 * F.cross_entropy(logits, y.roll(1, 0))
-
-
-class Centred(Classifier):
-    """Subtracts a batch's mean and divides by its spread."""
-
-    def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        x, y = batch
-        return F.cross_entropy(self((x - x.mean(0)) / (x.std(0, unbiased=False) + 1)), y)
-
-
-class SumOverSize(Classifier):
-    """The mean by hand."""
-
-    def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        x, y = batch
-        return F.cross_entropy(self(x), y, reduction="sum") / x.size(0)
-
-
-class OverFullSize(Classifier):
-    """Divides by the size of a full batch, whatever the batch has."""
-
-    def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        x, y = batch
-        return F.cross_entropy(self(x), y, reduction="sum") / 4
-
-
 class LogsSizes(Classifier):
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         loss = self.loss(batch, batch_idx)
@@ -114,33 +31,45 @@ class LogsSizes(Classifier):
         return loss
 
 
-class NumberInTheLoss(Classifier):
-    """Divides by a number that Python read."""
-
-    def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = super().loss(batch, batch_idx)
-        return loss / (1 + loss.item())
+def few(batch: Any) -> int:
+    return min(len(batch[1]), 3)
 
 
-class ChecksIndexType(Classifier):
-    """Looks at what kind of a number the batch's index is."""
+def last_twice(module: Any, x: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(module(x), y) + F.cross_entropy(module(x[-1:]), y[-1:])
 
-    def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        return super().loss(batch, batch_idx) * (2.0 if isinstance(batch_idx, int) else 1.0)
+
+def halves(module: Any, x: Tensor, y: Tensor) -> Tensor:
+    first, second = module(x).chunk(2)
+    return F.cross_entropy(module(x), y) + (first.mean(0) - second.mean(0)).square().sum()
+
+
+def neighbours(module: Any, x: Tensor, y: Tensor) -> Tensor:
+    logits = module(0.7 * x + 0.3 * x.roll(1, 0))
+    return 0.7 * F.cross_entropy(logits, y) + 0.3 * F.cross_entropy(logits, y.roll(1, 0))
+
+
+def centred(module: Any, x: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(module((x - x.mean(0)) / (x.std(0, unbiased=False) + 1)), y)
+
+
+def over(size: Callable[[Tensor], int]) -> Callable[[Any, Tensor, Tensor], Tensor]:
+    return lambda module, x, y: F.cross_entropy(module(x), y, reduction="sum") / size(x)
 
 
 ENTRIES = [
-    *(Entry(f"scaled by few samples, {rest} left", ScaledByFew, ending(rest)) for rest in (1, 2, 3)),
-    Entry("single samples skipped", SkipsSingles, ending(1)),
-    Entry("penalty for small batches", PenaltyForFew, ending(2)),
-    Entry("first three samples", FirstThree, ending(2), long=True),
-    Entry("last sample twice", LastSample, ending(1), long=True),
-    Entry("halves of a batch", Halves, ending(2)),
-    Entry("mixed with the sample before", Neighbours, ending(2)),
-    Entry("batch centred", Centred, ending(2)),
-    Entry("mean by hand", SumOverSize, ending(1), long=True),
-    Entry("over the full size", OverFullSize, ending(1), long=True),
+    changed("scaled by few samples, 1 left", lambda m, loss, b, i: loss * few(b), ending(1), long=True),
+    changed("scaled by few samples, 3 left", lambda m, loss, b, i: loss * few(b), ending(3)),
+    changed("single samples skipped", lambda m, loss, b, i: 0 * loss if len(b[1]) == 1 else loss, ending(1), long=True),
+    changed("penalty for few", lambda m, loss, b, i: loss + 0.1 * squares(m) * (len(b[0]) <= 2), ending(2), long=True),
+    losing("first three samples", lambda m, x, y: F.cross_entropy(m(x[:3]), y[:3]), ending(2), long=True),
+    losing("last sample twice", last_twice, ending(1), long=True),
+    losing("halves of a batch", halves, ending(2)),
+    losing("mixed with the sample before", neighbours, ending(2), long=True),
+    losing("batch centred", centred, ending(2), long=True),
+    losing("mean by hand", over(len), ending(1), long=True),
+    losing("over the full size", over(lambda x: 4), ending(1), long=True),
     Entry("logs sizes", LogsSizes, ending(2)),
-    Entry("number of .item() in the loss", NumberInTheLoss),
-    Entry("type of batch_idx", ChecksIndexType),
+    changed("number of .item() in the loss", lambda m, loss, b, i: loss / (1 + loss.item())),
+    changed("type of batch_idx", lambda m, loss, b, i: loss * (2.0 if isinstance(i, int) else 1.0), long=True),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,98 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zoo.entry import Entry
-from zoo.modules.base import Classifier, perceptron
-
-
-class FromTheSecondRound(Classifier):
-    """Does something else from the second round on."""
-
-    def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        return self.later(batch, batch_idx) if self.current_epoch > 0 else super().loss(batch, batch_idx)
-
-    def later(self, batch: Any, batch_idx: int) -> Tensor:
-        return 2 * super().loss(batch, batch_idx)
-
-
-class ItemLater(FromTheSecondRound):
-    """Reads a number in the middle of a client's training."""
-
-    def later(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = super().later(batch, batch_idx)
-        return loss / loss.item() if batch_idx == 2 else loss
-
-
-class SkipsLater(FromTheSecondRound):
-    """Returns nothing for the third batch."""
-
-    def later(self, batch: Any, batch_idx: int) -> Any:
-        return None if batch_idx == 2 else super().later(batch, batch_idx)
-
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        return self.loss(batch, batch_idx)
-
-
-class KeepsLater(FromTheSecondRound):
-    """Keeps numbers in a list."""
-
-    def prepare(self) -> None:
-        self.kept: list[int] = []
-
-    def later(self, batch: Any, batch_idx: int) -> Tensor:
-        self.kept.append(len(batch[1]))
-        return super().later(batch, batch_idx)
-
-
-class KeepsTensorLater(KeepsLater):
-    def later(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = FromTheSecondRound.later(self, batch, batch_idx)
-        self.last = loss.detach()
-        return loss
-
-
-class LogsLater(FromTheSecondRound):
-    def later(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = super().later(batch, batch_idx)
-        self.log("doubled", loss, on_step=False, on_epoch=True)
-        return loss
-
-
-class GlobalStepLater(FromTheSecondRound):
-    def later(self, batch: Any, batch_idx: int) -> Tensor:
-        return super().later(batch, batch_idx) * (1 + 0.01 * self.global_step)
-
-
-class InPlaceLater(FromTheSecondRound):
-    """Unit rows."""
-
-    def later(self, batch: Any, batch_idx: int) -> Tensor:
-        with torch.no_grad():
-            self.layers[0].weight.div_(self.layers[0].weight.norm(dim=1, keepdim=True))
-        return super().later(batch, batch_idx)
-
-
-class CallsLoggerLater(FromTheSecondRound):
-    def later(self, batch: Any, batch_idx: int) -> Tensor:
-        self.logger.experiment.add_scalar("direct", float(len(batch[1])), self.current_epoch)
-        return super().later(batch, batch_idx)
-
-
-class RareValue(Classifier):
-    """Logs something of batches of two samples, which few clients have."""
-
-    def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = super().loss(batch, batch_idx)
-        if len(batch[1]) == 2:
-            self.log("of_pairs", loss, on_step=False, on_epoch=True)
-        return loss
-
-
-class ChangesLayer(Classifier):
-    """Another activation from the second round on."""
-
-    def on_train_epoch_start(self) -> None:
-        if self.current_epoch == 1:
-            self.layers[1] = nn.Tanh()
+from zoo.modules.base import Classifier, changed, perceptron
 
 
 class AddsDropout(Classifier):
@@ -152,21 +62,6 @@ class FreezesStatistics(Classifier):
 
     def on_train_epoch_start(self) -> None:
         self.layers[4].train(self.current_epoch == 0)
-
-
-class Curriculum(Classifier):
-    """A harder loss in each round, by an attribute."""
-
-    def prepare(self) -> None:
-        self.power = 0.0
-
-    def on_train_epoch_start(self) -> None:
-        self.power = float(self.current_epoch)
-
-    def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        x, y = batch
-        losses = F.cross_entropy(self(x), y, reduction="none")
-        return ((1 - torch.exp(-losses)) ** self.power * losses).mean()
 
 
 class WritesWeights(Classifier):
@@ -226,35 +121,73 @@ class Powered(Classifier):
 
 
 THREE = {"max_epochs": 3}
+SHARED = "reads what clients share"
 
 
-def entry(name: str, module: Any, *callbacks: Any, long: bool = False) -> Entry:
-    return Entry(name, module, callbacks=lambda: [kind() for kind in callbacks], trainer=THREE, long=long)
+def entry(name: str, module: Any, *callbacks: Any, **options: Any) -> Entry:
+    return Entry(name, module, callbacks=lambda: [kind() for kind in callbacks], trainer=THREE, **options)
+
+
+def later(name: str, change: Callable[[Any, Tensor, Any, int], Any], **options: Any) -> Entry:
+    """Return an entry whose loss changes from the second round on."""
+
+    def from_second_round(module: Any, loss: Tensor, batch: Any, index: int) -> Any:
+        return change(module, loss, batch, index) if module.current_epoch > 0 else loss
+
+    return changed(name, from_second_round, trainer=THREE, **options)
+
+
+def keeps(name: str, value: Callable[[Tensor, Any], Any]) -> Entry:
+    def keep(module: Any, loss: Tensor, batch: Any, index: int) -> Tensor:
+        module.last = value(loss, batch)
+        return loss
+
+    return later(name, keep, alone="changes what clients share", long=name.startswith("tensor"))
+
+
+def unit_rows(module: Any, loss: Tensor, batch: Any, index: int) -> Tensor:
+    with torch.no_grad():
+        module.layers[0].weight.div_(module.layers[0].weight.norm(dim=1, keepdim=True))
+    return F.cross_entropy(module(batch[0]), batch[1])
+
+
+def calls_logger(module: Any, loss: Tensor, batch: Any, index: int) -> Tensor:
+    module.logger.experiment.add_scalar("direct", float(len(batch[1])), module.current_epoch)
+    return loss
+
+
+def logs_new(module: Any, loss: Tensor, batch: Any, index: int) -> Tensor:
+    module.log("doubled", 2 * loss, on_step=False, on_epoch=True)
+    return loss
+
+
+def logs_pairs(module: Any, loss: Tensor, batch: Any, index: int) -> Tensor:
+    """Logs something of batches of two samples, which few clients have."""
+    if len(batch[1]) == 2:
+        module.log("of_pairs", loss, on_step=False, on_epoch=True)
+    return loss
 
 
 ENTRIES = [
-    entry("another loss from the second round on", FromTheSecondRound),
-    entry("item() from the second round on", ItemLater),
-    entry("returns None from the second round on", SkipsLater),
-    entry("list filled from the second round on", KeepsLater),
-    entry("tensor kept from the second round on", KeepsTensorLater),
-    entry("logs a new name in the second round", LogsLater, long=True),
-    entry("global_step from the second round on", GlobalStepLater),
-    entry("unit rows from the second round on", InPlaceLater),
-    entry("logger called from the second round on", CallsLoggerLater),
-    entry("logs of batches of two", RareValue),
-    entry("another layer in the second round", ChangesLayer, long=True),
+    later("another loss from the second round on", lambda m, loss, b, i: 2 * loss, long=True),
+    later("item() from the second round on", lambda m, loss, b, i: loss / loss.item() if i == 2 else loss),
+    keeps("number kept from the second round on", lambda loss, batch: len(batch[1])),
+    keeps("tensor kept from the second round on", lambda loss, batch: loss.detach()),
+    later("logs a new name in the second round", logs_new, long=True),
+    later("global_step in the second round", lambda m, loss, b, i: loss * m.global_step, alone=SHARED, long=True),
+    later("unit rows from the second round on", unit_rows, alone="weights changed in place", long=True),
+    later("logger called from the second round on", calls_logger, alone="calls the logger", long=True),
+    changed("logs of batches of two", logs_pairs, trainer=THREE),
     entry("dropout added in the second round", AddsDropout),
     entry("forward hook in the second round", AddsHook, long=True),
-    entry("parameter hook in the second round", AddsParameterHook),
-    entry("optimizer hook in the second round", AddsOptimizerHook),
-    entry("optimizer's options change", ChangesOptions),
+    entry("parameter hook in the second round", AddsParameterHook, alone="hooks of parameters", long=True),
+    entry("optimizer hook in the second round", AddsOptimizerHook, alone="hooks of the optimizer", long=True),
+    entry("optimizer's options change", ChangesOptions, long=True),
     entry("statistics frozen in the second round", FreezesStatistics, long=True),
-    entry("curriculum by an attribute", Curriculum),
-    entry("weights written between rounds", WritesWeights),
-    entry("weights written at a round's start", WritesWeightsAtStart),
-    entry("own learning rate in the second round", Classifier, LearningRateLater),
-    entry("own attribute in the second round", Powered, AttributeLater),
-    entry("own weights in the second round", Classifier, WeightsLater),
     entry("attribute set by round", Powered, SetByRound, long=True),
+    entry("weights written between rounds", WritesWeights),
+    entry("weights written at a round's start", WritesWeightsAtStart, long=True),
+    entry("own learning rate in the second round", Classifier, LearningRateLater, long=True),
+    entry("own attribute in the second round", Powered, AttributeLater, alone="sets what clients share", long=True),
+    entry("own weights in the second round", Classifier, WeightsLater, long=True),
 ]

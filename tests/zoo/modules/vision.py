@@ -94,31 +94,11 @@ class Autoencoder(Classifier):
         return torch.optim.Adam(self.parameters(), lr=1e-2)
 
 
-class Upsampler(Classifier):
-    """Super-resolution with pixel shuffle and bilinear interpolation."""
-
-    def __init__(self) -> None:
-        super().__init__(nn.Conv2d(2, 8, 3, padding=1))
-
-    def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        x, _ = batch
-        small = F.interpolate(x, scale_factor=0.5, mode="bilinear", align_corners=False)
-        return F.l1_loss(F.pixel_shuffle(self.layers(small), 2), x)
-
-
-class ChannelsLastInput(Classifier):
-    def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        x, y = batch
-        return F.cross_entropy(self(x.contiguous(memory_format=torch.channels_last)), y)
-
-
 ENTRIES = [
     Entry("small convolutional network", lambda: Classifier(lenet()), images),
     Entry("ResNet block", lambda: Classifier(with_block(BasicBlock(4))), images, tolerance=1e-5),
     Entry("squeeze and excite", lambda: Classifier(with_block(SqueezeExcite(4))), images, long=True),
-    Entry("ConvNeXt block", lambda: Classifier(with_block(ConvNeXtBlock(4))), images),
-    Entry("vision transformer", lambda: Classifier(VisionTransformer()), images),
+    Entry("ConvNeXt block", lambda: Classifier(with_block(ConvNeXtBlock(4))), images, long=True),
+    Entry("vision transformer", lambda: Classifier(VisionTransformer()), images, long=True),
     Entry("convolutional autoencoder, Adam", Autoencoder, images, long=True),
-    Entry("pixel shuffle", Upsampler, images, long=True),
-    Entry("inputs with channels last", lambda: ChannelsLastInput(lenet()), images, long=True),
 ]

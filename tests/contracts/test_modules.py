@@ -1,0 +1,60 @@
+"""The contract of modules: however clients are trained, a fit leaves behind what a loop by hand leaves behind.
+
+The entries of the zoo (``tests/zoo/modules``) are its registry: a new module is an ``Entry`` in a list there.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import pytest
+from zoo.entry import Entry
+from zoo.fitting import Fit, fit
+from zoo.modules import ENTRIES
+from zoo.outcome import ASPECTS, Outcome, differences
+from zoo.reference import Reference
+
+
+@lru_cache(maxsize=2)
+def by_hand(entry: Entry) -> Outcome:
+    return Reference(entry).run()
+
+
+@lru_cache(maxsize=2)
+def one_by_one(entry: Entry) -> Fit:
+    return fit(entry, "sequential")
+
+
+def compare(what: str, expected: Outcome, found: Outcome, entry: Entry) -> list[str]:
+    """Return a line for each difference, in all aspects."""
+    return [
+        f"{what}, {aspect}: {line}"
+        for aspect in ASPECTS
+        for line in differences(getattr(expected, aspect), getattr(found, aspect), entry.tolerance)
+    ]
+
+
+def cases() -> list[Any]:
+    """Return every entry with every executor; the sequential one needs the loop by hand as its referee."""
+    return [
+        pytest.param(entry, executor, marks=[pytest.mark.long] * entry.long, id=f"{entry.name}-{executor}")
+        for entry in ENTRIES
+        for executor in (["sequential"] if entry.by_hand else []) + ["vectorized"]
+    ]
+
+
+@pytest.mark.parametrize(("entry", "executor"), cases())
+def test_modules(entry: Entry, executor: str) -> None:
+    found = one_by_one(entry) if executor == "sequential" else fit(entry, executor)
+    lines = compare("by hand", by_hand(entry), found.outcome, entry) if entry.by_hand else []
+    if executor == "vectorized":
+        lines += compare("one by one", one_by_one(entry).everything, found.everything, entry)
+        if (found.cause is None) == bool(entry.alone):
+            lines.append(f"expected {entry.alone or 'a stack'}, found {found.cause or 'a stack'}")
+    assert not lines
+
+
+def test_every_entry_has_a_name() -> None:
+    names = [entry.name for entry in ENTRIES]
+    assert len(set(names)) == len(names) > 300

@@ -1,0 +1,124 @@
+"""Every algorithm and every setting of local training ends alike, whether its clients are stacked or not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.algorithms import ALGORITHMS, Net, data, one_in
+from helpers.toys import quiet_trainer
+from torch import nn
+
+from fl_lightning import AggregationCallback, FedAvg, FedDyn, FedProx, QFedAvg, Scaffold, TensorDataModule
+from fl_lightning.executors import VectorizedExecutor
+from fl_lightning.models import CharLSTM, ConvNetClassifier, LogisticRegressionClassifier, MLPClassifier
+from fl_lightning.parts import Median, NearestNeighborMixing, SignSGD, TopK
+
+
+def compare(
+    make: Callable[..., AggregationCallback],
+    module: Callable[[], Any] = Net,
+    data_module: Callable[[], Any] = data,
+    rtol: float = 1e-9,
+    rounds: int = 4,
+    **trainer: Any,
+) -> None:
+    """Check that stacks are used, and that weights, traffic, logged values and counters are those without them."""
+    ends: list[dict[str, Any]] = []
+    for executor in ("sequential", stacks := VectorizedExecutor()):
+        torch.manual_seed(0)
+        own, callback = module(), make(seed=1, executor=executor)
+        fitter = quiet_trainer(max_epochs=rounds, callbacks=[callback], **trainer)
+        fitter.fit(own, datamodule=data_module())
+        values = {name: float(value) for name, value in fitter.callback_metrics.items()}
+        traffic = vars(callback.algorithm.traffic)
+        ends.append({"state": own.state_dict(), "values": values, "traffic": traffic, "steps": fitter.global_step})
+    assert stacks.cause is None
+    torch.testing.assert_close(ends[1]["state"], ends[0]["state"], rtol=rtol, atol=rtol)
+    assert ends[1]["values"] == pytest.approx(ends[0]["values"], rel=1e-5, abs=1e-6)
+    assert ends[1]["traffic"] == ends[0]["traffic"]
+    assert ends[1]["steps"] == ends[0]["steps"]
+
+
+def without_dropout() -> Net:
+    net = Net()
+    net.layers[3] = nn.Dropout(0.0)
+    return net
+
+
+@pytest.mark.parametrize("name", one_in(6))
+def test_algorithms(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    compare(ALGORITHMS[name], without_dropout)
+
+
+SETTINGS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "one bit down": (partial(FedAvg, 4, exchange=[TopK(0.3), SignSGD(link="down")]), {}),
+    "mixing before a median": (partial(FedAvg, 5, aggregation=Median(before=NearestNeighborMixing(1))), {}),
+    "fairness": (partial(QFedAvg, 1.0, 4), {}),
+    "epochs": (partial(FedAvg, 5, local_epochs=3), {}),
+    "steps": (partial(FedAvg, 5, local_steps=7), {}),
+    "accumulated": (partial(FedProx, 0.1, clients_per_round=5, local_epochs=2), {"accumulate_grad_batches": 2}),
+    "clipped": (partial(FedProx, 0.1, clients_per_round=5), {"gradient_clip_val": 0.05}),
+    "limited": (partial(FedAvg, 5), {"limit_train_batches": 2}),
+    "overfitted": (partial(FedAvg, 5), {"overfit_batches": 2}),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_settings(name: str) -> None:
+    make, trainer = SETTINGS[name]
+    compare(make, without_dropout, **trainer)
+
+
+def test_settings_of_stacks() -> None:
+    """The number of clients at once changes nothing but rounding."""
+    states = []
+    for executor in ("sequential", VectorizedExecutor(1), VectorizedExecutor(2)):
+        net = Net()
+        quiet_trainer(max_epochs=3, callbacks=[FedAvg(5, seed=1, executor=executor)]).fit(net, datamodule=data())
+        states.append(net.state_dict())
+    for state in states[1:]:
+        torch.testing.assert_close(state, states[0], rtol=1e-9, atol=1e-10)
+
+
+def words() -> TensorDataModule:
+    generator = torch.Generator().manual_seed(0)
+    clients = [
+        (torch.randint(0, 7, (n, 5), generator=generator), torch.randint(0, 7, (n,), generator=generator))
+        for n in (8, 13, 6)
+    ]
+    return TensorDataModule(clients, batch_size=4)
+
+
+def images() -> TensorDataModule:
+    generator = torch.Generator().manual_seed(0)
+    clients = [
+        (torch.randn(n, 3, 16, 16, generator=generator), torch.randint(0, 3, (n,), generator=generator))
+        for n in (8, 13)
+    ]
+    return TensorDataModule(clients, batch_size=4)
+
+
+MODELS: dict[str, tuple[Any, Any, Any, float]] = {
+    "perceptron, Scaffold": (partial(MLPClassifier, 6, (5,), 3, weight_decay=0.1), data, partial(Scaffold, 5), 1e-7),
+    "perceptron, FedProx": (partial(MLPClassifier, 6, (5,), 3), data, partial(FedProx, 0.3), 1e-7),
+    "logistic, FedDyn": (
+        partial(LogisticRegressionClassifier, 6, 3, l2=0.1),
+        data,
+        partial(FedDyn, 0.3, 5, penalty="weight_decay", scale_alpha="none"),
+        1e-7,
+    ),
+    "characters": (partial(CharLSTM, 7, hidden_size=6, recurrence="plain"), words, partial(FedAvg, 1.0), 1e-7),
+    "convolutions": (partial(ConvNetClassifier, 3, image_size=16, channels=(2, 4)), images, partial(FedAvg, 1.0), 1e-4),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_of_the_library(name: str) -> None:
+    module, data_module, make, rtol = MODELS[name]
+    compare(make, lambda: module() if name == "convolutions" else module().double(), data_module, rtol, rounds=2)

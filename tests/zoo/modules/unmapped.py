@@ -1,0 +1,164 @@
+"""Operations that ``torch.func.vmap``, or a stack, would treat otherwise than a client alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from zoo.entry import CLASSES, Entry, alike, words
+from zoo.modules.base import Classifier, perceptron
+
+
+class Adds(Classifier):
+    """Adds a term to its loss, ``term(weights of each class, scores, classes)``."""
+
+    def __init__(self, term: Callable[[Tensor, Tensor, Tensor], Tensor], *layers: nn.Module) -> None:
+        super().__init__(perceptron(*layers))
+        self.term, self.w = term, nn.Parameter(torch.ones(CLASSES))
+
+    def loss(self, batch: Any, batch_idx: int) -> Tensor:
+        scores = self(batch[0])
+        return F.cross_entropy(scores, batch[1]) + 0.1 * self.term(self.w, scores, batch[1])
+
+
+def adds(name: str, term: Callable[[Tensor, Tensor, Tensor], Tensor], alone: str = "") -> Entry:
+    return Entry(name, lambda: Adds(term), alone=alone)
+
+
+def filled(change: Callable[[Tensor, Tensor], Any]) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """Return a term that weighs a table of zeros, which is filled in place."""
+
+    def term(w: Tensor, scores: Tensor, y: Tensor) -> Tensor:
+        table = torch.zeros(len(y), CLASSES, dtype=w.dtype)
+        change(table, y)
+        return (table * w).sum()
+
+    return term
+
+
+def seen(look: Callable[[Tensor], Any]) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """Return a term that looks at a table before the table is changed, for some clients' values alone."""
+
+    def term(w: Tensor, scores: Tensor, y: Tensor) -> Tensor:
+        table = torch.zeros(CLASSES, dtype=w.dtype)
+        rows = look(table)
+        table += F.one_hot(y[0], CLASSES) * (y[0] == 0)
+        row = torch.stack(list(rows)) if isinstance(rows, tuple | list) else torch.as_tensor(rows)
+        return (row * w).sum()
+
+    return term
+
+
+def by_position(table: Tensor, y: Tensor) -> None:
+    table[torch.arange(len(y)), y] = 1
+
+
+def by_sum(table: Tensor, y: Tensor) -> None:
+    table += F.one_hot(y, CLASSES)
+
+
+def through_view(table: Tensor, y: Tensor) -> None:
+    table.t()[y, torch.arange(len(y))] = 1
+
+
+def in_a_total(w: Tensor, scores: Tensor, y: Tensor) -> Tensor:
+    total = torch.zeros((), dtype=w.dtype)
+    total.add_((F.one_hot(y, CLASSES) * w).sum())
+    return total
+
+
+def gaussian(w: Tensor, scores: Tensor, y: Tensor) -> Tensor:
+    variances = w[1].abs() * y.to(w.dtype)  # zeros, where `eps` is taken
+    return F.gaussian_nll_loss(w[0] * scores[:, 0], torch.zeros_like(variances), variances, full=True, eps=0.5)
+
+
+def replaced(w: Tensor, scores: Tensor, y: Tensor) -> Tensor:
+    table = torch.ones(2, CLASSES, dtype=w.dtype) * scores.detach().sum()
+    return torch.select_scatter(table, w, 0, -1).mean()
+
+
+def smoothed(w: Tensor, scores: Tensor, y: Tensor) -> Tensor:
+    weights = torch.tensor([1.0, 2.0, 3.0], dtype=w.dtype)
+    return F.cross_entropy(scores, y, weights, ignore_index=2, label_smoothing=0.1, reduction="sum")
+
+
+def rooted(w: Tensor, scores: Tensor, y: Tensor) -> Tensor:
+    """A factor of a matrix, or of a similar one where the matrix has none."""
+    square = F.one_hot(y, CLASSES).to(w.dtype).T @ F.one_hot(y, CLASSES).to(w.dtype)
+    try:
+        factor = torch.linalg.cholesky(square)
+    except RuntimeError:
+        factor = torch.linalg.cholesky(square + 0.1 * torch.eye(CLASSES, dtype=w.dtype))
+    return (factor.diagonal() * w).mean()
+
+
+class Ignores(Classifier):
+    """Has classes that no loss counts, and batches without a number, or a gradient, where there are no others."""
+
+    def loss(self, batch: Any, batch_idx: int) -> Tensor:
+        targets = torch.where(batch[1] == 0, -100, batch[1])
+        return F.cross_entropy(self(batch[0]), targets) + 0 * self(batch[0]).softmax(-1).sum()
+
+
+class Padded(Classifier):
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(4, CLASSES))
+        self.table = nn.Parameter(torch.randn(10, 4))
+
+    def loss(self, batch: Any, batch_idx: int) -> Tensor:
+        return F.cross_entropy(self.layers(F.embedding(batch[0], self.table, padding_idx=0).mean(1)), batch[1])
+
+
+@torch.jit.script
+def doubled_if_large(loss: Tensor) -> Tensor:
+    if bool(loss > 1.1):
+        loss = loss * 2
+    return loss
+
+
+LAST, ONES = torch.tensor([-1]), torch.ones(3)
+ENTRIES = [
+    Entry("ignored classes", Ignores),
+    Entry("functional embedding with padding_idx", Padded, words),
+    adds("equal largest values", lambda w, scores, y: (w * F.one_hot(y[0], CLASSES)).max()),
+    adds("operation that fails for some clients", rooted, "an operation fails"),
+    adds("text of a tensor", lambda w, scores, y: w.sum() * ("-" in repr(scores)), "turns a tensor into text"),
+    adds("function of torch.jit", lambda w, scores, y: doubled_if_large(scores.square().mean()), "a compiled function"),
+    *alike(
+        adds("index_fill by an index", lambda w, scores, y: w.index_fill(0, y[:1] - 3, 0.0).sum()),
+        adds("one_hot of classes", lambda w, scores, y: (F.one_hot(y, CLASSES) * w).sum()),
+        adds("Gaussian loss with variances", gaussian),
+        adds("row replaced by select_scatter", replaced),
+        adds("largest value by name", lambda w, scores, y: torch.max(input=w * F.one_hot(y[0], CLASSES))),
+        adds("median", lambda w, scores, y: (w * F.one_hot(y[0], CLASSES)).median(), "gradient of `median`"),
+        adds("weighted classes, smoothed", smoothed),
+        adds("indices in common", lambda w, scores, y: (F.one_hot(torch.arange(3)) * w.index_fill(0, LAST, 0)).sum()),
+        adds(
+            "weighted covariances",
+            lambda w, scores, y: torch.cov(scores.T, aweights=(y + 1).to(w.dtype)).sum(),
+            "by values",
+        ),
+    ),
+    *alike(
+        adds("new tensor, scatter_", filled(lambda table, y: table.scatter_(1, y[:, None], 1.0))),
+        adds("new tensor, add_", filled(lambda table, y: table.add_(F.one_hot(y, CLASSES)))),
+        adds("new tensor, by position", filled(by_position)),
+        adds("new tensor, +=", filled(by_sum)),
+        adds("new tensor, through a view", filled(through_view), "a view is changed"),
+        adds("new total, add_", in_a_total),
+    ),
+    *alike(
+        adds("seen by view", seen(lambda table: table.view(3)), "a view is changed"),
+        adds("seen by unbind", seen(lambda table: table.unbind()), "a view is changed"),
+        adds("seen by an iterator", seen(list), "a view is changed"),
+        adds("seen by split", seen(lambda table: table.split(3)[0]), "a view is changed"),
+        adds("seen by detach", seen(lambda table: table.detach()), "a view is changed"),
+        adds("seen by data", seen(lambda table: table.data), "a view is changed"),
+        adds("seen by numpy", seen(lambda table: table.numpy()), "a view is changed"),
+        adds("seen by broadcasting", seen(lambda table: torch.broadcast_tensors(table, ONES)[0])),
+    ),
+]
