@@ -2,70 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from helpers.algorithms import Net, data
 from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
 from lightning.pytorch.callbacks import Callback
-from torch import Tensor
 
-from fl_lightning import FedAvg, FedBuff, FedDyn, PersonalParameters, RADFed, TensorDataModule
-from fl_lightning.parts import Aggregation, ClientResult, ClientStates, Federation
-
-
-class MeanOfKept(Aggregation):
-    """The mean of every client's last parameters: an aggregation of a user's own with vectors of clients."""
-
-    def on_fit_start(self, federation: Federation) -> None:
-        self.states = ClientStates(federation, federation.model[: federation.num_parameters])
-
-    def update(self, result: ClientResult) -> None:
-        assert self.states is not None
-        self.states.put(result.task.client, result.parameters)
-
-    def merge(self, model: Tensor) -> Tensor | None:
-        assert self.states is not None
-        return torch.stack([self.states[client] for client in range(self.federation.num_clients)]).mean(0)
-
-
-class SaveAfter(Callback):
-    def __init__(self, round_index: int, path: Path) -> None:
-        self.round_index, self.path = round_index, path
-
-    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
-        if trainer.current_epoch == self.round_index:
-            trainer.save_checkpoint(self.path)
-
-
-def fit(callback: Any, *others: Callback, ckpt_path: Path | None = None) -> dict[str, Tensor]:
-    module = Net()
-    trainer = quiet_trainer(max_epochs=5, callbacks=[callback, *others])
-    trainer.fit(module, datamodule=data(), ckpt_path=ckpt_path)
-    return {name: value.clone() for name, value in module.state_dict().items()}
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: FedAvg(2, buffers="local", seed=1, executor="sequential"),
-        lambda: FedAvg(2, partial="stale", seed=1, executor="sequential"),
-        lambda: FedAvg(2, exchange=PersonalParameters("layers.0"), seed=1, executor="sequential"),
-        lambda: FedDyn(0.1, 2, exchange=PersonalParameters("layers.4"), seed=1, executor="sequential"),
-        lambda: RADFed(2, 2, exchange=PersonalParameters("layers.4"), seed=1, executor="sequential"),
-        lambda: FedAvg(2, aggregation=MeanOfKept(), seed=1, executor="sequential"),
-    ],
-    ids=["local-buffers", "stale", "personal", "FedDyn-personal", "RADFed-personal", "own-states"],
-)
-@pytest.mark.parametrize("after", [0, 1])
-def test_clients_that_have_not_trained_yet_begin_as_ever(make: Any, after: int, tmp_path: Path) -> None:
-    # two of six clients train in a round, so that some have not after two rounds
-    whole = fit(make(), SaveAfter(after, tmp_path / "saved.ckpt"))
-    resumed = fit(make(), ckpt_path=tmp_path / "saved.ckpt")
-    for name, value in whole.items():
-        assert torch.equal(resumed[name], value), name
+from fl_lightning import FedAvg, FedBuff, RADFed, TensorDataModule
 
 
 class Write(Callback):
@@ -100,5 +44,5 @@ def test_writing_before_a_rounds_clients_counts_too() -> None:
 
 @pytest.mark.parametrize("callback", [RADFed(3, 1.0), FedBuff(3, 1)])
 def test_writing_while_clients_work_on_other_models_is_an_error(callback: Any) -> None:
-    with pytest.raises(RuntimeError, match="weights were changed between two rounds"):
+    with pytest.raises(RuntimeError, match="between two rounds"):
         train(callback, "on_train_epoch_end")

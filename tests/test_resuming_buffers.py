@@ -18,8 +18,7 @@ from helpers.toys import Quadratic, clients_that_reach, quiet_trainer
 from lightning.pytorch.plugins.io import AsyncCheckpointIO, TorchCheckpointIO
 from torch import Tensor
 
-from fl_lightning import FedAvg, Federated, FederatedCheckpoint, TensorDataModule
-from fl_lightning.parts import Mixing
+from fl_lightning import FedAvg, FederatedCheckpoint, TensorDataModule
 
 CLIENTS = clients_that_reach([[2.0], [4.0]], [1, 1])
 
@@ -111,30 +110,6 @@ def test_the_newest_round_is_whole_beside_a_thread_that_writes_checkpoints(tmp_p
         assert torch.load(tmp_path / name, weights_only=True)["state_dict"]["total"] in (3.0, 6.0)
 
 
-def test_a_part_that_returns_a_tensor_of_another_class_leaves_readable_checkpoints(tmp_path: Path) -> None:
-    class Named(Tensor):
-        """A tensor of a user's own class."""
-
-    class Own(Mixing):
-        def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
-            return aggregate.as_subclass(Named)
-
-    trainer = quiet_trainer(max_epochs=1, callbacks=[Federated(1.0, server=Own(), seed=1)])
-    trainer.fit(Summing(True), datamodule=TensorDataModule(CLIENTS, batch_size=None))
-    trainer.save_checkpoint(tmp_path / "one.ckpt")
-    assert torch.load(tmp_path / "one.ckpt", weights_only=True)["state_dict"]["w"] == 3.0
-
-
-def test_a_sparse_vector_is_an_error_with_its_way_out() -> None:
-    class Own(Mixing):
-        def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
-            return aggregate.to_sparse()
-
-    trainer = quiet_trainer(max_epochs=1, callbacks=[Federated(1.0, server=Own())])
-    with pytest.raises(TypeError, match=r"`Own.step` returned a sparse tensor. Return `vector.to_dense\(\)`"):
-        trainer.fit(Summing(True), datamodule=TensorDataModule(CLIENTS, batch_size=None))
-
-
 # ---- what is saved beside the federated state ----
 
 
@@ -210,17 +185,6 @@ def test_a_buffer_that_is_not_saved_is_in_a_checkpoint_of_a_validation(tmp_path:
     trainer.fit(resumed, datamodule=data, ckpt_path=tmp_path / "1.ckpt")
     assert resumed.at_start == [6.0, 9.0][-len(resumed.at_start) :]
     assert float(resumed.total) == 12.0
-
-
-def test_a_checkpoint_of_an_earlier_version_is_told(tmp_path: Path) -> None:
-    path = tmp_path / "two.ckpt"
-    fit(2)[1].save_checkpoint(path)
-    checkpoint = torch.load(path, weights_only=True)
-    [state] = [state for state in checkpoint["callbacks"].values() if "buffers" in state]
-    del state["buffers"]
-    torch.save(checkpoint, path)
-    with pytest.raises(ValueError, match="written by an earlier release of fl-lightning and cannot be resumed"):
-        fit(4, path)
 
 
 def test_frozen_tensors_that_are_tied_or_replaced_are_put_back(tmp_path: Path) -> None:

@@ -113,8 +113,3 @@ def test_a_schedule_without_results_keeps_the_server_where_it_is() -> None:
     algorithm.on_fit_start(Federation(np.array([3]), torch.tensor([1.0, 2.0]), [2]), fresh=True)
     assert algorithm.on_round_end().tolist() == [1.0, 2.0]
     assert algorithm.server.aggregations == 0
-
-
-def test_the_server_is_not_there_before_a_fit() -> None:
-    with pytest.raises(RuntimeError, match=r"before `trainer\.fit`"):
-        _ = FedAvg().algorithm.server

@@ -81,8 +81,7 @@ THREE = [
 ]
 
 
-@pytest.mark.parametrize("make", [fedavg, radfed(1), radfed(2), radfed(3)])
-@pytest.mark.parametrize("clients", [1, 2, 3])
+@pytest.mark.parametrize(("make", "clients"), [(fedavg, 2), (radfed(2), 3), (radfed(3), 2)])
 def test_affine_training_has_one_expectation_for_every_s(
     make: Callable[..., AggregationCallback], clients: int
 ) -> None:
@@ -103,7 +102,7 @@ def test_the_same_expectation_is_not_the_same_path() -> None:
 numbers = st.integers(-4, 4).map(lambda value: value / 4)
 
 
-@settings(max_examples=20, deadline=None, derandomize=True)
+@settings(max_examples=5, deadline=None, derandomize=True)
 @given(st.lists(st.tuples(numbers, numbers), min_size=3, max_size=3), st.sampled_from([1, 2, 3]), numbers)
 def test_any_affine_training(lines: list[tuple[float, float]], redistributions: int, start: float) -> None:
     slope, shift = (Fraction(sum(Fraction(line[part]) for line in lines), 3) for part in (0, 1))

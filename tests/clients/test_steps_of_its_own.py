@@ -47,16 +47,15 @@ def end(callback: Any, way: str) -> float:
 @pytest.mark.parametrize(
     ("make", "users"),
     [
-        (lambda: FedProx(1.0, 1.0), "Proximal corrects gradients at the steps"),
-        (lambda: Scaffold(1.0), "ControlVariates corrects gradients at the steps"),
-        (lambda: FedDyn(1.0, 1.0), "DynamicRegularizer corrects gradients at the steps"),
-        (lambda: FedNova(1.0), "NormalizedMean counts the steps"),
-        (lambda: FedNova(1.0, mu=1.0), "Proximal corrects gradients at the steps and NormalizedMean counts the steps"),
+        (lambda: FedProx(1.0, 1.0), "Proximal"),
+        (lambda: Scaffold(1.0), "ControlVariates"),
+        (lambda: FedDyn(1.0, 1.0), "DynamicRegularizer"),
+        (lambda: FedNova(1.0), "NormalizedMean"),
+        (lambda: FedNova(1.0, mu=1.0), "Proximal .* and NormalizedMean"),
     ],
 )
 def test_what_would_have_no_effect_is_an_error(make: Callable[[], Any], users: str, way: str) -> None:
-    without = r"ByItself has changed the weights of client 0 without a step of an optimizer that Lightning knows of"
-    with pytest.raises(ValueError, match=rf"{without}, but {users} of such an optimizer\. In `training_step`, take"):
+    with pytest.raises(ValueError, match=users):
         end(make(), way)
 
 

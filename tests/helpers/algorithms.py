@@ -169,6 +169,15 @@ def one_in(number: int, names: Iterable[str] = ALGORITHMS) -> list[Any]:
     return [pytest.param(name, marks=long) if place % number else name for place, name in enumerate(names)]
 
 
+def first_of_each(number: int) -> list[Any]:
+    """Return algorithms' names; of those with settings beside the plain ones, all but one in so many are long."""
+    long = pytest.mark.long
+    return [
+        pytest.param(name, marks=long) if "-" in name and place % number else name
+        for place, name in enumerate(ALGORITHMS)
+    ]
+
+
 class Net(L.LightningModule):
     """BatchNorm, dropout, momentum, a schedule: all that a round's end or a resumed run may get wrong."""
 
@@ -191,11 +200,11 @@ class Net(L.LightningModule):
         return [optimizer], [torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=7)]
 
 
-def data() -> TensorDataModule:
-    """Six clients of unequal sizes, in batches of 4."""
+def data(batch_size: int = 4) -> TensorDataModule:
+    """Six clients of unequal sizes."""
     generator = torch.Generator().manual_seed(0)
     clients = [
         (torch.randn(n, 6, generator=generator).double(), torch.randint(0, 3, (n,), generator=generator))
         for n in (8, 14, 6, 23, 10, 12)
     ]
-    return TensorDataModule(clients, val=clients[0], batch_size=4)
+    return TensorDataModule(clients, val=clients[0], batch_size=batch_size)

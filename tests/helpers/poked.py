@@ -67,7 +67,7 @@ def fit(
     path = options.pop("ckpt_path", None)
     options["enable_checkpointing"] = any(isinstance(callback, Checkpoint) for callback in others)
     trainer = quiet_trainer(max_epochs=rounds, callbacks=[callback, *others], **options)
-    trainer.fit(Net() if module is None else module, datamodule=data(), ckpt_path=path)
+    trainer.fit(Net() if module is None else module, datamodule=data(8), ckpt_path=path)
     return trainer
 
 

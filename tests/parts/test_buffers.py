@@ -63,7 +63,7 @@ class NetWithTables(Net):
 
 
 @pytest.mark.parametrize("executor", ["sequential", "vectorized"])
-@pytest.mark.parametrize("name", one_in(5))
+@pytest.mark.parametrize("name", one_in(25))
 def test_tables_stay_as_they_are_and_leave_nobody_out(
     name: str, executor: Any, tmp_path: Any, monkeypatch: Any
 ) -> None:
@@ -147,11 +147,11 @@ def test_constant_buffers_cost_no_traffic(executor: Any) -> None:
     ids=["uniform", "samples", "clipped", "radfed", "server", "local", "asynchronous"],
 )
 def test_counters_are_averaged_exactly(make: Any, expected: list[int], executor: Any) -> None:
-    for rounds, more in enumerate(expected, start=1):
-        module = Counter()
-        train(module, make(executor=executor), rounds)
-        assert int(module.steps) == 123456789 + more
-        assert_tables_are_as_they_were(module)
+    module, seen = Counter(), list[int]()
+    module.on_train_epoch_end = lambda: seen.append(int(module.steps) - 123456789)  # type: ignore[method-assign]
+    train(module, make(executor=executor), rounds=3)
+    assert seen == expected
+    assert_tables_are_as_they_were(module)
 
 
 # a weight of 4 bytes and a counter of 8
@@ -173,7 +173,7 @@ def test_a_client_whose_changing_buffer_is_infinite_is_left_out() -> None:
     callback, left_out = FedAvg(1.0), LeftOut()
     clients = TensorDataModule([(torch.ones(2),), (torch.ones(4),)], batch_size=None)
     module = Spoiled()
-    with pytest.warns(UserWarning, match=r"client 1 was left out: its model has NaN or"):
+    with pytest.warns(UserWarning, match="client 1 was left out"):
         quiet_trainer(max_epochs=1, callbacks=[callback, left_out]).fit(module, datamodule=clients)
     assert left_out.seen == [1]
     assert int(module.steps) == 123456790

@@ -10,16 +10,15 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
-from fl_lightning.parts.client_states import ClientStates
-from fl_lightning.parts.federation import Federation
-from fl_lightning.parts.participation import Participation
-from fl_lightning.parts.server_optimizers import Adaptive, Mixing
 from helpers.toys import Quadratic, fit_quadratic, quadratic_clients, quiet_trainer
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fl_lightning import FedAsync, FedAvg, FedAvgM, FedDyn, FedProx, RADFed, TensorDataModule
+from fl_lightning import FedAsync, FedAvg, FedAvgM, FedProx, RADFed, TensorDataModule
+from fl_lightning.parts.client_states import ClientStates
+from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.server_optimizers import Adaptive
 
 
 def federation(num_clients: int, state_dir: Path | None = None, **ranks: int) -> Federation:
@@ -45,16 +44,6 @@ def test_a_client_has_the_initial_vector_until_it_hands_in_another(tmp_path: Pat
 
 
 @pytest.mark.parametrize("mapped", [False, True], ids=["memory", "file"])
-def test_a_round_that_is_broken_off_leaves_no_trace(tmp_path: Path, mapped: bool) -> None:
-    store = states(tmp_path, mapped)
-    store.put(2, torch.tensor([5.0, 6.0]))
-    store.on_round_abort()
-    store.on_round_end()
-    assert store[2].tolist() == [1.0, 2.0]
-    assert store.mean.tolist() == [1.0, 2.0]
-
-
-@pytest.mark.parametrize("mapped", [False, True], ids=["memory", "file"])
 def test_states_survive_a_checkpoint(tmp_path: Path, mapped: bool) -> None:
     store = states(tmp_path, mapped, num_clients=40)
     for client in range(0, 40, 2):
@@ -72,7 +61,7 @@ def test_a_process_keeps_its_own_clients() -> None:
     vectors = {client: torch.full((2,), float(client)) for client in range(6)}
     store.load_state_dict({"clients": vectors, "mean": torch.zeros(2)})
     assert [float(store[client][0]) for client in (1, 3, 5)] == [1.0, 3.0, 5.0]
-    with pytest.raises(RuntimeError, match=r"The vector of client 4 is on process 0 of 2, and this is process 1: "):
+    with pytest.raises(RuntimeError, match="client 4 is on process 0"):
         store[4]
 
 
@@ -84,6 +73,7 @@ def test_a_file_holds_only_clients_that_trained_and_has_no_name(tmp_path: Path) 
     assert os.listdir(tmp_path) == []
 
 
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.floats(-1e3, 1e3, width=32)), max_size=30))
 def test_the_mean_is_that_of_all_clients(changes: list[tuple[int, float]]) -> None:
     weights = np.array([1.0, 2.0, 3.0, 4.0])
@@ -94,15 +84,6 @@ def test_the_mean_is_that_of_all_clients(changes: list[tuple[int, float]]) -> No
         store.on_round_end()
         now[client] = value
     assert float(store.mean) == pytest.approx(float(np.average(now, weights=weights)), abs=1e-9)
-
-
-def test_an_algorithm_gives_the_same_from_memory_and_from_a_file(tmp_path: Path) -> None:
-    clients = quadratic_clients(a=[1.0, 4.0, 2.0], c=[0.0, 1.0, 5.0])
-    weights = [
-        fit_quadratic(FedDyn(0.1, 2, state_dir=folder, seed=1), Quadratic(0.1), clients, rounds=9)
-        for folder in (None, tmp_path / "new" / "folder")
-    ]
-    assert torch.equal(*weights)
 
 
 # ---- buffers ----
@@ -177,11 +158,6 @@ def test_buffers_of_asynchronous_clients(buffers: Any, starts: list[float], serv
     assert (module.at_start, float(module.batches)) == (starts, server)
 
 
-def test_unknown_treatment_of_buffers() -> None:
-    with pytest.raises(ValueError, match="`buffers` must be one of 'average', 'local', 'server', got 'keep'"):
-        FedAvg(buffers="keep")
-
-
 # ---- hyper-parameters over rounds ----
 
 
@@ -197,23 +173,6 @@ def test_a_schedule_of_mu() -> None:
     callback = FedProx(lambda t: float(t), clients_per_round=1, local_steps=2)
     weights = fit_quadratic(callback, Quadratic(0.5, start=1.0), quadratic_clients([1.0], [0.0]), rounds=2)
     assert float(weights) == 0.125
-
-
-def test_a_schedule_of_momentum() -> None:
-    # Delta = 1 in the first round: w = 1; then Delta = 0 and v = 0.5 * 1: w = 1.5
-    callback = FedAvgM(lambda t: 0.5 * t, clients_per_round=1)
-    weights = fit_quadratic(callback, Quadratic(1.0), quadratic_clients([1.0], [1.0]), rounds=2)
-    assert float(weights) == 1.5
-
-
-def test_a_schedule_that_leaves_its_range_names_the_round() -> None:
-    module = Quadratic(1.0)
-    callback = FedAvg(1, server_lr=lambda t: 1.0 - t)
-    with pytest.raises(ValueError, match=r"`server_lr\(1\)` must be a finite number greater than 0, got 0.0"):
-        fit_quadratic(callback, module, quadratic_clients([1.0], [1.0]), rounds=2)
-    assert float(module.w.detach()) == 1.0
-    with pytest.raises(ValueError, match=r"`lr\(0\)` must be a finite number greater than 0, got -1"):
-        Mixing(lambda t: t - 1)
 
 
 def test_bias_correction() -> None:
@@ -243,8 +202,8 @@ def test_learning_rate_weight_decay_and_clipping_of_clients() -> None:
     assert float(module.w.detach()) == pytest.approx(first - 0.25 * (2.0 + 0.1 * first), abs=1e-6)
 
 
-def test_a_sampler_restricted_to_nobody_leaves_states_alone() -> None:
-    callback = FedDyn(0.1, 1.0, participation=Participation(available=lambda t: []))
-    fit_quadratic(callback, Quadratic(0.1, 2.0), quadratic_clients([1.0] * 2, [1.0] * 2), rounds=2)
-    assert float(callback.h) == 0.0
-    assert float(callback.algorithm.server.model) == 2.0
+def test_a_schedule_of_momentum() -> None:
+    # Delta = 1 in the first round: w = 1; then Delta = 0 and v = 0.5 * 1: w = 1.5
+    callback = FedAvgM(lambda t: 0.5 * t, clients_per_round=1)
+    weights = fit_quadratic(callback, Quadratic(1.0), quadratic_clients([1.0], [1.0]), rounds=2)
+    assert float(weights) == 1.5

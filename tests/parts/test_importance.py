@@ -9,12 +9,12 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
-from fl_lightning.parts.federation import Federation
 from helpers.toys import Quadratic, fit_quadratic, quadratic_clients, quiet_trainer
 from torch import Tensor, nn
 
 from fl_lightning import RADFed, TensorDataModule
-from fl_lightning.parts.sampling import ImportanceSampler, UniformSampler
+from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.sampling import ImportanceSampler
 
 
 def federation(num_clients: int) -> Federation:
@@ -55,14 +55,6 @@ def test_o12_scores(score: Any, batch_size: int | None, expected: float, initial
     assert sampler.scores.tolist() == [pytest.approx((first + expected) / 2 if initial == "scores" else expected)]
 
 
-def test_a_sampler_that_needs_scores_must_define_them() -> None:
-    class Scored(UniformSampler):
-        needs_scores = True
-
-    with pytest.raises(NotImplementedError, match=r"Scored has `needs_scores = True`, so it must define `score\("):
-        fit_quadratic(RADFed(1, sampler=Scored(1)), Quadratic(1.0), quadratic_clients([1.0], [1.0]), rounds=1)
-
-
 def test_o12_accumulation() -> None:
     sampler = ImportanceSampler(1, gamma=0.9)
     sampler.attach(federation(1))
@@ -83,11 +75,11 @@ def test_o12_successive_draws() -> None:
     sampler = ImportanceSampler(2, gamma=0.5, initial="uniform")
     sampler.attach(federation(3))
     sampler.take_scores({0: 9.0, 1: 5.0, 2: 3.0})  # from 1: 5, 3, 2
-    rng, count = np.random.default_rng(0), 20000
+    rng, count = np.random.default_rng(0), 5000
     drawn = Counter(int(client) for _ in range(count) for client in sampler.draw(3, rng))
     # five standard deviations of a frequency near 1/2
     for client, expected in enumerate((0.839285714, 0.675, 0.485714286)):
-        assert drawn[client] / count == pytest.approx(expected, abs=5 * 0.0036)
+        assert drawn[client] / count == pytest.approx(expected, abs=5 * 0.0071)
 
 
 def test_equal_scores_draw_every_ordered_pair_alike() -> None:
@@ -96,9 +88,9 @@ def test_equal_scores_draw_every_ordered_pair_alike() -> None:
     sampler.attach(federation(3))
     sampler.take_scores({0: 100.0})
     rng = np.random.default_rng(0)
-    pairs = Counter(tuple(sampler.draw(3, rng).tolist()) for _ in range(6000))
+    pairs = Counter(tuple(sampler.draw(3, rng).tolist()) for _ in range(3000))
     assert len(pairs) == 6
-    assert all(abs(count - 1000) < 5 * 29 for count in pairs.values())
+    assert all(abs(count - 500) < 5 * 21 for count in pairs.values())
 
 
 def test_a_score_of_zero_stays_drawable() -> None:
@@ -107,26 +99,6 @@ def test_a_score_of_zero_stays_drawable() -> None:
     sampler.take_scores({0: 1.0, 1: 0.0, 2: 0.0})
     assert sampler.probabilities(np.arange(3)).tolist() == pytest.approx([1 / 1.002, 0.001 / 1.002, 0.001 / 1.002])
     assert sorted(sampler.draw(3, np.random.default_rng(0)).tolist()) == [0, 1, 2]
-
-
-def test_scores_of_zero_everywhere_draw_alike() -> None:
-    sampler = ImportanceSampler(1)
-    sampler.attach(federation(4))
-    sampler.take_scores(dict.fromkeys(range(4), 0.0))
-    assert sampler.probabilities(np.arange(4)).tolist() == [0.25] * 4
-
-
-def test_a_score_that_is_not_finite_changes_nothing() -> None:
-    sampler = ImportanceSampler(1, initial="uniform")
-    sampler.attach(federation(2))
-    sampler.take_scores({0: float("nan"), 1: float("inf")})
-    assert sampler.scores.tolist() == [1.0, 1.0]
-
-
-def test_only_clients_that_can_be_reached_are_drawn() -> None:
-    sampler = ImportanceSampler(2, initial="uniform")
-    sampler.attach(federation(6))
-    assert sorted(sampler.draw(6, np.random.default_rng(0), np.array([1, 4])).tolist()) == [1, 4]
 
 
 def test_scores_after_training_move_only_the_clients_that_trained() -> None:
@@ -140,6 +112,38 @@ def test_scores_after_training_move_only_the_clients_that_trained() -> None:
     expected = list(before)
     expected[trained] = 0.25 * before[trained] + 0.75 * before[trained] / 4
     assert sampler.scores.tolist() == pytest.approx(expected, abs=1e-12)
+
+
+def test_the_score_may_go_by_a_part_of_the_parameters() -> None:
+    class Two(L.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Parameter(torch.zeros(1))
+            self.classifier = nn.Linear(1, 1)
+
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            return (self.classifier(torch.ones(1)) * batch[0].mean()).sum() + 100 * self.body.sum()
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=0.0)
+
+    sampler = ImportanceSampler(1, parameters=["classifier"])
+    data = TensorDataModule(clients=[(torch.tensor([2.0, 4.0]),)], batch_size=None)
+    quiet_trainer(max_epochs=1, callbacks=[RADFed(1, sampler=sampler)]).fit(Two(), datamodule=data)
+    assert sampler.scores.tolist() == pytest.approx([9.0 + 9.0])  # d/dweight and d/dbias are mean(x) = 3
+
+
+def test_the_score_travels_with_the_upload() -> None:
+    callback = RADFed(1, sampler=ImportanceSampler(2, initial="uniform"))
+    fit_quadratic(callback, Quadratic(0.1, [0.0, 0.0]), [(torch.ones(1, 2), torch.ones(1, 2))] * 3, rounds=4)
+    assert (callback.algorithm.traffic.values_down, callback.algorithm.traffic.values_up) == (4 * 2 * 2, 4 * 2 * 3)
+
+
+def test_a_score_that_is_not_finite_changes_nothing() -> None:
+    sampler = ImportanceSampler(1, initial="uniform")
+    sampler.attach(federation(2))
+    sampler.take_scores({0: float("nan"), 1: float("inf")})
+    assert sampler.scores.tolist() == [1.0, 1.0]
 
 
 def test_scoring_leaves_training_as_it_is() -> None:
@@ -169,36 +173,3 @@ def test_scoring_leaves_training_as_it_is() -> None:
     for name, value in results[0][0].items():
         assert torch.allclose(value, results[1][0][name], rtol=0, atol=1e-6), name
     assert results[0][1] == pytest.approx(results[1][1], abs=1e-6)
-
-
-def test_the_score_may_go_by_a_part_of_the_parameters() -> None:
-    class Two(L.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.body = nn.Parameter(torch.zeros(1))
-            self.classifier = nn.Linear(1, 1)
-
-        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-            return (self.classifier(torch.ones(1)) * batch[0].mean()).sum() + 100 * self.body.sum()
-
-        def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.SGD(self.parameters(), lr=0.0)
-
-    sampler = ImportanceSampler(1, parameters=["classifier"])
-    data = TensorDataModule(clients=[(torch.tensor([2.0, 4.0]),)], batch_size=None)
-    quiet_trainer(max_epochs=1, callbacks=[RADFed(1, sampler=sampler)]).fit(Two(), datamodule=data)
-    assert sampler.scores.tolist() == pytest.approx([9.0 + 9.0])  # d/dweight and d/dbias are mean(x) = 3
-
-
-def test_the_score_travels_with_the_upload() -> None:
-    callback = RADFed(1, sampler=ImportanceSampler(2, initial="uniform"))
-    fit_quadratic(callback, Quadratic(0.1, [0.0, 0.0]), [(torch.ones(1, 2), torch.ones(1, 2))] * 3, rounds=4)
-    assert (callback.algorithm.traffic.values_down, callback.algorithm.traffic.values_up) == (4 * 2 * 2, 4 * 2 * 3)
-
-
-def test_parameters_that_do_not_exist() -> None:
-    callback = RADFed(1, sampler=ImportanceSampler(1, parameters=["head"]))
-    with pytest.raises(
-        ValueError, match=r"`parameters` must name parameters of the module, got \['head'\]; there are w"
-    ):
-        fit_quadratic(callback, Quadratic(0.1), quadratic_clients([1.0], [1.0]), rounds=1)

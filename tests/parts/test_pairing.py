@@ -9,13 +9,12 @@ from itertools import permutations
 import numpy as np
 import pytest
 import torch
-from helpers.toys import Quadratic, fit_quadratic, quadratic_clients
 from scipy.stats import chi2, chisquare
 
 from fl_lightning import BernoulliSampler, FedAvg, ImportanceSampler, Participation, RADFed, UniformSampler
 from fl_lightning.parts import ClientSampler, Federation, Task
 
-ROUNDS = 4000
+ROUNDS = 1500
 SCORES = {0: 100.0, 1: 1.0, 2: 1.0, 3: 1.0}
 
 
@@ -67,20 +66,11 @@ def test_pairing_of_importance_sampling_is_uniform() -> None:
     # client 0 is drawn first with 100 / 103, and is left out of two draws with 3 / 103 2 / 102 alone: three cohorts
     counts = orders(planned(RADFed(3, sampler=ImportanceSampler(2, gamma=0.0)), 4))
     without_first = sum(count for order, count in counts.items() if 0 not in order)
-    assert without_first < 12  # 2.3 are expected; twelve or more have a chance of 1e-5
+    assert without_first < 8  # 0.9 are expected; eight or more have a chance of 1e-5
     statistic, freedom = chi_square(counts)
     assert freedom == 3
     # larger values have a chance of 1e-4 under uniform pairing: the critical value is 21.1
     assert statistic < chi2.isf(1e-4, freedom) == pytest.approx(21.108, abs=1e-3)
-
-
-def test_the_draws_themselves_are_not() -> None:
-    # what the test above would say if models were given out in the order of the draws
-    sampler, rng = ImportanceSampler(2, gamma=0.0), np.random.default_rng(0)
-    sampler.attach(Federation(np.ones(4), torch.zeros(1), [1]))
-    sampler.take_scores(SCORES)
-    counts = Counter(tuple(sampler.draw(4, rng).tolist()) for _ in range(ROUNDS))
-    assert chi_square(counts, least=10)[0] > 3000
 
 
 def drawn_one_after_the_other(chances: Sequence[float]) -> dict[tuple[int, ...], float]:
@@ -99,9 +89,9 @@ def test_models_and_clients_meet_as_in_algorithm_1() -> None:
     counts = orders(planned(RADFed(3, sampler=ImportanceSampler(2, gamma=0.0)), 3, scores={0: 0.5, 1: 0.3, 2: 0.2}))
     assert set(counts) == set(law)  # no order is left out, as it would be if models were given out by client
     assert chisquare([counts[order] for order in law], [ROUNDS * law[order] for order in law]).pvalue > 1e-3
-    # models given out in the order of the draws would have a statistic of 129 and more, where 20.5 is critical
+    # models given out in the order of the draws would have a statistic of 48 and more, where 20.5 is critical
     wrong = chisquare([ROUNDS * drawn[order] for order in law], [ROUNDS * law[order] for order in law])
-    assert wrong.statistic == pytest.approx(129.23, abs=0.01)
+    assert wrong.statistic == pytest.approx(48.46, abs=0.01)
     assert chi2.isf(1e-3, 5) == pytest.approx(20.515, abs=1e-3)
 
 
@@ -118,17 +108,5 @@ def test_everybody_is_a_straggler_alike(sampler: ClientSampler) -> None:
     callback = FedAvg(sampler=sampler, participation=Participation(stragglers=0.5), local_epochs=2)
     rounds = planned(callback, 4, full_work=2)
     stragglers = Counter(task.client for tasks in rounds for task in tasks if task.work == 1)
-    # two of four in each round: 2000 each, with a standard deviation of sqrt(4000 / 4) = 32
-    assert all(abs(stragglers[client] - ROUNDS / 2) < 5 * 32 for client in range(4))
-
-
-def test_circulating_models_meet_clients_of_both_kinds_in_a_fit() -> None:
-    # learning rate 1 takes a model to its client's target; the first round's draws differ by seed alone
-    met = Counter()
-    for seed in range(60):
-        callback = RADFed(2, sampler=Sorted(2), seed=seed, evaluate="virtual")
-        fit_quadratic(callback, Quadratic(1.0), quadratic_clients([1.0, 1.0], [3.0, 5.0]), rounds=1)
-        met[tuple(float(model) for _, model in sorted(callback.algorithm.schedule.models.items()))] += 1
-    # 30 each, with a standard deviation of 3.9
-    assert set(met) == {(3.0, 5.0), (5.0, 3.0)}
-    assert abs(met[3.0, 5.0] - 30) < 5 * 3.9
+    # two of four in each round: 750 each, with a standard deviation of sqrt(1500 / 4) = 19
+    assert all(abs(stragglers[client] - ROUNDS / 2) < 5 * 19 for client in range(4))

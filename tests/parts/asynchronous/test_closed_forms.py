@@ -12,7 +12,7 @@ from fl_lightning.parts.server_optimizers import Mixing
 from helpers.toys import Quadratic, fit_quadratic, quadratic_clients
 from helpers.watching import of_ten, watch
 
-from fl_lightning import DynamicWeightFedBuff, FedAsync, FedAvg, FedBuff
+from fl_lightning import DynamicWeightFedBuff, FedAsync, FedBuff
 from fl_lightning.parts import ClientResult, Federation, Task
 from fl_lightning.parts.aggregation import Aggregation
 from fl_lightning.parts.asynchronous import (
@@ -42,10 +42,9 @@ STALENESS = {
 # ---- O8, FedAsync ----
 
 
-@pytest.mark.parametrize("staleness", STALENESS)
-def test_staleness_functions(staleness: int) -> None:
-    assert polynomial()(staleness) == pytest.approx(STALENESS[staleness][0], abs=1e-9)
-    assert hinge()(staleness) == pytest.approx(STALENESS[staleness][1], abs=1e-9)
+def test_staleness_functions() -> None:
+    assert [polynomial()(late) for late in STALENESS] == pytest.approx([row[0] for row in STALENESS.values()], abs=1e-9)
+    assert [hinge()(late) for late in STALENESS] == pytest.approx([row[1] for row in STALENESS.values()], abs=1e-9)
     assert exponential(0.5)(2) == pytest.approx(0.367879441, abs=1e-9)
 
 
@@ -112,18 +111,12 @@ def test_fedasync_through_the_trainer_mixes_as_the_clock_says() -> None:
 
 
 def test_a_result_may_not_count_for_more_than_itself() -> None:
-    with pytest.raises(
-        ValueError, match=r"`mixing` times `staleness\(0\)` must be at most 1, got 0\.6 \* 2: .*smaller"
-    ):
+    with pytest.raises(ValueError, match=r"staleness\(0\)"):
         FedAsync(1, mixing=0.6, staleness=lambda d: 2.0)
     # a fresh result of client 0, then one of client 1 with d = 1
     growing = FedAsync(1, mixing=0.6, staleness=lambda d: 1.0 + d, speeds=[100, 99])
-    with pytest.raises(ValueError, match=r"`mixing` times `staleness\(1\)` must be at most 1, got 0\.6 \* 2"):
+    with pytest.raises(ValueError, match=r"staleness\(1\)"):
         watch(growing, 2, [1.0, 2.0])
-
-
-def test_a_weight_above_one_is_a_weight_as_long_as_the_share_is_none() -> None:
-    assert arrive(StalenessMixing(0.25, lambda d: 2.0), [(1.0, 0), (2.0, 1)], buffer_size=1, delta=False) == [0.5, 1.25]
 
 
 def test_constant_mixing_of_one_is_last_arrival_wins() -> None:
@@ -150,14 +143,14 @@ def test_stale_results_are_rejected_beyond_the_maximum() -> None:
 
 
 def test_sampled_staleness_is_uniform_over_the_history() -> None:
-    seen = of_ten(FedAsync(100, history=4), 40)
+    seen = of_ten(FedAsync(100, history=4), 10)
     late = Counter(record.staleness for record in seen.arrivals[4:])
-    # 3996 draws from 0 to 3: the mean of each count is 999, its sd 27
+    # 996 draws from 0 to 3: the mean of each count is 249, its sd 14
     assert sorted(late) == [0, 1, 2, 3]
-    assert all(abs(count - 999) < 110 for count in late.values())
+    assert all(abs(count - 249) < 70 for count in late.values())
     assert [record.staleness for record in seen.arrivals[:1]] == [0]
     clients = Counter(record.client for record in seen.arrivals)
-    assert all(abs(clients[client] - 400) < 80 for client in range(10))
+    assert all(abs(clients[client] - 100) < 48 for client in range(10))
 
 
 # ---- O9, FedBuff ----
@@ -206,14 +199,6 @@ def test_a_stale_update_moves_fedbuff_and_fedasync_differently() -> None:
     assert values == pytest.approx([0.98, 0.86])
 
 
-def test_a_waiting_buffer_of_all_clients_is_uniform_fedavg() -> None:
-    clients = quadratic_clients([1.0, 2.0, 0.5], [0.0, 1.0, 4.0], [1, 5, 2])
-    buffered = FedBuff(3, 1.0, wait_for_flush=True, speeds=[100, 30, 7], staleness="constant", local_steps=3)
-    synchronous = FedAvg(1.0, weighting="uniform", local_steps=3)
-    ends = [float(fit_quadratic(cb, Quadratic(lr=0.1), clients, rounds=6)) for cb in (buffered, synchronous)]
-    assert ends[0] == pytest.approx(ends[1], abs=1e-12)
-
-
 # ---- O10, dynamic weights ----
 
 
@@ -241,16 +226,6 @@ def test_dynamic_weights(clients: tuple[int, int, int], beta: list[float], mean:
     assert float(merged) == pytest.approx(mean, abs=1e-9)  # type: ignore[arg-type]
     # mixed in with alpha = .5 from 0
     assert float(Mixing(0.5).step(scalar(0.0), merged)) == pytest.approx(mean / 2, abs=1e-9)  # type: ignore[arg-type]
-
-
-def test_dynamic_weights_of_one_client_alone() -> None:
-    weights, _ = weights_of([(0, 1, 0), (0, 1, 1), (0, 1, 2)])
-    assert weights == pytest.approx([0.360285814, 0.326773272, 0.312940914], abs=1e-9)
-
-
-def test_dynamic_weights_are_equal_for_equal_results() -> None:
-    weights, _ = weights_of([(0, 7, 2), (1, 7, 2), (2, 7, 2)])
-    assert weights == pytest.approx([1 / 3] * 3, abs=1e-12)
 
 
 def test_a_frequent_client_is_damped_and_never_inverted() -> None:
@@ -285,7 +260,7 @@ def test_dynamic_weights_on_the_clock(stamp: Any, expected: list[float]) -> None
 
 
 def test_the_first_uploads_come_in_order() -> None:
-    seen = of_ten(FedAsync(1, speeds=SPEEDS), 100).arrivals
+    seen = of_ten(FedAsync(10, speeds=SPEEDS), 10).arrivals
     assert [(round(r.arrived, 4), r.client, r.staleness) for r in seen[:12]] == [
         (1.0, 0, 0),
         (1.0526, 1, 1),
@@ -307,6 +282,7 @@ def test_the_first_uploads_come_in_order() -> None:
     assert max(record.staleness for record in seen) == 49
 
 
+@pytest.mark.long
 def test_mean_staleness_is_one_less_than_the_clients_at_work() -> None:
     seen = of_ten(FedAsync(500, speeds=SPEEDS), 20)
     assert sum(record.staleness for record in seen.arrivals) / 10_000 == pytest.approx(8.99, abs=0.005)
@@ -330,9 +306,3 @@ def test_three_tenths_tie_with_a_tenth_three_times() -> None:
     # in floating point 0.1 + 0.1 + 0.1 > 0.3
     seen = watch(FedAsync(4, clock=VirtualClock(1, work=0.1, delay=[0, 0.2])), 1, [0.0, 0.0]).arrivals
     assert [(r.client, r.arrived) for r in seen] == [(0, 0.1), (0, 0.2), (0, 0.3), (1, 0.3)]
-
-
-def test_few_buffers_hold_a_client_twice() -> None:
-    clients = [record.client for record in of_ten(FedAsync(1000, speeds=SPEEDS), 3).arrivals]
-    buffers = [clients[start : start + 3] for start in range(0, 3000, 3)]
-    assert sum(len(set(buffer)) < 3 for buffer in buffers) / 1000 == pytest.approx(0.028, abs=5e-4)

@@ -1,0 +1,375 @@
+"""Every part, the library's and a user's, keeps one contract; a new one is a line in ``PARTS``.
+
+One fit serves all aspects. An aspect that fails is reported beside the others.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+from contracts import user_parts as users
+from helpers.algorithms import one_in
+from helpers.contract import Break, Trace, content, different, distance, fit
+from helpers.forking import on_two_processes
+from helpers.given_parts import Given, Merge, Step, Way
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fl_lightning import Federated, TensorDataModule
+from fl_lightning.parts import (
+    QSGD,
+    Adaptive,
+    ALittleIsEnough,
+    Asynchronous,
+    BernoulliSampler,
+    Bucketing,
+    CenteredClipping,
+    Clip,
+    ControlVariates,
+    Correction,
+    CurrentMean,
+    DifferentialPrivacy,
+    DynamicRegularizer,
+    DynamicServer,
+    DynamicWeightMean,
+    FairMean,
+    GaussianAttack,
+    GeometricMedian,
+    ImportanceSampler,
+    InnerProductManipulation,
+    Krum,
+    LocalDifferentialPrivacy,
+    LowRank,
+    MeasuredLoss,
+    Median,
+    Mimic,
+    Mixing,
+    Momentum,
+    NearestNeighborMixing,
+    NormalizedMean,
+    NormBounding,
+    Participation,
+    PersonalParameters,
+    Proximal,
+    RandomK,
+    Redistribution,
+    SampledStaleness,
+    SecureAggregation,
+    SignFlipping,
+    SignSGD,
+    StaleMean,
+    StalenessMixing,
+    StalenessWeightedDeltas,
+    Synchronous,
+    TopK,
+    TrimmedMean,
+    UniformSampler,
+    VirtualClock,
+    WeightedMean,
+)
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+ROUNDS = 3
+SPEEDS = [6, 5, 4, 3, 2, 1]
+VALUES = 6 * 4 + 4 + 4 * 3 + 3  # of the model, all of 64 bits
+WHOLE = 64 * VALUES
+NOISE: dict[str, Any] = {"noise_multiplier": 1.0, "delta": 1e-3}
+Options = dict[str, Any]
+
+
+@cache
+def example(name: str) -> Any:
+    """Return what a file of docs/examples defines."""
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def buffered(clock: VirtualClock | None = None, **options: Any) -> Asynchronous:
+    return Asynchronous(clock or VirtualClock(SPEEDS), **{"buffer_size": 2, **options})
+
+
+def feddyn(**options: Any) -> Options:
+    objective = DynamicRegularizer(0.1, **options)
+    return {"objective": objective, "server": DynamicServer(objective), "aggregation": WeightedMean("uniform")}
+
+
+def fair() -> Options:
+    measured = MeasuredLoss()
+    return {"objective": measured, "aggregation": FairMean(1.0, measured)}
+
+
+def last_move() -> Options:
+    server = example("last_move").Remembers()
+    return {"server": server, "objective": example("last_move").LastMove(server, weight=0.5, reach=0.5)}
+
+
+def summed(*exchange: Any) -> Options:
+    return {"exchange": list(exchange), "aggregation": WeightedMean("uniform")}
+
+
+def noisy(vector: Tensor) -> Tensor:
+    """Add what all three global generators draw."""
+    return vector + 0.01 * (torch.randn_like(vector) + np.random.standard_normal() + random.gauss(0, 1))
+
+
+#: The options of :class:`Federated`, and the bits of one upload; ``None`` where scores are sent without one.
+PARTS: dict[str, tuple[Callable[[], Options], int | None]] = {
+    # who trains
+    "UniformSampler": (lambda: {"sampler": UniformSampler(0.4, "ceil")}, WHOLE),
+    "BernoulliSampler": (lambda: {"sampler": BernoulliSampler(0.6)}, WHOLE),
+    "ImportanceSampler": (lambda: {"sampler": ImportanceSampler(3)}, None),
+    "ImportanceSampler, means": (
+        lambda: {"sampler": ImportanceSampler(3, score="sample", initial="uniform", gamma=None)}, WHOLE + 64,
+    ),
+    "Participation": (
+        lambda: {"participation": Participation(available=0.9, dropout=0.1, stragglers=0.5), "local_epochs": 3}, WHOLE,
+    ),
+    # when the server acts
+    "Synchronous, active": (lambda: {"schedule": Synchronous(evaluate="active")}, WHOLE),
+    "Synchronous, all": (lambda: {"schedule": Synchronous(evaluate="all")}, WHOLE),
+    "Redistribution": (lambda: {"schedule": Redistribution(2)}, WHOLE),
+    "Redistribution, parks": (
+        lambda: {"schedule": Redistribution(3, unequal="park"), "participation": Participation(dropout=0.3)}, WHOLE,
+    ),
+    "Asynchronous": (lambda: {"schedule": buffered(VirtualClock(SPEEDS, jitter=0.2, dropout=0.1))}, WHOLE),
+    "Asynchronous, waits": (lambda: {"schedule": buffered(wait_for_flush=True, once_per_buffer=True)}, WHOLE),
+    "SampledStaleness": (lambda: {"schedule": SampledStaleness(3)}, WHOLE),
+    # what a client minimises
+    "Proximal": (lambda: {"objective": Proximal(0.5), "local_steps": 5}, WHOLE),
+    "DynamicRegularizer": (feddyn, WHOLE),
+    "DynamicRegularizer, decay": (lambda: feddyn(penalty="weight_decay", scale_alpha="none"), WHOLE),
+    "ControlVariates": (lambda: {"objective": ControlVariates(), "aggregation": WeightedMean("uniform")}, WHOLE),
+    "ControlVariates, gradients": (lambda: {"objective": ControlVariates(1)}, WHOLE),
+    "MeasuredLoss": (fair, WHOLE + 64),
+    # what travels
+    "Clip": (lambda: {"exchange": Clip(0.05)}, WHOLE),
+    "PersonalParameters": (lambda: {"exchange": PersonalParameters("head")}, 64 * 28),
+    "TopK": (lambda: {"exchange": TopK(0.3)}, 12 * (64 + 6)),  # a position among 43 takes 6 bits
+    "RandomK": (lambda: {"exchange": RandomK(0.3)}, 12 * 64),
+    "QSGD": (lambda: {"exchange": QSGD(4)}, 4 * VALUES + 64),
+    "SignSGD": (lambda: {"exchange": SignSGD()}, VALUES + 64),
+    "LowRank": (lambda: {"exchange": LowRank(1)}, 64 * (6 + 4 + 4 + 4 + 3 + 3)),
+    "TopK, down": (lambda: {"exchange": TopK(0.3, link="down")}, WHOLE),
+    "TopK and QSGD": (lambda: {"exchange": [TopK(0.3), QSGD(4), QSGD(8, link="down")]}, 12 * (4 + 6) + 64),
+    "SecureAggregation": (lambda: summed(SecureAggregation(0.5, bits=16)), 16 * VALUES),
+    "DifferentialPrivacy": (lambda: summed(DifferentialPrivacy(0.5, **NOISE)), WHOLE),
+    "DifferentialPrivacy, adaptive": (
+        lambda: {**summed(DifferentialPrivacy(0.5, noise_multiplier=0.3, delta=1e-3, adaptive_quantile=0.5))}, WHOLE,
+    ),
+    "LocalDifferentialPrivacy": (lambda: {"exchange": LocalDifferentialPrivacy(0.5, **NOISE)}, WHOLE),
+    "SignFlipping": (lambda: {"exchange": SignFlipping(0.4)}, WHOLE),
+    "GaussianAttack": (lambda: {"exchange": GaussianAttack([0, 2])}, WHOLE),
+    "InnerProductManipulation": (lambda: {"exchange": InnerProductManipulation([0, 2])}, WHOLE),
+    "ALittleIsEnough": (lambda: {"exchange": ALittleIsEnough([0, 2], z=1.0)}, WHOLE),
+    "Mimic": (lambda: {"exchange": Mimic([0, 2])}, WHOLE),
+    # how results are merged
+    "CurrentMean": (lambda: {"aggregation": CurrentMean()}, WHOLE),
+    "StaleMean": (lambda: {"aggregation": StaleMean("uniform")}, WHOLE),
+    "NormalizedMean": (lambda: {"aggregation": NormalizedMean()}, WHOLE),
+    "Median": (lambda: {"aggregation": Median(NearestNeighborMixing(1))}, WHOLE),
+    "TrimmedMean": (lambda: {"aggregation": TrimmedMean(0.25, before=NormBounding(0.1))}, WHOLE),
+    "Krum": (lambda: {"aggregation": Krum(0, num_selected=2)}, WHOLE),
+    "GeometricMedian": (lambda: {"aggregation": GeometricMedian()}, WHOLE),
+    "CenteredClipping": (lambda: {"aggregation": CenteredClipping(0.1, before=Bucketing())}, WHOLE),
+    "StalenessMixing": (lambda: {"schedule": buffered(buffer_size=1), "aggregation": StalenessMixing()}, WHOLE),
+    "StalenessWeightedDeltas": (
+        lambda: {"schedule": buffered(), "aggregation": StalenessWeightedDeltas(weighting="samples")}, WHOLE,
+    ),
+    "DynamicWeightMean": (
+        lambda: {"schedule": buffered(stamp="upload"), "aggregation": DynamicWeightMean(frequency="arrival")}, WHOLE,
+    ),
+    # how the server moves
+    "Mixing": (lambda: {"server": Mixing(lambda t: 1 / (1 + t))}, WHOLE),
+    "Momentum": (lambda: {"server": Momentum(0.9, 0.5)}, WHOLE),
+    "Adaptive": (lambda: {"server": Adaptive("yogi", 0.1, bias_correction=True)}, WHOLE),
+    # the documentation's examples
+    "RoundRobin": (lambda: {"sampler": example("round_robin").RoundRobin(3)}, WHOLE),
+    "PowerOfChoice": (lambda: {"sampler": example("power_of_choice").PowerOfChoice(3, 5)}, None),
+    "Quorum": (
+        lambda: {"schedule": example("quorum").Quorum(3), "participation": Participation(dropout=0.4)}, WHOLE,
+    ),
+    "HuberAnchor": (lambda: {"objective": example("huber_anchor").HuberAnchor(0.1)}, WHOLE),
+    "OwnVariates": (lambda: {"objective": example("own_variates").OwnVariates()}, WHOLE),
+    "LastMove": (last_move, WHOLE),
+    "TopK of the docs": (lambda: {"exchange": example("top_k").TopK(10)}, 10 * (64 + 6)),
+    "PersonalHead": (lambda: {"exchange": example("personal_head").PersonalHead()}, 64 * 28),
+    "NormalizedMean of the docs": (lambda: {"aggregation": example("normalized_mean").NormalizedMean()}, WHOLE),
+    "CoordinateMedian": (lambda: {"aggregation": example("coordinate_median").CoordinateMedian()}, WHOLE),
+    "SignDescent": (lambda: {"server": example("sign_descent").SignDescent(0.01)}, WHOLE),
+    "Bounded": (lambda: {"server": example("bounded").Bounded(Momentum(0.9), most=0.1)}, WHOLE),
+    "ReversedOrder": (lambda: {"executor": example("reversed_order").ReversedOrder()}, WHOLE),
+    # a user's, with a state
+    "state of a sampler": (lambda: {"sampler": users.InTurn()}, WHOLE),
+    "state of an exchange": (lambda: {"exchange": users.FadingUpload()}, WHOLE),
+    "state of an objective": (lambda: {"objective": users.FadingPull(), "local_steps": 3}, WHOLE),
+    "state of an aggregation": (lambda: {"aggregation": users.FadingMerge()}, WHOLE),
+    "state of a server": (lambda: {"server": users.FadingStep()}, WHOLE),
+    "state of a schedule": (lambda: {"schedule": users.CountedCycle(2)}, WHOLE),
+    "states of a buffer's parts": (
+        lambda: {"schedule": buffered(), "aggregation": users.FadingMerge(), "server": users.FadingStep()}, WHOLE,
+    ),
+    # with vectors of clients
+    "what clients owe": (lambda: {"exchange": users.Owing()}, WHOLE),
+    "a neighbour's vector": (lambda: {"exchange": users.Neighbour()}, WHOLE),
+    "a neighbour's vector, circulating": (
+        lambda: {"exchange": users.Neighbour(), "schedule": Redistribution(2)}, WHOLE,
+    ),
+    "vectors of a server": (lambda: {"server": users.Slowed()}, WHOLE),
+    "vectors of a sampler": (lambda: {"sampler": users.LeastSeen()}, WHOLE + 64),
+    "vectors of a mixture": (lambda: {"aggregation": Median(users.Damped())}, WHOLE),
+    # with draws
+    "draws of a sampler": (lambda: {"sampler": users.DrawnCohort()}, None),
+    "draws of who is there": (
+        lambda: {"participation": Participation(available=lambda index: np.random.permutation(6)[:4])}, WHOLE,
+    ),
+    "draws of an exchange": (
+        lambda: {"exchange": Way(download=noisy, upload=lambda r: r.with_delta(noisy(r.delta)), merged=noisy)}, WHOLE,
+    ),
+    "draws of what is shown": (lambda: {"exchange": Way(published=noisy)}, WHOLE),
+    "draws of a fit's start": (lambda: {"exchange": users.Sketch()}, WHOLE),
+    "draws of an aggregation": (lambda: {"aggregation": Merge(lambda model, mean: noisy(mean))}, WHOLE),
+    "draws of a server": (lambda: {"server": Step(lambda model, aggregate: noisy(aggregate))}, WHOLE),
+    "draws of a loss": (lambda: {"objective": users.DrawnLoss(), "aggregation": users.ByLoss()}, WHOLE + 64),
+    "draws of a correction": (
+        lambda: {"objective": Given(lambda: Correction(linear=noisy(torch.zeros(VALUES).double())))}, WHOLE,
+    ),
+    "draws of a schedule": (lambda: {"schedule": users.DrawnSlots()}, WHOLE),
+    "draws of a clock": (lambda: {"schedule": buffered(users.DrawnClock())}, WHOLE),
+    "draws of arrivals": (lambda: {"schedule": users.DrawnArrivals(VirtualClock(SPEEDS), buffer_size=2)}, WHOLE),
+    "draws of staleness": (
+        lambda: {"schedule": buffered(), "aggregation": StalenessMixing(0.5, lambda late: 1 - random.random())}, WHOLE,
+    ),
+    # around other parts, and with more in a result
+    "a sampler in another": (lambda: {"sampler": users.DrawsAs(ImportanceSampler(3))}, None),
+    "a schedule in another": (lambda: {"schedule": users.PlayedBy(Redistribution(2))}, WHOLE),
+    "objectives in another": (
+        lambda: {"objective": users.Together(ControlVariates(), Proximal(0.5)), "local_steps": 5}, WHOLE,
+    ),
+    "an exchange in another": (lambda: {"exchange": users.Doubled(PersonalParameters("head"))}, 64 * 28),
+    "an aggregation in another": (lambda: {"aggregation": users.HalfOf(CurrentMean())}, WHOLE),
+    "a server in another": (lambda: {"server": users.HalfStep(Momentum(0.9))}, WHOLE),
+    "claims": (lambda: {"exchange": users.Claims(), "aggregation": users.ByClaims()}, WHOLE),
+    "claims, circulating": (
+        lambda: {"exchange": users.Claims(), "aggregation": users.ByClaims(), "schedule": Redistribution(2)}, WHOLE,
+    ),
+    "claims, trained ahead": (
+        lambda: {"exchange": users.Claims(), "aggregation": users.ByClaims(), "schedule": buffered(lookahead=4)}, WHOLE,
+    ),
+}  # fmt: skip
+
+
+#: The library's own, which the algorithms of ``test_algorithms.py`` have, too.
+LIBRARY = list(PARTS)[: list(PARTS).index("RoundRobin")]
+#: Asks for scores before each draw; after a round that broke off they are asked for, and counted, once more.
+ASKS_AGAIN = {"PowerOfChoice"}
+
+
+class Net(L.LightningModule):
+    """A body and a head, with dropout; its steps are those of plain SGD."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.body, self.drop, self.head = nn.Linear(6, 4), nn.Dropout(0.2), nn.Linear(4, 3)
+        self.double()
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return F.cross_entropy(self.head(self.drop(torch.tanh(self.body(batch[0])))), batch[1])
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class Scramble(Callback):
+    """Sets the global generators to other states in each fit and on each process."""
+
+    starts = 0
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        Scramble.starts += 1
+        for seed in (torch.manual_seed, np.random.seed, random.seed):
+            seed(1000 * Scramble.starts + trainer.global_rank)
+
+
+def data() -> TensorDataModule:
+    """Six clients of one to three batches."""
+    generator = torch.Generator().manual_seed(0)
+    clients = [
+        (torch.randn(n, 6, generator=generator).double(), torch.randint(0, 3, (n,), generator=generator))
+        for n in (8, 14, 6, 23, 10, 12)
+    ]
+    return TensorDataModule(clients, batch_size=8)
+
+
+def make(name: str, executor: str = "sequential") -> Federated:
+    options = PARTS[name][0]()
+    clients = {} if "sampler" in options else {"clients_per_round": 4}
+    return Federated(**{"seed": 1, "executor": executor, **clients, **options})
+
+
+@cache
+def whole(name: str) -> tuple[list[dict[str, Tensor]], L.Trainer]:
+    """Return the states after each round of a fit to which nothing happens, and its trainer."""
+    trainer = fit(make(name), Net(), data(), ROUNDS, trace := Trace(), Scramble())
+    return trace.rounds, trainer
+
+
+@pytest.mark.parametrize("name", [*one_in(2, LIBRARY), *(name for name in PARTS if name not in LIBRARY)])
+def test_a_part(name: str, tmp_path: Path, subtests: pytest.Subtests) -> None:
+    rounds, trainer = whole(name)
+    with subtests.test("its results are numbers, which have left the first model"):
+        assert all(value.isfinite().all() for value in rounds[-1].values())
+        assert distance(rounds[-1], Net().state_dict()) > 1e-4
+    with subtests.test("its bits are counted"):
+        traffic, bits = trainer.callbacks[0].algorithm.traffic, PARTS[name][1]
+        assert traffic.models_down >= traffic.models_up > 0
+        assert traffic.bits_up == traffic.models_up * bits if bits else traffic.bits_up > traffic.models_up * WHOLE
+    with subtests.test("broken off in mid-round and resumed, it ends with the same bits"):
+        with pytest.raises(ArithmeticError):
+            fit(make(name), Net(), data(), ROUNDS, Break(1, tmp_path / "mid.ckpt"), Scramble())
+        resumed = fit(make(name), Net(), data(), ROUNDS, Scramble(), ckpt_path=tmp_path / "mid.ckpt")
+        assert different(content(resumed, tmp_path), content(trainer, tmp_path)) == []
+
+
+@pytest.mark.parametrize("name", one_in(4, PARTS))
+def test_other_fits_of_a_part(name: str, tmp_path: Path, subtests: pytest.Subtests) -> None:
+    rounds, trainer = whole(name)
+    with subtests.test("broken off in mid-round, it goes on as if nothing had happened"):
+        broken, callback, module = Break(1, tmp_path / "mid.ckpt"), make(name), Net()
+        with pytest.raises(ArithmeticError):
+            fit(callback, module, data(), ROUNDS, broken, Scramble())
+        broken.trainer.fit(module, datamodule=data())
+        left = different(content(broken.trainer, tmp_path), content(trainer, tmp_path))
+        assert left == [] or (name in ASKS_AGAIN and all("/traffic/" in place or "sent" in place for place in left))
+    with subtests.test("a second fit of its callback is as the first"):
+        fit(callback, Net(), data(), 1, again := Trace(), Scramble())
+        assert distance(again.rounds[0], rounds[0]) == 0
+    with subtests.test("stacked clients train as one after the other"):
+        fit(make(name, "vectorized"), stacked := Net(), data(), ROUNDS, Scramble())
+        assert distance(stacked.state_dict(), rounds[-1]) < 1e-10
+
+
+@pytest.mark.parametrize("name", one_in(17, PARTS))
+def test_two_processes_end_as_one_does(name: str, tmp_path: Path) -> None:
+    def train() -> list[Any]:
+        trainer = fit(make(name), net := Net(), data(), ROUNDS, Scramble(), devices=2, strategy="ddp")
+        return [net.state_dict(), trainer.callbacks[0].algorithm.models_sent]
+
+    rounds, trainer = whole(name)
+    (one, sent), (other, also_sent) = on_two_processes(train, tmp_path)
+    assert distance(one, other) == 0
+    assert distance(one, rounds[-1]) < 1e-10
+    assert sent == also_sent == trainer.callbacks[0].algorithm.models_sent
