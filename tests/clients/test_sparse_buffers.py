@@ -35,9 +35,9 @@ class Graph(Module):
         return F.cross_entropy(self.layers(mixed), batch[1])
 
 
-def fitted(layout: str) -> Graph:
+def fitted(layout: str, kind: type[Graph] = Graph) -> Graph:
     torch.manual_seed(0)
-    module = Graph(layout)
+    module = kind(layout)
     trainer = quiet_trainer(max_epochs=2, callbacks=[FedAvg(1.0, executor="sequential", seed=1)])
     trainer.fit(module, datamodule=TensorDataModule(clients_of((6,)), batch_size=4))
     return module
@@ -59,4 +59,4 @@ class Changes(Graph):
 @pytest.mark.parametrize("layout", ["coo", "csr"])
 def test_a_sparse_buffer_must_be_constant(layout: str) -> None:
     with pytest.raises(RuntimeError, match=r"changed the sparse tensor 'adjacency' of Changes.*Store it as a dense"):
-        fitted(layout, "sequential", Changes)
+        fitted(layout, Changes)
