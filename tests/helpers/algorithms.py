@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import lightning as L
@@ -57,17 +57,10 @@ Make = Callable[..., AggregationCallback]
 
 
 class Median(Aggregation):
-    """An aggregation as a user writes it: `update` and `merge` alone."""
+    """An aggregation as a user writes it: `merge` alone."""
 
-    def __init__(self) -> None:
-        self.parameters: list[Tensor] = []
-
-    def update(self, result: ClientResult) -> None:
-        self.parameters.append(result.parameters)
-
-    def merge(self, model: Tensor) -> Tensor | None:
-        parameters, self.parameters = self.parameters, []
-        return torch.stack(parameters).quantile(0.5, dim=0) if parameters else None
+    def merge(self, model: Tensor, results: Sequence[ClientResult]) -> Tensor:
+        return torch.stack([result.parameters for result in results]).quantile(0.5, dim=0)
 
 
 def personal() -> list[Exchange]:
