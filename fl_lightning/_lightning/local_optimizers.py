@@ -90,8 +90,9 @@ class LocalOptimizers:
         return any(not _is_made_anew(optimizer, configured.state) for optimizer, configured in pairs)
 
     def on_round_abort(self) -> None:
-        """Return to the settings of the round's start."""
+        """Return to the settings of the round's start, also where schedules have stepped."""
         self._restore(*self._start)
+        self._set_schedules(self._start[1])
 
     def keep_settings(self, round_index: int, under_way: Collection[int]) -> None:
         """Keep the settings of this round's clients for those that train later.
