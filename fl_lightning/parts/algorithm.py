@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -171,17 +172,27 @@ class Algorithm:
         """
         state, self.restored = self.restored, None
         known = self.shown is not None and same_values(self.shown, federation.model)
-        if state is None and self._has_begun and not fresh:  # an earlier fit goes on
+        goes_on = state is None and self._has_begun and not fresh  # an earlier fit
+        if goes_on:
             state = self.state_dict()
-            if not known and not self.schedule.in_cycle:  # with other weights than it left
-                state = {**state, "model": federation.model, "shows_other": False}
         elif state is None and known:
             self.exchange.check_another_fit()
-        if state is not None and len(state["model"]) != len(federation.model):
+        names, sizes = list(federation.names), (len(federation.model), *federation.lengths)
+        if state is not None and (state["names"] != names or (len(state["model"]), *state["lengths"]) != sizes):
             raise ValueError(
-                f"The checkpoint's server model has {len(state['model'])} values, the module {len(federation.model)}. "
-                "Resume with the same module and the same frozen layers."
+                f"The server's model must have the trained and frozen tensors of the module, {len(federation.model)} "
+                f"values in all, got others, {len(state['model'])} values. Go on with the same module and the same "
+                "frozen layers, or give the Trainer a new callback."
             )
+        if state is not None and goes_on and not known:  # with other weights than it left
+            if self.schedule.in_cycle:
+                warnings.warn(
+                    "The module holds other weights than the last fit left. Models are under way, and the fit goes on with "
+                    "these. To begin from the module's weights give the Trainer a new callback.",
+                    stacklevel=2,
+                )
+            else:
+                state = {**state, "model": federation.model, "shows_other": False}
         first = federation.model if state is None else state["first"].to(federation.model)
         self._begin_parts(replace(federation, model=first))
         self.server, self.traffic, self.report = Server(self, self.federation), Traffic(), RoundReport()
@@ -223,6 +234,8 @@ class Algorithm:
         return {
             "model": model,
             "first": self.federation.model,
+            "names": list(self.federation.names),
+            "lengths": list(self.federation.lengths),
             "moves": moves,
             "changing": sorted(changing),
             "traffic": vars(traffic).copy(),
