@@ -1,4 +1,4 @@
-"""The end of a round is one step: what interrupts it comes after it, and what fails in it is never saved."""
+"""A round is a transaction: what interrupts its end comes after it, and what fails in it leaves no trace."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.algorithms import Net, data
-from helpers.poked import MAKE, OPTIONS, Poked, fail, fit, outcome, rounds_in, uninterrupted
+from helpers.algorithms import Net
+from helpers.poked import MAKE, OPTIONS, Poked, fail, fit, outcome, plain, rounds_in, uninterrupted
 from helpers.toys import Quadratic, quiet_trainer
 from lightning.pytorch.callbacks import Callback, OnExceptionCheckpoint
-from torch.optim.lr_scheduler import ExponentialLR, LambdaLR
+from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR
 
 from fl_lightning import FedAvg, FederatedCheckpoint, TensorDataModule
 from fl_lightning.diagnostics import CentralTwin
@@ -24,6 +24,7 @@ def ctrl_c() -> Iterator[None]:
     """Ctrl-C as in a terminal: it is ignored in the background, and by Lightning once it has seen one."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
+    assert signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, signal.default_int_handler)
     signal.signal(signal.SIGINT, before)
 
 
@@ -31,121 +32,94 @@ def press() -> None:
     signal.raise_signal(signal.SIGINT)
 
 
-def press_twice() -> None:
-    press()
-    press()
-
-
 class AtRoundEnd(Callback):
-    """Does something in ``on_round_end`` of the third round."""
+    """Saves in ``on_round_end`` of the third round, and fails."""
 
-    def __init__(self, action: Any) -> None:
-        self.action = action
+    def __init__(self, path: Path) -> None:
+        self.path = path
 
     def on_round_end(self, trainer: Any, module: Any) -> None:
         if trainer.current_epoch == 2:
-            self.action(trainer)
+            trainer.save_checkpoint(self.path)
+            fail()
 
 
-@pytest.mark.parametrize("name", ["FedDyn", "RADFed", "FedBuff"])
-def test_a_checkpoint_of_the_hook_on_round_end_has_the_round_behind_it(name: str, tmp_path: Path) -> None:
-    path = tmp_path / "saved.ckpt"
-    fit(MAKE[name](Poked()), AtRoundEnd(lambda trainer: trainer.save_checkpoint(path)), rounds=3)
-    assert rounds_in(path) == 3
-    assert outcome(fit(MAKE[name](Poked()), ckpt_path=path)) == uninterrupted(name)
-
-
-@pytest.mark.parametrize("name", ["FedAvg", "FedBuff"])
-def test_an_error_in_the_hook_on_round_end_leaves_the_round_done(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", MAKE)
+def test_a_round_is_done_when_its_hook_is_called(name: str, tmp_path: Path) -> None:
+    paths = [tmp_path / "saved.ckpt", tmp_path / "on_exception.ckpt"]
     with pytest.raises(ArithmeticError):
-        fit(MAKE[name](Poked()), AtRoundEnd(lambda trainer: fail()), OnExceptionCheckpoint(tmp_path))
-    path = tmp_path / "on_exception.ckpt"
-    assert rounds_in(path) == 3
-    assert outcome(fit(MAKE[name](Poked()), ckpt_path=path)) == uninterrupted(name)
+        fit(MAKE[name](Poked()), AtRoundEnd(paths[0]), OnExceptionCheckpoint(tmp_path))
+    states = [plain(torch.load(path, weights_only=True)) for path in paths]
+    assert states[0]["state_dict"] == states[1]["state_dict"]
+    assert rounds_in(paths[0]) == rounds_in(paths[1]) == 3
+    assert outcome(fit(MAKE[name](Poked()), ckpt_path=paths[1])) == uninterrupted(name)
 
 
-@pytest.mark.parametrize(
-    ("name", "method"),
-    [("Scaffold", "published"), ("RADFed", "published"), ("FedBuff", "published"), ("FedAvgM", "merged")],
-)
-@pytest.mark.usefixtures("ctrl_c")
-def test_ctrl_c_waits_until_the_round_is_done(name: str, method: str, tmp_path: Path) -> None:
-    with pytest.raises(SystemExit):
-        fit(MAKE[name](Poked(method, press)), OnExceptionCheckpoint(tmp_path))
-    path = tmp_path / "on_exception.ckpt"
-    assert rounds_in(path) == 3
-    assert outcome(fit(MAKE[name](Poked()), ckpt_path=path)) == uninterrupted(name)
+ENDS = [
+    *(("FedAvgM", "merged"), ("FedDyn", "on_round_end"), ("RADFed", "merged"), ("RADFed", "published")),
+    *(("FedBuff", "merged"), ("FedBuff", "published"), ("FedBuff", "on_round_end"), ("FedAvg", "published")),
+]
 
 
-@pytest.mark.usefixtures("ctrl_c")
-def test_a_second_ctrl_c_does_not_wait_and_nothing_is_saved(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="lies between two rounds"):
-        fit(MAKE["FedDyn"](Poked("published", press_twice)), OnExceptionCheckpoint(tmp_path))
-    assert not list(tmp_path.iterdir())
-
-
-def test_the_handler_of_ctrl_c_is_as_before() -> None:
-    before = signal.getsignal(signal.SIGINT)
-    fit(MAKE["FedAvg"](Poked()), rounds=1)
-    assert signal.getsignal(signal.SIGINT) is before
-
-
-@pytest.mark.parametrize(
-    ("name", "method"),
-    [("FedAvgM", "merged"), ("FedDyn", "on_round_end"), ("RADFed", "merged"), ("RADFed", "published")],
-)
-def test_a_round_whose_end_fails_is_not_saved_and_the_one_before_is_kept(
-    name: str, method: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("name", "method"), ENDS)
+def test_an_end_that_fails_is_taken_back(name: str, method: str, tmp_path: Path) -> None:
     kept, module = FederatedCheckpoint(tmp_path, save_top_k=0, save_on_exception=True), Net()
-    number = 2 if (name, method) == ("RADFed", "merged") else 3  # a cycle has two rounds
-    callback = MAKE[name](Poked(method, fail, number))
-    trainer = quiet_trainer(max_epochs=5, callbacks=[callback, kept], enable_checkpointing=True)
-    with (
-        pytest.raises(ArithmeticError),
-        pytest.warns(UserWarning, match="last.ckpt"),
-    ):
-        trainer.fit(module, datamodule=data(8))
-    path = tmp_path / "last.ckpt"
-    before = torch.load(path, weights_only=True)["state_dict"]
-    assert rounds_in(path) == trainer.current_epoch == (3 if method == "merged" and name == "RADFed" else 2)
-    assert all(torch.equal(value, before[key]) for key, value in module.state_dict().items())
-    with pytest.raises(RuntimeError, match="between two rounds"):
-        trainer.save_checkpoint(tmp_path / "torn.ckpt")
-    with pytest.raises(RuntimeError, match="lies between two rounds"):
-        trainer.fit(module, datamodule=data(8))
-    assert not (tmp_path / "torn.ckpt").exists()
+    callback = MAKE[name](Poked(method, fail, 2))
+    with pytest.raises(ArithmeticError):
+        fit(callback, kept, OnExceptionCheckpoint(tmp_path), module=module)
+    path = tmp_path / "on_exception.ckpt"
+    before, after = (torch.load(each, weights_only=True) for each in (tmp_path / "last.ckpt", path))
+    assert rounds_in(path) == rounds_in(tmp_path / "last.ckpt") >= 1
+    for part in ("model", "moves", "traffic", "parts"):
+        assert plain(before["callbacks"][callback.state_key][part]) == plain(
+            after["callbacks"][callback.state_key][part]
+        ), part
+    assert plain(dict(module.state_dict())) == plain(dict(before["state_dict"])) == plain(dict(after["state_dict"]))
     assert outcome(fit(MAKE[name](Poked()), ckpt_path=path)) == uninterrupted(name)
-    # all parts begin anew, so the callback may be the same
+    # the callback that failed serves, too: it begins with the checkpoint's state
     assert outcome(fit(callback, ckpt_path=path)) == uninterrupted(name)
 
 
-def test_an_asynchronous_round_whose_end_fails_is_not_saved(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="lies between two rounds"):
-        fit(MAKE["FedBuff"](Poked("published", fail)), OnExceptionCheckpoint(tmp_path))
-    assert not list(tmp_path.iterdir())
+@pytest.mark.parametrize("name", ["FedAvg", "FedDyn", "FedBuff"])
+@pytest.mark.usefixtures("ctrl_c")
+def test_ctrl_c_at_the_end_of_a_round_leaves_a_whole_one(name: str, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit):
+        fit(MAKE[name](Poked("published", press)), OnExceptionCheckpoint(tmp_path))
+    path = tmp_path / "on_exception.ckpt"
+    assert rounds_in(path) == 2
+    assert outcome(fit(MAKE[name](Poked()), ckpt_path=path)) == uninterrupted(name)
 
 
-class FailingSchedule(Net):
+class WithAction(Net):
+    """Its schedule does something once, when it steps after the server has moved in the third round."""
+
+    def __init__(self, action: Any) -> None:
+        super().__init__()
+        self.actions = [action]
+
     def configure_optimizers(self) -> Any:
-        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+        module = self
 
-        def factor(round_index: int) -> float:
-            if round_index == 3:
-                fail()
-            return 0.5**round_index
+        class Acting(CosineAnnealingLR):
+            def step(self, *args: Any) -> None:
+                super().step(*args)
+                if self.last_epoch == 3 and module.actions:
+                    module.actions.pop()()
 
-        return [optimizer], [LambdaLR(optimizer, factor)]
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+        return [optimizer], [Acting(optimizer, T_max=7)]
 
 
-def test_a_schedule_that_fails_after_the_server_has_acted_is_not_saved(tmp_path: Path) -> None:
-    module = FailingSchedule()
-    with pytest.raises(RuntimeError, match="lies between two rounds"):
-        fit(MAKE["FedAvg"](Poked()), OnExceptionCheckpoint(tmp_path), module=module)
-    two_rounds = Net()
-    two_rounds.configure_optimizers = FailingSchedule.configure_optimizers.__get__(two_rounds)  # type: ignore[method-assign]
-    fit(MAKE["FedAvg"](Poked()), module=two_rounds, rounds=2)
-    assert all(torch.equal(value, two_rounds.state_dict()[name]) for name, value in module.state_dict().items())
+@pytest.mark.parametrize(("action", "error", "rounds"), [(fail, ArithmeticError, 2), (press, SystemExit, 3)])
+@pytest.mark.usefixtures("ctrl_c")
+def test_a_schedule_that_fails_takes_the_round_back_and_ctrl_c_waits_for_it(
+    action: Any, error: type[BaseException], rounds: int, tmp_path: Path
+) -> None:
+    with pytest.raises(error):
+        fit(MAKE["FedDyn"](Poked()), OnExceptionCheckpoint(tmp_path), module=WithAction(action))
+    path = tmp_path / "on_exception.ckpt"
+    assert rounds_in(path) == rounds
+    assert outcome(fit(MAKE["FedDyn"](Poked()), ckpt_path=path)) == uninterrupted("FedDyn")
 
 
 class Halving(Quadratic):

@@ -1,12 +1,14 @@
-"""An aggregation that fails breaks the round off before anything has changed."""
+"""An aggregation that fails breaks the round off, and the same trainer goes on from there."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 from helpers.algorithms import Net, data, personal
+from helpers.poked import plain
 from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
 from torch import Tensor
 
@@ -17,19 +19,13 @@ from fl_lightning.parts import QSGD, Aggregation, ClientResult, DynamicRegulariz
 class Failing(Aggregation):
     """The plain mean; its merge fails at the second call."""
 
-    def __init__(self) -> None:
-        self.parameters: list[Tensor] = []
-        self.calls = 0
+    calls = 0
 
-    def update(self, result: ClientResult) -> None:
-        self.parameters.append(result.parameters)
-
-    def merge(self, model: Tensor) -> Tensor | None:
-        parameters, self.parameters = self.parameters, []
+    def merge(self, model: Tensor, results: Sequence[ClientResult]) -> Tensor:
         self.calls += 1
         if self.calls == 2:
             raise ArithmeticError("broken by the test")
-        return torch.stack(parameters).mean(0) if parameters else None
+        return torch.stack([result.parameters for result in results]).mean(0)
 
 
 MAKE: dict[str, Any] = {
@@ -42,44 +38,33 @@ MAKE: dict[str, Any] = {
 }
 
 
-def copied(state: Any) -> Any:
-    """Return the state as it is now, tensors as lists."""
-    if isinstance(state, dict):
-        return {name: copied(value) for name, value in state.items()}
-    if isinstance(state, (list, tuple)):
-        return [copied(value) for value in state]
-    return state.tolist() if isinstance(state, Tensor) else state
-
-
 @pytest.mark.parametrize("name", MAKE)
 def test_no_part_has_moved_on(name: str) -> None:
     callback = MAKE[name](aggregation=Failing(), seed=1, executor="sequential")
     states: list[Any] = []
-    start = callback.algorithm.on_round_start
+    start = callback.algorithm.start_round
 
-    def on_round_start(*args: Any) -> None:
-        states.append(copied(callback.algorithm.state_dict()))
+    def start_round(*args: Any) -> None:
+        states.append(plain(callback.algorithm.state_dict()))
         start(*args)
 
-    callback.algorithm.on_round_start = on_round_start
+    callback.algorithm.start_round = start_round
     trainer = quiet_trainer(max_epochs=6, callbacks=[callback])
     with pytest.raises(ArithmeticError, match="broken by the test"):
         trainer.fit(Net(), datamodule=data())
-    state = copied(callback.algorithm.state_dict())
+    state = plain(callback.algorithm.state_dict())
     assert {part for part in state if state[part] != states[-1][part]} == set()
     assert state["traffic"]["models_up"] == {"RADFed": 9}.get(name, 3)
 
 
 def test_the_next_attempt_goes_on_from_there() -> None:
     # round 1 moves from 0 half the way to 2 and 4, the mean of which is 1.5; a second one, to 2.25, fails
-    module, aggregation = Quadratic(0.5), Failing()
-    callback = FedAvg(1.0, aggregation=aggregation)
+    module, callback = Quadratic(0.5), FedAvg(1.0, aggregation=Failing())
     clients = TensorDataModule(quadratic_clients([1.0, 1.0], [2.0, 4.0]), batch_size=None)
     trainer = quiet_trainer(max_epochs=2, callbacks=[callback])
     with pytest.raises(ArithmeticError):
         trainer.fit(module, datamodule=clients)
-    assert module.w.item() == 1.5
-    assert trainer.current_epoch == 1
+    assert (module.w.item(), trainer.current_epoch) == (1.5, 1)
     trainer.fit(module, datamodule=clients)
     assert module.w.item() == 2.25
     assert callback.algorithm.traffic.models_up == 4
