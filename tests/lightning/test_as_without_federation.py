@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from types import MethodType
 from typing import Any
 
@@ -20,7 +21,7 @@ from torch.utils.data import Subset, TensorDataset
 
 from fl_lightning import ClientDatasetsModule, FedAvg, TensorDataModule
 
-EXECUTORS = ("sequential", "vectorized", "auto")
+EXECUTORS = ("sequential", "vectorized")
 
 
 class Classifier(pl.LightningModule):
@@ -55,12 +56,17 @@ def weights(make: Callable[[], Classifier], executor: str | None, callbacks: Any
     return torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
 
 
+@cache
+def plain() -> Tensor:
+    return weights(Classifier, None)
+
+
 def check(make: Callable[[], Classifier], callbacks: Any = tuple, **trainer: Any) -> None:
     """Compare with Lightning, and make sure that what is tried matters: a plain fit ends elsewhere."""
     expected = weights(make, None, callbacks, **trainer)
     for executor in EXECUTORS:
         assert torch.equal(weights(make, executor, callbacks, **trainer), expected), executor
-    assert not torch.equal(expected, weights(Classifier, None))
+    assert not torch.equal(expected, plain())
 
 
 # ---- gradients ----
@@ -251,22 +257,20 @@ def register(trainer: pl.Trainer, module: Any) -> None:
 CHANGES = {f.__name__: f for f in (clip, accumulate, set_hook, append, own_transfer, register)}
 
 
-@pytest.mark.parametrize("round_index", [0, 1])
-@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize(("name", "round_index"), [*((name, 1) for name in CHANGES), ("clip", 0), ("register", 0)])
 def test_settings_that_begin_with_a_round(name: str, round_index: int) -> None:
     check(Classifier, at(round_index, CHANGES[name]))
 
 
-@pytest.mark.parametrize("schedule", [{0: 2}, {1: 4}, {0: 1, 1: 3}])
-def test_scheduled_accumulation(schedule: dict[int, int]) -> None:
-    check(Classifier, lambda: [GradientAccumulationScheduler(schedule)])
+def test_scheduled_accumulation() -> None:
+    check(Classifier, lambda: [GradientAccumulationScheduler({0: 1, 1: 3})])
 
 
 def test_a_change_to_manual_optimisation_is_refused() -> None:
     def change(trainer: pl.Trainer, module: Any) -> None:
         module.automatic_optimization = False
 
-    with pytest.raises(RuntimeError, match="`automatic_optimization` of Classifier changed from True to False"):
+    with pytest.raises(RuntimeError, match="`automatic_optimization`"):
         weights(Classifier, "sequential", at(1, change))
 
 
@@ -327,18 +331,16 @@ class ChangesItsBatch(Classifier):
         return super().training_step(batch, batch_idx)
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
-@pytest.mark.parametrize("rows", [None, range(2, 16), [3, 1, 2, 5]])
-def test_data_stay_as_they_are(executor: str, rows: Any) -> None:
+@pytest.mark.parametrize("rows", [None, range(2, 16), [3, 1, 2, 5]], ids=["all", "range", "list"])
+def test_data_stay_as_they_are(rows: Any) -> None:
     x, y = samples()
-    kept = x.clone()
     data = TensorDataset(x.t().contiguous().t(), y)
     client = data if rows is None else Subset(data, rows)
-    for shuffle in (False, True):
+    for executor, shuffle in ((executor, shuffle) for executor in EXECUTORS for shuffle in (False, True)):
         federation = ClientDatasetsModule([client] * 3, batch_size=4, shuffle=shuffle)
-        fitter = quiet_trainer(max_epochs=2, callbacks=[FedAvg(1.0, executor=executor)])
+        fitter = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0, executor=executor)])
         fitter.fit(ChangesItsBatch(), datamodule=federation)
-        assert torch.equal(data.tensors[0], kept)
+        assert torch.equal(data.tensors[0], x), (executor, shuffle)
 
 
 def test_a_batch_that_changes_in_place() -> None:

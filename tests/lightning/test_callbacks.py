@@ -27,7 +27,6 @@ from helpers.toys import quiet_trainer
 from lightning.pytorch.callbacks import (
     Callback,
     EarlyStopping,
-    LambdaCallback,
     LearningRateMonitor,
     ModelCheckpoint,
     Timer,
@@ -76,28 +75,19 @@ def saved(path: Any) -> dict[str, Any]:
 
 def test_model_checkpoint_saves_the_servers_weights(tmp_path: Path) -> None:
     history = History()
-    keep = ModelCheckpoint(tmp_path, filename="{epoch}", monitor="val_loss", save_top_k=2, save_last=True)
-    run(Scheduled(lr=0.1), history, keep, max_epochs=4)
+    best = ModelCheckpoint(tmp_path / "best", filename="{epoch}", monitor="val_loss", save_top_k=2, save_last=True)
+    second = ModelCheckpoint(tmp_path / "second", filename="{epoch}-{step}", every_n_epochs=2, save_top_k=-1)
+    trained = ModelCheckpoint(tmp_path / "trained", monitor="train_loss")
+    trainer = run(Scheduled(lr=0.1), history, best, second, trained, max_epochs=4)
     # the loss falls from round to round
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["epoch=2.ckpt", "epoch=3.ckpt", "last.ckpt"]
-    assert keep.best_model_path == str(tmp_path / "epoch=3.ckpt")
-    for epoch, name in [(2, "epoch=2"), (3, "epoch=3"), (3, "last")]:
-        assert_same_weights(saved(tmp_path / f"{name}.ckpt")["state_dict"], history.weights[epoch])
-
-
-def test_model_checkpoint_every_n_rounds(tmp_path: Path) -> None:
-    history = History()
-    keep = ModelCheckpoint(tmp_path, filename="{epoch}-{step}", every_n_epochs=2, save_top_k=-1)
-    run(Scheduled(), history, keep, max_epochs=5)
+    assert sorted(path.name for path in (tmp_path / "best").iterdir()) == ["epoch=2.ckpt", "epoch=3.ckpt", "last.ckpt"]
+    assert best.best_model_path == str(tmp_path / "best" / "epoch=3.ckpt")
     # six steps a round
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["epoch=1-step=12.ckpt", "epoch=3-step=24.ckpt"]
-    assert_same_weights(saved(tmp_path / "epoch=3-step=24.ckpt")["state_dict"], history.weights[3])
-
-
-def test_model_checkpoint_monitors_a_training_metric(tmp_path: Path) -> None:
-    keep = ModelCheckpoint(tmp_path, monitor="train_loss")
-    trainer = run(Scheduled(), keep)
-    assert float(keep.best_model_score) == float(trainer.callback_metrics["train_loss"])  # type: ignore[arg-type]
+    names = ["epoch=1-step=12.ckpt", "epoch=3-step=24.ckpt"]
+    assert sorted(path.name for path in (tmp_path / "second").iterdir()) == names
+    for epoch, name in [(2, "best/epoch=2"), (3, "best/epoch=3"), (3, "best/last"), (3, "second/epoch=3-step=24")]:
+        assert_same_weights(saved(tmp_path / f"{name}.ckpt")["state_dict"], history.weights[epoch])
+    assert float(trained.best_model_score) == float(trainer.callback_metrics["train_loss"])  # type: ignore[arg-type]
 
 
 class Falls(Classifier):
@@ -168,17 +158,6 @@ def test_time_limit_stops_at_a_rounds_end(monkeypatch: pytest.MonkeyPatch, way: 
     assert_same_weights(weights_of(module), history.weights[1])
 
 
-def test_lambda_callback() -> None:
-    calls: list[str] = []
-    spy = LambdaCallback(
-        on_train_epoch_start=lambda *_: calls.append("round"),
-        on_train_batch_start=lambda trainer, module, batch, batch_idx: calls.append(f"batch {batch_idx}"),
-        on_before_optimizer_step=lambda *_: calls.append("step"),
-    )
-    train_federatedly(Classifier(), clients_of(4, 4), callbacks=[spy])
-    assert calls == ["round", "batch 0", "step", "batch 1", "step"]
-
-
 # ---- a checkpoint written inside a round ----
 
 
@@ -208,8 +187,10 @@ class OneCycle(Scheduled):
         return [optimizer], [{"scheduler": cycle, "interval": "step"}]
 
 
-@pytest.mark.parametrize("kind", [Scheduled, OneCycle])
-@pytest.mark.parametrize("algorithm", [lambda: FedAvg(1.0, seed=0), lambda: RADFed(2, 1.0, seed=0)])
+FEDAVG, RADFED = (lambda: FedAvg(1.0, seed=0)), (lambda: RADFed(2, 1.0, seed=0))
+
+
+@pytest.mark.parametrize(("kind", "algorithm"), [(Scheduled, RADFED), (OneCycle, FEDAVG)])
 def test_checkpoint_inside_a_round_is_that_of_its_start(tmp_path: Path, kind: Any, algorithm: Any) -> None:
     undisturbed = kind()
     run(undisturbed, algorithm=algorithm())
@@ -261,12 +242,14 @@ class Breaks(Callback):
             raise error
 
 
-HOOKS = ["on_train_epoch_start", "on_train_batch_start", "on_train_batch_end"]
-
-
-@pytest.mark.parametrize("hook", HOOKS)
-@pytest.mark.parametrize("kind", [Scheduled, OneCycle])
-@pytest.mark.parametrize("algorithm", [lambda: FedAvg(1.0, seed=0), lambda: RADFed(2, 1.0, seed=0)])
+@pytest.mark.parametrize(
+    ("hook", "kind", "algorithm"),
+    [
+        ("on_train_epoch_start", OneCycle, FEDAVG),
+        ("on_train_batch_start", OneCycle, RADFED),
+        ("on_train_batch_end", Scheduled, RADFED),
+    ],
+)
 def test_broken_off_round_leaves_no_trace(tmp_path: Path, hook: str, kind: Any, algorithm: Any) -> None:
     undisturbed = kind()
     run(undisturbed, algorithm=algorithm())
@@ -314,15 +297,6 @@ def test_keyboard_interrupt_leaves_the_servers_weights(tmp_path: Path) -> None:
     assert_same_weights(weights_of(resumed), weights_of(undisturbed))
 
 
-def test_checkpoint_on_exception_is_that_of_the_last_round(tmp_path: Path) -> None:
-    history = History()
-    keep = ModelCheckpoint(tmp_path / "regular", save_on_exception=True)
-    with pytest.raises(RuntimeError, match="no"):
-        run(Scheduled(), history, keep, Breaks("on_train_batch_end", RuntimeError("no")))
-    for path in (tmp_path / "regular").iterdir():
-        assert_same_weights(saved(path)["state_dict"], history.weights[0])
-
-
 def test_layers_unfrozen_during_the_fit_are_reported() -> None:
     class Unfreezes(Callback):
         def on_train_epoch_start(self, trainer: L.Trainer, pl_module: Any) -> None:
@@ -336,7 +310,7 @@ def test_layers_unfrozen_during_the_fit_are_reported() -> None:
 
     module, history = Frozen(), History()
     module.layers[0].requires_grad_(False)  # type: ignore[index]
-    with pytest.raises(RuntimeError, match="trained parameters of Frozen changed during the fit"):
+    with pytest.raises(RuntimeError, match="trained parameters of Frozen"):
         run(module, history, Unfreezes())
     assert_same_weights(weights_of(module), history.weights[0])
 
@@ -361,21 +335,17 @@ class Stopped(Callback):
 
 
 @pytest.mark.parametrize(
-    ("kept", "hint"),
+    ("stop", "error", "kept", "hint"),
     [
-        (True, r'Resume with: trainer\.fit\(\.\.\., ckpt_path=".*last\.ckpt"\)'),
-        (False, r"There is no checkpoint to resume from; the callback FederatedCheckpoint\(\)"),
+        (ctrl_c, SystemExit, True, r"Interrupted in round 2\. .*ckpt_path=\".*last\.ckpt\""),
+        (sigterm, SIGTERMException, True, r"Ended by SIGTERM in round 2\. .*ckpt_path=\".*last\.ckpt\""),
+        (ctrl_c, SystemExit, False, r"Interrupted in round 2\. There is no checkpoint.*FederatedCheckpoint\(\)"),
     ],
-)
-@pytest.mark.parametrize(
-    ("stop", "end", "error"),
-    [(ctrl_c, "Interrupted", SystemExit), (sigterm, "Ended by SIGTERM", SIGTERMException)],
 )
 def test_a_signal_says_how_to_resume(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     stop: Callable[[], None],
-    end: str,
     error: type[BaseException],
     kept: bool,
     hint: str,
@@ -384,32 +354,7 @@ def test_a_signal_says_how_to_resume(
     with caplog.at_level("INFO"), pytest.raises(error):
         train_federatedly(Classifier(), clients_of(8, 3), callbacks=callbacks, max_epochs=3)
     (line,) = [record.getMessage() for record in caplog.records if "in round" in record.getMessage()]
-    assert re.fullmatch(rf"{end} in round 2\. {hint}.*", line)
-
-
-@pytest.mark.parametrize(
-    ("max_epochs", "hint"),
-    [
-        (1, "Interrupted in round 1. No round was finished, so there is no checkpoint yet."),
-        (
-            3,
-            "Interrupted in round 2. There is no checkpoint yet; FederatedCheckpoint(last_every_n_epochs=1)",
-        ),
-    ],
-)
-def test_a_signal_before_the_first_checkpoint(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, max_epochs: int, hint: str
-) -> None:
-    class StoppedInTheLast(Callback):
-        def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-            if trainer.current_epoch == min(max_epochs, 2) - 1:
-                raise KeyboardInterrupt
-
-    callbacks = [StoppedInTheLast(), FederatedCheckpoint(tmp_path, every_n_epochs=5, last_every_n_epochs=5)]
-    with caplog.at_level("INFO"), pytest.raises(SystemExit):
-        train_federatedly(Classifier(), clients_of(8, 3), callbacks=callbacks, max_epochs=max_epochs)
-    (line,) = [record.getMessage() for record in caplog.records if "in round" in record.getMessage()]
-    assert line.startswith(hint)
+    assert re.match(hint, line)
 
 
 def test_a_job_that_is_queued_again_needs_no_hint(

@@ -35,7 +35,7 @@ def test_a_step_that_logs_is_compiled_once(executor: str) -> None:
     compiled.training_step = torch.compile(compiled.training_step, backend="eager")  # type: ignore[method-assign]
     found = []
     for module in (plain, compiled):
-        trainer = train_federatedly(module, clients_of(8, 8), algorithm=FedAvg(1.0, executor=executor), max_epochs=6)
+        trainer = train_federatedly(module, clients_of(8, 8), algorithm=FedAvg(1.0, executor=executor), max_epochs=2)
         found.append(trainer.callback_metrics["loss_epoch"])
     # one graph before the call of `log`, one after it
     assert counters["stats"]["unique_graphs"] <= 2

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torchmetrics import Accuracy
 from torchmetrics.classification import MulticlassF1Score
 
-from fl_lightning import FedAvg, RADFed, TensorDataModule
+from fl_lightning import RADFed, TensorDataModule
 
 
 class LitDigits(L.LightningModule):
@@ -75,8 +75,8 @@ def digits(number: int, seed: int) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize(
     "algorithm",
-    [lambda: [FedAvg(1.0)], lambda: [RADFed(2, 1.0)], list],
-    ids=["FedAvg", "RADFed", "central"],
+    [lambda: [RADFed(2, 1.0)], list],
+    ids=["RADFed", "central"],
 )
 def test_the_same_script_trains_federatedly_and_centrally(tmp_path: Any, algorithm: Any) -> None:
     L.seed_everything(1)

@@ -54,29 +54,33 @@ def evaluate(stage: str, devices: int, eval_batch_size: int = 7, **limits: Any) 
     return {name: float(trainer.callback_metrics[logged]) for name, logged in names.items()}
 
 
-@pytest.mark.parametrize("devices", [1, 2])
-@pytest.mark.parametrize(
-    ("stage", "limits"),
-    [
-        ("validate", {"limit_val_batches": 2}),
-        ("validate", {"limit_val_batches": 0.5}),  # 2.5 of 5 batches, rounded down
-        ("test", {"limit_test_batches": 2}),
-        ("test", {"limit_test_batches": 0.4}),
-        ("fit", {"limit_val_batches": 2, "num_sanity_val_steps": 2}),
-        ("fit", {"overfit_batches": 2}),
-        ("fit", {"fast_dev_run": 2}),
-    ],
-)
-def test_a_limit_leaves_the_first_batches_of_all_samples(stage: str, limits: dict[str, Any], devices: int) -> None:
+LIMITS: list[tuple[str, dict[str, Any]]] = [
+    ("validate", {"limit_val_batches": 0.5}),  # 2.5 of 5 batches, rounded down
+    ("fit", {"overfit_batches": 2}),
+    ("validate", {"limit_val_batches": 2}),
+    ("test", {"limit_test_batches": 2}),
+    ("test", {"limit_test_batches": 0.4}),
+    ("fit", {"limit_val_batches": 2, "num_sanity_val_steps": 2}),
+    ("fit", {"fast_dev_run": 2}),
+]
+#: In two processes most of them need a longer run.
+RUNS = [
+    pytest.param(devices, *limits, marks=pytest.mark.long if devices > 1 and place > 1 else (), id=f"{devices}-{place}")
+    for devices in (1, 2)
+    for place, limits in enumerate(LIMITS)
+]
+
+
+@pytest.mark.parametrize(("devices", "stage", "limits"), RUNS)
+def test_a_limit_leaves_the_first_batches_of_all_samples(devices: int, stage: str, limits: dict[str, Any]) -> None:
     # places 0 to 13: 0 to 9 of the first client, mean 4.5, and 10 to 13 of the second, mean 11.5
     expected = {"number": 14, "place": 6.5, "mean": 8.0, "least": 4.5, "most": 11.5}
     assert evaluate(stage, devices, **limits) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("devices", [1, 2])
-def test_a_limit_of_less_than_a_batch_of_all_samples_is_an_error(devices: int) -> None:
+def test_a_limit_of_less_than_a_batch_of_all_samples_is_an_error() -> None:
     with pytest.raises(Exception, match=r"0\.1 \* 5 < 1"):
-        evaluate("validate", devices, limit_val_batches=0.1)
+        evaluate("validate", 1, limit_val_batches=0.1)
 
 
 def test_each_process_keeps_a_sample() -> None:

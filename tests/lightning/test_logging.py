@@ -11,7 +11,7 @@ import torch
 import torchmetrics
 from helpers.comparison import Classifier, clients_of, samples, train_centrally, train_federatedly
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.loggers import CSVLogger, Logger
+from lightning.pytorch.loggers import Logger
 from torch import Tensor
 
 from fl_lightning import FedAvg
@@ -63,7 +63,6 @@ def numbers(*values: float) -> tuple[Tensor, Tensor]:
 
 # batches of two: means 2, 7 | 1, 4 | 10
 CLIENTS = [numbers(1.0, 3.0, 7.0), numbers(1.0, 1.0, 4.0, 4.0), numbers(10.0)]
-ALL_VALUES = [1.0, 3.0, 7.0, 1.0, 1.0, 4.0, 4.0, 10.0]
 BATCH_MEANS = [2.0, 7.0, 1.0, 4.0, 10.0]
 
 
@@ -80,92 +79,63 @@ def number(trainer: L.Trainer, name: str) -> float:
     return float(trainer.callback_metrics[name])
 
 
-def test_epoch_mean_weighs_batches_by_their_samples() -> None:
-    trainer, memory = logged(lambda module, value, _: module.log("x", value, on_step=False, on_epoch=True))
-    assert number(trainer, "x") == pytest.approx(sum(ALL_VALUES) / 8)  # 31 / 8, not the mean of batches 24 / 5
-    assert memory.values("x") == [(1, pytest.approx(31 / 8))]  # of round 1
+def test_values_of_steps_and_rounds() -> None:
+    """One fit for all forms of `self.log`."""
 
-
-def test_step_values_reach_the_logger_batch_by_batch() -> None:
-    _, memory = logged(lambda module, value, _: module.log("x", value))
-    assert [step for step, _ in memory.values("x")] == [0, 1, 2, 3, 4]
-    assert sorted(value for _, value in memory.values("x")) == sorted(BATCH_MEANS)
-    assert {row["epoch"] for _, row in memory.rows if "x" in row} == {0}
-
-
-def test_step_and_epoch_together_are_forked() -> None:
-    trainer, memory = logged(lambda module, value, _: module.log("x", value, on_step=True, on_epoch=True))
-    assert sorted(value for _, value in memory.values("x_step")) == sorted(BATCH_MEANS)
-    assert memory.values("x_epoch") == [(1, pytest.approx(31 / 8))]
-    assert number(trainer, "x") == number(trainer, "x_epoch") == pytest.approx(31 / 8)
-
-
-def test_step_values_are_logged_every_n_steps() -> None:
-    _, memory = logged(lambda module, value, _: module.log("x", value), log_every_n_steps=2)
-    assert [step for step, _ in memory.values("x")] == [1, 3]
-
-
-@pytest.mark.parametrize(
-    ("reduce_fx", "expected"),
-    [("mean", 31 / 8), ("sum", 24.0), ("min", 1.0), ("max", 10.0), (torch.max, 10.0), (min, 1.0)],
-)
-def test_reductions(reduce_fx: Any, expected: float) -> None:
-    trainer, _ = logged(lambda module, value, _: module.log("x", value, on_epoch=True, reduce_fx=reduce_fx))
-    assert number(trainer, "x") == pytest.approx(expected)
-
-
-def test_given_batch_size_is_the_weight() -> None:
     def record(module: L.LightningModule, value: Tensor, batch_idx: int) -> None:
+        module.log("batchwise", value, prog_bar=True)
+        module.log("both", value, prog_bar=True, on_step=True, on_epoch=True)
+        module.log("quiet", value, on_epoch=True, logger=False)
         module.log("alike", value, on_epoch=True, batch_size=1)
         module.log("by_index", value, on_epoch=True, batch_size=batch_idx + 1)
-
-    trainer, _ = logged(record)
-    assert number(trainer, "alike") == pytest.approx(24 / 5)
-    # clients' batch indices restart: weights 1, 2 | 1, 2 | 1
-    assert number(trainer, "by_index") == pytest.approx((2 + 2 * 7 + 1 + 2 * 4 + 10) / 7)
-
-
-def test_log_dict() -> None:
-    def record(module: L.LightningModule, value: Tensor, batch_idx: int) -> None:
-        module.log_dict({"x": value, "twice": 2 * value}, on_step=False, on_epoch=True)
-
-    trainer, memory = logged(record)
-    assert number(trainer, "x") == pytest.approx(31 / 8)
-    assert memory.values("twice") == [(1, pytest.approx(31 / 4))]
-
-
-def test_python_numbers_and_half_precision() -> None:
-    def record(module: L.LightningModule, value: Tensor, batch_idx: int) -> None:
+        module.log_dict({"one": value, "two": 2 * value}, on_step=False, on_epoch=True)
         module.log("float", float(value), on_epoch=True)
         module.log("double", value.double(), on_epoch=True)
         module.log("half", value.to(torch.bfloat16), on_epoch=True)
         # changes its type from batch to batch
         module.log("mixed", float(value) if batch_idx else value.double(), on_epoch=True)
+        module.log("whole", torch.tensor(batch_idx), on_epoch=True)
+        for name, reduce_fx in (("sum", "sum"), ("min", "min"), ("max", "max"), ("torch", torch.max), ("own", min)):
+            module.log(name, value, on_epoch=True, reduce_fx=reduce_fx)
 
-    trainer, _ = logged(record)
-    for name in ("float", "double", "half", "mixed"):
-        assert number(trainer, name) == pytest.approx(31 / 8), name
-    assert trainer.callback_metrics["double"].dtype == torch.float64
-    assert trainer.callback_metrics["half"].dtype == torch.float32
+    seen: list[float] = []
 
+    class Reader(Callback):
+        def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+            seen.append(number(trainer, "both"))  # reading does not change it
 
-def test_whole_numbers_are_converted_with_lightnings_warning() -> None:
     with pytest.warns(UserWarning, match="needs to be floating to be reduced"):
-        trainer, _ = logged(lambda module, value, i: module.log("whole_index", torch.tensor(i), on_epoch=True))
-    # indices 0, 1 (weights 2, 1) | 0, 1 (2, 2) | 0
-    assert number(trainer, "whole_index") == pytest.approx(3 / 8)
+        trainer, memory = logged(record, callbacks=[Reader()])
+    expected = {
+        # a mean over samples, not that of batches, 24 / 5
+        **dict.fromkeys(("both", "both_epoch", "quiet", "one", "float", "double", "half", "mixed"), 31 / 8),
+        "two": 31 / 4,
+        "alike": 24 / 5,
+        # clients' batch indices restart: weights 1, 2 | 1, 2 | 1
+        "by_index": (2 + 2 * 7 + 1 + 2 * 4 + 10) / 7,
+        # indices 0, 1 (2 and 1 samples) | 0, 1 (2, 2) | 0
+        "whole": 3 / 8,
+        **{"sum": 24.0, "min": 1.0, "max": 10.0, "torch": 10.0, "own": 1.0},
+    }
+    assert {name: number(trainer, name) for name in expected} == pytest.approx(expected)
+    assert (trainer.callback_metrics["double"].dtype, trainer.callback_metrics["half"].dtype) == (
+        torch.float64,
+        torch.float32,
+    )
+    assert [step for step, _ in memory.values("batchwise")] == [0, 1, 2, 3, 4]
+    for name in ("batchwise", "both_step"):
+        assert sorted(value for _, value in memory.values(name)) == sorted(BATCH_MEANS)
+    assert sorted(seen) == sorted(BATCH_MEANS)
+    assert {row["epoch"] for _, row in memory.rows if "batchwise" in row} == {0}
+    assert memory.values("both_epoch") == [(1, pytest.approx(31 / 8))]  # of round 1
+    assert memory.values("quiet") == []
+    assert trainer.progress_bar_metrics["both_epoch"] == pytest.approx(31 / 8)
+    assert trainer.progress_bar_metrics["batchwise"] in BATCH_MEANS
 
 
-def test_progress_bar_values() -> None:
-    trainer, _ = logged(lambda module, value, _: module.log("x", value, prog_bar=True, on_step=True, on_epoch=True))
-    assert trainer.progress_bar_metrics["x_epoch"] == pytest.approx(31 / 8)
-    assert trainer.progress_bar_metrics["x_step"] in BATCH_MEANS
-
-
-def test_values_stay_out_of_the_logger_when_asked_to() -> None:
-    trainer, memory = logged(lambda module, value, _: module.log("x", value, on_epoch=True, logger=False))
-    assert number(trainer, "x") == pytest.approx(31 / 8)
-    assert memory.values("x") == []
+def test_step_values_are_logged_every_n_steps() -> None:
+    _, memory = logged(lambda module, value, _: module.log("x", value), log_every_n_steps=2)
+    assert [step for step, _ in memory.values("x")] == [1, 3]
 
 
 class EveryHook(Numbers):
@@ -204,8 +174,8 @@ class LoggingCallback(Callback):
         self.log("callback_epoch_end", 7.0)
 
 
-@pytest.mark.parametrize("rounds", [1, 2])
-def test_every_hook_that_may_log(rounds: int) -> None:
+def test_every_hook_that_may_log() -> None:
+    rounds = 2
     memory = Memory()
     trainer = train_federatedly(
         EveryHook(), CLIENTS, batch_size=2, callbacks=[LoggingCallback()], logger=memory, max_epochs=rounds
@@ -240,8 +210,8 @@ class Metrics(Classifier):
         return self.layers(x).sum()
 
 
-@pytest.mark.parametrize("rounds", [1, 2])
-def test_metric_objects_count_a_rounds_samples(rounds: int) -> None:
+def test_metric_objects_count_a_rounds_samples() -> None:
+    rounds = 2
     x = torch.zeros(5, 4)
     clients = [(x, torch.tensor([0, 0, 0, 1, 2])), (x[:3], torch.tensor([1, 1, 0]))]
     memory = Memory()
@@ -274,40 +244,8 @@ def test_module_that_overrides_log() -> None:
     module = OwnLog()
     trainer = train_federatedly(module, CLIENTS, batch_size=2)
     assert number(trainer, "own/x") == pytest.approx(31 / 8)
+    assert sum("fed/clients" in given for given in module.given) == 1  # the round's numbers arrive, too
     assert module.given[:5] == [{"x": {}}] * 5  # every call arrives, with its own arguments alone
-
-
-class Overheard(Numbers):
-    """Notes the names of what is logged."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def record(self, value: Tensor, batch_idx: int) -> None:
-        self.log("x", value)
-
-    def log(self, name: str, value: Any, **kwargs: Any) -> None:  # type: ignore[override]
-        self.names.append(name)
-        super().log(name, value, **kwargs)
-
-
-def test_the_rounds_numbers_go_through_an_overridden_log() -> None:
-    module = Overheard()
-    train_federatedly(module, CLIENTS, batch_size=2, max_epochs=3)
-    assert module.names.count("fed/clients") == module.names.count("fed/models_sent") == 3
-
-
-def test_reading_values_inside_a_round_does_not_change_them() -> None:
-    seen: list[float] = []
-
-    class Reader(Callback):
-        def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
-            seen.append(number(trainer, "x"))
-
-    trainer, _ = logged(lambda module, value, _: module.log("x", value, on_epoch=True), callbacks=[Reader()])
-    assert sorted(seen) == sorted(BATCH_MEANS)
-    assert number(trainer, "x") == pytest.approx(31 / 8)
 
 
 def test_mistakes_are_refused_as_in_lightning() -> None:
@@ -356,25 +294,6 @@ def test_one_clients_log_is_that_of_stock_lightning(trainer: dict[str, Any]) -> 
     assert metrics == dict(stock.callback_metrics)
 
 
-def test_csv_logger(tmp_path: Any) -> None:
-    def record(module: L.LightningModule, value: Tensor, batch_idx: int) -> None:
-        module.log("x", value, on_step=True, on_epoch=True)
-
-    logged(record, logger=CSVLogger(tmp_path), max_epochs=2)
-    lines = (tmp_path / "lightning_logs" / "version_0" / "metrics.csv").read_text().splitlines()
-    header = lines[0].split(",")
-    rows = [dict(zip(header, line.split(","), strict=True)) for line in lines[1:]]
-    assert [row["step"] for row in rows if row["x_step"]] == [str(step) for step in range(10)]
-    assert [(row["step"], float(row["x_epoch"])) for row in rows if row["x_epoch"]] == [("1", 3.875), ("2", 3.875)]
-
-
-def test_rounds_cost_is_logged() -> None:
-    memory = Memory()
-    train_federatedly(Classifier(), [samples(4), samples(4), samples(4)], logger=memory, max_epochs=2)
-    assert [value for _, value in memory.values("fed/aggregations")] == [1.0, 2.0]
-    assert [value for _, value in memory.values("fed/models_sent")] == [6.0, 12.0]
-
-
 def test_copy_of_the_module_made_inside_a_round_is_whole() -> None:
     copies: list[L.LightningModule] = []
 
@@ -406,14 +325,11 @@ class EndsClients(Classifier):
         return loss
 
 
-@pytest.mark.parametrize("raises", [False, True])
-@pytest.mark.parametrize("at", [1, 3])
+@pytest.mark.parametrize(("at", "raises"), [(1, True), (3, False)])
 def test_values_of_steps_reach_the_trainer_where_a_client_ends_early(at: int, raises: bool) -> None:
     one = train_centrally(EndsClients(at, raises), samples(14), max_epochs=2).callback_metrics
-    for executor in ("sequential", "auto"):
-        algorithm = FedAvg(1.0, executor=executor)
-        found = train_federatedly(EndsClients(at, raises), [samples(14)], algorithm=algorithm, max_epochs=2)
-        assert found.callback_metrics["last"] == one["last"], executor
+    found = train_federatedly(EndsClients(at, raises), [samples(14)], max_epochs=2).callback_metrics
+    assert found["last"] == one["last"]
 
 
 class Places(Classifier):

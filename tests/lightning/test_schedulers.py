@@ -138,15 +138,8 @@ def test_reduce_on_plateau() -> None:
 
 
 def test_reduce_on_plateau_by_step_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"`ReduceLROnPlateau` with interval='step'.*Give interval='epoch'"):
+    with pytest.raises(ValueError, match="interval='step'"):
         run(Plateau([1.0], monitor="val_loss", interval="step"), val=samples(4))
-
-
-def test_reduce_on_plateau_without_its_metric_is_lightnings_error() -> None:
-    from lightning.fabric.utilities.exceptions import MisconfigurationException
-
-    with pytest.raises(MisconfigurationException, match="conditioned on metric missing"):
-        run(Plateau([1.0], monitor="missing"), val=samples(4))
 
 
 def test_several_schedules_of_one_optimizer() -> None:
@@ -243,12 +236,8 @@ def test_own_lr_scheduler_step() -> None:
 @pytest.mark.parametrize(
     ("settings", "accumulate"),
     [
-        *(({}, 1), ({}, 2), ({"interval": "step"}, 1), ({"interval": "step"}, 2)),
-        *(
-            ({"interval": "step", "frequency": frequency}, accumulate)
-            for frequency in (2, 3)
-            for accumulate in (1, 2, 3)
-        ),
+        *(({}, 2), ({"interval": "step"}, 1), ({"interval": "step"}, 2)),
+        *(({"interval": "step", "frequency": 2}, 3), ({"interval": "step", "frequency": 3}, 2)),
     ],
     ids=str,
 )
@@ -261,7 +250,7 @@ def test_one_clients_rates_are_those_of_stock_lightning(settings: dict[str, Any]
     assert federated.rounds == central.rounds
 
 
-@pytest.mark.parametrize("accumulate", [{0: 2, 1: 1}, {0: 1, 1: 4}, {0: 1, 1: 2, 2: 3}], ids=str)
+@pytest.mark.parametrize("accumulate", [{0: 2, 1: 1}, {0: 1, 1: 2, 2: 3}], ids=str)
 def test_one_clients_rates_where_accumulation_changes(accumulate: dict[int, int]) -> None:
     federated, central = Rates(), Rates()
     data = clients_of(*SIZES)[2]
@@ -279,11 +268,10 @@ class Grows(Callback):
         trainer.datamodule.batch_size *= 2
 
 
-@pytest.mark.parametrize("federated", [False, True])
-def test_one_clients_rates_where_the_batch_size_changes(federated: bool) -> None:
+def test_one_clients_rates_where_the_batch_size_changes() -> None:
     rates, module = Rates(), Scheduled(halve, interval="step")
-    callbacks = [rates, Grows(), *([FedAvg(1.0)] if federated else [])]
-    trainer = quiet_trainer(callbacks=callbacks, max_epochs=3, reload_dataloaders_every_n_epochs=1)
+    callbacks = [rates, Grows(), FedAvg(1.0)]
+    trainer = quiet_trainer(callbacks=callbacks, max_epochs=3)
     trainer.fit(module, datamodule=TensorDataModule([clients_of(*SIZES)[2]], batch_size=4, shuffle=False))
     steps = [5, 3, 2]
     expected = [0.5**number for number in range(sum(steps))]
@@ -299,8 +287,7 @@ class Small(Classifier):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": halve(optimizer), "interval": "step"}}
 
 
-@pytest.mark.parametrize("every", [1, 3])
-@pytest.mark.parametrize("accumulate", [2, 3])
+@pytest.mark.parametrize(("every", "accumulate"), [(1, 3), (3, 2)])
 def test_a_stack_notes_the_rate_of_each_accumulated_batch(every: int, accumulate: int) -> None:
     def noted(executor: str) -> dict[str, list[float]]:
         monitor = LearningRateMonitor()
@@ -318,8 +305,7 @@ def test_a_stack_notes_the_rate_of_each_accumulated_batch(every: int, accumulate
 
     expected = noted("sequential")
     assert len(expected["lr-SGD"]) > 5
-    for executor in ("vectorized", "auto"):
-        assert noted(executor)["lr-SGD"] == pytest.approx(expected["lr-SGD"]), executor
+    assert noted("vectorized")["lr-SGD"] == pytest.approx(expected["lr-SGD"])
 
 
 def test_no_warning_of_a_schedule_before_its_optimizer_in_a_second_fit(recwarn: pytest.WarningsRecorder) -> None:
