@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fl_lightning.arguments import plain
+
 Positive = Annotated[float, "(0, inf)"]
 NotNegative = Annotated[float, "[0, inf)"]
 Finite = Annotated[float, "(-inf, inf)"]
@@ -32,6 +34,8 @@ ScheduledWeight = NotNegative | Callable[[int], float]
 def check_fields(owner: object) -> None:
     """Check the attributes of an object against the types of its class's fields, unless they have their defaults.
 
+    Numbers of numpy become Python's: what is computed with them has their precision.
+
     Raises:
         TypeError: If a value has the wrong type.
         ValueError: If a value is out of its range.
@@ -45,9 +49,11 @@ def check_arguments(owner: object) -> None:
 
 
 def _check_all(owner: object, limits: Mapping[str, tuple[Any, Any]]) -> None:
-    for name, value in vars(owner).items():
+    held = vars(owner)
+    for name, value in held.items():
         if name in limits and value is not limits[name][1]:
-            check(f"`{name}` of {type(owner).__name__}", value, limits[name][0])
+            held[name] = plain(value)
+            check(f"`{name}` of {type(owner).__name__}", held[name], limits[name][0])
 
 
 def check(name: str, value: Any, hint: Any) -> None:
@@ -162,7 +168,7 @@ def checked_vector(owner: object, method: str, returned: Any, like: Tensor, *, f
             f"`{type(owner).__name__}.{method}` returned NaN or infinite values. Check its arithmetic: a division by "
             "0, a root or a logarithm, a number that grows without bounds."
         )
-    vector: Tensor = returned.detach().to(like.dtype)
+    vector: Tensor = returned.detach().as_subclass(Tensor).to(like.dtype)  # a checkpoint holds no user-defined class
     return vector
 
 
