@@ -19,6 +19,7 @@ from fl_lightning.models import MLPClassifier
 
 pytestmark = [
     pytest.mark.gpu,
+    pytest.mark.long,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 

@@ -15,33 +15,31 @@ from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
 from fl_lightning import FedAvg, FedDyn, TensorDataModule
 from fl_lightning.experiment.callbacks import CurveRecorder, read_rounds
 from fl_lightning.files import reserve
-from fl_lightning.parts import ClientStates, Federation
+from fl_lightning.parts import ClientVectors, Federation
 
 VALUES = 1024  # float32: 4 KiB a client
 
 
-def states(folder: Path, num_clients: int = 40) -> ClientStates:
-    federation = Federation(np.ones(num_clients), torch.zeros(VALUES), [VALUES], state_dir=folder)
-    return ClientStates(federation, torch.zeros(VALUES))
+def test_vectors_without_room_are_an_error_and_stay_as_they_were(tmp_path: Path) -> None:
+    store = ClientVectors(
+        Federation(np.ones(40), torch.zeros(VALUES), [VALUES], state_dir=tmp_path), torch.zeros(VALUES)
+    )
 
+    def hand_in(clients: range) -> None:
+        for client in clients:
+            store[client] = torch.full((VALUES,), float(client))
+        store.commit()
+        store.end_round()
 
-def hand_in(store: ClientStates, clients: range) -> None:
-    for client in clients:
-        store.put(client, torch.full((VALUES,), float(client)))
-    store.on_round_end()
-
-
-def test_states_without_room_are_an_error_and_stay_as_they_were(tmp_path: Path) -> None:
-    store = states(tmp_path)
     with limited_files(100_000):  # the first file has 16 places, the next 32, which take 131,072 bytes
-        hand_in(store, range(16))
-        with pytest.raises(OSError, match="131,072 bytes are wanted for a file that is mapped into memory") as error:
-            hand_in(store, range(10, 20))
+        hand_in(range(16))
+        with pytest.raises(OSError, match="131,072 bytes") as error:
+            hand_in(range(10, 20))
         assert error.value.filename == str(tmp_path)
-        store.on_round_abort()
+        store.roll_back()
     assert store.mean.tolist() == [120 / 40] * VALUES  # 0 + 1 + ... + 15
     assert [store[client][0].item() for client in (10, 15, 16, 19)] == [10, 15, 0, 0]
-    hand_in(store, range(20))
+    hand_in(range(20))
     assert store.mean.tolist() == [190 / 40] * VALUES
     assert store[19][0].item() == 19
 
