@@ -52,7 +52,7 @@ def main() -> int:
     parser.add_argument("--since", default="HEAD", help="the commit to compare with (default: %(default)s)")
     options, further = parser.parse_known_args()
     found = {test for path in changed(options.since) for test in tests_of(path)} | {TESTS / each for each in ALWAYS}
-    there = sorted(test for test in found if test.is_dir() or test.name.startswith("test_") and test.exists())
+    there = sorted(test for test in found if test.is_dir() or (test.name.startswith("test_") and test.exists()))
     shown = [str(test.relative_to(ROOT)) for test in there]
     print("Tests:", *shown)
     command = ["-m", "pytest", "-q", "-x", "-n", "2", "--dist", "loadfile", "--durations", "3", *shown, *further]

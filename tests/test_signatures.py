@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from fl_lightning.shadowing import warn_of_shadow
 from torch import nn
 
 import fl_lightning
@@ -20,7 +21,6 @@ from fl_lightning import AggregationCallback, FedAdam, FedAvg, FedProx, FedYogi
 from fl_lightning.partitioners import DirichletPartitioner, IIDPartitioner
 from fl_lightning.parts import Adaptive, Clip, TopK
 from fl_lightning.representation import short
-from fl_lightning.shadowing import warn_of_shadow
 
 
 def test_arguments_of_base_classes_are_shown_and_taken() -> None:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from fl_lightning.algorithms.description import described
 from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
 from torch import Tensor
 
 from fl_lightning import FedAvg, TensorDataModule
+from fl_lightning.algorithms.resuming import described
 from fl_lightning.data.source import fingerprint
 from fl_lightning.data.tensor_bytes import tensor_bytes
 

@@ -187,8 +187,8 @@ class Algorithm:
         if state is not None and goes_on and not known:  # with other weights than it left
             if self.schedule.in_cycle:
                 warnings.warn(
-                    "The module holds other weights than the last fit left. Models are under way, and the fit goes on with "
-                    "these. To begin from the module's weights give the Trainer a new callback.",
+                    "The module holds other weights than the last fit left. Models are under way, and the fit goes on "
+                    "with these. To begin from the module's weights give the Trainer a new callback.",
                     stacklevel=2,
                 )
             else:

@@ -7,18 +7,16 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from fl_lightning.parts.federation import Federation, LocalClient
-from fl_lightning.parts.redistribution import Redistribution
-from fl_lightning.parts.server_optimizers import Mixing, ServerOptimizer
-from fl_lightning.parts.synchronous import SynchronousAlgorithm
 from helpers.toys import Quadratic, fit_quadratic, quadratic_clients, quiet_trainer
 from torch import Tensor
 
 from fl_lightning import AggregationCallback, FedAvg, RADFed, TensorDataModule
 from fl_lightning.parts.aggregation import WeightedMean
+from fl_lightning.parts.messages import Federation, LocalClient
 from fl_lightning.parts.objectives import Correction, LocalObjective
 from fl_lightning.parts.sampling import ClientSampler, UniformSampler
-from fl_lightning.parts.schedules import Synchronous
+from fl_lightning.parts.schedules import Redistribution, Synchronous, SynchronousAlgorithm
+from fl_lightning.parts.server import Mixing, ServerOptimizer
 
 
 class ProximalCorrection(Correction):

@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from fl_lightning.parts.participation import Participation
 from helpers.toys import Quadratic, fit_quadratic, quadratic_clients, quiet_trainer
 from lightning.pytorch.callbacks import Callback
 
-from fl_lightning import FedAvg, FedDyn, RADFed, Scaffold, TensorDataModule
-from fl_lightning.parts.objectives import ControlVariates, DynamicRegularizer
-from fl_lightning.parts.sampling import BernoulliSampler
+from fl_lightning import FedAvg, FedDyn, Scaffold, TensorDataModule
+from fl_lightning.parts.sampling import BernoulliSampler, Participation
 
 UNEQUAL: dict[str, Any] = {"a": [1.0, 4.0], "c": [0.0, 1.0]}  # optimum of the sum: 0.8
 EXACT: dict[str, Any] = {"local_steps": 110}  # gradient steps reach a client's minimum to rounding

@@ -13,13 +13,13 @@ import fsspec
 import lightning as L
 import pytest
 import torch
+from fl_lightning.checked_file import CheckedFile
 from helpers.algorithms import Net, data
 from helpers.toys import quiet_trainer
 from lightning.pytorch.callbacks import Callback
 
 from datamodules import DigitsDataModule
 from fl_lightning import FedAvg, FederatedCheckpoint, RADFed
-from fl_lightning.checked_file import CheckedFile
 from fl_lightning.models import MLPClassifier
 from fl_lightning.partitioners import IIDPartitioner
 

@@ -16,7 +16,7 @@ from fl_lightning.parts import (
     Asynchronous,
     ClientResult,
     ClientSampler,
-    ClientStates,
+    ClientVectors,
     Correction,
     Exchange,
     Federation,
@@ -124,7 +124,7 @@ class Owing(Exchange):
     """Sends half of an update and of what the client owes, and keeps the rest."""
 
     def on_fit_start(self, federation: Federation) -> None:
-        self.owed = [ClientStates(federation, torch.zeros(federation.num_parameters, dtype=torch.float64))]
+        self.owed = [ClientVectors(federation, torch.zeros(federation.num_parameters, dtype=torch.float64))]
 
     def upload(self, result: ClientResult) -> ClientResult:
         half = (result.delta + self.owed[0][result.task.client]) / 2
@@ -136,7 +136,7 @@ class Neighbour(Exchange):
     """Lets a client start from the vector that its neighbour had when the round began."""
 
     def on_fit_start(self, federation: Federation) -> None:
-        self.states = ClientStates(federation, federation.model)
+        self.states = ClientVectors(federation, federation.model)
 
     def on_round_start(self, round_index: int) -> None:
         self.known = self.states.state_dict()["clients"]  # on all processes
@@ -153,7 +153,7 @@ class Slowed(ServerOptimizer):
     """Moves the less the more often a client's vector has changed, which all processes know."""
 
     def on_fit_start(self, federation: Federation) -> None:
-        self.counts = ClientStates(federation, torch.zeros(1, dtype=torch.float64))
+        self.counts = ClientVectors(federation, torch.zeros(1, dtype=torch.float64))
 
     def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
         for client in range(self.federation.num_clients):
@@ -168,7 +168,7 @@ class LeastSeen(ClientSampler):
         return 3
 
     def on_fit_start(self, federation: Federation) -> None:
-        self.seen = ClientStates(federation, torch.zeros(1, dtype=torch.float64))
+        self.seen = ClientVectors(federation, torch.zeros(1, dtype=torch.float64))
 
     def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray | None = None) -> Any:
         return sorted(range(num_clients), key=lambda client: (float(self.seen[client]), client))[:3]
@@ -185,7 +185,7 @@ class Damped(PreAggregation):
     """Halves the update of a client that was there before."""
 
     def on_fit_start(self, federation: Federation) -> None:
-        self.seen = ClientStates(federation, torch.ones(1, dtype=torch.float64))
+        self.seen = ClientVectors(federation, torch.ones(1, dtype=torch.float64))
 
     def mix(self, updates: Updates) -> Updates:
         clients = [result.task.client for result in updates.results]

@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import datasets
+import numpy as np
 import pytest
 import torch
 from PIL import Image

@@ -6,8 +6,9 @@ import torch
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
 from datamodules import TorchDatasetDataModule
-from fl_lightning.data import ClientSplit, SampleSplit, Source, WithinClientSplit
+from fl_lightning.data import ClientSplit, SampleSplit, WithinClientSplit
 from fl_lightning.partitioners import (
+    ExplicitPartitioner,
     IIDPartitioner,
     Partition,
     ShardPartitioner,

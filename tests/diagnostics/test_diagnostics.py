@@ -7,7 +7,6 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
-from fl_lightning.parts.participation import Participation
 from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn

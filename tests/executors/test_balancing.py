@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from fl_lightning.parts.federation import Task
-
 from fl_lightning.executors import balance
+from fl_lightning.parts.messages import Task
 
 
 def test_tasks_are_shared_out_by_cost() -> None:

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from fl_lightning.parts.federation import Task
 from helpers.stacked import Module, clients_of, linear
 from helpers.toys import quiet_trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint

@@ -11,7 +11,6 @@ from rich.console import Console
 from fl_lightning.experiment import read_table
 from fl_lightning.experiment.plan import Cell, table_cells
 from fl_lightning.experiment.progress import Progress
-from fl_lightning.representation import duration
 
 
 def cells() -> list[Cell]:

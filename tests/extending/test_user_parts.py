@@ -28,7 +28,7 @@ from fl_lightning.parts import (
     Aggregation,
     ClientResult,
     ClientSampler,
-    ClientStates,
+    ClientVectors,
     ControlVariates,
     Correction,
     Exchange,
@@ -209,7 +209,7 @@ class Neighbour(Exchange):
     """Lets a client start from the vector of the other one."""
 
     def on_fit_start(self, federation: Federation) -> None:
-        self.states = ClientStates(federation, federation.model)
+        self.states = ClientVectors(federation, federation.model)
 
     def download(self, task: Task, model: Tensor) -> Tensor:
         return self.states[1 - task.client]

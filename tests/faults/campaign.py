@@ -18,9 +18,8 @@ from typing import Any
 from faults.forked import Forked
 from faults.victims import VICTIMS, Trials, Victim, train
 from faults.writing import Writer
-from helpers.full_disk import limited_files
-
 from fl_lightning.checked_file import CheckedFile
+from helpers.full_disk import limited_files
 
 Outcomes = Iterator[str | None]
 _PATIENCE = 60.0  # seconds in which the processes of a victim end

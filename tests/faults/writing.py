@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 from faults.forked import Forked
+from fl_lightning.checked_file import CheckedFile
 from helpers.toys import Quadratic, quiet_trainer
 
 from fl_lightning import FederatedCheckpoint, RADFed, TensorDataModule
-from fl_lightning.checked_file import CheckedFile
 
 VALUES = 100_000  # of the model; with those that circulate, a checkpoint has 3 MB
 ROUNDS = 6

@@ -16,17 +16,17 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fl_lightning import FedAsync, FedAvg, FedAvgM, FedProx, RADFed, TensorDataModule
-from fl_lightning.parts.client_states import ClientStates
-from fl_lightning.parts.federation import Federation
-from fl_lightning.parts.server_optimizers import Adaptive
+from fl_lightning.parts.client_vectors import ClientVectors
+from fl_lightning.parts.messages import Federation
+from fl_lightning.parts.server import Adaptive
 
 
 def federation(num_clients: int, state_dir: Path | None = None, **ranks: int) -> Federation:
     return Federation(np.arange(1, num_clients + 1), torch.zeros(2), [2], state_dir=state_dir, **ranks)
 
 
-def states(tmp_path: Path, mapped: bool, num_clients: int = 4, **ranks: int) -> ClientStates:
-    return ClientStates(federation(num_clients, tmp_path if mapped else None, **ranks), torch.tensor([1.0, 2.0]))
+def states(tmp_path: Path, mapped: bool, num_clients: int = 4, **ranks: int) -> ClientVectors:
+    return ClientVectors(federation(num_clients, tmp_path if mapped else None, **ranks), torch.tensor([1.0, 2.0]))
 
 
 @pytest.mark.parametrize("mapped", [False, True], ids=["memory", "file"])
@@ -57,7 +57,7 @@ def test_states_survive_a_checkpoint(tmp_path: Path, mapped: bool) -> None:
 
 
 def test_a_process_keeps_its_own_clients() -> None:
-    store = ClientStates(federation(6, rank=1, num_ranks=2), torch.zeros(2))
+    store = ClientVectors(federation(6, rank=1, num_ranks=2), torch.zeros(2))
     vectors = {client: torch.full((2,), float(client)) for client in range(6)}
     store.load_state_dict({"clients": vectors, "mean": torch.zeros(2)})
     assert [float(store[client][0]) for client in (1, 3, 5)] == [1.0, 3.0, 5.0]
@@ -66,7 +66,7 @@ def test_a_process_keeps_its_own_clients() -> None:
 
 
 def test_a_file_holds_only_clients_that_trained_and_has_no_name(tmp_path: Path) -> None:
-    store = ClientStates(Federation(np.ones(10_000), torch.zeros(1), [1], state_dir=tmp_path), torch.zeros(50_000))
+    store = ClientVectors(Federation(np.ones(10_000), torch.zeros(1), [1], state_dir=tmp_path), torch.zeros(50_000))
     store.put(9_999, torch.ones(50_000))
     store.on_round_end()
     assert float(store[9_999].sum()) == 50_000
@@ -77,7 +77,7 @@ def test_a_file_holds_only_clients_that_trained_and_has_no_name(tmp_path: Path) 
 @given(st.lists(st.tuples(st.integers(0, 3), st.floats(-1e3, 1e3, width=32)), max_size=30))
 def test_the_mean_is_that_of_all_clients(changes: list[tuple[int, float]]) -> None:
     weights = np.array([1.0, 2.0, 3.0, 4.0])
-    store = ClientStates(federation(4), torch.tensor([0.5]), weights)
+    store = ClientVectors(federation(4), torch.tensor([0.5]), weights)
     now = [0.5] * 4
     for client, value in changes:
         store.put(client, torch.tensor([value]))

@@ -8,18 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fl_lightning.parts.federation import ClientResult, Federation, Task
-from fl_lightning.parts.participation import Participation
-from fl_lightning.parts.redistribution import Redistribution
-from fl_lightning.parts.server_optimizers import Mixing
 from helpers.toys import Quadratic, clients_that_reach, fit_quadratic, quadratic_clients, quiet_trainer
 from lightning.pytorch.callbacks import Callback
 
 from fl_lightning import FedAvg, RADFed, TensorDataModule
 from fl_lightning.parts.aggregation import WeightedMean
 from fl_lightning.parts.exchange import ChangingBuffers, Exchange
-from fl_lightning.parts.sampling import BernoulliSampler, UniformSampler
-from fl_lightning.parts.server import Server
+from fl_lightning.parts.messages import ClientResult, Federation, Task
+from fl_lightning.parts.sampling import BernoulliSampler, Participation, UniformSampler
+from fl_lightning.parts.schedules import Redistribution
+from fl_lightning.parts.server import Mixing, Server
 
 
 def reached(*rounds: list[int]) -> Participation:

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fl_lightning.parts.aggregation import WeightedMean
-from fl_lightning.parts.federation import ClientResult, Federation, Task
-from fl_lightning.parts.redistribution import Redistribution
+from fl_lightning.parts.messages import ClientResult, Federation, Task
 from fl_lightning.parts.sampling import BernoulliSampler, UniformSampler
-from fl_lightning.parts.server_optimizers import Mixing
+from fl_lightning.parts.schedules import Redistribution
+from fl_lightning.parts.server import Mixing
 
 FEDERATION = Federation(np.array([4, 4]), torch.zeros(2), [2])
 VALUES = st.floats(-1e6, 1e6, width=32)

@@ -13,10 +13,9 @@ from helpers.toys import Quadratic, fit_quadratic, quadratic_clients
 from fl_lightning import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedProx, FedYogi, RADFed
 from fl_lightning.parts.aggregation import WeightedMean
 from fl_lightning.parts.exchange import ChangingBuffers, Exchange
-from fl_lightning.parts.federation import ClientResult, Federation, Task
+from fl_lightning.parts.messages import ClientResult, Federation, Task
 from fl_lightning.parts.objectives import Proximal
-from fl_lightning.parts.server import Server
-from fl_lightning.parts.server_optimizers import Adaptive, Mixing, Momentum, ServerOptimizer
+from fl_lightning.parts.server import Adaptive, Mixing, Momentum, Server, ServerOptimizer
 
 UNEQUAL: dict[str, Any] = {"a": [1.0, 4.0], "c": [0.0, 1.0]}
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fl_lightning.parts.asynchronous.report import ArrivalRecord
 from helpers.tiny_files import write_mnist
 
 from datamodules import FashionMNISTDataModule

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fl_lightning.parts.server_optimizers import Mixing
 from helpers.toys import Quadratic, fit_quadratic, quadratic_clients
 from helpers.watching import of_ten, watch
 
@@ -24,6 +23,7 @@ from fl_lightning.parts.asynchronous import (
     hinge,
     polynomial,
 )
+from fl_lightning.parts.server import Mixing
 
 SPEEDS = [100, 95, 90, 85, 80, 25, 20, 15, 10, 5]
 # Table of s(d): polynomial a = 0.5, hinge a = 10, b = 4
