@@ -81,7 +81,9 @@ THREE = [
 ]
 
 
-@pytest.mark.parametrize(("make", "clients"), [(fedavg, 2), (radfed(2), 3), (radfed(3), 2)])
+@pytest.mark.parametrize(
+    ("make", "clients"), [(radfed(2), 2), (radfed(3), 2), pytest.param(fedavg, 2, marks=pytest.mark.long)]
+)
 def test_affine_training_has_one_expectation_for_every_s(
     make: Callable[..., AggregationCallback], clients: int
 ) -> None:

@@ -344,7 +344,7 @@ def test_a_part(name: str, tmp_path: Path, subtests: pytest.Subtests) -> None:
         assert different(content(resumed, tmp_path), content(trainer, tmp_path)) == []
 
 
-@pytest.mark.parametrize("name", one_in(4, PARTS))
+@pytest.mark.parametrize("name", one_in(7, PARTS))
 def test_other_fits_of_a_part(name: str, tmp_path: Path, subtests: pytest.Subtests) -> None:
     rounds, trainer = whole(name)
     with subtests.test("broken off in mid-round, it goes on as if nothing had happened"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import traceback
@@ -27,9 +28,7 @@ def on_two_processes(work: Callable[[], Any], folder: Path) -> tuple[Any, Any]:
     Raises:
         RuntimeError: If one of them fails; its text is that of the errors.
     """
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
+    port = _free_port()
 
     def run(rank: int) -> None:
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "LOCAL_RANK": str(rank)}
@@ -58,6 +57,15 @@ def _forked(work: Callable[[], object]) -> int:
         finally:
             os._exit(status)
     return child
+
+
+def _free_port() -> int:
+    """Return a port that nobody listens to, of those that no connection is given by chance."""
+    for port in range(20_000 + os.getpid() % 10_000, 32_000):
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
+    raise OSError("no port is free")
 
 
 def _status(child: int) -> int:
