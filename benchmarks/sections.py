@@ -69,17 +69,32 @@ class Sections:
 
     def _around(self, section: str, method: Any) -> Any:
         def timed(*args: Any, **kwargs: Any) -> Any:
-            begun = time.thread_time()
-            self._open.append(0.0)
-            try:
-                return method(*args, **kwargs)
-            finally:
-                seconds = time.thread_time() - begun
-                self.seconds[section] += seconds - self._open.pop()
-                if self._open:
-                    self._open[-1] += seconds
+            with self._counted(section):
+                result = method(*args, **kwargs)
+            return self._each(section, result) if isinstance(result, Iterator) else result
 
         return timed
+
+    def _each(self, section: str, results: Iterator[Any]) -> Iterator[Any]:
+        """Count the time until each result, and not what is done with it."""
+        while True:
+            with self._counted(section):
+                result = next(results, None)
+            if result is None:
+                return
+            yield result
+
+    @contextmanager
+    def _counted(self, section: str) -> Iterator[None]:
+        begun = time.thread_time()
+        self._open.append(0.0)
+        try:
+            yield
+        finally:
+            seconds = time.thread_time() - begun
+            self.seconds[section] += seconds - self._open.pop()
+            if self._open:
+                self._open[-1] += seconds
 
 
 class RoundTimer(L.Callback):

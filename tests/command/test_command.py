@@ -131,7 +131,7 @@ def test_what_the_package_refuses_ends_a_program_with_one_line(capsys: pytest.Ca
         FedProx(mu=-1.0)
     assert ended.value.code == 2
     [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: `mu` must be a finite number of at least 0, got -1.0.")
+    assert line.startswith("error: `mu` ")
     # errors of other code, called by the package or not, are mistakes that need their traceback
     with pytest.raises(ValueError, match="no number"), ends_by_error():
         raise ValueError("no number")

@@ -15,7 +15,6 @@ SCRIPTS = sorted(path for path in FOLDER.glob("*.py") if not path.stem.startswit
 
 def test_scripts_find_what_they_import(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
-    monkeypatch.setattr(sys, "argv", [""])
     for path in SCRIPTS:
         assert runpy.run_path(str(path), run_name="imported")["__doc__"]
 
