@@ -29,8 +29,6 @@ KINDS: dict[str, tuple[Callable[[Trials], Iterator[str | None]], int, str]] = {
     "signals": (campaign.signals, 20, "SIGTERMs of one of two processes, or both"),
     "ranks": (campaign.dead_ranks, 20, "SIGKILLs of one of two processes"),
     "writes": (campaign.writes, 20, "SIGKILLs inside the write of a checkpoint, on two devices"),
-    "damages": (campaign.damages, 20, "damaged files of checkpoints"),
-    "disks": (campaign.full_disks, 20, "full disks"),
 }
 
 

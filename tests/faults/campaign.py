@@ -11,20 +11,14 @@ import signal
 import tempfile
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
-from typing import Any
 
-from faults.forked import Forked
-from faults.victims import VICTIMS, Trials, Victim, train
+from faults.victims import VICTIMS, Trials
 from faults.writing import Writer
-from fl_lightning.checked_file import CheckedFile
-from helpers.full_disk import limited_files
 
 Outcomes = Iterator[str | None]
 _PATIENCE = 60.0  # seconds in which the processes of a victim end
 _TWO = [victim for victim in VICTIMS if victim.devices == 2]
-_FILES = ("last.ckpt", "last.previous.ckpt", "last.ckpt.sha256")
 
 
 def kills(trials: Trials) -> Outcomes:
@@ -88,70 +82,3 @@ def writes(trials: Trials) -> Outcomes:
             yield writer.kill_once()
     finally:
         writer.remove()
-
-
-def damages(trials: Trials) -> Outcomes:
-    """Damage one of the files of a killed victim: it is resumed from another, or the error says how."""
-    rng = trials.rng
-    while True:
-        victim, folder = rng.choice([victim for victim in VICTIMS if victim.devices == 1]), trials.new_folder()
-        child = trials.start(victim, folder)
-        child.wait(trials.whole(victim)[1] * rng.uniform(0.6, 0.9))
-        child.kill()
-        (folder / "final.pt").unlink(missing_ok=True)
-        files = [folder / name for name in _FILES if (folder / name).exists()]
-        if not files:
-            continue
-        file = rng.choice(files)
-        how = damage(file, rng)
-        problem = trials.finish(victim, folder)
-        if problem is not None and file.suffix == ".sha256" and "If only the list of checksums" in problem:
-            file.unlink()  # as the error says
-            problem = trials.finish(victim, folder)
-        yield None if problem is None else f"{how}: {problem}"
-        if problem is None:
-            trials.remove(folder)
-
-
-def damage(path: Path, rng: Any) -> str:
-    """Flip a bit of a file, cut it, empty it or remove it; return what was done."""
-    content = bytearray(path.read_bytes())
-    how = rng.choice(["flipped", "flipped", "cut", "emptied", "removed"])
-    if how == "flipped":
-        content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
-    if how == "cut":
-        del content[rng.randrange(len(content)) :]
-    path.unlink()
-    if how != "removed":
-        path.write_bytes(b"" if how == "emptied" else content)
-    return f"{path.name} {how}"
-
-
-def full_disks(trials: Trials) -> Outcomes:
-    """Let no file grow beyond a random length while a victim trains: an error, and nothing is lost."""
-    rng = trials.rng
-    while True:
-        victim, folder = rng.choice([victim for victim in VICTIMS if victim.devices == 1]), trials.new_folder()
-        child = trials.start(victim, folder)
-        child.wait(trials.whole(victim)[1] * rng.uniform(0.0, 0.9))
-        child.kill()
-        (folder / "final.pt").unlink(missing_ok=True)
-        child = Forked(partial(_train_on_a_full_disk, rng.randrange(60_000), victim, folder), folder / "full")
-        status = child.wait(_PATIENCE)
-        child.kill()
-        if status is None or status < 0:
-            yield f"{victim}: with a full disk it {'hangs' if status is None else f'ended with {status}'}"
-            continue
-        last = CheckedFile(folder / "last.ckpt")
-        if last.path.exists() and last.newest_intact() is None:
-            yield f"{victim}: after a full disk no checkpoint is whole"
-            continue
-        problem = trials.finish(victim, folder)
-        yield problem
-        if problem is None:
-            trials.remove(folder)
-
-
-def _train_on_a_full_disk(size: int, victim: Victim, folder: Path) -> None:
-    with limited_files(size):
-        train(victim, folder)

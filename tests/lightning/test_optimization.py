@@ -62,21 +62,11 @@ class ClosureSwitchesGradientsOn(Classifier):
         return OutOfGrad(self.parameters())
 
 
-class ReturnsDict(Classifier):
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        return {"loss": self.loss(batch), "other": batch_idx}
-
-
 class ReturnsNone(Momentum):
     """Skips every third batch."""
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         return None if batch_idx % 3 == 1 else self.loss(batch)
-
-
-class BatchOnly(Classifier):
-    def training_step(self, batch: Any) -> Any:
-        return self.loss(batch)
 
 
 class WarmUp(Classifier):
@@ -99,13 +89,6 @@ class EverySecondStep(Classifier):
             optimizer_closure()
 
 
-class OwnClipping(Classifier):
-    def configure_gradient_clipping(
-        self, optimizer: Any, gradient_clip_val: Any = None, gradient_clip_algorithm: Any = None
-    ) -> None:
-        self.clip_gradients(optimizer, gradient_clip_val=0.02, gradient_clip_algorithm="norm")
-
-
 class KeepsGradientTensors(Momentum):
     def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: Any) -> None:
         optimizer.zero_grad(set_to_none=False)
@@ -116,28 +99,9 @@ class OwnBackward(Classifier):
         (3.0 * loss).backward()
 
 
-class EditsGradients(Classifier):
-    def on_before_optimizer_step(self, optimizer: Any) -> None:
-        for parameter in self.parameters():
-            assert parameter.grad is not None
-            parameter.grad.sign_()
-
-
-class SeesGradientsAfterBackward(Classifier):
-    def on_after_backward(self) -> None:
-        for parameter in self.parameters():
-            assert parameter.grad is not None
-            parameter.grad.mul_(2.0)
-
-
 class StopsEpoch(Classifier):
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
         return -1 if batch_idx == 3 else None
-
-
-class MovesBatches(Classifier):
-    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        return [batch[0] * 2.0, batch[1]]
 
 
 class Normed(Classifier):
@@ -151,13 +115,6 @@ class Tied(Classifier):
     def build(self) -> nn.Module:
         layers = nn.Sequential(nn.Linear(FEATURES, FEATURES), nn.Tanh(), nn.Linear(FEATURES, FEATURES))
         layers[2].weight = layers[0].weight
-        return layers
-
-
-class PartlyFrozen(Classifier):
-    def build(self) -> nn.Module:
-        layers = super().build()
-        layers[0].requires_grad_(False)  # type: ignore[index]
         return layers
 
 
@@ -202,28 +159,20 @@ class SeedLikeClient(Callback):
 CASES: list[tuple[type[L.LightningModule], dict[str, Any]]] = [
     (Lbfgs, {}),
     (ClosureSwitchesGradientsOn, {}),
-    (ReturnsDict, {}),
     (ReturnsNone, {}),
-    (BatchOnly, {}),
     (WarmUp, {}),
     (EverySecondStep, {}),
-    (OwnClipping, {}),
     (KeepsGradientTensors, {}),
     (OwnBackward, {}),
-    (EditsGradients, {}),
-    (SeesGradientsAfterBackward, {}),
     (StopsEpoch, {}),
-    (MovesBatches, {}),
     (Normed, {}),
-    (Tied, {}),
-    (PartlyFrozen, {}),
     (Adversarial, {}),
     (Momentum, {"gradient_clip_val": 0.05}),
     (Adam, {"gradient_clip_val": 0.01, "gradient_clip_algorithm": "value"}),
     (Momentum, {"accumulate_grad_batches": 3}),  # 8 batches: steps after 3, 6 and the last 2
     (WarmUp, {"accumulate_grad_batches": 3, "gradient_clip_val": 0.05}),
     (ReturnsNone, {"accumulate_grad_batches": 2}),
-    (EditsGradients, {"precision": "bf16-mixed", "gradient_clip_val": 0.05}),
+    (Momentum, {"precision": "bf16-mixed", "gradient_clip_val": 0.05}),
     (Adam, {"precision": "bf16-true"}),
     (Momentum, {"precision": "64-true"}),
 ]

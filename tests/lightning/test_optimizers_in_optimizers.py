@@ -89,18 +89,18 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("executor", ["sequential", "auto", "vectorized"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_no_client_sees_the_optimizer_of_another(name: str, executor: str) -> None:
+def test_no_client_sees_the_optimizer_of_another(name: str) -> None:
     class Optimized(Quadratic):
         def configure_optimizers(self) -> Any:
             return OPTIMIZERS[name](self.parameters())
 
-    module = Optimized(1.0, [0.0])
-    trainer = quiet_trainer(max_epochs=3, callbacks=[FedAvg(1.0, weighting="uniform", executor=executor)])
-    clients = clients_that_reach([[2.0], [4.0], [9.0]], [1, 1, 1])
-    trainer.fit(module, datamodule=TensorDataModule(clients, batch_size=1))
-    assert float(module.w) == pytest.approx(5.0, abs=1e-12)
+    data = TensorDataModule(clients_that_reach([[2.0], [4.0], [9.0]], [1, 1, 1]), batch_size=1)
+    for executor in ("sequential", "vectorized"):
+        module = Optimized(1.0, [0.0])
+        trainer = quiet_trainer(max_epochs=2, callbacks=[FedAvg(1.0, weighting="uniform", executor=executor)])
+        trainer.fit(module, datamodule=data)
+        assert float(module.w) == pytest.approx(5.0, abs=1e-12), executor
 
 
 def test_a_checkpoint_has_no_option_that_a_client_has_added(tmp_path: Path) -> None:
@@ -125,8 +125,7 @@ def test_parameters_outside_of_the_module_are_an_error() -> None:
         def configure_optimizers(self) -> Any:
             return torch.optim.SGD([*self.parameters(), *self.losses[0].parameters()], lr=1.0)
 
-    text = r"SGD trains 2 tensors \(shape \(2, 3\) and others\) that Held does not have.*`nn.ModuleList`"
-    with pytest.raises(UnsupportedError, match=text):
+    with pytest.raises(UnsupportedError, match="2 tensors .* that Held does not have"):
         quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0)]).fit(
             Held(), datamodule=TensorDataModule(clients_that_reach([[2.0]], [1]), batch_size=1)
         )
