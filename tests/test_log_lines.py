@@ -6,6 +6,7 @@ import io
 import logging
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -32,32 +33,25 @@ def log() -> Iterator[logging.Logger]:
     logger.handlers.clear()
 
 
-def test_a_line_is_printed_above_the_bar_of_rich(log: logging.Logger, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["rich", "tqdm"])
+def test_a_line_is_printed_above_a_bar(kind: str, log: logging.Logger, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     log.addHandler(logging.StreamHandler(terminal))
     log_above_bars()
-    with Progress(console=Console(file=terminal, force_terminal=True, width=60), auto_refresh=False) as progress:
-        progress.add_task("Round 1", total=2)
-        progress.refresh()
+    console = Console(file=terminal, force_terminal=True, width=60)
+    bar: Any = Progress(console=console, auto_refresh=False) if kind == "rich" else tqdm(total=2, file=terminal)
+    with bar:
+        if kind == "rich":
+            bar.add_task("Round 1", total=2)
+            bar.refresh()
+        else:
+            bar.set_description("Round 1")
         before = len(terminal.getvalue())
         log.info("a line")
         sent = terminal.getvalue()[before:]
     # the bar's line is cleared, the text takes its place, and the bar is drawn again below
-    assert sent.startswith("\r\x1b[2K")
-    assert sent.index("a line\n") < sent.index("Round 1")
-
-
-def test_a_line_is_printed_above_the_bar_of_tqdm(log: logging.Logger, monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    log.addHandler(logging.StreamHandler(terminal))
-    log_above_bars()
-    with tqdm(total=2, desc="Round 1", file=terminal):
-        before = len(terminal.getvalue())
-        log.info("a line")
-        sent = terminal.getvalue()[before:]
-    assert sent.startswith("\r ")
+    assert sent.startswith("\r\x1b[2K" if kind == "rich" else "\r ")
     assert sent.index("a line\n") < sent.index("Round 1")
 
 

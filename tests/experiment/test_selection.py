@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fl_lightning.parts.sampling import Participation
 from helpers.small_table import small
 from rich.console import Console
 
@@ -16,6 +15,7 @@ from fl_lightning import FedAvg, RADFed
 from fl_lightning.callbacks import FederatedCheckpoint
 from fl_lightning.experiment import run_table
 from fl_lightning.experiment.selection import best_checkpoint
+from fl_lightning.parts.sampling import Participation
 
 
 def run_radfed(folder: Path, trainer: dict[str, Any], **arguments: Any) -> dict[str, Any]:

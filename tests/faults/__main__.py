@@ -1,4 +1,4 @@
-"""The campaign of faults: ``python -m tests.faults --kills 1000 --signals 100 --writes 200 --minutes 60``.
+"""The campaign of faults: ``python -m tests.faults --kills 1000 --signals 100 --minutes 60``.
 
 It prints a table of what was tried and what survived, and what did not, and ends with status 1 if anything did not.
 """
@@ -28,7 +28,6 @@ KINDS: dict[str, tuple[Callable[[Trials], Iterator[str | None]], int, str]] = {
     "kills": (campaign.kills, 100, "SIGKILLs of a whole job at random moments"),
     "signals": (campaign.signals, 20, "SIGTERMs of one of two processes, or both"),
     "ranks": (campaign.dead_ranks, 20, "SIGKILLs of one of two processes"),
-    "writes": (campaign.writes, 20, "SIGKILLs inside the write of a checkpoint, on two devices"),
 }
 
 

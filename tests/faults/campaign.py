@@ -8,13 +8,10 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 from faults.victims import VICTIMS, Trials
-from faults.writing import Writer
 
 Outcomes = Iterator[str | None]
 _PATIENCE = 60.0  # seconds in which the processes of a victim end
@@ -68,17 +65,3 @@ def signals(trials: Trials, signum: int = signal.SIGTERM) -> Outcomes:
 def dead_ranks(trials: Trials) -> Outcomes:
     """Kill one of two processes at a random moment; the other must end, too."""
     yield from signals(trials, signal.SIGKILL)
-
-
-# ---- checkpoints ----
-
-
-def writes(trials: Trials) -> Outcomes:
-    """Kill a victim inside the write of a checkpoint, on two devices, with temporary files on the other one."""
-    devices = [Path(folder) for folder in ("/dev/shm", tempfile.gettempdir()) if os.access(folder, os.W_OK)]
-    writer = Writer(devices, trials.rng)
-    try:
-        while True:
-            yield writer.kill_once()
-    finally:
-        writer.remove()

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.long
 def test_a_few_faults_of_each_kind_are_survived() -> None:
-    counts = {"kills": 3, "signals": 1, "ranks": 1, "writes": 2}
+    counts = {"kills": 3, "signals": 1, "ranks": 1}
     arguments = [text for name, count in counts.items() for text in (f"--{name}", str(count))]
     finished = subprocess.run(
         [sys.executable, "-m", "tests.faults", "--seed", "1", *arguments],

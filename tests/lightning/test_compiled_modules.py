@@ -11,8 +11,6 @@ from helpers.comparison import Classifier, assert_same_weights, clients_of, trai
 from torch import Tensor
 from torch._dynamo.utils import counters
 
-from fl_lightning import FedAvg
-
 
 class Logs(Classifier):
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
@@ -29,15 +27,15 @@ def fresh() -> Iterator[None]:
     torch.compiler.reset()
 
 
-@pytest.mark.parametrize("executor", ["sequential", "auto"])
-def test_a_step_that_logs_is_compiled_once(executor: str) -> None:
+@pytest.mark.long
+def test_a_step_that_logs_is_compiled_once() -> None:
     plain, compiled = Logs(), Logs()
     compiled.training_step = torch.compile(compiled.training_step, backend="eager")  # type: ignore[method-assign]
     found = []
     for module in (plain, compiled):
-        trainer = train_federatedly(module, clients_of(8, 8), algorithm=FedAvg(1.0, executor=executor), max_epochs=2)
+        trainer = train_federatedly(module, clients_of(8, 8), max_epochs=2)
         found.append(trainer.callback_metrics["loss_epoch"])
     # one graph before the call of `log`, one after it
     assert counters["stats"]["unique_graphs"] <= 2
-    assert_same_weights(weights_of(compiled), weights_of(plain)) if executor == "sequential" else None
+    assert_same_weights(weights_of(compiled), weights_of(plain))
     assert found[0] == pytest.approx(float(found[1]), rel=1e-5)

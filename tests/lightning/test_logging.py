@@ -374,8 +374,7 @@ def test_every_step_is_logged_once_the_fit_is_asked_to_stop(callback: Any, steps
     assert memory.values("place") == [(step, step % 3) for step in steps]
 
 
-@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
-@pytest.mark.parametrize("in_round", [False, True])
+@pytest.mark.parametrize(("executor", "in_round"), [("sequential", True), ("vectorized", False)])
 def test_log_that_is_set_on_the_module_is_called_and_stays(in_round: bool, executor: Any) -> None:
     module, memory = Places(), Memory()
 

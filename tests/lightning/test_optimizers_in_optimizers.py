@@ -125,7 +125,7 @@ def test_parameters_outside_of_the_module_are_an_error() -> None:
         def configure_optimizers(self) -> Any:
             return torch.optim.SGD([*self.parameters(), *self.losses[0].parameters()], lr=1.0)
 
-    with pytest.raises(UnsupportedError, match="2 tensors .* that Held does not have"):
+    with pytest.raises(UnsupportedError, match=r"2 tensors .* that Held does not have"):
         quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0)]).fit(
             Held(), datamodule=TensorDataModule(clients_that_reach([[2.0]], [1]), batch_size=1)
         )

@@ -43,9 +43,13 @@ class Noted(TQDMProgressBar):
 
 def test_tqdm_fills_one_bar_a_round(capsys: pytest.CaptureFixture[str]) -> None:
     bar = Noted()
-    run(bar)
+    trainer = run(bar)
     assert bar.ends == [(8, 8), (8, 8)]
-    text = capsys.readouterr().out
+    assert "client" not in {**trainer.callback_metrics, **trainer.logged_metrics}
+    captured = capsys.readouterr()
+    text, shown = captured.out, captured.out + captured.err
+    assert "Round 1 of 2 |" in shown
+    assert re.search(r"Round 2 of 2, about [\d.]+ s left \|", shown)
     for number in (1, 2):
         assert re.search(rf"Round {number}: 100%\|[^\r]*\| 8/8 [^\r]*client=3/3[^\r]*loss=", text)
 
@@ -102,7 +106,7 @@ def test_rich_fills_one_bar_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
     assert re.search(r"client:\s+3/3", plain)
 
 
-@pytest.mark.parametrize("hook", ["on_train_batch_end", "on_validation_start", "on_train_epoch_end"])
+@pytest.mark.parametrize("hook", ["on_train_batch_end", "on_train_epoch_end"])
 def test_rich_counts_the_rounds_that_were_finished(hook: str) -> None:
     text = io.StringIO()
 
@@ -118,21 +122,6 @@ def test_rich_counts_the_rounds_that_were_finished(hook: str) -> None:
         run(RichProgressBar(console_kwargs={"file": text, "force_terminal": True, "width": 200}), Stop())
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text.getvalue())
     assert re.search(r"\b1 round in [\d.]+ s", plain), plain
-
-
-def test_client_is_no_metric_of_the_round() -> None:
-    trainer = run(Noted())
-    assert "client" not in trainer.callback_metrics
-    assert "client" not in trainer.logged_metrics
-
-
-def test_a_line_says_which_round_of_how_many_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    bar = Noted()
-    run(bar)
-    text = capsys.readouterr()
-    shown = text.out + text.err
-    assert "Round 1 of 2 |" in shown
-    assert re.search(r"Round 2 of 2, about [\d.]+ s left \|", shown)
 
 
 def test_an_asynchronous_rounds_bar_ends_at_the_batches_that_were_trained() -> None:

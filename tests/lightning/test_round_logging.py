@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import csv
 import json
+import logging
 import os
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 import pytest
 import yaml
+from faults.forked import Forked
 from helpers.comparison import ValidatedClassifier, clients_of, samples, train_federatedly
 from helpers.toys import quiet_trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
 
-from datamodules import FedProxSyntheticDataModule
-from fl_lightning import ClientSplit, FedAvg, FedProx, TensorDataModule, WithinClientSplit
+from datamodules import DigitsDataModule
+from fl_lightning import FedAvg, FederatedCheckpoint, FedProx, TensorDataModule, WithinClientSplit
 from fl_lightning.experiment.wandb_file import read_history, read_records
-from fl_lightning.models import LogisticRegressionClassifier
+from fl_lightning.models import MLPClassifier
+from fl_lightning.partitioners import DirichletPartitioner
 
 SIZES = (8, 3, 20)  # 2, 1 and 5 batches of 4
 
@@ -31,26 +33,20 @@ def rows_of(folder: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_csv_rows_of_a_round_have_the_round_as_their_step(tmp_path: Path) -> None:
-    logger = CSVLogger(tmp_path)
-    train_federatedly(
-        ValidatedClassifier(), clients_of(*SIZES), val=samples(4), logger=logger, max_epochs=3, log_every_n_steps=1
-    )
-    rows = [row for row in rows_of(logger.log_dir) if row["round"]]
+def test_csv_and_tensorboard_count_rounds(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    csv_logger, board = CSVLogger(tmp_path / "csv"), TensorBoardLogger(tmp_path / "board")
+    settings: dict[str, Any] = {"val": samples(4), "max_epochs": 3, "log_every_n_steps": 1}
+    train_federatedly(ValidatedClassifier(), clients_of(*SIZES), logger=[csv_logger, board], **settings)
+    rows = [row for row in rows_of(csv_logger.log_dir) if row["round"]]
     assert [(row["step"], row["round"], row["epoch"]) for row in rows if row["fed/clients"]] == [
         ("1", "1", "0"),
         ("2", "2", "1"),
         ("3", "3", "2"),
     ]
     assert [row["step"] for row in rows if row["val_loss"]] == ["1", "2", "3"]
-
-
-def test_tensorboard_counts_rounds(tmp_path: Path) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    logger = TensorBoardLogger(tmp_path)
-    train_federatedly(ValidatedClassifier(), clients_of(*SIZES), val=samples(4), logger=logger, max_epochs=3)
-    events = EventAccumulator(logger.log_dir).Reload()
+    events = EventAccumulator(board.log_dir).Reload()
     for name in ("val_loss", "fed/clients"):
         assert [event.step for event in events.Scalars(name)] == [1, 2, 3]
 
@@ -64,15 +60,7 @@ def test_a_later_evaluation_counts_as_the_round_of_its_model(tmp_path: Path) -> 
 
     data = TensorDataModule(clients_of(*SIZES), val=samples(4), test=samples(4), batch_size=4)
     logger, best = CSVLogger(tmp_path), ModelCheckpoint(tmp_path, monitor="score", mode="max")
-    trainer = L.Trainer(
-        max_epochs=4,
-        accelerator="cpu",
-        callbacks=[FedAvg(1.0), best],
-        logger=logger,
-        num_sanity_val_steps=0,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
+    trainer = quiet_trainer(max_epochs=4, callbacks=[FedAvg(1.0), best], logger=logger, enable_checkpointing=True)
     module = Falls()
     trainer.fit(module, datamodule=data)
     trainer.validate(module, datamodule=data, verbose=False)  # the last model
@@ -101,65 +89,52 @@ def test_the_settings_of_a_run_are_hyperparameters(tmp_path: Path) -> None:
 
 
 def test_the_settings_of_data_are_those_that_play_a_part(tmp_path: Path) -> None:
-    clients = clients_of(*SIZES)
-    given = [
-        TensorDataModule(clients, val=samples(4), batch_size=4),
-        TensorDataModule(clients, split=WithinClientSplit(val=0.25, test=0.0), batch_size=4),
-        FedProxSyntheticDataModule(num_clients=6, split=ClientSplit(3), batch_size=4),
-    ]
     about = []
-    for place, data in enumerate(given):
-        logger = CSVLogger(tmp_path, version=place)
+    for place, given in enumerate(({"val": samples(4)}, {"split": WithinClientSplit(val=0.25, test=0.0)})):
+        data, logger = TensorDataModule(clients_of(*SIZES), batch_size=4, **given), CSVLogger(tmp_path, version=place)
         trainer = quiet_trainer(max_epochs=1, logger=logger, callbacks=[FedAvg(1)])
-        module = ValidatedClassifier() if place < 2 else LogisticRegressionClassifier(60, 10, metrics=["acc"])
-        trainer.fit(module, datamodule=data)
+        trainer.fit(ValidatedClassifier(), datamodule=data)
         about.append(yaml.safe_load((Path(logger.log_dir) / "hparams.yaml").read_text())["federated"]["data"])
     assert about[0]["split"] is None
     assert (about[1]["split"]["name"], about[1]["split"]["val"]) == ("WithinClientSplit", 0.25)
-    assert about[2]["num_clients"] == 6  # two of them train
-    assert [data.split is None for data in given] == [True, False, False]
 
 
-SCRIPT = """
-import lightning as L
-import wandb
-from lightning.pytorch.loggers import WandbLogger
-from datamodules import DigitsDataModule
-from fl_lightning import FedAvg, FederatedCheckpoint
-from fl_lightning.models import MLPClassifier
-from fl_lightning.partitioners import DirichletPartitioner
+def fit_twice(folder: Path) -> None:
+    """Train and test three rounds, and resume the fit as another run of Weights & Biases."""
+    import wandb
 
-def fit(rounds, name, checkpoint=None):
-    L.seed_everything(1)
-    data = DigitsDataModule(DirichletPartitioner(num_clients=10, alpha=0.5, seed=1), batch_size=16)
-    module = MLPClassifier(in_features=3 * 32 * 32, hidden=(8,), lr=0.05)
-    best = FederatedCheckpoint("checkpoints", monitor="val_acc", mode="max")
-    trainer = L.Trainer(
-        max_epochs=rounds, callbacks=[FedAvg(clients_per_round=2, executor="sequential"), best], log_every_n_steps=1,
-        logger=WandbLogger(project="test", id=name), enable_progress_bar=False, enable_model_summary=False,
-        accelerator="cpu",
-    )
-    trainer.fit(module, datamodule=data, ckpt_path=checkpoint)
-    trainer.test(module, datamodule=data, ckpt_path="best", verbose=False)
-    wandb.finish()
-
-fit(3, "first")
-fit(4, "second", "checkpoints/last.ckpt")
-"""
+    os.chdir(folder)
+    logging.getLogger("lightning.pytorch").addHandler(logging.FileHandler("messages"))
+    for name in [name for name in os.environ if name.startswith("WANDB")]:
+        del os.environ[name]
+    os.environ |= {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}
+    for rounds, name, checkpoint in ((3, "first", None), (4, "second", "checkpoints/last.ckpt")):
+        L.seed_everything(1)
+        data = DigitsDataModule(DirichletPartitioner(num_clients=10, alpha=0.5, seed=1), batch_size=16)
+        module = MLPClassifier(in_features=3 * 32 * 32, hidden=(8,), lr=0.05)
+        best = FederatedCheckpoint("checkpoints", monitor="val_acc", mode="max")
+        trainer = quiet_trainer(
+            max_epochs=rounds,
+            callbacks=[FedAvg(clients_per_round=2, executor="sequential"), best],
+            log_every_n_steps=1,
+            logger=WandbLogger(project="test", id=name),
+            enable_checkpointing=True,
+        )
+        trainer.fit(module, datamodule=data, ckpt_path=checkpoint)
+        trainer.test(module, datamodule=data, ckpt_path="best", verbose=False)
+        wandb.finish()
 
 
 @pytest.fixture(scope="module")
 def offline(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """Return the folder of a run of three rounds, and what was written, also by a fit that resumed it as another."""
+    """Return the folder of two runs, and what was written."""
     folder = tmp_path_factory.mktemp("offline")
-    env = {name: value for name, value in os.environ.items() if not name.startswith("WANDB")}
-    env |= {"WANDB_MODE": "offline", "OMP_NUM_THREADS": "1", "WANDB_SILENT": "true"}
-    command = [sys.executable, "-c", SCRIPT]
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return folder, done.stdout + done.stderr
+    runs = Forked(partial(fit_twice, folder), folder / "log")
+    assert runs.wait(240.0) == 0, runs.output()
+    return folder, (folder / "messages").read_text()
 
 
+@pytest.mark.long
 def test_weights_and_biases_draws_over_rounds(offline: tuple[Path, str]) -> None:
     [path] = (offline[0] / "wandb").glob("offline-*/run-first.wandb")
     axes = {record.metric.name: record.metric.step_metric for record in read_records(path, "metric")}
@@ -176,6 +151,7 @@ def test_weights_and_biases_draws_over_rounds(offline: tuple[Path, str]) -> None
     assert config["hidden"] == [8]
 
 
+@pytest.mark.long
 def test_weights_and_biases_gets_the_test_as_a_summary(offline: tuple[Path, str]) -> None:
     [path] = (offline[0] / "wandb").glob("offline-*/run-first.wandb")
     assert not [row for row in read_history(path) if "test_acc" in row]
@@ -189,8 +165,9 @@ def test_weights_and_biases_gets_the_test_as_a_summary(offline: tuple[Path, str]
     assert summary["round"] == 3
 
 
+@pytest.mark.long
 def test_a_resumed_fit_says_how_to_continue_the_same_run(offline: tuple[Path, str]) -> None:
     folder, text = offline
-    assert 'the checkpoint\'s run is first. To continue that run: WandbLogger(id="first", resume="allow")' in text
+    assert 'WandbLogger(id="first", resume="allow")' in text
     [path] = (folder / "wandb").glob("offline-*/run-second.wandb")
     assert [row["round"] for row in read_history(path) if "val_acc" in row] == [4]

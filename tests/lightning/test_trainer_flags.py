@@ -206,30 +206,19 @@ def test_inference_mode_concerns_evaluation_only(inference_mode: bool) -> None:
     assert modes == [inference_mode]
 
 
-@pytest.mark.parametrize("algorithm", [lambda: FedAvg(0.5, seed=0), lambda: RADFed(3, 2, seed=0)])
-def test_fit_goes_on_where_the_last_one_ended(algorithm: Any) -> None:
-    whole, parts = Classifier(), Classifier()
-    settings: dict[str, Any] = {"clients": clients_of(8, 3, 20, 5), "batch_size": 4}
-    data = TensorDataModule(**settings)
-    trainer = quiet_trainer(max_epochs=2, callbacks=[algorithm()])
+def test_a_fit_goes_on_where_the_last_one_ended_and_begins_anew_in_another_trainer() -> None:
+    whole, parts, again = Classifier(), Classifier(), Classifier()
+    data = TensorDataModule(clients=clients_of(8, 3, 20, 5), batch_size=4)
+    callback = RADFed(3, 2, seed=0)
+    trainer = quiet_trainer(max_epochs=2, callbacks=[callback])
     trainer.fit(parts, datamodule=data)
-    trainer.fit_loop.max_epochs = 6
+    trainer.fit_loop.max_epochs = 5  # inside a cycle
     trainer.fit(parts, datamodule=data)
-    assert trainer.current_epoch == 6
-    quiet_trainer(max_epochs=6, callbacks=[algorithm()]).fit(whole, datamodule=TensorDataModule(**settings))
-    assert_same_weights(weights_of(parts), weights_of(whole))
-
-
-@pytest.mark.parametrize("algorithm", [lambda: FedAvg(0.5, seed=0), lambda: RADFed(3, 2, seed=0)])
-def test_callback_begins_anew_in_another_trainer(algorithm: Any) -> None:
-    callback = algorithm()
-    results = []
-    for _ in range(2):
-        module = Classifier()
-        # four rounds end inside RADFed's second cycle
-        train_federatedly(module, clients_of(8, 3, 20, 5), algorithm=callback, max_epochs=4)
-        results.append(weights_of(module))
-    assert_same_weights(*results)
+    assert trainer.current_epoch == 5
+    quiet_trainer(max_epochs=5, callbacks=[RADFed(3, 2, seed=0)]).fit(whole, datamodule=data)
+    quiet_trainer(max_epochs=5, callbacks=[callback]).fit(again, datamodule=data)
+    for module in (parts, again):
+        assert_same_weights(weights_of(module), weights_of(whole))
 
 
 def test_barebones(recwarn: pytest.WarningsRecorder) -> None:
