@@ -90,6 +90,11 @@ def test_class_counts_keep_random_rows_of_each_class(folder):
     assert any(not torch.equal(elevation, other) for other in others)
 
 
+def test_the_rows_kept_are_the_same_everywhere(folder):
+    data = ready(folder, class_counts=(4, 9), sample_seed=3)
+    assert (data.source_inputs()[:, 0] - 2000).int().tolist() == [0, 1, 4, 6, 8, 9, 10, 13, 14, 16, 17, 21, 22]
+
+
 def test_more_samples_than_there_are(folder):
     with pytest.raises(ValueError, match=r"asks for 13 samples of class 1, which has 12.*None for all"):
         ready(folder, class_counts=(6, 13))

@@ -148,3 +148,15 @@ def test_long_texts_are_cut_with_a_warning(dumps: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         ready(dumps, max_tokens=5)
+
+
+def test_dumps_without_pages_or_relations_are_named(tmp_path: Path) -> None:
+    for place, (content, structure, name) in enumerate(
+        [
+            (dmoz_page("Top/News"), dmoz_topic("Top/A", "narrow=Top/A/X"), "content.rdf.u8"),
+            (dmoz_page("Top/A"), dmoz_topic("Top/B", "narrow=Top/C"), "structure.rdf.u8"),
+        ]
+    ):
+        (tmp_path / str(place)).mkdir()
+        with pytest.raises(RuntimeError, match=name):
+            ready(write_dmoz(tmp_path / str(place), content, structure))
