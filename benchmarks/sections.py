@@ -27,7 +27,7 @@ from lightning.pytorch.loggers import CSVLogger
 from products import SERVED
 
 from fl_lightning import TensorDataModule
-from fl_lightning._lightning.journal import Journal
+from fl_lightning._lightning.log_replay import Journal
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors import VectorizedExecutor
 from fl_lightning.executors.stacked.program.maker import ProgramMaker

@@ -10,21 +10,21 @@ import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
+from fl_lightning._lightning.child_processes import warn_of_lost_results
 from fl_lightning._lightning.monitored import monitored_values, restore_monitored_values
-from fl_lightning._lightning.other_processes import tell_what_stays
 from fl_lightning._lightning.refusals import refuse_unsupported, tell_of_unused
 from fl_lightning._lightning.round_loop import RoundLoop
 from fl_lightning.clients.batches import ClientBatches
 from fl_lightning.clients.hooks import notify
-from fl_lightning.clients.known_steps import refuse_unknown_steps
+from fl_lightning.clients.left_out_clients import warn_of_left_out_clients
 from fl_lightning.clients.loaded_weights import LoadedWeights, unsaved_buffers
-from fl_lightning.clients.missing import tell_of_missing_clients
-from fl_lightning.clients.outside_state import OutsideState
+from fl_lightning.clients.saved_metrics import SavedMetrics
 from fl_lightning.clients.scores import score_clients
 from fl_lightning.clients.settings import LocalSettings
+from fl_lightning.clients.step_checks import check_steps_known
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.data import FederatedDataModule
-from fl_lightning.data.start_line import tell_of_clients
+from fl_lightning.data.client_summary import print_clients
 from fl_lightning.executors import Executor, balance
 from fl_lightning.executors.malloc import keep_freed_memory
 from fl_lightning.parts.algorithm import Algorithm
@@ -60,7 +60,7 @@ class FederatedLoop(RoundLoop):
     training: LocalTraining
     _published: Tensor  # the model that the user sees after the round under way
     _values_before: Mapping[str, Tensor]  # the round that is trained
-    _outside: OutsideState  # as that round found it
+    _outside: SavedMetrics  # as that round found it
 
     def __init__(
         self,
@@ -121,10 +121,10 @@ class FederatedLoop(RoundLoop):
                 f"stay idle. Raise `clients_per_round` or give `Trainer(devices=...)` at most {cohort}."
             )
 
-    def tell_of_clients(self) -> None:
+    def print_clients(self) -> None:
         """Say in one line how many clients train, validate and test; warn of a strategy that loses results."""
-        tell_what_stays(self.trainer)
-        tell_of_clients(self.data, self.algorithm.sampler, type(self.corrector).__name__)
+        warn_of_lost_results(self.trainer)
+        print_clients(self.data, self.algorithm.sampler, type(self.corrector).__name__)
 
     def batches_per_client(self) -> int:
         """Return the mean number of batches of one client's local training, rounded up."""
@@ -134,7 +134,7 @@ class FederatedLoop(RoundLoop):
         """Take the module's weights as the server's model, or go on from a checkpoint."""
         self._begin_algorithm()
         self.epoch_loop.optimizers.past = self.past_settings
-        refuse_unknown_steps(self.trainer, type(self.corrector).__name__, self.algorithm.aggregation)
+        check_steps_known(self.trainer, type(self.corrector).__name__, self.algorithm.aggregation)
         if self.loaded_weights is not None:  # what hooks have written since then counts
             self.restored_change |= self.loaded_weights.are_changed(self.training.vector)
             self.loaded_weights = None
@@ -185,7 +185,7 @@ class FederatedLoop(RoundLoop):
         algorithm, batches = self.algorithm, self.training.batches
         seed_global_generators(self.settings.seed, Stream.ROUND, self.round_index)
         self._adopt_changes()
-        self._values_before, self._outside = monitored_values(self), OutsideState(self.training.vector.module)
+        self._values_before, self._outside = monitored_values(self), SavedMetrics(self.training.vector.module)
         with self.stop.taking_back(self.on_round_abort):
             batches.on_round_start()
             score = partial(score_clients, self.training, self.round_index)
@@ -256,7 +256,7 @@ class FederatedLoop(RoundLoop):
         """Call ``on_round_end`` of the callbacks; what is drawn from here to the next round depends on the round."""
         seed_global_generators(self.settings.seed, Stream.SERVER, self.round_index - 1)
         with_loss = self.algorithm.objective.sends_loss
-        tell_of_missing_clients(self.algorithm.report, self.round_index, with_loss=with_loss)
+        warn_of_left_out_clients(self.algorithm.report, self.round_index, with_loss=with_loss)
         notify(self.trainer, "on_round_end")
 
     def on_advance_end(self) -> None:

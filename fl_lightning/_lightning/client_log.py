@@ -18,7 +18,7 @@ from lightning.pytorch.trainer.connectors.logger_connector.result import (
 from lightning.pytorch.utilities.data import extract_batch_size
 from torch import Tensor
 
-from fl_lightning._lightning.witness import Witness
+from fl_lightning._lightning.batch_notes import Witness
 
 
 def weight_of(name: str) -> str:

@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 
 from fl_lightning._lightning.hooks import STEP_HOOKS, Hook, Profile, enter_fx
 from fl_lightning._lightning.lean_step import is_blind_to_loss, is_plain_sgd, step_plain_sgd
-from fl_lightning._lightning.stock import (
+from fl_lightning._lightning.unmodified_classes import (
     is_plain_after_training_step,
     is_plain_around_training_step,
     own_of_strategy,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim import LBFGS, SGD, Optimizer
 
-from fl_lightning._lightning.stock import optimizers_have_global_hooks, own_of_optimizer
+from fl_lightning._lightning.unmodified_classes import optimizers_have_global_hooks, own_of_optimizer
 
 #: Options of SGD's parameter groups under which a step is ``parameter -= lr * gradient``.
 _PLAIN = ("momentum", "weight_decay", "nesterov", "maximize", "differentiable", "fused")

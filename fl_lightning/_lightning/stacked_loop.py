@@ -20,8 +20,8 @@ from fl_lightning._lightning.client_log import has_own_log
 from fl_lightning._lightning.client_loop import ClientLoop
 from fl_lightning._lightning.hooks import STEP_HOOKS, Hook
 from fl_lightning._lightning.recording import Logged, Recorder
-from fl_lightning._lightning.stock import global_hooks, own_of_optimizer, own_of_precision, own_of_strategy
 from fl_lightning._lightning.transfer import is_plain_transfer
+from fl_lightning._lightning.unmodified_classes import global_hooks, own_of_optimizer, own_of_precision, own_of_strategy
 
 _OF_MODULE = (*STEP_HOOKS, "backward", "optimizer_step", "optimizer_zero_grad", "configure_gradient_clipping")
 #: Lightning's own callbacks whose hooks look at counters and learning rates alone.

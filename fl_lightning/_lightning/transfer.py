@@ -13,7 +13,7 @@ from lightning.pytorch.trainer import call
 from lightning.pytorch.utilities import move_data_to_device
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
-from fl_lightning._lightning.stock import own_of_strategy
+from fl_lightning._lightning.unmodified_classes import own_of_strategy
 
 
 def batch_transfer(trainer: pl.Trainer) -> Callable[[Any], Any]:

@@ -28,8 +28,8 @@ from fl_lightning.arguments import as_folder, plain
 from fl_lightning.callbacks.alone import check_alone
 from fl_lightning.checks import Count, check_arguments
 from fl_lightning.clients.settings import LocalSettings
+from fl_lightning.data.class_arguments import refuse_classes
 from fl_lightning.data.other_lightning import check_lightning
-from fl_lightning.data.uncalled import refuse_uncalled
 from fl_lightning.executors import Executor, make_executor
 from fl_lightning.executors.auto import ExecutorName
 from fl_lightning.loop import FederatedLoop
@@ -272,7 +272,7 @@ class AggregationCallback(Callback, ABC):
         loop.data.trained_by = type(self).__name__
         self._loop = loop
         self.check_rounds(None if trainer.fast_dev_run else trainer.max_epochs, loop.data.num_clients)
-        loop.tell_of_clients()
+        loop.print_clients()
         if trainer.loggers:
             log_run(trainer, pl_module, settings_of_run(self, loop))
 
@@ -293,7 +293,7 @@ class AggregationCallback(Callback, ABC):
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         """End the fit as :meth:`teardown` does, which does not follow an exception; after a signal say how to go on."""
-        refuse_uncalled(trainer)
+        refuse_classes(trainer)
         tell_how_to_resume(trainer, exception)
         self.teardown(trainer, pl_module, "fit" if self._fitting else "")
 

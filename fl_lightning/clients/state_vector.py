@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 from torchmetrics import Metric
 
-from fl_lightning.clients.places import Places
+from fl_lightning.clients.tensor_slots import TensorSlots
 
 #: Frozen tensors with more values than this many times the trained ones do not travel, unless they are few.
 _FROZEN_SHARE, _FEW = 2, 2**14
@@ -147,9 +147,9 @@ class StateVector:
         """Return the tensors of the module's state, parameters first."""
         return [*self.parameters, *self._buffers()]
 
-    def places(self) -> Places:
+    def places(self) -> TensorSlots:
         """Return where the module holds the tensors of its state."""
-        return Places(self.module, self.tensors())
+        return TensorSlots(self.module, self.tensors())
 
     def views(self, vector: Tensor) -> list[Tensor]:
         """Return views of ``vector`` shaped as the tensors of the state, parameters first."""

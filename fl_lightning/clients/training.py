@@ -16,15 +16,15 @@ from torch.optim import Optimizer
 from fl_lightning._lightning.client_loop import ClientLoop
 from fl_lightning._lightning.copies import WatchedTrainer, copied
 from fl_lightning._lightning.local_optimizers import is_step_skipped
-from fl_lightning._lightning.quiet import QuietTraining
+from fl_lightning._lightning.unlogged import UnloggedTraining
 from fl_lightning.clients.batches import ClientBatches
 from fl_lightning.clients.corrections import ClientCorrection, prepare_optimizers
 from fl_lightning.clients.error_notes import note_client
 from fl_lightning.clients.hooks import ClientHooks
-from fl_lightning.clients.known_steps import StepsOfItsOwn
 from fl_lightning.clients.settings import LocalSettings
 from fl_lightning.clients.started import FinalState, StartedClient
 from fl_lightning.clients.state_vector import StateVector
+from fl_lightning.clients.step_checks import StepsOfItsOwn
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.messages import ClientResult, LocalClient, Task, same_values
@@ -255,13 +255,13 @@ class LocalTraining:
         other = copy(self)
         module, watched = copied(self.vector.module, self.trainer)
         other.vector = StateVector(module, self.vector)
-        other.quiet = QuietTraining(self.loop, self.vector.buffer_names, module)
+        other.quiet = UnloggedTraining(self.loop, self.vector.buffer_names, module)
         return other, watched
 
     @cached_property
-    def quiet(self) -> QuietTraining:
+    def quiet(self) -> UnloggedTraining:
         """Runs the module without a trace."""
-        return QuietTraining(self.loop, self.vector.buffer_names)
+        return UnloggedTraining(self.loop, self.vector.buffer_names)
 
 
 @dataclass

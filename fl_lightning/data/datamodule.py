@@ -13,6 +13,7 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 
 from fl_lightning.arguments import check_choice, check_instance, check_not_negative
 from fl_lightning.data.batches import Collate
+from fl_lightning.data.class_arguments import refuse_classes, refuse_unmade
 from fl_lightning.data.federated_split import GLOBAL, FederatedSplit, Split, check_split
 from fl_lightning.data.loading import ServesBatches, Stage
 from fl_lightning.data.missing import Imputation
@@ -28,7 +29,6 @@ from fl_lightning.data.standardize import Standardization
 from fl_lightning.data.targets import ReadsBatches
 from fl_lightning.data.trained_by import KnowsAlgorithm
 from fl_lightning.data.transforms import Transform
-from fl_lightning.data.uncalled import refuse_uncalled, refuse_unmade
 from fl_lightning.partitioners import Partition
 from fl_lightning.partitioners.functions import PartitionFunction, check_partitioner
 from fl_lightning.representation import FullSignature, represent
@@ -147,7 +147,7 @@ class FederatedDataModule(
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "trainer":  # a trainer sets it before it looks at anything else
             check_lightning("The trainer", value)
-            refuse_uncalled(value)
+            refuse_classes(value)
             refuse_unmade(self, value)
         super().__setattr__(name, value)
 

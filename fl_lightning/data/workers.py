@@ -20,10 +20,10 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch.utils.data import Dataset
 
 from fl_lightning.data.batches import Collate, batch_of, fetch
-from fl_lightning.data.own_generators import OwnGenerators
 from fl_lightning.data.pickle_digest import pickle_digest
 from fl_lightning.data.same_batches import same_bits
 from fl_lightning.data.transforms import Transform
+from fl_lightning.data.user_generators import OwnGenerators
 from fl_lightning.representation import joined
 from fl_lightning.seeding import Stream, seed_global_generators
 

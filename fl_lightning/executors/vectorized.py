@@ -14,7 +14,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize, ChangesModule
-from fl_lightning._lightning.journal import Journal
+from fl_lightning._lightning.log_replay import Journal
 from fl_lightning._lightning.stacked_loop import StackedLoop
 from fl_lightning.arguments import check_count
 from fl_lightning.clients.started import StartedClient, alike

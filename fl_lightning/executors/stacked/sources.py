@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from fl_lightning._lightning.batch_notes import Witness
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize, nothing_caught
-from fl_lightning._lightning.witness import Witness
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.stacked.batching import StackedBatch, by_shape, stack_batches
 from fl_lightning.executors.stacked.device_copy import DeviceCopy

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
-from fl_lightning._lightning.entries import Entry
-from fl_lightning._lightning.journal import Journal
+from fl_lightning._lightning.log_replay import Journal
+from fl_lightning._lightning.logged_values import Entry
 from fl_lightning.clients.state_vector import unshared
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.stacked.client_ends import ClientEnds

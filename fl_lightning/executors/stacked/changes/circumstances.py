@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-from fl_lightning._lightning.stock import steps_of_their_own
+from fl_lightning._lightning.unmodified_classes import steps_of_their_own
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.stacked.changes.module_state import ModuleState, described
 

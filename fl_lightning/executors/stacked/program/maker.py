@@ -14,8 +14,8 @@ from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning._lightning.recording import Logged
 from fl_lightning._lightning.stacked_loop import StackedLoop
 from fl_lightning._lightning.stand_ins import release_stand_ins
-from fl_lightning.clients.places import Places
 from fl_lightning.clients.state_vector import StateVector
+from fl_lightning.clients.tensor_slots import TensorSlots
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.stacked.batching import UnknownIndex
 from fl_lightning.executors.stacked.causes import log_why
@@ -210,7 +210,7 @@ _Recorded = tuple[Graph, int, Logged]
 
 
 def _record(
-    stacked: StackedLoop, vector: StateVector, places: Places, form: BatchForm, sizes: Sequence[int]
+    stacked: StackedLoop, vector: StateVector, places: TensorSlots, form: BatchForm, sizes: Sequence[int]
 ) -> list[_Recorded]:
     """Return what steps on zeros compute, the numbers of their losses, and what they log."""
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
-from fl_lightning._lightning.entries import Entry
+from fl_lightning._lightning.logged_values import Entry
 from fl_lightning._lightning.recording import Logged
 from fl_lightning.executors.stacked.program.maker import BatchForm, ProgramMaker, TracedStep
 from fl_lightning.executors.stacked.program.program import Program, StepBatch, Update

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
-from fl_lightning._lightning.journal import Journal
+from fl_lightning._lightning.log_replay import Journal
 from fl_lightning._lightning.metric_replay import MetricStates, NotCopied, metric_states, restore_metric_states
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.data.surroundings import names_reached

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fl_lightning._lightning.batch_notes import Witness
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
-from fl_lightning._lightning.journal import Journal
-from fl_lightning._lightning.witness import Witness
+from fl_lightning._lightning.log_replay import Journal
 from fl_lightning.executors.stacked.causes import BY_ANOTHER_WAY
 from fl_lightning.parts.messages import ClientResult
 

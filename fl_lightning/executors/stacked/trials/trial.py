@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 from torch.optim import SGD
 
+from fl_lightning._lightning.batch_notes import Witness
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize, ChangesModule, describe_error
 from fl_lightning._lightning.copies import WatchedTrainer
-from fl_lightning._lightning.journal import Journal
+from fl_lightning._lightning.log_replay import Journal
 from fl_lightning._lightning.metric_replay import MetricStates, metric_states
 from fl_lightning._lightning.stacked_loop import StackedLoop
-from fl_lightning._lightning.witness import Witness
 from fl_lightning.clients.started import StartedClient, alike
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.stacked.causes import BY_ANOTHER_WAY

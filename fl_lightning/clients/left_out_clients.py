@@ -11,7 +11,7 @@ from fl_lightning.parts.messages import RoundReport
 from fl_lightning.representation import joined
 
 
-def tell_of_missing_clients(report: RoundReport, number: int, *, with_loss: bool = False) -> None:
+def warn_of_left_out_clients(report: RoundReport, number: int, *, with_loss: bool = False) -> None:
     """Warn of the clients that a round left out; say in one line if it was empty.
 
     Args:

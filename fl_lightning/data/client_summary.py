@@ -9,7 +9,7 @@ from fl_lightning.parts.sampling import Arrivals, BernoulliSampler, ClientSample
 from fl_lightning.representation import counted
 
 
-def tell_of_clients(data: FederatedDataModule, sampler: ClientSampler, name: str) -> None:
+def print_clients(data: FederatedDataModule, sampler: ClientSampler, name: str) -> None:
     """Say in one line how many clients train, validate and test, and how many train in a round.
 
     Args:

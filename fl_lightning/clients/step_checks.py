@@ -42,7 +42,7 @@ def changes_within_rounds(trainer: pl.Trainer) -> bool:
     return any(config.interval == "step" for config in trainer.lr_scheduler_configs)
 
 
-def refuse_unknown_steps(trainer: pl.Trainer, callback: str, aggregation: Aggregation) -> None:
+def check_steps_known(trainer: pl.Trainer, callback: str, aggregation: Aggregation) -> None:
     """Raise ``ValueError`` if an aggregation needs other local steps than the clients make.
 
     Args:

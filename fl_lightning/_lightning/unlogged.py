@@ -18,7 +18,7 @@ from fl_lightning._lightning.plain_copies import plain_copy
 from fl_lightning._lightning.predictions import joined, read_batch
 
 
-class QuietTraining:
+class UnloggedTraining:
     """Runs ``training_step`` without a trace in logs, metrics, progress or hooks.
 
     Args:

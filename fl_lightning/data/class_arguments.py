@@ -7,7 +7,7 @@ import inspect
 import lightning as L
 
 
-def refuse_uncalled(trainer: L.Trainer | None) -> None:
+def refuse_classes(trainer: L.Trainer | None) -> None:
     """Raise ``TypeError`` if a trainer's ``callbacks`` have a class, or its ``datamodule`` is one.
 
     Lightning calls ``on_exception`` of each callback before it passes an error on, and would fail with a class. So the

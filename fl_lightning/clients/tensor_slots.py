@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 
-class Places:
+class TensorSlots:
     """Where a module holds the tensors of its state, so that other tensors can take their places for a while.
 
     Args:

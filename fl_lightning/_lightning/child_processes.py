@@ -12,7 +12,7 @@ def ends_with_fit(trainer: pl.Trainer) -> bool:
     return isinstance(trainer.strategy.launcher, _MultiProcessingLauncher)
 
 
-def tell_what_stays(trainer: pl.Trainer) -> None:
+def warn_of_lost_results(trainer: pl.Trainer) -> None:
     """Warn of the results that do not come back from such processes."""
     if ends_with_fit(trainer):
         rank_zero_warn(

@@ -15,8 +15,8 @@ from torchmetrics import Metric
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning._lightning.client_log import weight_of
 from fl_lightning._lightning.client_loop import ClientLoop
-from fl_lightning._lightning.entries import ClientEntries, Entry
 from fl_lightning._lightning.hooks import enter_fx
+from fl_lightning._lightning.logged_values import ClientEntries, Entry
 from fl_lightning._lightning.metric_replay import replay, value_of_step
 from fl_lightning._lightning.rates import show_rates
 from fl_lightning._lightning.recording import LogCall, logged_type

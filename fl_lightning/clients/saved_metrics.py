@@ -10,7 +10,7 @@ from torchmetrics import Metric
 from fl_lightning._lightning.metric_replay import metric_states, restore_metric_states
 
 
-class OutsideState:
+class SavedMetrics:
     """Keeps what training changes in a module's ``state_dict`` beside its federated state: saved states of metrics.
 
     These are states of ``metric.persistent(True)``. Every other tensor that is not federated must be constant.
