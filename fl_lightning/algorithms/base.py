@@ -70,10 +70,9 @@ class AggregationCallback(Callback, ABC):
             was left out; ``None`` never ends it.
         state_dir: Folder for the vectors that clients keep between rounds, in a memory-mapped file that vanishes with
             the process; ``None`` keeps them in memory.
-        executor: How a round's clients are computed: ``"sequential"``, one after the other; ``"vectorized"``, many at
-            once as stacked models, where the module allows it; ``"auto"`` chooses by what a client's step computes,
-            or is what the environment variable ``FL_LIGHTNING_EXECUTOR`` names; or an
-            :class:`~fl_lightning.executors.Executor`. All give the same result to rounding: ``docs/scaling.md``.
+        executor: How clients are computed: ``"sequential"``, one after the other; ``"vectorized"``, many as a stack, where
+            the module allows it; ``"auto"`` chooses, or is what ``FL_LIGHTNING_EXECUTOR`` names in the environment; or
+            an :class:`~fl_lightning.executors.Executor`. The same result to rounding: ``docs/scaling.md``.
         clients_at_once: Largest stack; ``None``: as many models as memory allows, on a CPU 32 MiB of weights.
         seed: Seed of everything random; by default the seed of ``lightning.seed_everything``, or 0 without one.
 
