@@ -70,7 +70,7 @@ class AggregationCallback(Callback, ABC):
             was left out; ``None`` never ends it.
         state_dir: Folder for the vectors that clients keep between rounds, in a memory-mapped file that vanishes with
             the process; ``None`` keeps them in memory.
-        executor: How clients are computed: ``"sequential"``, one after the other; ``"vectorized"``, many as a stack, where
+        executor: How clients are computed: ``"sequential"``, one after the other; ``"vectorized"``, many as a stack if
             the module allows it; ``"auto"`` chooses, or is what ``FL_LIGHTNING_EXECUTOR`` names in the environment; or
             an :class:`~fl_lightning.executors.Executor`. The same result to rounding: ``docs/scaling.md``.
         clients_at_once: Largest stack; ``None``: as many models as memory allows, on a CPU 32 MiB of weights.
