@@ -290,7 +290,7 @@ ENTRIES = [
         gives("value as a float", accuracy, call(lambda value, loss: 1 / (1 + float(value))), "uses a value"),
         gives("value by item", accuracy, call(lambda value, loss: 2 - value.item()), "uses a value"),
     ),
-    *alike(
+    *(
         gives("batches with class 0", summed(lambda m, y: len(y) if (y == 0).any() else 0), update),
         gives("one of a batch at most", summed(lambda m, y: (y == 1).sum().clamp(max=1)), update),
         gives("numbers of calls", summed(lambda m, y: m.calls), call_and_log, logs=True),

@@ -128,7 +128,7 @@ ENTRIES = [
     adds("operation that fails for some clients", rooted, "an operation fails"),
     adds("text of a tensor", lambda w, scores, y: w.sum() * ("-" in repr(scores)), "turns a tensor into text"),
     adds("function of torch.jit", lambda w, scores, y: doubled_if_large(scores.square().mean()), "a compiled function"),
-    *alike(
+    *(
         adds("index_fill by an index", lambda w, scores, y: w.index_fill(0, y[:1] - 3, 0.0).sum()),
         adds("one_hot of classes", lambda w, scores, y: (F.one_hot(y, CLASSES) * w).sum()),
         adds("Gaussian loss with variances", gaussian),
