@@ -65,39 +65,33 @@ def run(module: L.LightningModule, **settings: Any) -> list[list[list[float]]]:
     return [sorted(clients, key=len) for clients in rates.rounds]
 
 
-def test_by_epoch_is_by_round() -> None:
-    module = Scheduled(halve)
-    assert run(module, max_epochs=3) == [[[lr], [lr] * 2, [lr] * 5] for lr in (1.0, 0.5, 0.25)]
-    assert module.made.last_epoch == 3
+#: A stretch is 3 steps, so the client with 5 batches stays at its end. By two batches a step: 1, 1, 3 steps, a stretch of 2.
+WALKS: list[tuple[dict[str, Any], dict[str, Any], list[list[float]], float, int]] = [
+    ({}, {}, [[1.0], [1.0, 1.0], [1.0] * 5], 0.5, 2),
+    ({"interval": "step"}, {}, [[1.0], [1.0, 0.5], [1.0, 0.5, 0.25, 0.125, 0.125]], 1 / 8, 6),
+    ({"interval": "step", "frequency": 2}, {}, [[1.0], [1.0, 1.0], [1.0, 1.0, 0.5, 0.5, 0.5]], 0.5, 2),
+    (
+        *({"interval": "step"}, {"accumulate_grad_batches": 2}),
+        *([[1.0], [1.0, 1.0], [1.0, 1.0, 0.5, 0.5, 0.25]], 0.25, 4),
+    ),
+]
 
 
-def test_by_epoch_with_frequency() -> None:
+@pytest.mark.parametrize(("settings", "trainer", "first", "factor", "steps"), WALKS)
+def test_every_client_walks_the_rounds_stretch(
+    settings: dict[str, Any], trainer: dict[str, Any], first: list[list[float]], factor: float, steps: int
+) -> None:
+    module = Scheduled(halve, **settings)
+    assert run(module, max_epochs=2, **trainer) == [first, [[lr * factor for lr in client] for client in first]]
+    assert module.made.last_epoch == steps
+
+
+def test_by_epoch_with_frequency_and_with_local_steps() -> None:
     rates = run(Scheduled(halve, frequency=2), max_epochs=5)
     assert [clients[0][0] for clients in rates] == [1.0, 1.0, 0.5, 0.5, 0.25]
-
-
-def test_by_step_every_client_walks_the_rounds_stretch() -> None:
     module = Scheduled(halve, interval="step")
-    # a stretch is 3 steps, so the client with 5 batches stays at its end
-    first = [[1.0], [1.0, 0.5], [1.0, 0.5, 0.25, 0.125, 0.125]]
-    assert run(module, max_epochs=2) == [first, [[lr / 8 for lr in client] for client in first]]
-    assert module.made.last_epoch == 2 * 3
-
-
-def test_by_step_with_frequency() -> None:
-    module = Scheduled(halve, interval="step", frequency=2)
-    assert run(module, max_epochs=2) == [
-        [[1.0], [1.0, 1.0], [1.0, 1.0, 0.5, 0.5, 0.5]],
-        [[0.5], [0.5, 0.5], [0.5, 0.5, 0.25, 0.25, 0.25]],
-    ]
-
-
-def test_by_step_counts_optimizer_steps() -> None:
-    module = Scheduled(halve, interval="step")
-    # of two batches each: 1, 1 and 3 steps; the mean of 8 / 3 batches rounds to 3, that is 2 steps
-    rates = run(module, max_epochs=2, accumulate_grad_batches=2)
-    assert rates[0] == [[1.0], [1.0, 1.0], [1.0, 1.0, 0.5, 0.5, 0.25]]
-    assert module.made.last_epoch == 2 * 2
+    train_federatedly(module, clients_of(*SIZES), algorithm=FedAvg(1.0, local_steps=4), max_epochs=2)
+    assert module.made.last_epoch == 8
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
@@ -111,13 +105,6 @@ def test_one_cycle_runs_exactly_to_its_end(accumulate: int) -> None:
     module = OneCycle(None, interval="step")
     run(module, max_epochs=4, accumulate_grad_batches=accumulate)
     assert module.made.total_steps == module.made.last_epoch == 4 * (3 if accumulate == 1 else 2)
-
-
-def test_local_steps_give_the_stretch() -> None:
-    module = Scheduled(halve, interval="step")
-    clients = clients_of(*SIZES)
-    train_federatedly(module, clients, algorithm=FedAvg(1.0, local_steps=4), max_epochs=2)
-    assert module.made.last_epoch == 8
 
 
 class Plateau(Scheduled):

@@ -48,13 +48,33 @@ def run(**settings: Any) -> tuple[Counting, L.Trainer]:
     return module, train_federatedly(module, clients_of(*SIZES), val=samples(600), **{"max_epochs": 2, **settings})
 
 
-@pytest.mark.parametrize(("flag", "per_client"), [(True, 1), (3, 3)])
-def test_fast_dev_run_limits_each_client(flag: Any, per_client: int) -> None:
-    module, trainer = run(fast_dev_run=flag)
-    batches = [min(number, per_client) for number in (2, 1, 5)]
-    assert len(module.trained) == trainer.global_step == sum(batches)
-    assert trainer.current_epoch == 1
-    assert len(module.validated) == min(3, per_client)  # 600 samples in batches of 256
+#: Settings, and the batches that are trained, those that are validated (600 samples in batches of 256), and the rounds.
+FLAGS: list[tuple[dict[str, Any], tuple[int, int, int]]] = [
+    ({"fast_dev_run": True}, (1 + 1 + 1, 1, 1)),
+    ({"fast_dev_run": 3}, (2 + 1 + 3, 3, 1)),
+    ({"limit_train_batches": 2}, (2 * (2 + 1 + 2), 6, 2)),
+    ({"limit_train_batches": 100}, (2 * 8, 6, 2)),
+    ({"limit_train_batches": 0.5}, (2 * (1 + 1 + 2), 6, 2)),  # a client keeps at least one batch
+    ({"limit_train_batches": 0.9}, (2 * (1 + 1 + 4), 6, 2)),
+    ({"limit_val_batches": 2}, (16, 4, 2)),
+    ({"limit_val_batches": 0}, (16, 0, 2)),
+    ({"max_steps": 8, "max_epochs": -1}, (8, 3, 1)),
+    ({"max_steps": 9, "max_epochs": -1}, (16, 6, 2)),  # at the end of the round
+    ({"limit_train_batches": 0}, (0, 0, 0)),
+    ({"max_epochs": 0}, (0, 0, 0)),
+]
+
+
+def test_limits_are_those_of_each_client() -> None:
+    wrong = {}
+    for settings, expected in FLAGS:
+        module, trainer = run(**settings)
+        found = (len(module.trained), len(module.validated), trainer.current_epoch)
+        if found != expected or trainer.global_step != len(module.trained):
+            wrong[str(settings)] = found
+        if not module.trained:
+            assert_same_weights(weights_of(module), weights_of(Classifier()))
+    assert not wrong
 
 
 @pytest.mark.parametrize(
@@ -72,29 +92,6 @@ def test_fast_dev_run_warns_of_no_number_of_rounds(callback: AggregationCallback
     ]
 
 
-@pytest.mark.parametrize(
-    ("limit", "per_round"),
-    [(2, 2 + 1 + 2), (100, 8), (0.5, 1 + 1 + 2), (0.9, 1 + 1 + 4)],  # a client keeps at least one batch
-)
-def test_limit_train_batches_is_per_client(limit: Any, per_round: int) -> None:
-    module, trainer = run(limit_train_batches=limit)
-    assert len(module.trained) == 2 * per_round
-    assert trainer.num_training_batches == per_round
-
-
-@pytest.mark.parametrize("settings", [{"limit_train_batches": 0}, {"max_epochs": 0}], ids=str)
-def test_no_batches_or_rounds_are_no_training(settings: Any) -> None:
-    module, trainer = run(**settings)
-    assert (module.trained, trainer.global_step, trainer.current_epoch) == ([], 0, 0)
-    assert_same_weights(weights_of(module), weights_of(Classifier()))
-
-
-@pytest.mark.parametrize(("limit", "batches"), [(2, 2), (1.0, 3), (0, 0)])
-def test_limit_val_batches(limit: Any, batches: int) -> None:
-    module, _ = run(limit_val_batches=limit)
-    assert len(module.validated) == 2 * batches
-
-
 def test_overfit_batches_repeats_the_first_batches_of_each_client() -> None:
     seen: list[float] = []
 
@@ -109,12 +106,6 @@ def test_overfit_batches_repeats_the_first_batches_of_each_client() -> None:
     quiet_trainer(max_epochs=2, overfit_batches=1, callbacks=[FedAvg(1.0)]).fit(Sees(), datamodule=data)
     first = sorted(float(x[0, 0]) for x, _ in clients)
     assert [sorted(seen[:3]), sorted(seen[3:])] == [first, first]
-
-
-@pytest.mark.parametrize(("max_steps", "rounds"), [(8, 1), (9, 2)])
-def test_max_steps_stops_at_the_end_of_the_round(max_steps: int, rounds: int) -> None:
-    _, trainer = run(max_steps=max_steps, max_epochs=-1)
-    assert (trainer.current_epoch, trainer.global_step) == (rounds, 8 * rounds)
 
 
 def test_min_steps_delay_early_stopping() -> None:
