@@ -123,6 +123,7 @@ def test_weighted_f1_of_classes_without_samples_or_predictions() -> None:
     assert math.isnan(weighted_f1(torch.zeros(0, 3), torch.zeros(0, dtype=torch.long)).item())
 
 
+@pytest.mark.long
 def test_weighted_f1_is_scikit_learns() -> None:
     from sklearn.metrics import f1_score
 
@@ -141,6 +142,7 @@ def test_auroc_tells_very_sure_samples_apart() -> None:
     assert auroc(two_class([100.0, 200.0, 150.0]), torch.tensor([0, 1, 0])).item() == 1.0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("average", ["macro", "weighted"])
 def test_auroc_is_scikit_learns(average: str) -> None:
     from sklearn.metrics import roc_auc_score

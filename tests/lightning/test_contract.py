@@ -5,11 +5,9 @@ A failure here after an upgrade of Lightning names what changed; adapt ``fl_ligh
 
 from __future__ import annotations
 
-import ast
 import importlib
 import inspect
 from functools import reduce
-from pathlib import Path
 from typing import Any
 
 import lightning as L
@@ -23,13 +21,11 @@ from lightning.pytorch.trainer.connectors.logger_connector.result import _Metada
 from torchmetrics import MetricCollection, SumMetric
 from torchmetrics import __version__ as torchmetrics_version
 
-import fl_lightning
 from fl_lightning._lightning.client_loop import ClientLoop
 from fl_lightning._lightning.evaluation import FederatedEvaluation, SharedEvaluation
 from fl_lightning._lightning.round_loop import RoundLoop
 from fl_lightning._lightning.version import check_version
 
-PACKAGE = Path(fl_lightning.__file__).parent
 PT = "lightning.pytorch"
 
 # functions and methods that are called or replaced, and their parameters
@@ -183,51 +179,6 @@ def test_no_new_private_name_of_lightning_is_replaced_by_chance() -> None:
     for ours, stock, replaced in REPLACED:
         common = {name for name, value in vars(ours).items() if hasattr(stock, name) and callable(value)}
         assert common - set(dir(object)) == replaced, f"Lightning {L.__version__}: {ours.__name__}"
-
-
-_RESULT_NAMES = ("_Metadata", "_ResultCollection", "_ResultMetric", "_Sync")
-
-
-def _private_imports(path: Path) -> list[str]:
-    """Return the private names that a file imports from Lightning, and private attributes of ``trainer`` it uses."""
-    found = []
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(("lightning", "pytorch_lightning")):
-            found += [f"{node.module}.{alias.name}" for alias in node.names if alias.name.startswith("_")]
-        elif isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
-            owner = node.value
-            name = owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", "")
-            if name in ("trainer", "strategy", "fit_loop", "pl_module", "_logger_connector"):
-                found.append(f"{name}.{node.attr}")
-    return found
-
-
-def test_private_names_are_used_in_one_place_alone() -> None:
-    elsewhere = {
-        str(path.relative_to(PACKAGE)): names
-        for path in PACKAGE.rglob("*.py")
-        if path.parent.name != "_lightning" and (names := _private_imports(path))
-    }
-    assert not elsewhere, f"use these through fl_lightning._lightning: {elsewhere}"
-
-
-def test_every_private_import_is_known() -> None:
-    known = {
-        f"{PT}.loops._Loop",
-        f"{PT}.loops.evaluation_loop._EvaluationLoop",
-        f"{PT}.loops.fit_loop._FitLoop",
-        f"{PT}.loops.training_epoch_loop._TrainingEpochLoop",
-        f"{PT}.strategies.launchers.multiprocessing._MultiProcessingLauncher",
-        f"{PT}.trainer.connectors.data_connector._parse_num_batches",
-        *(f"{PT}.trainer.connectors.logger_connector.result.{name}" for name in _RESULT_NAMES),
-    }
-    used = {
-        name
-        for path in (PACKAGE / "_lightning").glob("*.py")
-        for name in _private_imports(path)
-        if name.startswith("lightning.")
-    }
-    assert used == known, "list new private imports here, and what is used of them above"
 
 
 def test_releases_that_are_known() -> None:

@@ -65,7 +65,7 @@ def run(module: L.LightningModule, **settings: Any) -> list[list[list[float]]]:
     return [sorted(clients, key=len) for clients in rates.rounds]
 
 
-#: A stretch is 3 steps, so the client with 5 batches stays at its end. By two batches a step: 1, 1, 3 steps, a stretch of 2.
+#: A stretch is 3 steps, so the client with 5 batches stays at its end. Of two batches each: 1, 1, 3 steps, and 2.
 WALKS: list[tuple[dict[str, Any], dict[str, Any], list[list[float]], float, int]] = [
     ({}, {}, [[1.0], [1.0, 1.0], [1.0] * 5], 0.5, 2),
     ({"interval": "step"}, {}, [[1.0], [1.0, 0.5], [1.0, 0.5, 0.25, 0.125, 0.125]], 1 / 8, 6),
