@@ -30,5 +30,5 @@ def test_killed_in_mid_round_and_resumed_is_bit_identical(tmp_path: Path) -> Non
     killed = Forked(partial(fork_ranks, partial(train_here, victim, folder, Kill()), 2), folder / "log")
     assert killed.wait(60.0) == -signal.SIGKILL, killed.output()
     assert not (folder / "final.pt").exists()
-    assert sorted(path.name for path in folder.glob("last*")) == ["last.ckpt", "last.ckpt.sha256", "last.previous.ckpt"]
+    assert sorted(path.name for path in folder.glob("last*")) == ["last.ckpt", "last.previous.ckpt"]
     assert trials.finish(victim, folder) is None
