@@ -69,8 +69,8 @@ def test_what_cannot_be_built_on_this_machine_is_no_mistake(faulty: None) -> Non
     table["data"]["digits"]["model"]["class_path"] = "faulty.WithoutWeights"
     found = check(table)
     assert not found.mistakes
-    assert "faulty.WithoutWeights" in found.unchecked[0] and "no network" in found.unchecked[0]
-    assert found.unchecked[0] in describe_plan(read_table(table), "nowhere")
+    assert "faulty.WithoutWeights" in found.obstacles[0] and "no network" in found.obstacles[0]
+    assert found.obstacles[0] in describe_plan(read_table(table), "nowhere")
 
 
 def test_a_dry_run_counts_the_clients_that_train(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -187,7 +187,7 @@ MISTAKES = {
     "`model` must be a mapping": with_data(model=["fl_lightning.models.MLPClassifier"]),
     "`model` must be a LightningModule": with_data(model={"class_path": "collections.OrderedDict"}),
     "`mu` ": with_methods(No={"callback": {**FEDPROX, "init_args": {"mu": -1}}}),
-    "`nu`": with_methods(No={"callback": {**FEDPROX, "init_args": {"mu": 1, "nu": 1}}}),
+    "'nu'": with_methods(No={"callback": {**FEDPROX, "init_args": {"mu": 1, "nu": 1}}}),
     "`datamodule` must be": with_data(
         datamodule={"class_path": "collections.OrderedDict", "init_args": {"fold": "$fold"}}
     ),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import itertools
 import json
 import runpy
 import shutil
@@ -233,8 +232,8 @@ def test_shipped_sweeps_parse_against_the_recipes_options(path: Path) -> None:
     sweep = read_sweep(path)
     recipe = runpy.run_path(str(ROOT / sweep.program))
     ends = [entry.values if isinstance(entry, Choice) else (entry.low, entry.high) for entry in sweep.space.values()]
-    for values in itertools.product(*ends):
-        point = dict(zip(sweep.space, values, strict=True))
+    for place in range(max(map(len, ends))):  # each value once
+        point = {name: values[place % len(values)] for name, values in zip(sweep.space, ends, strict=True)}
         _, options = recipe["read_options"](sweep.command_of(point)[2:])
         for name, value in point.items():
             given = options.as_dict()

@@ -21,27 +21,27 @@ def test_ordinary_files(tmp_path: Path) -> None:
     assert read(tmp_path, text) == {"a": x, "d": {"b": 2, "c": "1e5"}, "e": [x, x], "f": "$lr", "g": "1e5x"}
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("a: 1\nb: [1\nc: 2\n", r"t\.yaml, line 3, column 2: expected ',' or '\]'"),
-        ("a: 1\n  b: 2\n", r"t\.yaml, line 2, column 4: mapping values are not allowed here"),
-        ("a: 1\nb: &x\n  c: *x\n", r"t\.yaml, line 2, column 4: this part contains itself by way of its anchor"),
-        ("a: &x [*x]\n", r"t\.yaml, line 1, column 4: this part contains itself"),
-        ("a: {b: 1, c: 2}\na: 3\n", r"t\.yaml, line 2, column 1: 'a' is there twice\. Rename or remove one"),
-        ("a:\n  lr: 1e-3\n", r"line 2, column 7: YAML reads 1e-3 as a text, not as a number\. Write 1\.0e-3, or put"),
-        ("a: [.5E6]\n", r"YAML reads \.5E6 as a text, not as a number\. Write \.5e\+6, or"),
-        ("a: !!python/object:os.system {}\n", r"t\.yaml, line 1, column 4: could not determine a constructor"),
-        ("a: *x\n", r"t\.yaml, line 1, column 4: found undefined alias 'x'"),
-        ("- 1\n", r"t\.yaml must hold a mapping, got list\. Write lines such as `name: value`"),
-        ("", r"t\.yaml is empty. It must hold a mapping, lines such as `name: value`"),
-        ("a: \x00\n", r"t\.yaml cannot be read as YAML in UTF-8: "),
-        ("a: " + "[" * 3000 + "]" * 3000, r"t\.yaml is nested too deeply to be read"),
-    ],
-)
-def test_wrong_files(tmp_path: Path, text: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        read(tmp_path, text)
+WRONG = {
+    "a: 1\nb: [1\nc: 2\n": "line 3, column 2",
+    "a: 1\n  b: 2\n": "line 2, column 4",
+    "a: 1\nb: &x\n  c: *x\n": "line 2, column 4",
+    "a: &x [*x]\n": "line 1, column 4",
+    "a: {b: 1, c: 2}\na: 3\n": "line 2, column 1: 'a'",
+    "a:\n  lr: 1e-3\n": "line 2, column 7: .*1e-3",
+    "a: [.5E6]\n": r"\.5E6",
+    "a: !!python/object:os.system {}\n": "line 1, column 4",
+    "a: *x\n": "line 1, column 4: .*'x'",
+    "- 1\n": "got list",
+    "": "empty",
+    "a: \x00\n": "UTF-8",
+    "a: " + "[" * 3000 + "]" * 3000: "nested",
+}
+
+
+def test_wrong_files_are_named_with_the_line(tmp_path: Path) -> None:
+    for text, message in WRONG.items():
+        with pytest.raises(ValueError, match=rf"t\.yaml.*{message}"):
+            read(tmp_path, text)
 
 
 def test_tables_that_are_on_top_of_each_other(tmp_path: Path) -> None:
