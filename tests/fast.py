@@ -44,7 +44,7 @@ def tests_of(path: Path) -> list[Path]:
     room = path.parts[1] if path.parts[0] == "fl_lightning" and len(path.parts) > 2 else path.parts[0]
     found = [TESTS / name for name in (names or [room, f"test_{path.stem}.py"])]
     of_its_name = [each for folder in found if folder.is_dir() for each in folder.rglob(f"test_{path.stem}*.py")]
-    return of_its_name or found
+    return (of_its_name if path.suffix == ".py" else []) or found
 
 
 def main() -> int:

@@ -23,13 +23,19 @@ def faulty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(HERE)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def nursery() -> Nursery:
+    """Fork the process that forks workers, as long as this one has few threads; it can import `faulty`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(HERE)
+        return Nursery()
+
+
 @pytest.fixture
-def forked_workers(faulty: None, monkeypatch: pytest.MonkeyPatch) -> Nursery:
-    """Let tables fork their workers from this process instead of starting a fresh Python for each."""
+def forked_workers(nursery: Nursery, faulty: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let tables fork their workers instead of starting a fresh Python for each."""
     monkeypatch.setattr(worker_process, "subprocess", worker_process.subprocess)  # put back afterwards
-    nursery = Nursery()
     nursery.replace_popen()
-    return nursery
 
 
 @dataclass
