@@ -98,6 +98,7 @@ def test_weights_of_a_type_that_numpy_lacks_have_a_digest(tmp_path: Path, faulty
     digests = []
     for number in (1.0, 1.0, 2.0):
         table = with_faulty()
+        table["trainer"]["max_epochs"] = 1
         model = table["data"]["digits"]["model"]
         model["class_path"] = "faulty.Rounded"
         model["init_args"]["number"] = number
