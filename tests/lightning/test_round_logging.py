@@ -104,7 +104,9 @@ def fit_twice(folder: Path) -> None:
     import wandb
 
     os.chdir(folder)
-    logging.getLogger("lightning.pytorch").addHandler(logging.FileHandler("messages"))
+    logger = logging.getLogger("lightning.pytorch")
+    logger.addHandler(logging.FileHandler("messages"))
+    logger.setLevel(logging.INFO)
     for name in [name for name in os.environ if name.startswith("WANDB")]:
         del os.environ[name]
     os.environ |= {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}
