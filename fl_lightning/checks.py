@@ -62,7 +62,7 @@ def check(name: str, value: Any, hint: Any) -> None:
     if kind is Annotated:
         _check_number(name, value, args[1], whole=args[0] is int)
     elif kind is Literal:
-        if not isinstance(value, type(args[0])) or value not in args:
+        if not isinstance(value, type(args[0])) or isinstance(value, bool) or value not in args:
             raise ValueError(f"{name} must be one of {', '.join(map(repr, args))}, got {value!r}.")
     elif kind in (Union, UnionType):
         _check_any(name, value, [arg for arg in args if arg is not type(None)], optional=type(None) in args)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Unpack, cast
+from typing import Any, ClassVar, Unpack, cast
 
 import numpy as np
 import torch
@@ -50,6 +50,8 @@ class ClientDatasetsModule(FederatedDataModule):
         ValueError: If there are no clients, a data set is empty, or a split is given together with ``val`` or ``test``.
         TypeError: If something is no map-style data set, or there is a ``partitioner``.
     """
+
+    stored_as: ClassVar[Mapping[str, str]] = {"class_names": "_class_names"}
 
     def __init__(
         self,

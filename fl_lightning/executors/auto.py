@@ -14,7 +14,7 @@ import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
-from fl_lightning.arguments import check_choice
+from fl_lightning.arguments import check_choice, check_count
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.base import Executor
 from fl_lightning.executors.layout_trial import LayoutTrial
@@ -279,6 +279,8 @@ def make_executor(executor: ExecutorName | Executor, clients_at_once: int | None
             f"{executor!r}.{hint}"
         )
     check_choice("executor", executor, tuple(_NAMED))
+    if clients_at_once is not None:
+        check_count("clients_at_once", clients_at_once)
     meant = os.environ.get("FL_LIGHTNING_EXECUTOR", "auto") if executor == "auto" else executor
     check_choice("FL_LIGHTNING_EXECUTOR", meant, tuple(_NAMED))
     return _NAMED[meant](clients_at_once)

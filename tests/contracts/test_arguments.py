@@ -114,8 +114,8 @@ def real(within: str) -> Kind:
 
 def scheduled(kind: Kind) -> Kind:
     """A number, or a function that gives one for a round."""
-    good, bad = kind.right[0], kind.wrong[0]
-    return replace(kind, right=(*kind.right, lambda t: good), wrong=(*kind.wrong, lambda t: bad, lambda t: 1 / t))
+    good = kind.right[0]
+    return replace(kind, right=(*kind.right, lambda t: good))
 
 
 def choice(*values: Any) -> Kind:
@@ -181,6 +181,9 @@ OTHERS: dict[str, Kind] = {
     "DifferentialPrivacy.noise_multiplier": replace(NOT_NEGATIVE, wrong=(*NOT_NEGATIVE.wrong, None)),
     "CovertypeDataModule.feature_partitioner": replace(FUNCTION, right=(lambda features: IIDPartitioner(5), None)),
     "named.feature_partitioner": replace(FUNCTION, right=(None,)),
+    "Algorithm.exchange": only(Clip(1.0), [Clip(1.0)], wrong=(3, parts.Mixing())),
+    "Algorithm.schedule": only(parts.Synchronous(), wrong=(3, parts.Mixing())),
+    "DifferentialPrivacy.clip": real("(0, inf)"),
     "DifferentialPrivacy.epsilon": only(None, wrong=(1.0, 0, -1.0)),
     **{
         f"SampledStaleness.{name}": only(wrong=(None, 3))

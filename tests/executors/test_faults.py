@@ -15,9 +15,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torchmetrics import SumMetric
 from zoo.modules.base import Classifier
-from zoo.modules.parts import PassesOn
 
-from fl_lightning import FedAvg, Federated, TensorDataModule
+from fl_lightning import FedAvg, TensorDataModule
 
 EXECUTORS = pytest.mark.parametrize("executor", ["sequential", "vectorized"])
 SIZES = (8, 8, 8, 8, 12)
@@ -129,18 +128,6 @@ class WithMetric(Classifier):
 def test_random_numbers_of_a_metric_object_that_nobody_has_seen_stop_the_fit() -> None:
     with pytest.raises(RuntimeError, match='executor="sequential"'):
         fit(WithMetric(), "vectorized", sizes=(4,) * 8)
-
-
-class Later(PassesOn):
-    """Begins to hand something on in the second round."""
-
-    def upload(self, result: Any) -> Any:
-        return super().upload(result) if result.task.round >= 1 else result
-
-
-def test_parts_that_begin_later_to_hand_something_on_stop_the_fit() -> None:
-    with pytest.raises(RuntimeError, match=r"Later\.last"):
-        fit(Module(linear()), "", Federated(1.0, exchange=Later(), executor="vectorized", seed=1))
 
 
 class OwnEpochs(Callback):

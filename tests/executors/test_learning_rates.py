@@ -18,6 +18,7 @@ class Rates(LocalObjective):
     """The plain objective, which notes what each client's steps added up to."""
 
     needs_summed_lr = True
+    stacks = True
 
     def __init__(self, linear: bool = False) -> None:
         self.linear = linear

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from fl_lightning import FedAvg, TensorDataModule
 from fl_lightning.clients import LocalTraining
 from fl_lightning.executors import Executor, SequentialExecutor
-from fl_lightning.parts import Algorithm, Task
+from fl_lightning.parts import Algorithm, ClientResult, Task
 
 
 class OneByOne(Executor):
@@ -28,11 +28,10 @@ class OneByOne(Executor):
     def on_fit_start(self, training: LocalTraining, algorithm: Algorithm) -> None:
         self.events.append("start")
 
-    def run(self, tasks: Sequence[Task], training: LocalTraining, algorithm: Algorithm) -> None:
+    def run(self, tasks: Sequence[Task], training: LocalTraining, algorithm: Algorithm) -> Iterator[ClientResult]:
         for task in tasks:
-            result = training.train(task, algorithm.start(task))
-            algorithm.receive(result)
             self.trained += 1
+            yield training.train(task, algorithm.start(task))
 
     def on_fit_end(self) -> None:
         self.events.append("end")
