@@ -42,7 +42,7 @@ HONEST = [
 
 
 def attached(attack: Attack, clients: int = 7, size: int = 4, seed: int = 0) -> Attack:
-    attack.attach(Federation(np.ones(clients), torch.zeros(size, dtype=torch.float64), [size], seed))
+    attack.begin_fit(Federation(np.ones(clients), torch.zeros(size, dtype=torch.float64), [size], seed=seed))
     return attack
 
 

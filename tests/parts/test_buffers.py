@@ -23,7 +23,6 @@ from fl_lightning.parts import (
     Median,
     NormalizedMean,
     NormBounding,
-    Part,
     TrimmedMean,
 )
 
@@ -214,15 +213,11 @@ class Around(Aggregation):
     def __init__(self, held: Aggregation) -> None:
         self.held = held
 
-    @property
-    def held_parts(self) -> tuple[Part, ...]:
-        return (self.held,)
+    def weight_of(self, result: Any) -> float:
+        return self.held.weight_of(result)
 
-    def update(self, result: Any) -> None:
-        self.held.update(result)
-
-    def merge(self, model: Tensor) -> Tensor | None:
-        return self.held.merge(model)
+    def merge(self, model: Tensor, results: Any) -> Tensor | None:
+        return self.held.merge(model, results)
 
 
 PLAIN, BY_SAMPLES = (4 + 8 + 100) / 3, (1 * 4 + 3 * 8 + 4 * 100) / 8

@@ -29,15 +29,21 @@ def states(tmp_path: Path, mapped: bool, num_clients: int = 4, **ranks: int) -> 
     return ClientVectors(federation(num_clients, tmp_path if mapped else None, **ranks), torch.tensor([1.0, 2.0]))
 
 
+def finish(store: ClientVectors) -> None:
+    """End a round."""
+    store.commit()
+    store.end_round()
+
+
 @pytest.mark.parametrize("mapped", [False, True], ids=["memory", "file"])
 def test_a_client_has_the_initial_vector_until_it_hands_in_another(tmp_path: Path, mapped: bool) -> None:
     store = states(tmp_path, mapped)
     assert store[2].tolist() == [1.0, 2.0]
-    store.put(2, torch.tensor([5.0, 6.0]))
+    store[2] = torch.tensor([5.0, 6.0])
     # the client may come again in the same round of an asynchronous algorithm; the server knows it when the round ends
     assert store[2].tolist() == [5.0, 6.0]
     assert store.mean.tolist() == [1.0, 2.0]
-    store.on_round_end()
+    finish(store)
     assert store[2].tolist() == [5.0, 6.0]
     assert store[0].tolist() == [1.0, 2.0]
     assert store.mean.tolist() == [2.0, 3.0]  # (3 * 1 + 5) / 4, (3 * 2 + 6) / 4
@@ -47,8 +53,8 @@ def test_a_client_has_the_initial_vector_until_it_hands_in_another(tmp_path: Pat
 def test_states_survive_a_checkpoint(tmp_path: Path, mapped: bool) -> None:
     store = states(tmp_path, mapped, num_clients=40)
     for client in range(0, 40, 2):
-        store.put(client, torch.tensor([client, -client], dtype=torch.float32))
-    store.on_round_end()
+        store[client] = torch.tensor([client, -client], dtype=torch.float32)
+    finish(store)
     torch.save(store.state_dict(), tmp_path / "states.pt")
     other = states(tmp_path, mapped, num_clients=40)
     other.load_state_dict(torch.load(tmp_path / "states.pt", weights_only=True))
@@ -61,14 +67,14 @@ def test_a_process_keeps_its_own_clients() -> None:
     vectors = {client: torch.full((2,), float(client)) for client in range(6)}
     store.load_state_dict({"clients": vectors, "mean": torch.zeros(2)})
     assert [float(store[client][0]) for client in (1, 3, 5)] == [1.0, 3.0, 5.0]
-    with pytest.raises(RuntimeError, match="client 4 is on process 0"):
+    with pytest.raises(RuntimeError, match="client 4"):
         store[4]
 
 
 def test_a_file_holds_only_clients_that_trained_and_has_no_name(tmp_path: Path) -> None:
     store = ClientVectors(Federation(np.ones(10_000), torch.zeros(1), [1], state_dir=tmp_path), torch.zeros(50_000))
-    store.put(9_999, torch.ones(50_000))
-    store.on_round_end()
+    store[9_999] = torch.ones(50_000)
+    finish(store)
     assert float(store[9_999].sum()) == 50_000
     assert os.listdir(tmp_path) == []
 
@@ -80,8 +86,8 @@ def test_the_mean_is_that_of_all_clients(changes: list[tuple[int, float]]) -> No
     store = ClientVectors(federation(4), torch.tensor([0.5]), weights)
     now = [0.5] * 4
     for client, value in changes:
-        store.put(client, torch.tensor([value]))
-        store.on_round_end()
+        store[client] = torch.tensor([value])
+        finish(store)
         now[client] = value
     assert float(store.mean) == pytest.approx(float(np.average(now, weights=weights)), abs=1e-9)
 
@@ -179,6 +185,7 @@ def test_bias_correction() -> None:
     # Adam from 0 with Delta = 1, 0.5: m_hat = 1, (0.09 + 0.05) / 0.19; v_hat = 1, (0.0099 + 0.0025) / 0.0199
     server = Adaptive("adam", lr=0.1, beta1=0.9, beta2=0.99, tau=0.01, v0=0.0, bias_correction=True)
     position = torch.zeros(1, dtype=torch.float64)
+    server.begin_fit(federation(1))
     position = server.step(position, position + 1.0)
     assert float(position) == pytest.approx(0.1 / 1.01, abs=1e-12)
     position = server.step(position, position + 0.5)

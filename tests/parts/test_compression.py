@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from fl_lightning import FedAvg, TensorDataModule
 from fl_lightning.diagnostics import Communication
 from fl_lightning.parts import (
     QSGD,
+    Algorithm,
     ClientResult,
     Clip,
     Compressor,
@@ -26,7 +28,6 @@ from fl_lightning.parts import (
     Task,
     TopK,
 )
-from fl_lightning.parts.exchange import Chain
 
 
 def attached(exchange: Exchange, size: int, *, shape: tuple[int, ...] | None = None, seed: int = 0) -> Exchange:
@@ -34,8 +35,16 @@ def attached(exchange: Exchange, size: int, *, shape: tuple[int, ...] | None = N
     shapes = [torch.Size(shape or (size,))]
     model = torch.zeros(size, dtype=torch.float64)
     sizes = torch.ones(10).numpy()
-    Chain([exchange]).attach(Federation(sizes, model, [size], seed, names=["w"], shapes=shapes, bits_per_value=64))
+    begun([exchange], Federation(sizes, model, [size], ["w"], shapes, seed, bits_per_value=64))
     return exchange
+
+
+def begun(exchanges: Sequence[Exchange], federation: Federation) -> Exchange:
+    """Return the chain of exchanges of an algorithm whose first round has begun."""
+    algorithm = Algorithm(exchange=exchanges)
+    algorithm.begin_fit(federation, fresh=True)
+    algorithm.start_round(0)
+    return algorithm.exchange
 
 
 def sent(exchange: Exchange, update: Tensor, client: int = 0, round_index: int = 0) -> tuple[Tensor, Payload]:
@@ -54,13 +63,13 @@ def test_the_largest_values_and_what_is_left() -> None:
     values, payload = sent(exchange, torch.tensor([3.0, -1.0, 0.5, -4.0], dtype=torch.float64))
     assert values.tolist() == [3.0, 0.0, 0.0, -4.0]
     assert payload.bits == 2 * (64 + 2)  # a position among four takes two bits
-    exchange.on_round_end()
+    exchange.kept.commit()
+    exchange.end_round()
     # -1 and .5 are owed: 0 - 1, 1 + .5, ...
     values, _ = sent(exchange, torch.tensor([0.0, 0.0, 1.0, 1.25], dtype=torch.float64), round_index=1)
     assert values.tolist() == [0.0, 0.0, 1.5, 1.25]
-    assert exchange.states is not None
-    assert exchange.states[0].tolist() == [0.0, -1.0, 0.0, 0.0]
-    assert exchange.states[1].tolist() == [0.0] * 4
+    assert exchange.kept[0].tolist() == [0.0, -1.0, 0.0, 0.0]
+    assert exchange.kept[1].tolist() == [0.0] * 4
 
 
 @pytest.mark.parametrize(
@@ -87,9 +96,9 @@ def test_bits_by_hand(exchange: Compressor, bits: int) -> None:
 
 
 def test_a_list_sends_the_rounded_values_of_the_largest() -> None:
-    chain = Chain([TopK(0.01), QSGD(4)])
     model = torch.zeros(1000, dtype=torch.float64)
-    chain.attach(Federation(torch.ones(1).numpy(), model, [1000], names=["w"], shapes=[torch.Size([1000])]))
+    federation = Federation(torch.ones(1).numpy(), model, [1000], names=["w"], shapes=[torch.Size([1000])])
+    chain = begun([TopK(0.01), QSGD(4)], federation)
     update = torch.randn(1000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     values, payload = sent(chain, update)
     assert payload.bits == 10 * (4 + 10) + 64  # ten values of four bits with positions of ten, one norm
@@ -112,7 +121,7 @@ def test_a_matrix_of_the_rank_is_sent_exactly_and_another_almost_as_well_as_can_
     noisy = exact + 0.1 * torch.randn(1000, generator=generator, dtype=torch.float64)
     values, _ = sent(attached(LowRank(3, iterations=4), 1000, shape=(20, 50)), noisy)
     best = torch.linalg.svdvals(noisy.view(20, 50))[3:].norm()
-    assert float(best) <= float((values - noisy).norm()) <= 1.05 * float(best)
+    assert float(best) - 1e-12 <= float((values - noisy).norm()) <= 1.05 * float(best)
 
 
 # ---- many seeds ----
@@ -147,8 +156,7 @@ def test_rounding_with_error_feedback_is_shortened_so_that_it_owes_less_than_the
     draws = torch.empty(rounds, 64, dtype=torch.float64)
     for t in range(rounds):
         draws[t] = sent(exchange, update, round_index=t)[0]
-        assert exchange.states is not None
-        exchange.states.on_round_abort()  # nothing is owed
+        exchange.kept.roll_back()  # nothing is owed
     assert set((draws.abs() * 9 / update.norm()).flatten().round(decimals=9).tolist()) == {0.0, 1.0}
     assert float((draws - update).square().sum(1).mean()) <= 8 / 9 * float(update.square().sum())
     limit = 5 * draws.std(0) / rounds**0.5 + 1e-12

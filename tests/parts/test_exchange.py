@@ -92,13 +92,7 @@ def test_personal_layers_stay_with_their_clients(pattern: Any) -> None:
     assert communication.values["fed/bytes_up"] == communication.values["fed/bytes_down"] == 2 * 2 * 8
 
 
-@pytest.mark.parametrize(
-    ("pattern", "message"),
-    [
-        ("tail", r"`pattern` 'tail' matches no trained parameter.* It has body\.weight, head\.weight\. Give a name"),
-        (["body", "head"], r"makes all trained parameters personal.*Leave some out, or give \"\*\" if each client"),
-    ],
-)
+@pytest.mark.parametrize(("pattern", "message"), [("tail", r"'tail'"), (["body", "head"], r"\['body', 'head'\]")])
 def test_patterns_that_cannot_work_are_refused_before_training(pattern: str | list[str], message: str) -> None:
     data = TensorDataModule(clients=quadratic_clients([1.0], [4.0]), batch_size=None)
     module = BodyAndHead()

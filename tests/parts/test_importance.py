@@ -57,7 +57,7 @@ def test_o12_scores(score: Any, batch_size: int | None, expected: float, initial
 
 def test_o12_accumulation() -> None:
     sampler = ImportanceSampler(1, gamma=0.9)
-    sampler.attach(federation(1))
+    sampler.begin_fit(federation(1))
     sampler.take_scores({0: 2.0})
     sampler.take_scores({0: 5.0})
     assert sampler.scores.tolist() == [pytest.approx(4.7, abs=1e-15)]
@@ -65,7 +65,7 @@ def test_o12_accumulation() -> None:
 
 def test_without_gamma_the_mean_of_all_scores_counts() -> None:
     sampler = ImportanceSampler(1, gamma=None)
-    sampler.attach(federation(1))
+    sampler.begin_fit(federation(1))
     for score in (2.0, 5.0, 8.0):
         sampler.take_scores({0: score})
     assert sampler.scores.tolist() == [pytest.approx(5.0, abs=1e-15)]
@@ -73,7 +73,7 @@ def test_without_gamma_the_mean_of_all_scores_counts() -> None:
 
 def test_o12_successive_draws() -> None:
     sampler = ImportanceSampler(2, gamma=0.5, initial="uniform")
-    sampler.attach(federation(3))
+    sampler.begin_fit(federation(3))
     sampler.take_scores({0: 9.0, 1: 5.0, 2: 3.0})  # from 1: 5, 3, 2
     rng, count = np.random.default_rng(0), 5000
     drawn = Counter(int(client) for _ in range(count) for client in sampler.draw(3, rng))
@@ -85,7 +85,7 @@ def test_o12_successive_draws() -> None:
 def test_equal_scores_draw_every_ordered_pair_alike() -> None:
     # RADFedi with equal scores that never change is RADFed in law
     sampler = ImportanceSampler(2, gamma=0.0, initial="uniform")
-    sampler.attach(federation(3))
+    sampler.begin_fit(federation(3))
     sampler.take_scores({0: 100.0})
     rng = np.random.default_rng(0)
     pairs = Counter(tuple(sampler.draw(3, rng).tolist()) for _ in range(3000))
@@ -95,7 +95,7 @@ def test_equal_scores_draw_every_ordered_pair_alike() -> None:
 
 def test_a_score_of_zero_stays_drawable() -> None:
     sampler = ImportanceSampler(3, floor=1e-3)
-    sampler.attach(federation(3))
+    sampler.begin_fit(federation(3))
     sampler.take_scores({0: 1.0, 1: 0.0, 2: 0.0})
     assert sampler.probabilities(np.arange(3)).tolist() == pytest.approx([1 / 1.002, 0.001 / 1.002, 0.001 / 1.002])
     assert sorted(sampler.draw(3, np.random.default_rng(0)).tolist()) == [0, 1, 2]
@@ -141,7 +141,7 @@ def test_the_score_travels_with_the_upload() -> None:
 
 def test_a_score_that_is_not_finite_changes_nothing() -> None:
     sampler = ImportanceSampler(1, initial="uniform")
-    sampler.attach(federation(2))
+    sampler.begin_fit(federation(2))
     sampler.take_scores({0: float("nan"), 1: float("inf")})
     assert sampler.scores.tolist() == [1.0, 1.0]
 

@@ -31,13 +31,13 @@ def planned(
     """Return the tasks of many rounds in which nobody trains."""
     algorithm = callback.algorithm
     sizes, model = np.ones(num_clients), torch.zeros(1, dtype=torch.float64)
-    algorithm.on_fit_start(Federation(sizes, model, [1], seed=1), fresh=True)
+    algorithm.begin_fit(Federation(sizes, model, [1], seed=1), fresh=True)
     if isinstance(callback.sampler, ImportanceSampler):
         callback.sampler.take_scores(scores)
     rounds = []
     for round_index in range(ROUNDS):
-        algorithm.on_round_start(round_index, full_work)
-        rounds.append(list(algorithm.planned_tasks))
+        algorithm.start_round(round_index, full_work)
+        rounds.append(list(algorithm.tasks))
     return rounds
 
 

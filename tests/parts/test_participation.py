@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,16 @@ from helpers.toys import Quadratic, clients_that_reach, fit_quadratic, quadratic
 from lightning.pytorch.callbacks import Callback
 
 from fl_lightning import FedAvg, RADFed, TensorDataModule
-from fl_lightning.parts.aggregation import WeightedMean
-from fl_lightning.parts.exchange import ChangingBuffers, Exchange
-from fl_lightning.parts.messages import ClientResult, Federation, Task
-from fl_lightning.parts.sampling import BernoulliSampler, Participation, UniformSampler
-from fl_lightning.parts.schedules import Redistribution
-from fl_lightning.parts.server import Mixing, Server
+from fl_lightning.parts import (
+    Algorithm,
+    BernoulliSampler,
+    ClientResult,
+    Federation,
+    Participation,
+    Redistribution,
+    Task,
+    UniformSampler,
+)
 
 
 def reached(*rounds: list[int]) -> Participation:
@@ -111,7 +116,7 @@ def test_a_round_in_which_nobody_reports_leaves_the_model(make: Any) -> None:
     callback = make(1.0, participation=reached([], [], [0, 1], [0, 1]))
     quiet_trainer(max_epochs=2, callbacks=[callback]).fit(module, datamodule=data)
     assert float(module.w.detach()) == 5.0
-    assert callback.algorithm.server.aggregations == 0
+    assert callback.algorithm.server.moves == 0
     assert module.rounds[-1]["fed/clients"] == 0
     quiet_trainer(max_epochs=4, callbacks=[callback]).fit(module, datamodule=data)
 
@@ -120,7 +125,7 @@ def test_an_inner_round_without_clients_does_not_count() -> None:
     clients = quadratic_clients(a=[0.5, 0.5], c=[0.0, 1.0])
     callback = RADFed(2, 2, unequal="park", participation=reached([0, 1], [], [0, 1]))
     weights = fit_quadratic(callback, Quadratic(1.0), clients, rounds=3)
-    assert callback.algorithm.server.aggregations == 1
+    assert callback.algorithm.server.moves == 1
     assert float(weights) == pytest.approx(0.375, abs=1e-15)  # O11 with equal contractions
 
 
@@ -189,18 +194,18 @@ def test_invalid_values_can_end_the_fit() -> None:
 
 def picks(schedule: Redistribution, active: list[int]) -> list[list[int]]:
     """Drive a schedule by hand, with clients that add 1; return the models that train in each round."""
-    federation = Federation(np.ones(8), torch.zeros(1, dtype=torch.float64), [1])
-    parts = WeightedMean("uniform"), Mixing(), Exchange(), ChangingBuffers()
-    for part in (schedule, *parts):
-        part.attach(federation)
-    server, rng, chosen = Server(federation, *parts), np.random.default_rng(0), []
-    for count in active:
-        slots = schedule.choose_slots(count, 4, rng)
-        for slot in slots:
-            start = schedule.start(slot, server)
-            schedule.receive(ClientResult(Task(slot, slot, 1), start, start + 1, 1), server)
-        chosen.append(slots)
-        schedule.publish(server, failed=())
+    participation = reached(*(list(range(count)) for count in active))
+    algorithm, chosen = Algorithm(UniformSampler(4), schedule, participation=participation), []
+    algorithm.begin_fit(Federation(np.ones(8), torch.zeros(1, dtype=torch.float64), [1]), fresh=True)
+
+    def add_one(tasks: Sequence[Task]) -> list[ClientResult]:
+        starts = [algorithm.start(task) for task in tasks]
+        return [ClientResult(task, start, start + 1, 1) for task, start in zip(tasks, starts, strict=True)]
+
+    for round_index in range(len(active)):
+        algorithm.start_round(round_index)
+        chosen.append([task.slot for task in algorithm.tasks])
+        algorithm.end_round(algorithm.play(add_one))
     return chosen
 
 
@@ -238,7 +243,7 @@ def test_unequal_inner_rounds_through_a_fit(unequal: Any, expected: float) -> No
 def test_fewer_active_clients_than_models_are_an_error_by_default() -> None:
     callback = RADFed(2, 2, participation=reached([0, 1], [1]))
     module = Quadratic(1.0)
-    with pytest.raises(ValueError, match="1 active client"):
+    with pytest.raises(ValueError, match="clients_per_round"):
         fit_quadratic(callback, module, quadratic_clients(a=[0.5, 0.5], c=[1.0, 1.0]), rounds=2)
     assert float(module.w.detach()) == 0.5
 

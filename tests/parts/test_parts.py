@@ -26,10 +26,7 @@ def result(num_samples: int, vector: tuple[float, ...] | torch.Tensor, slot: int
 
 
 def mean_of(results: list[tuple[int, tuple[float, ...]]], weighting: str = "samples") -> torch.Tensor:
-    aggregation = WeightedMean(weighting)
-    for size, vector in results:
-        aggregation.update(result(size, vector))
-    mean = aggregation.compute()
+    mean = WeightedMean(weighting).merge(torch.zeros(0), [result(size, vector) for size, vector in results])
     assert mean is not None
     return mean
 
@@ -66,10 +63,8 @@ def test_aggregation_accumulates_in_float64() -> None:
 
 
 def test_aggregation_of_nothing_is_none() -> None:
-    aggregation = WeightedMean()
-    assert aggregation.compute() is None
-    aggregation.update(result(0, (5.0,)))
-    assert aggregation.compute() is None
+    assert WeightedMean().merge(torch.zeros(1), []) is None
+    assert WeightedMean().merge(torch.zeros(1), [result(0, (5.0,))]) is None
 
 
 def test_a_client_without_samples_has_no_weight() -> None:
@@ -105,24 +100,24 @@ def test_more_clients_per_round_than_clients() -> None:
 def cycle(position: int, redistributions: int) -> dict[str, Any]:
     """Return the state of two circulating models within a cycle."""
     trainings = {0: position, 1: position}
-    state = {"position": position, "num_models": 2, "trainings": trainings, "models": {}, "results": {}}
-    return {**state, "redistributions": redistributions}
+    state = {"position": position, "num_models": 2, "trainings": trainings, "results": {}}
+    return {**state, "length": redistributions}
 
 
 def test_redistribution_refuses_a_checkpoint_from_further_on() -> None:
     schedule = Redistribution(3)
-    schedule.attach(FEDERATION)
+    schedule.begin_fit(FEDERATION)
     with pytest.raises(ValueError, match="redistributions"):
         schedule.load_state_dict(cycle(position=3, redistributions=5))
 
 
 def test_redistribution_refuses_another_number_of_models_in_mid_cycle() -> None:
     schedule = Redistribution(3)
-    schedule.attach(FEDERATION)
+    schedule.begin_fit(FEDERATION)
     schedule.load_state_dict(cycle(position=2, redistributions=3))
-    schedule.choose_slots(2, 2, np.random.default_rng(0))
-    with pytest.raises(ValueError, match="3 clients"):
-        schedule.choose_slots(3, 3, np.random.default_rng(0))
+    schedule.slots(2, 2, np.random.default_rng(0))
+    with pytest.raises(ValueError, match="clients_per_round"):
+        schedule.slots(3, 3, np.random.default_rng(0))
 
 
 def test_a_cohort_is_expected_to_have_a_client() -> None:

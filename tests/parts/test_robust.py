@@ -26,8 +26,10 @@ from fl_lightning.parts import (
     RobustAggregation,
     Task,
     TrimmedMean,
+    Updates,
+    robust,
 )
-from fl_lightning.parts.robust import updates as blocks
+from fl_lightning.parts.part import walk
 
 SEVEN = [
     [1.0, -2.0, 0.5, 3.0],
@@ -45,11 +47,10 @@ def merged(rule: RobustAggregation, updates: Sequence[Sequence[float]] | Tensor,
     rows = torch.as_tensor(updates, dtype=torch.float64)
     start = torch.zeros(rows.shape[1], dtype=torch.float64)
     if fresh:
-        rule.attach(Federation(sizes=torch.ones(len(rows)).numpy(), model=start, lengths=[len(start)]))
-    rule.on_round_start(0)
-    for slot, row in enumerate(rows):
-        rule.update(ClientResult(Task(slot, slot, 1), start, row, 1))
-    moved = rule.merge(start)
+        federation = Federation(sizes=torch.ones(len(rows)).numpy(), model=start, lengths=[len(start)])
+        for part in walk(rule):
+            part.begin_fit(federation)
+    moved = rule.merge(start, [ClientResult(Task(slot, slot, 1), start, row, 1) for slot, row in enumerate(rows)])
     assert moved is not None
     return moved
 
@@ -102,11 +103,11 @@ def test_buckets_are_means_of_two_and_change_from_round_to_round() -> None:
     rule = TrimmedMean(0, before=Bucketing(2))
     rows = [[1.0], [2.0], [4.0], [8.0], [16.0]]
     seen = []
-    rule.attach(Federation(sizes=torch.ones(5).numpy(), model=torch.zeros(1), lengths=[1], seed=4))
     assert rule.before is not None
+    rule.before.begin_fit(Federation(sizes=torch.ones(5).numpy(), model=torch.zeros(1), lengths=[1], seed=4))
     for round_index in range(12):
-        rule.on_round_start(round_index)
-        updates = blocks.Updates([_result(slot, row) for slot, row in enumerate(rows)])
+        rule.before.begin_round(round_index)
+        updates = Updates([_result(slot, row) for slot, row in enumerate(rows)])
         buckets = next(rule.before.mix(updates).blocks()).flatten().tolist()
         assert len(buckets) == 3
         assert 2 * buckets[0] + 2 * buckets[1] + buckets[2] == 31.0
@@ -175,7 +176,7 @@ def test_the_order_of_clients_does_not_matter(make: Any) -> None:
 def test_blocks_of_parameters_change_nothing(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = torch.randn(9, 23, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     whole = merged(make(2), rows)
-    monkeypatch.setattr(blocks, "BLOCK", 4)
+    monkeypatch.setattr(robust, "BLOCK", 4)
     assert torch.allclose(merged(make(2), rows), whole, rtol=0, atol=1e-12)
 
 
@@ -185,14 +186,12 @@ def test_blocks_of_parameters_change_nothing(make: Any, monkeypatch: pytest.Monk
 def test_updates_count_from_the_model_that_each_client_received() -> None:
     start = torch.tensor([10.0, 20.0], dtype=torch.float64)
     rule = Median()
-    rule.attach(Federation(sizes=torch.ones(3).numpy(), model=start, lengths=[2]))
-    for slot, row in enumerate([[1.0, 2.0], [2.0, -1.0], [9.0, 1.0]]):
-        own = start + slot
-        rule.update(replace(_result(slot, row), start=own, vector=own + torch.tensor(row, dtype=torch.float64)))
-    moved = rule.merge(start)
+    rows = torch.tensor([[1.0, 2.0], [2.0, -1.0], [9.0, 1.0]], dtype=torch.float64)
+    moved = rule.merge(
+        start, [replace(_result(k, []), start=start + k, vector=start + k + row) for k, row in enumerate(rows)]
+    )
     assert moved is not None
     assert moved.tolist() == [12.0, 21.0]
-    assert rule.merge(start) is None
 
 
 @pytest.mark.parametrize(

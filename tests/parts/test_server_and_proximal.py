@@ -11,17 +11,24 @@ import torch
 from helpers.toys import Quadratic, fit_quadratic, quadratic_clients
 
 from fl_lightning import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedProx, FedYogi, RADFed
-from fl_lightning.parts.aggregation import WeightedMean
-from fl_lightning.parts.exchange import ChangingBuffers, Exchange
-from fl_lightning.parts.messages import ClientResult, Federation, Task
-from fl_lightning.parts.objectives import Proximal
-from fl_lightning.parts.server import Adaptive, Mixing, Momentum, Server, ServerOptimizer
+from fl_lightning.parts import (
+    Adaptive,
+    Algorithm,
+    ClientResult,
+    Federation,
+    Mixing,
+    Momentum,
+    Proximal,
+    ServerOptimizer,
+    UniformSampler,
+)
 
 UNEQUAL: dict[str, Any] = {"a": [1.0, 4.0], "c": [0.0, 1.0]}
 
 
 def walk(server: ServerOptimizer, deltas: list[float]) -> list[float]:
     """Return the positions from 0 after steps toward position + delta."""
+    server.begin_fit(Federation(np.ones(1), torch.zeros(1, dtype=torch.float64), [1]))
     position, positions = torch.zeros(1, dtype=torch.float64), []
     for delta in deltas:
         position = server.step(position, position + delta)
@@ -124,15 +131,9 @@ def test_server_optimizers_leave_buffers_to_the_aggregate(changes: bool, expecte
     # a parameter and a buffer; a buffer that no client changed is no business of the aggregate's either
     model = torch.tensor([0.0, 10.0], dtype=torch.float64)
     federation = Federation(np.array([3]), model, [1], names=["w", "buffer"], shapes=[torch.Size([1])] * 2)
-    changing = ChangingBuffers()
-    parts = WeightedMean(), Mixing(0.5), Exchange(), changing
-    for part in parts:
-        part.attach(federation)
-    server = Server(federation, *parts)
-    result = ClientResult(Task(0, 0, 3), model, torch.tensor([1.0, 20.0]).double(), 1, num_parameters=1)
-    if changes:
-        changing.watch(result)
-        changing.add(changing.seen)
-    server.take(result)
-    assert server.move()
-    assert server.model.tolist() == expected
+    algorithm = Algorithm(UniformSampler(1.0), server_optimizer=Mixing(0.5))
+    algorithm.begin_fit(federation, fresh=True)
+    algorithm.start_round(0)
+    trained = torch.tensor([1.0, 20.0 if changes else 10.0]).double()
+    algorithm.play(lambda tasks: [ClientResult(task, model, trained, 1, num_parameters=1) for task in tasks])
+    assert algorithm.server.model.tolist() == expected

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from fl_lightning import (
     TensorDataModule,
 )
 from fl_lightning.diagnostics import Timeline, VirtualTime
-from fl_lightning.parts import Aggregation, ClientResult
+from fl_lightning.parts import Aggregation, ClientResult, Federation
 from fl_lightning.parts.asynchronous import (
     PAPER_STALENESS,
     Asynchronous,
@@ -85,22 +85,12 @@ def test_a_client_trains_with_the_rates_of_the_round_in_which_it_received_its_mo
 class EverySecond(Aggregation):
     """Merges every second buffer, and stays after the others."""
 
-    def __init__(self) -> None:
-        self.deltas, self.buffers = list[torch.Tensor](), 0
+    def setup(self, federation: Federation) -> None:
+        self.add_state("buffers", 0)
 
-    def update(self, result: ClientResult) -> None:
-        self.deltas.append(result.delta)
-
-    def merge(self, model: torch.Tensor) -> torch.Tensor | None:
-        deltas, self.deltas = self.deltas, []
+    def merge(self, model: torch.Tensor, results: Sequence[ClientResult]) -> torch.Tensor | None:
         self.buffers += 1
-        return model + sum(deltas) / len(deltas) if self.buffers % 2 == 0 else None
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"buffers": self.buffers}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.buffers = state["buffers"]
+        return model + sum(result.delta for result in results) / len(results) if self.buffers % 2 == 0 else None
 
 
 def test_clients_that_wait_go_on_when_the_server_stays() -> None:
@@ -112,7 +102,7 @@ def test_clients_that_wait_go_on_when_the_server_stays() -> None:
     quiet_trainer(max_epochs=5, callbacks=[callback, timeline]).fit(module, datamodule=data)
     # one step takes a client to its optimum, 2 or 4; every second buffer moves the server half of the way to 3
     assert float(module.w) == 2.25
-    assert (aggregation.buffers, callback.algorithm.server.aggregations) == (5, 2)
+    assert (aggregation.buffers, callback.algorithm.server.moves) == (5, 2)
     # in each round both clients begin together, and the slower one takes 2 units of time
     assert [(record.arrived, record.client) for record in timeline.arrivals] == [(t, (t + 1) % 2) for t in range(1, 11)]
     assert [record.arrived for record in timeline.arrivals if record.moved] == [4, 8]

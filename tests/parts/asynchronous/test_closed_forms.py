@@ -73,16 +73,15 @@ def arrive(
 
     ``x`` is the way from the server's model with ``delta``, otherwise the client's model, reached from 0.
     """
-    aggregation.attach(federation(1, 1, 1, 1))
+    aggregation.begin_fit(federation(1, 1, 1, 1))
     server, model, seen = Mixing(lr), scalar(0.0), []
-    for number, (x, staleness) in enumerate(arrivals, start=1):
+    for first in range(0, len(arrivals), buffer_size):
         start = float(model) if delta else 0.0
-        aggregation.update(result(start, start + x, staleness))
-        if number % buffer_size == 0:
-            aggregate = aggregation.merge(model)
-            assert aggregate is not None
-            model = server.step(model, aggregate)
-            seen.append(float(model))
+        buffer = [result(start, start + x, staleness) for x, staleness in arrivals[first : first + buffer_size]]
+        aggregate = aggregation.merge(model, buffer)
+        assert aggregate is not None
+        model = server.step(model, aggregate)
+        seen.append(float(model))
     return seen
 
 
@@ -173,11 +172,10 @@ def test_fedbuff_as_flsim_sums_without_division() -> None:
 
 def test_fedbuff_weighs_by_examples() -> None:
     deltas = StalenessWeightedDeltas(staleness="constant", weighting="samples")
-    deltas.attach(federation(1, 3))
-    for client, (samples, delta) in enumerate([(1, 1.0), (3, 2.0)]):
-        deltas.update(result(0.0, delta, 0, client=client, samples=samples))
+    deltas.begin_fit(federation(1, 3))
+    buffer = [result(0.0, 1.0, 0, client=0, samples=1), result(0.0, 2.0, 0, client=1, samples=3)]
     # omega = n / 2: (0.5 * 1 + 1.5 * 2) / 2
-    assert float(deltas.merge(scalar(0.0))) == pytest.approx(1.75)  # type: ignore[arg-type]
+    assert float(deltas.merge(scalar(0.0), buffer)) == pytest.approx(1.75)  # type: ignore[arg-type]
 
 
 def test_fedbuff_of_one_is_fedasyncs_variant() -> None:
@@ -193,22 +191,21 @@ def test_a_stale_update_moves_fedbuff_and_fedasync_differently() -> None:
     # trained 1.1 from .3, the server at .5 meanwhile, lr .6 and constant weights: .5 + .6 * .8 and .5 + .6 * (1.1 - .5)
     values = []
     for aggregation, lr in ((StalenessWeightedDeltas("constant"), 0.6), (StalenessMixing(0.6, "constant"), 1.0)):
-        aggregation.attach(federation(1))
-        aggregation.update(result(0.3, 1.1, 1, counter=1))
-        values.append(float(Mixing(lr).step(scalar(0.5), aggregation.merge(scalar(0.5)))))  # type: ignore[arg-type]
+        aggregation.begin_fit(federation(1))
+        aggregate = aggregation.merge(scalar(0.5), [result(0.3, 1.1, 1, counter=1)])
+        values.append(float(Mixing(lr).step(scalar(0.5), aggregate)))  # type: ignore[arg-type]
     assert values == pytest.approx([0.98, 0.86])
 
 
 # ---- O10, dynamic weights ----
 
 
-def weights_of(entries: list[tuple[int, int, int]], **options: Any) -> tuple[list[float], DynamicWeightMean]:
-    """Return beta for arrivals (client, samples, staleness)."""
-    mean = DynamicWeightMean(**options)
-    mean.attach(federation(1, 1, 1, 1))
-    for value, (client, samples, staleness) in zip((1.0, 2.0, 5.0, 0.0), entries, strict=False):
-        mean.update(result(0.0, value, staleness, client=client, samples=samples, counter=10))
-    return mean.weights(), mean
+def arrived(entries: list[tuple[int, int, int]]) -> list[ClientResult]:
+    """Return the results of arrivals (client, samples, staleness) with the values 1, 2, 5 and 0."""
+    return [
+        result(0.0, value, staleness, client=client, samples=samples, counter=10)
+        for value, (client, samples, staleness) in zip((1.0, 2.0, 5.0, 0.0), entries, strict=False)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -219,10 +216,9 @@ def weights_of(entries: list[tuple[int, int, int]], **options: Any) -> tuple[lis
     ],
 )
 def test_dynamic_weights(clients: tuple[int, int, int], beta: list[float], mean: float) -> None:
-    entries = list(zip(clients, (100, 200, 100), (0, 1, 3), strict=True))
-    weights, aggregation = weights_of(entries)
-    assert weights == pytest.approx(beta, abs=1e-9)
-    merged = aggregation.merge(scalar(0.0))
+    buffer = arrived(list(zip(clients, (100, 200, 100), (0, 1, 3), strict=True)))
+    assert DynamicWeightMean().weights(buffer) == pytest.approx(beta, abs=1e-9)
+    merged = DynamicWeightMean().merge(scalar(0.0), buffer)
     assert float(merged) == pytest.approx(mean, abs=1e-9)  # type: ignore[arg-type]
     # mixed in with alpha = .5 from 0
     assert float(Mixing(0.5).step(scalar(0.0), merged)) == pytest.approx(mean / 2, abs=1e-9)  # type: ignore[arg-type]
@@ -232,14 +228,14 @@ def test_a_frequent_client_is_damped_and_never_inverted() -> None:
     # a client with f of B entries has f e^(1/f) against e for each other: 2.718, 3.297, 4.187 for f = 1, 2, 3
     totals = []
     for count in (1, 2, 3):
-        weights, _ = weights_of([(0, 1, 0)] * count + [(1, 1, 0)])
+        weights = DynamicWeightMean().weights(arrived([(0, 1, 0)] * count + [(1, 1, 0)]))
         totals.append(sum(weights[:count]) / weights[count] * 2.718281828)
     assert totals == pytest.approx([2.718281828, 3.297442541, 4.186837275], abs=1e-8)
 
 
 def test_running_frequency_counts_arrivals_so_far() -> None:
     # two results of one client at once, f = 1 and 2: e / (e + sqrt e) and sqrt e / (e + sqrt e)
-    weights, _ = weights_of([(0, 1, 0), (0, 1, 0)], frequency="arrival")
+    weights = DynamicWeightMean(frequency="arrival").weights(arrived([(0, 1, 0), (0, 1, 0)]))
     assert weights == pytest.approx([0.622459331, 0.377540669], abs=1e-9)
 
 
