@@ -56,21 +56,11 @@ def test_fedasync_takes_a_mean_over_all_clients() -> None:
     assert fit(callback, rounds=1) == pytest.approx(0.5 / 4, abs=1e-15)
 
 
-@pytest.mark.parametrize(
-    ("table", "error", "text"),
-    [
-        ([0.5, 0.25].__getitem__, TypeError, "`server_lr` is a function that fails for 2: IndexError"),
-        ((0.5, 0.25).__getitem__, TypeError, "`server_lr` is a function that fails for 2: IndexError"),
-        ({0: 0.5, 2: 0.25}.__getitem__, TypeError, "`server_lr` is a function that fails for 1: KeyError"),
-        ({0: 0.5, 2: 0.25}.get, ValueError, r"`server_lr\(1\)` must be a finite number greater than 0, got None"),
-        ([0.5, 0.5, -1.0].__getitem__, ValueError, r"`server_lr\(2\)` must be a finite number greater than 0, got -1"),
-    ],
-)
-def test_a_table_of_rounds_is_looked_at_before_training(table: Any, error: type[Exception], text: str) -> None:
+@pytest.mark.parametrize("value", [None, -1.0, 0.0, float("nan")])
+def test_a_function_of_the_round_is_checked_in_its_round(value: Any) -> None:
     module = Quadratic(0.5)
-    with pytest.raises(error, match=text):
-        fit_quadratic(FedAvg(2, server_lr=table), module, quadratic_clients([1.0] * 2, [1.0, 2.0]), rounds=3)
-    assert not module.seen
+    with pytest.raises((TypeError, ValueError), match=r"lr\(2\)"):
+        fit_quadratic(FedAvg(2, server_lr=[0.5, 0.5, value].__getitem__), module, FOUR[:2], rounds=3)
 
 
 def test_a_function_of_the_round_is_called_in_its_round_alone() -> None:
@@ -97,5 +87,5 @@ def test_the_server_stays_where_no_client_has_a_weight(make: Callable[..., Aggre
 @pytest.mark.parametrize("make", [FedAdagrad, FedAdam, FedYogi])
 def test_a_server_whose_second_moment_is_infinite_does_not_stop_in_silence(make: Callable[..., Any]) -> None:
     huge = quadratic_clients(a=[1.0], c=[1e160])
-    with pytest.raises(FloatingPointError, match="square"):
+    with pytest.raises(FloatingPointError, match="second moment"):
         fit_quadratic(make(1), Quadratic(lr=0.5), huge, rounds=1)

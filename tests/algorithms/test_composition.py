@@ -6,17 +6,19 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-import torch
 from helpers.toys import Quadratic, fit_quadratic, quadratic_clients, quiet_trainer
 from torch import Tensor
 
-from fl_lightning import AggregationCallback, FedAvg, RADFed, TensorDataModule
-from fl_lightning.parts.aggregation import WeightedMean
-from fl_lightning.parts.messages import Federation, LocalClient
-from fl_lightning.parts.objectives import Correction, LocalObjective
-from fl_lightning.parts.sampling import ClientSampler, UniformSampler
-from fl_lightning.parts.schedules import Redistribution, Synchronous, SynchronousAlgorithm
-from fl_lightning.parts.server import Mixing, ServerOptimizer
+from fl_lightning import Federated, RADFed, TensorDataModule
+from fl_lightning.parts import (
+    ClientSampler,
+    Correction,
+    LocalClient,
+    LocalObjective,
+    Redistribution,
+    ServerOptimizer,
+    WeightedMean,
+)
 
 
 class ProximalCorrection(Correction):
@@ -36,24 +38,6 @@ class Proximal(LocalObjective):
 
     def correction(self, client: LocalClient) -> Correction:
         return ProximalCorrection(self.mu)
-
-
-class MyProximal(FedAvg):
-    def configure_algorithm(self) -> SynchronousAlgorithm:
-        algorithm = super().configure_algorithm()
-        algorithm.objective = Proximal(mu=1.0)
-        return algorithm
-
-
-class MyProximalRADFed(AggregationCallback):
-    def configure_algorithm(self) -> SynchronousAlgorithm:
-        return SynchronousAlgorithm(
-            sampler=UniformSampler(2),
-            schedule=Redistribution(2),
-            objective=Proximal(mu=1.0),
-            aggregation=WeightedMean("uniform"),
-            server=Mixing(),
-        )
 
 
 class First(ClientSampler):
@@ -76,14 +60,18 @@ class Overshoot(ServerOptimizer):
 def test_o3_proximal_gradient_steps() -> None:
     # two steps with eta = 0.1, mu = 1 from 2 take the clients to 1.64 and 1.4
     clients = quadratic_clients(a=[1.0, 4.0], c=[0.0, 1.0])
-    weights = fit_quadratic(MyProximal(1.0, local_epochs=2), Quadratic(0.1, start=2.0), clients, rounds=1)
+    weights = fit_quadratic(
+        Federated(1.0, objective=Proximal(1.0), local_epochs=2), Quadratic(0.1, start=2.0), clients, rounds=1
+    )
     assert float(weights) == pytest.approx((1.64 + 1.4) / 2, abs=1e-15)
 
 
 def test_the_correction_is_clipped_with_the_gradient() -> None:
     data = TensorDataModule(clients=quadratic_clients(a=[1.0], c=[0.0]), batch_size=None)
     module = Quadratic(0.1, start=2.0)
-    trainer = quiet_trainer(max_epochs=1, gradient_clip_val=0.5, callbacks=[MyProximal(1.0, local_epochs=2)])
+    trainer = quiet_trainer(
+        max_epochs=1, gradient_clip_val=0.5, callbacks=[Federated(1.0, objective=Proximal(1.0), local_epochs=2)]
+    )
     trainer.fit(module, datamodule=data)
     # both gradients, 2 and 1.95 - 0.05, are longer than 0.5
     assert float(module.w) == pytest.approx(2.0 - 2 * 0.1 * 0.5, abs=1e-7)
@@ -92,7 +80,8 @@ def test_the_correction_is_clipped_with_the_gradient() -> None:
 def test_redistribution_with_a_local_objective_keeps_to_the_received_model() -> None:
     # one gradient step at the received model: the proximal term is zero there, whichever model that is
     clients = quadratic_clients(a=[0.5, 0.5], c=[0.0, 1.0])
-    weights = fit_quadratic(MyProximalRADFed(), Quadratic(1.0), clients, rounds=2)
+    callback = Federated(2, schedule=Redistribution(2), objective=Proximal(1.0), aggregation=WeightedMean("uniform"))
+    weights = fit_quadratic(callback, Quadratic(1.0), clients, rounds=2)
     assert float(weights) == pytest.approx(0.375, abs=1e-15)
 
 
@@ -102,12 +91,3 @@ def test_radfed_takes_a_sampler_and_a_server_optimizer() -> None:
     weights = fit_quadratic(RADFed(1, sampler=First(), server=Overshoot()), module, clients, rounds=1)
     assert module.seen == [2.0, 4.0]
     assert float(weights) == 6.0  # 0 + 2 * (3 - 0)
-
-
-def test_a_schedule_without_results_keeps_the_server_where_it_is() -> None:
-    algorithm = SynchronousAlgorithm(
-        sampler=UniformSampler(1), schedule=Synchronous(), aggregation=WeightedMean(), server=Mixing()
-    )
-    algorithm.on_fit_start(Federation(np.array([3]), torch.tensor([1.0, 2.0]), [2]), fresh=True)
-    assert algorithm.on_round_end().tolist() == [1.0, 2.0]
-    assert algorithm.server.aggregations == 0

@@ -5,7 +5,7 @@ Every sequence of cohorts, in every order, is played once and counts alike: thes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from itertools import permutations, product
 
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fl_lightning import AggregationCallback, FedAvg, RADFed
-from fl_lightning.parts import ClientResult, ClientSampler, Federation
+from fl_lightning.parts import ClientResult, ClientSampler, Federation, Task
 
 LocalMap = Callable[[Tensor], Tensor]
 
@@ -41,14 +41,17 @@ class Told(ClientSampler):
 def play(callback: AggregationCallback, maps: list[LocalMap], start: list[float], rounds: int) -> Iterator[list[float]]:
     """Yield the model that the user sees after each round, when client k's training takes w to ``maps[k](w)``."""
     algorithm, model = callback.algorithm, torch.tensor(start, dtype=torch.float64)
-    algorithm.on_fit_start(Federation(np.ones(len(maps)), model, [len(start)], seed=0), fresh=True)
+    algorithm.begin_fit(Federation(np.ones(len(maps)), model, [len(start)], seed=0), fresh=True)
+
+    def train(tasks: Sequence[Task]) -> Iterator[ClientResult]:
+        for task in tasks:
+            received = algorithm.start(task)
+            yield ClientResult(task, received, maps[task.client](received), num_steps=1)
+
     for number in range(rounds):
-        algorithm.on_round_start(number, 1)
-        for tasks in algorithm.task_groups():
-            for task in tasks:
-                received = algorithm.start(task)
-                algorithm.receive(ClientResult(task, received, maps[task.client](received), num_steps=1))
-        yield algorithm.on_round_end().tolist()
+        algorithm.start_round(number)
+        algorithm.end_round(shown := algorithm.play(train))
+        yield shown.tolist()
 
 
 def outcomes(

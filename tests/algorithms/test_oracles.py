@@ -94,7 +94,7 @@ def test_radfed_shows_the_chosen_model_between_aggregations(evaluate: str) -> No
 def test_radfed_aggregates_every_s_rounds_and_counts_what_was_sent() -> None:
     callback = RADFed(3, 2)
     fit_quadratic(callback, Quadratic(1.0), quadratic_clients(a=[0.1] * 6, c=[1.0] * 6), rounds=6)
-    assert callback.algorithm.server.aggregations == 2
+    assert callback.algorithm.server.moves == 2
     assert callback.algorithm.models_sent == 6 * 2 * 2  # rounds x models x (up and down)
 
 

@@ -110,7 +110,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: Federated(1.0, aggregation=NormalizedMean(mu=2.0)), "mu"),
     (lambda: Federated(1.0, objective=Proximal(1.0), aggregation=NormalizedMean(mu=2.0)), "mu"),
     (lambda: Federated(1.0, objective=Proximal(0.3), aggregation=NormalizedMean()), "mu"),
-    (lambda: Federated(1.0, objective=Proximal(lambda r: 0.3), aggregation=NormalizedMean(mu=0.3)), "one number"),
+    (lambda: Federated(1.0, objective=Proximal(lambda r: 0.3), aggregation=NormalizedMean(mu=0.3)), "mu"),
     (lambda: FedNova(momentum=0.9, aggregation=Median()), "momentum"),
     (lambda: QFedAvg(5.0, 1.0, aggregation=Median()), "q="),
     # compression
