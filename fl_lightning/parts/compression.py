@@ -53,14 +53,13 @@ class Compressor(Exchange, ABC):
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.link == "down" and self.error_feedback is False and not self.feeds_back:
+        if self.link == "down" and self.error_feedback is False:
             raise ValueError(
                 '`error_feedback=False` is not possible with `link="down"`: a remainder is part of the next '
                 "difference. Leave the argument out."
             )
-        if self.link == "down":
-            self.error_feedback = True
-        self.error_feedback = self.feeds_back if self.error_feedback is None else bool(self.error_feedback)
+        if self.error_feedback is None:
+            self.error_feedback = self.link == "down" or self.feeds_back
 
     @abstractmethod
     def compress(self, values: Tensor, generator: torch.Generator) -> Tensor:
