@@ -217,9 +217,11 @@ class Algorithm:
         traveling = [name for name in names if self.exchange.travels(name)]
         self.federation = replace(federation, traveling=None if len(traveling) == len(names) else traveling)
         self._all = list(walk(*self.parts.values()))
-        # results are merged, and these parts called, on all processes alike
+        # results are merged, and these parts called, on all processes alike, with what belongs to them alone
         alike: list[Part] = [self.sampler, self.server_optimizer]
         alike += [] if isinstance(self.aggregation, MeanAggregation) else [self.aggregation]
+        elsewhere = list(map(id, walk(self.exchange, self.schedule, self.objective)))
+        alike += [part for part in walk(*alike) if id(part) not in elsewhere]
         for part in self._all:
             if any(part is exchange for exchange in exchanges):
                 part.federation = self.federation
