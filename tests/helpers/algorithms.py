@@ -41,6 +41,7 @@ from fl_lightning.parts import (
     Exchange,
     ImportanceSampler,
     LocalDifferentialPrivacy,
+    Median,
     Mixing,
     Momentum,
     Participation,
@@ -50,13 +51,12 @@ from fl_lightning.parts import (
     TopK,
     VirtualClock,
 )
-from fl_lightning.parts import Median as CoordinateMedian
 
 SPEEDS = [100, 95, 50, 25, 20, 5]
 Make = Callable[..., AggregationCallback]
 
 
-class Median(Aggregation):
+class OwnMedian(Aggregation):
     """An aggregation as a user writes it: `merge` alone."""
 
     def merge(self, model: Tensor, results: Sequence[ClientResult]) -> Tensor:
@@ -70,7 +70,7 @@ def personal() -> list[Exchange]:
 
 def compressed() -> dict[str, Any]:
     """The largest values up, eight bits down, and a median of what arrives."""
-    return {"exchange": [TopK(0.3), QSGD(8, link="down")], "aggregation": CoordinateMedian()}
+    return {"exchange": [TopK(0.3), QSGD(8, link="down")], "aggregation": Median()}
 
 
 def private() -> dict[str, Any]:
@@ -94,11 +94,11 @@ ALGORITHMS: dict[str, Make] = {
         **k,
     ),
     "FedAvg-personal": lambda **k: FedAvg(4, exchange=personal(), **k),
-    "FedAvg-median": lambda **k: FedAvg(4, aggregation=Median(), **k),
-    "RADFed-personal-median": lambda **k: RADFed(3, 4, exchange=personal(), aggregation=Median(), **k),
+    "FedAvg-median": lambda **k: FedAvg(4, aggregation=OwnMedian(), **k),
+    "RADFed-personal-median": lambda **k: RADFed(3, 4, exchange=personal(), aggregation=OwnMedian(), **k),
     "RADFed-local-buffers": lambda **k: RADFed(2, 4, buffers="local", **k),
     "FedBuff-personal-median": lambda **k: FedBuff(
-        3, 4, exchange=personal(), aggregation=Median(), speeds=SPEEDS, buffers="local", **k
+        3, 4, exchange=personal(), aggregation=OwnMedian(), speeds=SPEEDS, buffers="local", **k
     ),
     "FedAvg-compressed-median": lambda **k: FedAvg(4, **compressed(), **k),
     "FedAdam-compressed-median": lambda **k: FedAdam(clients_per_round=4, **compressed(), **k),
