@@ -28,12 +28,12 @@ class Watch(Callback):
 
     def __init__(self) -> None:
         self.logged: list[float] = []
-        self.aggregations: list[int] = []
+        self.moves: list[int] = []
         self.weights: list[float] = []
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: Any) -> None:
         self.logged.append(float(trainer.callback_metrics["fed/aggregated"]))
-        self.aggregations.append(trainer.callbacks[0].algorithm.server.aggregations)  # type: ignore[attr-defined]
+        self.moves.append(trainer.callbacks[0].algorithm.server.moves)  # type: ignore[attr-defined]
         self.weights.append(float(pl_module.w.detach()))
 
 
@@ -54,7 +54,7 @@ def radfed(**options: Any) -> RADFed:
 def test_empty_rounds_do_not_count_towards_a_cycle() -> None:
     watch = fit(radfed())
     # models train in rounds 0, 2, 3 and 6, 7, 8; in 4 and 5 the module holds the aggregate of round 3 still
-    assert watch.aggregations == [0, 0, 0, 1, 1, 1, 1, 1, 2]
+    assert watch.moves == [0, 0, 0, 1, 1, 1, 1, 1, 2]
     assert watch.logged == [0, 0, 0, 1, 1, 1, 0, 0, 1]
     assert watch.weights[3] == watch.weights[4] == watch.weights[5] != watch.weights[6]
     assert len(set(watch.weights)) == 6  # the means of circulating models are shown meanwhile

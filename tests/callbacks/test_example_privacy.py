@@ -26,7 +26,7 @@ from fl_lightning import (
     TensorDataModule,
 )
 from fl_lightning.parts import Correction, LocalObjective, UniformSampler
-from fl_lightning.parts.privacy import Mechanism, epsilon_of
+from fl_lightning.parts.privacy.accounting import Mechanism, epsilon_of
 
 NO_NOISE: dict[str, Any] = {"noise_multiplier": 0.0, "delta": 1e-5}
 
