@@ -1,15 +1,27 @@
-"""Digests of tensors: every type and layout has bytes, and those of ordinary tensors are numpy's."""
+"""Bytes of tensors: every type and layout has some, and those of ordinary tensors are numpy's."""
 
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
 from torch import Tensor
 
+from fl_lightning import FedAvg, TensorDataModule
 from fl_lightning.data.source import fingerprint
 from fl_lightning.data.tensor_bytes import tensor_bytes
+
+
+class Weighted(TensorDataModule):
+    """Has a tensor as a setting."""
+
+    def __init__(self, clients: Any, weights: Tensor) -> None:
+        super().__init__(clients, batch_size=None)
+        self.weights = weights
 
 
 def thirds(*numbers: float) -> Tensor:
@@ -18,12 +30,35 @@ def thirds(*numbers: float) -> Tensor:
     return torch.sparse_coo_tensor(places, torch.tensor(numbers), (3 * len(numbers),))
 
 
+@pytest.mark.parametrize(
+    "weights",
+    [
+        torch.tensor([1.0, 2.0], dtype=torch.bfloat16),
+        thirds(1.0, 2.0),
+        thirds(1.0, 2.0).to_dense().view(2, 3).to_sparse_csr(),
+    ],
+    ids=["bfloat16", "coordinates", "rows"],
+)
+def test_a_run_with_such_a_tensor_is_saved_and_resumed(
+    weights: Tensor, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fit(rounds: int, ckpt_path: Path | None = None) -> Any:
+        data = Weighted(quadratic_clients([1.0, 1.0], [0.0, 1.0]), weights.clone())
+        trainer = quiet_trainer(max_epochs=rounds, callbacks=[FedAvg(1.0, seed=1)])
+        trainer.fit(Quadratic(0.5), datamodule=data, ckpt_path=ckpt_path)
+        return trainer
+
+    fit(1).save_checkpoint(tmp_path / "one.ckpt")
+    with caplog.at_level("INFO"):
+        assert fit(2, tmp_path / "one.ckpt").current_epoch == 2
+    assert "other settings" not in caplog.text
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64, torch.bool, torch.complex64])
 def test_the_bytes_of_ordinary_tensors_are_those_of_numpy(dtype: torch.dtype) -> None:
     values = torch.tensor([[0, 1, 2], [3, 4, 5]]).to(dtype)
     for tensor in (values, values.T, values[:, 1], values[0, 0], values[:0]):
-        array = tensor.numpy()
-        assert tensor_bytes(tensor).tobytes() == array.tobytes()
+        assert tensor_bytes(tensor).tobytes() == tensor.numpy().tobytes()
 
 
 def test_bytes_by_hand() -> None:
