@@ -102,10 +102,12 @@ class VectorizedExecutor(Executor):
     def run(self, tasks: Sequence[Task], training: LocalTraining, algorithm: Algorithm) -> Iterator[ClientResult]:
         """Train the clients of the tasks and yield their results."""
         self._results: list[ClientResult] = []
-        self._run(tasks, training, algorithm)
+        left = self._run(tasks, training, algorithm)
         yield from self._results
+        yield from self._sequential.run(left, training, algorithm)
 
-    def _run(self, tasks: Sequence[Task], training: LocalTraining, algorithm: Algorithm) -> None:
+    def _run(self, tasks: Sequence[Task], training: LocalTraining, algorithm: Algorithm) -> list[Task]:
+        """Train clients in stacks; return those that are left, to be trained one after the other."""
         rest, self._steps.tried = list(tasks), self.verdict.tried
         self._look_for_changes()
         if self.cause is None and rest and not self.verdict.proven:
@@ -113,21 +115,20 @@ class VectorizedExecutor(Executor):
         while self._stacks and self.verdict.proven < math.inf and any(map(self._is_longer, rest)):
             rest = self._prove_longer(rest, algorithm)
         self._mapped, self._batches = 0, 0
-        self._train_all(rest, algorithm)
+        left = self._train_all(rest, algorithm)
         if self._mapped and len(rest) == len(tasks):
             self.clients_of_step = self._batches / self._mapped
+        return left
 
-    def _train_all(self, tasks: Sequence[Task], algorithm: Algorithm) -> None:
-        """Train clients in stacks, or, from where that fails, one after the other."""
-        training, journal, trained = self._training, Journal(self.verdict.jointly), set[Task]()
+    def _train_all(self, tasks: Sequence[Task], algorithm: Algorithm) -> list[Task]:
+        """Train clients in stacks; return those that are left from where that fails, in their own order."""
+        journal, trained = Journal(self.verdict.jointly), set[Task]()
         for chunk in self._chunks(tasks) if self._stacks else ():
             if self._stacks:
                 self._train(chunk, algorithm, journal)
                 trained.update(chunk)
-        journal.tell(training.loop)
-        if not self._stacks:  # the others in their own order, not in that of stacks
-            rest = [task for task in tasks if task not in trained]
-            self._results += self._sequential.run(rest, training, algorithm)
+        journal.tell(self._training.loop)
+        return [task for task in tasks if task not in trained]
 
     # ---- the trial ----
 
@@ -163,14 +164,15 @@ class VectorizedExecutor(Executor):
         What a module does only in steps that no client has reached before is seen so.
         """
         places = with_neighbour(tasks, next(place for place, task in enumerate(tasks) if self._is_longer(task)))
-        self._train_all(tasks[: places[0]], algorithm)
-        rest = tasks[places[0] :]
-        return self._prove(rest, [place - places[0] for place in places], algorithm) if self._stacks else rest
+        left, rest = self._train_all(tasks[: places[0]], algorithm), tasks[places[0] :]
+        return self._prove(rest, [place - places[0] for place in places], algorithm) if self._stacks else left + rest
 
     def _prove(self, tasks: list[Task], places: Sequence[int], algorithm: Algorithm) -> list[Task]:
         """Train the first clients, those at the places both ways; return the others."""
         first, rest = tasks[: places[-1] + 1], tasks[places[-1] + 1 :]
         witnesses = [tasks[place] for place in places]
+        if len(witnesses) < WITNESSES and not self._stacks:
+            return tasks
         if len(witnesses) < WITNESSES:
             self._results += self._sequential.run(first, self._training, algorithm)
             return rest
