@@ -101,7 +101,9 @@ class Part:
             place: Numbers that keep draws of one client apart, such as those of two parts.
             stream: What the numbers are for; the library's parts have streams of their own.
         """
-        return torch_generator(self.federation.seed, stream, *place, *((self.round,) if task is None else task.seeds))
+        # the round draws as a client would that comes after all others
+        seeds = (self.round, self.federation.num_clients) if task is None else task.seeds
+        return torch_generator(self.federation.seed, stream, *place, *seeds)
 
     # ---- for the library ----
 
