@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fl_lightning.parts import Aggregation, ClientResult, Exchange, LocalObjective, Schedule, ServerOptimizer
+from fl_lightning.parts import (
+    Aggregation,
+    ClientResult,
+    Exchange,
+    LocalObjective,
+    Schedule,
+    Server,
+    ServerOptimizer,
+    Task,
+)
 
 
 class Step(ServerOptimizer):
@@ -20,15 +29,13 @@ class Step(ServerOptimizer):
 
 
 class Merge(Aggregation):
+    """A function of the server's parameters and the clients' mean."""
+
     def __init__(self, function: Callable[[Tensor, Tensor], Any]) -> None:
-        self.function, self.results = function, list[Tensor]()
+        self.function = function
 
-    def update(self, result: ClientResult) -> None:
-        self.results.append(result.parameters)
-
-    def merge(self, model: Tensor) -> Tensor | None:
-        results, self.results = self.results, []
-        return self.function(model, torch.stack(results).mean(0)) if results else None
+    def merge(self, model: Tensor, results: Sequence[ClientResult]) -> Tensor | None:
+        return self.function(model, torch.stack([result.parameters for result in results]).mean(0))
 
 
 class Way(Exchange):
@@ -54,20 +61,19 @@ class Way(Exchange):
 
 
 class Plan(Schedule):
-    """A synchronous schedule whose ``start`` and ``publish`` are functions of the server's model."""
+    """A synchronous schedule; where clients start and what is shown are functions of the server's model."""
 
     def __init__(self, **functions: Callable[[Tensor], Any]) -> None:
         self.functions = functions
 
-    def start(self, slot: int, server: Any) -> Tensor:
+    def start(self, slot: int, server: Server) -> Tensor:
         return self.functions.get("start", lambda model: model)(server.model)
 
-    def receive(self, result: ClientResult, server: Any) -> None:
-        server.take(result)
-
-    def publish(self, server: Any, failed: Any) -> Tensor:
+    def play(self, tasks: Sequence[Task], server: Server) -> Any:
+        for result in (yield tasks):
+            server.take(result)
         server.move()
-        return self.functions.get("publish", lambda model: model)(server.model)
+        return self.functions.get("play", lambda model: model)(server.model)
 
 
 class Given(LocalObjective):
