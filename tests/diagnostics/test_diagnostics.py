@@ -279,6 +279,7 @@ def test_local_accuracy_looks_at_as_many_batches_as_a_validation() -> None:
         assert curve["fed/local_acc"] == curve["fed/aggregated_acc"] == pytest.approx(expected)
 
 
+@pytest.mark.auto_decides
 def test_local_accuracy_is_no_work_of_a_client(caplog: pytest.LogCaptureFixture) -> None:
     data = TensorDataModule([(torch.ones(10, 1), torch.ones(10))] * 2, batch_size=None)
     for watchers in ([], [LocalAccuracy()]):
