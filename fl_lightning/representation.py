@@ -119,7 +119,7 @@ class _Short(reprlib.Repr):
         self.maxlevel = 3
 
     def repr_instance(self, x: Any, level: int) -> str:
-        """Return an object's own text if that is one short line, otherwise its class."""
+        """Return an object's own text if that is one short line without addresses, otherwise its class."""
         if isinstance(x, os.PathLike):
             return self.repr1(os.fspath(x), level)
         if isinstance(x, type) or inspect.isroutine(x):
@@ -130,7 +130,7 @@ class _Short(reprlib.Repr):
         if type(x).__repr__ is object.__repr__:  # type: ignore[comparison-overlap]
             return f"<{type(x).__name__}>"
         text = repr(x)
-        return f"{type(x).__name__}(...)" if "\n" in text or len(text) > 160 else text
+        return f"{type(x).__name__}(...)" if "\n" in text or " at 0x" in text or len(text) > 160 else text
 
     repr_type = repr_builtin_function_or_method = repr_function = repr_instance
 
