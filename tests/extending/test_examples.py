@@ -1,11 +1,12 @@
-"""The parts of docs/examples, each against numbers by hand, and under schedules and processes."""
+"""The parts of docs/examples, each against numbers by hand.
+
+That they resume, roll back and train on two processes is the contract of ``tests/contracts/test_parts.py``.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import re
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,6 @@ from fl_lightning.parts import ClientResult, Momentum, Participation, Proximal
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
-FIT = Path(__file__).with_name("fit_examples.py")
 
 
 @cache
@@ -238,34 +238,6 @@ def test_an_algorithm_is_the_composition_of_its_parts(file: str, name: str) -> N
     assert float(one_round) == pytest.approx(first / 4 + second * 3 / 4)
 
 
-# ---- resuming ----
-
-
-def kept_states() -> dict[str, dict[str, Any]]:
-    """Return arguments of `Federated` with the examples that keep something from round to round."""
-    server = example("last_move").Remembers()
-    return {
-        "top_k": {"exchange": example("top_k").TopK(1)},
-        "last_move": {"objective": example("last_move").LastMove(server, 0.5, 0.5), "server": server},
-        "power_of_choice": {"sampler": example("power_of_choice").PowerOfChoice(2, 3)},
-    }
-
-
-@pytest.mark.parametrize("name", ["top_k", "last_move", "power_of_choice"])
-def test_a_resumed_fit_ends_with_the_same_bits(name: str, tmp_path: Path) -> None:
-    data = TensorDataModule(clients_that_reach([[1.0, 5.0], [2.0, -7.0], [9.0, 6.0]], [2, 3, 4]), batch_size=2)
-
-    def fit(rounds: int, path: Path | None = None) -> tuple[L.Trainer, Tensor]:
-        arguments = kept_states()[name]
-        callback = Federated(None if "sampler" in arguments else 2, **arguments, seed=1)
-        module, trainer = Quadratic(0.25, [0.0, 0.0]), quiet_trainer(max_epochs=rounds, callbacks=[callback])
-        trainer.fit(module, datamodule=data, ckpt_path=path)
-        return trainer, module.w.detach().clone()
-
-    fit(3)[0].save_checkpoint(tmp_path / "third.ckpt")
-    assert torch.equal(fit(6, tmp_path / "third.ckpt")[1], fit(6)[1])
-
-
 # ---- data ----
 
 
@@ -277,22 +249,6 @@ def test_a_partitioner_and_a_data_module_of_ones_own() -> None:
     partition = alternating(num_clients=4)(np.zeros(10, dtype=np.int64))
     assert [client.tolist() for client in partition.indices] == [[0, 4, 8], [1, 5, 9], [2, 6], [3, 7]]
     assert data.client_dataset(0)[0][0].shape == (13,)
-
-
-# ---- schedules and processes ----
-
-
-@pytest.mark.long
-def test_every_part_under_every_schedule_on_one_process_and_on_two(tmp_path: Path) -> None:
-    run = subprocess.run([sys.executable, FIT, tmp_path], capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert "ended with" not in run.stdout, run.stdout + run.stderr
-    alone = sorted(tmp_path.glob("*-1.pt"))
-    assert len(alone) == 7 * 3 - 3
-    for path in alone:
-        one, two = torch.load(path), torch.load(path.with_name(path.name.replace("-1.pt", "-2.pt")))
-        for name, value in one.items():
-            assert value.isfinite().all()
-            torch.testing.assert_close(two[name], value, rtol=1e-9, atol=1e-9, msg=f"{path.stem}: {name}")
 
 
 def test_a_sampler_and_an_asynchronous_schedule_exclude_each_other() -> None:
