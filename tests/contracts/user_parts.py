@@ -215,7 +215,7 @@ class ByLoss(Aggregation):
 
     def merge(self, model: Tensor, results: Sequence[ClientResult]) -> Tensor | None:
         moved = model + sum((result.loss or 0.0) * result.delta for result in results) / len(results)
-        return moved if float(torch.rand((), generator=self.generator())) < 0.7 else None
+        return moved if float(torch.rand((), generator=self.generator(None, 1))) < 0.7 else None
 
 
 class DrawnStep(Drawn, ServerOptimizer):

@@ -9,7 +9,7 @@ from fl_lightning.parts.part import Part, walk
 
 #: Called when a client starts, and when it has been trained.
 _AT_START = ("start", "download", "correction")
-_AT_END = ("score", "loss_of", "on_client_end", "upload")
+_AT_END = ("score", "loss_of", "on_client_end", "upload", "play")
 
 
 def check_parts(algorithm: Algorithm) -> None:

@@ -240,7 +240,7 @@ ENTRIES = [
     Entry("LoRA on a frozen base", Lora),
     Entry("frozen backbone in eval mode", FrozenBackbone),
     prepared("first layer frozen", lambda m: m.layers[0].requires_grad_(False), long=True),
-    Entry("teacher follows in training_step", MomentumTeacher, alone="changes what clients share"),
+    Entry("teacher follows in training_step", MomentumTeacher),
     Entry("teacher follows in on_train_batch_end", TeacherAfterBatch, alone="hooks of batches", long=True),
     Entry("AveragedModel at the epoch's end", TeacherOfTorch, long=True),
     Entry("moving average in a buffer", AverageInBuffer, long=True),

@@ -19,23 +19,18 @@ from zoo.modules.hooks_of_clients import KeepsHeads
 class Chain(Schedule):
     """Cyclic training: a client starts where the one before has ended."""
 
-    def __init__(self) -> None:
-        self.results: list[Any] = []
+    last: Any = None
 
     def start(self, slot: int, server: Any) -> Tensor:
-        return self.results[-1].vector if self.results else server.model
+        return server.model if self.last is None else self.last.vector
 
-    def receive(self, result: Any, server: Any) -> None:
-        self.results.append(result)
-
-    def publish(self, server: Any, failed: Any) -> Tensor:
-        results, self.results = self.results, []
-        server.take(results[-1])
+    def play(self, tasks: Any, server: Any) -> Any:
+        self.last = None
+        for self.last in (yield tasks):
+            pass
+        server.take(self.last)
         server.move()
         return server.model
-
-    def on_round_abort(self) -> None:
-        self.results = []
 
 
 class PassesOn(Exchange):
@@ -201,7 +196,7 @@ def corrected(name: str, make: Callable[[], Correction], key: Callable[[int], An
 ONE, EACH, NEW = (lambda client: 0), (lambda client: client), (lambda client: None)
 ENTRIES = [
     with_part("schedule starts where the last client ended", "schedule", Chain, "a client hands on"),
-    with_part("exchange made once a round", "exchange", OfRound, long=True),
+    with_part("exchange made once a round", "exchange", OfRound, "it could hand on", long=True),
     with_part("pull by the client's loss", "objective", PullByLoss, callbacks=lambda: [KeepsHeads()]),
     *alike(
         with_part("exchange passes models on", "exchange", PassesOn, "a client hands on"),
