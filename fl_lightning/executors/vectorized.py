@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -44,6 +44,9 @@ from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.messages import ClientResult, Task
 
 log = logging.getLogger(__name__)
+
+#: Yields results as they come, and returns the tasks that are left.
+_ResultsAndLeft = Generator[ClientResult, None, list[Task]]
 
 
 class VectorizedExecutor(Executor):
@@ -101,31 +104,24 @@ class VectorizedExecutor(Executor):
 
     def run(self, tasks: Sequence[Task], training: LocalTraining, algorithm: Algorithm) -> Iterator[ClientResult]:
         """Train the clients of the tasks and yield their results."""
-        self._results: list[ClientResult] = []
-        left = self._run(tasks, training, algorithm)
-        yield from self._results
-        yield from self._sequential.run(left, training, algorithm)
-
-    def _run(self, tasks: Sequence[Task], training: LocalTraining, algorithm: Algorithm) -> list[Task]:
-        """Train clients in stacks; return those that are left, to be trained one after the other."""
         rest, self._steps.tried = list(tasks), self.verdict.tried
         self._look_for_changes()
         if self.cause is None and rest and not self.verdict.proven:
-            rest = self._prove(rest, first_witnesses(rest, training.batches.windows), algorithm)
+            rest = yield from self._prove(rest, first_witnesses(rest, training.batches.windows), algorithm)
         while self._stacks and self.verdict.proven < math.inf and any(map(self._is_longer, rest)):
-            rest = self._prove_longer(rest, algorithm)
+            rest = yield from self._prove_longer(rest, algorithm)
         self._mapped, self._batches = 0, 0
-        left = self._train_all(rest, algorithm)
+        left = yield from self._train_all(rest, algorithm)
         if self._mapped and len(rest) == len(tasks):
             self.clients_of_step = self._batches / self._mapped
-        return left
+        yield from self._sequential.run(left, training, algorithm)
 
-    def _train_all(self, tasks: Sequence[Task], algorithm: Algorithm) -> list[Task]:
+    def _train_all(self, tasks: Sequence[Task], algorithm: Algorithm) -> _ResultsAndLeft:
         """Train clients in stacks; return those that are left from where that fails, in their own order."""
         journal, trained = Journal(self.verdict.jointly), set[Task]()
         for chunk in self._chunks(tasks) if self._stacks else ():
             if self._stacks:
-                self._train(chunk, algorithm, journal)
+                yield from self._train(chunk, algorithm, journal)
                 trained.update(chunk)
         journal.tell(self._training.loop)
         return [task for task in tasks if task not in trained]
@@ -158,23 +154,25 @@ class VectorizedExecutor(Executor):
         """Whether a client has more batches than any client of the trials."""
         return self._training.batches.number(task) > self.verdict.proven
 
-    def _prove_longer(self, tasks: list[Task], algorithm: Algorithm) -> list[Task]:
+    def _prove_longer(self, tasks: list[Task], algorithm: Algorithm) -> _ResultsAndLeft:
         """Train the first client that is longer than all before both ways, with a neighbour; return the others.
 
         What a module does only in steps that no client has reached before is seen so.
         """
         places = with_neighbour(tasks, next(place for place, task in enumerate(tasks) if self._is_longer(task)))
-        left, rest = self._train_all(tasks[: places[0]], algorithm), tasks[places[0] :]
-        return self._prove(rest, [place - places[0] for place in places], algorithm) if self._stacks else left + rest
+        left, rest = (yield from self._train_all(tasks[: places[0]], algorithm)), tasks[places[0] :]
+        if not self._stacks:
+            return left + rest
+        return (yield from self._prove(rest, [place - places[0] for place in places], algorithm))
 
-    def _prove(self, tasks: list[Task], places: Sequence[int], algorithm: Algorithm) -> list[Task]:
+    def _prove(self, tasks: list[Task], places: Sequence[int], algorithm: Algorithm) -> _ResultsAndLeft:
         """Train the first clients, those at the places both ways; return the others."""
         first, rest = tasks[: places[-1] + 1], tasks[places[-1] + 1 :]
         witnesses = [tasks[place] for place in places]
         if len(witnesses) < WITNESSES and not self._stacks:
             return tasks
         if len(witnesses) < WITNESSES:
-            self._results += self._sequential.run(first, self._training, algorithm)
+            yield from self._sequential.run(first, self._training, algorithm)
             return rest
         try:
             self.check()
@@ -183,7 +181,7 @@ class VectorizedExecutor(Executor):
             self.give_up(reason(error), error)
             return tasks
         try:
-            trial.train(first, witnesses, algorithm, self._results.append)
+            yield from trial.train(first, witnesses, algorithm)
             trial.compare()
         except Exception as error:
             if isinstance(error, ChangesModule) and not self._forgave_a_change:
@@ -192,7 +190,7 @@ class VectorizedExecutor(Executor):
                 self._circumstances = now = Circumstances(self._training)
                 self.verdict.circumstances = now.fingerprints
                 places = first_witnesses(rest, self._training.batches.windows) if rest else ()
-                return self._prove(rest, places, algorithm) if rest else rest
+                return (yield from self._prove(rest, places, algorithm)) if rest else rest
             if not isinstance(error, CannotVectorize) and not trial.trained:
                 raise  # it would be raised without a trial, too
             self.give_up(reason(error), error)
@@ -238,12 +236,12 @@ class VectorizedExecutor(Executor):
             for start in range(0, len(members), most):
                 yield members[start : start + most]
 
-    def _train(self, tasks: Sequence[Task], algorithm: Algorithm, journal: Journal) -> None:
+    def _train(self, tasks: Sequence[Task], algorithm: Algorithm, journal: Journal) -> Iterator[ClientResult]:
         """Train clients at once, or, if that fails, one after the other."""
         training = self._training
         training.show(tasks)
         begun = self._begin(tasks, algorithm)
-        results = Results(training, algorithm, journal, self._results.append, late=not self.verdict.prepares)
+        results = Results(training, algorithm, journal, late=not self.verdict.prepares)
         for members in alike(begun, lambda client: client):
             length = len(journal)
             if self._stacks and members[0].progress is None:
@@ -258,10 +256,10 @@ class VectorizedExecutor(Executor):
                     self.give_up(reason(error), error)
                 journal.cut(length)
             results.add_untrained(members)
-        results.hand_in()
+        yield from results.hand_in()
         if results.late_change is not None:
             self._ask_again()
-        self._results += self._sequential.run(tasks[len(begun) :], training, algorithm)
+        yield from self._sequential.run(tasks[len(begun) :], training, algorithm)
 
     def _ask_again(self) -> None:
         """Train clients one after the other until another trial has been passed, the next time."""

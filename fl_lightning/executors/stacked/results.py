@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -54,23 +54,14 @@ class Results:
         training: Trains clients.
         algorithm: The algorithm.
         journal: The values that clients of stacks logged.
-        receive: Takes the results.
         late: Whether ``on_client_start`` is still to be called: it is taken to look at the model only.
 
     Attributes:
         late_change: What hooks changed, known after :meth:`hand_in`; ``None`` for nothing.
     """
 
-    def __init__(
-        self,
-        training: LocalTraining,
-        algorithm: Algorithm,
-        journal: Journal,
-        receive: Callable[[ClientResult], None],
-        *,
-        late: bool,
-    ) -> None:
-        self._training, self._journal, self._hand_over = training, journal, receive
+    def __init__(self, training: LocalTraining, algorithm: Algorithm, journal: Journal, *, late: bool) -> None:
+        self._training, self._journal = training, journal
         starts = bool(training.hooks.starts)
         self._late, self._early = starts and late, starts and not late
         self._is_watched = training.is_watched or bool(user_defined_parts(algorithm))  # which may hold the module
@@ -88,8 +79,8 @@ class Results:
         for member in members:
             self._rows[member.task.slot] = member, None, 0
 
-    def hand_in(self) -> None:
-        """Give each client's result to the algorithm, in the order of slots, and call the hooks around it.
+    def hand_in(self) -> Iterator[ClientResult]:
+        """Yield each client's result, in the order of slots, and call the hooks around it.
 
         Where hooks can look at them, Lightning then has the values of this client and of those before, and no others.
         """
@@ -108,11 +99,11 @@ class Results:
             if self._late:
                 member = training.call_start_hooks(member)
             if trained is None or self._meets_another(member):
-                self._hand_over(training.go_on(member, at_once=self._late))
+                yield training.go_on(member, at_once=self._late)
             else:
                 if slot in logged:
                     logged[slot].tell(training.loop)
-                self._receive(member, trained, row)
+                yield self._result(member, trained, row)
             if noted is not None and slot != max(self._rows):
                 _check_order(noted, member.task)
         if self._ground is not None:
@@ -128,14 +119,14 @@ class Results:
         self.late_change = self.late_change or found
         return found is not None
 
-    def _receive(self, member: StartedClient, trained: Trained, row: int) -> None:
+    def _result(self, member: StartedClient, trained: Trained, row: int) -> ClientResult:
         training, model = self._training, trained.vector_of(row)
         if trained.ends is not None:
             training.show_end(member, trained.ends.final_state(row))
         if self._is_watched:
             training.vector.write(model)
         steps = len(trained.stack.windows[row])
-        self._hand_over(training.finish(member.client, model, steps, trained.summed_lr[row]))
+        return training.finish(member.client, model, steps, trained.summed_lr[row])
 
 
 def _check_order(noted: Readable, task: Task) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -81,20 +81,13 @@ class Trial:
         #: Tasks that have not been trained.
         self.left: Sequence[Task] = []
 
-    def train(
-        self,
-        tasks: Sequence[Task],
-        witnesses: Sequence[Task],
-        algorithm: Algorithm,
-        receive: Callable[[ClientResult], None],
-    ) -> None:
-        """Train clients normally, one after the other.
+    def train(self, tasks: Sequence[Task], witnesses: Sequence[Task], algorithm: Algorithm) -> Iterator[ClientResult]:
+        """Train clients normally, one after the other, and yield their results.
 
         Args:
             tasks: The clients.
             witnesses: Those of them that are compared.
             algorithm: Gives the models from which they start.
-            receive: Takes results.
 
         Raises:
             CannotVectorize: If that changes the module beside its federated state, or what clients share; the clients
@@ -117,7 +110,7 @@ class Trial:
                 self._done.append(_Done(begun, result, witness, before))
             else:
                 result = training.go_on(begun, at_once=True)
-            receive(result)
+            yield result
             self.left = tasks[place + 1 :]
             hooks.end(task)
         self.trained, self.prepares = True, hooks.prepares
