@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fl_lightning.arguments import plain
+from fl_lightning.arguments import is_number, plain
 
 Positive = Annotated[float, "(0, inf)"]
 NotNegative = Annotated[float, "[0, inf)"]
@@ -93,13 +93,14 @@ def _check_any(name: str, value: Any, kinds: Sequence[Any], *, optional: bool) -
 
 def _check_number(name: str, value: Any, interval: str, *, whole: bool) -> None:
     low, high = (float(end) for end in interval[1:-1].split(","))
-    is_number = isinstance(value, numbers.Integral if whole else numbers.Real) and not isinstance(
-        value, (bool, np.bool_)
-    )
-    inside = is_number and (
-        low < value < high
-        or (value == low and interval[0] == "[" and low > -math.inf)
-        or (value == high and interval[-1] == "]" and high < math.inf)
+    inside = (
+        is_number(value)
+        and (not whole or isinstance(value, numbers.Integral))
+        and (
+            low < value < high
+            or (value == low and interval[0] == "[" and low > -math.inf)
+            or (value == high and interval[-1] == "]" and high < math.inf)
+        )
     )
     if not inside:
         raise ValueError(f"{name} must be a {'whole ' * whole}number in {interval}, got {value!r}.")

@@ -1,4 +1,4 @@
-"""What a checkpoint tells of its run, and whether a fit can go on from it: one comparison, one line of differences."""
+"""Describes a run in its checkpoint, and compares the two runs when a fit resumes from it."""
 
 from __future__ import annotations
 

@@ -132,8 +132,10 @@ class FederatedCheckpoint(ChoosesLast):
         if self._last is None:
             path = str(self._path_of_last(Path(folder))) if trainer.is_global_zero else ""
             self._last = Path(trainer.strategy.broadcast(path))
+            self._is_whole = trainer.is_global_zero and _is_whole(self._last)  # an earlier fit's may be damaged
         self.last_model_path = str(self._last)  # it is part of the checkpoint
-        save_whole(trainer, self._last, _previous(self._last))
+        save_whole(trainer, self._last, _previous(self._last) if self._is_whole else None)
+        self._is_whole = True  # this fit wrote it
 
     def _path_of_last(self, folder: Path) -> Path:
         """Return the file that this run has written already, or one that no other run has."""
@@ -173,14 +175,14 @@ def save_whole(trainer: pl.Trainer, path: Path, previous: Path | None = None) ->
     Args:
         trainer: The trainer.
         path: The file.
-        previous: The file that gets what ``path`` held, if that is whole.
+        previous: The file that gets what ``path`` held; ``None`` if that is lost.
     """
     if not trainer.is_global_zero:
         trainer.save_checkpoint(path, weights_only=False)  # takes part, and writes nothing
         return
     with atomic_file(path) as temporary, _written_at_once(trainer):
         trainer.save_checkpoint(temporary, weights_only=False)
-        if previous is not None and _is_whole(path):
+        if previous is not None and path.exists():
             path.replace(previous)
 
 

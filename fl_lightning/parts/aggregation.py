@@ -53,7 +53,7 @@ class Aggregation(Part, ABC):
 
     def weight_of(self, result: ClientResult) -> float:
         """Return how much a result counts, its parameters and its buffers alike: by default by :attr:`weighting`."""
-        return float(result.num_samples) if self.weighting == "samples" else 1.0
+        return result.weight(self.weighting)
 
 
 class MeanAggregation(Aggregation, ABC):
@@ -220,7 +220,7 @@ class StaleMean(WeightedMean):
 
     def setup(self, federation: Federation) -> None:
         """Give every client the first model."""
-        self.add_client_vectors("last", federation.model, federation.sizes if self.weighting == "samples" else None)
+        self.add_client_vectors("last", federation.model, federation.weights(self.weighting))
 
     def weighted(self, result: ClientResult) -> tuple[Tensor, float]:
         """Renew the client's last model."""

@@ -310,7 +310,7 @@ class Algorithm:
         sizes, seed, sampler = self.federation.sizes, self.federation.seed, self.sampler
         rng, chances = (numpy_generator(seed, stream, index) for stream in (Stream.SAMPLING, Stream.PARTICIPATION))
         available = self.participation.reachable(index, len(sizes), chances)
-        drawn = np.asarray(sampler.draw(len(sizes), rng, available), dtype=None).reshape(-1)
+        drawn = np.asarray(sampler.draw(len(sizes), rng, available)).reshape(-1)
         if len(drawn):
             distinct = drawn.dtype.kind in "iu" and len(np.unique(drawn)) == len(drawn)
             if not distinct or not np.isin(drawn, np.arange(len(sizes)) if available is None else available).all():

@@ -126,6 +126,12 @@ class Exchange(Part):
         payload = result.payload if payload is None else payload
         return replace(result, vector=result.vector.index_copy(0, places, moved), payload=payload)
 
+    def clipped(self, result: ClientResult, norm: float) -> ClientResult:
+        """Return the result with an L2 norm of its :meth:`sent_update` of at most ``norm``; itself if that is so."""
+        update = self.sent_update(result)
+        length = float(torch.linalg.vector_norm(update.double()))
+        return result if length <= norm else self.with_sent_update(result, update * (norm / length))
+
 
 class Chain(Exchange):
     """Several exchanges, from the client to the server.
@@ -303,9 +309,7 @@ class Clip(Exchange):
 
     def upload(self, result: ClientResult) -> ClientResult:
         """Return the result with the clipped update."""
-        update = self.sent_update(result)
-        length = float(torch.linalg.vector_norm(update.double()))
-        return result if length <= self.norm else self.with_sent_update(result, update * (self.norm / length))
+        return self.clipped(result, self.norm)
 
 
 @dataclass(eq=False)

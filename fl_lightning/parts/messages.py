@@ -117,6 +117,10 @@ class ClientResult:
         """Samples of the client; of a circulating model, those of all clients that trained it in the cycle."""
         return self.task.num_samples
 
+    def weight(self, weighting: str) -> float:
+        """Return the weight in a mean: the number of samples if ``weighting`` is ``"samples"``, else 1."""
+        return float(self.num_samples) if weighting == "samples" else 1.0
+
     @property
     def parameters(self) -> Tensor:
         """The trained parameters, shape ``(num_parameters,)``."""
@@ -354,6 +358,10 @@ class Federation:
         if self.traveling is None:
             return None
         return self.mask(self.traveling)[: self.num_parameters].nonzero().squeeze(1)
+
+    def weights(self, weighting: str) -> np.ndarray | None:
+        """Return the clients' weights in a mean over all, shape ``(K,)``: their sizes; ``None`` if they are equal."""
+        return self.sizes if weighting == "samples" else None
 
     def zeros(self) -> Tensor:
         """Return a vector of zeros, shape ``(num_parameters,)``."""

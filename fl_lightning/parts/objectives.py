@@ -232,16 +232,16 @@ class ControlVariates(LocalObjective):
         check_fields(self)
         if self.option == 1 and self.momentum:
             raise ValueError(f"`momentum` has no effect with `option=1`, got {self.momentum}. Leave one of them out.")
-        self.needs_summed_lr, self._by_samples = self.option == 2, False
+        self.needs_summed_lr, self._weighting = self.option == 2, "uniform"
 
     def check_with(self, algorithm: Any) -> None:
         """Take the aggregation's weighting."""
-        self._by_samples = algorithm.aggregation.weighting == "samples"
+        self._weighting = algorithm.aggregation.weighting
 
     def setup(self, federation: Federation) -> None:
         """Start from c_k = c = 0."""
         self._at_start: dict[int, Tensor] = {}
-        self.add_client_vectors("variates", federation.zeros(), federation.sizes if self._by_samples else None)
+        self.add_client_vectors("variates", federation.zeros(), federation.weights(self._weighting))
 
     def correction(self, client: LocalClient) -> Correction:
         """Return ``<c - c_k, w>``; with option 1, take the gradient at the received model first."""

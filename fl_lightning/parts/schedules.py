@@ -125,7 +125,7 @@ class Synchronous(Schedule):
         """Give every client the first model, if last local models are to be averaged."""
         self.add_state("shown", None)
         if self.evaluate == "all":
-            self.add_client_vectors("last", federation.model, federation.sizes if self.weighting == "samples" else None)
+            self.add_client_vectors("last", federation.model, federation.weights(self.weighting))
 
     def play(self, tasks: Sequence[Task], server: Server) -> Play:
         """Let all clients train, then move the server."""
@@ -133,7 +133,7 @@ class Synchronous(Schedule):
         for result in (yield tasks):
             server.take(result)
             if self.evaluate == "active":
-                active.add(result.vector, float(result.num_samples) if self.weighting == "samples" else 1.0)
+                active.add(result.vector, result.weight(self.weighting))
             elif self.evaluate == "all":
                 self.last[result.client] = result.vector
         server.move()

@@ -138,12 +138,9 @@ class DifferentialPrivacy(Exchange):
 
     def upload(self, result: ClientResult) -> ClientResult:
         """Return the result with the clipped update."""
-        update = self.sent_update(result)
-        length = float(torch.linalg.vector_norm(update.double()))
-        if length <= self.bound:
-            self._unclipped += 1
-            return result
-        return self.with_sent_update(result, update * (self.bound / length))
+        clipped = self.clipped(result, self.bound)
+        self._unclipped += clipped is result
+        return clipped
 
     def summed(self, total: Tensor, count: float) -> tuple[Tensor, float]:
         """Return the noised sum, float64 of shape ``(num_parameters,)``, and the expected number of clients."""
