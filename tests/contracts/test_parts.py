@@ -5,7 +5,6 @@ One fit serves all aspects. An aspect that fails is reported beside the others.
 
 from __future__ import annotations
 
-import importlib.util
 import random
 from collections.abc import Callable
 from functools import cache
@@ -19,7 +18,9 @@ import torch
 from contracts import user_parts as users
 from helpers.algorithms import one_in
 from helpers.contract import Break, Trace, content, different, distance, fit
+from helpers.examples import example
 from helpers.forking import on_two_processes
+from helpers.given_parts import PlayedBy
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -76,23 +77,12 @@ from fl_lightning.parts import (
     WeightedMean,
 )
 
-EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 ROUNDS = 3
 SPEEDS = [6, 5, 4, 3, 2, 1]
 VALUES = 6 * 4 + 4 + 4 * 3 + 3  # of the model, all of 64 bits
 WHOLE = 64 * VALUES
 NOISE: dict[str, Any] = {"noise_multiplier": 1.0, "delta": 1e-3}
 Options = dict[str, Any]
-
-
-@cache
-def example(name: str) -> Any:
-    """Return what a file of docs/examples defines."""
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def buffered(clock: VirtualClock | None = None, **options: Any) -> Asynchronous:
@@ -233,7 +223,7 @@ PARTS: dict[str, tuple[Callable[[], Options], int | None]] = {
     ),
     # around other parts, and with more in a result
     "a sampler in another": (lambda: {"sampler": users.DrawsAs(ImportanceSampler(3))}, None),
-    "a schedule in another": (lambda: {"schedule": users.PlayedBy(Redistribution(2))}, WHOLE),
+    "a schedule in another": (lambda: {"schedule": PlayedBy(Redistribution(2))}, WHOLE),
     "objectives in another": (
         lambda: {"objective": users.Together(ControlVariates(), Proximal(0.5)), "local_steps": 5}, WHOLE,
     ),

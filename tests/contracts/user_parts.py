@@ -22,7 +22,6 @@ from fl_lightning.parts import (
     Part,
     PreAggregation,
     Redistribution,
-    Schedule,
     Server,
     ServerOptimizer,
     Synchronous,
@@ -355,32 +354,6 @@ class Doubled(Exchange):
 
     def travels(self, name: str) -> bool:
         return self.inner.travels(name)
-
-
-class PlayedBy(Schedule):
-    """Leaves everything to another schedule, whose models circulate."""
-
-    circulates = True
-
-    def __init__(self, inner: Schedule) -> None:
-        self.inner = inner
-
-    @property
-    def in_cycle(self) -> bool:
-        return self.inner.in_cycle
-
-    @property
-    def shows_aggregate(self) -> bool:
-        return self.inner.shows_aggregate
-
-    def slots(self, num_active: int, cohort_size: int, rng: np.random.Generator) -> Sequence[int]:
-        return self.inner.slots(num_active, cohort_size, rng)
-
-    def start(self, slot: int, server: Server) -> Tensor:
-        return self.inner.start(slot, server)
-
-    def play(self, tasks: Sequence[Task], server: Server) -> Any:
-        return (yield from self.inner.play(tasks, server))
 
 
 # ---- more in a result than the update ----

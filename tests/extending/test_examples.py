@@ -5,9 +5,7 @@ That they resume, roll back and train on two processes is the contract of ``test
 
 from __future__ import annotations
 
-import importlib.util
 import re
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
+from helpers.examples import EXAMPLES, example
 from helpers.toys import Quadratic, clients_that_reach, fit_quadratic, quadratic_clients, quiet_trainer
 from torch import Tensor, nn
 
@@ -22,18 +21,7 @@ from fl_lightning import FedAvg, FedBuff, Federated, TensorDataModule
 from fl_lightning.diagnostics import Communication
 from fl_lightning.parts import ClientResult, Momentum, Participation, Proximal
 
-EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
-
-
-@cache
-def example(name: str) -> Any:
-    """Return what a file of docs/examples defines."""
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_the_page_shows_every_example() -> None:

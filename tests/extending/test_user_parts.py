@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.forking import on_two_processes
-from helpers.given_parts import Merge, Plan, Step, Way
+from helpers.given_parts import Merge, Plan, PlayedBy, Step, Way
 from helpers.toys import Quadratic, clients_that_reach, fit_quadratic, quiet_trainer
 from torch import Tensor
 
@@ -34,8 +34,6 @@ from fl_lightning.parts import (
     MeanAggregation,
     Participation,
     Redistribution,
-    Schedule,
-    Server,
     ServerOptimizer,
     Task,
     WeightedMean,
@@ -383,29 +381,6 @@ def test_an_objective_around_another_one_that_keeps_vectors(executor: Any) -> No
     assert callback.algorithm.models_sent == 3 * 2 * 2 * 2  # rounds, clients, ways; a model and a control variate
     with pytest.raises(ValueError, match="WithVariates"):
         Federated(1.0, objective=WithVariates(0.5), schedule=Redistribution(2))
-
-
-class PlayedBy(Schedule):
-    """Leaves everything to another schedule, and notes how often it was played."""
-
-    circulates = True
-
-    def __init__(self, inner: Schedule) -> None:
-        self.inner, self.played = inner, 0
-
-    @property
-    def in_cycle(self) -> bool:
-        return self.inner.in_cycle
-
-    def slots(self, num_active: int, cohort_size: int, rng: np.random.Generator) -> Sequence[int]:
-        return self.inner.slots(num_active, cohort_size, rng)
-
-    def start(self, slot: int, server: Server) -> Tensor:
-        return self.inner.start(slot, server)
-
-    def play(self, tasks: Sequence[Task], server: Server) -> Any:
-        self.played += 1
-        return (yield from self.inner.play(tasks, server))
 
 
 def test_a_schedule_around_another_one_circulates_models() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -74,6 +75,33 @@ class Plan(Schedule):
             server.take(result)
         server.move()
         return self.functions.get("play", lambda model: model)(server.model)
+
+
+class PlayedBy(Schedule):
+    """Leaves everything to another schedule, whose models circulate, and counts its rounds."""
+
+    circulates = True
+
+    def __init__(self, inner: Schedule) -> None:
+        self.inner, self.played = inner, 0
+
+    @property
+    def in_cycle(self) -> bool:
+        return self.inner.in_cycle
+
+    @property
+    def shows_aggregate(self) -> bool:
+        return self.inner.shows_aggregate
+
+    def slots(self, num_active: int, cohort_size: int, rng: np.random.Generator) -> Sequence[int]:
+        return self.inner.slots(num_active, cohort_size, rng)
+
+    def start(self, slot: int, server: Server) -> Tensor:
+        return self.inner.start(slot, server)
+
+    def play(self, tasks: Sequence[Task], server: Server) -> Any:
+        self.played += 1
+        return (yield from self.inner.play(tasks, server))
 
 
 class Given(LocalObjective):
