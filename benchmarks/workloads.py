@@ -9,7 +9,7 @@ batched products without any framework (W1, W2, W7, H1, H2, M1), the limit of wh
 ``--one-process`` the loops go in turn in our own process, so that none finds its caches used by another process.
 
     python benchmarks/workloads.py [--short] [--workloads W1 W2] [--executors sequential vectorized] [--devices 1 2]
-        [--bare] [--one-process] [--clock processor] [--peers flower pfl]
+        [--bare] [--one-process] [--clock processor]
 
 W1 784-200-200-10 perceptron, W2 logistic regression, W3 32-64 convolutions on 3x32x32, W4 character LSTM, W5 the last
 block of a MobileNetV2 from cached features under RADFed, W6 the perceptron of W1 under FedDyn, W7 the paper's Covertype
@@ -38,7 +38,6 @@ from typing import Any
 
 import torch
 from federations import BLOCKS, ROUNDS, WORKLOADS, make_algorithm, make_clients, make_module
-from peers import PEERS, installed_peers, peer_rows, train_peer
 from plain_loop import CLOCKS, Beside, PlainLoop, PlainProcess, make_loop
 from products import SERVED
 
@@ -216,15 +215,12 @@ def one_row(options: argparse.Namespace) -> None:
         pairs = [(seconds, seconds) for seconds in (loop.round() for _ in range(rounds * BLOCKS.get(name, 1) + 1))]
         print("ROW", json.dumps({"pairs": pairs, "accuracy": loop.accuracy()}))
         return
-    kinds = ["plain", "bare"] if options.bare and name in SERVED and executor not in PEERS else ["plain"]
+    kinds = ["plain", "bare"] if options.bare and name in SERVED else ["plain"]
     clock = CLOCKS[options.clock]
     beside: list[Beside] = [PlainProcess(name, kind, options.clock) for kind in kinds]
     if options.one_process:
         beside = [make_loop(name, kind, clock) for kind in kinds]
-    if executor in PEERS:
-        figures = train_peer(name, executor, devices, rounds, beside[0])
-    else:
-        figures = fit(name, executor, devices, rounds, options.progress_bar, beside, clock)
+    figures = fit(name, executor, devices, rounds, options.progress_bar, beside, clock)
     print("ROW", json.dumps(figures))
 
 
@@ -249,7 +245,6 @@ def main() -> None:
     parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS), choices=list(WORKLOADS))
     parser.add_argument("--executors", nargs="+", default=["sequential", "vectorized", "auto"])
     parser.add_argument("--devices", nargs="+", type=int, default=[1, 2])
-    parser.add_argument("--peers", nargs="+", default=[], choices=list(PEERS), help="other frameworks, if installed")
     parser.add_argument("--short", action="store_true", help="three rounds of W1 and W2; fails beyond wide bounds")
     parser.add_argument("--progress-bar", action="store_true", help="draw the progress bar")
     parser.add_argument("--bare", action="store_true", help="bare batched products beside, where they serve")
@@ -267,10 +262,10 @@ def main() -> None:
         return
     if options.short:
         options.workloads, options.executors, options.devices = ["W1", "W2"], ["sequential", "vectorized"], [1]
-    if options.clock == "processor" and (options.devices != [1] or options.peers):
-        parser.error("--clock processor counts one process: give --devices 1, and no --peers")
-    if options.one_process and (options.devices != [1] or options.peers):
-        parser.error("--one-process has room for one process: give --devices 1, and no --peers")
+    if options.clock == "processor" and options.devices != [1]:
+        parser.error("--clock processor counts one process: give --devices 1")
+    if options.one_process and options.devices != [1]:
+        parser.error("--one-process has room for one process: give --devices 1")
     best = print_table(options)
     if options.short:
         slow = [place for place, limit in LIMITS.items() if best.get(place, float("inf")) > limit]
@@ -282,7 +277,6 @@ def main() -> None:
 
 def print_table(options: argparse.Namespace) -> dict[str, float]:
     """Print the table and return the smallest ratio of each row's pairs."""
-    peers = installed_peers(options.peers)
     header = f"{'':4}{'executor':12}{'devices':>8}{'s a round':>11}{'plain':>9}{'ratio':>7}{'range':>15}"
     print(header + (f"{'bare':>9}{'ratio':>7}{'range':>15}" if options.bare else "") + f"{'GB':>7}{'acc':>7}")
     best = {}
@@ -290,7 +284,7 @@ def print_table(options: argparse.Namespace) -> dict[str, float]:
         rounds = 3 if options.short else ROUNDS[name]
         rows = [] if options.short else [("plain", 1)]
         rows += [(executor, devices) for devices in options.devices for executor in options.executors]
-        for executor, devices in [*rows, *peer_rows(peers, name)]:
+        for executor, devices in rows:
             row = measure(name, executor, devices, rounds, options)
             if row is None:
                 continue

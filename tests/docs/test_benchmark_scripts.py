@@ -10,36 +10,13 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
-SCRIPTS = sorted(path for path in FOLDER.glob("*.py") if not path.stem.startswith("peer_"))  # they want other packages
+SCRIPTS = sorted(FOLDER.glob("*.py"))
 
 
 def test_scripts_find_what_they_import(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
     for path in SCRIPTS:
         assert runpy.run_path(str(path), run_name="imported")["__doc__"]
-
-
-@pytest.mark.long
-def test_a_rounds_time_is_told_by_parts(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
-    monkeypatch.setattr(sys, "argv", ["sections.py", "--workloads", "H2", "--rounds", "2"])
-    runpy.run_path(str(FOLDER / "sections.py"), run_name="__main__")
-    lines = capsys.readouterr().out.splitlines()
-    whole = float(lines[0].removeprefix("H2: ").partition(" ms")[0])
-    parts = {line[:49].strip(): float(line[49:].split()[0]) for line in lines[1:] if line.startswith("    ")}
-    assert sum(parts.values()) == pytest.approx(whole, abs=0.1)
-    assert all(
-        parts[name] > 0 for name in ("products: forward, backward, step", "gathering batches", "telling Lightning")
-    )
-
-
-@pytest.mark.parametrize("what", ["time", "memory"])
-def test_asynchronous_rounds(what: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--clients", "50", "--concurrency", "10", "--parameters", "100", "--rounds", "2"]
-    monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
-    monkeypatch.setattr(sys, "argv", ["asynchronous.py", what, *options])
-    runpy.run_path(str(FOLDER / "asynchronous.py"), run_name="__main__")
-    assert "under way: 9; models held: " in capsys.readouterr().out
 
 
 @pytest.mark.long

@@ -2,10 +2,10 @@ r"""Memory and time of a round against the number of clients, most of which are 
 
 Each federation runs in a process of its own, on one thread.
 
-    python benchmarks/many_clients.py                                # 6 samples a client, 50 a round, a 64-32-10 MLP
-    python benchmarks/many_clients.py --clients 1000 100000 --samples 10 --per-round 100 --features 784 --hidden
-    python benchmarks/many_clients.py --clients 10000 --samples 10 --per-round 1000 --features 784 --hidden \
-        --algorithm FedDyn --rounds 40                               # nearly every client keeps a vector
+    python research/scripts/many_clients.py                         # 6 samples a client, 50 a round, a 64-32-10 MLP
+    python research/scripts/many_clients.py --clients 1000 100000 --samples 10 --per-round 100 --features 784 --hidden
+    python research/scripts/many_clients.py --clients 10000 --samples 10 --per-round 1000 --features 784 --hidden \
+        --algorithm FedDyn --rounds 40                        # nearly every client keeps a vector
 """
 
 from __future__ import annotations

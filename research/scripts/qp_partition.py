@@ -1,6 +1,6 @@
 """How long the QP partition takes, and what it gives, at the size of RADFed's CIFAR-10 experiments.
 
-    python benchmarks/qp_partition.py --seeds 3
+    python research/scripts/qp_partition.py --seeds 3
 
 60,000 samples of 10 equally frequent classes, 100 clients, sizes Dir(1), class mixes Dir(0.1), 100,000 burn-in moves
 and 500,000 search moves. The paper reports for its own draw: min 2, max 2,850, mean 600, standard deviation 605.85,

@@ -1,6 +1,6 @@
 """Two hosts, as two network namespaces of this machine, train with ``torchrun``: the weights are those of one process.
 
-    sudo python benchmarks/two_hosts.py
+    sudo python research/scripts/two_hosts.py
 
 Makes the namespaces ``fl_host_0`` and ``fl_host_1``, joined by a cable, and takes them away again. Linux only, and only
 for users who may make network namespaces.

@@ -1,6 +1,6 @@
 """The cost of an epoch of Lightning's own loop in which nothing is computed: the least that a round can add.
 
-    OMP_NUM_THREADS=1 python benchmarks/empty_epoch.py [--epochs 300] [--progress-bar]
+    OMP_NUM_THREADS=1 python research/scripts/empty_epoch.py [--epochs 300] [--progress-bar]
 
 The module has one parameter, one batch an epoch and no optimizer step of its own; it logs two numbers to a CSV file, as
 the workloads do. Counted is the time that the training thread has the processor; the first fifty epochs are left out.

@@ -1,7 +1,7 @@
 """How long each data module takes to start, what memory it adds, and a second start from its cache.
 
-    python benchmarks/data_modules.py --data_dir data
-    python benchmarks/data_modules.py --data_dir data --figures docs/images
+    python research/scripts/data_modules.py --data_dir data
+    python research/scripts/data_modules.py --data_dir data --figures docs/images
 
 Every start is a process of its own, with one thread: ``prepare_data()`` and ``setup()``, after the imports. Files are
 linked into a temporary folder first, so that no cache is there at the first start and none is left behind. Modules

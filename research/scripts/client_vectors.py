@@ -1,7 +1,7 @@
 """Memory of the vectors that clients keep: 10,000 clients of a 200,000-parameter model, 50 a round.
 
-python benchmarks/client_vectors.py --state_dir DIR       # in a memory-mapped file
-python benchmarks/client_vectors.py --clients 1000             # in memory
+python research/scripts/client_vectors.py --state_dir DIR       # in a memory-mapped file
+python research/scripts/client_vectors.py --clients 1000             # in memory
 """
 
 from __future__ import annotations

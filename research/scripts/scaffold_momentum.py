@@ -1,6 +1,6 @@
 """SCAFFOLD beside clients' momentum, with a division of their way that knows of it and with one that does not.
 
-    python benchmarks/scaffold_momentum.py [--output docs/results/scaffold_momentum.csv]
+    python research/scripts/scaffold_momentum.py [--output research/results/scaffold_momentum.csv]
 
 Ten clients of scikit-learn's digits by Dir(.5), ten local epochs with momentum 0.9. Each row of the file is a round:
 its validation accuracy by FedAvg, by SCAFFOLD without `momentum`, and with it, and the norms of c.

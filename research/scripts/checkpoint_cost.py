@@ -1,6 +1,6 @@
 """What a safe checkpoint costs: flushing to the disk and checksums, as a share of a round with a 10-MB model.
 
-python benchmarks/checkpoint_cost.py --folder /tmp/checkpoints
+python research/scripts/checkpoint_cost.py --folder /tmp/checkpoints
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the virtual clock costs, without any training: time of an arrival, and memory of clients under way.
 
-    python benchmarks/asynchronous.py time --clients 100000
-    python benchmarks/asynchronous.py memory --clients 10000 --parameters 200000 --buffer_size 100
+    python research/scripts/asynchronous.py time --clients 100000
+    python research/scripts/asynchronous.py memory --clients 10000 --parameters 200000 --buffer_size 100
 
 Every client hands back the model that it received. ``time`` runs rounds of 1,000 arrivals of a model of one parameter,
 so that what is measured is the heap, the books and the server's arithmetic on next to nothing; ``memory`` lets
