@@ -20,6 +20,7 @@ from fl_lightning.algorithms.resuming import (
     check_checkpoint,
     check_resumable,
     describe_run,
+    keep_plain_settings,
     tell_how_to_resume,
     tell_of_changes,
 )
@@ -356,7 +357,8 @@ class AggregationCallback(Callback, ABC):
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Keep a client's optimizers out of a checkpoint that is written inside a round."""
+        """Keep a client's optimizers out of a checkpoint that is written inside a round, and settings plain."""
+        keep_plain_settings(checkpoint)
         if self._loop is not None:
             self._loop.patch_checkpoint(checkpoint)
             checkpoint["wandb_run_ids"] = wandb_run_ids(trainer)

@@ -184,6 +184,22 @@ def check_checkpoint(
         )
 
 
+def keep_plain_settings(checkpoint: dict[str, Any]) -> None:
+    """Make hyperparameters of a checkpoint plain: ``torch.load(weights_only=True)`` reads no ``DictConfig`` of Hydra."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {name: plain(item) for name, item in value.items()}
+        if isinstance(value, Sequence) and not isinstance(value, (str, bytes, tuple)):
+            return [plain(item) for item in value]
+        return value
+
+    for key in ("hyper_parameters", "datamodule_hyper_parameters"):
+        if key in checkpoint:
+            checkpoint[key] = plain(checkpoint[key])
+    checkpoint.pop("hparams_type", None)
+
+
 def tell_how_to_resume(trainer: pl.Trainer, exception: BaseException) -> None:
     """After Ctrl-C or SIGTERM in a fit, say in one line in which round it ended, and how to go on."""
     if trainer.state.fn != "fit":

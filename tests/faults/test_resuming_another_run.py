@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import UserDict, UserList
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -102,6 +103,20 @@ def resume(
     resumed = module()
     following.fit(resumed, datamodule=data, ckpt_path=tmp_path / "run.ckpt")
     return resumed
+
+
+class Configured(Quadratic):
+    """Its hyperparameters are mappings and lists of another package, such as those of Hydra."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(lr=config["lr"])
+        self.save_hyperparameters()
+
+
+def test_hyperparameters_of_other_packages_are_kept_as_plain_ones(tmp_path: Path) -> None:
+    resume(tmp_path, FedAvg(), FedAvg(), module=lambda: Configured(UserDict(lr=0.1, sizes=UserList([4, 2]))))
+    checkpoint = torch.load(tmp_path / "run.ckpt", weights_only=True)
+    assert checkpoint["hyper_parameters"] == {"config": {"lr": 0.1, "sizes": [4, 2]}}
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
