@@ -197,14 +197,12 @@ class FederatedLoop(RoundLoop):
     def train_round(self) -> None:
         """Train this process's clients."""
         algorithm, optimizers = self.algorithm, self.epoch_loop.optimizers
-        self.data.renew_workers()  # they see the data as hooks of the round's start have left them
         self.training.on_round_start()
         self._adopt_changes(in_round=True)
         self.epoch_loop.on_clients_start()
         if (under_way := algorithm.schedule.rounds_under_way()) is not None:
             optimizers.keep_settings(self.round_index, under_way)
         self._published = algorithm.play(self._execute)
-        self.data.renew_workers()
 
     def _execute(self, tasks: Sequence[Task]) -> Iterator[ClientResult]:
         """Train this process's share of tasks and yield their results."""

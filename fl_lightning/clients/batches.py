@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain, islice, repeat
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 from fl_lightning.clients.settings import LocalSettings
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.batches import client_batches, number_of_batches, tensor_rows
+from fl_lightning.data.round_loader import PlannedBatch, RoundLoader, make_here
 from fl_lightning.parts.messages import Task
 from fl_lightning.representation import counted, short
 from fl_lightning.seeding import Stream, torch_generator
@@ -38,6 +40,7 @@ class ClientBatches:
         self._rows: dict[int, tuple[tuple[Tensor, ...], Tensor | None] | None] = {}
         self._bytes_per_sample: float | None = None
         self._of_round: dict[str, Any] = {}
+        self._loader: RoundLoader | None = None  # while processes make batches ahead
 
     def on_round_start(self) -> None:
         """Forget what was counted: the data module's batch size may be another one now."""
@@ -139,7 +142,34 @@ class ClientBatches:
     def iterate(self, task: Task) -> Iterator[Any]:
         """Yield the batches of a task's local training, epoch after epoch, each shuffled anew."""
         self.check_unchanged()
-        return islice(self._epochs(task), self.number(task))
+        if not self._made_by_processes(task.client):
+            return islice(self._epochs(task), self.number(task))
+        if self._loader is not None:
+            return islice(self._loader.batches(task.slot), self.number(task))
+        return make_here(self.data, self._planned(task), self._trainer.strategy.root_device)
+
+    @contextmanager
+    def made_ahead(self, tasks: Sequence[Task]) -> Iterator[None]:
+        """Let ``num_workers`` processes make the batches of some tasks, which then train in this order."""
+        chosen = [task for task in tasks if self._made_by_processes(task.client)]
+        if chosen:
+            self._loader = RoundLoader(self.data, chain.from_iterable(map(self._planned, chosen)))
+        try:
+            yield
+        finally:
+            self._loader = None
+
+    def _made_by_processes(self, client: int) -> bool:
+        gathered = self.data.source_collate_fn is None and self._find_rows(client) is not None
+        return bool(self.data.num_workers) and self._is_usual and not gathered
+
+    def _planned(self, task: Task) -> Iterator[PlannedBatch]:
+        """Yield which samples the batches of a task have."""
+        size = self.data.batch_size or task.num_samples
+        batches = chain.from_iterable(order.split(size) for order in self.orders(task))
+        for index, positions in enumerate(islice(batches, self.number(task))):
+            seeds = (self._settings.seed, *task.seeds, index)
+            yield PlannedBatch(task.slot, task.client, positions.tolist(), seeds)
 
     def generator(self, task: Task) -> torch.Generator:
         """Return the generator of a task's order of samples."""
@@ -147,9 +177,13 @@ class ClientBatches:
 
     def are_tensors(self, client: int) -> bool:
         """Whether a client's epoch can be gathered at once: its samples are rows of tensors, and nothing collates."""
-        data = self.data
-        usual = type(data).client_batches is FederatedDataModule.client_batches and data.source_collate_fn is None
-        return usual and self.has_rows(client)
+        plain = self._is_usual and self.data.source_collate_fn is None
+        return plain and self.has_rows(client)
+
+    @property
+    def _is_usual(self) -> bool:
+        """Whether nobody has overridden how a client's batches are made."""
+        return type(self.data).client_batches is FederatedDataModule.client_batches
 
     def has_rows(self, client: int) -> bool:
         """Whether a client's samples are rows of tensors, in an order that draws from the task's generator alone."""

@@ -74,11 +74,6 @@ def number_of_batches(size: int, batch_size: int | None, drop_last: bool) -> int
     return max(1, size // batch_size) if drop_last else -(-size // batch_size)
 
 
-def has_rows(dataset: Dataset[Any]) -> bool:
-    """Return whether samples are rows of tensors: of a ``TensorDataset``, or of a ``Subset`` of one."""
-    return tensor_rows(dataset) is not None
-
-
 def make_loader(
     dataset: Dataset[Any],
     batch_size: int | None,
@@ -96,9 +91,9 @@ def make_loader(
     """
     size = len(dataset)  # type: ignore[arg-type]
     if collate_fn is None and (rows := tensor_rows(dataset)) is not None:
-        dataset, collate_fn = _Rows(*rows), _as_is
+        dataset, collate_fn = _Rows(*rows), as_is
     elif collate_fn is None and type(dataset) is ConcatDataset and {*map(type, dataset.datasets)} == {TensorDataset}:
-        dataset, collate_fn = _JoinedRows(dataset), _as_is
+        dataset, collate_fn = _JoinedRows(dataset), as_is
     return DataLoader(
         dataset,
         batch_size=batch_size or max(size, 1),
@@ -149,7 +144,8 @@ class _JoinedRows(Dataset[tuple[Tensor, ...]]):
         return [torch.cat(tensors) for tensors in zip(*slices, strict=True)]
 
 
-def _as_is(batch: Any) -> Any:
+def as_is(batch: Any) -> Any:
+    """Return a batch that is one already."""
     return batch
 
 

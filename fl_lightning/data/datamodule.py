@@ -68,8 +68,8 @@ class FederatedDataModule(
             the whole of any other sample, such as a dict.
         eval_transform: The same for validation and test samples.
         num_workers: Processes that make batches ahead of time, for clients too; 0 makes them in the training process.
-            Rows of tensors are always gathered in the training process, which is faster, and so are batches that depend
-            on a state of the data's own. Processes see the data as they are when a round's clients begin to train.
+            Rows of tensors are always gathered in the training process, which is faster. Processes see the data as they
+            are when a round's clients begin to train.
 
     Raises:
         TypeError: If ``partitioner`` is no function of labels or ``split`` is no split.
@@ -152,8 +152,8 @@ class FederatedDataModule(
         super().__setattr__(name, value)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a pickle holds: all but the trainer and the processes that make batches."""
-        return {**self.__dict__, "trainer": None, "_workers": None}
+        """Return what a pickle holds: all but the trainer."""
+        return {**self.__dict__, "trainer": None}
 
     # ---- methods for subclasses ----
 
@@ -252,19 +252,14 @@ class FederatedDataModule(
         return x
 
     def teardown(self, stage: str | None = None) -> None:
-        """End the stage: serve the source's own inputs again, and end the processes that make batches."""
+        """End the stage: serve the source's own inputs again."""
         super().teardown(stage)
-        self._end_serving()
+        self.shares_evaluation = False  # the next trainer may have no aggregation callback
 
     def on_exception(self, exception: BaseException) -> None:
         """Do what :meth:`teardown` does: none follows an exception."""
         super().on_exception(exception)
-        self._end_serving()
-
-    def _end_serving(self) -> None:
-        self.end_workers()
-        self._workers = None  # another fit tries out clients' batches anew
-        self.shares_evaluation = False  # the next trainer may have no aggregation callback
+        self.shares_evaluation = False
 
     def _prepared(self, x: Tensor, split: FederatedSplit) -> Tensor:
         """Return the inputs of all samples, filled up, noisy and standardised as far as each is asked for."""

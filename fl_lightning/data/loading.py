@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from fl_lightning.arguments import check_bool, check_count, check_function_of, check_size, got_number
-from fl_lightning.data.batches import Collate, client_batches, has_rows, make_loader, number_of_batches
+from fl_lightning.data.batches import Collate, client_batches, make_loader, number_of_batches
 from fl_lightning.data.order import (
     ClientOrder,
     EvaluationShare,
@@ -28,7 +28,6 @@ from fl_lightning.data.order import (
     shared_batch_size,
 )
 from fl_lightning.data.transforms import Transform, TransformedDataset
-from fl_lightning.data.workers import BatchWorkers
 from fl_lightning.representation import counted
 
 Stage = Literal["train", "val", "test"]
@@ -65,7 +64,6 @@ class ServesBatches(ABC):
     trained_by: str | None
     shares_evaluation = False
     limit_evaluation: Callable[[int], float] | None = None
-    _workers: BatchWorkers | None = None
 
     def _set_loading(
         self,
@@ -186,37 +184,7 @@ class ServesBatches(ABC):
             shuffle: Whether to draw a new order; as the data module's ``shuffle`` if ``None``.
         """
         order = self.client_order(client, generator) if (self.shuffle if shuffle is None else shuffle) else None
-        dataset = self.client_dataset(client)
-        if self.num_workers and not (has_rows(dataset) and self.source_collate_fn is None):
-            return self._batches_of_workers(client, order, generator)
-        return self._batches(dataset, order)
-
-    def _batches_of_workers(self, client: int, order: Tensor | None, generator: torch.Generator) -> Iterator[Any]:
-        if self._workers is None:
-            self._workers = BatchWorkers(self)
-        size, number = int(self.client_sizes[client]), self.num_client_batches(client)
-        step, positions = self.batch_size or size, list(range(size)) if order is None else order.tolist()
-        chosen = [positions[start : start + step] for start in range(0, number * step, step)]
-        if not self._workers.suit(client, len(chosen[0])):
-            return self._batches(self.client_dataset(client), order)
-        if order is not None:  # later epochs keep the order that they have without workers
-            generator = torch.Generator().set_state(generator.get_state())
-        seed = int(torch.empty((), dtype=torch.int64).random_(generator=generator))
-        return self._workers.batches(client, chosen, seed)
-
-    def end_workers(self) -> None:
-        """End the processes that make clients' batches; the next batch starts others, with the data of that moment."""
-        if self._workers is not None:
-            self._workers.close()
-
-    def renew_workers(self) -> None:
-        """Let processes make the next batch of a client with the data as they are then.
-
-        The federated loop does so before and after a round's clients train. Processes that were not forked stay if the
-        data are the same: to start others would take seconds.
-        """
-        if self._workers is not None:
-            self._workers.renew()
+        return self._batches(self.client_dataset(client), order)
 
     def pooled_batches(self, clients: Sequence[int], *, generator: torch.Generator) -> Iterator[Any]:
         """Yield one epoch of the union of some clients' samples; for arguments see :meth:`client_batches`."""

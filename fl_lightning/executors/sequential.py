@@ -26,6 +26,7 @@ class SequentialExecutor(Executor):
 
     def run(self, tasks: Sequence[Task], training: LocalTraining, algorithm: Algorithm) -> Iterator[ClientResult]:
         """Train the clients of the tasks and yield their results."""
-        with channels_last(training.vector.module) if self.channels_last else nullcontext():
+        layout = channels_last(training.vector.module) if self.channels_last else nullcontext()
+        with layout, training.batches.made_ahead(tasks):
             for task in tasks:
                 yield training.train(task, algorithm.start(task))

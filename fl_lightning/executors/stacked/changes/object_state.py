@@ -13,7 +13,6 @@ from fl_lightning.data.client_datasets import ClientDatasetsModule
 from fl_lightning.data.federated_split import FederatedSplit
 from fl_lightning.data.source import Source
 from fl_lightning.data.surroundings import add_named, name_in_code, surroundings
-from fl_lightning.data.workers import BatchWorkers
 from fl_lightning.executors.stacked.changes.comparison import ByIdentity, same
 from fl_lightning.executors.stacked.changes.module_state import Snapshotter
 from fl_lightning.partitioners import Partition
@@ -71,7 +70,7 @@ def contents_of(root: Any) -> Any:
     if not isinstance(root, (Callback, LightningDataModule, Part)):
         return root
     hidden = {*_HIDDEN, _OF_CLIENTS} if isinstance(root, ClientDatasetsModule) else _HIDDEN
-    own = {key: v for key, v in vars(root).items() if key not in hidden and not isinstance(v, BatchWorkers)}
+    own = {key: v for key, v in vars(root).items() if key not in hidden}
     held = surroundings(type(root))
     add_named(held, own, type(root).__qualname__)  # new attributes come last
     return held
