@@ -15,7 +15,7 @@ from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning._lightning.plain_copies import same_content
 from fl_lightning._lightning.recording import Unusable
 from fl_lightning._lightning.stand_ins import register_stand_in
-from fl_lightning.data.object_attributes import attributes_of
+from fl_lightning.executors.stacked.object_attributes import attributes_of
 
 _BUILT_IN = (dict, list, tuple)
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))

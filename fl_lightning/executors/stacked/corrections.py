@@ -13,10 +13,10 @@ from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning._lightning.plain_copies import plain_copy, same_content
 from fl_lightning.checks import is_user_defined
 from fl_lightning.clients.state_vector import StateVector
-from fl_lightning.data.surroundings import add_named, surroundings
 from fl_lightning.executors.stacked.changes.comparison import ByIdentity, changed_name
 from fl_lightning.executors.stacked.changes.module_state import Snapshotter
 from fl_lightning.executors.stacked.optimizer import along
+from fl_lightning.executors.stacked.surroundings import add_named, surroundings
 from fl_lightning.parts.objectives import Correction
 from fl_lightning.parts.part import Part
 

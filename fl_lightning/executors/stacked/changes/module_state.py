@@ -31,11 +31,11 @@ from torchmetrics import Metric, MetricCollection
 
 from fl_lightning._lightning.recording import Unusable
 from fl_lightning.clients.state_vector import StateVector
-from fl_lightning.data.object_attributes import attributes_of
-from fl_lightning.data.surroundings import add_named, globals_of, is_users, seen_by, surroundings
 from fl_lightning.data.tensor_bytes import version_of
 from fl_lightning.executors.stacked.changes.comparison import ByIdentity, Code, changed_name
 from fl_lightning.executors.stacked.changes.contents import BRIEF_VALUES, hooks_by_place, memory_of, parts_of, sample_of
+from fl_lightning.executors.stacked.object_attributes import attributes_of
+from fl_lightning.executors.stacked.surroundings import add_named, globals_of, is_users, seen_by, surroundings
 
 _NODES = 200_000  # objects beyond these are compared by identity
 _BRIEF_NODES = 2_000

@@ -12,9 +12,9 @@ from lightning.pytorch.callbacks import Callback
 from fl_lightning.data.client_datasets import ClientDatasetsModule
 from fl_lightning.data.federated_split import FederatedSplit
 from fl_lightning.data.source import Source
-from fl_lightning.data.surroundings import add_named, name_in_code, surroundings
 from fl_lightning.executors.stacked.changes.comparison import ByIdentity, same
 from fl_lightning.executors.stacked.changes.module_state import Snapshotter
+from fl_lightning.executors.stacked.surroundings import add_named, name_in_code, surroundings
 from fl_lightning.partitioners import Partition
 from fl_lightning.parts.client_vectors import ClientVectors
 from fl_lightning.parts.messages import Federation

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fl_lightning.data.object_attributes import attributes_of
-from fl_lightning.data.surroundings import is_users
 from fl_lightning.data.tensor_bytes import version_of
 from fl_lightning.executors.stacked.changes.module_state import ModuleState
+from fl_lightning.executors.stacked.object_attributes import attributes_of
+from fl_lightning.executors.stacked.surroundings import is_users
 
 _MISSING = object()
 #: Puts back what was kept.

@@ -12,10 +12,10 @@ from lightning.pytorch import LightningDataModule
 from torch import Tensor
 
 from fl_lightning._lightning.copies import WatchedTrainer
-from fl_lightning.data.object_attributes import attributes_of
 from fl_lightning.executors.stacked.changes.comparison import ByIdentity, changed_name, same
 from fl_lightning.executors.stacked.changes.object_state import SharedSnapshotter, contents_of
 from fl_lightning.executors.stacked.changes.outside import Kept, kept_attributes
+from fl_lightning.executors.stacked.object_attributes import attributes_of
 
 _NODES = 2_000  # objects of the data module that are looked at
 _LARGE = 2**20  # bytes of a tensor or array whose values are not kept

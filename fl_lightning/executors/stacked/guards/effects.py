@@ -18,8 +18,8 @@ from unittest.mock import patch
 import torch
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
-from fl_lightning.data.surroundings import is_users
 from fl_lightning.executors.stacked.guards.trackers import unused_trackers
+from fl_lightning.executors.stacked.surroundings import is_users
 
 _LIBRARIES = ("torch", "lightning", "pytorch_lightning", "torchmetrics", "fl_lightning")
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND  # flags of opened files

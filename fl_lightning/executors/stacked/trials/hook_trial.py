@@ -10,9 +10,9 @@ from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning._lightning.metric_calls import AnyMetric
 from fl_lightning.clients.started import StartedClient
 from fl_lightning.clients.training import LocalTraining
-from fl_lightning.data.surroundings import is_users
 from fl_lightning.executors.stacked.changes.object_state import ObjectState
 from fl_lightning.executors.stacked.changes.shared_state import SharedState
+from fl_lightning.executors.stacked.surroundings import is_users
 from fl_lightning.executors.stacked.trials.order import COUNTED, Readable, names_read
 from fl_lightning.parts.messages import Task
 

@@ -18,10 +18,10 @@ from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning._lightning.log_replay import Journal
 from fl_lightning._lightning.metric_replay import MetricStates, NotCopied, metric_states, restore_metric_states
 from fl_lightning.clients.state_vector import StateVector
-from fl_lightning.data.surroundings import names_reached
 from fl_lightning.executors.stacked.changes.comparison import ByIdentity
 from fl_lightning.executors.stacked.changes.module_state import Snapshotter
 from fl_lightning.executors.stacked.guards.effects import no_effects
+from fl_lightning.executors.stacked.surroundings import names_reached
 
 _NODES = 200_000  # objects that are looked at
 #: How far values may differ by rounding, relative to the largest one, and by how much even so.

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from operator import is_
 from typing import Any
 
-from fl_lightning.data.surroundings import names_reached
 from fl_lightning.executors.stacked.changes.object_state import ObjectState
+from fl_lightning.executors.stacked.surroundings import names_reached
 
 #: What a trainer and a module tell that changes with each client's training.
 COUNTED = frozenset(
