@@ -7,16 +7,17 @@ import math
 import numbers
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
+from fl_lightning.checks import is_number as is_number
+from fl_lightning.checks import is_sequence as is_sequence
+from fl_lightning.checks import plain as plain
 from fl_lightning.representation import short
 
 #: Python, numpy and torch count in integers of 64 bits.
 LARGEST_SIZE = 2**63 - 1
-
-_Value = TypeVar("_Value")
 
 
 def check_choice(name: str, value: object, allowed: Sequence[str], hint: str = "") -> None:
@@ -175,35 +176,12 @@ def value_of(name: str, function: Callable[..., Any], argument: Any, hint: str =
         ) from error
 
 
-def is_number(value: object) -> bool:
-    """Return whether a value is a real number, of Python or numpy; True and False are none."""
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
-
-
 def is_finite(value: object) -> bool:
     """Return whether a value is a real number, and no larger than a float can be."""
     try:
         return is_number(value) and math.isfinite(value)  # type: ignore[arg-type]
     except OverflowError:
         return False
-
-
-def plain(value: _Value) -> _Value:
-    """Return a number of numpy as Python's that is written alike, any other value as it is.
-
-    ``np.float32(0.29)`` becomes 0.29, not 0.28999999165534973. Checkpoints hold plain numbers alone, and what is
-    computed with a number of numpy has its precision.
-    """
-    if isinstance(value, np.floating):
-        return float(str(value))  # type: ignore[return-value]
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def is_sequence(value: object) -> bool:
-    """Return whether a value is a sequence or an array; a text, a sequence of letters, is none."""
-    if isinstance(value, np.ndarray):
-        return value.ndim > 0
-    return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
 
 
 def to_clients(owner: object, clients: object) -> list[int]:

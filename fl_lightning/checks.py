@@ -1,20 +1,20 @@
-"""Limits of arguments: written in their types, checked by one function; and what a user's part may return."""
+"""Settings: their limits are written in their types and checked by one function; and what a user's part may return."""
 
 from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from functools import cache
 from inspect import Parameter, signature
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fl_lightning.arguments import is_number, plain
+from fl_lightning.representation import short
 
 Positive = Annotated[float, "(0, inf)"]
 NotNegative = Annotated[float, "[0, inf)"]
@@ -30,58 +30,75 @@ ScheduledFraction = Fraction | Callable[[int], float]
 ScheduledShare = Share | Callable[[int], float]
 ScheduledWeight = NotNegative | Callable[[int], float]
 
+_Value = TypeVar("_Value")
+
 
 def check_fields(owner: object) -> None:
     """Check the attributes of an object against the types of its class's fields, unless they have their defaults.
 
-    Numbers of numpy become Python's: what is computed with them has their precision.
+    They are kept as :func:`check` returns them.
 
     Raises:
         TypeError: If a value has the wrong type.
         ValueError: If a value is out of its range.
     """
-    _check_all(owner, _fields(type(owner)))  # type: ignore[arg-type]
+    _check_all(owner, vars(owner), _fields(type(owner)))  # type: ignore[arg-type]
 
 
-def check_arguments(owner: object) -> None:
-    """Do so for the attributes that have the names of arguments of its class's constructors."""
-    _check_all(owner, _arguments(type(owner)))  # type: ignore[arg-type]
+def check_arguments(owner: object, values: MutableMapping[str, Any] | None = None) -> None:
+    """Do so for values that have the names of arguments of its class's constructors: its attributes, or others."""
+    _check_all(owner, vars(owner) if values is None else values, _arguments(type(owner)))  # type: ignore[arg-type]
 
 
-def _check_all(owner: object, limits: Mapping[str, tuple[Any, Any]]) -> None:
-    held = vars(owner)
-    for name, value in held.items():
+def _check_all(owner: object, values: MutableMapping[str, Any], limits: Mapping[str, tuple[Any, Any]]) -> None:
+    for name, value in values.items():
         if name in limits and value is not limits[name][1]:
-            held[name] = plain(value)
-            check(f"`{name}` of {type(owner).__name__}", held[name], limits[name][0])
+            values[name] = check(f"`{name}` of {type(owner).__name__}", value, limits[name][0])
 
 
-def check(name: str, value: Any, hint: Any) -> None:
-    """Raise ``TypeError`` or ``ValueError`` unless a value is what a type, with its limits, says."""
-    kind, args = get_origin(hint), get_args(hint)
+def check(name: str, value: Any, hint: Any) -> Any:
+    """Return a value as Python's own numbers and lists, if it is what a type, with its limits, says.
+
+    Raises:
+        TypeError: If it has another type.
+        ValueError: If it is out of the range, none of the choices, or an empty text.
+    """
+    value, kind, args = plain(value), get_origin(hint), get_args(hint)
     if kind is Annotated:
         _check_number(name, value, args[1], whole=args[0] is int)
     elif kind is Literal:
         if not isinstance(value, type(args[0])) or isinstance(value, bool) or value not in args:
-            raise ValueError(f"{name} must be one of {', '.join(map(repr, args))}, got {value!r}.")
+            raise ValueError(f"{name} must be one of {', '.join(map(repr, args))}, got {short(value)}.")
     elif kind in (Union, UnionType):
-        _check_any(name, value, [arg for arg in args if arg is not type(None)], optional=type(None) in args)
+        return _check_any(name, value, [arg for arg in args if arg is not type(None)], optional=type(None) in args)
     elif kind is Callable or hint is Callable or getattr(kind, "__name__", "") == "Callable":
         if not callable(value):
-            raise TypeError(f"{name} must be a function, got {value!r}.")
-    elif kind in (list, Sequence) and (isinstance(value, (str, bytes)) or not hasattr(value, "__len__")):
-        raise TypeError(f"{name} must be a list, got {value!r}.")
-    elif hint is bool and not isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"{name} must be True or False, got {value!r}.")
-    elif isinstance(hint, type) and hint not in (Any, float, int, bool) and not isinstance(value, hint):
-        made = f" Call it: {value.__name__}(...)." if isinstance(value, type) and issubclass(value, hint) else ""
-        raise TypeError(f"{name} must be of the type {hint.__name__}, got {value!r}.{made}")
+            raise TypeError(f"{name} must be a function, got {short(value)}.")
+    elif kind in (list, Sequence):
+        if not is_sequence(value):
+            raise TypeError(f"{name} must be a list, got {short(value)}.")
+        items = [check(name, item, args[0]) for item in value]
+        return tuple(items) if isinstance(value, tuple) else items
+    elif hint is bool and not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, got {short(value)}.")
+    elif isinstance(kind or hint, type) and hint not in (Any, float, int) and not isinstance(value, kind or hint):
+        cls = kind or hint
+        hint = f" Call it: {value.__name__}(...)." if isinstance(value, type) and issubclass(value, cls) else ""
+        raise TypeError(f"{name} must be of the type {cls.__name__}, got {short(value)}.{hint}")
+    elif hint is str and not value:
+        raise ValueError(f"{name} must not be empty.")
+    return value
 
 
-def _check_any(name: str, value: Any, kinds: Sequence[Any], *, optional: bool) -> None:
-    """Raise the error of the first of several types if a value has none of them."""
+def _check_any(name: str, value: Any, kinds: Sequence[Any], *, optional: bool) -> Any:
+    """Return a value that has one of several types.
+
+    Raises:
+        TypeError: If it has none: the error of the first one.
+        ValueError: If it is out of the range of the first one.
+    """
     if value is None and optional:
-        return
+        return None
     errors: list[Exception] = []
     for kind in kinds:
         try:
@@ -103,7 +120,30 @@ def _check_number(name: str, value: Any, interval: str, *, whole: bool) -> None:
         )
     )
     if not inside:
-        raise ValueError(f"{name} must be a {'whole ' * whole}number in {interval}, got {value!r}.")
+        raise ValueError(f"{name} must be a {'whole ' * whole}number in {interval}, got {short(value)}.")
+
+
+def is_number(value: object) -> bool:
+    """Return whether a value is a real number, of Python or numpy; True and False are none."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def is_sequence(value: object) -> bool:
+    """Return whether a value is a sequence or an array; a text, a sequence of letters, is none."""
+    if isinstance(value, np.ndarray):
+        return value.ndim > 0
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
+
+
+def plain(value: _Value) -> _Value:
+    """Return a number of numpy as Python's that is written alike, any other value as it is.
+
+    ``np.float32(0.29)`` becomes 0.29, not 0.28999999165534973. Checkpoints hold plain numbers alone, and what is
+    computed with a number of numpy has its precision.
+    """
+    if isinstance(value, np.floating):
+        return float(str(value))  # type: ignore[return-value]
+    return value.item() if isinstance(value, np.generic) else value
 
 
 @cache
