@@ -14,6 +14,8 @@ import numpy as np
 from fl_lightning.checks import is_number as is_number
 from fl_lightning.checks import is_sequence as is_sequence
 from fl_lightning.checks import plain as plain
+from fl_lightning.checks import to_array as to_array
+from fl_lightning.checks import to_indices as to_indices
 from fl_lightning.representation import short
 
 #: Python, numpy and torch count in integers of 64 bits.
@@ -210,44 +212,6 @@ def got_number(value: object) -> str:
     """Return a wrong value for an error about a number; where it is in an array or tensor, with the way out."""
     packed = getattr(value, "shape", None) == () and not isinstance(value, np.generic)
     return f"{got(value)}. Give `.item()`" if packed else got(value)
-
-
-def to_indices(name: str, values: Any) -> np.ndarray:
-    """Return sample indices, of an array, a list or a tensor, as int64.
-
-    Raises:
-        TypeError: If they are no integers; a mask of booleans is none either.
-        ValueError: If they are not 1-D.
-    """
-    array = to_array(name, values)
-    if array.ndim != 1:
-        raise ValueError(f"`{name}` must be 1-D, one index after the other, got {shape_of(array, values)}.")
-    if array.dtype == bool:
-        raise TypeError(f"`{name}` must be integers, got a mask of booleans. Give `numpy.flatnonzero(mask)`.")
-    if array.dtype.kind not in "iu":
-        raise TypeError(f"`{name}` must be integers, got {array.dtype}.")
-    return array.astype(np.int64)
-
-
-def to_array(name: str, values: Any) -> np.ndarray:
-    """Return an array, a list, a tuple or a tensor as an array; an empty one, or one of whole numbers, holds integers.
-
-    Raises:
-        TypeError: If numpy cannot make an array of it, as of rows of unequal lengths.
-    """
-    try:
-        # a tensor may need a gradient or lie on a device
-        array = np.asarray(values.detach().cpu() if callable(getattr(values, "detach", None)) else values)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise TypeError(f"`{name}` must be an array, a list or a tensor, got {got(values)} ({error}).") from error
-    if array.dtype == object and all(is_whole(value) for value in array.flat):
-        return array.astype(np.int64)  # such as a column of a table that held missing values
-    return array.astype(np.int64) if array.shape == (0,) else array
-
-
-def is_whole(value: object) -> bool:
-    """Whether a value is a whole number that fits into 64 bits; a flag is none."""
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool) and abs(int(value)) <= LARGEST_SIZE
 
 
 def shape_of(array: np.ndarray, given: object) -> str:

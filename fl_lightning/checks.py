@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fl_lightning.representation import short
+from fl_lightning.representation import short as short
 
 Positive = Annotated[float, "(0, inf)"]
 NotNegative = Annotated[float, "[0, inf)"]
@@ -144,6 +144,43 @@ def plain(value: _Value) -> _Value:
     if isinstance(value, np.floating):
         return float(str(value))  # type: ignore[return-value]
     return value.item() if isinstance(value, np.generic) else value
+
+
+def to_indices(name: str, values: Any) -> np.ndarray:
+    """Return sample indices, of an array, a list or a tensor, as int64.
+
+    Raises:
+        TypeError: If they are no integers; a mask of booleans is none either.
+        ValueError: If they are not 1-D.
+    """
+    array = to_array(name, values)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise (TypeError if array.ndim == 1 else ValueError)(
+            f"`{name}` must be whole numbers, 1-D, one index after the other, got {array.dtype} of shape "
+            f"{array.shape}.{' Give `numpy.flatnonzero(mask)`.' * (array.dtype == bool)}"
+        )
+    return array.astype(np.int64)
+
+
+def to_array(name: str, values: Any) -> np.ndarray:
+    """Return an array, a list, a tuple or a tensor as an array; an empty one, or one of whole numbers, holds integers.
+
+    Raises:
+        TypeError: If numpy cannot make an array of it, as of rows of unequal lengths.
+    """
+    try:
+        # a tensor may need a gradient or lie on a device
+        array = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"`{name}` must be an array, a list or a tensor, got {short(values)} ({error}).") from error
+    if array.dtype == object and all(_is_whole(value) for value in array.flat):
+        return array.astype(np.int64)  # such as a column of a table that held missing values
+    return array.astype(np.int64) if array.shape == (0,) else array
+
+
+def _is_whole(value: object) -> bool:
+    """Return whether a value is a whole number that fits into 64 bits; a flag is none."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool) and abs(int(value)) < 2**63
 
 
 @cache

@@ -2,15 +2,16 @@
 
 from fl_lightning.partitioners.base import Partitioner
 from fl_lightning.partitioners.classwise_dirichlet import ClasswiseDirichletPartitioner
-from fl_lightning.partitioners.device_experiments import device_experiment_partitioner
 from fl_lightning.partitioners.dirichlet import DirichletPartitioner
-from fl_lightning.partitioners.explicit import ExplicitPartitioner
 from fl_lightning.partitioners.feature_noise import add_feature_noise
-from fl_lightning.partitioners.iid import IIDPartitioner
-from fl_lightning.partitioners.limited_classes import LimitedClassesPartitioner
-from fl_lightning.partitioners.natural import NaturalPartitioner
+from fl_lightning.partitioners.iid import IIDPartitioner, QuantitySkewPartitioner
+from fl_lightning.partitioners.known_clients import ExplicitPartitioner, FlowerPartitioner, NaturalPartitioner
+from fl_lightning.partitioners.limited_classes import (
+    LimitedClassesPartitioner,
+    PathologicalPartitioner,
+    device_experiment_partitioner,
+)
 from fl_lightning.partitioners.partition import Partition
-from fl_lightning.partitioners.pathological import PathologicalPartitioner
 from fl_lightning.partitioners.plot import LabelPlot, plot_label_distributions
 from fl_lightning.partitioners.quadratic import (
     FeatureQPPartitioner,
@@ -21,7 +22,6 @@ from fl_lightning.partitioners.quadratic import (
     SampleFeatures,
     quantile_buckets,
 )
-from fl_lightning.partitioners.quantity_skew import QuantitySkewPartitioner
 from fl_lightning.partitioners.shards import ShardPartitioner
 from fl_lightning.partitioners.statistics import (
     PartitionStatistics,
@@ -30,12 +30,12 @@ from fl_lightning.partitioners.statistics import (
     label_entropy,
     partition_statistics,
 )
+from fl_lightning.partitioners.topic_picking import pick_client_topics
 from fl_lightning.partitioners.topics import (
     TopicGraph,
     TopicGraphPartitioner,
     diffuse,
     entropy_curve,
-    pick_client_topics,
 )
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "ExplicitPartitioner",
     "FeatureQPPartitioner",
     "FeatureQPSolution",
+    "FlowerPartitioner",
     "IIDPartitioner",
     "LabelPlot",
     "LimitedClassesPartitioner",

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
-from fl_lightning.arguments import check_count
-from fl_lightning.partitioners.assignment import Assignment, as_partition
-from fl_lightning.partitioners.labels import check_enough, check_labels
+from fl_lightning.checks import Count, Natural, check_fields
+from fl_lightning.partitioners.labels import check_labels
 from fl_lightning.partitioners.partition import Partition
-from fl_lightning.representation import ShowsArguments
+
+Assignment = Sequence[np.ndarray] | Sequence[Sequence[int]]
+"""The sample indices of each client, client 0 first."""
 
 
-class Partitioner(ShowsArguments, ABC):
+class Partitioner(ABC):
     """Distributes samples among clients, by their labels.
 
     A partitioner is a pure function of the labels and its seed: it has its own random generator. To write one, define
@@ -26,6 +28,9 @@ class Partitioner(ShowsArguments, ABC):
 
         data = CIFAR10DataModule("data", partitioner=RoundRobinPartitioner(num_clients=100))
 
+    One with settings is a dataclass whose fields have their limits in their types, ``num_clients`` and ``seed`` among
+    them, or has a constructor of its own.
+
     Args:
         num_clients: Number of clients, K.
         seed: Seed of the partitioner's generator.
@@ -34,24 +39,20 @@ class Partitioner(ShowsArguments, ABC):
         ValueError: If ``num_clients`` is below 1 or ``seed`` below 0.
     """
 
-    shown_always: ClassVar[tuple[str, ...]] = ("seed",)
+    num_clients: Count
+    seed: Natural
     #: Whether samples must have classes.
     needs_classes: ClassVar[bool] = False
 
     def __init__(self, num_clients: int, seed: int = 0) -> None:
-        check_count("num_clients", num_clients)
-        check_count("seed", seed, minimum=0)
-        self.num_clients = int(num_clients)
-        self.seed = int(seed)
+        self.num_clients, self.seed = num_clients, seed
+        check_fields(self)
 
-    def __getattr__(self, name: str) -> Any:
-        """Say why an attribute that every partitioner has is missing."""
-        if name in ("num_clients", "seed"):
-            raise AttributeError(
-                f"`{type(self).__name__}.__init__` does not call `super().__init__(num_clients, seed)`, which sets "
-                f"`{name}`. Call it."
-            )
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(num_clients={self.num_clients}, seed={self.seed})"
 
     def __call__(self, labels: Any) -> Partition:
         """Return the partition of a data set; every client gets at least one sample.
@@ -61,7 +62,7 @@ class Partitioner(ShowsArguments, ABC):
 
         Raises:
             TypeError: If the labels are no integers.
-            ValueError: If they are not 1-D, empty, or fewer than clients; if :meth:`assign` returns no valid partition.
+            ValueError: If they are not 1-D, or fewer than clients; if :meth:`assign` returns no valid partition.
         """
         labels = check_labels(labels)
         check_enough(self.num_clients, len(labels))
@@ -84,3 +85,54 @@ class Partitioner(ShowsArguments, ABC):
     def generator(self) -> np.random.Generator:
         """Return a new generator with the partitioner's seed; draw only from it, so that calls can be repeated."""
         return np.random.default_rng(self.seed)
+
+
+def check_enough(num_clients: int, num_samples: int) -> None:
+    """Raise ``ValueError`` unless there is a sample for each client."""
+    if num_samples < num_clients:
+        raise ValueError(
+            f"`num_clients` is {num_clients:,}, but `labels` are those of {num_samples:,} samples, and each client "
+            "needs one. Give fewer clients, or look at the data set and at a split that sets samples aside beforehand."
+        )
+
+
+def as_partition(name: str, result: Any, num_samples: int, num_clients: int | None = None) -> Partition:
+    """Return the sample indices that a function has returned as a partition.
+
+    Args:
+        name: The function, for errors.
+        result: What it returned: a partition, or the sample indices of each client.
+        num_samples: Number of samples, N.
+        num_clients: How many clients there must be; any number if ``None``.
+
+    Raises:
+        TypeError: If it is not one array of integers for each client.
+        ValueError: If a sample does not exist or is given twice, a client has none, or the number of clients is wrong.
+    """
+    try:
+        partition = result if isinstance(result, Partition) else Partition(tuple(result))
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"`{name}` must return the sample indices of each client, one list each: {error}") from error
+    if num_clients is not None and partition.num_clients != num_clients:
+        raise ValueError(
+            f"`{name}` must return the sample indices of {num_clients} clients, which is `num_clients`, got "
+            f"{partition.num_clients}."
+        )
+    check_samples(name, partition, num_samples)
+    return partition
+
+
+def check_samples(name: str, partition: Partition, num_samples: int) -> None:
+    """Raise ``ValueError`` if a client of a partition has a sample that does not exist, or none."""
+    for client, indices in enumerate(partition.indices):
+        if indices.max(initial=-1) >= num_samples:
+            raise ValueError(
+                f"`{name}` gives sample {indices.max():,} to client {client}, but there are only {num_samples:,} "
+                "samples. Give those of this data set, less what a split sets aside beforehand."
+            )
+    empty = np.flatnonzero(partition.sizes == 0).tolist()
+    if empty:
+        raise ValueError(
+            f"`{name}` must give each client a sample, but {len(empty)} of {partition.num_clients} have none, such as "
+            f"{empty[:5]}. Leave them out, or give them some."
+        )

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from fl_lightning.arguments import check_bool, check_count, check_positive
+from fl_lightning.checks import Count, Natural, Positive
 from fl_lightning.partitioners.base import Partitioner
 from fl_lightning.partitioners.dealing import deal
-from fl_lightning.partitioners.labels import check_minimum
 
 _MAX_DRAWS = 1000
 
 
+@dataclass(eq=False)
 class ClasswiseDirichletPartitioner(Partitioner):
     """Each class is divided in proportions drawn from Dir(alpha) (Li et al. 2022, distribution-based label skew).
 
@@ -27,32 +28,20 @@ class ClasswiseDirichletPartitioner(Partitioner):
         seed: Seed of proportions and samples.
 
     Raises:
-        ValueError: If an argument is out of range; on call, if there are too few samples, or 1000 draws always leave a
-            client with fewer than ``min_partition_size``.
+        ValueError: If an argument is out of range; on call, if 1000 draws always leave a client with fewer
+            than ``min_partition_size``.
     """
+
+    num_clients: Count
+    alpha: Positive
+    min_partition_size: Count = 10
+    self_balancing: bool = True
+    seed: Natural = 0
 
     needs_classes = True
 
-    def __init__(
-        self,
-        num_clients: int,
-        alpha: float,
-        min_partition_size: int = 10,
-        self_balancing: bool = True,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(num_clients, seed)
-        hint = "Small values such as 0.01 give a client few classes; for equal mixes use `IIDPartitioner`."
-        check_positive("alpha", alpha, hint)
-        check_count("min_partition_size", min_partition_size)
-        check_bool("self_balancing", self_balancing)
-        self.alpha = alpha
-        self.min_partition_size = min_partition_size
-        self.self_balancing = self_balancing
-
     def assign(self, classes: np.ndarray) -> Sequence[np.ndarray]:
         """Return the samples of each client; see :meth:`Partitioner.assign`."""
-        check_minimum(self.num_clients, self.min_partition_size, len(classes))
         rng = self.generator()
         totals = np.bincount(classes)
         for _ in range(_MAX_DRAWS):
@@ -61,8 +50,8 @@ class ClasswiseDirichletPartitioner(Partitioner):
                 return deal(classes, counts, rng)
         raise ValueError(
             f"In {_MAX_DRAWS} draws from Dir(alpha={self.alpha}) some of the {self.num_clients} clients always had "
-            f"fewer samples than `min_partition_size`, {self.min_partition_size}. Raise `alpha`, or lower "
-            "`min_partition_size` or `num_clients`."
+            f"fewer of the {len(classes):,} samples than `min_partition_size`, {self.min_partition_size}. Raise "
+            "`alpha`, or lower `min_partition_size` or `num_clients`."
         )
 
     def _draw_counts(self, totals: np.ndarray, rng: np.random.Generator) -> np.ndarray:

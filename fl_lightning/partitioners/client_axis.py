@@ -12,15 +12,12 @@ if TYPE_CHECKING:
 
 _MOST = 60  # names; more cannot be read
 _SIDEWAYS = 25  # names; more are written from below to above
-_LINE_HEIGHT = 0.1  # inches of a name that is written from below to above
-_LETTER_WIDTH = 0.08  # inches
+_LETTER_WIDTH, _LINE_HEIGHT = 0.08, 0.1  # inches
 _LONGEST = 14  # letters of a name
 
 
 def label_clients(axes: Axes, places: Sequence[int], names: Sequence[str], *, all_or_none: bool = False) -> None:
-    """Write the names of clients below their bars.
-
-    Where they do not fit, every second, fifth or tenth is there.
+    """Write the names of clients below their bars; where they do not fit, every second, fifth or tenth is there.
 
     Args:
         axes: The axes, in their figure's final size.
@@ -28,7 +25,7 @@ def label_clients(axes: Axes, places: Sequence[int], names: Sequence[str], *, al
         names: The name of each client.
         all_or_none: Whether there are no names where not all of them fit.
     """
-    width = width_of(axes)
+    width = axes.figure.get_figure(root=True).get_figwidth() * axes.get_position().width
     span = 1 + places[-1] - places[0]
     least = max(span * _LINE_HEIGHT / width, len(names) / _MOST)  # clients for each name that is there
     step = next(digit * 10**power for power in range(10) for digit in (1, 2, 5) if digit * 10**power >= least)
@@ -36,11 +33,6 @@ def label_clients(axes: Axes, places: Sequence[int], names: Sequence[str], *, al
     axes.set_xticks(places[shown], names[shown])
     turned = len(names) > _SIDEWAYS or span * _LETTER_WIDTH * max(map(len, names)) > width
     axes.tick_params(axis="x", labelsize=7 if turned else 9, rotation=90 if turned else 0, length=2)
-
-
-def width_of(axes: Axes) -> float:
-    """Return the width of axes in inches."""
-    return axes.figure.get_figure(root=True).get_figwidth() * axes.get_position().width
 
 
 def names_of(clients: Sequence[int], names: Sequence[str] | None) -> list[str]:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from bisect import bisect
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from fl_lightning.arguments import check_count, check_not_negative, check_positive
+from fl_lightning.checks import Count, Natural, NotNegative, Positive
 from fl_lightning.partitioners.base import Partitioner
 
 _MAX_DRAWS = 100
 
 
+@dataclass(eq=False)
 class DirichletPartitioner(Partitioner):
     """The partition of FedDyn's experiments: fixed client sizes, classes drawn from a prior for each client.
 
@@ -35,25 +37,13 @@ class DirichletPartitioner(Partitioner):
             or 100 draws of the samples give a client more than ``max_classes_per_partition`` classes.
     """
 
-    needs_classes = True
+    num_clients: Count
+    alpha: Positive
+    size_sigma: NotNegative = 0.0
+    max_classes_per_partition: Count | None = None
+    seed: Natural = 0
 
-    def __init__(
-        self,
-        num_clients: int,
-        alpha: float,
-        size_sigma: float = 0.0,
-        max_classes_per_partition: int | None = None,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(num_clients, seed)
-        hint = "Small values such as 0.01 give a client few classes; for equal mixes use `IIDPartitioner`."
-        check_positive("alpha", alpha, hint)
-        check_not_negative("size_sigma", size_sigma, "Give 0 for equal sizes.")
-        if max_classes_per_partition is not None:
-            check_count("max_classes_per_partition", max_classes_per_partition)
-        self.alpha = alpha
-        self.size_sigma = size_sigma
-        self.max_classes_per_partition = max_classes_per_partition
+    needs_classes = True
 
     def assign(self, classes: np.ndarray) -> Sequence[np.ndarray]:
         """Return the samples of each client; see :meth:`Partitioner.assign`."""

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fl_lightning.arguments import check_count, check_instance, check_not_negative
+from fl_lightning.checks import Natural, NotNegative, check
 from fl_lightning.partitioners.partition import Partition
 
 
@@ -27,20 +27,14 @@ def add_feature_noise(x: Tensor, partition: Partition, level: float, seed: int =
         A copy of ``x``; samples that belong to no client are as they were.
 
     Raises:
-        ValueError: If ``x`` is not floating point, an argument is out of range, or the partition has samples that are
-            not in ``x``.
+        ValueError: If ``x`` is not floating point, or an argument is out of range.
     """
-    check_not_negative("level", level)
-    check_count("seed", seed, minimum=0)
-    check_instance("x", x, Tensor, "Convert arrays with `torch.as_tensor`.")
-    check_instance("partition", partition, Partition)
+    check("`level`", level, NotNegative)
+    check("`seed`", seed, Natural)
+    check("`x`", x, Tensor)
+    check("`partition`", partition, Partition)
     if not x.is_floating_point():
         raise ValueError(f"`x` must be floating point, got {x.dtype}. Convert it first, for example with `x.float()`.")
-    last = max(int(indices.max(initial=-1)) for indices in partition.indices)
-    if last >= len(x):
-        raise ValueError(
-            f"`partition` has sample {last}, but `x` has only {len(x)}. Give inputs and partition of the same data set."
-        )
     noisy = x.clone()
     for client, indices in enumerate(partition.indices[1:], start=1):
         std = level * client / (partition.num_clients - 1)

@@ -1,18 +1,22 @@
-"""The assignment of samples to clients."""
+"""The assignment of samples to clients, and its file."""
 
 from __future__ import annotations
 
 import hashlib
+import io
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from fl_lightning.arguments import got, is_sequence, to_array
-from fl_lightning.partitioners import partition_file
-from fl_lightning.representation import counted
+from fl_lightning.checks import check, to_indices
+from fl_lightning.files import atomic_file
+
+_FORMAT, _VERSION = "fl_lightning.partition", 1
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -32,16 +36,10 @@ class Partition:
     indices: tuple[np.ndarray, ...]
 
     def __post_init__(self) -> None:
-        if not is_sequence(self.indices):
-            raise TypeError(
-                f"`indices` must be a sequence with one array of sample indices for each client, got "
-                f"{got(self.indices)}."
-            )
-        if len(self.indices) == 0:
-            raise ValueError("`indices` must hold one array for each client, got none.")
-        arrays = tuple(_as_indices(client, array) for client, array in enumerate(self.indices))
-        object.__setattr__(self, "indices", arrays)
+        check("`indices`", self.indices, Sequence[Any])
+        arrays = tuple(to_indices(f"indices[{client}]", array) for client, array in enumerate(self.indices))
         _check_disjoint(arrays)
+        object.__setattr__(self, "indices", arrays)
 
     @property
     def num_clients(self) -> int:
@@ -55,7 +53,7 @@ class Partition:
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of clients, samples and their order, in hex; the same on every machine."""
-        digest = hashlib.sha256(f"{partition_file.FORMAT}/{partition_file.VERSION}/{self.num_clients}".encode())
+        digest = hashlib.sha256(f"{_FORMAT}/{_VERSION}/{self.num_clients}".encode())
         for array in self.indices:
             digest.update(len(array).to_bytes(8, "little"))
             digest.update(array.astype("<i8").tobytes())
@@ -63,8 +61,7 @@ class Partition:
 
     def __repr__(self) -> str:
         sizes = self.sizes
-        total = counted(int(sizes.sum()), "sample")
-        return f"Partition({counted(len(sizes), 'client')}, {total}, {sizes.min():,} to {sizes.max():,} each)"
+        return f"Partition({len(sizes):,} clients, {sizes.sum():,} samples, {sizes.min():,} to {sizes.max():,} each)"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Partition) and self.fingerprint() == other.fingerprint()
@@ -84,7 +81,18 @@ class Partition:
             ValueError: If the name ends in neither ``.json`` nor ``.parquet``.
             FileExistsError: If the file holds something else and ``overwrite`` is false.
         """
-        partition_file.write(Path(path), self.indices, overwrite)
+        path = Path(path)
+        if path.suffix.lower() not in (".json", ".parquet"):
+            raise ValueError(f"`path` must end in .json or .parquet, got {str(path)!r}.")
+        content = self._to_parquet() if _is_parquet(path) else self._to_json()
+        if path.exists() and path.read_bytes() == content:
+            return
+        if path.exists() and not overwrite:
+            raise FileExistsError(
+                f"{path} holds something other than this partition. Choose another path, or give `overwrite=True`."
+            )
+        with atomic_file(path) as temporary:
+            temporary.write_bytes(content)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Partition:
@@ -94,34 +102,66 @@ class Partition:
             FileNotFoundError: If there is no such file.
             ValueError: If the file is not a partition of this version, or an invalid one.
         """
-        return cls(partition_file.read(Path(path)))
+        path = Path(path)
+        try:
+            header, indices = _from_parquet(path) if _is_parquet(path) else _from_json(path)
+            if (header["format"], header["version"], header["num_clients"]) != (_FORMAT, _VERSION, len(indices)):
+                raise ValueError(f"its header is {header}")
+            return cls(indices)
+        except (ValueError, TypeError, KeyError) as error:  # pyarrow's and json's errors are such
+            raise ValueError(
+                f"{path} is no partition of version {_VERSION} that `Partition.save` has written: {error}."
+            ) from error
+
+    def _header(self) -> dict[str, Any]:
+        return {"format": _FORMAT, "version": _VERSION, "num_clients": self.num_clients}
+
+    def _to_json(self) -> bytes:
+        indices = [array.tolist() for array in self.indices]
+        return json.dumps({**self._header(), "indices": indices}, separators=(",", ":")).encode()
+
+    def _to_parquet(self) -> bytes:
+        import pyarrow  # type: ignore[import-untyped]
+        from pyarrow import parquet
+
+        clients = np.repeat(np.arange(self.num_clients), self.sizes)
+        table = pyarrow.table({"client": clients, "sample": np.concatenate(self.indices)})
+        buffer = io.BytesIO()
+        parquet.write_table(table.replace_schema_metadata({_FORMAT: json.dumps(self._header())}), buffer)
+        return buffer.getvalue()
 
 
-def _as_indices(client: int, given: Sequence[int] | np.ndarray) -> np.ndarray:
-    array = to_array(f"indices[{client}]", given)
-    if array.ndim != 1:
-        raise ValueError(f"`indices` must hold 1-D arrays, but client {client}'s has shape {array.shape}.")
-    if array.dtype == bool:
-        raise TypeError(
-            f"`indices` must hold integers, but client {client}'s are bool, a mask. Give `numpy.flatnonzero(mask)`."
-        )
-    if array.dtype.kind not in "iu":
-        raise TypeError(f"`indices` must hold integers, but client {client}'s are {array.dtype}.")
-    return array.astype(np.int64)
+def _is_parquet(path: Path) -> bool:
+    return path.suffix.lower() == ".parquet"
+
+
+def _from_json(path: Path) -> tuple[dict[str, Any], tuple[np.ndarray, ...]]:
+    """Return the header, and the sample indices of each client."""
+    document = json.loads(path.read_text(encoding="utf-8"))
+    return {name: document[name] for name in ("format", "version", "num_clients")}, tuple(document["indices"])
+
+
+def _from_parquet(path: Path) -> tuple[dict[str, Any], tuple[np.ndarray, ...]]:
+    """Return the header, and the sample indices of each client."""
+    from pyarrow import parquet
+
+    table = parquet.read_table(path)
+    header = json.loads((table.schema.metadata or {})[_FORMAT.encode()])
+    clients, samples = table["client"].to_numpy(), table["sample"].to_numpy()
+    ends = np.bincount(clients, minlength=header["num_clients"]).cumsum()
+    return header, tuple(np.split(samples[np.argsort(clients, kind="stable")], ends[:-1]))
 
 
 def _check_disjoint(arrays: Sequence[np.ndarray]) -> None:
-    merged = np.concatenate(arrays)
-    ascending = np.sort(merged)
-    if len(ascending) and ascending[0] < 0:
-        raise ValueError(f"`indices` must not be negative, got {ascending[0]}.")
-    repeated = np.flatnonzero(ascending[1:] == ascending[:-1])
-    if len(repeated):
-        sample = ascending[repeated[0]]
-        ends = np.cumsum([len(array) for array in arrays])
-        first, second = np.searchsorted(ends, np.flatnonzero(merged == sample)[:2], side="right")
-        where = f"twice to client {first}" if first == second else f"to clients {first} and {second}"
+    if not arrays:
+        raise ValueError("`indices` must hold one array for each client, got none.")
+    samples, counts = np.unique(np.concatenate(arrays), return_counts=True)
+    if samples.min(initial=0) < 0:
+        raise ValueError(f"`indices` must not be negative, got {samples.min()}.")
+    if counts.max(initial=0) > 1:
+        sample = samples[counts.argmax()]
+        clients = [client for client, array in enumerate(arrays) if sample in array]
         raise ValueError(
-            f"`indices` must be disjoint, but sample {sample} is given more than once, {where}. Give each "
-            "sample to one client."
+            f"`indices` must be disjoint, but sample {sample} is given more than once, to {clients}. Give each sample "
+            "to one client."
         )

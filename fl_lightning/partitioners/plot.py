@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from fl_lightning.arguments import check_choice, check_count, check_texts
-from fl_lightning.partitioners.client_axis import label_clients, names_of, width_of
+from fl_lightning.checks import Count, check
+from fl_lightning.partitioners.client_axis import label_clients, names_of
 from fl_lightning.partitioners.notebook import Drawn
 from fl_lightning.partitioners.partition import Partition
 from fl_lightning.partitioners.short_texts import labels as plain
 from fl_lightning.partitioners.statistics import label_counts
-from fl_lightning.representation import counted
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_LETTER_WIDTH = 0.066  # inches of a letter of a set's name, at most
 _MAX_LEGEND = 20  # classes; with more a colour bar takes the legend's place
-#: Ten colours that can be told apart without full colour vision (Petroff 2021).
-_COLORS = (
-    *("#3f90da", "#ffa90e", "#bd1f01", "#94a4a2", "#832db6"),
-    *("#a96b59", "#e76300", "#b9ac70", "#717581", "#92dadd"),
-)
 
 
 class _LabelParts(NamedTuple):
@@ -47,10 +39,7 @@ class LabelPlot(_LabelParts, Drawn):
 
     def __repr__(self) -> str:
         clients, classes = self.table.shape
-        return (
-            f"LabelPlot({counted(clients, 'client')}, {classes:,} {'class' if classes == 1 else 'classes'}; "
-            "`.savefig(path)` writes it)"
-        )
+        return f"LabelPlot({clients:,} clients, {classes:,} classes; `.savefig(path)` writes it)"
 
 
 def plot_label_distributions(
@@ -86,125 +75,79 @@ def plot_label_distributions(
         ValueError: If an argument is out of range, or the number of names is not that of the classes.
     """
     import pandas as pd
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    check_count("max_clients", max_clients)
-    check_choice("order", order, ("size", "client"))
+    check("`max_clients`", max_clients, Count)
+    check("`order`", order, Literal["size", "client"])
+    counts = partition.sizes[:, np.newaxis] if labels is None else label_counts(partition, labels)
+    classes = ["samples"] if labels is None else np.unique(labels).tolist()
+    class_names = list(map(str, classes)) if class_names is None else class_names
+    check_names("class_names", class_names, len(classes))
     if client_names is not None:
-        check_texts("client_names", client_names)
-        if len(client_names) != partition.num_clients:
-            raise ValueError(
-                f"`client_names` must have one name for each of the {partition.num_clients} clients, got "
-                f"{len(client_names)}."
-            )
-    if labels is None:
-        counts, names = partition.sizes[:, np.newaxis], ["samples"]
-    else:
-        counts, names = label_counts(partition, labels), _names(labels, class_names)
+        check_names("client_names", client_names, len(counts))
     clients = np.arange(len(counts)) if order == "client" else np.argsort(-counts.sum(axis=1), kind="stable")
     set_of = {client: place for place, ids in enumerate((sets or {}).values()) for client in ids}
-    drawn = clients[:max_clients].tolist()
-    clients = np.array(sorted(drawn, key=lambda client: set_of.get(client, len(set_of))), dtype=np.int64)
-    table = pd.DataFrame(counts[clients], index=pd.Index(clients, name="client"), columns=pd.Index(names, name="class"))
+    clients = np.array(sorted(clients[:max_clients].tolist(), key=lambda client: set_of.get(client, len(set_of))))
+    table = pd.DataFrame(
+        counts[clients], index=pd.Index(clients, name="client"), columns=pd.Index(class_names, name="class")
+    )
     if axes is None:
-        figure = Figure(figsize=(float(np.clip(3 + 0.14 * len(clients), 6, 17)), 4.5), layout="constrained")
-        FigureCanvasAgg(figure)
-        axes = figure.add_subplot()
+        axes = Figure(figsize=(float(np.clip(3 + 0.14 * len(table), 6, 17)), 4.5), layout="constrained").add_subplot()
     _draw_bars(axes, table, legend=labels is not None)
     _label_axes(axes, table, partition.num_clients, order)
-    label_clients(axes, range(len(clients)), names_of(clients.tolist(), client_names))
-    if sets:
-        where = {name: [place for place, client in enumerate(clients) if client in set(sets[name])] for name in sets}
-        totals = {name: len(set(sets[name]) & set(range(partition.num_clients))) for name in sets}
-        _mark_sets(axes, where, totals)
+    label_clients(axes, range(len(table)), names_of(clients.tolist(), client_names))
+    for number, (name, ids) in enumerate((sets or {}).items()):
+        _mark_set(axes, name, np.flatnonzero(np.isin(clients, ids)), len(set(ids)), first=number == 0)
     return LabelPlot(axes.figure, axes, table)  # type: ignore[arg-type]
 
 
-def _names(labels: np.ndarray, class_names: Sequence[str] | None) -> list[str]:
-    classes = np.unique(labels)
-    if class_names is None:
-        return [str(label) for label in classes]
-    check_texts("class_names", class_names)
-    if len(class_names) != len(classes):
-        raise ValueError(
-            f"`class_names` must have one name for each of the {len(classes)} classes in `labels`, "
-            f"got {len(class_names)}."
-        )
-    return list(class_names)
+def check_names(name: str, names: Any, number: int) -> None:
+    """Raise an error unless there are so many names."""
+    if len(check(f"`{name}`", names, Sequence[str])) != number:
+        raise ValueError(f"`{name}` must have {number} names, got {len(names)}.")
 
 
 def _draw_bars(axes: Axes, table: pd.DataFrame, legend: bool) -> None:
-    from matplotlib import colormaps
+    from matplotlib import color_sequences, colormaps
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
 
-    num_classes = table.shape[1]
-    colors = _class_colors(num_classes)
+    number = table.shape[1]
+    few = color_sequences["petroff10" if number <= 10 else "tab20"]  # the former is told apart without colour vision
+    colors = few[:number] if number <= _MAX_LEGEND else colormaps["viridis"](np.linspace(0, 1, number))
     bottom = np.zeros(len(table))
     for name, heights, color in zip(plain(table.columns), table.to_numpy().T, colors, strict=True):
         axes.bar(np.arange(len(table)), heights, bottom=bottom, width=0.9, color=color, label=name)
         bottom += heights
-    if not legend:
-        return
-    if num_classes <= _MAX_LEGEND:
-        small = {"fontsize": 7, "labelspacing": 0.25} if num_classes > 10 else {}
+    if legend and number <= _MAX_LEGEND:
+        small = {"fontsize": 7, "labelspacing": 0.25} if number > 10 else {}
         axes.legend(title="class", loc="upper left", bbox_to_anchor=(1.0, 1.02), frameon=False, reverse=True, **small)
-    else:
-        mappable = ScalarMappable(Normalize(0, num_classes - 1), colormaps["viridis"])
+    elif legend:
+        mappable = ScalarMappable(Normalize(0, number - 1), colormaps["viridis"])
         axes.figure.colorbar(mappable, ax=axes, label="class, in ascending order", pad=0.01)
-
-
-def _class_colors(count: int) -> list[Any]:
-    """Return the colours of classes; those of very many go from dark to bright."""
-    from matplotlib import colormaps
-
-    if count <= len(_COLORS):
-        return list(_COLORS[:count])
-    if count <= _MAX_LEGEND:
-        return [colormaps["tab20"](place) for place in range(count)]
-    return [colormaps["viridis"](place / (count - 1)) for place in range(count)]
 
 
 def _label_axes(axes: Axes, table: pd.DataFrame, num_clients: int, order: str) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    size = len(table)
+    size, sizes = len(table), table.sum(axis=1)
     axes.set_xlim(-0.6, size - 0.4)
-    axes.set_ylim(0, 1.04 * max(1, table.to_numpy().sum(axis=1).max()))
+    axes.set_ylim(0, 1.04 * max(1, sizes.max()))
     axes.set_ylabel("samples")
-    axes.yaxis.set_major_locator(
-        MaxNLocator(integer=True, steps=[1, 2, 5, 10])
-    )  # the formatter would write 2.5 samples as 2
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.yaxis.set_major_formatter("{x:,.0f}")
-    is_ordered = order == "size" and table.sum(axis=1).nunique() > 1
-    axes.set_xlabel("client" + (", largest first" if is_ordered else ""))
-    axes.set_title((f"{size:,} of " if size < num_clients else "") + counted(num_clients, "client"))
+    axes.set_xlabel("client, largest first" if order == "size" and sizes.nunique() > 1 else "client")
+    shown = f"{size:,} of {num_clients:,}" if size < num_clients else f"{size:,}"
+    axes.set_title(f"{shown} client{'s' * (num_clients != 1)}")
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _mark_sets(axes: Axes, places: Mapping[str, Sequence[int]], totals: Mapping[str, int]) -> None:
-    """Write the name of each set above its clients, with a line between two sets."""
-    drawn = {name: where for name, where in places.items() if where}
-    centres = [(min(where) + max(where)) / 2 for where in drawn.values()]
-    texts = [f"{name} ({_part(len(where), totals[name])})" for name, where in drawn.items()]
-    gaps = np.diff(centres) * width_of(axes) / sum(map(len, drawn.values()))
-    needed = [(len(left) / 2 + len(right) / 2 + 2) * _LETTER_WIDTH for left, right in itertools.pairwise(texts)]
-    touch = any(gap < width for gap, width in zip(gaps, needed, strict=True))
-    for number, where in enumerate(drawn.values()):
-        axes.text(
-            centres[number],
-            1.0,
-            texts[number].replace(" (", "\n(") if touch else texts[number],
-            transform=axes.get_xaxis_transform(),
-            ha="center",
-            va="bottom",
-            fontsize=9,
-        )
-        if number:
-            axes.axvline(min(where) - 0.5, color="0.4", linewidth=0.8, linestyle=(0, (4, 3)))
-    axes.set_title(axes.get_title(), fontsize=11, pad=29 if touch else 18)
-
-
-def _part(drawn: int, total: int) -> str:
-    return f"{total:,}" if drawn == total else f"{drawn:,} of {total:,}"
+def _mark_set(axes: Axes, name: str, places: np.ndarray, total: int, *, first: bool) -> None:
+    """Write the name of a set above its clients, with a line before them."""
+    if not len(places):
+        return
+    text = f"{name}\n({len(places):,}{f' of {total:,}' if len(places) < total else ''})"
+    axes.text(places.mean(), 1.0, text, transform=axes.get_xaxis_transform(), ha="center", va="bottom", fontsize=9)
+    axes.set_title(axes.get_title(), fontsize=11, pad=29)
+    if not first:
+        axes.axvline(places[0] - 0.5, color="0.4", linewidth=0.8, linestyle="--")

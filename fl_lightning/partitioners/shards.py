@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from fl_lightning.arguments import check_count
+from fl_lightning.checks import Count, Natural
 from fl_lightning.partitioners.base import Partitioner
 
 
+@dataclass(eq=False)
 class ShardPartitioner(Partitioner):
     """The non-IID partition of FedAvg's experiments (McMahan et al. 2017, section 3).
 
@@ -28,17 +30,12 @@ class ShardPartitioner(Partitioner):
         ValueError: If an argument is out of range; on call, if there are too few samples for the shards.
     """
 
-    needs_classes = True
+    num_clients: Count
+    num_shards_per_partition: Count = 2
+    shard_size: Count | None = None
+    seed: Natural = 0
 
-    def __init__(
-        self, num_clients: int, num_shards_per_partition: int = 2, shard_size: int | None = None, seed: int = 0
-    ) -> None:
-        super().__init__(num_clients, seed)
-        check_count("num_shards_per_partition", num_shards_per_partition)
-        if shard_size is not None:
-            check_count("shard_size", shard_size, hint="None cuts all samples into equal shards.")
-        self.num_shards_per_partition = num_shards_per_partition
-        self.shard_size = shard_size
+    needs_classes = True
 
     def assign(self, classes: np.ndarray) -> Sequence[np.ndarray]:
         """Return the samples of each client; see :meth:`Partitioner.assign`."""

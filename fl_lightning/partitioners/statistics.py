@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from fl_lightning.arguments import check_instance, to_array
+from fl_lightning.checks import check, short, to_array
 from fl_lightning.partitioners.labels import check_labels
 from fl_lightning.partitioners.notebook import mapping_as_table
 from fl_lightning.partitioners.partition import Partition
@@ -78,17 +78,11 @@ def label_counts(partition: Partition, labels: np.ndarray) -> np.ndarray:
 
     Raises:
         TypeError: If the labels are no integers.
-        ValueError: If they are not 1-D, or the partition has samples without a label.
+        ValueError: If they are not 1-D.
+        IndexError: If the partition has samples without a label.
     """
-    check_instance("partition", partition, Partition, "A partitioner makes one from the labels.")
-    labels = check_labels(labels)
-    last = max((int(indices.max()) for indices in partition.indices if len(indices)), default=-1)
-    if last >= len(labels):
-        raise ValueError(
-            f"`partition` has sample {last}, but there are only {len(labels)} `labels`. Give the labels that the "
-            "partition was made from."
-        )
-    values, classes = np.unique(labels, return_inverse=True)
+    check("`partition`", partition, Partition)
+    values, classes = np.unique(check_labels(labels), return_inverse=True)
     return np.stack([np.bincount(classes[indices], minlength=len(values)) for indices in partition.indices])
 
 
@@ -97,11 +91,8 @@ def partition_statistics(partition: Partition, labels: np.ndarray | None = None)
 
     Without labels, as in a regression, there are sizes alone.
     """
-    if labels is None:
-        check_instance("partition", partition, Partition, "A partitioner makes one.")
-        counts = None
-    else:
-        counts = label_counts(partition, labels)
+    check("`partition`", partition, Partition)
+    counts = None if labels is None else label_counts(partition, labels)
     sizes = partition.sizes
     return PartitionStatistics(
         num_clients=len(sizes),
@@ -161,12 +152,9 @@ def label_entropy(counts: np.ndarray) -> float:
 
 def _check_counts(counts: np.ndarray) -> np.ndarray:
     counts = to_array("counts", counts)
-    if counts.ndim != 2:
-        raise ValueError(f"`counts` must have shape (num_clients, num_classes), got {counts.shape}.")
-    if counts.dtype.kind not in "biuf" or not np.isfinite(counts).all():
-        raise ValueError(f"`counts` must hold finite numbers, got {counts.dtype} with others.")
-    if (counts < 0).any():
-        raise ValueError(f"`counts` must not be negative, got {counts.min()}.")
-    if counts.sum() == 0:
-        raise ValueError("`counts` must hold samples, but all entries are 0.")
+    if counts.ndim != 2 or counts.dtype.kind not in "biuf" or not (counts >= 0).all() or not 0 < counts.sum() < np.inf:
+        raise ValueError(
+            "`counts` must be numbers of samples, shape (num_clients, num_classes), none negative and not all 0, got "
+            f"{short(counts)}."
+        )
     return counts

@@ -140,6 +140,13 @@ ABOVE_ONE = Kind((2, 1.5, np.float32(1.5)), (1, 1.0, 0.5, NAN, *NO_NUMBER), st.f
 
 # ---- what hints do not say ----
 
+
+class Loads:
+    """What a partitioner of flwr-datasets has."""
+
+    def load_partition(self, partition_id: int) -> None: ...
+
+
 X, Y = torch.arange(120.0).view(40, 3), torch.arange(40) % 4
 DATASET = TensorDataset(X, Y)
 PARTITION = Partition((np.arange(5), np.arange(5, 9)))
@@ -204,6 +211,7 @@ OTHERS: dict[str, Kind] = {
     "assignment": only([[0], [1]], {0: [0], 1: [1]}, PARTITION, wrong=(None, 5, [0, 1], {1: [0], "a": [1]})),
     "Attack.clients": only(0.5, np.float32(0.5), [0, 2], wrong=(1.5, -0.5, NAN, "x", [0.5], [True], [0, 0], None)),
     "Poison.clients": only([0, 2], np.arange(3), wrong=(0.5, 3, "x", [0.5], [True, False], [0, 0], None)),
+    "FlowerPartitioner.partitioner": only(Loads(), wrong=(3, None, IIDPartitioner(5))),
     "BackdoorSuccess.backdoor": only(Backdoor([0]), wrong=(3, None)),
     "CovertypeDataModule.class_counts": only((5, 6), None, wrong=(5, (5,), (5, -1), "ab")),
     "ClientDatasetsModule.clients": SETS,
@@ -483,7 +491,7 @@ def test_arguments_that_depend_on_others() -> None:
         (lambda: SampleSplit().apply(2.5, IID), "labels_or_num_samples"),
         (lambda: SampleSplit(0.6, 0.6), "val"),
         (lambda: SampleSplit(test="official").apply(LABELS, IID, LABELS == 0), "test_indices"),
-        (lambda: SampleSplit(0.0, "official").apply(LABELS, lambda labels: [[0]], np.arange(40)), "labels"),
+        (lambda: SampleSplit(0.0, "official").apply(LABELS, lambda labels: [[0]], np.arange(40)), "partitioner"),
         (lambda: TorchDatasetDataModule(DATASET, test_targets=Y), "test_targets"),
         (lambda: CIFAR10DataModule(IID), "data_dir"),
         (lambda: HuggingFaceDataModule("a", ["x", "y"], "y"), "inputs"),

@@ -161,17 +161,17 @@ def test_a_class_that_no_limited_client_holds_goes_to_the_others() -> None:
 
 
 def test_samples_that_do_not_suffice_are_refused() -> None:
-    for partitioner, message in [
-        (ShardPartitioner(7, 3), "7 clients with `num_shards_per_partition=3` need 21 shards, more than 20 samples"),
-        (ShardPartitioner(3, 2, shard_size=4), "need 6 shards of 4, more than 20 samples give"),
-        (PathologicalPartitioner(2, 5), "`num_classes_per_partition` is 5, but there are only 4 classes"),
-        (PathologicalPartitioner(6, 4), "6 clients hold a class that has only 5 samples"),
-        (QuantitySkewPartitioner(3, 1.0), "`min_partition_size` is 10, but 20 samples are too few for 3 clients"),
-        (QuantitySkewPartitioner(10, 0.01, 1), r"In 1000 draws from Dir\(alpha=0.01\).*`min_partition_size`, 1. Raise"),
-        (ClasswiseDirichletPartitioner(3, 1.0), "`min_partition_size` is 10, but 20 samples are too few for 3 clients"),
-        (ClasswiseDirichletPartitioner(10, 1e-3, 1), r"In 1000 draws from Dir\(alpha=0.001\).*`min_partition_size`, 1"),
-        (LimitedClassesPartitioner(2, [0], 5), "`num_classes_per_partition` is 5, but there are only 4 classes"),
-        (LimitedClassesPartitioner(6, [0, 1], 4), "Client 2 gets none of the 20 samples"),
+    for partitioner, name in [
+        (ShardPartitioner(7, 3), "`num_shards_per_partition=3`"),
+        (ShardPartitioner(3, 2, shard_size=4), "6 shards of 4"),
+        (PathologicalPartitioner(2, 5), "`num_classes_per_partition`"),
+        (PathologicalPartitioner(6, 4), "`num_classes_per_partition`"),
+        (QuantitySkewPartitioner(3, 1.0), "`min_partition_size`"),
+        (QuantitySkewPartitioner(10, 0.01, 1), "`min_partition_size`"),
+        (ClasswiseDirichletPartitioner(3, 1.0), "`min_partition_size`"),
+        (ClasswiseDirichletPartitioner(10, 1e-3, 1), "`min_partition_size`"),
+        (LimitedClassesPartitioner(2, [0], 5), "`num_classes_per_partition`"),
+        (LimitedClassesPartitioner(6, [0, 1], 4), "`LimitedClassesPartitioner.assign`"),
     ]:
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError, match=name):
             partitioner(np.arange(20) % 4)

@@ -5,11 +5,10 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 
-from fl_lightning.partitioners import (
-    Partition,
-)
+from fl_lightning.partitioners import Partition
 
 
 def test_a_partition_knows_clients_and_sizes() -> None:
@@ -49,15 +48,27 @@ def test_the_fingerprint_is_sha256_of_a_header_and_little_endian_sizes_and_indic
 
 
 def test_an_invalid_partition_is_refused() -> None:
-    for indices, error, message in [
-        ((), ValueError, "`indices` must hold one array for each client, got none"),
-        ((np.array([0, 1]), np.array([1])), ValueError, "disjoint, but sample 1 is given more than once"),
-        ((np.array([0, -2]),), ValueError, "must not be negative, got -2"),
-        ((np.array([0]), np.array([[1]])), ValueError, r"1-D arrays, but client 1's has shape \(1, 1\)"),
-        ((np.array([0.5]),), TypeError, "hold integers, but client 0's are float64"),
+    for indices, error, name in [
+        ((), ValueError, "`indices`"),
+        ((np.array([0, 1]), np.array([1])), ValueError, r"sample 1 is given more than once, to \[0, 1\]"),
+        ((np.array([0, -2]),), ValueError, "`indices`"),
+        ((np.array([0]), np.array([[1]])), ValueError, r"`indices\[1\]`"),
+        ((np.array([0.5]),), TypeError, r"`indices\[0\]`"),
     ]:
-        with pytest.raises(error, match=message):
+        with pytest.raises(error, match=name):
             Partition(indices)
+
+
+def test_what_is_saved_as_parquet_is_loaded(tmp_path: Path) -> None:
+    partition = Partition((np.array([3, 1]), np.array([], dtype=np.int64), np.array([0])))
+    partition.save(tmp_path / "partition.parquet")
+    table = pandas.read_parquet(tmp_path / "partition.parquet")
+
+    assert Partition.load(tmp_path / "partition.parquet") == partition
+    assert table.to_dict("list") == {"client": [0, 0, 2], "sample": [3, 1, 0]}
+    table.to_parquet(tmp_path / "partition.parquet")  # without the header
+    with pytest.raises(ValueError, match=r"partition\.parquet"):
+        Partition.load(tmp_path / "partition.parquet")
 
 
 def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
@@ -110,34 +121,25 @@ def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_file_that_is_no_partition_is_refused(tmp_path: Path) -> None:
-    for text, message in [
-        ("{", "is not a JSON file"),
-        ("[1]", "is not a partition: its `format` must be 'fl_lightning.partition'"),
-        ('{"format": "other"}', "is not a partition"),
-        ('{"format": "fl_lightning.partition", "version": 9}', "has version 9; this release reads version 1"),
-        (
-            '{"format": "fl_lightning.partition", "version": 1, "num_clients": 2, "indices": [[0]]}',
-            "is damaged: `num_clients` is 2, `indices` has 1 entries",
-        ),
+    path = tmp_path / "partition.json"
+    header = {"format": "fl_lightning.partition", "version": 1, "num_clients": 2}
+    for content in [
+        [1],
+        {"format": "other"},
+        header,
+        {**header, "version": 9, "indices": [[0], [1]]},
+        {**header, "num_clients": "2", "indices": [[0], [1]]},
+        {**header, "indices": [[0]]},
+        {**header, "indices": "ab"},
+        {**header, "indices": [1, 2]},
+        {**header, "indices": [[1, [2]], [3]]},
+        {**header, "indices": [[1.5], [3]]},
+        {**header, "indices": [[True], [3]]},
+        {**header, "indices": [[1], [1]]},
     ]:
-        path = tmp_path / "partition.json"
-        path.write_text(text)
-        with pytest.raises(ValueError, match=message):
+        path.write_text(json.dumps(content))
+        with pytest.raises(ValueError, match=r"partition\.json"):
             Partition.load(path)
-
-
-def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
-    for content, message in [
-        ({"num_clients": 2}, "`indices` must be a list with a list of samples for each client"),
-        ({"num_clients": 2, "indices": "ab"}, "`indices` must be a list with a list of samples"),
-        ({"num_clients": 2, "indices": [1, 2]}, "`indices` must be a list with a list of samples"),
-        ({"num_clients": 2, "indices": [[1, [2]], [3]]}, r"`indices` must hold whole numbers, got \[2\]"),
-        ({"num_clients": 2, "indices": [[1.5], [3]]}, "`indices` must hold whole numbers, got 1.5"),
-        ({"num_clients": 2, "indices": [[True], [3]]}, "`indices` must hold whole numbers, got True"),
-        ({"indices": [[1]]}, "`num_clients` must be a whole number of at least 1, got None"),
-        ({"num_clients": "x", "indices": [[1]]}, "`num_clients` must be a whole number of at least 1, got 'x'"),
-    ]:
-        path = tmp_path / "partition.json"
-        path.write_text(json.dumps({"format": "fl_lightning.partition", "version": 1, **content}))
-        with pytest.raises(ValueError, match=rf"partition.json is damaged: {message}"):
-            Partition.load(path)
+    path.write_text("{")
+    with pytest.raises(ValueError, match=r"partition\.json"):
+        Partition.load(path)

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_lightning.arguments import check_count, to_array
-from fl_lightning.representation import ShowsArguments
+from fl_lightning.checks import Count, check, to_array
 
 SampleFeatures = np.ndarray | Mapping[str, np.ndarray]
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Configurations(ShowsArguments):
+@dataclass(frozen=True, eq=False)
+class Configurations:
     """The combinations of a class and categories that occur in a data set, ascending.
 
     Attributes:
@@ -55,23 +54,23 @@ def as_categories(features: SampleFeatures, num_samples: int, num_buckets: int) 
         TypeError: If a feature is of another type than numbers, booleans and texts.
         ValueError: If a feature does not have one value for each sample, or is not finite.
     """
-    if isinstance(features, Mapping):
-        named = [(f"feature {name!r}", to_array(f"features[{name!r}]", values)) for name, values in features.items()]
-    else:
+    if not isinstance(features, Mapping):
         array = to_array("features", features)
         array = array[:, None] if array.ndim == 1 else array
-        if array.ndim != 2:
-            raise ValueError(f"`features` must have shape (num_samples, J), or be a dict, got shape {array.shape}.")
-        named = [(f"feature {number}", array[:, number]) for number in range(array.shape[1])]
-    if not named:
-        raise ValueError("`features` is empty. To skew only sizes and classes use `QPPartitioner`.")
-    return [_as_category(name, values, num_samples, num_buckets) for name, values in named]
+        features = {str(number): column for number, column in enumerate(array.T)} if array.ndim == 2 else {}
+    if not features:
+        raise ValueError(
+            "`features` must have shape (num_samples, J), or be a dict of features. To skew only sizes and classes use "
+            "`QPPartitioner`."
+        )
+    return [_as_category(f"features[{name}]", values, num_samples, num_buckets) for name, values in features.items()]
 
 
 def _as_category(name: str, values: np.ndarray, num_samples: int, num_buckets: int) -> np.ndarray:
+    values = to_array(name, values)
     if values.shape != (num_samples,):
         raise ValueError(
-            f"`features` must have one value for each of the {num_samples} samples; {name} has shape {values.shape}. "
+            f"`{name}` must have one value for each of the {num_samples} samples, got shape {values.shape}. "
             "SampleSplit sets samples aside and hands over the others alone: use ClientSplit or WithinClientSplit."
         )
     if values.dtype == object and all(isinstance(value, str) for value in values):
@@ -80,8 +79,8 @@ def _as_category(name: str, values: np.ndarray, num_samples: int, num_buckets: i
         return quantile_buckets(values, num_buckets)
     if values.dtype.kind not in "biuU":
         raise TypeError(
-            f"`features` must be numbers, booleans or texts; {name} is {values.dtype}. Number its categories, for "
-            "example with `pandas.factorize`."
+            f"`{name}` must be numbers, booleans or texts, got {values.dtype}. Number its categories, for example with "
+            "`pandas.factorize`."
         )
     codes: np.ndarray = np.unique(values, return_inverse=True)[1]
     return codes
@@ -103,7 +102,7 @@ def quantile_buckets(values: np.ndarray, num_buckets: int) -> np.ndarray:
     Raises:
         ValueError: If an argument is out of range, or the values are not 1-D or not finite.
     """
-    check_count("num_buckets", num_buckets)
+    check("`num_buckets`", num_buckets, Count)
     values = to_array("values", values)
     if values.ndim != 1 or values.dtype.kind not in "iuf" or not np.isfinite(values).all():
         raise ValueError(

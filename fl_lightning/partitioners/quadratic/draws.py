@@ -2,59 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
-from fl_lightning.arguments import check_count, got, is_number
+from fl_lightning.checks import check_fields
 from fl_lightning.partitioners.quadratic.rectangle_moves import RectangleMoves, StepRule
+
+AboveOne = Annotated[float, "(1, inf)"]
 
 _MAX_SIZE_DRAWS = 100
 _MAX_ROUNDINGS = 1000
-
-
-@dataclass(frozen=True)
-class RandomSolution:
-    """Algorithm 3: ``burn_in`` moves away from the optimum, then ``search`` moves of which the best is kept.
-
-    Args:
-        moves: The rule by which a move is drawn.
-        burn_in: P.
-        search: Q.
-        burn_in_stop: Ends the burn-in once the square root of the loss is this multiple of the optimum's.
-
-    Raises:
-        ValueError: If an argument is out of range.
-    """
-
-    moves: RectangleMoves
-    burn_in: int
-    search: int
-    burn_in_stop: float | None
-
-    def __post_init__(self) -> None:
-        check_count("burn_in", self.burn_in, minimum=0)
-        check_count("search", self.search, minimum=0)
-        stop = self.burn_in_stop
-        if stop is not None and (not is_number(stop) or not stop > 1):
-            raise ValueError(
-                f"`burn_in_stop` must be greater than 1, the optimum itself, got {got(stop)}. For no burn-in give "
-                "`burn_in=0`, for no early end None."
-            )
-
-    def draw(
-        self,
-        optimal: np.ndarray,
-        optimal_loss: float,
-        target: np.ndarray,
-        rng: np.random.Generator,
-        groups: np.ndarray | None = None,
-    ) -> np.ndarray:
-        """Return a matrix with the margins of ``optimal``; other arguments as in :class:`RectangleMoves`."""
-        # an optimum that meets the target has no multiple to stop at
-        stop_at = self.burn_in_stop**2 * optimal_loss if self.burn_in_stop and optimal_loss > 0 else np.inf
-        chosen = self.moves.burn_in(optimal, target, self.burn_in, rng, stop_at, groups)
-        return self.moves.search(chosen, target, self.search, rng, groups)
 
 
 class DrawsRandomSolution:
@@ -66,11 +24,31 @@ class DrawsRandomSolution:
     step_rule: StepRule
     burn_in_stop: float | None
 
-    @property
-    def random_solution(self) -> RandomSolution:
-        """Algorithm 3 with this partitioner's arguments."""
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.step_rule == "relative" and self.step > 1:
+            raise ValueError(
+                f"`step` must be at most 1 when `step_rule` is 'relative', got {self.step!r}: a larger one makes "
+                "entries negative. For a step in samples give `step_rule='absolute'`."
+            )
+
+    def draw_solution(
+        self,
+        optimal: np.ndarray,
+        optimal_loss: float,
+        target: np.ndarray,
+        rng: np.random.Generator,
+        groups: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Return a matrix with the margins of ``optimal``: the best of ``search`` moves after those of the burn-in.
+
+        Arguments as in :class:`RectangleMoves`.
+        """
+        # an optimum that meets the target has no multiple to stop at
+        stop_at = self.burn_in_stop**2 * optimal_loss if self.burn_in_stop and optimal_loss > 0 else np.inf
         moves = RectangleMoves(self.step, self.step_rule)
-        return RandomSolution(moves, self.burn_in, self.search, self.burn_in_stop)
+        chosen = moves.burn_in(optimal, target, self.burn_in, rng, stop_at, groups)
+        return moves.search(chosen, target, self.search, rng, groups)
 
 
 def draw_sizes(num_clients: int, size_alpha: float, num_samples: int, rng: np.random.Generator) -> np.ndarray:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
-from fl_lightning.arguments import check_count, check_positive
+from fl_lightning.checks import Count, Natural, Positive
+from fl_lightning.partitioners.base import check_enough
 from fl_lightning.partitioners.dealing import deal
-from fl_lightning.partitioners.labels import check_enough, check_labels
+from fl_lightning.partitioners.labels import check_labels
 from fl_lightning.partitioners.partition import Partition
 from fl_lightning.partitioners.quadratic.configurations import (
     Configurations,
@@ -17,17 +17,16 @@ from fl_lightning.partitioners.quadratic.configurations import (
     as_categories,
     find_configurations,
 )
-from fl_lightning.partitioners.quadratic.draws import DrawsRandomSolution, draw_sizes
+from fl_lightning.partitioners.quadratic.draws import AboveOne, DrawsRandomSolution, draw_sizes
 from fl_lightning.partitioners.quadratic.feature_solver import solve_grouped_qp
 from fl_lightning.partitioners.quadratic.rectangle_moves import StepRule, group_sums
 from fl_lightning.partitioners.quadratic.rounding import round_margins
-from fl_lightning.representation import ShowsArguments
 
 _MAX_ENTRIES = 200_000  # clients times configurations; the solver takes some minutes and 1 GB for as many
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class FeatureQPSolution(ShowsArguments):
+@dataclass(frozen=True, eq=False)
+class FeatureQPSolution:
     """The stages of a QP partition by classes and features; all numbers count samples.
 
     Equations are numbered as in ``docs/references.md``.
@@ -56,7 +55,8 @@ class FeatureQPSolution(ShowsArguments):
     counts_loss: float
 
 
-class FeatureQPPartitioner(DrawsRandomSolution, ShowsArguments):
+@dataclass(eq=False)
+class FeatureQPPartitioner(DrawsRandomSolution):
     """The partition of RADFed's COVFEAT experiments (Xue et al. 2021, section IV-A; eq. (44), (45), (47)-(51)).
 
     Like :class:`QPPartitioner`, but a mix of the categories of each feature is drawn for each client as well. The
@@ -90,40 +90,17 @@ class FeatureQPPartitioner(DrawsRandomSolution, ShowsArguments):
         ValueError: If an argument is out of range.
     """
 
-    shown_always: ClassVar[tuple[str, ...]] = ("seed",)
-
-    def __init__(
-        self,
-        num_clients: int,
-        size_alpha: float = 1.0,
-        class_alpha: float = 0.1,
-        feature_alpha: float = 0.1,
-        num_buckets: int = 10,
-        burn_in: int = 100_000,
-        search: int = 500_000,
-        step: float = 0.002,
-        step_rule: StepRule = "relative",
-        burn_in_stop: float | None = None,
-        seed: int = 0,
-    ) -> None:
-        check_count("num_clients", num_clients)
-        check_positive("size_alpha", size_alpha)
-        check_positive("class_alpha", class_alpha)
-        check_positive("feature_alpha", feature_alpha)
-        check_count("num_buckets", num_buckets)
-        check_count("seed", seed, minimum=0)
-        self.num_clients = int(num_clients)
-        self.size_alpha = size_alpha
-        self.class_alpha = class_alpha
-        self.feature_alpha = feature_alpha
-        self.num_buckets = num_buckets
-        self.burn_in = burn_in
-        self.search = search
-        self.step = step
-        self.step_rule = step_rule
-        self.burn_in_stop = burn_in_stop
-        self.seed = int(seed)
-        _ = self.random_solution  # checks its arguments
+    num_clients: Count
+    size_alpha: Positive = 1.0
+    class_alpha: Positive = 0.1
+    feature_alpha: Positive = 0.1
+    num_buckets: Count = 10
+    burn_in: Natural = 100_000
+    search: Natural = 500_000
+    step: Positive = 0.002
+    step_rule: StepRule = "relative"
+    burn_in_stop: AboveOne | None = None
+    seed: Natural = 0
 
     def __call__(self, labels: np.ndarray, features: SampleFeatures) -> Partition:
         """Return the partition of a data set; every sample is given to exactly one client.
@@ -176,7 +153,7 @@ class FeatureQPPartitioner(DrawsRandomSolution, ShowsArguments):
             return float(((group_sums(alpha, groups, target.shape[1]) - target) ** 2).sum())
 
         optimal, bound = solve_grouped_qp(target, groups, sizes, configurations.counts)
-        chosen = self.random_solution.draw(optimal, loss(optimal), target, rng, groups)
+        chosen = self.draw_solution(optimal, loss(optimal), target, rng, groups)
         counts = round_margins(chosen)
         return FeatureQPSolution(
             configurations.codes, target, optimal, chosen, counts, bound, loss(optimal), loss(chosen), loss(counts)

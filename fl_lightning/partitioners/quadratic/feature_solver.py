@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from fl_lightning.partitioners.quadratic.rectangle_moves import group_sums
-from fl_lightning.partitioners.quadratic.solver import polish
+from fl_lightning.partitioners.quadratic.solver import approximate, polish
 
 
 def solve_grouped_qp(
@@ -41,7 +40,7 @@ def solve_grouped_qp(
         # the margins leave no choice
         alpha = np.outer(rows, cols) / rows.sum()
     else:
-        start = _approximate(target, groups, rows, cols)
+        start = np.maximum(approximate(target, rows, cols, groups), 0.0)
         alpha = polish(start, start, rows, cols)
     return alpha, lower_bound(alpha, target, groups, rows, cols)
 
@@ -82,26 +81,3 @@ def lower_bound(alpha: np.ndarray, target: np.ndarray, groups: np.ndarray, rows:
     largest = np.abs(slope).max() + np.abs(row_prices).max() + np.abs(col_prices).max()
     rounding = 4 * np.finfo(np.float64).eps * (sum(np.abs(part).sum() for part in terms) + rows.sum() * largest)
     return max(0.0, math.fsum(np.concatenate(terms)) - float(rounding))
-
-
-def _approximate(target: np.ndarray, groups: np.ndarray, rows: np.ndarray, cols: np.ndarray) -> np.ndarray:
-    """Return a solution whose margins are right to about 1e-8 of the total."""
-    import cvxpy as cp
-    from scipy import sparse
-
-    num_cols, num_features = groups.shape
-    members = sparse.csr_array(
-        (np.ones(groups.size), (np.repeat(np.arange(num_cols), num_features), groups.ravel())),
-        shape=(num_cols, target.shape[1]),
-    )
-    scale = rows.sum() / (len(rows) * num_cols)
-    alpha = cp.Variable((len(rows), num_cols), nonneg=True)
-    # the last column's sum follows from the others
-    margins = [alpha.sum(axis=1) == rows / scale, alpha.sum(axis=0)[:-1] == cols[:-1] / scale]
-    distance = cp.sum_squares(alpha @ members - target / scale)  # type: ignore[attr-defined]
-    problem: Any = cp.Problem(cp.Minimize(distance), margins)
-    problem.solve(solver=cp.CLARABEL)
-    if alpha.value is None:
-        raise RuntimeError(f"CLARABEL found no solution of the QP, status {problem.status!r}. Try another seed.")
-    solution: np.ndarray = np.maximum(np.ascontiguousarray(alpha.value), 0.0) * scale
-    return solution

@@ -7,19 +7,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_lightning.arguments import check_choice, check_positive, to_array
-from fl_lightning.partitioners.base import Partitioner
+from fl_lightning.checks import Count, Natural, Positive, to_array
+from fl_lightning.partitioners.base import Partitioner, check_enough
 from fl_lightning.partitioners.dealing import deal
-from fl_lightning.partitioners.labels import check_enough
-from fl_lightning.partitioners.quadratic.draws import DrawsRandomSolution, draw_sizes
+from fl_lightning.partitioners.quadratic.draws import AboveOne, DrawsRandomSolution, draw_sizes
 from fl_lightning.partitioners.quadratic.rectangle_moves import StepRule
 from fl_lightning.partitioners.quadratic.rounding import RoundingMethod, round_columns, round_margins
 from fl_lightning.partitioners.quadratic.solver import solve_transport_qp
-from fl_lightning.representation import ShowsArguments
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class QPSolution(ShowsArguments):
+@dataclass(frozen=True, eq=False)
+class QPSolution:
     """The stages of a QP partition. Matrices have shape (num_clients, num_classes) and count samples.
 
     Attributes:
@@ -39,6 +37,7 @@ class QPSolution(ShowsArguments):
     chosen_loss: float
 
 
+@dataclass(eq=False)
 class QPPartitioner(DrawsRandomSolution, Partitioner):
     """The partition of RADFed's experiments (Xue et al. 2021, section IV-A; eq. (44)-(48)).
 
@@ -73,34 +72,18 @@ class QPPartitioner(DrawsRandomSolution, Partitioner):
         ValueError: If an argument is out of range; on call, if no sizes with at least one sample each were drawn.
     """
 
-    needs_classes = True
+    num_clients: Count
+    size_alpha: Positive = 1.0
+    class_alpha: Positive = 0.1
+    burn_in: Natural = 100_000
+    search: Natural = 500_000
+    step: Positive = 0.002
+    step_rule: StepRule = "relative"
+    burn_in_stop: AboveOne | None = None
+    rounding: RoundingMethod = "margins"
+    seed: Natural = 0
 
-    def __init__(
-        self,
-        num_clients: int,
-        size_alpha: float = 1.0,
-        class_alpha: float = 0.1,
-        burn_in: int = 100_000,
-        search: int = 500_000,
-        step: float = 0.002,
-        step_rule: StepRule = "relative",
-        burn_in_stop: float | None = None,
-        rounding: RoundingMethod = "margins",
-        seed: int = 0,
-    ) -> None:
-        super().__init__(num_clients, seed)
-        check_positive("size_alpha", size_alpha)
-        check_positive("class_alpha", class_alpha)
-        check_choice("rounding", rounding, ("margins", "columns"))
-        self.size_alpha = size_alpha
-        self.class_alpha = class_alpha
-        self.burn_in = burn_in
-        self.search = search
-        self.step = step
-        self.step_rule = step_rule
-        self.burn_in_stop = burn_in_stop
-        self.rounding: RoundingMethod = rounding
-        _ = self.random_solution  # checks its arguments
+    needs_classes = True
 
     def solve(self, class_counts: np.ndarray) -> QPSolution:
         """Return the number of samples of each class for each client, with every stage.
@@ -111,9 +94,13 @@ class QPPartitioner(DrawsRandomSolution, Partitioner):
         Raises:
             ValueError: If the counts are invalid, fewer samples than clients, or no valid sizes were drawn.
         """
-        class_counts = _check_class_counts(class_counts)
+        class_counts = to_array("class_counts", class_counts)
+        if class_counts.ndim != 1 or class_counts.dtype.kind not in "iu" or class_counts.min(initial=1) < 1:
+            raise ValueError(
+                f"`class_counts` must be whole numbers of at least 1, the samples of each class, got {class_counts}."
+            )
         check_enough(self.num_clients, int(class_counts.sum()))
-        return self._solve(class_counts, self.generator())
+        return self._solve(class_counts.astype(np.int64), self.generator())
 
     def assign(self, classes: np.ndarray) -> Sequence[np.ndarray]:
         """Return the samples of each client; see :meth:`Partitioner.assign`."""
@@ -127,21 +114,9 @@ class QPPartitioner(DrawsRandomSolution, Partitioner):
         target = mixes * sizes[:, None]
         optimal = solve_transport_qp(target, sizes, class_counts)
         optimal_loss = _loss(optimal, target)
-        chosen = self.random_solution.draw(optimal, optimal_loss, target, rng)
+        chosen = self.draw_solution(optimal, optimal_loss, target, rng)
         counts = round_margins(chosen) if self.rounding == "margins" else round_columns(chosen, rng)
         return QPSolution(target, optimal, chosen, counts, optimal_loss, _loss(chosen, target))
-
-
-def _check_class_counts(class_counts: np.ndarray) -> np.ndarray:
-    class_counts = to_array("class_counts", class_counts)
-    if class_counts.ndim != 1 or class_counts.dtype.kind not in "iu" or len(class_counts) == 0:
-        raise ValueError(
-            "`class_counts` must be a 1-D array of integers, the samples of each class, got "
-            f"{class_counts.dtype} of shape {class_counts.shape}."
-        )
-    if class_counts.min() < 1:
-        raise ValueError(f"`class_counts` must be at least 1, got {class_counts.min()}. Leave empty classes out.")
-    return class_counts.astype(np.int64)
 
 
 def _loss(alpha: np.ndarray, target: np.ndarray) -> float:

@@ -18,8 +18,6 @@ from typing import Literal
 
 import numpy as np
 
-from fl_lightning.arguments import check_choice, check_positive
-
 StepRule = Literal["relative", "absolute"]
 
 Moves = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
@@ -35,22 +33,10 @@ class RectangleMoves:
     Args:
         step: xi. With m = min(A_ij, A_i'j'), the step is drawn from
         rule: U(0, xi * m) if ``"relative"``, or U(0, min(m, xi)) if ``"absolute"``, xi counting samples.
-
-    Raises:
-        ValueError: If an argument is out of range; a relative step is at most 1.
     """
 
     step: float = 0.002
     rule: StepRule = "relative"
-
-    def __post_init__(self) -> None:
-        check_choice("step_rule", self.rule, ("relative", "absolute"))
-        check_positive("step", self.step)
-        if self.rule == "relative" and self.step > 1:
-            raise ValueError(
-                f"`step` must be at most 1 when `step_rule` is 'relative', got {self.step!r}: a larger one makes "
-                "entries negative. For a step in samples give `step_rule='absolute'`."
-            )
 
     def burn_in(
         self,

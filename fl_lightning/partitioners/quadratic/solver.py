@@ -28,11 +28,9 @@ def solve_transport_qp(target: np.ndarray, row_sums: np.ndarray, col_sums: np.nd
         The optimum, float64, shape (T, K); its margins are right to 1e-9 (1e-12 of the total, if that is more).
 
     Raises:
-        ValueError: If shapes do not match, a number is not finite, a sum is negative or the totals differ.
         RuntimeError: If the solver fails.
     """
     target, rows, cols = (np.asarray(array, dtype=np.float64) for array in (target, row_sums, col_sums))
-    _check(target, rows, cols)
     optimal = np.zeros_like(target)
     # a sum of 0 leaves nothing to choose in its row or column
     free = np.ix_(rows > 0, cols > 0)
@@ -41,48 +39,39 @@ def solve_transport_qp(target: np.ndarray, row_sums: np.ndarray, col_sums: np.nd
     return optimal
 
 
-def _check(target: np.ndarray, rows: np.ndarray, cols: np.ndarray) -> None:
-    if target.ndim != 2 or rows.shape != target.shape[:1] or cols.shape != target.shape[1:]:
-        raise ValueError(
-            "`target` must have shape (T, K), `row_sums` (T,) and `col_sums` (K,), got "
-            f"{target.shape}, {rows.shape} and {cols.shape}."
-        )
-    for name, array in (("target", target), ("row_sums", rows), ("col_sums", cols)):
-        if not np.isfinite(array).all():
-            raise ValueError(f"`{name}` must hold finite numbers only.")
-    for name, array in (("row_sums", rows), ("col_sums", cols)):
-        if (array < 0).any():
-            raise ValueError(f"`{name}` must not be negative, got {array.min()}.")
-    if abs(rows.sum() - cols.sum()) > _tolerance(rows):
-        raise ValueError(
-            f"`row_sums` and `col_sums` must have the same total, got {rows.sum()} and {cols.sum()}: no "
-            "matrix has both."
-        )
-
-
 def _solve(target: np.ndarray, rows: np.ndarray, cols: np.ndarray) -> np.ndarray:
     row_gap, col_gap = rows - target.sum(axis=1), cols - target.sum(axis=0)
     num_rows, num_cols = target.shape
     projection: np.ndarray = target + row_gap[:, None] / num_cols + col_gap / num_rows - row_gap.sum() / target.size
     if projection.min() >= 0:
         return projection
-    return polish(_approximate(target, rows, cols), target, rows, cols)
+    return polish(approximate(target, rows, cols), target, rows, cols)
 
 
-def _approximate(target: np.ndarray, rows: np.ndarray, cols: np.ndarray) -> np.ndarray:
-    """Return the optimum to about 1e-7 of the mean entry."""
+def approximate(target: np.ndarray, rows: np.ndarray, cols: np.ndarray, groups: np.ndarray | None = None) -> np.ndarray:
+    """Return the optimum to about 1e-7 of the mean entry; with groups that of ``solve_grouped_qp``.
+
+    Raises:
+        RuntimeError: If the solver fails.
+    """
     import cvxpy as cp
+    from scipy import sparse
 
-    scale = rows.sum() / target.size
-    alpha = cp.Variable(target.shape, nonneg=True)
+    shape = len(rows), len(cols)
+    scale = rows.sum() / (shape[0] * shape[1])
+    alpha = cp.Variable(shape, nonneg=True)
+    sums: Any = alpha
+    if groups is not None:
+        entries = np.repeat(np.arange(len(cols)), groups.shape[1]), groups.ravel()
+        sums = alpha @ sparse.csr_array((np.ones(groups.size), entries), shape=(len(cols), target.shape[1]))
     # the last column's sum follows from the others
     margins = [alpha.sum(axis=1) == rows / scale, alpha.sum(axis=0)[:-1] == cols[:-1] / scale]
-    distance = cp.sum_squares(alpha - target / scale)  # type: ignore[attr-defined]
+    distance = cp.sum_squares(sums - target / scale)  # type: ignore[attr-defined]
     problem: Any = cp.Problem(cp.Minimize(distance), margins)
     problem.solve(solver=cp.CLARABEL)
     if alpha.value is None:
         raise RuntimeError(f"CLARABEL found no solution of the QP, status {problem.status!r}. Try another seed.")
-    solution: np.ndarray = np.asarray(alpha.value) * scale
+    solution: np.ndarray = np.ascontiguousarray(alpha.value) * scale
     return solution
 
 

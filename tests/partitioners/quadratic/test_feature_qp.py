@@ -127,15 +127,15 @@ DATES = np.full(2000, "2020-01-01", dtype="datetime64[D]")
 
 
 def test_data_that_do_not_fit_are_refused() -> None:
-    for labels, features, error, message in [
-        (LABELS * 0.5, FEATURES, TypeError, "`labels` must be integers, got float64"),
-        (LABELS, {}, ValueError, "`features` is empty.*use `QPPartitioner`"),
-        (LABELS, np.zeros((2, 2, 2)), ValueError, r"`features` must have shape \(num_samples, J\).*\(2, 2, 2\)"),
-        (LABELS, {"area": np.arange(3)}, ValueError, r"each of the 2000 samples; feature 'area' has shape \(3,\)"),
-        (LABELS, DATES, TypeError, r"numbers, booleans or texts; feature 0 is datetime64\[D\]"),
-        (np.arange(100_000), np.arange(100_000), ValueError, "100000 combinations; with 10 clients.*Give fewer"),
+    for labels, features, error, name in [
+        (LABELS * 0.5, FEATURES, TypeError, "`labels`"),
+        (LABELS, {}, ValueError, "`features`"),
+        (LABELS, np.zeros((2, 2, 2)), ValueError, "`features`"),
+        (LABELS, {"area": np.arange(3)}, ValueError, r"`features\[area\]`"),
+        (LABELS, DATES, TypeError, r"`features\[0\]`"),
+        (np.arange(100_000), np.arange(100_000), ValueError, "`features`"),
     ]:
-        with pytest.raises(error, match=message):
+        with pytest.raises(error, match=name):
             FeatureQPPartitioner(10)(labels, features)
 
 

@@ -78,7 +78,7 @@ def test_a_failing_solver_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
         patch.setattr("cvxpy.Problem.solve", lambda *args, **kwargs: None)
         with pytest.raises(RuntimeError, match="CLARABEL found no solution of the QP"):
             solve_transport_qp(*problem)
-    monkeypatch.setattr("fl_lightning.partitioners.quadratic.solver._approximate", lambda *args: np.ones((2, 2)))
+    monkeypatch.setattr("fl_lightning.partitioners.quadratic.solver.approximate", lambda *args: np.ones((2, 2)))
     monkeypatch.setattr("fl_lightning.partitioners.quadratic.solver._MAX_ITERATIONS", 1)
     with pytest.raises(RuntimeError, match=r"margins are off by .* after 1 Newton steps"):
         solve_transport_qp(*problem)

@@ -105,11 +105,11 @@ def test_entropy_by_hand() -> None:
 
 
 def test_homes_must_be_clients_and_every_client_gets_samples() -> None:
-    for homes, error, message in [
-        ([0, 1, 3], ValueError, "`homes` must be clients from 0 to 2, got 0 to 3.*graph.homes"),
-        ([-1, 1, 2], ValueError, "`homes` must be clients from 0 to 2, got -1 to 2"),
-        ([0, 0, 2], ValueError, r"Client 1 \(Top/B\) has no samples with `steps` 0 and `seed` 42. Use more samples"),
-        ([], ValueError, r"Client 0 \(Top/A\) has no samples"),
+    for homes, name in [
+        ([0, 1, 3], "`homes`"),
+        ([-1, 1, 2], "`homes`"),
+        ([0, 0, 2], r"1 of 3 .*\[1\]"),
+        ([], "3 of 3"),
     ]:
-        with pytest.raises(error, match=message):
-            TopicGraphPartitioner(PATH)(np.array(homes, dtype=None if homes else np.int64))
+        with pytest.raises(ValueError, match=name):
+            TopicGraphPartitioner(PATH)(np.array(homes, dtype=np.int64))

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from fl_lightning.arguments import check_count, check_instance, check_text, got
-from fl_lightning.partitioners.topics.graph import TopicGraph
+from fl_lightning.checks import Count, check, short, to_array
+from fl_lightning.partitioners.topics import TopicGraph
 
 Pair = tuple[str, str]
 
@@ -41,15 +41,25 @@ def pick_client_topics(
         ValueError: If an argument is out of range, ``root`` is not among the topics of step 1, or topics of the top
             level stay outside the component.
     """
-    check_count("min_samples", min_samples)
-    check_instance("counts", counts, Mapping, "Give the number of samples by topic.")
-    if root is not None:
-        check_text("root", root, "None takes the largest component.")
-    pairs = _check_relations(relations)
-    if not counts or not all(isinstance(topic, str) and "/" in topic for topic in counts):
-        raise ValueError("`counts` must hold one or more topics, each a path below a common root, as 'Top/Arts'.")
-    for topic, count in counts.items():
-        check_count(f"counts[{topic!r}]", count, minimum=0)
+    check("`min_samples`", min_samples, Count)
+    check("`counts`", counts, Mapping)
+    check("`root`", root, str | None)
+    numbers = to_array("counts", list(counts.values()))
+    if (
+        not counts
+        or numbers.dtype.kind not in "iu"
+        or numbers.min() < 0
+        or not all("/" in str(name) for name in counts)
+    ):
+        raise ValueError(
+            "`counts` must hold the number of samples of one or more topics, each a path below a common root, as "
+            f"'Top/Arts', got {short(counts)}."
+        )
+    pairs = list(relations) if isinstance(relations, Iterable) else [relations]
+    for pair in pairs:
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not all(isinstance(topic, str) for topic in pair):
+            raise TypeError(f"`relations` must be pairs of topics, got {short(pair)} among them.")
+    pairs = [(a, b) for a, b in pairs if a != b]
     related = {topic for pair in pairs for topic in pair}
     counts = dict(counts)
     for level in _levels(counts):
@@ -67,17 +77,6 @@ def pick_client_topics(
     client_of = {topic: client for client, topic in enumerate(topics)}
     edges = [(client_of[a], client_of[b]) for a, b in pairs if a in client_of and b in client_of]
     return TopicGraph(topics, np.array(edges, dtype=np.int64))
-
-
-def _check_relations(relations: Iterable[Pair]) -> list[Pair]:
-    """Return the pairs of different topics."""
-    if isinstance(relations, str) or not isinstance(relations, Iterable) or getattr(relations, "shape", None) == ():
-        raise TypeError(f"`relations` must be pairs of topics, got {got(relations)}.")
-    pairs = [tuple(pair) if isinstance(pair, Iterable) and not isinstance(pair, str) else (pair,) for pair in relations]
-    wrong = next((pair for pair in pairs if len(pair) != 2 or not all(isinstance(topic, str) for topic in pair)), None)
-    if wrong is not None:
-        raise TypeError(f"`relations` must be pairs of topics, got {got(wrong)} among them.")
-    return [(a, b) for a, b in pairs if a != b]
 
 
 def _connect(counts: dict[str, int], pairs: Sequence[Pair], root: str | None) -> None:
@@ -100,32 +99,16 @@ def _connect(counts: dict[str, int], pairs: Sequence[Pair], root: str | None) ->
 
 def _component(topics: Iterable[str], pairs: Sequence[Pair], root: str | None) -> set[str]:
     """Return the topics that are connected with ``root``, or the largest set of topics connected with each other."""
-    neighbours: dict[str, list[str]] = {topic: [] for topic in sorted(topics)}
-    for a, b in pairs:
-        if a in neighbours and b in neighbours:
-            neighbours[a].append(b)
-            neighbours[b].append(a)
-    if root is not None:
-        return _reachable(root, neighbours)
-    largest: set[str] = set()
-    seen: set[str] = set()
-    for topic in neighbours:
-        if topic not in seen:
-            component = _reachable(topic, neighbours)
-            seen |= component
-            if len(component) > len(largest):
-                largest = component
-    return largest
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
 
-
-def _reachable(start: str, neighbours: Mapping[str, Sequence[str]]) -> set[str]:
-    reached, frontier = {start}, [start]
-    while frontier:
-        for neighbour in neighbours[frontier.pop()]:
-            if neighbour not in reached:
-                reached.add(neighbour)
-                frontier.append(neighbour)
-    return reached
+    names = sorted(topics)
+    place = {name: number for number, name in enumerate(names)}
+    edges = np.array([(place[a], place[b]) for a, b in pairs if a in place and b in place]).reshape(-1, 2).T
+    graph = coo_array((np.ones(edges.shape[1]), edges), shape=(len(names), len(names)))
+    component_of = connected_components(graph, directed=False)[1]  # numbered in the order of their first topics
+    chosen = np.bincount(component_of).argmax() if root is None else component_of[place[root]]
+    return {name for name, component in zip(names, component_of, strict=True) if component == chosen}
 
 
 def _merge(counts: dict[str, int], level: int, keep: Callable[[str], bool]) -> None:
