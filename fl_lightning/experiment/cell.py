@@ -19,7 +19,7 @@ from fl_lightning.algorithms.versions import package_versions
 from fl_lightning.callbacks.client_metrics import ClientMetrics
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.tensor_bytes import tensor_bytes
-from fl_lightning.experiment.assembly import (
+from fl_lightning.experiment.build import (
     build_callbacks,
     build_datamodule,
     build_method,

@@ -1,4 +1,4 @@
-"""Checks a table before any work: builds the objects of every cell and names all mistakes at once."""
+"""Checks a table before any work: builds the parts of every cell and names all mistakes at once."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from lightning.pytorch.utilities.seed import isolate_rng
 
 from fl_lightning._lightning.refusals import refuse_settings
 from fl_lightning.algorithms.base import AggregationCallback
-from fl_lightning.arguments import check_bool, check_count, check_instance
+from fl_lightning.arguments import check_count
 from fl_lightning.callbacks.client_metrics import ClientMetrics
-from fl_lightning.experiment.assembly import (
+from fl_lightning.experiment.build import (
     build_callbacks,
     build_datamodule,
     build_method,
     build_metric,
+    build_model,
     make_trainer,
 )
 from fl_lightning.experiment.cell import quiet
@@ -32,22 +33,22 @@ from fl_lightning.experiment.check_data import (
     DownloadError,
     NoDataError,
     check_batch,
-    check_cohort,
     check_evaluation,
-    checked_model,
+    check_steps,
     read_sample,
     without_downloads,
 )
-from fl_lightning.experiment.check_values import opposite_modes, unused_by_methods
 from fl_lightning.experiment.plan import Cell, planned, rounds_of
 from fl_lightning.experiment.progress import describe_cell
 from fl_lightning.experiment.selection import best_checkpoint
-from fl_lightning.experiment.table import DataSet, Table
+from fl_lightning.experiment.specs import references
+from fl_lightning.experiment.table import DataSet, Method, Table
 from fl_lightning.experiment.table_file import describe_mistakes
+from fl_lightning.metrics import suitable_mode
 
 _OURS = ("fl_lightning.", "lightning.")
 _MISTAKES = (ValueError, TypeError, AttributeError, LookupError, MisconfigurationException)
-_OBSTACLES = (OSError, ImportError, MemoryError, SystemExit)
+_OBSTACLES = (OSError, ImportError, MemoryError, RuntimeError, SystemExit)
 _SHOWN = 2  # warnings
 _NO_FOLDER = Path("unused")  # nothing is written there
 
@@ -71,7 +72,7 @@ class Findings:
 
 
 def check_table(table: Table, *, with_data: bool = False) -> Findings:
-    """Build the objects of every cell of a table and return what is wrong.
+    """Build the parts of every cell of a table and return what is wrong.
 
     Args:
         table: The table.
@@ -79,8 +80,6 @@ def check_table(table: Table, *, with_data: bool = False) -> Findings:
             clients must train as each method asks for, and a model of the package must take a batch. Weights of models
             are not downloaded either.
     """
-    check_instance("table", table, Table, "`read_table` makes one of a file or a mapping.")
-    check_bool("with_data", with_data)
     try:
         plan = planned(table)
     except ValueError as error:
@@ -90,9 +89,10 @@ def check_table(table: Table, *, with_data: bool = False) -> Findings:
         for entry in plan:
             for cell in entry.cells.values():
                 checker.check(cell)
-    mistakes = [*checker.listed("mistake"), *unused_by_methods(table)]
-    warned = [*opposite_modes(table), *checker.listed("warning")]
-    return Findings(mistakes, checker.listed("obstacle"), warned, checker.listed("unchecked"))
+    found = {kind: checker.listed(kind) for kind in ("mistakes", "obstacles", "warnings", "unchecked")}
+    found["mistakes"] += _unused_values(table)
+    found["warnings"] = [*_opposite_modes(table), *found["warnings"]]
+    return Findings(**found)
 
 
 def refuse_mistakes(table: Table, *, with_data: bool = False) -> list[str]:
@@ -105,12 +105,6 @@ def refuse_mistakes(table: Table, *, with_data: bool = False) -> list[str]:
     if more := len(findings.warnings[_SHOWN:]):
         warned.append(f"WARNING: {more} more of this kind, for other data sets, methods or values.")
     return [*failing, *warned, *(f"NOT CHECKED: {text}" for text in findings.unchecked)]
-
-
-@dataclass
-class _Failure:
-    kind: str
-    text: str
 
 
 class _Checker:
@@ -131,163 +125,146 @@ class _Checker:
         return texts
 
     def check(self, cell: Cell) -> None:
-        """Build all parts of a cell."""
-        config = cell.config
-        data = self._once(cell, "datamodule", config["datamodule"], lambda: build_datamodule(config) is not None)
-        logged = self._once(cell, "model", config["model"], lambda: _names_logged(checked_model(config)))
-        method = self._once(cell, "callback", config["callback"], lambda: build_method(config))
-        metric = self._once(cell, "metric", config["metric"], lambda: build_metric(config))
-        further = self._once(cell, "callbacks", config["callbacks"], lambda: build_callbacks(config))
-        ends = self._once(cell, "number of rounds", config["trainer"], lambda: _check_rounds(config["trainer"]))
-        if method is not None and ends:
-            parts = [config[name] for name in ("callback", "trainer", "select")]
-            self._once(cell, "selection", parts, lambda: _check_selection(config, method))
-            self._once(cell, "rounds", parts[:2], lambda: _warnings_of_rounds(config, method))
-        if None not in (method, metric, further):
-            self._check_together(cell, config if ends else _with_a_round(config), method, [metric, *further], logged)
-        if self._with_data and data is not None:
-            self._check_with_data(cell, method, logged is not None)
+        """Build all parts of a cell, and check them together."""
+        config, entry = cell.config, self._table.data[cell.data]
 
-    def _check_with_data(self, cell: Cell, method: AggregationCallback | None, has_model: bool) -> None:
-        config = cell.config
-        # folds and seeds are alike in what is checked
-        sample = self._once(cell, "data", cell.data, lambda: read_sample(config))
-        if sample is None:
+        def once(name: str, make: Callable[[], Any], *spec: Any) -> Any:
+            return self._once(cell, name, make, spec or config[name])
+
+        data = once("datamodule", lambda: build_datamodule(config))
+        model = once("model", lambda: check_steps(build_model(config)))
+        method = once("callback", lambda: build_method(config))
+        metric = once("metric", lambda: build_metric(config))
+        further = once("callbacks", lambda: build_callbacks(config))
+        if None in (method, metric, further):
             return
-        entry = self._table.data[cell.data]
-        chooses = config["select"] != "last" or any(method.tune for method in self._table.methods.values())
-        self._once(cell, "clients", cell.data, lambda: check_evaluation(entry, sample, chooses=chooses))
-        if method is not None:
-            self._once(cell, "cohort", [cell.data, config["callback"]], lambda: check_cohort(method, sample))
-        if has_model:
-            self._once(cell, "batch", [cell.data, config["model"]], lambda: check_batch(config, sample))
+        callbacks = [method, metric, *further]
+        place = [config[name] for name in ("callback", "callbacks", "trainer", "select", "monitor")]
+        once("fit", lambda: _check_fit(config, callbacks), *place)
+        if model is not None:
+            names = [config[name] for name in ("model", "metric", "callbacks")]
+            once("names", lambda: _check_names(entry, model, callbacks), cell.data, *names)
+        # folds and seeds are alike in what is checked
+        if self._with_data and data is not None and (sample := once("data", lambda: read_sample(data), cell.data)):
+            chooses = config["select"] != "last" or any(method.tune for method in self._table.methods.values())
+            once("clients", lambda: check_evaluation(entry, sample, chooses=chooses), cell.data)
+            cohort = method.algorithm.sampler.cohort_size
+            once("cohort", lambda: cohort(sample.num_clients) or True, cell.data, config["callback"])
+            if model is not None:
+                once("batch", lambda: check_batch(model, sample), cell.data, config["model"])
 
-    def _check_together(
-        self,
-        cell: Cell,
-        config: dict[str, Any],
-        method: AggregationCallback,
-        callbacks: Sequence[Callback],
-        logged: _Logged | None,
-    ) -> None:
-        data = self._table.data[cell.data]
-        kinds = [type(callback).__name__ for callback in (method, *callbacks)]
-        trainer = [config["trainer"], kinds, config["callbacks"]]
-        self._once(cell, "trainer", trainer, lambda: _check_trainer(config, [method, *callbacks]))
-        if logged is not None:
-            names = [data.score, data.monitor, config["model"], config["metric"], config["callbacks"]]
-            self._once(cell, "names", names, lambda: _check_names(data, logged, callbacks))
-
-    def _once(self, cell: Cell, part: str, spec: Any, make: Callable[[], Any]) -> Any:
+    def _once(self, cell: Cell, name: str, make: Callable[[], Any], spec: Any) -> Any:
         """Return what ``make`` makes of a spec, or ``None`` if it fails; equal specs are tried once."""
-        key = (part, repr(spec))
+        key = (name, repr(spec))
         if key not in self._made:
-            self._made[key] = _attempt(_title(part, spec), make)
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always" if name == "fit" else "ignore")
+                self._made[key] = _attempt(_title(name, spec), make)
+            if caught:
+                self._made[key] = ("warnings", " ".join(str(each.message) for each in caught))
         found = self._made[key]
-        if isinstance(found, _Failure):
-            self._places[found.kind, found.text].append(describe_cell(cell))
+        if isinstance(found, tuple):
+            self._places[found].append(describe_cell(cell))
             return None
         return found
 
 
-def _warnings_of_rounds(config: dict[str, Any], method: AggregationCallback) -> _Failure | None:
-    """Return what the method warns of when a fit begins; the fits themselves write it into their logs."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        method.check_rounds(rounds_of(config["trainer"]))
-    return _Failure("warning", " ".join(str(each.message) for each in caught)) if caught else None
-
-
-def _title(part: str, spec: Any) -> str:
+def _title(name: str, spec: Any) -> str:
     path = spec.get("class_path") if isinstance(spec, dict) else None
-    return f"`{part}`" if path is None else f"`{part}` {path}"
+    return f"`{name}`" if path is None else f"`{name}` {path}"
 
 
 def _attempt(title: str, make: Callable[[], Any]) -> Any:
+    """Return what ``make`` makes, or the kind of failure and its text."""
     try:
         return make()
     except _MISTAKES as error:
-        own = isinstance(error, ValueError)  # ours name the argument
-        return _Failure("mistake", f"{error}" if own else f"{title}: {type(error).__name__}: {error}")
+        # a ValueError names its argument
+        return "mistakes", f"{error}" if isinstance(error, ValueError) else f"{title}: {type(error).__name__}: {error}"
     except NoDataError as error:
-        return _Failure(
-            "unchecked",
-            f"its data are not here yet ({error}), so the number of clients and the model's input are unchecked",
-        )
+        text = f"its data are not here yet ({error}), so the number of clients and the model's input are unchecked"
+        return "unchecked", text
     except DownloadError as error:
-        return _Failure("unchecked", f"{title} downloads {error} when it is made, which a dry run does not do")
-    except (RuntimeError, *_OBSTACLES) as error:
-        return _Failure("obstacle", f"{title} cannot be built on this machine: {type(error).__name__}: {error}")
+        return "unchecked", f"{title} downloads {error} when it is made, which a dry run does not do"
+    except _OBSTACLES as error:
+        return "obstacles", f"{title} cannot be built on this machine: {type(error).__name__}: {error}"
 
 
-def _check_selection(config: dict[str, Any], method: AggregationCallback) -> bool:
-    best_checkpoint(_NO_FOLDER, config, method.algorithm)
-    return True
-
-
-def _check_trainer(config: dict[str, Any], callbacks: Sequence[Callback]) -> bool:
-    """Raise ``ValueError`` for a trainer that no fit can have; the first callback is the aggregation callback."""
+def _check_fit(config: dict[str, Any], callbacks: Sequence[Callback]) -> bool:
+    """Raise ``ValueError`` for a fit that cannot be; the first callback is the aggregation callback."""
+    method, trainer = callbacks[0], config["trainer"]
+    assert isinstance(method, AggregationCallback)
     best = [] if config["select"] == "last" else [ModelCheckpoint(_NO_FOLDER, monitor=config["monitor"])]
     try:
-        trainer = make_trainer(config, [*callbacks, *best], logger=False, default_root_dir=_NO_FOLDER)
+        made = make_trainer(config, [*callbacks, *best], logger=False, default_root_dir=_NO_FOLDER)
     except RuntimeError as error:  # two callbacks of one kind, for instance
         raise ValueError(f"`trainer` and `callbacks` cannot be combined: {error}") from error
-    refuse_settings(trainer, callbacks[0])
-    if config["trainer"].get("max_epochs") is None and rounds_of(config["trainer"]) is not None:
+    refuse_settings(made, method)
+    rounds = rounds_of({**trainer, "max_epochs": None})
+    if trainer.get("max_epochs") is None and rounds is not None:
         raise ValueError("`trainer` has no `max_epochs`, the number of rounds. Write `trainer: {max_epochs: 100}`.")
-    return True
-
-
-def _check_rounds(trainer: dict[str, Any]) -> bool:
-    """Raise ``ValueError`` unless a fit ends, and validates after a number of rounds."""
-    rounds, every = trainer.get("max_epochs"), trainer.get("check_val_every_n_epoch", 1)
-    ends_otherwise = rounds_of({**trainer, "max_epochs": None}) is None
-    if rounds is not None and not (ends_otherwise and rounds == -1):  # that there is none is told with the rest
-        check_count("max_epochs", rounds, hint="It is the number of rounds.")
+    if trainer.get("max_epochs") is not None and not (rounds is None and trainer["max_epochs"] == -1):
+        check_count("max_epochs", trainer["max_epochs"], hint="It is the number of rounds.")
+    every = trainer.get("check_val_every_n_epoch", 1)
     check_count("check_val_every_n_epoch", every, hint="It is the number of rounds from one validation to the next.")
+    best_checkpoint(_NO_FOLDER, config, method.algorithm)
+    method.check_rounds(rounds_of(trainer))
     return True
 
 
-def _with_a_round(config: dict[str, Any]) -> dict[str, Any]:
-    """Return a configuration with another number of rounds, so that the rest can be checked."""
-    trainer = {name: value for name, value in config["trainer"].items() if name != "check_val_every_n_epoch"}
-    return {**config, "trainer": {**trainer, "max_epochs": 1}}
-
-
-# ---- names of metrics ----
-
-
-@dataclass(frozen=True)
-class _Logged:
-    """The metrics that a model logs; ``None`` if that cannot be known before it runs."""
-
-    val: set[str] | None
-    test: set[str] | None
-
-
-def _names_logged(model: L.LightningModule) -> _Logged:
-    if not type(model).__module__.startswith("fl_lightning.models."):
-        return _Logged(None, None)
-    val, test = ([*getattr(model, f"{stage}_metrics"), "loss"] for stage in ("val", "test"))
-    return _Logged({f"val_{name}" for name in val}, {f"test_{name}" for name in test})
-
-
-def _check_names(data: DataSet, logged: _Logged, callbacks: Sequence[Callback]) -> bool:
+def _check_names(data: DataSet, model: L.LightningModule, callbacks: Sequence[Callback]) -> bool:
     """Raise ``ValueError`` if the metrics of a data set will never be logged."""
     metrics = [callback.name for callback in callbacks if isinstance(callback, ClientMetrics)]
-    known = all(type(callback).__module__.startswith(_OURS) for callback in callbacks)
+    ours = all(type(callback).__module__.startswith(_OURS) for callback in callbacks)
+    logs = type(model).__module__.startswith("fl_lightning.models.")  # else only its run shows what it logs
     wrong = []
-    for entry, name, names in (("score", data.score, logged.test), ("monitor", data.monitor, logged.val)):
-        stage = "test" if entry == "score" else "val"
-        of_clients = {f"{stage}_{metric}_clients{end}" for metric in metrics for end in ("", "_std", "_min")}
+    for entry, name, stage in (("score", data.score, "test"), ("monitor", data.monitor, "val")):
+        names = {f"{stage}_{metric}" for metric in (*getattr(model, f"{stage}_metrics"), "loss")} if logs else set()
+        of_clients = {f"{stage}_{metric}_clients" for metric in metrics}
         found = OF_CLIENTS.fullmatch(name)
-        if found and found[1] in metrics and name.startswith(stage):
-            continue
-        if known and found is None and entry == "monitor" and name.startswith(("train_", "fed/")):
-            continue
-        if known and (names is not None or found) and name not in (names or set()):
-            shown = sorted((names or set()) | {name for name in of_clients if name.endswith("_clients")})
-            wrong.append(f"`{entry}` is {name!r}, which is never logged. Names are {', '.join(shown)}.")
+        in_training = entry == "monitor" and name.startswith(("train_", "fed/"))
+        is_logged = found[1] in metrics and name.startswith(stage) if found else in_training or not logs
+        if ours and not is_logged and name not in names:
+            wrong.append(
+                f"`{entry}` is {name!r}, which is never logged. Names are {', '.join(sorted(names | of_clients))}."
+            )
     if wrong:
         raise ValueError(" ".join(wrong))
     return True
+
+
+def _opposite_modes(table: Table) -> list[str]:
+    """Return a sentence for each data set that keeps the models with the worst values of its metric."""
+    words = {"max": "largest", "min": "smallest"}
+    return [
+        f"data.{name}: the models and values with the {words[data.mode]} {data.monitor} are chosen, because `mode` is "
+        f"{data.mode}. Give `mode: {suitable}`."
+        for name, data in table.data.items()
+        if (suitable := suitable_mode(data.monitor, data.mode)) is not None
+    ]
+
+
+def _unused_values(table: Table) -> list[str]:
+    """Return a sentence for each value that a method gives, tunes or takes, and to which nothing refers."""
+    whole = table.whole  # a value may be that of a data set which the user has left out of this run
+    return [
+        f"methods.{name}: `{entry}` has {value!r}, which has no effect: nothing has the text ${value}. Use it, or "
+        "remove it."
+        for name, method in table.methods.items()
+        for entry in ("values", "tune", "take")
+        for value in (getattr(method, entry) if isinstance(getattr(method, entry), dict) else ())
+        if value not in _used(whole, method)
+    ]
+
+
+def _used(table: Table, method: Method) -> set[str]:
+    """Return all names to which the cells of a method refer, on some data set, themselves or by way of values."""
+    used: set[str] = set()
+    for data in table.data.values():
+        values = {**table.values, **data.values, **method.values}
+        of_data = [data.datamodule, data.model, data.callbacks, data.trainer, data.metric]
+        todo = references([table.callbacks, table.trainer, method.callback, method.callbacks, method.tune, *of_data])
+        while new := todo - used:
+            used |= new
+            todo = references([values.get(name) for name in new])
+    return used

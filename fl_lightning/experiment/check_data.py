@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import re
-import sys
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
-from typing import Any, Literal, TextIO
+from typing import Any, Literal
 
 import lightning as L
 import torch
@@ -16,8 +15,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 
 from fl_lightning._lightning.refusals import refuse_steps
-from fl_lightning.algorithms.base import AggregationCallback
-from fl_lightning.experiment.assembly import build_datamodule, build_model
+from fl_lightning.data import FederatedDataModule
 from fl_lightning.experiment.table import DataSet
 from fl_lightning.models.classifier import Classifier
 
@@ -48,14 +46,13 @@ class Sample:
     batch: Any
 
 
-def read_sample(config: dict[str, Any]) -> Sample:
+def read_sample(data: FederatedDataModule) -> Sample:
     """Read the data of a cell, without downloading them.
 
     Raises:
         NoDataError: If they cannot be read.
         ValueError: If they cannot be shared out as the cell asks.
     """
-    data = build_datamodule(config)
     try:
         data.setup()
     except (OSError, RuntimeError, ImportError) as error:
@@ -71,18 +68,17 @@ def read_sample(config: dict[str, Any]) -> Sample:
     return Sample(data.num_clients, evaluated, with_clients, taken)
 
 
-def checked_model(config: dict[str, Any]) -> L.LightningModule:
-    """Return the model of a cell.
+def check_steps(model: L.LightningModule) -> L.LightningModule:
+    """Return a model, if it has the methods that every fit of a table calls.
 
     Raises:
-        ValueError: If it lacks a method that every fit of a table calls, or no federated fit can call one.
+        ValueError: If it lacks one, or no federated fit can call one.
     """
-    model = build_model(config)
     missing = [name for name in ("forward", "validation_step", "test_step") if not is_overridden(name, model)]
     if missing:
         raise ValueError(
-            f"`model` {config['model']['class_path']} has no {' and no '.join(f'`{name}`' for name in missing)}. A "
-            "fit of a table validates and tests, and computes `metric` from the scores that `forward(x)` returns."
+            f"`model` {type(model).__name__} has no {' and no '.join(f'`{name}`' for name in missing)}. A fit of a "
+            "table validates and tests, and computes `metric` from the scores that `forward(x)` returns."
         )
     refuse_steps(model)
     return model
@@ -113,32 +109,22 @@ def check_evaluation(data: DataSet, sample: Sample, *, chooses: bool) -> bool:
     return True
 
 
-def check_cohort(method: AggregationCallback, sample: Sample) -> bool:
-    """Raise ``ValueError`` if a method asks for more clients than train."""
-    method.algorithm.sampler.cohort_size(sample.num_clients)
-    return True
-
-
-def check_batch(config: dict[str, Any], sample: Sample) -> bool:
+def check_batch(model: L.LightningModule, sample: Sample) -> bool:
     """Raise ``ValueError`` if a model of the package cannot train on a batch; another one may need its trainer."""
-    model = build_model(config)
-    if not isinstance(model, Classifier) or not _is_pair(sample.batch):
+    batch = sample.batch
+    is_pair = isinstance(batch, (list, tuple)) and len(batch) == 2 and all(isinstance(each, Tensor) for each in batch)
+    if not isinstance(model, Classifier) or not is_pair:
         return True
-    x, y = sample.batch
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that a model logs without a trainer
+    x, y = batch
+    with torch.no_grad():
         try:
             model.training_step((x, y), 0)
         except (RuntimeError, IndexError, ValueError, TypeError) as error:
             raise ValueError(
-                f"`model` {config['model']['class_path']} does not take the batches of `datamodule`, which are of "
-                f"shape {tuple(x.shape)} with labels up to {int(y.max())}: {type(error).__name__}: {error}"
+                f"`model` {type(model).__name__} does not take the batches of `datamodule`, which are of shape "
+                f"{tuple(x.shape)} with labels up to {int(y.max())}: {type(error).__name__}: {error}"
             ) from error
     return True
-
-
-def _is_pair(batch: Any) -> bool:
-    return isinstance(batch, (list, tuple)) and len(batch) == 2 and all(isinstance(each, Tensor) for each in batch)
 
 
 class DownloadError(Exception):
@@ -155,20 +141,7 @@ def without_downloads() -> Iterator[None]:
     download = torch.hub.download_url_to_file
     torch.hub.download_url_to_file = refuse
     try:
-        with redirect_stdout(_WithoutHubLines(sys.stdout)):  # type: ignore[type-var]
+        with redirect_stdout(io.StringIO()):  # `torch.hub` says that it downloads
             yield
     finally:
         torch.hub.download_url_to_file = download
-
-
-class _WithoutHubLines:
-    """Passes on what is written, but for ``torch.hub``'s line on a download, which it writes before it begins one."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        return len(text) if text.startswith("Downloading: ") else self._stream.write(text)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fl_lightning.arguments import check_choice
-from fl_lightning.experiment.entries import refuse_unknown
 from fl_lightning.experiment.search import Choice, Point, Range, make_range
 from fl_lightning.experiment.table import check_file_name
+from fl_lightning.experiment.table_file import refuse_unknown
 from fl_lightning.experiment.yaml_file import read_yaml
 
 _COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")

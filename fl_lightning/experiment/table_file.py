@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from fl_lightning.arguments import check_path
-from fl_lightning.experiment.entries import refuse_unknown
 from fl_lightning.experiment.table import DataSet, Method, Table, Tuning
 from fl_lightning.experiment.yaml_file import read_yaml
 
@@ -149,3 +149,12 @@ def _make(kind: type, place: str, given: Any, further: Sequence[str] = ()) -> An
         return kind(**{name: value for name, value in given.items() if value is not None})
     except ValueError as error:
         raise ValueError(f"{place}: {error}") from error
+
+
+def refuse_unknown(place: str, given: Iterable[object], known: Sequence[str]) -> None:
+    """Raise ``ValueError`` for the first entry that is not known, with the nearest known one and all known ones."""
+    for name in given:
+        if name not in known:
+            close = get_close_matches(str(name), known, n=1)
+            meant = f"Did you mean `{close[0]}`? " if close else ""
+            raise ValueError(f"{place} has an unknown entry {name!r}. {meant}It takes {', '.join(known)}.")

@@ -90,7 +90,7 @@ def test_a_dry_run_gives_the_model_a_batch(arguments: dict[str, int]) -> None:
     table = small()
     table["data"]["digits"]["model"]["init_args"].update(arguments)
     [text] = check_table(read_table(table), with_data=True).mistakes
-    assert "`model` fl_lightning.models.LogisticRegressionClassifier" in text and "(64, 3, 32, 32)" in text
+    assert "`model` LogisticRegressionClassifier" in text and "(64, 3, 32, 32)" in text
 
 
 def test_data_that_are_not_here_are_told_of(tmp_path: Path) -> None:
@@ -169,29 +169,31 @@ def test_samples_that_a_table_needs_and_has_not_are_named(
 
 
 MISTAKES = {
-    "max_epochs": small(trainer={"max_epoch": 4, "accelerator": "cpu"}),
+    "'max_epoch'. Did you mean `max_epochs`": small(trainer={"max_epoch": 4, "accelerator": "cpu"}),
     "`max_epochs`, the number of rounds": small(trainer={"accelerator": "cpu"}),
     "`max_epochs` must be": small(trainer={"max_epochs": 0, "accelerator": "cpu"}),
     "'callbacks'": small(trainer={"max_epochs": 4, "callbacks": []}),
     "enable_checkpointing": small(trainer={"max_epochs": 4, "accelerator": "cpu", "enable_checkpointing": False}),
-    "`init_args` of": with_data(model={"class_path": "fl_lightning.models.MLPClassifier", "init_args": ["lr"]}),
+    "`init_args`": with_data(model={"class_path": "fl_lightning.models.MLPClassifier", "init_args": ["lr"]}),
+    "`hidden` must be": with_data(
+        model={"class_path": "fl_lightning.models.MLPClassifier", "init_args": {"hidden": "wide"}}
+    ),
     "`score` is 'test_accuracy'": with_data(score="test_accuracy", score_mode="max"),
     "`monitor` is 'val_f1_clients'": with_data(monitor="val_f1_clients"),
-    "Each of `callbacks`": small(callbacks=["x"]),
-    "`callbacks` must be": small(callbacks=[{"class_path": "collections.OrderedDict"}]),
-    "`callback` must be a mapping": with_methods(No={"callback": "fl_lightning.FedProx"}),
-    "`callback` must be an aggregation": with_methods(
-        No={"callback": {"class_path": "lightning.pytorch.callbacks.EarlyStopping"}}
+    "`callbacks` must": small(callbacks=["x"]),
+    "`callback` must": with_methods(No={"callback": "fl_lightning.FedProx"}),
+    "kind AggregationCallback, got": with_methods(
+        No={"callback": {"class_path": "lightning.pytorch.callbacks.ModelSummary"}}
     ),
-    "A class path": with_methods(No={"callback": {"class_path": 3}}),
-    "`model` must be a mapping": with_data(model=["fl_lightning.models.MLPClassifier"]),
-    "`model` must be a LightningModule": with_data(model={"class_path": "collections.OrderedDict"}),
+    "3 cannot be imported": with_methods(No={"callback": {"class_path": 3}}),
+    "'fl_lightning.FedNothing' cannot be imported": with_methods(
+        No={"callback": {"class_path": "fl_lightning.FedNothing"}}
+    ),
+    "`model` must": with_data(model=["fl_lightning.models.MLPClassifier"]),
     "`mu` ": with_methods(No={"callback": {**FEDPROX, "init_args": {"mu": -1}}}),
     "'nu'": with_methods(No={"callback": {**FEDPROX, "init_args": {"mu": 1, "nu": 1}}}),
-    "`datamodule` must be": with_data(
-        datamodule={"class_path": "collections.OrderedDict", "init_args": {"fold": "$fold"}}
-    ),
-    "`metric.function`": with_data(metric={"name": "acc", "function": "math.pi"}),
+    "required: mu": with_methods(No={"callback": FEDPROX}),
+    "`metric`": with_data(metric={"name": "acc", "function": "math.pi"}),
     "`tune` has 'lt'": with_methods(FedAvg={"tune": {"lt": [1, 2]}}),
     "`values` has 'lt'": with_methods(FedAvg={"values": {"lt": 1}}),
 }

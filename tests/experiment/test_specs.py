@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-import collections
-
 import pytest
 
 from fl_lightning import RADFed
-from fl_lightning.experiment.specs import build, check_paths, identity, locate, references, substitute
+from fl_lightning.experiment.build import build
+from fl_lightning.experiment.specs import identity, references, substitute
 from fl_lightning.metrics import weighted_f1
 
 
@@ -28,7 +27,7 @@ def test_references_become_values_of_any_type() -> None:
     [
         ("$mu", {"lr": 1}, r"There is no value for \$mu; known are \$lr\. Put it into `values`"),
         ("$grid.S", {"grid": {}}, r"There is no value for \$grid\.S"),
-        ("$a", {"a": "$b", "b": "$a"}, "a, b refer to each other in a circle"),
+        ("$a", {"a": "$b", "b": "$a"}, "in a circle"),
     ],
 )
 def test_wrong_references(spec: str, values: dict, message: str) -> None:
@@ -49,8 +48,14 @@ def test_classes_are_built_at_any_depth() -> None:
     assert isinstance(method, RADFed)
     assert method.redistributions == 3
     assert build([{"object": "fl_lightning.metrics.weighted_f1"}, {"n": 1}]) == [weighted_f1, {"n": 1}]
-    assert build({"class_path": "collections.OrderedDict"}) == collections.OrderedDict()
-    assert locate("datamodules.CovertypeDataModule.named").__name__ == "named"
+    named = build({"class_path": "datamodules.CovertypeDataModule.named", "init_args": {"name": "COVCLS-G"}})
+    assert named.standardize == "global"
+
+
+def test_what_a_class_takes_by_kwargs_is_built_too() -> None:
+    split = {"class_path": "fl_lightning.data.ClientSplit", "init_args": {"fold": 3}}
+    spec = {"class_path": "datamodules.CovertypeDataModule.named", "init_args": {"name": "COVCLS-G", "split": split}}
+    assert build(spec).split.fold == 3
 
 
 @pytest.mark.parametrize(
@@ -58,10 +63,7 @@ def test_classes_are_built_at_any_depth() -> None:
 )
 def test_paths_that_name_nothing(path: str) -> None:
     with pytest.raises(ValueError, match=f"'{path}' cannot be imported"):
-        locate(path)
-    with pytest.raises(ValueError, match="cannot be imported"):
-        check_paths([{"class_path": "fl_lightning.FedAvg", "init_args": {"x": {"class_path": path}}}])
-    check_paths({"class_path": "$method"})
+        build([{"class_path": "fl_lightning.FedAvg", "init_args": {"sampler": {"class_path": path}}}])
 
 
 def test_identity_depends_on_content_and_not_on_order() -> None:
