@@ -57,7 +57,6 @@ from fl_lightning import (
 )
 from fl_lightning.data import Backdoor, ClientSplit, Source, WithinClientSplit
 from fl_lightning.executors import SequentialExecutor, make_executor
-from fl_lightning.experiment import statistics
 from fl_lightning.metrics import OneVsRestAUROC
 from fl_lightning.models import (
     ConvNetClassifier,
@@ -363,8 +362,6 @@ FUNCTIONS: tuple[Callable[..., Any], ...] = (
     asynchronous.hinge, asynchronous.exponential, partitioners.add_feature_noise, partitioners.c_score,
     partitioners.device_experiment_partitioner, partitioners.label_counts, partitioners.label_entropy,
     partitioners.partition_statistics, partitioners.pick_client_topics, partitioners.quantile_buckets,
-    statistics.holm, statistics.relative_difference, statistics.signed_rank_test, statistics.smooth,
-    statistics.summarize,
 )  # fmt: skip
 
 
