@@ -2,7 +2,7 @@ from fl_lightning.parts import Correction, LocalObjective
 
 
 class HuberAnchor(LocalObjective):
-    """F_k(w) + mu huber(w - w'), with w' the model that the client received: far away it pulls no harder."""
+    """F_k(w) + mu huber(w - w'), with w' the received model: far away it pulls no harder."""
 
     def __init__(self, mu):
         self.mu = mu

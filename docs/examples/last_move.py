@@ -13,7 +13,7 @@ class Remembers(ServerOptimizer):
 
 
 class LastMove(LocalObjective):
-    """Mixes the server's last move into each gradient (FedCM, Xu et al. 2021); ``reach``: learning rate x steps."""
+    """Mixes the last move into gradients (FedCM, Xu et al. 2021); ``reach`` is lr x steps."""
 
     def __init__(self, server, weight, reach):
         self.server, self.weight, self.reach = server, weight, reach

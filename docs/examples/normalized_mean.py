@@ -4,7 +4,7 @@ from fl_lightning.parts import MeanAggregation
 
 
 class NormalizedMean(MeanAggregation):
-    """FedNova (Wang et al. 2020) with plain SGD: an update counts by its direction, not by its number of steps."""
+    """FedNova (Wang et al. 2020) with plain SGD: an update counts by its direction alone."""
 
     weighting = "samples"
 

@@ -5,7 +5,7 @@ from fl_lightning.parts import ClientSampler
 
 
 class PowerOfChoice(ClientSampler):
-    """Of ``d`` clients that are drawn by their sizes, the ``m`` with the largest losses train (Cho et al. 2022)."""
+    """Of ``d`` drawn clients the ``m`` with the largest losses train (Cho et al. 2022)."""
 
     needs_scores = False  # no score after training, at the client's own model
 

@@ -4,7 +4,7 @@ from fl_lightning.parts import Exchange
 
 
 class TopK(Exchange):
-    """Sends the largest values of an update; the client adds what it left out to its next one (Stich et al. 2018)."""
+    """Sends the largest values of an update, and the rest later (Stich et al. 2018)."""
 
     def __init__(self, k):
         self.k = k

@@ -185,7 +185,7 @@ def check_checkpoint(
 
 
 def keep_plain_settings(checkpoint: dict[str, Any]) -> None:
-    """Make a checkpoint's hyperparameters plain: ``torch.load(weights_only=True)`` reads no ``DictConfig`` of Hydra."""
+    """Make hyperparameters plain: ``torch.load(weights_only=True)`` reads no ``DictConfig`` of Hydra."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, Mapping):

@@ -130,3 +130,17 @@ def test_lightning_cli_takes_the_configuration_of_the_page(tmp_path: Path) -> No
     assert (first["init_args"]["clients_per_round"], first["init_args"]["local_epochs"]) == (5, 2)
     assert second["class_path"] == "fl_lightning.FederatedCheckpoint"
     assert chosen["data"]["partitioner"]["class_path"] == "fl_lightning.partitioners.DirichletPartitioner"
+
+
+@pytest.mark.long
+def test_hydra_takes_the_configuration_of_the_page(tmp_path: Path) -> None:
+    pytest.importorskip("hydra")
+    page = ROOT / "docs" / "how-to" / "hydra.md"
+    [settings] = re.findall(r"```yaml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    (tmp_path / "run.yaml").write_text(settings)
+    (tmp_path / "main.py").write_text(blocks_of(page)[0].code)
+    command = [sys.executable, "main.py", "trainer.max_epochs=2", "algorithm.mu=0.1"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    [logged] = tmp_path.glob("**/hparams.yaml")
+    assert "mu: 0.1" in logged.read_text()
