@@ -16,7 +16,7 @@ from datamodules.files import UNREADABLE, resolve_data_dir, where_to_put
 from datamodules.natural import NaturalDataModule
 from fl_lightning.arguments import check_choice
 from fl_lightning.data import PartitionFunction, Source
-from fl_lightning.data.missing import Imputation
+from fl_lightning.data.inputs import Imputation
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -18,8 +18,7 @@ from datamodules.files import UNREADABLE, as_path
 from datamodules.natural import NaturalDataModule
 from fl_lightning.arguments import check_bool, check_choice, check_text
 from fl_lightning.data import PartitionFunction, Source
-from fl_lightning.data.arrays import is_table
-from fl_lightning.data.missing import Imputation
+from fl_lightning.data.inputs import Imputation
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -85,7 +84,7 @@ class TableDataModule(NaturalDataModule):
             raise ValueError(
                 f"`features` and `categorical` must name each input once, and not the `label`, got {wrong!r} twice."
             )
-        self.path = as_path("path", path, _way_to_file(client) if is_table(path) else _way_to_one_file(client))
+        self.path = as_path("path", path, _way_to_one_file(client))
         self.label = label
         self.client = client
         self.features = None if features is None else list(features)

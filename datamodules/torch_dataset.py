@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from torch import Tensor
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, TensorDataset
+from torch.utils.data import ConcatDataset, Dataset, TensorDataset
 
 from datamodules.natural import NaturalDataModule
-from fl_lightning.arguments import check_callable, got, to_array
+from fl_lightning.arguments import check_callable, to_array
 from fl_lightning.data import PartitionFunction, Source
-from fl_lightning.data.arrays import refuse_arrays, refuse_empty, why_no_classes
+from fl_lightning.data.as_dataset import as_dataset, why_no_classes
 from fl_lightning.data.batches import Collate, tensors_of
 from fl_lightning.data.targets import concatenate, find_targets
 
@@ -63,30 +63,15 @@ class TorchDatasetDataModule(NaturalDataModule):
                 "Give `partitioner` or `clients`, not both: a partitioner shares the samples out without regard to "
                 "their clients."
             )
-        self.parts = [dataset] if test_dataset is None else [dataset, test_dataset]
-        for name, part in zip(("dataset", "test_dataset"), self.parts, strict=False):
-            if isinstance(part, DataLoader):
-                raise TypeError(
-                    f"`{name}` must be a data set, got a DataLoader. Give its `dataset`; `batch_size` is an argument "
-                    "here."
-                )
-            refuse_arrays(name, part)
-            lacking = [method for method in ("__len__", "__getitem__") if not hasattr(part, method)]
-            if lacking:
-                raise TypeError(
-                    f"`{name}` must have __len__ and __getitem__, but {type(part).__name__} does not have "
-                    f"{' and '.join(lacking)}."
-                )
-            if isinstance(part, (str, bytes, Mapping, type)) or getattr(part, "shape", None) == ():
-                raise TypeError(f"`{name}` must be a data set of samples by position, got {got(part)}.")
-            refuse_empty(name, part)
+        named = {"dataset": dataset} if test_dataset is None else {"dataset": dataset, "test_dataset": test_dataset}
+        self.parts = [as_dataset(name, part) for name, part in named.items()]
         if test_targets is not None and test_dataset is None:
             raise ValueError("`test_targets` are of `test_dataset`, which is None. Give both or neither.")
         self.targets = [
             None if given is None else _check_targets(name, given, part)
             for name, given, part in zip(("targets", "test_targets"), (targets, test_targets), self.parts, strict=False)
         ]
-        self.clients = None if clients is None else _check_clients(clients, dataset)
+        self.clients = None if clients is None else _check_clients(clients, self.parts[0])
         if collate_fn is not None:
             check_callable("collate_fn", collate_fn, "None takes PyTorch's default_collate.")
         self.collate_fn = collate_fn

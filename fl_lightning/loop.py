@@ -24,7 +24,7 @@ from fl_lightning.clients.settings import LocalSettings
 from fl_lightning.clients.step_checks import check_steps_known
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.data import FederatedDataModule
-from fl_lightning.data.client_summary import print_clients
+from fl_lightning.data.view import print_clients
 from fl_lightning.executors import Executor, balance
 from fl_lightning.executors.malloc import keep_freed_memory
 from fl_lightning.parts.algorithm import Algorithm

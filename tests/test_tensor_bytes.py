@@ -12,8 +12,7 @@ from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
 from torch import Tensor
 
 from fl_lightning import FedAvg, TensorDataModule
-from fl_lightning.data.source import fingerprint
-from fl_lightning.data.tensor_bytes import tensor_bytes
+from fl_lightning.data.tensor_bytes import fingerprint, tensor_bytes
 
 
 class Weighted(TensorDataModule):

@@ -24,7 +24,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from fl_lightning._lightning.last_checkpoint import ChoosesLast
 from fl_lightning._lightning.transfer import takes_dataloader_iter
 from fl_lightning.data import FederatedDataModule
-from fl_lightning.data.other_lightning import check_lightning
+from fl_lightning.data.datamodule import check_lightning
 from fl_lightning.metrics import larger_is_better
 from fl_lightning.representation import counted
 

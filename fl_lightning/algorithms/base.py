@@ -29,8 +29,7 @@ from fl_lightning.arguments import as_folder, plain
 from fl_lightning.callbacks.alone import check_alone
 from fl_lightning.checks import Count, check_arguments
 from fl_lightning.clients.settings import LocalSettings
-from fl_lightning.data.class_arguments import refuse_classes
-from fl_lightning.data.other_lightning import check_lightning
+from fl_lightning.data.datamodule import check_lightning
 from fl_lightning.executors import Executor, make_executor
 from fl_lightning.executors.auto import ExecutorName
 from fl_lightning.loop import FederatedLoop
@@ -293,7 +292,6 @@ class AggregationCallback(Callback, ABC):
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         """End the fit as :meth:`teardown` does, which does not follow an exception; after a signal say how to go on."""
-        refuse_classes(trainer)
         tell_how_to_resume(trainer, exception)
         self.teardown(trainer, pl_module, "fit" if self._fitting else "")
 

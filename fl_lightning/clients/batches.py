@@ -271,7 +271,7 @@ class ClientBatches:
 
     def to_evaluate(self, client: int) -> Iterator[Any]:
         """Yield a client's training samples in their stored order, in batches as an evaluation's, as far as limited."""
-        size = self.data.eval_batch_size
+        size = self.data.evaluation_batch_size(self.data.client_dataset(client))
         number = number_of_batches(int(self.data.client_sizes[client]), size, drop_last=False)
         return islice(self.in_order(client, size), self._limit(number, self._trainer.limit_val_batches))
 

@@ -1,9 +1,10 @@
 """Data of many clients: reading, splitting, standardising and batching."""
 
 from fl_lightning.data.batches import client_batches, make_loader
-from fl_lightning.data.client_datasets import ClientDatasetsModule
+from fl_lightning.data.client_datasets import ClientDatasetsModule, TensorDataModule
 from fl_lightning.data.datamodule import FederatedDataModule
 from fl_lightning.data.images import ImageDataModule
+from fl_lightning.data.inputs import apply_statistics, fit_statistics
 from fl_lightning.data.poisoning import Backdoor, LabelFlipping, Poison
 from fl_lightning.data.source import Source
 from fl_lightning.data.splits import (
@@ -14,9 +15,7 @@ from fl_lightning.data.splits import (
     Split,
     WithinClientSplit,
 )
-from fl_lightning.data.standardize import apply_statistics, fit_statistics
 from fl_lightning.data.targets import find_targets
-from fl_lightning.data.tensors import TensorDataModule
 
 __all__ = [
     "Backdoor",

@@ -1,27 +1,29 @@
-"""Federates data sets that the user already has, one for each client."""
+"""Federates data that the user already has, one data set or one tuple of tensors for each client."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Unpack, cast
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
-import torch
 from torch import Tensor
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, TensorDataset
 
-from fl_lightning.arguments import check_callable, check_texts, got, is_sequence
-from fl_lightning.data.arrays import STREAM_HINT, is_table, refuse_arrays
-from fl_lightning.data.batches import Collate, row_kinds, tensors_of
+from fl_lightning.arguments import got, is_sequence
+from fl_lightning.checks import Count, check_arguments
+from fl_lightning.data.as_dataset import as_dataset
+from fl_lightning.data.batches import Collate, tensors_of
 from fl_lightning.data.datamodule import FederatedDataModule
 from fl_lightning.data.federated_split import GLOBAL, FederatedSplit, Split
-from fl_lightning.data.loading import LoadingOptions, Stage
-from fl_lightning.data.missing import Imputation
+from fl_lightning.data.inputs import Imputation, Standardization
+from fl_lightning.data.serving import LoadingOptions, MoreLoadingOptions
 from fl_lightning.data.source import Source
-from fl_lightning.data.standardize import Standardization
 from fl_lightning.data.targets import find_targets
+from fl_lightning.data.view import Stage
 from fl_lightning.partitioners import NaturalPartitioner, Partition
 from fl_lightning.representation import counted
+
+Tensors = tuple[Tensor, ...]
 
 
 class ClientDatasetsModule(FederatedDataModule):
@@ -76,19 +78,43 @@ class ClientDatasetsModule(FederatedDataModule):
             raise ValueError(
                 f"Give `split` or `val` and `test`, not both; got {got(split)}. A split takes them from `clients`."
             )
-        if collate_fn is not None:
-            check_callable("collate_fn", collate_fn, "None takes PyTorch's default_collate.")
-        if class_names is not None:
-            check_texts("class_names", class_names)
         self.splits_clients = split is not None
         if split is None:  # none plays a part, not even the base class's own
             self.split = None  # type: ignore[assignment]
-        self._collate_fn, self._class_names = collate_fn, class_names
+        check_arguments(self, {"collate_fn": collate_fn, "class_names": class_names})
+        self.collate_fn, self._class_names = collate_fn, class_names
         self._sets: dict[Stage, dict[int, Dataset[Any]]] = {
             "train": self._train_sets(clients),
             "val": self._evaluation_sets("val", val),
             "test": self._evaluation_sets("test", test),
         }
+
+    # ---- arguments ----
+
+    def _train_sets(self, given: Any) -> dict[int, Dataset[Any]]:
+        if not is_sequence(given) or isinstance(given, Dataset):
+            hint = ""
+            if isinstance(given, (Dataset, DataLoader)):
+                hint = " To distribute one data set: datamodules.TorchDatasetDataModule(dataset, partitioner)."
+            elif isinstance(given, Mapping):
+                hint = " Give list(clients.values())."
+            raise TypeError(f"`clients` must be a list with one data set for each client, got {got(given)}.{hint}")
+        if len(given) == 0:
+            raise ValueError("`clients` is empty; give one data set for each client, as [dataset_a, dataset_b, ...].")
+        return {client: self._as_dataset(f"clients[{client}]", each) for client, each in enumerate(given)}
+
+    def _evaluation_sets(self, name: str, given: Any) -> dict[int, Dataset[Any]]:
+        if given is None:
+            return {}
+        if not isinstance(given, (list, tuple)) or (len(given) and isinstance(given[0], Tensor)):
+            return {GLOBAL: self._as_dataset(name, given)}
+        present = {client: each for client, each in enumerate(given) if each is not None}
+        return {client: self._as_dataset(f"{name}[{client}]", each) for client, each in present.items()}
+
+    def _as_dataset(self, name: str, given: Any) -> Dataset[Any]:
+        return as_dataset(name, given)
+
+    # ---- samples ----
 
     def _facts(self) -> list[str]:
         train = self._sets["train"].values()
@@ -96,16 +122,15 @@ class ClientDatasetsModule(FederatedDataModule):
 
     def load(self) -> Source:
         """Return all clients' samples, one after the other."""
-        sets = [dataset for stage in self._sets.values() for dataset in stage.values()]
-        whole: Dataset[Any] = ConcatDataset(sets)
+        whole: Dataset[Any] = ConcatDataset(self._all_sets())
+        targets = find_targets(whole, self.outputs_and_targets)
         if self.splits_clients and (tensors := tensors_of(whole)) is not None:
             whole = TensorDataset(*tensors)
-        targets = find_targets(ConcatDataset(sets), self.outputs_and_targets)
-        return Source(whole, targets, None, self._class_names, self._collate_fn)
+        return Source(whole, targets, None, self._class_names, self.collate_fn)
 
     def federate(self, source: Source) -> FederatedSplit:
         """Give each client its part of the source, or distribute the source by the split."""
-        lengths = [_length(dataset) for stage in self._sets.values() for dataset in stage.values()]
+        lengths = [*map(_length, self._all_sets())]
         if self.splits_clients:
             # the clients in place of labels: a split may hand over some of the samples, and all of no client's
             return self.split.apply(np.repeat(np.arange(len(lengths)), lengths), NaturalPartitioner())
@@ -117,8 +142,11 @@ class ClientDatasetsModule(FederatedDataModule):
         parts = [[stage.get(client, none) for stage in (train, val, test)] for client in range(number)]
         return FederatedSplit(train, val, test, Partition(tuple(map(np.concatenate, parts))))
 
+    def _all_sets(self) -> list[Dataset[Any]]:
+        return [dataset for stage in self._sets.values() for dataset in stage.values()]
+
     def _samples(self, stage: Stage, clients: Sequence[int] | None = None) -> Dataset[Any]:
-        if not self._unchanged:
+        if self.splits_clients or not isinstance(self._dataset, ConcatDataset):  # the user's own sets are not served
             return super()._samples(stage, clients)
         stage = self._set_of(stage)
         sets = self._sets[stage]
@@ -138,96 +166,83 @@ class ClientDatasetsModule(FederatedDataModule):
         for client in clients:
             before, now = len(parts[client]), _length(self._sets[stage][client])
             if before != now:
+                name = "clients" if stage == "train" else stage
                 raise RuntimeError(
-                    f"{_name(stage, client)} had {counted(before, 'sample')} at the set-up, and has {now:,} now. "
-                    "Weights and batches go by the first number. Let the data set hold all samples from the start, and "
-                    "draw some of them by `sampler`; for another fit make a new data module."
+                    f"`{name}{'' if client == GLOBAL else f'[{client}]'}` had {counted(before, 'sample')} at the "
+                    f"set-up, and has {now:,} now. Weights and batches go by the first number. Let the data set hold "
+                    "all samples from the start, and draw some of them by `sampler`; for another fit make a new data "
+                    "module."
                 )
 
     def _tensors_of(self, source: Source) -> tuple[Tensor, ...]:
-        if not isinstance(source.dataset, ConcatDataset):
-            return super()._tensors_of(source)
         tensors = tensors_of(source.dataset)
         if tensors is None:
             raise ValueError(
                 "`standardize`, `impute`, `feature_noise`, poisons, replaced inputs and fingerprints need data sets "
-                "that are TensorDataset, or Subset of one, with samples of the same shapes and types, but "
-                f"{self._why_not_joined()}. Give such data sets, or do it in `train_transform` and `eval_transform`."
+                "that are TensorDataset, or Subset of one, with samples of the same shapes and types. Give such data "
+                "sets, or do it in `train_transform` and `eval_transform`."
             )
         return tensors
 
-    def _why_not_joined(self) -> str:
-        """Return which data sets cannot be joined to tensors, and why."""
-        first, kinds = "", None
-        for stage, sets in self._sets.items():
-            for client, dataset in sets.items():
-                name = _name(stage, client)
-                tensors = tensors_of(dataset)
-                if tensors is None:
-                    return f"{name} is a {type(dataset).__name__}"
-                if kinds is None:
-                    first, kinds = name, row_kinds(tensors)
-                own = row_kinds(tensors)
-                if own != kinds:
-                    return f"those of {first} are {_in_words(kinds)}, and those of {name} {_in_words(own)}"
-        raise AssertionError("they can be joined")
 
-    @property
-    def _unchanged(self) -> bool:
-        """Whether samples are served from the user's own data sets."""
-        return not self.splits_clients and isinstance(self._dataset, ConcatDataset)
+class TensorDataModule(ClientDatasetsModule):
+    """Federates tensors: one tuple of tensors, as ``(x, y)``, per client. They are not copied.
 
-    # ---- arguments ----
+    Args:
+        clients: The training clients' tensors; a client's have the same first dimension n_k.
+        val: The validation set, or a list with one set for each client: the set at position k belongs to client k, and
+            ``None`` stands for a client without one.
+        test: The test set, or a list of test sets, as for ``val``.
+        batch_size: Samples of a training batch, B; ``None`` takes all of a client's samples at once (B = infinity).
+        shuffle: Whether training samples are drawn in a new order each epoch; if not, batches are views of ``clients``.
+        eval_batch_size: Samples of a validation or test batch; ``None`` as in :class:`FederatedDataModule`.
+        standardize: ``"global"`` or ``"local"``, as in :class:`FederatedDataModule`; copies the inputs.
+        impute: ``"global"`` or ``"local"``, as in :class:`FederatedDataModule`; copies the inputs.
+        split: Takes the validation and test sets from ``clients``, instead of ``val`` and ``test``; copies the tensors.
+        **options: ``drop_last``, ``sampler``, ``train_transform``, ``eval_transform`` and ``num_workers`` of
+            :class:`FederatedDataModule`.
 
-    def _train_sets(self, given: Any) -> dict[int, Dataset[Any]]:
-        """Return the sets by client."""
-        if not is_sequence(given) or isinstance(given, Dataset):
-            hint = " Give list(clients.values())." if isinstance(given, Mapping) else ""
-            if isinstance(given, (Dataset, DataLoader)):
-                source = "loader.dataset" if isinstance(given, DataLoader) else "dataset"
-                hint = f" To distribute one data set: datamodules.TorchDatasetDataModule({source}, partitioner)."
-            raise TypeError(f"`clients` must be a list with one data set for each client, got {got(given)}.{hint}")
-        if len(given) == 0:
-            raise ValueError("`clients` is empty; give one data set for each client, as [dataset_a, dataset_b, ...].")
-        return {client: _checked(f"clients[{client}]", dataset) for client, dataset in enumerate(given)}
+    Raises:
+        ValueError: If there are no clients, or a client has no samples or tensors of unequal first dimensions; if a
+            split is given together with ``val`` or ``test``.
+        TypeError: If anything other than tensors is given.
+    """
 
-    def _evaluation_sets(self, name: str, given: Any) -> dict[int, Dataset[Any]]:
-        """Return the sets by client."""
-        if given is None:
-            return {}
-        if not isinstance(given, (list, tuple)):
-            return {GLOBAL: _checked(name, given)}
-        present = {client: dataset for client, dataset in enumerate(given) if dataset is not None}
-        return {client: _checked(f"{name}[{client}]", dataset) for client, dataset in present.items()}
+    def __init__(
+        self,
+        clients: Sequence[Tensors],
+        val: Tensors | Sequence[Tensors | None] | None = None,
+        test: Tensors | Sequence[Tensors | None] | None = None,
+        batch_size: Count | None = 32,
+        shuffle: bool = True,
+        eval_batch_size: Count | None = None,
+        standardize: Standardization | None = None,
+        impute: Imputation | None = None,
+        *,
+        split: Split | None = None,
+        **options: Unpack[MoreLoadingOptions],
+    ) -> None:
+        super().__init__(
+            clients,  # type: ignore[arg-type]  # data sets are made of them below
+            val,  # type: ignore[arg-type]
+            test,  # type: ignore[arg-type]
+            split=split,
+            standardize=standardize,
+            impute=impute,
+            batch_size=batch_size,
+            shuffle=shuffle,
+            eval_batch_size=eval_batch_size,
+            **options,
+        )
 
-
-def _checked(name: str, given: Any) -> Dataset[Any]:
-    """Return a data set that has samples by position."""
-    if is_table(given):
-        refuse_arrays(name, given)
-    is_other = isinstance(given, (str, bytes, Mapping, tuple, type, Tensor, np.ndarray, IterableDataset))
-    if is_other or not hasattr(given, "__getitem__") or not hasattr(given, "__len__"):
-        hint = ""
-        if isinstance(given, (tuple, Tensor)):
-            hint = " TensorDataModule takes tensors."
-        elif isinstance(given, DataLoader):
-            hint = " Give the DataLoader's `dataset`; `batch_size` is an argument here."
-        elif isinstance(given, IterableDataset):
-            hint = STREAM_HINT
-        raise TypeError(f"`{name}` must be a data set with __len__ and __getitem__, got {got(given)}.{hint}")
-    if len(given) == 0:
-        raise ValueError(f"`{name}` has no samples; leave it out.")
-    return cast("Dataset[Any]", given)
-
-
-def _name(stage: Stage, client: int) -> str:
-    """Return how a user has given a data set, in backticks."""
-    return f"`{'clients' if stage == 'train' else stage}{'' if client == GLOBAL else f'[{client}]'}`"
+    def _as_dataset(self, name: str, given: Any) -> Dataset[Any]:
+        if not isinstance(given, (tuple, list)) or not given or not all(isinstance(each, Tensor) for each in given):
+            raise TypeError(
+                f"`{name}` must be a tuple of tensors, as (x, y), got {got(given)}. Convert arrays with "
+                "torch.as_tensor; ClientDatasetsModule takes data sets."
+            )
+        return as_dataset(name, tuple(given))
 
 
 def _length(dataset: Dataset[Any]) -> int:
     return len(dataset)  # type: ignore[arg-type]
-
-
-def _in_words(kinds: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> str:
-    return " and ".join(f"{str(dtype).removeprefix('torch.')} of shape {shape}" for shape, dtype in kinds)

@@ -2,41 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
 from dataclasses import replace
 from typing import Any, ClassVar, NoReturn
 
 import lightning as L
 import numpy as np
 from torch import Tensor
-from torch.utils.data import Dataset, Subset, TensorDataset
+from torch.utils.data import TensorDataset
 
-from fl_lightning.arguments import check_choice, check_instance, check_not_negative
-from fl_lightning.data.batches import Collate
-from fl_lightning.data.class_arguments import refuse_classes, refuse_unmade
-from fl_lightning.data.federated_split import GLOBAL, FederatedSplit, Split, check_split
-from fl_lightning.data.loading import ServesBatches, Stage
-from fl_lightning.data.missing import Imputation
+from fl_lightning.arguments import check_instance
+from fl_lightning.checks import Count, Natural, NotNegative, check_arguments
+from fl_lightning.data.federated_split import GLOBAL, FederatedSplit, Split
+from fl_lightning.data.inputs import Imputation, Standardization, prepare_inputs
 from fl_lightning.data.order import ClientOrder
-from fl_lightning.data.other_lightning import check_lightning
-from fl_lightning.data.partition_view import PartitionView
 from fl_lightning.data.poisoning import Poison
-from fl_lightning.data.preparation import check_returned, check_training_clients, prepare_inputs
-from fl_lightning.data.replaced_inputs import ReplacedInputs
+from fl_lightning.data.serving import ServesBatches
 from fl_lightning.data.source import Source, labels_for
 from fl_lightning.data.splits import ClientSplit, check_test_indices
-from fl_lightning.data.standardize import Standardization
-from fl_lightning.data.targets import ReadsBatches
-from fl_lightning.data.trained_by import KnowsAlgorithm
+from fl_lightning.data.targets import outputs_and_targets
 from fl_lightning.data.transforms import Transform
 from fl_lightning.partitioners import Partition
 from fl_lightning.partitioners.functions import PartitionFunction, check_partitioner
-from fl_lightning.representation import FullSignature, represent
+from fl_lightning.representation import LOAD_WEIGHTS, FullSignature, represent
 
 
-class FederatedDataModule(
-    ReadsBatches, ReplacedInputs, PartitionView, ServesBatches, KnowsAlgorithm, L.LightningDataModule
-):
+class FederatedDataModule(ServesBatches):
     """Reads a data set, distributes it among clients and serves each client's batches.
 
     A subclass reads its data in :meth:`load`. With an aggregation callback every training client is trained on its own
@@ -46,12 +37,13 @@ class FederatedDataModule(
         partitioner: Distributes the samples among clients: a partitioner, or any function from labels to a partition or
             to the sample indices of each client.
         batch_size: Samples of a training batch, B; ``None`` takes all of a client's samples at once (B = infinity).
-        eval_batch_size: Samples of a validation or test batch.
+        eval_batch_size: Samples of a validation or test batch; ``None`` takes as many as a MiB holds, from 256 to
+            4,096, or 256 if samples are no rows of tensors.
         split: Which clients or samples train, validate and test; ``ClientSplit()`` if ``None``.
         standardize: ``"global"`` standardises inputs by the samples of all training clients, ``"local"`` each client by
             its own samples. It needs the floating-point inputs of a ``TensorDataset``.
         impute: ``"global"`` fills NaN in the inputs with the feature's mean over the training samples of all clients,
-            ``"local"`` with each client's own mean (:func:`~fl_lightning.data.missing.fill_missing`). It needs the
+            ``"local"`` with each client's own mean (means are over finite values). It needs the
             floating-point inputs of a ``TensorDataset``, shape (N, features).
         feature_noise: Standard deviation of the noise on the last client's inputs, before they are standardised. The
             first client has no noise, and the level grows linearly with the client's number
@@ -73,8 +65,8 @@ class FederatedDataModule(
 
     Raises:
         TypeError: If ``partitioner`` is no function of labels or ``split`` is no split.
-        ValueError: If an argument is out of range; at set-up, if there is no partitioner, no training client, or one
-            without samples, or the inputs cannot be filled or standardised, for example because one is NaN.
+        ValueError: If an argument is out of range; at set-up, if there is no partitioner or no training client, or
+            the inputs cannot be filled or standardised, for example because one is NaN.
     """
 
     standardized_features: ClassVar[slice] = slice(None)
@@ -90,38 +82,32 @@ class FederatedDataModule(
         self,
         partitioner: PartitionFunction | None = None,
         *,
-        batch_size: int | None = 32,
-        eval_batch_size: int = 256,
+        batch_size: Count | None = 32,
+        eval_batch_size: Count | None = None,
         split: Split | None = None,
         standardize: Standardization | None = None,
         impute: Imputation | None = None,
-        feature_noise: float = 0.0,
+        feature_noise: NotNegative = 0.0,
         shuffle: bool = True,
         drop_last: bool = False,
         sampler: ClientOrder | None = None,
         train_transform: Transform | None = None,
         eval_transform: Transform | None = None,
-        num_workers: int = 0,
+        num_workers: Natural = 0,
     ) -> None:
         super().__init__()
-        self._set_loading(
-            batch_size, eval_batch_size, shuffle, drop_last, sampler, train_transform, eval_transform, num_workers
-        )
-        if standardize is not None:
-            check_choice("standardize", standardize, ("global", "local"), "None leaves inputs as they are.")
-        if impute is not None:
-            check_choice("impute", impute, ("local", "global"), "None leaves missing values as they are.")
         if partitioner is not None:
             check_partitioner(partitioner)
-        if split is not None:
-            check_split(split)
-        check_not_negative("feature_noise", feature_noise, "It is a standard deviation; 0.0 adds none.")
+        if sampler is not None and not shuffle:
+            raise ValueError("`sampler` draws the order of samples, so `shuffle=False` has no effect with it.")
         self.partitioner = partitioner
-        self.split = ClientSplit() if split is None else split
-        self.standardize = standardize
-        self.impute = impute
-        self.feature_noise = feature_noise
-        self._federation: tuple[Source, FederatedSplit] | None = None
+        self.batch_size, self.eval_batch_size = batch_size, eval_batch_size
+        self.split: Split = ClientSplit() if split is None else split
+        self.standardize, self.impute, self.feature_noise = standardize, impute, feature_noise
+        self.shuffle, self.drop_last, self.sampler = shuffle, drop_last, sampler
+        self.train_transform, self.eval_transform = train_transform, eval_transform
+        self.num_workers = num_workers
+        check_arguments(self)
 
     def __repr__(self) -> str:
         return represent(self, *self._facts(), always=("batch_size",), leave_out=self._hidden)
@@ -147,8 +133,7 @@ class FederatedDataModule(
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "trainer":  # a trainer sets it before it looks at anything else
             check_lightning("The trainer", value)
-            refuse_classes(value)
-            refuse_unmade(self, value)
+            _refuse_classes(value)
         super().__setattr__(name, value)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -201,14 +186,16 @@ class FederatedDataModule(
 
     def setup(self, stage: str | None = None) -> None:
         """Read, partition, split and standardise the data; later calls change nothing of that."""
-        self._begin_stage(stage)
+        if stage == "fit":
+            self.trained_by = None  # the callback of this fit, if there is any, is set up after the data
         if self._federation is not None:
             return
         source = self.load()
-        check_returned(self, "load()", source, Source)
         split = self.federate(source)
-        check_returned(self, "federate()", split, FederatedSplit)
-        check_training_clients(split)
+        if not split.train:
+            raise ValueError(
+                "The split leaves no client for training. Use more clients, or smaller validation and test sets."
+            )
         if self.feature_noise or self.standardize is not None or self.impute is not None:
             x, *rest = self._tensors_of(source)
             source = replace(source, dataset=TensorDataset(self._prepared(x, split), *rest))
@@ -252,80 +239,86 @@ class FederatedDataModule(
         return x
 
     def teardown(self, stage: str | None = None) -> None:
-        """End the stage: serve the source's own inputs again."""
-        super().teardown(stage)
+        """Serve the source's own inputs again: features suit the module of one stage."""
+        self._features = None
         self.shares_evaluation = False  # the next trainer may have no aggregation callback
 
     def on_exception(self, exception: BaseException) -> None:
         """Do what :meth:`teardown` does: none follows an exception."""
-        super().on_exception(exception)
-        self.shares_evaluation = False
+        self.teardown()
 
     def _prepared(self, x: Tensor, split: FederatedSplit) -> Tensor:
-        """Return the inputs of all samples, filled up, noisy and standardised as far as each is asked for."""
         return prepare_inputs(
             x,
             split,
-            self.standardized_features,
-            self.feature_noise,
-            getattr(self.partitioner, "seed", 0),
-            self.standardize,
-            self.impute,
+            features=self.standardized_features,
+            feature_noise=self.feature_noise,
+            seed=getattr(self.partitioner, "seed", 0),
+            standardize=self.standardize,
+            impute=self.impute,
         )
 
-    def _tensors_of(self, source: Source) -> tuple[Tensor, ...]:
-        """Return the tensors of all samples, inputs first."""
-        if not isinstance(source.dataset, TensorDataset):
+    # ---- batches ----
+
+    def outputs_and_targets(self, batch: Any, outputs: Any) -> tuple[Any, Any]:
+        """Return predictions and targets of a batch: for metrics of clients, diagnostics, poisons and partitioners.
+
+        Override it where the target is not the last element of a tuple or list, or the ``label``, ``labels`` or
+        ``target`` of a dict: ``return outputs, batch[1]`` for batches of inputs, targets and weights.
+
+        Args:
+            batch: A batch as the module gets it, or the tensors of all samples. A poison changes their target in place.
+            outputs: What a validation or test step returned, if that is a dict with ``"preds"`` and ``"target"``, which
+                are then returned; otherwise what ``forward`` returned; ``None`` where the target alone is asked for.
+        """
+        return outputs_and_targets(batch, outputs)
+
+    # ---- checkpoints ----
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint holds: the aggregation callback, if there is one."""
+        return {} if self.trained_by is None else {"trained_by": self.trained_by}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Check that a federated fit goes on federatedly.
+
+        Raises:
+            ValueError: If the checkpoint was written by a federated fit, and the trainer has no aggregation callback.
+        """
+        before, trainer = state_dict.get("trained_by"), self.trainer
+        fits = trainer is not None and trainer.state.fn == "fit"
+        if before is not None and self.trained_by is None and fits:
             raise ValueError(
-                f"`standardize`, `impute`, `feature_noise`, replaced inputs and fingerprints need a TensorDataset; the "
-                f"source of {type(self).__name__} is a {type(source.dataset).__name__}. Return one from `load()`."
+                f"The checkpoint was written by {before}, and the trainer has no aggregation callback, so it would go "
+                f"on centrally. Give Trainer(callbacks=[{before}(...)]). To start central training from its weights: "
+                f"{LOAD_WEIGHTS}."
             )
-        return source.dataset.tensors
 
-    def _ready(self) -> tuple[Source, FederatedSplit]:
-        if self._federation is None:
-            raise RuntimeError(
-                f"The clients of {type(self).__name__} are known after `setup()`. The Trainer calls it; outside a "
-                "Trainer call `data.prepare_data()` and `data.setup()` first."
-            )
-        return self._federation
 
-    # ---- training clients ----
+def check_lightning(role: str, thing: object) -> None:
+    """Raise ``TypeError`` for an object of ``pytorch_lightning``, the same code in other classes.
 
-    @property
-    def num_clients(self) -> int:
-        """Number of training clients K."""
-        self._ready()
-        return len(self._client_ids)
+    Neither package takes the other's objects for its own: a hook is not called, or Lightning fails with ``Expected a
+    parent``.
 
-    @property
-    def client_ids(self) -> list[int]:
-        """The training clients' ids in the partition, by position."""
-        self._ready()
-        return self._client_ids
+    Args:
+        role: What the object is, as the beginning of a sentence.
+        thing: The object.
+    """
+    if any(base.__module__.split(".")[0] == "pytorch_lightning" for base in type(thing).__mro__):
+        raise TypeError(
+            f"{role} is a {type(thing).__name__} of `pytorch_lightning`, whose classes are others than those of "
+            "`lightning`, which fl-lightning uses. Write `import lightning.pytorch as pl` instead of `import "
+            "pytorch_lightning as pl`, in every file that has it."
+        )
 
-    @property
-    def client_sizes(self) -> np.ndarray:
-        """Number of samples of each training client, shape (K,)."""
-        self._ready()
-        return self._client_sizes
 
-    @property
-    def source_collate_fn(self) -> Collate | None:
-        """Makes a batch of a list of samples; PyTorch's ``default_collate`` if ``None``."""
-        return self._ready()[0].collate_fn
-
-    # ---- samples of a stage ----
-
-    def _has(self, stage: Stage) -> bool:
-        return bool(self._parts(stage))
-
-    def _samples(self, stage: Stage, clients: Sequence[int] | None = None) -> Dataset[Any]:
-        parts = self._parts(stage)
-        chosen = list(parts.values()) if clients is None else [parts[self._client_ids[client]] for client in clients]
-        indices = chosen[0] if len(chosen) == 1 else np.concatenate(chosen)
-        return Subset(self._dataset, indices)  # type: ignore[arg-type]
-
-    @property
-    def _dataset(self) -> Dataset[Any]:
-        return self._ready()[0].dataset if self._features is None else self._features
+def _refuse_classes(trainer: L.Trainer | None) -> None:
+    """Raise ``TypeError`` for ``callbacks=[FedAvg]``; Lightning would fail at its first hook."""
+    callbacks = getattr(trainer, "callbacks", [])
+    classes = [callback for callback in callbacks if inspect.isclass(callback)]
+    if classes:
+        # Lightning calls `on_exception` of each callback before it passes an error on
+        callbacks[:] = [callback for callback in callbacks if callback not in classes]
+        name = classes[0].__name__
+        raise TypeError(f"`callbacks` has the class {name}. Call it: {name}(...), and make a new Trainer.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import numbers
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fl_lightning.arguments import check_count, to_array
+from fl_lightning.arguments import to_array
 from fl_lightning.partitioners import Partition
 from fl_lightning.partitioners.functions import PartitionFunction, check_partitioner, partition_by
 from fl_lightning.representation import ShowsArguments, short
@@ -76,20 +75,15 @@ class Split(ShowsArguments, ABC):
         """
         check_partitioner(partitioner)
         if isinstance(labels_or_num_samples, numbers.Integral):
-            check_count("labels_or_num_samples", labels_or_num_samples)
             self.check_without_classes()
             labels = np.zeros(int(labels_or_num_samples), dtype=np.int64)
         else:
             labels = to_array("labels_or_num_samples", labels_or_num_samples)
-            if labels.ndim != 1:
-                raise ValueError(
-                    "`labels_or_num_samples` must be the class of each sample, 1-D, or a whole number of samples, got "
-                    f"{short(labels_or_num_samples)}."
-                )
-            if len(labels) == 0:
-                raise ValueError(
-                    "`labels_or_num_samples` is empty: there are no samples to split. Look at the data set."
-                )
+        if labels.ndim != 1 or len(labels) == 0:
+            raise ValueError(
+                "`labels_or_num_samples` must be the class of each sample, 1-D, or a number of samples, and not empty, "
+                f"got {short(labels_or_num_samples)}."
+            )
         return self.split(labels, partial(partition_by, partitioner), test_indices)
 
     def check_without_classes(self) -> None:
@@ -111,17 +105,6 @@ class Split(ShowsArguments, ABC):
         Returns:
             Who holds which samples. Sets without samples, and clients without samples in a set, are left out.
         """
-
-
-def check_split(split: object) -> None:
-    """Raise ``TypeError`` unless the argument is a split, or has a method ``apply`` like one."""
-    if inspect.isclass(split):
-        raise TypeError(f"`split` must be a split, got the class {split.__name__}. Make one: {split.__name__}().")
-    if not callable(getattr(split, "apply", None)):
-        raise TypeError(
-            f"`split` must be a split such as ClientSplit(num_folds=5), SampleSplit() or WithinClientSplit(), got "
-            f"{short(split)}."
-        )
 
 
 def _describe(parts: dict[int, np.ndarray]) -> str:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fl_lightning.arguments import check_bool, check_interval, got, is_number, is_sequence, plain
+from fl_lightning.checks import Finite, Positive, check, check_arguments
 from fl_lightning.data.datamodule import FederatedDataModule
 from fl_lightning.partitioners.functions import PartitionFunction
+
+Unit = Annotated[float, "[0, 1]"]
 
 
 class ImageDataModule(FederatedDataModule):
@@ -45,7 +45,7 @@ class ImageDataModule(FederatedDataModule):
         partitioner: PartitionFunction | None = None,
         *,
         augment: bool = False,
-        crop_probability: float = 1.0,
+        crop_probability: Unit = 1.0,
         **options: Any,
     ) -> None:
         super().__init__(partitioner, **options)
@@ -55,13 +55,12 @@ class ImageDataModule(FederatedDataModule):
                     f"{type(self).__name__} takes no `{name}`: images stay bytes, and are normalised by `mean` and "
                     "`std`. Leave it out."
                 )
-        check_bool("augment", augment)
-        check_interval("crop_probability", crop_probability, within="[0, 1]")
+        self.augment, self.crop_probability = augment, crop_probability
+        check_arguments(self)
         if crop_probability != 1 and not augment:
             raise ValueError(
                 f"`crop_probability` has no effect without `augment=True`, got {crop_probability}. Give both."
             )
-        self.augment, self.crop_probability = augment, plain(crop_probability)
         self._normalization: dict[torch.device, tuple[Tensor, Tensor]] = {}
 
     @property
@@ -150,17 +149,14 @@ def channel_numbers(name: str, values: Sequence[float], channels: int | None = N
         channels: How many channels there are, if that is known.
 
     Raises:
+        TypeError: If they are no sequence.
         ValueError: If they are no finite numbers, not one for each channel or for all, or a standard deviation is not
             greater than 0.
     """
-    if isinstance(values, (np.ndarray, Tensor)) and values.ndim == 1:
+    if isinstance(values, Tensor):
         values = values.tolist()
-    if not is_sequence(values) or len(values) == 0 or (channels and len(values) not in (1, channels)):
-        number = f"each of the {channels} channels" if channels else "each channel"
-        raise ValueError(f"`{name}` must be a sequence, a number for {number} or one for all, got {got(values)}.")
-    for value in values:
-        if not is_number(value) or not math.isfinite(value):
-            raise ValueError(f"`{name}` must hold finite numbers, got {got(value)}.")
-    if name == "std" and min(values) <= 0:
-        raise ValueError(f"`std` must be greater than 0, got {list(values)}. 1 leaves a channel as it is.")
-    return tuple(float(value) for value in values)
+    kind = Sequence[Positive] if name == "std" else Sequence[Finite]
+    numbers = check(f"`{name}`", values, kind)
+    if len(numbers) == 0 or (channels and len(numbers) not in (1, channels)):
+        raise ValueError(f"`{name}` must have a number for each of the {channels or ''} channels, or one for all.")
+    return tuple(map(float, numbers))

@@ -31,24 +31,20 @@ def drawn_by(sampler: ClientOrder, client: int, dataset: Dataset[Any], generator
             f"`sampler` must return positions or a torch.utils.data.Sampler, got {got(given)} for client {client}."
         )
     positions = list(islice(given, size + 1))
-    try:
-        order = torch.as_tensor(positions)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise TypeError(f"`sampler` must return whole numbers, got {got(positions)} for client {client}.") from error
-    if len(order) != size:
+    order = torch.as_tensor(positions)
+    if order.shape != (size,):
         number = f"more than {size}" if len(order) > size else f"{len(order)}"
         raise ValueError(
             f"`sampler` drew {number} positions for client {client}, which has {size} samples. An epoch has as many "
             "draws as the client has samples, so that rounds stay comparable. Repeat some or leave some out. For "
             "another amount of work give the algorithm `local_steps`."
         )
-    if order.dim() != 1 or order.is_floating_point() or order.is_complex() or order.dtype == torch.bool:
+    if order.is_floating_point() or order.dtype == torch.bool:
         raise TypeError(f"`sampler` must return whole numbers, got {got(positions)} for client {client}.")
     if int(order.min()) < 0 or int(order.max()) >= size:
-        wrong = next(position for position in order.tolist() if not 0 <= position < size)
         raise ValueError(
-            f"`sampler` drew position {wrong} for client {client}, whose {size} samples have the positions 0 to "
-            f"{size - 1}. Positions count a client's own samples, not those of the whole data set."
+            f"`sampler` drew positions from {int(order.min())} to {int(order.max())} for client {client}, whose {size} "
+            f"samples have the positions 0 to {size - 1}, not those of the whole data set."
         )
     return order.long()
 

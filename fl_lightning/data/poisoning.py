@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from typing import Annotated
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fl_lightning.arguments import check_count, check_finite, check_interval, got, is_number, plain, to_clients
+from fl_lightning.arguments import to_clients
+from fl_lightning.checks import Count, Finite, Natural, Share, check_arguments
 from fl_lightning.representation import ShowsArguments
 
 
@@ -29,11 +31,6 @@ class Poison(ShowsArguments, ABC):
     """
 
     def __init__(self, clients: Sequence[int]) -> None:
-        if is_number(clients):
-            raise ValueError(
-                f"`clients` of {type(self).__name__} must be a list of positions, got {got(clients)}. A share of the "
-                "clients is not drawn here; [3] is client 3."
-            )
         self.clients = to_clients(self, clients)
 
     def apply(
@@ -89,10 +86,10 @@ class LabelFlipping(Poison):
         ValueError: If an argument is out of its range; at set-up, if a class is, or targets are no classes.
     """
 
-    def __init__(self, clients: Sequence[int], num_classes: int) -> None:
-        check_count("num_classes", num_classes, 2)
+    def __init__(self, clients: Sequence[int], num_classes: Annotated[int, "[2, inf)"]) -> None:
         super().__init__(clients)
-        self.num_classes = int(num_classes)
+        self.num_classes = num_classes
+        check_arguments(self)
 
     def changed(self, x: Tensor, y: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
         """Return the flipped classes."""
@@ -125,14 +122,16 @@ class Backdoor(Poison):
     """
 
     def __init__(
-        self, clients: Sequence[int], target: int = 0, fraction: float = 0.5, size: int = 4, value: float = 1.0
+        self,
+        clients: Sequence[int],
+        target: Natural = 0,
+        fraction: Share = 0.5,
+        size: Count = 4,
+        value: Finite = 1.0,
     ) -> None:
-        check_count("target", target, 0)
-        check_count("size", size)
-        check_interval("fraction", fraction, "0.5 changes half of them.", within="(0, 1]")
-        check_finite("value", value, "It is the square's brightness.")
         super().__init__(clients)
-        self.target, self.fraction, self.size, self.value = int(target), plain(fraction), int(size), plain(value)
+        self.target, self.fraction, self.size, self.value = target, fraction, size, value
+        check_arguments(self)
 
     def changed(self, x: Tensor, y: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
         """Return the samples, a share of them stamped."""

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
-from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
-from fl_lightning.arguments import check_bool, check_callable, check_texts, got, shape_of, to_array, to_indices
+from fl_lightning.arguments import check_bool, check_callable, check_texts, shape_of, to_array, to_indices
 from fl_lightning.checks import is_user_defined
-from fl_lightning.data.arrays import refuse_arrays, refuse_empty, why_no_classes
+from fl_lightning.data.as_dataset import as_dataset, why_no_classes
 from fl_lightning.data.batches import Collate
 from fl_lightning.data.targets import why_no_targets
-from fl_lightning.data.tensor_bytes import tensor_bytes
 from fl_lightning.representation import ShowsArguments, short
 
 
@@ -27,7 +24,8 @@ class Source(ShowsArguments):
     """All samples that are distributed among clients.
 
     Attributes:
-        dataset: The samples, training and evaluation data together; fastest as a ``TensorDataset(x, y)``.
+        dataset: The samples, training and evaluation data together; fastest as a ``TensorDataset(x, y)``, or a tuple of
+            its tensors.
         labels: Class of each sample, whole numbers, shape (N,), for partitioners that go by classes; ``None`` if there
             are none, as in a regression.
         test_indices: The samples of the test set, which every split sets aside; ``None`` lets the split draw one.
@@ -51,14 +49,7 @@ class Source(ShowsArguments):
 
     def __post_init__(self) -> None:
         """Check the labels and turn lists and tensors into arrays."""
-        refuse_arrays("dataset", self.dataset)
-        if not _has_positions(self.dataset):
-            hint = " Give the DataLoader's `dataset`." if isinstance(self.dataset, DataLoader) else ""
-            raise TypeError(
-                f"`dataset` must have __len__ and __getitem__, as TensorDataset(x, y) has, got {got(self.dataset)}."
-                f"{hint}"
-            )
-        refuse_empty("dataset", self.dataset)
+        object.__setattr__(self, "dataset", as_dataset("dataset", self.dataset))
         if self.class_names is not None:
             check_texts("class_names", self.class_names)
         if self.collate_fn is not None:
@@ -93,20 +84,6 @@ def _check_class_names(names: Sequence[str] | None, labels: np.ndarray) -> None:
             f"`class_names` must have a name for each class, class 0 first, got {len(names)} names; there are classes "
             f"from {low} to {high}. Name them all, or leave `class_names` out."
         )
-
-
-def _has_positions(dataset: object) -> bool:
-    has_both = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
-    return has_both and not isinstance(dataset, (str, bytes, Mapping, type)) and getattr(dataset, "shape", None) != ()
-
-
-def fingerprint(tensors: Sequence[Tensor]) -> str:
-    """Return a text of 32 hexadecimal digits that changes with shape, type or content of any tensor."""
-    digest = hashlib.blake2b(digest_size=16)
-    for tensor in tensors:
-        digest.update(f"{tuple(tensor.shape)} {tensor.dtype};".encode())
-        digest.update(tensor_bytes(tensor))
-    return digest.hexdigest()
 
 
 def labels_for(partitioner: Any, source: Source) -> np.ndarray | int:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sized
 from functools import partial
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
-from fl_lightning.arguments import check_bool, check_count, check_fraction, to_array
+from fl_lightning.arguments import to_array
+from fl_lightning.checks import Fraction, Natural, check_arguments
 from fl_lightning.data.federated_split import GLOBAL, FederatedSplit, Split
 from fl_lightning.partitioners import Partition
 from fl_lightning.partitioners.functions import PartitionFunction
 from fl_lightning.representation import counted
 
-_FEWEST_FOLDS = 3
+Folds = Annotated[int, "[3, inf)"]
+"""Training, validation and test set each need one."""
 
 __all__ = ["GLOBAL", "ClientSplit", "FederatedSplit", "PartitionFunction", "SampleSplit", "Split", "WithinClientSplit"]
 
@@ -41,23 +43,18 @@ class ClientSplit(Split):
         ValueError: If an argument is out of range; on ``apply``, if there are fewer clients than folds.
     """
 
-    def __init__(self, num_folds: int = 5, fold: int = 0, seed: int = 0, *, val_fold: int | None = None) -> None:
-        check_count("num_folds", num_folds, _FEWEST_FOLDS, hint="Training, validation and test set each need one.")
-        check_count("fold", fold, minimum=0)
-        check_count("seed", seed, minimum=0)
+    def __init__(
+        self, num_folds: Folds = 5, fold: Natural = 0, seed: Natural = 0, *, val_fold: Natural | None = None
+    ) -> None:
+        self.num_folds, self.fold, self.val_fold, self.seed = num_folds, fold, val_fold, seed
+        check_arguments(self)
         if fold >= num_folds:
             raise ValueError(f"`fold` must be below `num_folds`, which is {num_folds}, got {fold}.")
-        if val_fold is not None:
-            check_count("val_fold", val_fold, minimum=0, hint="None takes the first of the remaining clients.")
-            if val_fold >= num_folds or val_fold == fold:
-                raise ValueError(
-                    f"`val_fold` must be below `num_folds`, which is {num_folds}, and not the test fold {fold}, got "
-                    f"{val_fold}. None takes the first of the remaining clients."
-                )
-        self.num_folds = num_folds
-        self.fold = fold
-        self.val_fold = val_fold
-        self.seed = seed
+        if val_fold is not None and (val_fold >= num_folds or val_fold == fold):
+            raise ValueError(
+                f"`val_fold` must be below `num_folds`, which is {num_folds}, and not the test fold {fold}, got "
+                f"{val_fold}. None takes the first of the remaining clients."
+            )
 
     def split(
         self, labels: np.ndarray, partitioner: PartitionFunction, test_indices: np.ndarray | None
@@ -66,12 +63,9 @@ class ClientSplit(Split):
         partition = partitioner(labels)
         number = partition.num_clients
         if number < self.num_folds:
-            way_out = (
-                f"Give at most {number} folds, or more clients, or " if number >= _FEWEST_FOLDS else "Instead give "
-            )
             raise ValueError(
-                f"`num_folds` is {self.num_folds}, but only {counted(number, 'client')} can be held out. {way_out}"
-                "SampleSplit() or WithinClientSplit(), which hold out samples."
+                f"`num_folds` is {self.num_folds}, but only {counted(number, 'client')} can be held out. Give fewer "
+                "folds or more clients, or SampleSplit() or WithinClientSplit(), which hold out samples."
             )
         clients = np.random.default_rng(self.seed).permutation(partition.num_clients)
         folds = np.array_split(clients, self.num_folds)
@@ -110,17 +104,16 @@ class SampleSplit(Split):
     """
 
     def __init__(
-        self, val: float = 0.1, test: float | Literal["official"] = 0.1, seed: int = 0, *, stratify: bool = False
+        self,
+        val: Fraction = 0.1,
+        test: Fraction | Literal["official"] = 0.1,
+        seed: Natural = 0,
+        *,
+        stratify: bool = False,
     ) -> None:
-        if isinstance(test, str) and test != "official":
-            raise ValueError(f"`test` must be a fraction or 'official', got {test!r}.")
-        _check_fractions(val, 0.0 if isinstance(test, str) else test)
-        check_count("seed", seed, minimum=0)
-        check_bool("stratify", stratify)
-        self.val = val
-        self.test = test
-        self.seed = seed
-        self.stratify = stratify
+        self.val, self.test, self.seed, self.stratify = val, test, seed, stratify
+        check_arguments(self)
+        _check_sum(val, test)
 
     def check_without_classes(self) -> None:
         """Raise ``ValueError`` if classes are to be drawn in proportion."""
@@ -170,12 +163,10 @@ class WithinClientSplit(Split):
         ValueError: If an argument is out of range.
     """
 
-    def __init__(self, val: float = 0.1, test: float = 0.1, seed: int = 0) -> None:
-        _check_fractions(val, test)
-        check_count("seed", seed, minimum=0)
-        self.val = val
-        self.test = test
-        self.seed = seed
+    def __init__(self, val: Fraction = 0.1, test: Fraction = 0.1, seed: Natural = 0) -> None:
+        self.val, self.test, self.seed = val, test, seed
+        check_arguments(self)
+        _check_sum(val, test)
 
     def split(
         self, labels: np.ndarray, partitioner: PartitionFunction, test_indices: np.ndarray | None
@@ -241,10 +232,8 @@ def _global(indices: np.ndarray) -> dict[int, np.ndarray]:
     return {GLOBAL: np.sort(indices)} if len(indices) else {}
 
 
-def _check_fractions(val: float, test: float) -> None:
-    check_fraction("val", val)
-    check_fraction("test", test)
-    if val + test >= 1:
+def _check_sum(val: float, test: float | str) -> None:
+    if not isinstance(test, str) and val + test >= 1:
         raise ValueError(f"`val` and `test` must sum to less than 1, to leave training samples; got {val} and {test}.")
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
 from fl_lightning.arguments import got, is_sequence, to_array
-from fl_lightning.data.arrays import why_no_classes
+from fl_lightning.data.as_dataset import why_no_classes
 from fl_lightning.data.batches import subset_indices
 
 TARGET_ATTRIBUTES = ("targets", "labels", "_labels", "y")
@@ -69,23 +69,6 @@ def _unreadable(batch: Any) -> TypeError:
         f"or `target`, where predictions are compared with targets, got {got(batch)}. Make such batches by "
         '`collate_fn`, or let `validation_step` and `test_step` return {"preds": ..., "target": ...}.'
     )
-
-
-class ReadsBatches:
-    """The part of a data module that says which element of a batch is the target."""
-
-    def outputs_and_targets(self, batch: Any, outputs: Any) -> tuple[Any, Any]:
-        """Return predictions and targets of a batch: for metrics of clients, diagnostics, poisons and partitioners.
-
-        Override it where the target is not the last element of a tuple or list, or the ``label``, ``labels`` or
-        ``target`` of a dict: ``return outputs, batch[1]`` for batches of inputs, targets and weights.
-
-        Args:
-            batch: A batch as the module gets it, or the tensors of all samples. A poison changes their target in place.
-            outputs: What a validation or test step returned, if that is a dict with ``"preds"`` and ``"target"``, which
-                are then returned; otherwise what ``forward`` returned; ``None`` where the target alone is asked for.
-        """
-        return outputs_and_targets(batch, outputs)
 
 
 def find_targets(dataset: Dataset[Any], rule: OutputsAndTargets = outputs_and_targets) -> np.ndarray | None:

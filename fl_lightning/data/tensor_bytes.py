@@ -1,6 +1,9 @@
-"""The bytes of tensors of every type and layout, for digests and comparisons."""
+"""The bytes of tensors of every type and layout, and digests of them."""
 
 from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -42,3 +45,12 @@ def _of_strided(tensor: Tensor) -> np.ndarray:
 def version_of(tensor: Tensor) -> int:
     """Return how often a tensor, or a view of it, was changed in place; tensors of inference mode do not count it."""
     return -1 if tensor.is_inference() else tensor._version
+
+
+def fingerprint(tensors: Sequence[Tensor]) -> str:
+    """Return a text of 32 hexadecimal digits that changes with shape, type or content of any tensor."""
+    digest = hashlib.blake2b(digest_size=16)
+    for tensor in tensors:
+        digest.update(f"{tuple(tensor.shape)} {tensor.dtype};".encode())
+        digest.update(tensor_bytes(tensor))
+    return digest.hexdigest()

@@ -156,7 +156,7 @@ CLIENTS = Kind(
     st.integers(max_value=0) | st.floats(max_value=0.0) | st.floats(1.0, exclude_min=True),
 )
 COUNTS = only({"Top/A": 300, "Top/B": 300}, wrong=({}, {"Top/A": -5}, {"Top/A": 1.5}, [300], None))
-SETS = only([DATASET], wrong=(3, "x", DATASET, [(X, Y)], None))
+SETS = only([DATASET], [(X, Y)], wrong=(3, "x", DATASET, [DATASET, 3], None))
 
 #: The kind of numbers by their names; a whole number is a count where nothing else is said.
 OF_NUMBERS: dict[Kind, str] = {

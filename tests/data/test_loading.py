@@ -120,7 +120,10 @@ def test_what_is_no_order_of_the_clients_samples_is_refused() -> None:
     for sampler, message in [
         (lambda k, d, g: range(len(d) - 1), "drew 7 positions for client 0, which has 8 samples.*`local_steps`"),
         (lambda k, d, g: iter(lambda: 0, 1), "drew more than 8 positions for client 0, which has 8 samples"),
-        (lambda k, d, g: [8] + [0] * 7, "drew position 8 for client 0, whose 8 samples have the positions 0 to 7"),
+        (
+            lambda k, d, g: [8] + [0] * 7,
+            "drew positions from 0 to 8 for client 0, whose 8 samples",
+        ),
         (lambda k, d, g: [0.5] * 8, "must return whole numbers, got .* for client 0"),
         (lambda k, d, g: None, "must return positions or a torch.utils.data.Sampler, got None for client 0"),
     ]:

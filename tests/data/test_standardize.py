@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from fl_lightning.data import apply_statistics, fit_statistics
-from fl_lightning.data.standardize import standardize
+from fl_lightning.data import FederatedSplit, apply_statistics, fit_statistics
+from fl_lightning.data.inputs import standardized
+from fl_lightning.partitioners import Partition
 
 
 def test_statistics_are_per_feature_and_of_the_population():
@@ -43,6 +44,11 @@ def test_application_keeps_the_precision():
     out = apply_statistics(x, torch.tensor([3.0, 20.0]).double(), torch.tensor([2.0, 10.0]).double())
     assert out.dtype == torch.float16
     assert out.tolist() == [[-1.0, -1.0], [1.0, 2.0]]
+
+
+def standardize(x, how, train, evaluation, features=slice(None)):
+    val, test = [*evaluation, {}, {}][:2]
+    return standardized(x, how, FederatedSplit(train, val, test, Partition(tuple(train.values()))), features)
 
 
 # Samples 0-1 are client 0's, 2-3 client 1's, 4-5 client 2's.

@@ -5,20 +5,18 @@ from __future__ import annotations
 import math
 import numbers
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Literal, TypedDict
+from typing import Any, TypedDict
 
-import lightning as L
 import numpy as np
 import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
 
-from fl_lightning.arguments import check_bool, check_count, check_function_of, check_size, got_number
-from fl_lightning.data.batches import Collate, client_batches, make_loader, number_of_batches
+from fl_lightning.arguments import got_number
+from fl_lightning.data.batches import Collate, client_batches, make_loader, number_of_batches, tensor_rows
 from fl_lightning.data.order import (
     ClientOrder,
     EvaluationShare,
@@ -27,10 +25,13 @@ from fl_lightning.data.order import (
     drawn_together,
     shared_batch_size,
 )
+from fl_lightning.data.source import Source
+from fl_lightning.data.tensor_bytes import fingerprint
 from fl_lightning.data.transforms import Transform, TransformedDataset
+from fl_lightning.data.view import FederationView, Stage
 from fl_lightning.representation import counted
 
-Stage = Literal["train", "val", "test"]
+_EVALUATED_BYTES, _FEWEST_EVALUATED, _MOST_EVALUATED = 1 << 20, 256, 4096
 
 
 class MoreLoadingOptions(TypedDict, total=False):
@@ -47,78 +48,45 @@ class LoadingOptions(MoreLoadingOptions, total=False):
     """The arguments of :class:`FederatedDataModule` that say how samples become batches."""
 
     batch_size: int | None
-    eval_batch_size: int
+    eval_batch_size: int | None
     shuffle: bool
 
 
-class ServesBatches(ABC):
+class ServesBatches(FederationView):
     """The part of a data module that makes batches of samples.
 
     Attributes:
         shares_evaluation: Whether several processes share evaluation samples, each in one share. An aggregation
             callback sets it for a stage, and joins what they log; otherwise Lightning's own shares repeat samples.
         limit_evaluation: Returns how many of all batches the processes evaluate together; all if ``None``.
+        trained_by: The class of the aggregation callback of the newest fit; ``None`` in central training.
     """
 
-    trainer: L.Trainer | None
-    trained_by: str | None
+    batch_size: int | None
+    eval_batch_size: int | None
+    shuffle: bool
+    drop_last: bool
+    sampler: ClientOrder | None
+    train_transform: Transform | None
+    eval_transform: Transform | None
+    num_workers: int
+    trained_by: str | None = None
     shares_evaluation = False
     limit_evaluation: Callable[[int], float] | None = None
+    _features: TensorDataset | None = None
+    _fingerprint: str | None = None
 
-    def _set_loading(
-        self,
-        batch_size: int | None = 32,
-        eval_batch_size: int = 256,
-        shuffle: bool = True,
-        drop_last: bool = False,
-        sampler: ClientOrder | None = None,
-        train_transform: Transform | None = None,
-        eval_transform: Transform | None = None,
-        num_workers: int = 0,
-    ) -> None:
-        """Check and keep the arguments."""
-        if batch_size is not None:
-            check_size("batch_size", batch_size, hint="None takes all of a client's samples at once.")
-        check_size("eval_batch_size", eval_batch_size)
-        check_count("num_workers", num_workers, minimum=0)
-        check_bool("shuffle", shuffle)
-        check_bool("drop_last", drop_last)
-        if sampler is not None:
-            check_function_of(
-                "sampler",
-                sampler,
-                ("client", "dataset", "generator"),
-                "It gets (client, dataset, generator) and returns one epoch's positions.",
-            )
-            if not shuffle:
-                raise ValueError("`sampler` draws the order of samples, so `shuffle=False` has no effect beside it.")
-        for name, transform in (("train_transform", train_transform), ("eval_transform", eval_transform)):
-            if transform is not None:
-                check_function_of(name, transform, ("input",), "It gets a sample's input and returns another.")
-        self.batch_size = None if batch_size is None else int(batch_size)
-        self.eval_batch_size = int(eval_batch_size)
-        self.shuffle, self.drop_last, self.sampler = bool(shuffle), bool(drop_last), sampler
-        self.train_transform, self.eval_transform = train_transform, eval_transform
-        self.num_workers = int(num_workers)
-
-    # ---- what a data module defines ----
+    # ---- samples ----
 
     @property
-    @abstractmethod
-    def client_sizes(self) -> np.ndarray:
-        """Number of samples of each training client, shape (K,)."""
-
-    @property
-    @abstractmethod
     def source_collate_fn(self) -> Collate | None:
         """Makes a batch of a list of samples; PyTorch's ``default_collate`` if ``None``."""
+        return self._ready()[0].collate_fn
 
     @property
-    @abstractmethod
-    def inputs_replaced(self) -> bool:
-        """Whether batches hold features in place of inputs; these are not transformed."""
+    def _dataset(self) -> Dataset[Any]:
+        return self._ready()[0].dataset if self._features is None else self._features
 
-    @abstractmethod
     def _samples(self, stage: Stage, clients: Sequence[int] | None = None) -> Dataset[Any]:
         """Return the samples of a stage, before any transform.
 
@@ -126,10 +94,53 @@ class ServesBatches(ABC):
             stage: The stage.
             clients: Positions of training clients; ``None`` for the samples of the whole stage.
         """
+        parts = self._parts(stage)
+        chosen = list(parts.values()) if clients is None else [parts[self._client_ids[client]] for client in clients]
+        indices = chosen[0] if len(chosen) == 1 else np.concatenate(chosen)
+        return Subset(self._dataset, indices)  # type: ignore[arg-type]
 
-    @abstractmethod
-    def _has(self, stage: Stage) -> bool:
-        """Return whether there are samples of a stage."""
+    def _transformed(self, dataset: Dataset[Any], transform: Transform | None) -> Dataset[Any]:
+        return dataset if transform is None or self.inputs_replaced else TransformedDataset(dataset, transform)
+
+    def _tensors_of(self, source: Source) -> tuple[Tensor, ...]:
+        """Return the tensors of all samples, inputs first."""
+        if not isinstance(source.dataset, TensorDataset):
+            raise ValueError(
+                f"`standardize`, `impute`, `feature_noise`, replaced inputs and fingerprints need a TensorDataset; the "
+                f"source of {type(self).__name__} is a {type(source.dataset).__name__}. Return one from `load()`."
+            )
+        return source.dataset.tensors
+
+    # ---- replaced inputs ----
+
+    @property
+    def inputs_replaced(self) -> bool:
+        """Whether batches hold features in place of inputs, such as those of a frozen prefix; none is transformed."""
+        return self._features is not None
+
+    def source_inputs(self) -> Tensor:
+        """Return the inputs of all samples, shape (N, ...), as batches hold them unless replaced."""
+        return self._tensors_of(self._ready()[0])[0]
+
+    def replace_inputs(self, features: Tensor) -> None:
+        """Serve ``features``, shape (N, ...), in place of the inputs until the Trainer's present stage ends.
+
+        Raises:
+            ValueError: If ``features`` are not one row per source input.
+        """
+        x, *rest = self._tensors_of(self._ready()[0])
+        if len(features) != len(x):
+            raise ValueError(
+                f"`features` must have one row per source input, {len(x)} rows, got {len(features)}. Compute them "
+                "from `source_inputs()`, in its order."
+            )
+        self._features = TensorDataset(features, *rest)
+
+    def data_fingerprint(self) -> str:
+        """Return a text that changes with the shape, type or content of the source's tensors."""
+        if self._fingerprint is None:
+            self._fingerprint = fingerprint(self._tensors_of(self._ready()[0]))
+        return self._fingerprint
 
     # ---- training clients ----
 
@@ -153,9 +164,6 @@ class ServesBatches(ABC):
     def pooled_dataset(self, clients: Sequence[int]) -> Dataset[Any]:
         """Return the training samples of the clients at these positions together."""
         return self._transformed(self._samples("train", clients), self.train_transform)
-
-    def _transformed(self, dataset: Dataset[Any], transform: Transform | None) -> Dataset[Any]:
-        return dataset if transform is None or self.inputs_replaced else TransformedDataset(dataset, transform)
 
     def client_order(self, client: int, generator: torch.Generator) -> Tensor:
         """Return the positions of one local epoch in the client's samples, as ``sampler`` or by chance, shape (n_k,).
@@ -232,11 +240,11 @@ class ServesBatches(ABC):
 
     def val_dataloader(self) -> Any:
         """Return the validation set, ordered by client; an empty list if there is none."""
-        return self._evaluation_loader("val", self.shares_evaluation) if self._has("val") else _no_loader()
+        return self._evaluation_loader("val", self.shares_evaluation) if self._parts("val") else _no_loader()
 
     def test_dataloader(self) -> Any:
         """Return the test set, ordered by client; an empty list, with a warning, if there is none."""
-        if self._has("test"):
+        if self._parts("test"):
             return self._evaluation_loader("test", self.shares_evaluation)
         if self.trainer is not None and self.trainer.testing:
             rank_zero_warn("The data module has no test samples. Give it test samples, or a split that has some.")
@@ -244,10 +252,23 @@ class ServesBatches(ABC):
 
     def predict_dataloader(self) -> Any:
         """Return the test set; Lightning shares it out over processes by itself."""
-        return self._evaluation_loader("test", shared=False) if self._has("test") else _no_loader()
+        return self._evaluation_loader("test", shared=False) if self._parts("test") else _no_loader()
+
+    def evaluation_batch_size(self, dataset: Dataset[Any]) -> int:
+        """Return the number of samples of a batch of an evaluation, by the bytes of a sample if it is not given."""
+        if self.eval_batch_size is not None:
+            return self.eval_batch_size
+        first = dataset.datasets[0] if isinstance(dataset, ConcatDataset) else dataset
+        rows = tensor_rows(first)
+        if rows is None:
+            return _FEWEST_EVALUATED
+        samples = _EVALUATED_BYTES // max(1, sum(tensor[:1].nbytes for tensor in rows[0]))
+        power: int = 1 << max(0, samples.bit_length() - 1)
+        return min(max(power, _FEWEST_EVALUATED), _MOST_EVALUATED)
 
     def _evaluation_loader(self, stage: Stage, shared: bool) -> DataLoader[Any]:
-        dataset, batch_size = self._transformed(self._samples(stage), self.eval_transform), self.eval_batch_size
+        dataset = self._transformed(self._samples(stage), self.eval_transform)
+        batch_size = self.evaluation_batch_size(dataset)
         share, samples = None, len(dataset)  # type: ignore[arg-type]
         # Lightning refuses an empty share, so that it repeats samples where there are fewer than processes
         if shared and self.trainer is not None and samples >= self.trainer.world_size > 1:

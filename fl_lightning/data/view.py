@@ -1,31 +1,62 @@
-"""The properties of a data module that describe its partition."""
+"""What a data module knows and says of its clients: who holds, trains on and evaluates which samples."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
+import lightning as L
 import numpy as np
+from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
 from fl_lightning.data.federated_split import GLOBAL, FederatedSplit
 from fl_lightning.data.source import Source
 from fl_lightning.partitioners import LabelPlot, Partition, Partitioner, PartitionStatistics
+from fl_lightning.parts.sampling import Arrivals, BernoulliSampler, ClientSampler
 from fl_lightning.representation import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+Stage = Literal["train", "val", "test"]
 
-class PartitionView(ABC):
-    """The partition, its statistics and its picture, of a data module that has been set up."""
+
+class FederationView(L.LightningDataModule):
+    """A data module's source and split, and what follows from them; known after the set-up."""
 
     validates_on_test: bool = False
     """Whether the validation set is the test set, as in papers without a validation set."""
 
-    @abstractmethod
+    _federation: tuple[Source, FederatedSplit] | None = None
+    _client_ids: list[int]
+    _client_sizes: np.ndarray
+
     def _ready(self) -> tuple[Source, FederatedSplit]:
         """Return the source and the samples of each client."""
+        if self._federation is None:
+            raise RuntimeError(
+                f"The clients of {type(self).__name__} are known after `setup()`. The Trainer calls it; outside a "
+                "Trainer call `data.prepare_data()` and `data.setup()` first."
+            )
+        return self._federation
+
+    @property
+    def num_clients(self) -> int:
+        """Number of training clients K."""
+        self._ready()
+        return len(self._client_ids)
+
+    @property
+    def client_ids(self) -> list[int]:
+        """The training clients' ids in the partition, by position."""
+        self._ready()
+        return self._client_ids
+
+    @property
+    def client_sizes(self) -> np.ndarray:
+        """Number of samples of each training client, shape (K,)."""
+        self._ready()
+        return self._client_sizes
 
     @property
     def partition(self) -> Partition:
@@ -73,12 +104,12 @@ class PartitionView(ABC):
             return None
         return np.repeat(list(parts), [len(indices) for indices in parts.values()])
 
-    def _parts(self, stage: Literal["train", "val", "test"]) -> dict[int, np.ndarray]:
+    def _parts(self, stage: Stage) -> dict[int, np.ndarray]:
         """Return the samples of each client that is in a stage."""
         split = self.federated_split
         return {"train": split.train, "val": split.val, "test": split.test}[self._set_of(stage)]
 
-    def _set_of(self, stage: Literal["train", "val", "test"]) -> Literal["train", "val", "test"]:
+    def _set_of(self, stage: Stage) -> Stage:
         """Return the set that a stage is served from."""
         return "test" if stage == "val" and self.validates_on_test else stage
 
@@ -164,3 +195,29 @@ def _evaluators(parts: dict[int, np.ndarray], what: str) -> str:
     if GLOBAL in parts:
         return f"the server {what}s on {counted(len(parts[GLOBAL]), 'sample')}"
     return f"{len(parts):,} {what}{'s' * (len(parts) == 1)}" if parts else f"none {what}s"
+
+
+def print_clients(data: FederationView, sampler: ClientSampler, name: str) -> None:
+    """Say in one line how many clients train, validate and test, and how many train in a round.
+
+    Args:
+        data: The data, set up.
+        sampler: Draws the clients of a round.
+        name: The class of the aggregation callback.
+    """
+    number, fraction = sampler.cohort_size(data.num_clients), getattr(sampler, "clients_per_round", None)
+    each_round = f"{'about ' * isinstance(sampler, BernoulliSampler)}{number:,} train{'s' * (number == 1)}"
+    if isinstance(sampler, Arrivals):
+        each_round = f"{counted(number, 'result')} arrive{'s' * (number == 1)}"
+    rank_zero_info(f"{data.describe_clients()}; {each_round} in each round. {data.describe_unused()}".rstrip())
+    if data.num_clients == 1:
+        rank_zero_warn(
+            "Only one client trains, so this is not federated learning. Use more clients, or a split that leaves more "
+            "for training."
+        )
+    elif number == 1 and not isinstance(sampler, Arrivals) and isinstance(fraction, float):
+        rank_zero_warn(
+            f"Only 1 of {data.num_clients} clients trains in each round (`clients_per_round={fraction}` "
+            f"is a fraction, rounded), so {name} averages nothing. Give a number of clients, such as "
+            "`clients_per_round=2`, or `clients_per_round=1.0` for all."
+        )

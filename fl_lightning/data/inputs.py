@@ -1,0 +1,222 @@
+"""What is done to the inputs of all samples at set-up: filled up, noisy, standardised."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fl_lightning.checks import is_finite
+from fl_lightning.data.federated_split import GLOBAL, FederatedSplit
+from fl_lightning.partitioners.feature_noise import add_feature_noise
+from fl_lightning.representation import counted
+
+Standardization = Literal["global", "local"]
+Imputation = Literal["local", "global"]
+
+_CHUNK = 1 << 22  # numbers held in float64 at a time
+
+
+def prepare_inputs(
+    x: Tensor,
+    split: FederatedSplit,
+    *,
+    features: slice,
+    feature_noise: float,
+    seed: int,
+    standardize: Standardization | None,
+    impute: Imputation | None,
+) -> Tensor:
+    """Return the inputs of all samples filled up, with noise added and standardised, as far as each is asked for.
+
+    Args:
+        x: Inputs of all samples, shape (N, features, ...); not changed.
+        split: Who holds which samples.
+        features: The features that are changed; the others stay as they are.
+        feature_noise: Standard deviation of the last client's noise; 0 for none.
+        seed: Seed of the noise.
+        standardize: How to standardise; ``None`` leaves that out.
+        impute: How to fill NaN; ``None`` leaves that out.
+
+    Raises:
+        ValueError: If the inputs cannot be filled or standardised, or noise is asked for and there is one client.
+    """
+    if impute is not None:
+        x = fill_missing(x, impute, split)
+    if feature_noise:
+        if split.partition.num_clients == 1:
+            raise ValueError(
+                f"`feature_noise={feature_noise}` has no effect: the first client has no noise, and there is no other. "
+                "Leave it out, or use more clients."
+            )
+        x, numeric = x.clone(), (slice(None), features)[: x.dim()]
+        x[numeric] = add_feature_noise(x[numeric], split.partition, feature_noise, seed)
+    return x if standardize is None else standardized(x, standardize, split, features)
+
+
+# ---- missing values ----
+
+
+def fill_missing(x: Tensor, how: Imputation, split: FederatedSplit) -> Tensor:
+    """Return a copy in which NaN is replaced by the mean of the feature.
+
+    ``"global"`` takes the mean over the training samples of all clients. ``"local"`` takes the mean over each client's
+    training samples, for its evaluation samples too; a client without training samples takes the mean of its evaluation
+    set. A client that never observed a feature takes the global mean. A feature that no client observed becomes 0.
+    Means are over finite values.
+
+    Args:
+        x: All samples, floating point, shape (N, features).
+        how: ``"global"`` or ``"local"``.
+        split: The training and evaluation samples of each client.
+
+    Raises:
+        ValueError: If ``x`` is not floating point or not 2-D.
+    """
+    if not x.is_floating_point() or x.dim() != 2:
+        raise ValueError(
+            f"`impute={how!r}` needs floating-point inputs of shape (N, features), got {x.dtype} of shape "
+            f"{tuple(x.shape)}. Fill in missing values in `load()`, or leave `impute` out."
+        )
+    # numpy has no bfloat16
+    filled = x.detach().cpu().to(torch.float32 if x.dtype == torch.bfloat16 else x.dtype, copy=True)
+    values = filled.numpy()
+    overall = _means(values[np.concatenate(list(split.train.values()))], np.zeros(x.shape[1]))
+    if how == "local":
+        own = {client: _means(values[rows], overall) for client, rows in split.train.items()}
+        for part in (split.train, split.val, split.test):
+            for client, rows in part.items():
+                means = own[client] if client in own else _means(values[rows], overall)
+                values[rows] = np.where(np.isnan(values[rows]), means, values[rows])
+    np.copyto(values, overall, casting="same_kind", where=np.isnan(values))
+    return filled.to(x)
+
+
+def _means(values: np.ndarray, default: np.ndarray) -> np.ndarray:
+    """Return each feature's mean over its finite values, in float64; ``default`` where it has none."""
+    finite = np.isfinite(values)
+    observed = finite.sum(axis=0)
+    totals = np.where(finite, values, 0).sum(axis=0, dtype=np.float64)
+    means: np.ndarray = np.where(observed == 0, default, totals / np.maximum(observed, 1))
+    return means
+
+
+# ---- standardisation ----
+
+
+def standardized(x: Tensor, how: Standardization, split: FederatedSplit, features: slice = slice(None)) -> Tensor:
+    """Return standardised samples.
+
+    ``"global"`` uses the statistics of the training samples of all clients together. ``"local"`` uses each client's
+    own: those of its training samples, for its evaluation samples too. A client without training samples, and a set of
+    no client (-1), uses those of the evaluation set itself.
+
+    Args:
+        x: All samples, floating point, shape (N, features, ...).
+        how: ``"global"`` or ``"local"``.
+        split: The training and evaluation samples of each client.
+        features: The features that are standardised; the others stay as they are.
+
+    Raises:
+        ValueError: If ``x`` is not floating point, has no features, or holds a NaN or infinite value.
+    """
+    if not x.is_floating_point() or x.dim() < 2:
+        raise ValueError(
+            f"`standardize={how!r}` needs floating-point inputs of shape (N, features, ...), got {x.dtype} of shape "
+            f"{tuple(x.shape)}. Convert them in `load()`, or leave `standardize` out."
+        )
+    if not is_finite(x[:, features]):
+        _refuse_holes(x, how, split, features)
+    out = x.clone()
+    if how == "global":
+        rows = torch.from_numpy(np.concatenate(list(split.train.values()))).to(x.device)
+        statistics = fit_statistics(x.index_select(0, rows)[:, features])
+        out[:, features] = apply_statistics(x[:, features], *statistics)
+        return out
+    fitted: dict[int, tuple[Tensor, Tensor]] = {}
+    for part in (split.train, split.val, split.test):
+        for client, indices in part.items():
+            if len(indices) == 0:
+                continue
+            rows = torch.from_numpy(indices).to(x.device)
+            values = x[:, features].index_select(0, rows)
+            statistics = fitted[client] if client in fitted else fit_statistics(values)
+            if part is split.train:
+                fitted[client] = statistics
+            out[:, features][rows] = apply_statistics(values, *statistics)
+    return out
+
+
+def _refuse_holes(x: Tensor, how: str, split: FederatedSplit, features: slice) -> None:
+    """Raise ``ValueError`` for the first client, or set of no client, with a NaN or infinite value."""
+    for stage, part in (("training", split.train), ("validation", split.val), ("test", split.test)):
+        for client, rows in part.items():
+            own = x[:, features].index_select(0, torch.from_numpy(rows).to(x.device))
+            counts = (~own.isfinite()).transpose(0, 1).flatten(1).sum(1)  # channels of several values are one column
+            if counts.any():
+                column = int(counts.argmax())
+                raise ValueError(
+                    f"`standardize={how!r}` needs finite inputs, but "
+                    f"{f'the {stage} set' if client == GLOBAL else f'client {client}'} has "
+                    f"{counted(int(counts[column]), 'NaN or infinite value')} in column "
+                    f"{column + (features.start or 0)}. A single one would spoil the whole column. Clean the data "
+                    "first, or fill NaN with means by `impute='global'` or `impute='local'`."
+                )
+
+
+def fit_statistics(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean and population standard deviation of each feature, accumulated in float64.
+
+    scikit-learn's ``StandardScaler`` would copy all inputs to float64, and knows no channels.
+
+    Args:
+        x: Samples, shape (n, features), or (n, channels, ...), where a channel counts as one feature.
+
+    Returns:
+        ``(mean, std)``, float64, each of shape (features,). The standard deviation of a constant feature is given as 1.
+        A feature is also constant if its values differ only by rounding.
+
+    Raises:
+        ValueError: If ``x`` has fewer than two dimensions or no samples.
+    """
+    if x.dim() < 2 or len(x) == 0:
+        raise ValueError(
+            f"`x` must hold samples with features, of shape (n, features, ...), n > 0; got {tuple(x.shape)}."
+        )
+    axes = [axis for axis in range(x.dim()) if axis != 1]
+    chunks = x.split(max(1, _CHUNK // max(1, x[0].numel())))
+    count = x.numel() // x.shape[1]
+    total = torch.stack([chunk.double().sum(axes) for chunk in chunks])
+    mean = total.sum(0) / count
+    squares = torch.stack([(chunk.double() - _along(mean, x)).square_().sum(axes) for chunk in chunks])
+    std = (squares.sum(0) / count).sqrt()
+    return mean, torch.where((std == 0) | _is_constant(chunks, axes), 1.0, std)
+
+
+def _is_constant(chunks: Sequence[Tensor], axes: list[int]) -> Tensor:
+    """Return which features are constant up to rounding, bool, shape (features,).
+
+    The range of the values tells, not their standard deviation: that of a constant such as 0.2 may be the rounding
+    error of its mean, and dividing by that makes huge numbers of nothing.
+    """
+    low = torch.stack([chunk.amin(axes) for chunk in chunks]).amin(0).double()
+    high = torch.stack([chunk.amax(axes) for chunk in chunks]).amax(0).double()
+    kind = chunks[0].dtype
+    if not kind.is_floating_point:
+        return low == high
+    # sums in another order differ by some units in the last place. Narrow types are left one: they hold real data at
+    # the limit of their precision, such as counts of millions in float32
+    units = 4 if kind == torch.float64 else 1
+    return high - low <= units * torch.finfo(kind).eps * torch.maximum(low.abs(), high.abs())
+
+
+def apply_statistics(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """Return ``(x - mean) / std`` in the precision of ``x``; shapes as in :func:`fit_statistics`."""
+    return (x - _along(mean, x).to(x.dtype)).div_(_along(std, x).to(x.dtype))
+
+
+def _along(statistic: Tensor, x: Tensor) -> Tensor:
+    return statistic.view(-1, *[1] * (x.dim() - 2))
