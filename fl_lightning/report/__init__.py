@@ -1,10 +1,9 @@
 """Reports of partitions and of experiments: tables, figures and one HTML page."""
 
 from fl_lightning.report.experiment_report import ReportPage, experiment_report
-from fl_lightning.report.partition import PartitionReport, partition_report
+from fl_lightning.report.partition import PartitionReport, PartitionSummary, partition_report
 from fl_lightning.report.presets import run_presets
 from fl_lightning.report.run import RunPicture, plot_run, read_curves
-from fl_lightning.report.summary import PartitionSummary
 
 __all__ = [
     "PartitionReport",

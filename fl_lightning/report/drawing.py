@@ -1,57 +1,63 @@
-"""Parts that the figures of reports have in common."""
+"""What the figures of reports have in common."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import textwrap
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+import matplotlib.style
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
-LEGEND_LINE = 0.19  # inches
-_SIZE = (5.2, 3.5)  # inches, so that the texts can be read on a phone
-_LETTER_WIDTH = 0.068  # inches of a letter of a legend, on the average
-_HANDLE_WIDTH = 0.55  # inches of a legend's line, with the blanks around it
-_MOST_COLUMNS = 4
+MARKS = "osD^vPX*<>"
+DASHES: Sequence[Any] = ("-", (0, (8, 1.5)), (0, (4, 1.5)), (0, (1.5, 1)))  # a curve below shows through the gaps
 
 
-def new_figure(height: float = _SIZE[1]) -> tuple[Figure, Axes]:
-    """Return an empty figure that pyplot does not know, and its axes.
+COLORS = matplotlib.style.library["petroff10"]["axes.prop_cycle"].by_key()["color"]
 
-    Args:
-        height: Its height in inches.
-    """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(_SIZE[0], height), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.title.set_fontsize(11)
-    return figure, axes
+def style() -> AbstractContextManager[None]:
+    """Return the context in which figures are made and written."""
+    return matplotlib.style.context(["petroff10", "fl_lightning.report.fl"])
+
+
+def color(number: int) -> str:
+    """Return the colour of a line or a mark by its number; unlike "C1" it does not depend on the style."""
+    return str(COLORS[number % len(COLORS)])
+
+
+def label(name: str, width: int = 28) -> str:
+    """Return a name in lines; a legend leaves out one that begins with an underscore, so a blank precedes it."""
+    return textwrap.fill(f" {name}" if name.startswith("_") else name, width, max_lines=3, placeholder="…")
 
 
 def whole_rounds(axes: Axes) -> None:
     """Let the x axis have ticks only at whole rounds."""
-    from matplotlib.ticker import MaxNLocator
-
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
     axes.xaxis.set_major_formatter("{x:,.0f}")
 
 
-def legend(figure: Figure, names: Sequence[str]) -> None:
-    """Put a legend of these names below the axes; the figure grows, so that the axes lose neither width nor height."""
-    if len(names) < 2:
-        return
-    columns = legend_columns(names, figure.get_figwidth())
-    figure.set_figheight(figure.get_figheight() + LEGEND_LINE * -(-len(names) // columns))
-    figure.legend(frameon=False, fontsize=9, ncols=columns, loc="outside lower center", columnspacing=1.2)
+def in_percent(axis: Axis) -> None:
+    """Write the ticks of an axis of shares in per cent."""
+    axis.set_major_formatter(lambda share, _: f"{100 * share:g} %")
 
 
-def legend_columns(names: Sequence[str], width: float) -> int:
-    """Return how many columns of a legend fit into a width in inches; all columns have about the same length."""
-    column = _HANDLE_WIDTH + _LETTER_WIDTH * max(map(len, names))
-    most = max(1, min(len(names), _MOST_COLUMNS, int(width / column)))
-    return -(-len(names) // -(-len(names) // most))
+def legend_shape(texts: Iterable[str], width: float) -> tuple[int, float]:
+    """Return the number of columns of a legend in a width in inches, and its height in inches."""
+    names = list(texts)
+    longest = max(len(line) for name in names for line in name.split("\n"))
+    most = max(1, min(len(names), 4, int(width / (0.55 + 0.068 * longest))))
+    rows = -(-len(names) // most)
+    return -(-len(names) // rows), 0.19 * rows * max(1 + name.count("\n") for name in names)
+
+
+def add_legend(figure: Figure, handles: Sequence[Any]) -> None:
+    """Put a legend below the axes; the figure grows, so that the axes lose no height."""
+    if len(handles) > 1:
+        columns, height = legend_shape([str(handle.get_label()) for handle in handles], figure.get_figwidth())
+        figure.set_figheight(figure.get_figheight() + height)
+        figure.legend(handles=handles, ncols=columns, loc="outside lower center", columnspacing=1.2)

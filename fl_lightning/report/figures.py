@@ -2,118 +2,234 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from fl_lightning.experiment.partition_picture import partition_picture
-from fl_lightning.report.curves import draw_across, draw_curves
-from fl_lightning.report.experiment import Experiment
-from fl_lightning.report.metric_names import metric_name
-from fl_lightning.report.pages import Picture, as_png
-from fl_lightning.report.spread import draw_comparison, draw_spread, representative_fold
+from fl_lightning.experiment.statistics import most_representative_fold
+from fl_lightning.report.drawing import DASHES, MARKS, add_legend, color, in_percent, label, whole_rounds
+from fl_lightning.report.names import is_share, metric_name
+from fl_lightning.report.page import Picture, as_png
+from fl_lightning.report.results import DIAGNOSTICS, Results
 
 _DPI = 130
-_WIDE = 900  # pixels; wider pictures of partitions take the whole page
 _LONGEST = 80  # characters of a file's name
-_DIAGNOSTICS = {
-    "fed/central_distance": "DC: relative distance to the central model",
-    "fed/divergence": "DL: mean pairwise cosine divergence of local models",
-}
+_FEW_POINTS = 30  # a curve of fewer points has marks
+_FEW_RUNS = 2  # the runs themselves are drawn, for a standard deviation of two numbers says little
 
 
-def curve_columns(experiment: Experiment, data: str) -> list[str]:
-    """Return the columns of the curves of a data set that the report draws."""
-    settings = experiment.table["data"][data]
-    return list(settings["curves"] or [settings["monitor"]])
-
-
-def missing_columns(experiment: Experiment) -> str:
-    """Return a sentence about columns that the table names and no run has a value of; empty if there are none."""
-    missing = [
-        f"{column} of {data}"
-        for data in experiment.data
-        for column in curve_columns(experiment, data)
-        if not any(
-            np.isfinite(curve.get(column, np.nan)).any()
-            for method in experiment.methods
-            for curve in experiment.curves(data, method)
-        )
-    ]
-    return f"No run has logged a finite value of {', '.join(missing)}." if missing else ""
-
-
-def curves(experiment: Experiment) -> Iterator[Picture]:
-    """Yield the validation curves of each data set."""
-    for data in experiment.data:
-        settings = experiment.table["data"][data]
+def curves(results: Results) -> Iterator[Picture]:
+    """Yield the validation curves of each data set, with a line for each method."""
+    for data in results.data:
+        settings = results.table["data"][data]
         interval = int(settings["smoothing"])
         of = " on the test set" if settings["validate_on_test"] else ""
         smoothed = f", means over {interval} validations" if interval > 1 else ""
-        for column in curve_columns(experiment, data):
-            drawn = draw_curves(experiment, data, column, interval=interval)
-            if drawn is not None:
-                caption = f"{data}: {metric_name(column, stage=True)}{of}{smoothed}; {drawn.text}."
-                yield Picture(file_name("curve", f"{data}-{column}"), caption, as_png(drawn.figure, _DPI))
+        for column in results.curve_columns(data):
+            figure, text = draw_curves(results, _methods(results, data), column, data, interval=interval)
+            if text:
+                caption = f"{data}: {metric_name(column, stage=True)}{of}{smoothed}; {text}."
+                yield _picture("curve", f"{data}-{column}", caption, figure)
 
 
-def spread(experiment: Experiment) -> Iterator[Picture]:
-    """Yield the scores of single runs of each data set."""
-    for data in experiment.data:
-        if max(len(experiment.scores(data, method)) for method in experiment.methods) < 2:
-            continue
-        fold = representative_fold(experiment, data)
-        folds = "the shape of a mark is its fold" if len(experiment.table["folds"]) > 1 else ""
-        shown = f"in full colour fold {fold}, whose gap is nearest to the mean gap" if fold is not None else ""
-        notes = "; ".join(filter(None, [folds, shown]))
-        caption = f"{data}: test score of each run{f' ({notes})' if notes else ''}; line: mean."
-        yield Picture(file_name("spread", data), caption, as_png(draw_spread(experiment, data), _DPI))
+def diagnostics(results: Results) -> Iterator[Picture]:
+    """Yield the curves of diagnostics."""
+    for data in results.data:
+        for column, title in DIAGNOSTICS.items():
+            figure, text = draw_curves(results, _methods(results, data), column, data, title.partition(":")[0])
+            if text:
+                yield _picture(column.rpartition("/")[2], data, f"{data}: {title}; {text}.", figure)
 
 
-def partitions(experiment: Experiment) -> Iterator[Picture]:
-    """Yield the clients of each data set, in one of its partitions."""
-    for data in experiment.data:
-        path = partition_picture(experiment.folder, experiment.runs_of(data)[0]["partition"])
-        if path is not None:
-            png = path.read_bytes()
-            _, fold, seed = path.stem.replace("_", " ").split("-", 2)
-            caption = f"{data}: samples of each client by class; {fold}, {seed}."
-            yield Picture(file_name("partition", data), caption, png, wide=_width(png) > _WIDE)
-
-
-def _width(png: bytes) -> int:
-    return int.from_bytes(png[16:20], "big")  # the header of a PNG file
-
-
-def comparisons(experiment: Experiment) -> Iterator[Picture]:
+def comparisons(results: Results) -> Iterator[Picture]:
     """Yield the comparisons of data sets that the table asks for."""
-    for title, all_names in experiment.table["comparisons"].items():
-        names = [name for name in all_names if name in experiment.data]
+    for title, wanted in results.table["comparisons"].items():
+        names = [name for name in wanted if name in results.data]
         if len(names) < 2:
             continue
-        figure = draw_comparison(experiment, title, names)
-        if figure is not None:
-            caption = f"{title}: mean score relative to {experiment.baseline}; dots: pairs of runs."
-            yield Picture(file_name("comparison", title), caption, as_png(figure, _DPI))
-        for column in curve_columns(experiment, names[0]):
-            smoothing = int(experiment.table["data"][names[0]]["smoothing"])
-            drawn = draw_across(experiment, title, names, column, smoothing)
-            if drawn is not None:
-                caption = f"{title}: {metric_name(column, stage=True)} of {experiment.baseline}; {drawn.text}."
-                yield Picture(file_name("across", f"{title}-{column}"), caption, as_png(drawn.figure, _DPI))
+        compared = [name for name in names if name in results.differences.index]
+        if len(compared) > 1 and results.others:
+            caption = f"{title}: mean score relative to {results.baseline}; dots: pairs of runs."
+            yield _picture("comparison", title, caption, draw_comparison(results, title, compared))
+        interval = int(results.table["data"][names[0]]["smoothing"])
+        lines = {name: (name, results.baseline) for name in names}
+        for column in results.curve_columns(names[0]):
+            figure, text = draw_curves(results, lines, column, f"{title}: {results.baseline}", interval=interval)
+            if text:
+                caption = f"{title}: {metric_name(column, stage=True)} of {results.baseline}; {text}."
+                yield _picture("across", f"{title}-{column}", caption, figure)
 
 
-def diagnostics(experiment: Experiment) -> Iterator[Picture]:
-    """Yield the curves of diagnostics."""
-    for data in experiment.data:
-        for column, title in _DIAGNOSTICS.items():
-            drawn = draw_curves(experiment, data, column, title.partition(":")[0])
-            if drawn is not None:
-                name = file_name(column.rpartition("/")[2], data)
-                yield Picture(name, f"{data}: {title}; {drawn.text}.", as_png(drawn.figure, _DPI))
+def _methods(results: Results, data: str) -> dict[str, tuple[str, str]]:
+    return {method: (data, method) for method in results.methods}
 
 
-def file_name(kind: str, name: str) -> str:
+def draw_curves(
+    results: Results,
+    lines: Mapping[str, tuple[str, str]],
+    column: str,
+    title: str,
+    y_label: str = "",
+    interval: int = 1,
+) -> tuple[Figure, str]:
+    """Draw the mean over runs of a column of the curves, and the runs or one standard deviation around it.
+
+    Args:
+        results: The results.
+        lines: The data set and the method of each line.
+        column: The column.
+        title: Title of the figure.
+        y_label: Label of the y axis; the metric's name if empty.
+        interval: Number of successive values in one point, a mean.
+
+    Returns:
+        The figure, and what lines and bands are, for a caption: the empty string if no run has the column.
+    """
+    figure, counts, cut = Figure(), [], False
+    axes = figure.subplots()
+    by_method = dict(iter(results.curves.groupby(["data", "method"])))
+    for place, (name, group) in enumerate(lines.items()):
+        curves = by_method.get(group, results.curves.head(0))
+        runs = curves.pivot(index="round", columns=["fold", "seed"], values=column).dropna(axis=1, how="all")
+        shared = runs.dropna()
+        if shared.empty:
+            continue
+        counts.append(runs.shape[1])
+        cut |= bool((runs.count() > len(shared)).any())
+        points = shared.reset_index().groupby(np.arange(len(shared)) // interval).mean().set_index("round")
+        _draw_runs(axes, place, label(name), points)
+    if not counts:
+        return figure, ""
+    axes.set(xlabel="round", ylabel=label(y_label or metric_name(column, stage=True), 44), title=label(title, 44))
+    whole_rounds(axes)
+    if is_share(column):
+        in_percent(axes.yaxis)
+    add_legend(figure, axes.get_legend_handles_labels()[0])
+    least, most = min(counts), max(counts)
+    number = f"{most}" if least == most else f"{least} to {most}"
+    around = "band: ± one sd" if most > _FEW_RUNS else "thin lines: the runs"
+    text = "one run each" if most == 1 else f"line: mean over {number} runs, {around}"
+    return figure, text + (", where all runs of a line have values" if cut else "")
+
+
+def _draw_runs(axes: Axes, place: int, name: str, runs: pd.DataFrame) -> None:
+    rounds, mean, hue = runs.index, runs.mean(axis=1), color(place)
+    # the first lines are wider, so that a line on top of them hides none
+    width, mark = max(1.4, 2.6 - 0.4 * place), MARKS[place % len(MARKS)] if len(runs) < _FEW_POINTS else ""
+    dashes = DASHES[(place + place // 10) % len(DASHES)]  # lines of one of the ten colours have different ones
+    axes.plot(rounds, mean, color=hue, label=name, linewidth=width, linestyle=dashes, marker=mark, markersize=3.5)
+    if 1 < runs.shape[1] <= _FEW_RUNS:
+        axes.plot(rounds, runs, color=hue, linewidth=0.6, alpha=0.55, zorder=1)
+    elif runs.shape[1] > _FEW_RUNS:
+        sd = runs.std(axis=1)
+        axes.fill_between(rounds, mean - sd, mean + sd, color=hue, alpha=0.13, linewidth=0)
+
+
+def spread(results: Results) -> Iterator[Picture]:
+    """Yield the scores of single runs of each data set."""
+    for data in results.data:
+        if results.scores.loc[data].count().max() < 2:
+            continue
+        fold = representative_fold(results, data)
+        notes = ["the shape of a mark is its fold"] if len(results.table["folds"]) > 1 else []
+        notes += [f"in full colour fold {fold}, whose gap is nearest to the mean gap"] if fold is not None else []
+        note = f" ({'; '.join(notes)})" if notes else ""
+        caption = f"{data}: test score of each run{note}; line: mean."
+        yield _picture("spread", data, caption, draw_spread(results, data))
+
+
+def draw_spread(results: Results, data: str) -> Figure:
+    """Draw the test score of each run, with one row for each method; folds other than the representative are pale."""
+    figure, axes = _rows(results.methods)
+    fold, factor = representative_fold(results, data), results.scale(data).factor
+    for place, method in enumerate(results.methods):
+        scores = factor * results.scores.loc[data, method].dropna()
+        offsets = np.linspace(-0.22, 0.22, len(scores)) if len(scores) != 1 else [0.0]
+        for ((run_fold, _), score), offset in zip(scores.items(), offsets, strict=True):
+            alpha = 1.0 if fold in (None, run_fold) else 0.35
+            axes.plot(
+                score, place + offset, MARKS[run_fold % len(MARKS)], color=color(place), alpha=alpha, markersize=5
+            )
+        if len(scores) > 1:
+            axes.plot([scores.mean()] * 2, [place - 0.3, place + 0.3], color="black", linewidth=1.2)
+    axes.set(xlabel=label(f"test {results.metric(data)}", 44), title=label(data, 44))
+    return figure
+
+
+def representative_fold(results: Results, data: str) -> int | None:
+    """Return the fold whose gap between a method and the baseline is nearest to the mean gap over folds.
+
+    The method is RADFed, or the last one of a table without RADFed.
+
+    Returns:
+        The fold; ``None`` if fewer than three folds have both methods: of two folds none is nearer to their mean.
+    """
+    if not results.others:
+        return None
+    method = "RADFed" if "RADFed" in results.others else results.others[-1]
+    folds = results.scores.loc[data, [method, results.baseline]].groupby("fold").mean().dropna()
+    own, base = ({fold: [mean] for fold, mean in folds[name].items()} for name in (method, results.baseline))
+    return most_representative_fold(own, base) if len(folds) > 2 else None
+
+
+def draw_comparison(results: Results, title: str, names: Sequence[str]) -> Figure:
+    """Draw the differences relative to the baseline on some data sets, with a group of bars for each method.
+
+    A bar is the difference of the means, a dot that of one pair of runs.
+    """
+    figure, axes = _rows(results.others, bars=len(names))
+    width, places = 0.8 / len(names), np.arange(len(results.others))
+    bars = []
+    for number, data in enumerate(names):
+        base = results.scores.loc[data, results.baseline]
+        pairs = results.scores.loc[data, results.others].sub(base, axis=0).div(base.where(base != 0).abs(), axis=0)
+        at = places + (number - (len(names) - 1) / 2) * width
+        lengths = results.differences.loc[data, results.others]
+        bars.append(axes.barh(at, lengths, 0.92 * width, color=color(number), alpha=0.55, label=label(data)))
+        for place, method in zip(at, results.others, strict=True):
+            dots = 100 * pairs[method].dropna()
+            if len(dots) > 1:
+                axes.plot(dots, [place] * len(dots), "o", color="black", markersize=2.2, alpha=0.7)
+    axes.axvline(0, color="black", linewidth=0.8)
+    axes.set(xlabel=label(f"relative to {results.baseline}, %", 44), title=label(title, 44))
+    add_legend(figure, bars)
+    return figure
+
+
+def _rows(names: Sequence[str], bars: int = 1) -> tuple[Figure, Axes]:
+    """Return a figure with a row for each name, and for the bars in each row."""
+    shown = [label(name) for name in names]
+    lines = 1 + max(name.count("\n") for name in shown)
+    figure = Figure(figsize=(5.2, 1.1 + max(1.6, len(shown) * max(0.26, 0.16 * bars, 0.15 * lines))))
+    axes = figure.subplots()
+    axes.set_yticks(range(len(shown)), shown)
+    axes.tick_params(axis="y", labelsize=9, length=0)
+    axes.set_ylim(len(shown) - 0.4, -0.6)
+    axes.grid(axis="x", color="0.9")
+    axes.set_axisbelow(True)
+    return figure, axes
+
+
+def partitions(results: Results) -> Iterator[Picture]:
+    """Yield the clients of each data set, in one of its partitions."""
+    for data in results.data:
+        first = results.scored[results.scored["data"] == data]["partition"].iloc[0]
+        path = partition_picture(results.folder, first)
+        if path is not None:
+            _, fold, seed = path.stem.replace("_", " ").split("-", 2)
+            caption = f"{data}: samples of each client by class; {fold}, {seed}."
+            yield Picture(_file_name("partition", data), caption, path.read_bytes())
+
+
+def _picture(kind: str, name: str, caption: str, figure: Figure) -> Picture:
+    return Picture(_file_name(kind, name), caption, as_png(figure, _DPI))
+
+
+def _file_name(kind: str, name: str) -> str:
     """Return a name that every file system takes."""
     plain = "".join(character if character.isalnum() or character in ".-" else "_" for character in name)
     return f"{kind}-{plain}"[:_LONGEST]

@@ -4,33 +4,98 @@ from __future__ import annotations
 
 import io
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, Literal
 
+import numpy as np
+import pandas as pd
 from lightning.pytorch.loggers import Logger, WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
-from fl_lightning.arguments import check_bool, check_count, check_path
-from fl_lightning.data import FederatedDataModule
+from fl_lightning.arguments import check_bool, check_count, check_instance, check_path, to_array
+from fl_lightning.data import ClientDatasetsModule, FederatedDataModule
 from fl_lightning.files import atomic_file
-from fl_lightning.partitioners import SampleFeatures
+from fl_lightning.partitioners import (
+    Partition,
+    PartitionStatistics,
+    SampleFeatures,
+    c_score,
+    label_counts,
+    plot_label_distributions,
+)
+from fl_lightning.partitioners.client_axis import label_clients
 from fl_lightning.partitioners.notebook import in_frame
-from fl_lightning.report.figure import draw_partition
-from fl_lightning.report.pages import Grid, Page, Picture, Section, as_png
-from fl_lightning.report.summary import PartitionSummary, summarize_partition
+from fl_lightning.report.drawing import in_percent, style
+from fl_lightning.report.page import Picture, Section, Table, as_png, page
 from fl_lightning.representation import counted
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 _DPI = 150
-_WIDE = 8.0  # inches; wider figures cannot be read in the width of a phone
+_MAX_WIDTH = 13.0  # inches; a wider figure cannot be read when it is printed across a page
+_SIZE_BINS = 30  # roughly
 _MEANINGS = (
     "C-score: mean over clients of the summed absolute differences between the class shares of the client and those of "
     "all samples; 0 if all clients have the same mix. Feature skew: the same for the values of a categorical feature. "
     "Joint entropy: the entropy of client and class. Standard deviation: of the population."
 )
+
+
+@dataclass(frozen=True)
+class PartitionSummary:
+    """The facts of a data module's partition.
+
+    Equations are numbered as in ``docs/references.md``.
+
+    Attributes:
+        data: Class name of the data module.
+        partitioner: The partitioner with its arguments.
+        split: The split with its arguments; "as given" if the user has made the sets.
+        sets: Clients and samples of the training, validation and test set, and the samples that are in none, if any.
+        statistics: Sizes, C-score and entropy over all clients.
+        feature_skew: The C-score of each categorical feature: eq. (52) with the values of the feature as classes.
+        fingerprint: SHA-256 of the partition; equal partitions have the same one.
+    """
+
+    data: str
+    partitioner: str
+    split: str
+    sets: dict[str, str]
+    statistics: PartitionStatistics
+    feature_skew: dict[str, float]
+    fingerprint: str
+
+    def rows(self) -> dict[str, str]:
+        """Return the table: the texts by their names."""
+        numbers = self.statistics
+        rows = {
+            "data": self.data,
+            "partitioner": self.partitioner,
+            "split": self.split,
+            **self.sets,
+            "clients": f"{numbers.num_clients:,}",
+            "samples of all clients": f"{numbers.num_samples:,}",
+            "smallest client": f"{numbers.min:,}",
+            "largest client": f"{numbers.max:,}",
+            "mean size": f"{numbers.mean:,.1f}",
+            "standard deviation": f"{numbers.std:,.1f}",
+        }
+        if numbers.has_classes:
+            rows |= {"C-score": f"{numbers.c_score:.3f}", "joint entropy (nats)": f"{numbers.entropy:.3f}"}
+        rows |= {f"feature skew, {name}": f"{value:.3f}" for name, value in self.feature_skew.items()}
+        return rows | {"fingerprint": self.fingerprint[:16]}
+
+    def numbers(self) -> dict[str, int | float]:
+        """Return the numbers by their names, for a logger."""
+        return self.statistics.as_dict() | {f"feature_skew/{name}": value for name, value in self.feature_skew.items()}
+
+    def __str__(self) -> str:
+        rows = self.rows()
+        width = max(map(len, rows))
+        return "\n".join(f"{name:<{width}}  {value}" for name, value in rows.items())
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -49,11 +114,8 @@ class PartitionReport:
     png: bytes
     html: str
 
-    def __str__(self) -> str:
-        return str(self.summary)
-
     def __repr__(self) -> str:
-        return str(self)
+        return str(self.summary)
 
     def _repr_html_(self) -> str:
         return in_frame(self.html)
@@ -67,20 +129,18 @@ class PartitionReport:
         Raises:
             FileExistsError: If one of the files has another content and ``overwrite`` is false.
         """
-        contents = {
-            Path(folder) / "partition.png": self.png,
-            Path(folder) / "partition.html": self.html.encode("utf-8"),
-        }
-        new = {path: content for path, content in contents.items() if not _holds(path, content)}
-        taken = [path for path in new if path.exists()]
-        if taken and not overwrite:
-            raise FileExistsError(
-                f"{taken[0]} holds something other than this report. Choose another folder, or give `overwrite=True`."
-            )
-        for path, content in new.items():
-            with atomic_file(path) as temporary:
-                temporary.write_bytes(content)
-        png, html = contents
+        png, html = (Path(folder) / f"partition.{ending}" for ending in ("png", "html"))
+        contents = {png: self.png, html: self.html.encode()}
+        old = {path: path.read_bytes() for path in contents if path.is_file()}
+        for path, content in old.items():
+            if content != contents[path] and not overwrite:
+                raise FileExistsError(
+                    f"{path} holds something other than this report. Choose another folder, or give `overwrite=True`."
+                )
+        for path, content in contents.items():
+            if old.get(path) != content:
+                with atomic_file(path) as temporary:
+                    temporary.write_bytes(content)
         return png, html
 
     @rank_zero_only
@@ -141,17 +201,22 @@ def partition_report(
             ``max_clients`` is below 1.
         FileExistsError: If ``out`` holds another report and ``overwrite`` is false.
     """
-    _check_module_and_logger(datamodule, logger)
+    hint = "Wrap tensors in a TensorDataModule. If there are only labels and a Partition, call partition_statistics."
+    check_instance("datamodule", datamodule, FederatedDataModule, hint)
+    if logger is not None:
+        check_instance("logger", logger, Logger, "Give for instance WandbLogger(project='fl-lightning').")
     check_count("max_clients", max_clients)
     check_bool("overwrite", overwrite)
     if out is not None:
         check_path("out", out)
-    summary = summarize_partition(datamodule, features)
-    title = _title(summary)
-    names = datamodule.present_class_names
-    figure = draw_partition(datamodule.partition, datamodule.labels, names, max_clients, title)
-    png = as_png(figure, _DPI)
-    report = PartitionReport(summary, figure, png, _page(title, summary, figure, png).to_html())
+    summary = _summary(datamodule, features)
+    numbers = summary.statistics
+    title = f"{summary.data}: {counted(numbers.num_samples, 'sample')}, {counted(numbers.num_clients, 'client')}"
+    title += f", C-score {numbers.c_score:.3f}" if numbers.has_classes else ""
+    with style():
+        figure = _draw(datamodule, max_clients, title)
+        png = as_png(figure, _DPI)
+    report = PartitionReport(summary, figure, png, _page(title, summary, len(figure.axes) > 2, png))
     if out is not None:
         report.save(out, overwrite=overwrite)
     if logger is not None:
@@ -159,36 +224,145 @@ def partition_report(
     return report
 
 
-def _check_module_and_logger(datamodule: object, logger: object) -> None:
-    if not isinstance(datamodule, FederatedDataModule):
-        raise TypeError(
-            f"`datamodule` must be a FederatedDataModule, got {type(datamodule).__name__}. Wrap tensors in a "
-            "TensorDataModule. If there are only labels and a Partition, call partition_statistics."
+# ---- numbers ----
+
+
+def _summary(datamodule: FederatedDataModule, features: SampleFeatures | None) -> PartitionSummary:
+    partition, sizes = datamodule.partition, datamodule.client_sizes
+    sets = {
+        "training": f"{counted(len(sizes), 'client')}, {counted(int(sizes.sum()), 'sample')}",
+        "validation": _evaluation_set(datamodule, "val"),
+        "test": _evaluation_set(datamodule, "test"),
+    }
+    if datamodule.num_unused:
+        sets["left out"] = counted(datamodule.num_unused, "sample")
+    partitioner = datamodule.partitioner or getattr(datamodule, "feature_partitioner", None)
+    given = isinstance(datamodule, ClientDatasetsModule) and not datamodule.splits_clients
+    return PartitionSummary(
+        data=type(datamodule).__name__,
+        partitioner="the data's own clients" if partitioner is None else _call(partitioner),
+        split="as given" if given else _call(datamodule.split),
+        sets=sets,
+        statistics=datamodule.statistics(),
+        feature_skew={name: _skew(partition, name, each) for name, each in _columns(datamodule, features).items()},
+        fingerprint=partition.fingerprint(),
+    )
+
+
+def _columns(datamodule: FederatedDataModule, features: SampleFeatures | None) -> dict[str, np.ndarray]:
+    """Return the categorical features by their names."""
+    names = None
+    if features is None:
+        features = getattr(datamodule, "categorical_features", None)
+        names = getattr(datamodule, "categorical_names", None)
+    if features is None:
+        return {}
+    if isinstance(features, Mapping):
+        return {name: np.asarray(values) for name, values in features.items()}
+    features = to_array("features", features)
+    if features.ndim != 2:
+        raise ValueError(
+            f"`features` must have shape (num_samples, num_features), got {features.shape}. Give a single feature "
+            "with its name: {'soil': values}."
         )
-    if logger is not None and not isinstance(logger, Logger):
-        raise TypeError(
-            f"`logger` must be a Lightning logger or None, got {type(logger).__name__}. Give for instance "
-            "WandbLogger(project='fl-lightning')."
+    return dict(zip(names or map(str, range(features.shape[1])), features.T, strict=True))
+
+
+def _skew(partition: Partition, name: str, values: np.ndarray) -> float:
+    needed = 1 + max(int(indices.max(initial=-1)) for indices in partition.indices)
+    if values.ndim != 1 or len(values) < needed or values.dtype.kind not in "iub":
+        raise ValueError(
+            f"`features` must be categories, numbered by integers, one for each of at least {needed} samples; feature "
+            f"{name!r} has shape {values.shape} and dtype {values.dtype}. Put numbers into buckets first, with "
+            "numpy.digitize for instance."
         )
+    return c_score(label_counts(partition, values.astype(np.int64)))
 
 
-def _page(title: str, summary: PartitionSummary, figure: Figure, png: bytes) -> Page:
-    rows = [[name, text] for name, text in summary.rows().items()]
-    facts = Grid("partition", "", (), rows, text_columns=(0, 1), note=_MEANINGS)
-    if len(figure.axes) > 2:
-        caption = "Top: samples of each class on each client. Middle: class shares of each client. Bottom: number of "
-    else:
-        caption = "Top: samples of each client. Bottom: number of "
-    wide = bool(figure.get_size_inches()[0] > _WIDE)
-    picture = Picture("partition", f"{caption}clients of each size.", png, wide)
-    return Page(title, [Section("Numbers", grids=[facts]), Section("Clients", pictures=[picture])])
+def _evaluation_set(datamodule: FederatedDataModule, stage: Literal["val", "test"]) -> str:
+    loader = datamodule.val_dataloader() if stage == "val" else datamodule.test_dataloader()
+    if not loader:
+        return "none"
+    samples, clients = counted(len(loader.dataset), "sample"), datamodule.eval_client_ids(stage)
+    if clients is None:
+        return f"{samples} that belong to no client"
+    return f"{counted(len(np.unique(clients)), 'client')}, {samples}"
 
 
-def _title(summary: PartitionSummary) -> str:
-    numbers = summary.statistics
-    title = f"{summary.data}: {counted(numbers.num_samples, 'sample')}, {counted(numbers.num_clients, 'client')}"
-    return f"{title}, C-score {numbers.c_score:.3f}" if numbers.has_classes else title
+def _call(part: Any) -> str:
+    """Return the call that makes an object, with its plain arguments alone."""
+    if not hasattr(part, "__dict__") or hasattr(part, "__name__"):
+        return str(getattr(part, "__name__", type(part).__name__))  # a function
+    plain = (bool, int, float, str, type(None))
+    arguments = [
+        f"{name}={value!r}" for name, value in vars(part).items() if isinstance(value, plain) and name[0] != "_"
+    ]
+    return f"{type(part).__name__}({', '.join(arguments)})"
 
 
-def _holds(path: Path, content: bytes) -> bool:
-    return path.is_file() and path.read_bytes() == content
+# ---- figure and page ----
+
+
+def _page(title: str, summary: PartitionSummary, has_mixes: bool, png: bytes) -> str:
+    facts = pd.DataFrame({"value": summary.rows()}).rename_axis("fact")
+    table = Table("partition", "", facts, _MEANINGS, texts=["value"], header=False)
+    top = (
+        "samples of each class on each client. Middle: class shares of each client"
+        if has_mixes
+        else "samples of each client"
+    )
+    picture = Picture("partition", f"Top: {top}. Bottom: number of clients of each size.", png)
+    return page(title, [Section("Numbers", tables=[table]), Section("Clients", pictures=[picture])])
+
+
+def _draw(datamodule: FederatedDataModule, max_clients: int, title: str) -> Figure:
+    """Draw the samples by class, their shares (unless there is one class alone), and the sizes of all clients."""
+    partition, names = datamodule.partition, datamodule.present_class_names
+    figure, top, table = plot_label_distributions(
+        partition, datamodule.labels, max_clients=max_clients, class_names=names
+    )
+    heights = (3.4, 2.6, 2.2) if table.shape[1] > 1 else (3.4, 2.2)
+    figure.set_size_inches(min(figure.get_size_inches()[0], _MAX_WIDTH), sum(heights))
+    grid = figure.add_gridspec(len(heights), 1, height_ratios=heights)
+    top.set_subplotspec(grid[0])
+    top.set_title(title, loc="left", fontsize=11)
+    top.set_title("")
+    lowest = top
+    if table.shape[1] > 1:
+        lowest = figure.add_subplot(grid[1], sharex=top)
+        _draw_mixes(lowest, top, table)
+        top.set_xlabel("")
+        top.tick_params(axis="x", labelbottom=False)
+    elif (legend := top.get_legend()) is not None:
+        legend.remove()
+    clients = "client" if len(set(partition.sizes.tolist())) == 1 else "client, largest first"
+    if len(table) < partition.num_clients:
+        clients += f" ({len(table):,} of {partition.num_clients:,} clients)"
+    lowest.set_xlabel(clients)
+    label_clients(lowest, range(len(table)), [str(client) for client in table.index])
+    _draw_histogram(figure.add_subplot(grid[-1]), partition.sizes)
+    return figure
+
+
+def _draw_mixes(axes: Axes, top: Axes, table: pd.DataFrame) -> None:
+    """Draw the class shares of each client below its samples, in the same colours."""
+    shares = table.div(table.sum(axis=1).clip(lower=1), axis=0).to_numpy()
+    bottoms = shares.cumsum(axis=1) - shares
+    for column, bottom, bars in zip(shares.T, bottoms.T, top.containers, strict=True):
+        axes.bar(range(len(table)), column, bottom=bottom, width=0.9, color=bars[0].get_facecolor())
+    axes.set(ylim=(0, 1), ylabel="class mix")
+    in_percent(axes.yaxis)
+
+
+def _draw_histogram(axes: Axes, sizes: np.ndarray) -> None:
+    """Draw a histogram of the sizes of all clients."""
+    largest = max(1, int(sizes.max()))
+    width = -(-largest // _SIZE_BINS)  # whole: a bin between two whole numbers would always be empty
+    edges = np.arange(0, largest + width + 1, width) - 0.5
+    axes.hist(sizes, bins=edges.tolist(), color="0.55", edgecolor="white")
+    axes.axvline(sizes.mean(), color="black", linewidth=1, linestyle="--")
+    axes.set_title(f"dashed: mean {sizes.mean():,.1f}", loc="right", fontsize=9)
+    axes.set(xlim=(0, max(edges[-1], 1.02 * largest)), xlabel="samples of a client", ylabel="clients")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+        axis.set_major_formatter("{x:,.0f}")

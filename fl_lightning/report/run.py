@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-import csv
+import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from fl_lightning.arguments import check_instance, check_path, is_sequence
 from fl_lightning.data import FederatedDataModule
+from fl_lightning.partitioners.client_axis import label_clients, names_of
 from fl_lightning.partitioners.notebook import Drawn
-from fl_lightning.report.drawing import LEGEND_LINE
-from fl_lightning.report.metric_names import is_share, metric_name
-from fl_lightning.report.run_panels import Curves, draw_clients, draw_curves, draw_scores, is_staged, legend_lines
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from fl_lightning.report.drawing import DASHES, MARKS, color, in_percent, label, legend_shape, style, whole_rounds
+from fl_lightning.report.names import is_share, metric_name
+from fl_lightning.representation import counted
 
 LogFolders = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+Curves = dict[str, list[tuple[int, float]]]
+_STAGES = ("train", "val", "test")  # each has one colour in all panels
 _SPREADS = ("_std", "_min", "_max")  # of clients; the panel of the clients' scores shows more
 _MOST_METRICS = 3  # with panels of their own, beside shares and losses
-_WIDTH, _HEIGHT = 5.2, 3.8  # inches of a panel
-_LEGEND_LINES = 2  # for which a panel has room
+_MOST_CLASSES = 12  # in the legend of a panel
+_FEW_POINTS = 30  # a curve of fewer points has marks at all of them
+_MANY_BARS = 60  # without gaps between them
+_WIDTH, _HEIGHT = 5.2, 3.4  # inches of a panel
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -69,46 +73,33 @@ def plot_run(
     if clients is not None:
         for values in (clients, *(clients.values() if isinstance(clients, Mapping) else ())):
             check_instance("clients", values, Mapping, "Give `ClientMetrics.values`, the scores of each stage.")
-    logged = _rows_of(log_dir)
-    curves, unit = _curves_of(logged), "round" if _has_rounds(logged) else "epoch"
-    shares = [name for name in curves if is_share(name) and not name.endswith(_SPREADS)]
-    losses = [name for name in curves if "loss" in name]
-    others = [name for name in curves if is_staged(name) and not name.endswith(_SPREADS)]
-    kinds = [shares, losses, *_by_metric([name for name in others if name not in {*shares, *losses}])]
+    log = _read(log_dir)
+    curves, unit = _curves_of(log), _unit(log)
     scores = {stage: values for stage, values in (clients or {}).items() if values}
-    panels: list[tuple[int, Callable[[Axes], None]]] = []  # the lines of the legend below, and what draws the panel
-    if data is not None:
-        panels.append((0, partial(draw_clients, data=data)))
-    for names in filter(None, kinds):
-        draw = partial(draw_curves, curves={name: curves[name] for name in names}, unit=unit)
-        panels.append((legend_lines(names, _WIDTH), draw))
-    if scores:
-        metric, client_names = _metric_of_clients(curves), None if data is None else data.client_names
-        panels.append((0, partial(draw_scores, scores=scores, metric=metric, client_names=client_names)))
-    if not panels:
+    kinds = _kinds(curves)
+    number = (data is not None) + len(kinds) + bool(scores)
+    if not number:
         raise ValueError(
             "`log_dir` has no loss, no accuracy and no other metric of training, validation or test by round or "
             f"epoch, so there is nothing to draw, got {log_dir}."
         )
-    return RunPicture(_figure_of(panels))
-
-
-def _figure_of(panels: Sequence[tuple[int, Callable[[Axes], None]]]) -> Figure:
-    """Return the figure of some panels; rows with long legends are higher."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    columns = len(panels) if len(panels) < 4 else (len(panels) + 1) // 2
-    lines = [max(number for number, _ in panels[start : start + columns]) for start in range(0, len(panels), columns)]
-    height = sum(_HEIGHT + LEGEND_LINE * max(0, number - _LEGEND_LINES) for number in lines)
-    figure = Figure(figsize=(_WIDTH * columns, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    places = figure.subplots(len(lines), columns, squeeze=False).ravel()
-    for axes, (_, draw) in zip(places, panels, strict=False):
-        draw(axes)
-    for unused in places[len(panels) :]:
-        unused.set_axis_off()
-    return figure
+    columns = number if number < 4 else (number + 1) // 2
+    rows = -(-number // columns)
+    legend = max((legend_shape(map(_shown, names), _WIDTH)[1] for names in kinds), default=0)
+    with style():
+        figure = Figure(figsize=(_WIDTH * columns, (_HEIGHT + legend) * rows))
+        panels = iter(figure.subplots(rows, columns, squeeze=False).ravel())
+        if data is not None:
+            _draw_clients(next(panels), data)
+        for names in kinds:
+            _draw_curves(next(panels), {name: curves[name] for name in names}, unit)
+        if scores:
+            metrics = {metric_name(name): name for name in curves if name.endswith("_clients")}
+            metric = next(iter(metrics.values())) if len(metrics) == 1 else None
+            _draw_scores(next(panels), scores, metric, None if data is None else data.client_names)
+        for unused in panels:
+            unused.set_axis_off()
+    return RunPicture(figure)
 
 
 def read_curves(log_dir: LogFolders) -> Curves:
@@ -125,75 +116,175 @@ def read_curves(log_dir: LogFolders) -> Curves:
         FileNotFoundError: If there is no ``metrics.csv``.
         ValueError: If the list is empty.
     """
-    return _curves_of(_rows_of(log_dir))
+    return _curves_of(_read(log_dir))
 
 
-def _rows_of(log_dir: LogFolders) -> list[dict[str, str]]:
-    return [row for folder in _folders(log_dir) for row in _rows(folder / "metrics.csv")]
-
-
-def _has_rounds(rows: Sequence[Mapping[str, str]]) -> bool:
-    return any(row.get("round") for row in rows)
-
-
-def _curves_of(rows: Sequence[Mapping[str, str]]) -> Curves:
-    values: dict[str, dict[int, float]] = {}
-    by_round = _has_rounds(rows)
-    places = [row.get("round") if by_round else row.get("epoch") for row in rows]
-    trained = [
-        int(float(epoch))
-        for row, epoch in zip(rows, places, strict=True)
-        if epoch and any(text and name.startswith("train") for name, text in row.items())
-    ]
-    for row, place in zip(rows, places, strict=True):
-        if not place:
-            continue
-        at = int(float(place))
-        if not by_round:  # epochs count from 0, and an evaluation after the fit has the next one
-            at = 1 + min(at, max(trained, default=at))
-        for name, text in row.items():
-            if text and name not in ("round", "epoch", "step") and (by_round or not name.endswith("_step")):
-                values.setdefault(name, {})[at] = float(text)
-    return {name: sorted(points.items()) for name, points in values.items()}
-
-
-def _folders(log_dir: Any) -> list[Path]:
-    folders = log_dir if is_sequence(log_dir) else [log_dir]
-    if not len(folders):
+def _read(log_dir: LogFolders) -> pd.DataFrame:
+    """Return the rows of some logs, as texts, and without their prefix; the empty string is no value."""
+    folders = list(log_dir) if is_sequence(log_dir) else [log_dir]  # type: ignore[arg-type]
+    if not folders:
         raise ValueError("`log_dir` must be a folder, or a list of at least one, got [].")
+    logs = []
     for folder in folders:
         owner = "Give its `log_dir`. " if hasattr(folder, "log_dir") else ""
         check_path("log_dir", folder, f"{owner}Several are a list of them.")
-    return [Path(folder) for folder in folders]
+        path = Path(folder) / "metrics.csv"  # type: ignore[arg-type]
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"`log_dir` must hold metrics.csv, but there is no {path}. Give that of a CSVLogger that has logged a "
+                "fit: Trainer(logger=CSVLogger('runs'))."
+            )
+        log = pd.read_csv(path, dtype=str, keep_default_na=False)
+        counters = [name for name in log if name.rpartition("-")[2] in ("epoch", "round")]
+        prefix = min(counters, key=len, default="epoch")[: -len("epoch")]  # "round" is as long
+        logs.append(log.rename(columns=lambda name, prefix=prefix: name.removeprefix(prefix)))
+    return pd.concat(logs, ignore_index=True).fillna("")
 
 
-def _rows(path: Path) -> list[dict[str, str]]:
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"`log_dir` must hold metrics.csv, but there is no {path}. Give that of a CSVLogger that has logged a "
-            "fit: Trainer(logger=CSVLogger('runs'))."
-        )
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    prefix = _prefix_of(rows[0] if rows else ())
-    return [{name.removeprefix(prefix): text for name, text in row.items()} for row in rows]
+def _unit(log: pd.DataFrame) -> str:
+    return "round" if "round" in log and (log["round"] != "").any() else "epoch"
 
 
-def _prefix_of(columns: Iterable[str]) -> str:
-    """Return what the logger's ``prefix`` has put before all names: what stands before "epoch" or "round"."""
-    counters = [name for name in columns if name.rpartition("-")[2] in ("epoch", "round")]
-    return min(counters, key=len, default="epoch")[: -len("epoch")]  # "round" is as long
+def _curves_of(log: pd.DataFrame) -> Curves:
+    unit = _unit(log)
+    values = log[log[unit] != ""].drop(columns=["step", "epoch" if unit == "round" else "round"], errors="ignore")
+    values[unit] = values[unit].astype(float).astype(int)
+    if unit == "epoch":  # epochs count from 0, and an evaluation after the fit has the next one
+        values = values[[name for name in values if not name.endswith("_step")]]
+        trained = values.loc[(values.filter(regex="^train") != "").any(axis=1), "epoch"]
+        values["epoch"] = 1 + values["epoch"].clip(upper=trained.max() if len(trained) else None)
+    curves: Curves = {}
+    for name in values.columns.drop(unit):
+        points = values.loc[values[name] != "", [unit, name]].drop_duplicates(unit, keep="last").sort_values(unit)
+        if len(points):
+            curves[name] = list(zip(points[unit].tolist(), points[name].astype(float).tolist(), strict=True))
+    return curves
 
 
-def _by_metric(names: Sequence[str]) -> list[list[str]]:
-    """Return the curves of each metric, for panels of their own; all in one panel if the metrics are many."""
+# ---- panels ----
+
+
+def _kinds(curves: Curves) -> list[list[str]]:
+    """Return the curves of each panel: shares, losses, and each other metric; all others in one if they are many."""
+    shown = [name for name in curves if not name.endswith(_SPREADS)]
+    shares = [name for name in shown if is_share(name)]
+    losses = [name for name in curves if "loss" in name]
     metrics: dict[str, list[str]] = {}
-    for name in names:
-        metrics.setdefault(metric_name(name.removesuffix("_clients")), []).append(name)
-    return list(metrics.values()) if len(metrics) <= _MOST_METRICS else [list(names)]
+    for name in shown:
+        if name.startswith(_STAGES) and name not in shares and name not in losses:
+            metrics.setdefault(metric_name(name.removesuffix("_clients")), []).append(name)
+    others = list(metrics.values())
+    others = others if len(others) <= _MOST_METRICS else [[name for names in others for name in names]]
+    return [names for names in (shares, losses, *others) if names]
 
 
-def _metric_of_clients(names: Iterable[str]) -> str | None:
-    """Return a log's name of the one metric of clients; ``None`` if there are several, or none."""
-    found = {metric_name(name): name for name in names if name.endswith("_clients")}
-    return next(iter(found.values())) if len(found) == 1 else None
+def _shown(name: str) -> str:
+    return label(metric_name(name, stage=True), 52)
+
+
+def _draw_clients(axes: Axes, data: FederatedDataModule) -> None:
+    data.plot(axes)
+    legend = axes.get_legend()
+    if legend is not None and len(legend.get_texts()) > _MOST_CLASSES:
+        legend.remove()
+
+
+def _draw_curves(axes: Axes, curves: Curves, unit: str) -> None:
+    """Draw curves by round or epoch; what was evaluated once, after the fit, is a mark.
+
+    Curves without a finite value are named.
+    """
+    missing = []
+    for name, place in _numbered(curves).items():
+        rounds, values = zip(*curves[name], strict=True)
+        finite, few = any(map(math.isfinite, values)), len(values) < _FEW_POINTS
+        if not finite:
+            missing.append(f"{_shown(name)}: no finite value in {counted(len(values), unit)}")
+        [line] = axes.plot(rounds, values, color=color(place), linestyle=DASHES[place % len(DASHES)])
+        line.set_label(_shown(name) if finite else f"{_shown(name)}: not finite")
+        if place < len(_STAGES):  # a wide line with small marks shows below a thin one with rings
+            line.set(linewidth=2.0, marker=MARKS[place] if few else "", markersize=4)
+        else:
+            line.set(linewidth=1.2, marker=MARKS[place % len(MARKS)], markersize=7, markerfacecolor="none")
+            line.set_markevery(None if few else 0.12)
+    places = [number for points in curves.values() for number, _ in points]
+    axes.update_datalim([(min(places), 0), (max(places), 0)], updatey=False)  # also rounds without a finite value
+    axes.autoscale_view()
+    whole_rounds(axes)
+    share = is_share(next(iter(curves)))
+    kinds = {metric_name(name.removesuffix("_clients")) for name in curves}
+    several = "score" if share else "loss" if all("loss" in name for name in curves) else "value"
+    axes.set(xlabel=unit, ylabel=label(kinds.pop()) if len(kinds) == 1 else several)
+    if len(missing) == len(curves):
+        axes.text(0.5, 0.5, "\n".join(missing), transform=axes.transAxes, ha="center", va="center", fontsize=9)
+        axes.set_yticks([])
+        return
+    _write_ticks(axes, share)
+    columns, _ = legend_shape(map(_shown, curves), _WIDTH)
+    axes.legend(ncols=columns, loc="upper center", bbox_to_anchor=(0.5, -0.15))
+
+
+def _write_ticks(axes: Axes, share: bool) -> None:
+    """Write shares in per cent, and thousands with commas."""
+    low, high = axes.get_ylim()
+    if share:
+        in_percent(axes.yaxis)
+    elif 1e3 <= max(abs(low), abs(high)) < 1e7 and high - low >= 10:  # ticks at whole numbers
+        axes.yaxis.set_major_formatter("{x:,.0f}")
+
+
+def _numbered(names: Iterable[str]) -> dict[str, int]:
+    """Return the numbers of the colours of metrics, one for each stage, those of training first."""
+    stages = [next((place for place, stage in enumerate(_STAGES) if name.startswith(stage)), 3) for name in names]
+    numbered: dict[str, int] = {}
+    for stage, name in sorted(zip(stages, names, strict=True), key=lambda item: (item[0], _natural(item[1]))):
+        free = max([len(_STAGES) - 1, *numbered.values()]) + 1
+        numbered[name] = free if stage == len(_STAGES) or stage in numbered.values() else stage
+    return numbered
+
+
+def _natural(name: str) -> list[str | int]:
+    """Return the parts of a name by which 2 comes before 10."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
+
+
+def _draw_scores(
+    axes: Axes, scores: Mapping[str, Mapping[int, float]], metric: str | None, names: Sequence[str] | None
+) -> None:
+    """Draw the score of each client, sorted within each set; ``metric`` is its name in the log, if that is known."""
+    titles = {"val": "validation", "test": "test"}
+    finite = {
+        stage: {
+            client: score for client, score in sorted(values.items(), key=lambda item: item[1]) if math.isfinite(score)
+        }
+        for stage, values in scores.items()
+    }
+    places: list[int] = []
+    start, width = 0, 1.0 if sum(map(len, finite.values())) > _MANY_BARS else 0.8
+    for stage, values in finite.items():
+        number, every = len(values), len(scores[stage])
+        end = start + max(1, number)
+        places += range(start, start + number)
+        axes.bar(
+            places[-number:] if number else [],
+            list(values.values()),
+            width,
+            color=color(_STAGES.index(stage) if stage in _STAGES else len(_STAGES)),
+        )
+        counts = f"{every:,}" if number == every else f"{number:,} of {every:,} finite"
+        title, top = f"{titles.get(stage, stage)} ({counts})", axes.get_xaxis_transform()
+        axes.text((start + end - 1) / 2, 1.0, title, transform=top, ha="center", va="bottom", fontsize=9)
+        if values:
+            axes.plot([start - 0.5, end - 0.5], [sum(values.values()) / number] * 2, color="black", linewidth=1)
+        start = end + 1
+    clients = [client for values in finite.values() for client in values]
+    axes.set_xticks([])
+    if clients:
+        label_clients(axes, places, names_of(clients, names), all_or_none=True)
+    name = "score" if metric is None else label(metric_name(metric.removesuffix("_clients")))
+    axes.set(xlabel="client, lowest first (line: mean)", ylabel=f"{name} of the last evaluation")
+    shares = all(0 <= score <= 1 for values in finite.values() for score in values.values())
+    shares = shares and (metric is None or is_share(metric))
+    if shares:
+        axes.set_ylim(0, 1.03)
+    _write_ticks(axes, shares)

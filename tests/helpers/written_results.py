@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fl_lightning.report.experiment import Experiment, read_experiment
+from fl_lightning.report.results import Results, read_results
 
 DATA = {
     "mode": "max",
@@ -27,7 +27,7 @@ GAPS = {"easy": [1, 2, 3, 4, 5, 6], "hard": [-1, -1, -1, -1, -1, 0]}
 BASE = {"easy": 0.5, "hard": 0.25}
 
 
-def write_results(folder: Path, **data: Any) -> Experiment:
+def write_results(folder: Path, **data: Any) -> Results:
     """Write results by hand; the curve of a run has three rounds, validated in the second and third."""
     rows = []
     for name, gaps in GAPS.items():
@@ -65,4 +65,4 @@ def write_results(folder: Path, **data: Any) -> Experiment:
         "comparisons": {"Ease": ["easy", "hard"]},
     }
     (folder / "table.json").write_text(json.dumps(table))
-    return read_experiment(folder)
+    return read_results(folder)

@@ -4,7 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.written_results import write_results
 from matplotlib.figure import Figure
+
+from fl_lightning.report.results import Results
 
 
 @pytest.fixture
@@ -17,3 +20,9 @@ def without_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
         Path(target).write_bytes(content) if isinstance(target, (str, Path)) else target.write(content)
 
     monkeypatch.setattr(Figure, "savefig", save)
+
+
+@pytest.fixture(scope="session")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """The results that are written by hand, which tests only read."""
+    return write_results(tmp_path_factory.mktemp("written"))

@@ -1,0 +1,229 @@
+"""The results of an experiment as frames, from which its tables, figures and sentences are made."""
+
+from __future__ import annotations
+
+import csv
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fl_lightning.experiment.files import read_csv, read_json
+from fl_lightning.experiment.statistics import holm, signed_rank_test, summarize
+from fl_lightning.report.names import Scale, is_share, metric_name
+
+LEVEL = 0.05
+BETTER, WORSE = "†", "‡"
+RUN = ["data", "method", "fold", "seed"]
+DIAGNOSTICS = {
+    "fed/central_distance": "DC: relative distance to the central model",
+    "fed/divergence": "DL: mean pairwise cosine divergence of local models",
+}
+_COUNTS = ["fed/clients", "fed/dropped", "fed/models_sent", "fed/aggregated", "fed/epsilon", "fed/delta"]
+_RUNS = [*RUN, "status", "score", "constant_score", "rounds", "partition", "code", "cell", "error"]
+_TUNING = ["data", "method", "values", "val", "chosen"]
+_ABOUT = ["begun", "ended", "seconds", "device", "python", "torch", "lightning", "numpy"]
+_TESTS = ["data", "method", "difference", "low", "high", "pairs", "zeros", "p", "gain"]
+_DIGITS = 12  # of means, so that those of the same numbers in another order are equal
+
+
+@dataclass(frozen=True, eq=False)
+class Results:
+    """The results in a folder that :func:`fl_lightning.experiment.run_table` has written.
+
+    Attributes:
+        folder: The folder.
+        table: The settings of the table.
+        runs: The runs that failed, or have a score: the rows of ``results.csv``.
+        tuning: The rows of ``tuning.csv``.
+    """
+
+    folder: Path
+    table: dict[str, Any]
+    runs: pd.DataFrame
+    tuning: pd.DataFrame
+
+    @property
+    def baseline(self) -> str:
+        """The method with which the report compares the others."""
+        return str(self.table["baseline"])
+
+    @cached_property
+    def data(self) -> list[str]:
+        """The data sets with a score, in the order of the table."""
+        found = set(self.scored["data"])
+        return [name for name in self.table["data"] if name in found]
+
+    @cached_property
+    def methods(self) -> list[str]:
+        """The methods with a score, in the order of the table."""
+        found = set(self.scored["method"])
+        return [name for name in self.table["methods"] if name in found]
+
+    @property
+    def others(self) -> list[str]:
+        """The methods that are compared with the baseline; none if the baseline has no score."""
+        return [name for name in self.methods if name != self.baseline] if self.baseline in self.methods else []
+
+    # ---- runs ----
+
+    @property
+    def num_expected(self) -> int:
+        """Number of runs of each method on each data set."""
+        return len(self.table["folds"]) * len(self.table["seeds"])
+
+    @property
+    def failed(self) -> pd.DataFrame:
+        """The runs that failed."""
+        return self.runs[self.runs["status"] == "failed"]
+
+    @property
+    def diverged(self) -> pd.DataFrame:
+        """The finished runs whose score is NaN or infinite."""
+        return self.runs[(self.runs["status"] == "finished") & ~np.isfinite(self.runs["score"])]
+
+    @cached_property
+    def scored(self) -> pd.DataFrame:
+        """The finished runs with a finite score; with their times, devices and versions, NaN if not known."""
+        runs = self.runs[np.isfinite(self.runs["score"])]
+        files = [self.folder / "cells" / cell / "run.json" for cell in runs["cell"]]
+        about = pd.DataFrame([read_json(file) if file.is_file() else {} for file in files], index=runs.index)
+        return runs.join(about.reindex(columns=_ABOUT))
+
+    @cached_property
+    def curves(self) -> pd.DataFrame:
+        """The curves of the runs with a score: a row for each run and round, NaN where a round has no value.
+
+        ``cost`` is the number of models sent until then, in rounds of FedAvg (Acar et al. 2021): a round of FedAvg
+        sends one model to each of its clients and one back.
+
+        Raises:
+            ValueError: If a file cannot be read.
+        """
+        shown = {name for entry in self.table["data"].values() for name in [entry["monitor"], *entry["curves"]]}
+        columns = list(dict.fromkeys(["round", *_COUNTS, *DIAGNOSTICS, *sorted(shown)]))
+        frames = []
+        for *run, cell in self.scored[[*RUN, "cell"]].itertuples(index=False):
+            path = self.folder / "cells" / cell / "curve.csv"
+            try:
+                curve = pd.read_csv(path, usecols=lambda name: name in columns, dtype=float)
+            except (OSError, ValueError) as error:
+                raise ValueError(
+                    f"{path} cannot be read ({error}). Delete the folder {path.parent} and run the table again; it "
+                    "runs only this cell."
+                ) from error
+            frames.append(curve.assign(**dict(zip(RUN, run, strict=True))))
+        curves = pd.concat(frames, ignore_index=True).reindex(columns=[*RUN, *columns])
+        trained = (curves["fed/clients"] + curves["fed/dropped"].fillna(0)).groupby([curves[key] for key in RUN])
+        clients_a_round = trained.cumsum() / curves["round"]
+        cost = curves["fed/models_sent"] / (2 * clients_a_round)
+        return curves.assign(cost=cost.mask(clients_a_round == 0, 0.0))
+
+    # ---- scores ----
+
+    @cached_property
+    def scores(self) -> pd.DataFrame:
+        """The scores: a row for each data set, fold and seed, a column for each method, NaN without a run."""
+        scores = self.scored.pivot(index=["data", "fold", "seed"], columns="method", values="score")
+        return scores.sort_index()[self.methods]
+
+    @cached_property
+    def means(self) -> pd.DataFrame:
+        """The mean scores: a row for each data set, a column for each method, NaN without a run."""
+        return self.scores.groupby("data").mean().round(_DIGITS).loc[self.data]
+
+    @cached_property
+    def gains(self) -> pd.DataFrame:
+        """The mean scores, with the sign that makes larger ones better."""
+        return self.means.mul([self.sign(data) for data in self.data], axis=0)
+
+    @cached_property
+    def differences(self) -> pd.DataFrame:
+        """The differences of means relative to the baseline's, in per cent; no row where that is 0 or not known."""
+        base = self.means.get(self.baseline, pd.Series(dtype=float))
+        base = base[base != 0].dropna()
+        ratios = self.means.loc[base.index, self.others].div(base, axis=0)
+        return (100 * (ratios - 1)).mul(np.sign(base), axis=0)  # -1 is more than -2
+
+    @cached_property
+    def tests(self) -> pd.DataFrame:
+        """The signed-rank tests of methods with two pairs of runs against the baseline, by data set and method.
+
+        Holm's correction takes the tests on a data set as one family.
+        """
+        rows = []
+        for data in self.data:
+            for method in self.others:
+                pairs = self.scores.loc[data, [method, self.baseline]].dropna().to_numpy()
+                if len(pairs) > 1:
+                    test, difference = signed_rank_test(*pairs.T), summarize(pairs[:, 0] - pairs[:, 1])
+                    numbers = difference.mean, difference.low, difference.high, test.num_pairs, test.num_zeros
+                    rows.append(
+                        [data, method, *numbers, test.p_value, self.sign(data) * (test.positive - test.negative)]
+                    )
+        tests = pd.DataFrame(rows, columns=_TESTS).set_index(["data", "method"])
+        tests["holm"] = tests.groupby("data")["p"].transform(lambda p: np.array(holm(p.to_numpy())))
+        tests["mark"] = np.where(tests["holm"] < LEVEL, np.where(tests["gain"] > 0, BETTER, WORSE), "")
+        return tests
+
+    # ---- metrics ----
+
+    def curve_columns(self, data: str) -> list[str]:
+        """Return the columns of the curves of a data set that the report draws."""
+        settings = self.table["data"][data]
+        return list(settings["curves"] or [settings["monitor"]])
+
+    def sign(self, data: str) -> int:
+        """Return 1 if larger scores are better, else -1."""
+        settings = self.table["data"][data]
+        return 1 if (settings.get("score_mode") or settings["mode"]) == "max" else -1
+
+    def scale(self, data: str) -> Scale:
+        """Return how the scores of a data set are written: in per cent if they are shares of 1."""
+        scores = self.scores.loc[data]
+        share = is_share(str(self.table["data"][data]["score"]))
+        within = bool(scores.min(axis=None) >= 0 and scores.max(axis=None) <= 1)
+        return Scale(share and within, float(scores.abs().max(axis=None)))
+
+    def metric(self, data: str) -> str:
+        """Return the score of a data set with its unit, such as ``"accuracy, %"``; the same ones can be averaged."""
+        name = metric_name(str(self.table["data"][data]["score"]))
+        return f"{name}, %" if self.scale(data).percent else name
+
+
+def read_results(folder: str | os.PathLike[str]) -> Results:
+    """Return the results in a folder.
+
+    Raises:
+        FileNotFoundError: If the folder has no results.
+        ValueError: If no run has a score, or a file cannot be read.
+    """
+    folder = Path(folder)
+    results, table, tuning = (folder / name for name in ("results.csv", "table.json", "tuning.csv"))
+    if not results.is_file() or not table.is_file():
+        raise FileNotFoundError(
+            f"`results` must hold results.csv and table.json, and {folder} does not. Give the folder that "
+            "`fl-lightning run` wrote, its `--output`."
+        )
+    try:
+        runs = pd.DataFrame(read_csv(results)).reindex(columns=_RUNS, fill_value="")
+        runs = runs[(runs["status"] != "finished") | (runs["score"] != "")]  # `score` may be no test metric
+        runs = runs.replace({"score": {"": "nan"}, "constant_score": {"": "nan"}})
+        runs = runs.astype({"fold": int, "seed": int, "score": float, "constant_score": float})
+        tried = pd.DataFrame(read_csv(tuning) if tuning.is_file() else [], columns=_TUNING)
+        read = Results(folder, read_json(table), runs, tried)
+    except (csv.Error, ValueError) as error:
+        raise ValueError(
+            f"results.csv, table.json and tuning.csv in {folder} must be whole: {error}. Run the table again; it "
+            "writes these files anew."
+        ) from error
+    if not read.data:
+        raise ValueError(
+            f"No run in {folder} has a finite score. No run is finished (results.csv says why), or `score` of the "
+            "table is no test metric, or the score of every finished run is NaN or infinite: lower the learning rates."
+        )
+    return read

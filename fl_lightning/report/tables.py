@@ -1,0 +1,348 @@
+"""The tables of an experiment's report; each is ``None`` if there is nothing to show."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fl_lightning.experiment.search import describe_point
+from fl_lightning.experiment.statistics import (
+    average_ranks,
+    mean_relative_difference,
+    relative_difference_of_means,
+    signed_rank_test,
+)
+from fl_lightning.report.names import Scale, is_share, metric_name, p_text, signed
+from fl_lightning.report.page import Table
+from fl_lightning.report.results import BETTER, LEVEL, RUN, WORSE, Results
+from fl_lightning.representation import duration
+
+
+def score_table(results: Results) -> Table:
+    """Return the mean and the standard deviation of each method's test score on each data set."""
+    rows = {}
+    for data in results.data:
+        scale, spreads = results.scale(data), results.scores.loc[data].std()
+        marks = results.tests["mark"].get(data, {})
+        rows[data, results.metric(data)] = {
+            method: " ± ".join(
+                filter(None, [scale.text(mean, spreads[method]), scale.text(spreads[method], spreads[method])])
+            )
+            + (f" {marks[method]}" if marks.get(method) else "")
+            for method, mean in results.means.loc[data].items()
+        }
+    frame = _frame(rows, ["data", "metric"])
+    best = results.gains.eq(results.gains.max(axis=1), axis=0).mul(results.gains.nunique(axis=1) > 1, axis=0)
+    note = "Bold: best mean."
+    if results.tests["mark"].any():
+        note += (
+            f" Compared with {results.baseline} by a Wilcoxon signed-rank test (Holm-corrected p < {LEVEL}): "
+            f"{BETTER} better, {WORSE} worse."
+        )
+    if any("(clients)" in metric for _, metric in rows):
+        note += " (clients): of each test client, and then the mean over clients."
+    caption = "Test scores: mean ± standard deviation over folds and seeds."
+    return Table("scores", caption, frame, note, best.to_numpy()).turned_if_wide("method")
+
+
+def relative_table(results: Results) -> Table | None:
+    """Return the differences relative to the baseline, and averages over data sets of the same metric."""
+    changes, base = results.differences, results.baseline
+    if changes.empty:
+        return None
+    metrics = pd.Series({data: results.metric(data) for data in changes.index})
+    rows = {
+        (data, metrics[data]): {base: results.scale(data).text(results.means.loc[data, base]), **change.map(signed)}
+        for data, change in changes.iterrows()
+    }
+    gains = changes.mul([results.sign(data) for data in changes.index], axis=0)
+    best = gains.eq(gains.max(axis=1), axis=0) & (gains > 0)
+    whole = metrics[results.means.loc[changes.index].notna().all(axis=1)]
+    averaged = [(metric, names.index) for metric, names in whole.groupby(whole, sort=False) if len(names) > 1]
+    for metric, names in averaged:
+        means = results.means.loc[names]
+        total = results.scale(names[0]).text(means[base].mean())
+        for title, average in (
+            ("ratio of means", relative_difference_of_means),
+            ("mean of ratios", mean_relative_difference),
+        ):
+            averages = {
+                name: signed(100 * average(means[name].to_numpy(), means[base].to_numpy())) for name in results.others
+            }
+            rows[f"{title}, {len(names)} sets", metric] = {base: total, **averages}
+    bold = np.zeros((len(rows), len(results.others) + 1), dtype=bool)
+    bold[: len(best), 1:] = best
+    note = f"{base}: its mean score. Bold: the largest gain."
+    if averaged:
+        note += (
+            " Ratio of means: the mean score over data sets, relative to that of the baseline. Mean of ratios: the "
+            "mean of the differences of single data sets. Both take the data sets that all methods have finished."
+        )
+    if whole.nunique() > 1:
+        note += " Data sets of different metrics have no common average."
+    caption = f"Differences relative to {base}, in per cent."
+    return Table("relative", caption, _frame(rows, ["data", "metric"]), note, bold).turned_if_wide("method")
+
+
+def finished_table(results: Results) -> Table | None:
+    """Return the number of runs with a score by data set and method."""
+    counts = pd.crosstab(results.scored["data"], results.scored["method"])
+    counts = counts.reindex(index=list(results.table["data"]), columns=list(results.table["methods"]), fill_value=0)
+    if (counts == results.num_expected).all(axis=None):
+        return None
+    caption = f"Runs with a score, of {results.num_expected} for each data set and method."
+    return Table("finished", caption, counts.astype(str)).turned_if_wide("method")
+
+
+def significance_table(results: Results) -> Table | None:
+    """Return the tests against the baseline."""
+    rows = {}
+    for (data, method), test in results.tests.iterrows():
+        scale, half = results.scale(data), (test["high"] - test["low"]) / 2
+        ends = [scale.text(test[end], half, sign=True) for end in ("low", "high")]
+        rows[data, method, results.metric(data)] = {
+            "difference": scale.text(test["difference"], half, sign=True),
+            "95 % interval": ends[0] if ends[0] == ends[1] else f"[{', '.join(ends)}]",
+            "pairs": str(test["pairs"]),
+            "zeros": str(test["zeros"]),
+            "p": p_text(test["p"]),
+            "p, Holm": f"{p_text(test['holm'])} {test['mark']}".strip(),
+        }
+    if not rows:
+        return None
+    frame = _frame(rows, ["data", "method", "metric"])
+    bold = np.zeros(frame.shape, dtype=bool)
+    bold[:, -1] = results.tests["mark"] == BETTER
+    note = (
+        "Difference: mean with its 95 % t interval, in the unit of the metric (of per cent: points). p: exact "
+        "two-sided Wilcoxon signed-rank test; it leaves out pairs without a difference (zeros). p, Holm: corrected "
+        f"over the methods of a data set; {BETTER}: better than {results.baseline} at the level {LEVEL}, {WORSE}: "
+        "worse. Runs of overlapping folds are not independent, so the p-values are guides."
+    )
+    return Table("significance", f"Paired differences to {results.baseline} over folds and seeds.", frame, note, bold)
+
+
+def rank_table(results: Results) -> Table | None:
+    """Return the average ranks over the data sets that all methods have finished."""
+    gains, base = results.gains.dropna(), results.baseline
+    if len(gains) < 2 or len(results.methods) < 2:
+        return None
+    ranks = average_ranks({method: gains[method].to_numpy() for method in results.methods})
+    rows = {
+        method: {"average rank": f"{rank:.2f}"}
+        for method, rank in sorted(ranks.average.items(), key=lambda item: item[1])
+    }
+    note = f"Friedman's test that all methods are alike: p = {p_text(ranks.p_value) or 'unknown'}."
+    # differences of different metrics have no common scale; ranks have
+    if len({results.metric(data) for data in gains.index}) == 1 and base in gains:
+        for method, row in rows.items():
+            test = signed_rank_test(gains[method].to_numpy(), gains[base].to_numpy())
+            row["p"] = "" if method == base else p_text(test.p_value)
+        note += (
+            f" The column p: Wilcoxon signed-rank test against {base} over data sets, uncorrected; with {len(gains)} "
+            f"data sets the smallest p-value is {p_text(2.0 ** (1 - len(gains)))}."
+        )
+    caption = f"Average ranks over {len(gains)} data sets by mean score; 1 is best."
+    return Table("ranks", caption, _frame(rows, ["method"]), note)
+
+
+def paper_table(results: Results) -> Table | None:
+    """Return the relative differences beside those of the paper."""
+    rows = {}
+    for data, changes in results.differences.iterrows():
+        paper = results.table["data"][data].get("paper") or {}
+        for method in results.methods:
+            if method == results.baseline and method in paper:
+                here, there = results.scale(data).text(results.means.loc[data, method]), f"{paper[method]:.2f}"
+                rows[data, results.metric(data), method] = [here, there, "", ""]
+            elif method in paper and math.isfinite(changes[method]):
+                p = results.tests["holm"].get((data, method), math.nan)
+                same = "yes" if np.sign(round(changes[method], 2)) == np.sign(paper[method]) else "no"
+                agrees = "not tested" if math.isnan(p) else same if p < LEVEL else "not significant"
+                rows[data, results.metric(data), method] = [
+                    signed(changes[method]),
+                    signed(paper[method]),
+                    agrees,
+                    p_text(p),
+                ]
+    if not rows:
+        return None
+    frame = _frame(rows, ["data", "metric", "method"], ["here", "paper", "same sign", "p, Holm"])
+    caption = f"Here and in the paper: score of {results.baseline}, and differences relative to it in per cent."
+    note = f"Same sign: whether a difference that is significant here (p, Holm < {LEVEL}) has the sign of the paper's."
+    return Table("paper", caption, frame, note, texts=["same sign"])
+
+
+def communication_table(results: Results) -> Table | None:
+    """Return each method's cost to reach each target: the number of models sent."""
+    rows, bold, base = {}, [], results.baseline
+    for data in results.data:
+        for target in results.table["data"][data].get("targets") or ():
+            runs = dict(iter(costs_to_target(results, data, target).groupby("method")))
+            means = {method: run["cost"].mean() for method, run in runs.items() if run["cost"].notna().all()}
+            if not runs:
+                continue
+            rows[data, _target(results, data, target)] = {
+                method: _cost(runs[method], means.get(base) if method != base else None) if method in runs else ""
+                for method in results.methods
+            }
+            differ = len(set(means.values())) > 1 or len(means) < len(runs)
+            bold.append([differ and means.get(method) == min(means.values(), default=0) for method in results.methods])
+    if not rows:
+        return None
+    caption = "Models sent until validation first reaches a target, in rounds of FedAvg: mean over runs."
+    note = (
+        f"In brackets: relative to {base}. A round of SCAFFOLD counts as two rounds of FedAvg. n+: a run has sent "
+        "n and not reached the target; the number of runs that have is in brackets. Bold: least. Rounds without "
+        "validation cannot be seen to reach a target."
+    )
+    table = Table("communication", caption, _frame(rows, ["data", "target"]), note, np.array(bold))
+    return table.turned_if_wide("method")
+
+
+def costs_to_target(results: Results, data: str, target: float) -> pd.DataFrame:
+    """Return the ``cost`` of each run until it reaches a target, NaN if it does not, and ``sent`` of all rounds."""
+    curves, settings = results.curves[results.curves["data"] == data], results.table["data"][data]
+    values = curves[settings["monitor"]]
+    reached = curves[values >= target if settings["mode"] == "max" else values <= target]
+    first, last = reached.groupby(RUN)["cost"].first(), curves.dropna(subset=["cost"]).groupby(RUN)["cost"].last()
+    return pd.DataFrame({"cost": first.reindex(last.index), "sent": last})
+
+
+def _cost(runs: pd.DataFrame, base: float | None) -> str:
+    """Return the mean cost and its ratio to the baseline's; if a run has not reached the target, what it has sent."""
+    unreached = runs[runs["cost"].isna()]
+    if len(unreached):
+        reached = f" ({len(runs) - len(unreached)} of {len(runs)} runs)" if len(runs) > 1 else ""
+        return f"{_short(unreached['sent'].max())}+{reached}"
+    mean = runs["cost"].mean()
+    return _short(mean) + ("" if base is None else f" ({mean / base:.2f}x)")
+
+
+def _short(number: float) -> str:
+    return f"{number:.1f}".removesuffix(".0")
+
+
+def _target(results: Results, data: str, target: float) -> str:
+    settings = results.table["data"][data]
+    relation = "≥" if settings["mode"] == "max" else "≤"
+    value = f"{100 * target:g} %" if is_share(settings["monitor"]) else f"{target:g}"
+    return f"{metric_name(settings['monitor'])} {relation} {value}"
+
+
+def privacy_table(results: Results) -> Table | None:
+    """Return epsilon at the end of the runs of each method: the differential privacy that it spent."""
+    runs = results.curves.groupby(RUN)[["fed/epsilon", "fed/delta"]].last()
+    spent = runs.groupby(["data", "method"]).max().dropna()
+    if spent.empty:
+        return None
+    cells = spent["fed/epsilon"].map("{:.3g}".format) + " at " + spent["fed/delta"].map("{:.3g}".format)
+    frame = cells.unstack().reindex(index=results.data, columns=results.methods).fillna("")
+    caption = "Epsilon at delta of client-level differential privacy: the largest of a method's runs."
+    note = (
+        "It is that of the rounds that ran. The choice of hyper-parameters looked at the data too, and is not counted. "
+        "Empty: none of this kind; privacy against the server and of single samples is not in this table."
+    )
+    return Table("privacy", caption, frame, note).turned_if_wide("method")
+
+
+def tuning_table(results: Results) -> Table | None:
+    """Return the values that the searches have chosen."""
+    rows = {}
+    for (data, method), tried in results.tuning.groupby(["data", "method"], sort=False):
+        monitor = str(results.table["data"].get(data, {}).get("monitor", ""))
+        for values, val in tried.loc[tried["chosen"] != "", ["values", "val"]].itertuples(index=False):
+            scale = Scale(percent=True, largest=1.0) if is_share(monitor) else Scale(False, abs(float(val or 0)))
+            rows[data, method] = {
+                "chosen": describe_point(json.loads(values)),
+                "validation metric": metric_name(monitor),
+                "its value": f"{scale.text(float(val))}{' %' if scale.percent else ''}" if val else "none",
+                "points": str(len(tried)),
+                "failed": str((tried["val"] == "").sum() or ""),
+            }
+    if not rows:
+        return None
+    caption = "Values chosen on validation, and the number of points that were tried."
+    texts = ["chosen", "validation metric"]
+    return Table("tuning", caption, _frame(rows, ["data", "method"]), "tuning.csv lists all points.", texts=texts)
+
+
+def failed_table(results: Results) -> Table | None:
+    """Return the runs that failed, and those whose score is not finite."""
+    diverged = results.diverged
+    scores = [
+        f"`{results.table['data'][data]['score']}` is {score}"
+        for data, score in zip(diverged["data"], diverged["score"], strict=True)
+    ]
+    diverged = diverged.assign(error=[f"{score}: the model may have diverged." for score in scores])
+    runs = pd.concat([results.failed, diverged])
+    if runs.empty:
+        return None
+    frame = runs[[*RUN, "error"]].astype(str).set_index(["data", "method"])
+    note = "cells/<id>/failed.json has the traceback." if len(results.failed) else ""
+    return Table("failed", "Runs without a score.", frame, note, texts=["error"])
+
+
+def run_table(results: Results) -> Table:
+    """Return the runs of each data set."""
+    rows = {}
+    for data in results.data:
+        runs, settings = results.scored[results.scored["data"] == data], results.table["data"][data]
+        rows[data] = {
+            "data module": _class_name(settings["datamodule"]),
+            "model": _class_name(settings["model"]),
+            "runs": str(len(runs)),
+            "rounds": ", ".join(f"{number:,}" for number in sorted(set(runs["rounds"].astype(int)))),
+            "score": f"{settings['score']}, best by {settings['monitor']}",
+            "time of a fit": duration(runs["seconds"].mean()) if runs["seconds"].notna().any() else "",
+            "partitions": ", ".join(sorted(set(runs["partition"].str[:8]))),
+        }
+    note = "Time of a fit: mean, on one worker. Partitions: the first digits of their fingerprints."
+    texts = ["data module", "model", "score", "partitions"]
+    return Table("runs", "Runs of each data set.", _frame(rows, ["data"]), note, texts=texts)
+
+
+def version_table(results: Results) -> Table:
+    """Return versions, dates and times as facts."""
+    names = {"code": "code", "python": "Python", "torch": "PyTorch", "lightning": "Lightning", "numpy": "NumPy"}
+    facts = {title: _several(results.scored[name]) for name, title in (names | {"device": "device"}).items()}
+    facts |= {"dates of the runs": dates_of(results), "time of all fits": time_of(results)}
+    frame = pd.DataFrame({"value": {name: text for name, text in facts.items() if text}}).rename_axis("fact")
+    return Table("versions", "", frame, texts=["value"], header=False)
+
+
+def dates_of(results: Results) -> str:
+    """Return when the runs were made; empty if that is not known."""
+    first, last = results.scored["begun"].dropna().min(), results.scored["ended"].dropna().max()
+    if not (isinstance(first, str) and isinstance(last, str)):
+        return ""
+    first, last = (moment[:16].replace("T", " ") for moment in (first, last))
+    return f"{first} to {last if last[:10] != first[:10] else last[11:]} UTC"
+
+
+def time_of(results: Results) -> str:
+    """Return the time of all fits together; empty if that is not known."""
+    seconds = results.scored["seconds"].dropna()
+    return duration(seconds.sum()) if len(seconds) else ""
+
+
+def _several(values: pd.Series) -> str:
+    return ", ".join(sorted({str(value) for value in values.dropna() if value}))
+
+
+def _class_name(spec: Any) -> str:
+    """Return the class of a spec without its package: ``"CovertypeDataModule.named"``."""
+    parts = str(spec["class_path"] if isinstance(spec, dict) else spec).split(".")
+    classes = [place for place, part in enumerate(parts) if part[:1].isupper()]
+    return ".".join(parts[classes[0] if classes else -1 :])
+
+
+def _frame(rows: Mapping[Any, Any], names: Sequence[str], columns: Sequence[str] | None = None) -> pd.DataFrame:
+    """Return a frame of rows by their names, of which there are several if the index has several levels."""
+    index = pd.MultiIndex.from_tuples(rows, names=names) if len(names) > 1 else pd.Index(rows, name=names[0])
+    return pd.DataFrame(list(rows.values()), index=index, columns=columns)

@@ -1,0 +1,192 @@
+"""Scores, differences, tests and costs of results that are written by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from helpers.written_results import GAPS, write_results
+
+from fl_lightning.report import tables
+from fl_lightning.report.notes import power_sentences, warnings_of
+from fl_lightning.report.page import Table
+from fl_lightning.report.results import Results, read_results
+
+ALL_WORSE = [-1, -2, -3, -4, -5, -6]
+
+
+def rows(table: Table | None) -> list[list[str]]:
+    assert table is not None
+    return table.flat.to_numpy().tolist()
+
+
+def bold(table: Table | None) -> list[tuple[int, int]]:
+    assert table is not None
+    return list(zip(*map(np.ndarray.tolist, np.nonzero(table.are_bold)), strict=True))
+
+
+def test_scores_are_means_and_sds_with_units_and_the_best_in_bold(written: Results) -> None:
+    table = tables.score_table(written)
+    assert list(table.flat.columns) == ["data", "metric", "FedAvg", "RADFed"]
+    # gaps 1 to 6: mean 3.5, sd sqrt(3.5) = 1.87; all six pairs of one sign have p = 2/64, so that they are marked
+    # five of -1 and one of 0: mean -5/6; five pairs of one sign have p = 2/32
+    assert rows(table) == [
+        ["easy", "accuracy, %", "50.00 ± 0.00", "53.50 ± 1.87 †"],
+        ["hard", "accuracy, %", "25.00 ± 0.00", "24.17 ± 0.41"],
+    ]
+    assert bold(table) == [(0, 3), (1, 2)]
+    assert "† better, ‡ worse" in table.note
+
+
+def test_a_significant_loss_is_marked_and_not_highlighted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(GAPS, "hard", ALL_WORSE)
+    results = write_results(tmp_path)
+    assert rows(tables.score_table(results))[1][3] == "21.50 ± 1.87 ‡"
+    assert rows(tables.significance_table(results))[1][-1] == "0.031 ‡"
+    assert bold(tables.significance_table(results)) == [(0, 8)]
+    assert bold(tables.relative_table(results)) == [(0, 3)]
+
+
+def test_a_smaller_loss_is_a_gain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(GAPS, "hard", ALL_WORSE)
+    results = write_results(tmp_path, score="test_loss", score_mode="min")
+    scores = rows(tables.score_table(results))
+    assert scores[1] == ["hard", "loss", "0.2500 ± 0.0000", "0.2150 ± 0.0187 †"]
+    assert scores[0][3].endswith("‡")
+    assert bold(tables.relative_table(results)) == [(1, 3)]
+
+
+def test_more_of_a_negative_score_is_a_gain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("helpers.written_results.BASE", {"easy": -0.5, "hard": -0.25})
+    table = tables.relative_table(write_results(tmp_path, score="test_loglik", monitor="val_loglik"))
+    # -0.5 + 0.035 is 7 % more than -0.5; the mean of -1, ..., -1, 0 on -0.25 is 3.33 % less
+    assert [row[3] for row in rows(table)[:2]] == ["+7.00", "-3.33"]
+    assert bold(table) == [(0, 3)]
+
+
+def test_relative_differences_in_both_forms(written: Results) -> None:
+    table = tables.relative_table(written)
+    assert rows(table) == [
+        ["easy", "accuracy, %", "50.00", "+7.00"],
+        ["hard", "accuracy, %", "25.00", "-3.33"],
+        ["ratio of means, 2 sets", "accuracy, %", "37.50", "+3.56"],  # (0.535 + 0.241667) / 0.75 - 1
+        ["mean of ratios, 2 sets", "accuracy, %", "37.50", "+1.83"],  # (7 - 3.3333) / 2
+    ]
+    assert bold(table) == [(0, 3)]
+
+
+def test_different_metrics_have_no_common_average(tmp_path: Path) -> None:
+    results = write_results(tmp_path)
+    results.table["data"]["hard"]["score"] = "test_f1_clients"
+    table, ranks = tables.relative_table(results), tables.rank_table(results)
+    assert [row[:2] for row in rows(table)] == [["easy", "accuracy, %"], ["hard", "F1 (clients), %"]]
+    assert ranks is not None
+    assert list(ranks.frame) == ["average rank"]  # no test of differences without a common scale
+
+
+def test_significance_counts_pairs_and_zeros(written: Results) -> None:
+    table = tables.significance_table(written)
+    # t_{0.975, 5} = 2.5706; 3.5 -+ 2.5706 x 1.8708 / sqrt(6)
+    first = ["easy", "RADFed", "accuracy, %", "+3.50", "[+1.54, +5.46]", "6", "0", "0.031", "0.031 †"]
+    assert rows(table)[0] == first
+    assert rows(table)[1][5:] == ["6", "1", "0.062", "0.062"]
+    assert bold(table) == [(0, 8)]
+
+
+def test_ranks_and_the_paper(written: Results, tmp_path: Path) -> None:
+    ranks = tables.rank_table(written)
+    # two data sets: both signs equal has probability 1/2
+    assert rows(ranks) == [["FedAvg", "1.50", ""], ["RADFed", "1.50", "1.000"]]
+    assert ranks is not None
+    assert "with 2 data sets the smallest p-value is 0.500" in ranks.note
+    paper = rows(tables.paper_table(written))
+    assert paper[0] == ["easy", "accuracy, %", "FedAvg", "50.00", "50.00", "", ""]
+    assert paper[1] == ["easy", "accuracy, %", "RADFed", "+7.00", "+2.00", "yes", "0.031"]
+    assert paper[3][5:] == ["not significant", "0.062"]
+    assert tables.paper_table(write_results(tmp_path, paper={})) is None
+
+
+def test_a_method_without_runs_on_a_data_set_leaves_its_cells_empty(tmp_path: Path) -> None:
+    write_results(tmp_path)
+    lines = (tmp_path / "results.csv").read_text().splitlines(keepends=True)
+    (tmp_path / "results.csv").write_text("".join(line for line in lines if not line.startswith("hard,RADFed")))
+    results = read_results(tmp_path)
+    assert rows(tables.score_table(results))[1] == ["hard", "accuracy, %", "25.00 ± 0.00", ""]
+    assert [row[3] for row in rows(tables.relative_table(results))] == ["+7.00", ""]
+    assert tables.rank_table(results) is None
+    assert rows(tables.finished_table(results)) == [["easy", "6", "6", "0"], ["hard", "6", "0", "0"]]
+
+
+def test_data_sets_with_fewer_runs_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(GAPS, "hard", [1, 2])
+    [text] = power_sentences(write_results(tmp_path))
+    assert text.startswith("On hard with 2 pairs of runs no difference can be significant")
+
+
+def test_results_at_the_level_of_chance_are_told(tmp_path: Path) -> None:
+    results = write_results(tmp_path)
+    assert not any("level of chance" in sentence for sentence in warnings_of(results))
+    results.scored["constant_score"] = 0.25  # the means on the second set are 0.25 and 0.2417
+    [sentence] = [sentence for sentence in warnings_of(results) if "level of chance" in sentence]
+    assert "all methods on hard" in sentence and "up to 25.00 %" in sentence
+
+
+def test_cost_counts_models_in_rounds_of_fedavg(tmp_path: Path) -> None:
+    curve = "round,val_acc,fed/clients,fed/dropped,fed/models_sent\n1,,5,0,20\n2,0.4,3,2,40\n3,0.6,4,1,60\n"
+    write_results(tmp_path, targets=[0.5])
+    (tmp_path / "cells" / "easy-RADFed-0" / "curve.csv").write_text(curve)
+    results = read_results(tmp_path)
+    run = ("easy", "RADFed", 0, 0)
+    # four vectors for each of five clients a round: three rounds count as six
+    for target, cost in ((0.5, 6), (0.4, 4), (0.7, float("nan"))):
+        costs = tables.costs_to_target(results, "easy", target)
+        assert costs.loc[run].tolist() == pytest.approx([cost, 6], nan_ok=True)
+    results.table["data"]["easy"]["mode"] = "min"
+    assert tables.costs_to_target(results, "easy", 0.45).loc[run, "cost"] == 4
+
+
+def test_cost_of_methods_to_targets(written: Results, tmp_path: Path) -> None:
+    table = tables.communication_table(written)
+    assert rows(table) == [
+        ["easy", "accuracy ≥ 50 %", "3", "6 (2.00x)"],
+        ["hard", "accuracy ≥ 50 %", "3+ (0 of 6 runs)", "6+ (0 of 6 runs)"],
+    ]
+    assert bold(table) == [(0, 2)]
+    # RADFed's scores are 0.51 to 0.56
+    partly = tables.communication_table(write_results(tmp_path, targets=[0.535]))
+    assert rows(partly)[0][2:] == ["3+ (0 of 6 runs)", "6+ (3 of 6 runs)"]
+
+
+def test_the_largest_epsilon_of_a_methods_runs(written: Results, tmp_path: Path) -> None:
+    assert tables.privacy_table(written) is None
+    write_results(tmp_path)
+    for run in range(6):
+        curve = tmp_path / "cells" / f"easy-RADFed-{run}" / "curve.csv"
+        header, *lines = curve.read_text().splitlines()
+        spent = [f"{line},{0.5 * place + 0.125 * run},0.00015" for place, line in enumerate(lines, start=1)]
+        curve.write_text("\n".join([f"{header},fed/epsilon,fed/delta", *spent]))
+    assert rows(tables.privacy_table(read_results(tmp_path))) == [["easy", "", "2.12 at 0.00015"], ["hard", "", ""]]
+
+
+def test_many_columns_become_rows() -> None:
+    index = pd.MultiIndex.from_tuples([("a", "loss")], names=["data", "metric"])
+    wide = pd.DataFrame([list("0123456")], index, [f"m{number}" for number in range(7)])
+    turned = Table("g", "c", wide, bold=np.array([[False, True, *[False] * 5]])).turned_if_wide("method")
+    assert list(turned.flat.columns) == ["method", "a, loss"]
+    assert rows(turned) == [[f"m{number}", str(number)] for number in range(7)]
+    assert bold(turned) == [(1, 1)]
+    six = Table("g", "c", wide.iloc[:, :6])
+    assert six.turned_if_wide("method") is six
+
+
+def test_a_table_as_latex_and_csv() -> None:
+    frame = pd.DataFrame({"score": ["-1.5 ± 0.2", "2"]}, index=pd.Index(["a<b", "c-d"], name="name_1"))
+    table = Table("g", "50 % & more", frame, bold=np.array([[True], [False]]))
+    latex = table.to_latex()
+    assert r"name\_1 & score \\" in latex
+    assert r"a$<$b & \bfseries $-$1.5 $\pm$ 0.2 \\" in latex
+    assert r"c-d & 2 \\" in latex
+    assert r"\caption{50 \% \& more}" in latex
+    assert table.to_csv() == "name_1,score\na<b,'-1.5 ± 0.2\nc-d,2\n"
