@@ -82,7 +82,7 @@ class Scale:
         value, spread, largest = (self.factor * number for number in (value, spread, self.largest))
         if not math.isfinite(value):
             return ""
-        if 0 < largest < 0.01 or largest >= 1e9:
+        if 0 < largest < 0.01 or abs(value) >= 1e9:
             text = f"{value:+.3e}" if value else "0"
         elif self.percent and not 0 < largest < 1:
             text = signed(value, _decimals(2, spread))

@@ -14,8 +14,8 @@ from helpers.written_results import BASE, GAPS, write_results
 from rich.console import Console
 
 from fl_lightning.experiment import run_table
-from fl_lightning.report.__main__ import main
 from fl_lightning.report import experiment_report
+from fl_lightning.report.__main__ import main
 from fl_lightning.report.notes import missing_columns
 from fl_lightning.report.results import Results, read_results
 
@@ -76,7 +76,7 @@ def test_the_page_holds_all_it_needs(tmp_path: Path) -> None:
     assert "1 failed; they are listed below, and no number includes them" in text
     assert "RADFed on hard (2 of 6 runs, up to 2 rounds)" in text
     assert "2 versions of the code: 1, 2" in text
-    assert re.search(r"<strong>53\.50 ± 1\.87 †</strong>", text) and "−3.33" in text
+    assert re.search(r"<strong>53\.50 ± 1\.87 †</strong>", text) and "\N{MINUS SIGN}3.33" in text
     names = {file.relative_to(tmp_path / "out").as_posix() for file in (tmp_path / "out").rglob("*.*")}
     for name in ("scores", "relative", "significance", "ranks", "paper", "communication", "failed", "runs", "versions"):
         assert {f"tables/{name}.csv", f"tables/{name}.tex"} <= names
