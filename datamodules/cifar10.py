@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,13 +11,12 @@ import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
-from datamodules.files import TorchvisionFiles, check_md5, resolve_data_dir, where_to_put
-from fl_lightning.arguments import check_bool
+from datamodules.files import FromTorchvision, TorchvisionFiles
 from fl_lightning.data import ImageDataModule, PartitionFunction, Source
 from fl_lightning.data.images import channel_numbers
 
 
-class CIFAR10DataModule(ImageDataModule):
+class CIFAR10DataModule(FromTorchvision, ImageDataModule):
     """Training and test images together, 6,000 a class, distributed among clients.
 
     ``SampleSplit(test="official")`` tests on CIFAR-10's own test images, the last 10,000. Images are normalised by
@@ -43,9 +41,6 @@ class CIFAR10DataModule(ImageDataModule):
     mean: ClassVar[tuple[float, ...]] = (0.4914, 0.4822, 0.4465)
     std: ClassVar[tuple[float, ...]] = (0.2023, 0.1994, 0.2010)
     files: ClassVar[Any] = TorchvisionFiles("CIFAR10")
-    label_key: ClassVar[str] = "labels"
-    num_train: ClassVar[int] = 50_000
-    num_images: ClassVar[int] = 60_000
 
     def __init__(
         self,
@@ -58,82 +53,29 @@ class CIFAR10DataModule(ImageDataModule):
         download: bool = True,
         **options: Any,
     ) -> None:
-        super().__init__(partitioner, augment=augment, **options)
+        super().__init__(data_dir, partitioner, download=download, augment=augment, **options)
         if mean is not None:
             self.mean = channel_numbers("mean", mean, 3)  # type: ignore[misc]
         if std is not None:
             self.std = channel_numbers("std", std, 3)  # type: ignore[misc]
-        check_bool("download", download)
-        self.data_dir = resolve_data_dir(data_dir)
-        self.download = download
 
-    def prepare_data(self) -> None:
-        """Unpack the archive, or download it, unless the files are there."""
-        from torchvision.datasets import utils
-
-        if self._missing() is None:
-            return
-        archive = self.data_dir / self.files.filename
-        if archive.exists():
-            check_md5(archive, self.files.tgz_md5)
-            utils.extract_archive(str(archive), str(self.data_dir))
-        elif self.download:
-            try:
-                utils.download_and_extract_archive(
-                    self.files.url, self.data_dir, filename=archive.name, md5=self.files.tgz_md5
-                )
-            except (OSError, RuntimeError) as error:
-                way_out = self._way_out(tried=True)
-                raise RuntimeError(f"{self._name} could not be downloaded ({error}). {way_out}") from error
+    def paths(self) -> list[Path]:
+        """Return the files as torchvision unpacks them."""
+        names = [name for name, _ in (*self.files.train_list, *self.files.test_list)]
+        return [self.data_dir / self.files.base_folder / name for name in (*names, self.files.meta["filename"])]
 
     def load(self) -> Source:
         """Read all images as bytes, shape (60000, 3, 32, 32): training images, then test images."""
-        missing = self._missing()
-        if missing is not None:
-            raise FileNotFoundError(f"There is no {missing}. {self._way_out()}")
-        # filled file by file: joining them at the end would hold everything twice
-        images = np.empty((self.num_images, 3, 32, 32), dtype=np.uint8)
-        labels = np.empty(self.num_images, dtype=np.int64)
-        start = 0
-        for name, md5 in (*self.files.train_list, *self.files.test_list):
-            content = self._read(name, md5)
-            rows = slice(start, start + len(content["data"]))
-            images[rows] = content["data"].reshape(-1, 3, 32, 32)
-            labels[rows] = content[self.label_key]
-            start = rows.stop
-        names = self._read(self.files.meta["filename"], self.files.meta["md5"])[self.files.meta["key"]]
+        train, test = self.read()
+        images = torch.cat([torch.from_numpy(part.data) for part in (train, test)]).permute(0, 3, 1, 2).contiguous()
+        labels = np.array([*train.targets, *test.targets], dtype=np.int64)
         return Source(
-            TensorDataset(torch.from_numpy(images), torch.from_numpy(labels)),
+            TensorDataset(images, torch.from_numpy(labels)),
             labels,
-            test_indices=np.arange(self.num_train, self.num_images),
-            class_names=names,
+            test_indices=np.arange(len(train.targets), len(labels)),
+            class_names=train.classes,
             pools_test=True,
         )
-
-    @property
-    def _name(self) -> str:
-        return str({"CIFAR10": "CIFAR-10", "CIFAR100": "CIFAR-100"}.get(self.files.__name__, self.files.__name__))
-
-    def _path(self, name: str) -> Path:
-        return self.data_dir / str(self.files.base_folder) / name
-
-    def _missing(self) -> Path | None:
-        names = [name for name, _ in (*self.files.train_list, *self.files.test_list)]
-        paths = [self._path(name) for name in (*names, self.files.meta["filename"])]
-        return next((path for path in paths if not path.exists()), None)
-
-    def _read(self, name: str, md5: str) -> dict[str, Any]:
-        path = self._path(name)
-        check_md5(path, md5)  # before unpickling, which may run whatever a file says
-        with path.open("rb") as file:
-            content: dict[str, Any] = pickle.load(file, encoding="latin1")
-        return content
-
-    def _way_out(self, *, tried: bool = False) -> str:
-        """Return what to do; a download that was tried is no way out."""
-        either = f"the folder {self.files.base_folder} or the archive {self.files.filename} (from {self.files.url})"
-        download = "" if tried else "`download=True` fetches them"
-        return where_to_put(f"{either} into {self.data_dir}", "their folder", download)
 
 
 class CIFAR100DataModule(CIFAR10DataModule):
@@ -146,4 +88,3 @@ class CIFAR100DataModule(CIFAR10DataModule):
     mean = (0.5071, 0.4867, 0.4408)
     std = (0.2675, 0.2565, 0.2761)
     files = TorchvisionFiles("CIFAR100")
-    label_key = "fine_labels"

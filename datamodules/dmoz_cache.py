@@ -19,7 +19,6 @@ from fl_lightning.files import atomic_folder, checksum
 
 _FORMAT = 2
 _BLOCK_ROWS = 4096
-_FILES = ("tokens.bin", "page_topics.npy", "topics.json", "relations.npy", "vectors.npy")
 
 
 @dataclass(frozen=True)
@@ -81,23 +80,13 @@ def encoded_pages(source: DumpSource, cache_dir: Path) -> EncodedPages:
     """Return the pages from the cache; if they are not there yet, read the dumps and put them there.
 
     The folder of a cache is named after the content of the dumps and the settings, and appears whole or not at all.
-    Every file is compared with its checksum. Folders that killed processes have left unfinished are removed.
 
     Raises:
-        RuntimeError: If a dump or the cache is damaged, or a dump has no pages or relations of the topics asked for.
+        RuntimeError: If a dump is damaged, or has no pages or relations of the topics asked for.
     """
     folder = cache_dir / source.key()[:24]
     if not folder.exists():
         _build(source, folder)
-    for name, (size, expected) in _sums(folder).items():
-        path = folder / name
-        if not path.exists() or path.stat().st_size != size:
-            raise RuntimeError(f"The cache {folder} is damaged: {name} is missing or cut off. Delete the folder.")
-        if checksum(path) != expected:
-            raise RuntimeError(
-                f"The cache {folder} is damaged: the SHA-256 of {name} is not the one that was written. Delete the "
-                "folder."
-            )
     return EncodedPages(
         # copied on write, for torch takes writable arrays only
         tokens=np.memmap(folder / "tokens.bin", dtype="<i4", mode="c").reshape(-1, source.max_tokens),
@@ -106,15 +95,6 @@ def encoded_pages(source: DumpSource, cache_dir: Path) -> EncodedPages:
         relations=np.load(folder / "relations.npy"),
         vectors=np.load(folder / "vectors.npy"),
     )
-
-
-def _sums(folder: Path) -> dict[str, tuple[int, str]]:
-    """Return the number of bytes and the SHA-256 of each file of a cache."""
-    try:
-        content = json.loads((folder / "sizes.json").read_text())
-        return {name: (int(content[name]["bytes"]), str(content[name]["sha256"])) for name in _FILES}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RuntimeError(f"The cache {folder} is damaged: sizes.json cannot be read. Delete the folder.") from error
 
 
 def _build(source: DumpSource, folder: Path) -> None:
@@ -138,9 +118,6 @@ def _build(source: DumpSource, folder: Path) -> None:
         np.save(temporary / "relations.npy", relations)
         np.save(temporary / "vectors.npy", word_vectors.vectors)
         (temporary / "topics.json").write_text(json.dumps(list(topics)), encoding="utf-8")
-        paths = [temporary / name for name in _FILES]
-        sums = {path.name: {"bytes": path.stat().st_size, "sha256": checksum(path)} for path in paths}
-        (temporary / "sizes.json").write_text(json.dumps(sums))
 
 
 def _encode(source: DumpSource, words: WordVectors, topics: dict[str, int]) -> Iterator[tuple[list[int], int]]:

@@ -65,38 +65,23 @@ def read_word_vectors(path: str | os.PathLike[str]) -> WordVectors:
 
     Raises:
         FileNotFoundError: If there is no such file.
-        RuntimeError: If the file is empty, or a line has no numbers, others than numbers, or not as many as the first.
+        RuntimeError: If the file is empty, or a line has others than numbers, or not as many as the first.
     """
-    path = Path(path)
     words: list[str] = []
     vectors: list[np.ndarray] = []
-    with path.open("rb") as lines:
-        for line in tqdm(lines, desc=path.name, unit=" words", leave=False, disable=None):
-            # "replace" keeps a word that is not UTF-8 as one that no text has
-            word, *numbers = line.decode("utf-8", "replace").rstrip().split(" ")
-            vector = _vector(numbers, path, len(words) + 1, len(vectors[0]) if vectors else None)
-            words.append(word)
-            vectors.append(vector)
-    if not vectors:
-        raise _damaged(path, "it is empty")
-    dimensions = len(vectors[0])
-    special = np.zeros((_SPECIAL_ROWS, dimensions), dtype=np.float32)
-    special[UNKNOWN], special[SEPARATOR] = 1, -1
-    return WordVectors({word: row for row, word in enumerate(words, _SPECIAL_ROWS)}, np.vstack([special, *vectors]))
-
-
-def _vector(numbers: list[str], path: Path, line: int, dimensions: int | None) -> np.ndarray:
     try:
-        vector = np.array(numbers, dtype=np.float32)
+        with Path(path).open("rb") as lines:
+            for line in tqdm(lines, desc=Path(path).name, unit=" words", leave=False, disable=None):
+                # "replace" keeps a word that is not UTF-8 as one that no text has
+                word, *numbers = line.decode("utf-8", "replace").rstrip().split(" ")
+                words.append(word)
+                vectors.append(np.array(numbers, dtype=np.float32))
+        table = np.stack(vectors)
     except ValueError as error:
-        raise _damaged(path, f"line {line} has something that is not a number ({error})") from error
-    if len(vector) == 0 or (dimensions is not None and len(vector) != dimensions):
-        raise _damaged(path, f"line {line} has {len(vector)} numbers, expected {dimensions or 'one or more'}")
-    return vector
-
-
-def _damaged(path: Path, problem: str) -> RuntimeError:
-    return RuntimeError(
-        f"{path} cannot be read as GloVe word vectors: {problem}. Put there a file such as glove.6B.50d.txt from "
-        "https://nlp.stanford.edu/data/glove.6B.zip."
-    )
+        raise RuntimeError(
+            f"{path} cannot be read as GloVe word vectors: {error} (line {len(words)}). Put there a file such as "
+            "glove.6B.50d.txt from https://nlp.stanford.edu/data/glove.6B.zip."
+        ) from error
+    special = np.zeros((_SPECIAL_ROWS, table.shape[1]), dtype=np.float32)
+    special[UNKNOWN], special[SEPARATOR] = 1, -1
+    return WordVectors({word: row for row, word in enumerate(words, _SPECIAL_ROWS)}, np.vstack([special, table]))

@@ -278,7 +278,7 @@ SETTINGS: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
         {"train_transform": halved, "batch_size": 2, "drop_last": True, "eval_batch_size": 8},
         [
             *("train_transform doubled -> halved", "feature_noise 0.5 -> 0.0", "shuffle False -> True"),
-            *("batch_size 3 -> 2", "drop_last False -> True", "eval_batch_size 256 -> 8"),
+            *("batch_size 3 -> 2", "drop_last False -> True", "eval_batch_size None -> 8"),
         ],
     ),
     (

@@ -78,7 +78,7 @@ def train_federatedly(
     **trainer: Any,
 ) -> L.Trainer:
     """Train on all clients in each round, without shuffling, unless another ``algorithm`` is given."""
-    data = TensorDataModule(clients=list(clients), val=val, batch_size=batch_size, shuffle=False)
+    data = TensorDataModule(list(clients), val, batch_size=batch_size, shuffle=False, eval_batch_size=256)
     aggregation = algorithm or FedAvg(1.0, seed=0)
     trainer.setdefault("enable_checkpointing", any(isinstance(callback, Checkpoint) for callback in callbacks))
     fitter = quiet_trainer(max_epochs=max_epochs, callbacks=[aggregation, *callbacks], **trainer)

@@ -16,7 +16,7 @@ import pytest
 from torchvision.datasets import CIFAR10, CIFAR100
 
 import datamodules.covertype_table
-from datamodules import CIFAR10DataModule, CIFAR100DataModule, MNISTDataModule
+from datamodules import MNISTDataModule
 from datamodules.covertype_table import CovertypeTable
 from datamodules.eicu import PHYSIOLOGY, PREDICTORS
 from datamodules.plays import ALPHABET
@@ -45,8 +45,6 @@ def write_cifar10(folder: Path, patch: pytest.MonkeyPatch, per_file: int = 4) ->
     patch.setattr(CIFAR10, "train_list", sums[:5])
     patch.setattr(CIFAR10, "test_list", sums[5:])
     patch.setattr(CIFAR10, "meta", {**CIFAR10.meta, "md5": md5(place / "batches.meta")})
-    patch.setattr(CIFAR10DataModule, "num_train", 5 * per_file)
-    patch.setattr(CIFAR10DataModule, "num_images", 6 * per_file)
     return folder
 
 
@@ -64,8 +62,6 @@ def write_cifar100(folder: Path, patch: pytest.MonkeyPatch, train: Sequence[int]
     patch.setattr(CIFAR100, "train_list", [["train", md5(place / "train")]])
     patch.setattr(CIFAR100, "test_list", [["test", md5(place / "test")]])
     patch.setattr(CIFAR100, "meta", {**CIFAR100.meta, "md5": md5(place / "meta")})
-    patch.setattr(CIFAR100DataModule, "num_train", len(train))
-    patch.setattr(CIFAR100DataModule, "num_images", len(train) + len(test))
     return folder
 
 
@@ -84,7 +80,6 @@ def write_mnist(folder: Path, patch: pytest.MonkeyPatch, module: type[MNISTDataM
     images = np.repeat(np.arange(train + test, dtype=np.uint8), 28 * 28).reshape(-1, 28, 28)
     write_idx(raw, "train", images[:train], labels[:train])
     write_idx(raw, "t10k", images[train:], labels[train:])
-    patch.setattr(module, "checksums", {path.name: md5(path) for path in raw.iterdir()})
     return folder
 
 
