@@ -77,8 +77,7 @@ def check(name: str, value: Any, hint: Any) -> Any:
     elif kind in (list, Sequence):
         if not is_sequence(value):
             raise TypeError(f"{name} must be a list, got {short(value)}.")
-        items = [check(name, item, args[0]) for item in value]
-        return tuple(items) if isinstance(value, tuple) else items
+        return [check(name, item, args[0]) for item in value]
     elif hint is bool and not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, got {short(value)}.")
     elif isinstance(kind or hint, type) and hint not in (Any, float, int) and not isinstance(value, kind or hint):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 
-def check_alone(callback: object, kind: type, trainer: Any, what: str, why: str, *, exactly: bool = False) -> None:
+def check_alone(callback: object, kind: type, trainer: Any, what: str, why: str) -> None:
     """Raise ``ValueError`` if the trainer has a second callback of a class.
 
     Args:
@@ -18,10 +18,8 @@ def check_alone(callback: object, kind: type, trainer: Any, what: str, why: str,
         trainer: The trainer.
         what: What such callbacks are.
         why: Why there may not be two.
-        exactly: Whether subclasses do not count.
     """
-    alike = [each for each in trainer.callbacks if (type(each) is kind if exactly else isinstance(each, kind))]
-    others = [each for each in alike if each is not callback]
+    others = [each for each in trainer.callbacks if isinstance(each, kind) and each is not callback]
     if others:
         names = f"{type(callback).__name__} and {type(others[0]).__name__}"
         raise ValueError(f"The trainer has two {what}, {names}; {why}. Keep one of them.")

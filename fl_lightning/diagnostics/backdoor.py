@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import lightning.pytorch as pl
 import torch
@@ -10,12 +10,13 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
 from fl_lightning._lightning.predictions import called, compared
-from fl_lightning.arguments import got
 from fl_lightning.callbacks.alone import check_alone
+from fl_lightning.checks import check_arguments
 from fl_lightning.data.targets import inputs_of
 from fl_lightning.metrics import scores_and_classes
 
 
+@runtime_checkable
 class Trigger(Protocol):
     """A backdoor, such as :class:`~fl_lightning.data.Backdoor`."""
 
@@ -43,12 +44,8 @@ class BackdoorSuccess(Callback):
     """
 
     def __init__(self, backdoor: Trigger) -> None:
-        if not callable(getattr(backdoor, "stamped", None)) or not isinstance(getattr(backdoor, "target", None), int):
-            raise TypeError(
-                "`backdoor` must have a class `target` and a function `stamped`, such as fl_lightning.data.Backdoor "
-                f"has, got {got(backdoor)}."
-            )
         self.backdoor = backdoor
+        check_arguments(self)
         self._counts = torch.zeros(2)
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import lightning.pytorch as pl
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
-from fl_lightning.arguments import check_choice, check_finite, check_text
+from fl_lightning.checks import Finite, check_arguments
 from fl_lightning.clients.hooks import reads_result_only
 from fl_lightning.diagnostics.observer import RoundObserver, aggregation_of, loop_of
 from fl_lightning.metrics import suitable_mode
@@ -40,13 +40,10 @@ class Communication(RoundObserver):
     """
 
     def __init__(
-        self, target: float | None = None, monitor: str = "val_acc", mode: Literal["max", "min"] = "max"
+        self, target: Finite | None = None, monitor: str = "val_acc", mode: Literal["max", "min"] = "max"
     ) -> None:
-        check_choice("mode", mode, ("max", "min"))
-        check_text("monitor", monitor)
-        if target is not None:
-            check_finite("target", target, "It is a value of the metric that `monitor` names.")
         self.target, self.monitor, self.mode = target, monitor, mode
+        check_arguments(self)
         self.reset()
 
     def reset(self) -> None:

@@ -8,7 +8,7 @@ import lightning.pytorch as pl
 import torch
 from torch import Tensor
 
-from fl_lightning.arguments import check_choice
+from fl_lightning.checks import check_arguments
 from fl_lightning.clients.hooks import reads_result_only
 from fl_lightning.diagnostics.observer import RoundObserver, loop_of
 from fl_lightning.parts.messages import ClientResult
@@ -48,8 +48,8 @@ class LocalDivergence(RoundObserver):
     """
 
     def __init__(self, of: Literal["weights", "updates"] = "weights") -> None:
-        check_choice("of", of, ("weights", "updates"))
         self.of = of
+        check_arguments(self)
         self._vectors: list[Tensor] = []
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import lightning.pytorch as pl
 
-from fl_lightning.arguments import check_callable, check_text
 from fl_lightning.callbacks.client_metrics import Metric, score_of
+from fl_lightning.checks import check_arguments
 from fl_lightning.clients.hooks import reads_result_only
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.diagnostics.observer import RoundObserver, loop_of
@@ -34,9 +34,8 @@ class LocalAccuracy(RoundObserver):
     """
 
     def __init__(self, metric: Metric = accuracy, name: str = "acc") -> None:
-        check_callable("metric", metric, "The name of the metric is the argument `name`.")
-        check_text("name", name)
         self.metric, self.name = metric, name
+        check_arguments(self)
         self._results: list[tuple[int, float]] = []  # client and metric of each result of this process
         self.local: dict[int, float] = {}
         self.aggregated: dict[int, float] = {}

@@ -7,8 +7,6 @@ from lightning.pytorch.callbacks import Callback
 
 from fl_lightning._lightning.client_log import log_round
 from fl_lightning.algorithms.base import AggregationCallback
-from fl_lightning.callbacks.alone import check_alone
-from fl_lightning.checks import is_user_defined
 from fl_lightning.clients.hooks import does_nothing
 from fl_lightning.clients.training import ClientAtWork
 from fl_lightning.loop import FederatedLoop
@@ -31,12 +29,9 @@ class RoundObserver(Callback):
         """Check that clients train.
 
         Raises:
-            ValueError: If the trainer has no aggregation callback, or two observers of this class of the library.
+            ValueError: If the trainer has no aggregation callback.
         """
         self.values = {}
-        if not is_user_defined(type(self)):  # a user's own may log other names
-            why = "both log the same names, and the loggers would get the mean of the two"
-            check_alone(self, type(self), trainer, "observers of one class", why, exactly=True)
         if stage == "fit":
             aggregation_of(trainer, self)
             if trainer.current_epoch == 0:  # a checkpoint's state comes later

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import lightning.pytorch as pl
 from lightning.pytorch.utilities import rank_zero_only
 
-from fl_lightning.arguments import check_path
+from fl_lightning.checks import check_arguments
 from fl_lightning.diagnostics.observer import RoundObserver, aggregation_of
 from fl_lightning.partitioners.notebook import Drawn
 from fl_lightning.parts.asynchronous.schedule import ArrivalRecord, Asynchronous
@@ -64,14 +64,14 @@ class Timeline(RoundObserver):
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
-        if path is not None:
-            check_path("path", path)
-            if Path(path).suffix.lower() not in _PICTURES:
-                raise ValueError(
-                    f"`path` must end in .png, .pdf or .svg, got {os.fspath(path)!r}. It is the picture of the "
-                    "timeline; the results are in `timeline.arrivals`."
-                )
+        self.path: Any = path
+        check_arguments(self)
         self.path = None if path is None else Path(path)
+        if self.path is not None and self.path.suffix.lower() not in _PICTURES:
+            raise ValueError(
+                f"`path` must end in .png, .pdf or .svg, got {path!r}. It is the picture of the timeline; the results "
+                "are in `timeline.arrivals`."
+            )
         self.reset()
 
     def reset(self) -> None:

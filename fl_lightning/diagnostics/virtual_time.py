@@ -7,7 +7,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 
-from fl_lightning.arguments import check_instance
+from fl_lightning.checks import check_arguments
 from fl_lightning.diagnostics.observer import RoundObserver, aggregation_of, loop_of
 from fl_lightning.parts.asynchronous.clock import VirtualClock
 from fl_lightning.parts.asynchronous.schedule import Asynchronous
@@ -33,8 +33,8 @@ class VirtualTime(RoundObserver):
     """
 
     def __init__(self, clock: VirtualClock) -> None:
-        check_instance("clock", clock, VirtualClock)
         self.clock = clock
+        check_arguments(self)
         self.reset()
 
     def reset(self) -> None:
@@ -74,5 +74,5 @@ class VirtualTime(RoundObserver):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take the time of a checkpoint."""
-        self._ticks, self._worked, self._tasks = state_dict["ticks"], state_dict["worked"], state_dict["tasks"]
-        self.now = state_dict.get("now", 0.0)  # earlier checkpoints do not know it; the next round does
+        self.now, self._ticks = state_dict["now"], state_dict["ticks"]
+        self._worked, self._tasks = state_dict["worked"], state_dict["tasks"]

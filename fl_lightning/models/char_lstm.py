@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fl_lightning.arguments import check_choice, check_size
-from fl_lightning.models.classifier import Classifier
+from fl_lightning.checks import Count, NotNegative
+from fl_lightning.models.classifier import Classes, Classifier
 
 
 class CharLSTM(Classifier):
@@ -39,21 +39,16 @@ class CharLSTM(Classifier):
 
     def __init__(
         self,
-        num_classes: int = 80,
-        lr: float = 0.5,
-        embedding_dim: int = 8,
-        hidden_size: int = 256,
-        num_layers: int = 2,
+        num_classes: Classes = 80,
+        lr: NotNegative = 0.5,
+        embedding_dim: Count = 8,
+        hidden_size: Count = 256,
+        num_layers: Count = 2,
         cell: Literal["tensorflow", "torch"] = "tensorflow",
         recurrence: Literal["fused", "plain"] = "fused",
-        momentum: float = 0.0,
-        weight_decay: float = 0.0,
+        momentum: NotNegative = 0.0,
+        weight_decay: NotNegative = 0.0,
     ) -> None:
-        check_size("embedding_dim", embedding_dim)
-        check_size("hidden_size", hidden_size)
-        check_size("num_layers", num_layers)
-        check_choice("cell", cell, ("tensorflow", "torch"))
-        check_choice("recurrence", recurrence, ("fused", "plain"))
         super().__init__(num_classes, lr, momentum, weight_decay)
         self.embedding = nn.Embedding(num_classes, embedding_dim)
         widths = [embedding_dim] + [hidden_size] * (num_layers - 1)

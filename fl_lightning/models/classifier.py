@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, cast
+from typing import Annotated, Literal, cast
 
 import lightning as L
 from torch import Tensor, nn
@@ -12,9 +12,10 @@ from torch.optim import SGD, Optimizer
 from torchmetrics import Metric
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 
-from fl_lightning.arguments import check_choice, check_not_negative, check_size, check_texts, plain
+from fl_lightning.checks import NotNegative, check_arguments, plain
 from fl_lightning.metrics import OneVsRestAUROC
 
+Classes = Annotated[int, "[2, inf)"]
 MetricName = Literal["acc", "f1", "auroc"]
 
 
@@ -24,7 +25,7 @@ class Classifier(L.LightningModule):
     Logged once an epoch: ``train_loss``, ``train_acc``, ``val_loss``, ``test_loss``, and each of ``metrics`` as
     ``val_acc``, ``test_acc`` and so on; an accuracy is the share of correctly classified samples. They are taken over
     all samples of the set; for the mean over clients see :class:`~fl_lightning.ClientMetrics`. A subclass's own
-    arguments become hyperparameters, too.
+    arguments become hyperparameters, too, and are checked against the limits in their types.
 
     Args:
         num_classes: Number of classes; ``forward`` gives logits of shape (batch, num_classes).
@@ -41,29 +42,18 @@ class Classifier(L.LightningModule):
 
     def __init__(
         self,
-        num_classes: int,
-        lr: float,
-        momentum: float = 0.0,
-        weight_decay: float = 0.0,
+        num_classes: Classes,
+        lr: NotNegative,
+        momentum: NotNegative = 0.0,
+        weight_decay: NotNegative = 0.0,
         metrics: Sequence[MetricName] = ("acc",),
     ) -> None:
         super().__init__()
-        check_size("num_classes", num_classes, 2, "A binary problem has two classes.")
-        check_not_negative("lr", lr)
-        check_not_negative("momentum", momentum)
-        check_not_negative("weight_decay", weight_decay)
-        check_texts("metrics", metrics)
-        for name in metrics:
-            check_choice("metrics", name, ("acc", "f1", "auroc"), "Give a sequence of names, as ('acc', 'f1').")
         self.save_hyperparameters()
-        # plain numbers, so that checkpoints stay readable with weights_only=True
-        self.hparams.update({name: plain(value) for name, value in self.hparams.items()})
-        num_classes = plain(num_classes)
-        self.lr = lr
-        self.momentum = momentum
-        self.weight_decay = weight_decay
-        self.val_metrics = nn.ModuleDict({name: _metric(name, num_classes) for name in metrics})
-        self.test_metrics = nn.ModuleDict({name: _metric(name, num_classes) for name in metrics})
+        check_arguments(self, self.hparams)
+        self.lr, self.momentum, self.weight_decay = plain(lr), plain(momentum), plain(weight_decay)
+        self.val_metrics = nn.ModuleDict({name: _metric(name, int(num_classes)) for name in metrics})
+        self.test_metrics = nn.ModuleDict({name: _metric(name, int(num_classes)) for name in metrics})
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         """Returns the mean cross-entropy of a batch ``(x, y)``, y of shape (batch,) with integer labels."""
@@ -105,7 +95,7 @@ class Classifier(L.LightningModule):
         self.log(f"{stage}_loss", loss, batch_size=len(y))
         for name, metric in cast(Mapping[str, Metric], metrics).items():
             metric.update(logits, y)
-            self.log(f"{stage}_{name}", metric, batch_size=len(y))
+            self.log(f"{stage}_{name}", metric, prog_bar=name == "acc", batch_size=len(y))
         return {"loss": loss, "preds": logits, "target": y}
 
 

@@ -8,8 +8,8 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from fl_lightning.arguments import check_choice, check_size, check_sizes
-from fl_lightning.models.classifier import Classifier, MetricName
+from fl_lightning.checks import Count, NotNegative
+from fl_lightning.models.classifier import Classes, Classifier, MetricName
 
 _KERNEL = 5
 
@@ -45,27 +45,19 @@ class ConvNetClassifier(Classifier):
 
     def __init__(
         self,
-        num_classes: int = 10,
-        lr: float = 0.1,
-        in_channels: int = 3,
-        image_size: int = 32,
-        momentum: float = 0.0,
-        weight_decay: float = 0.0,
+        num_classes: Classes = 10,
+        lr: NotNegative = 0.1,
+        in_channels: Count = 3,
+        image_size: Count = 32,
+        momentum: NotNegative = 0.0,
+        weight_decay: NotNegative = 0.0,
         metrics: Sequence[MetricName] = ("acc",),
-        channels: Sequence[int] = (32, 64),
-        hidden: Sequence[int] = (),
+        channels: Sequence[Count] = (32, 64),
+        hidden: Sequence[Count] = (),
         padding: Literal["valid", "same"] = "valid",
     ) -> None:
-        check_choice("padding", padding, ("valid", "same"))
-        check_size("in_channels", in_channels)
-        check_size("image_size", image_size)
-        for name, widths in (("channels", channels), ("hidden", hidden)):
-            check_sizes(name, widths, hint="Give the width of each layer, as (32, 64).")
-        # plain numbers, so that checkpoints stay readable with weights_only=True
-        channels, hidden = ([int(width) for width in widths] for widths in (channels, hidden))
-        margin = _KERNEL - 1 if padding == "valid" else 0
-        side = _side_after(image_size, len(channels), margin)
         super().__init__(num_classes, lr, momentum, weight_decay, metrics)
+        side = _side_after(image_size, len(channels), _KERNEL - 1 if padding == "valid" else 0)
         layers: list[nn.Module] = []
         for before, after in pairwise([in_channels, *channels]):
             layers += [nn.Conv2d(before, after, _KERNEL, padding=padding), nn.ReLU(), nn.MaxPool2d(2)]

@@ -8,7 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from fl_lightning.arguments import check_instance
+from fl_lightning.checks import check
 from fl_lightning.data.tensor_bytes import tensor_bytes
 
 # Convolution kernels treat the last rows of a batch differently when the batch is no multiple of their block (16 rows
@@ -43,7 +43,7 @@ class FrozenPrefix(nn.Module):
 
     def __init__(self, layers: nn.Module) -> None:
         super().__init__()
-        check_instance("layers", layers, nn.Module)
+        check("`layers`", layers, nn.Module)
         self.layers = layers.requires_grad_(False).to(memory_format=torch.channels_last)
         self.bypass = False
         self.train(False)

@@ -8,8 +8,8 @@ from typing import Literal, cast
 from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 
-from fl_lightning.arguments import check_bool, check_choice, check_not_negative
-from fl_lightning.models.classifier import MetricName
+from fl_lightning.checks import Count, NotNegative
+from fl_lightning.models.classifier import Classes, MetricName
 from fl_lightning.models.mlp import MLPClassifier
 
 
@@ -40,22 +40,19 @@ class LogisticRegressionClassifier(MLPClassifier):
 
     def __init__(
         self,
-        in_features: int,
-        num_classes: int,
-        lr: float = 0.1,
-        momentum: float = 0.0,
-        weight_decay: float = 0.0,
+        in_features: Count,
+        num_classes: Classes,
+        lr: NotNegative = 0.1,
+        momentum: NotNegative = 0.0,
+        weight_decay: NotNegative = 0.0,
         metrics: Sequence[MetricName] = ("acc",),
-        l2: float = 0.0,
+        l2: NotNegative = 0.0,
         bias: bool = True,
         optimizer: Literal["sgd", "adam"] = "sgd",
     ) -> None:
-        check_not_negative("l2", l2)
-        check_choice("optimizer", optimizer, ("sgd", "adam"))
-        check_bool("bias", bias)
+        super().__init__(in_features, (), num_classes, lr, momentum, weight_decay, metrics)
         if optimizer == "adam" and momentum != 0:
             raise ValueError(f"`momentum` must be 0 with `optimizer='adam'`, which has its own, got {momentum!r}.")
-        super().__init__(in_features, (), num_classes, lr, momentum, weight_decay, metrics)
         self.l2 = l2
         self.optimizer_name = optimizer
         linear = nn.Linear(in_features, num_classes, bias)

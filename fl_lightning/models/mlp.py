@@ -8,8 +8,8 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from fl_lightning.arguments import check_choice, check_size, check_sizes
-from fl_lightning.models.classifier import Classifier, MetricName
+from fl_lightning.checks import Count, NotNegative
+from fl_lightning.models.classifier import Classes, Classifier, MetricName
 
 
 class MLPClassifier(Classifier):
@@ -38,21 +38,15 @@ class MLPClassifier(Classifier):
 
     def __init__(
         self,
-        in_features: int = 784,
-        hidden: Sequence[int] = (200, 200),
-        num_classes: int = 10,
-        lr: float = 0.1,
-        momentum: float = 0.0,
-        weight_decay: float = 0.0,
+        in_features: Count = 784,
+        hidden: Sequence[Count] = (200, 200),
+        num_classes: Classes = 10,
+        lr: NotNegative = 0.1,
+        momentum: NotNegative = 0.0,
+        weight_decay: NotNegative = 0.0,
         metrics: Sequence[MetricName] = ("acc",),
         init: Literal["default", "truncated_normal"] = "default",
     ) -> None:
-        check_choice("init", init, ("default", "truncated_normal"))
-        check_size("in_features", in_features)
-        check_sizes("hidden", hidden, hint="Give the width of each layer, as (200, 200); () for none.")
-        hidden = [
-            int(width) for width in hidden
-        ]  # plain numbers, so that checkpoints stay readable with weights_only=True
         super().__init__(num_classes, lr, momentum, weight_decay, metrics)
         layers: list[nn.Module] = [nn.Flatten()]
         for width_in, width_out in pairwise([in_features, *hidden]):

@@ -7,21 +7,21 @@ import os
 import pickle
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision.models import MobileNet_V2_Weights, mobilenet_v2
 
-from fl_lightning.arguments import check_bool, check_choice, check_interval, check_path, check_size
+from fl_lightning.checks import Count, NotNegative
 from fl_lightning.files import ENVIRONMENT_VARIABLE, data_folder
-from fl_lightning.models.classifier import Classifier, MetricName
+from fl_lightning.models.classifier import Classes, Classifier, MetricName
 from fl_lightning.models.frozen import FrozenPrefix
 
 _FROZEN_LAYERS = {"last_bottleneck": 17, "last_conv": 18, "classifier": 19}  # number of torchvision's 19 feature layers
-_WEIGHTS_FILE = MobileNet_V2_Weights.IMAGENET1K_V1.url.rpartition("/")[2]
-_UNREADABLE = (OSError, RuntimeError, EOFError, pickle.UnpicklingError)
+_WEIGHTS = MobileNet_V2_Weights.IMAGENET1K_V1
+_WEIGHTS_FILE = _WEIGHTS.url.rpartition("/")[2]
 
 
 class MobileNetV2Classifier(Classifier):
@@ -61,28 +61,20 @@ class MobileNetV2Classifier(Classifier):
 
     def __init__(
         self,
-        num_classes: int = 10,
-        lr: float = 0.2,
+        num_classes: Classes = 10,
+        lr: NotNegative = 0.2,
         *,
-        image_size: int | None = None,
+        image_size: Count | None = None,
         weights: str | os.PathLike[str] | None = "imagenet",
         trainable_from: Literal["last_bottleneck", "last_conv", "classifier"] = "last_bottleneck",
         reinitialize_tail: bool = True,
-        dropout: float = 0.2,
-        momentum: float = 0.0,
-        weight_decay: float = 0.0,
+        dropout: Annotated[float, "[0, 1]"] = 0.2,
+        momentum: NotNegative = 0.0,
+        weight_decay: NotNegative = 0.0,
         metrics: Sequence[MetricName] = ("acc",),
     ) -> None:
-        check_choice("trainable_from", trainable_from, tuple(_FROZEN_LAYERS))
-        if image_size is not None:
-            check_size("image_size", image_size, hint="None leaves images as they come.")
-        check_bool("reinitialize_tail", reinitialize_tail)
-        check_interval("dropout", dropout, within="[0, 1]")
-        if weights is not None:
-            check_path("weights", weights)
-            weights = os.fspath(weights)  # a string, so that checkpoints stay readable with weights_only=True
+        weights = str(weights) if isinstance(weights, os.PathLike) else weights  # checkpoints hold no paths
         super().__init__(num_classes, lr, momentum, weight_decay, metrics)
-
         network = mobilenet_v2(weights=None)
         frozen = _FROZEN_LAYERS[trainable_from]
         new_tail = copy.deepcopy(network.features[frozen:])
@@ -105,13 +97,15 @@ class MobileNetV2Classifier(Classifier):
 
 def _load_weights(network: nn.Module, weights: str) -> None:
     file = _in_data_folder() if weights == "imagenet" else Path(weights)
-    state = _download() if file is None else _read(file)
+    if file is None:
+        network.load_state_dict(_download())
+        return
     try:
-        network.load_state_dict(state)
-    except (RuntimeError, TypeError, AttributeError) as error:
+        network.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
+    except (RuntimeError, TypeError, AttributeError, EOFError, pickle.UnpicklingError) as error:
         raise ValueError(
-            f"weights: {file or weights} does not hold the weights of torchvision's mobilenet_v2; pass the path of "
-            f"{_WEIGHTS_FILE} from {MobileNet_V2_Weights.IMAGENET1K_V1.url}. PyTorch says: {str(error)[:300]}"
+            f"`weights` must be a file with the weights of torchvision's mobilenet_v2, such as {_WEIGHTS_FILE} from "
+            f"{_WEIGHTS.url}, got {file}. PyTorch says: {str(error)[:300]}"
         ) from error
 
 
@@ -123,28 +117,11 @@ def _in_data_folder() -> Path | None:
 
 def _download() -> Mapping[str, Any]:
     try:
-        state: Mapping[str, Any] = MobileNet_V2_Weights.IMAGENET1K_V1.get_state_dict(progress=True, check_hash=True)
-    except _UNREADABLE as error:
-        place = data_folder() / "weights" / _WEIGHTS_FILE
+        state: Mapping[str, Any] = _WEIGHTS.get_state_dict(progress=True, check_hash=True)
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
         raise RuntimeError(
-            f"weights='imagenet': {_WEIGHTS_FILE} could not be downloaded or read ({error}). Put the file from "
-            f"{MobileNet_V2_Weights.IMAGENET1K_V1.url} at {place} (the environment variable {ENVIRONMENT_VARIABLE} "
-            f"names another folder of data), or pass its path as weights=..., or weights=None for random weights"
-        ) from error
-    return state
-
-
-def _read(path: Path) -> Mapping[str, Any]:
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"weights: there is no file {path}; put {_WEIGHTS_FILE} from {MobileNet_V2_Weights.IMAGENET1K_V1.url} "
-            f"there, or pass weights='imagenet' to download it, or weights=None for random weights"
-        )
-    try:
-        state: Mapping[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except _UNREADABLE as error:
-        raise ValueError(
-            f"weights: {path} cannot be read as a PyTorch weights file; pass the path of {_WEIGHTS_FILE} from "
-            f"{MobileNet_V2_Weights.IMAGENET1K_V1.url}. PyTorch says: {str(error)[:300]}"
-        ) from error
+            f"`weights='imagenet'`: {_WEIGHTS_FILE} could not be downloaded or read ({error}). Put the file from "
+            f"{_WEIGHTS.url} at {data_folder() / 'weights' / _WEIGHTS_FILE} ({ENVIRONMENT_VARIABLE} in the environment "
+            "names another folder of data), or give its path, or `weights=None` for random weights."
+        ) from None
     return state

@@ -8,8 +8,8 @@ from functools import partial
 from torch import Tensor, nn
 from torchvision.models import resnet18
 
-from fl_lightning.arguments import check_count
-from fl_lightning.models.classifier import Classifier, MetricName
+from fl_lightning.checks import Count, NotNegative
+from fl_lightning.models.classifier import Classes, Classifier, MetricName
 
 
 class ResNet18Classifier(Classifier):
@@ -32,17 +32,16 @@ class ResNet18Classifier(Classifier):
 
     def __init__(
         self,
-        num_classes: int = 10,
-        lr: float = 0.1,
-        momentum: float = 0.0,
-        weight_decay: float = 0.0,
+        num_classes: Classes = 10,
+        lr: NotNegative = 0.1,
+        momentum: NotNegative = 0.0,
+        weight_decay: NotNegative = 0.0,
         metrics: Sequence[MetricName] = ("acc",),
-        groups: int = 2,
+        groups: Count = 2,
     ) -> None:
-        check_count("groups", groups)
+        super().__init__(num_classes, lr, momentum, weight_decay, metrics)
         if 64 % groups:
             raise ValueError(f"`groups` must divide 64, the channels of the first layers, got {groups}.")
-        super().__init__(num_classes, lr, momentum, weight_decay, metrics)
         self.network = resnet18(weights=None, num_classes=num_classes, norm_layer=partial(nn.GroupNorm, groups))
 
     def forward(self, x: Tensor) -> Tensor:

@@ -9,8 +9,8 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
-from fl_lightning.arguments import check_count
-from fl_lightning.models.classifier import Classifier, MetricName
+from fl_lightning.checks import Count, NotNegative
+from fl_lightning.models.classifier import Classes, Classifier, MetricName
 
 _BLOCKS = ((3, 32, 64), (64, 128, 128), (128, 256, 256))
 
@@ -36,15 +36,13 @@ class VGG9Classifier(Classifier):
 
     def __init__(
         self,
-        num_classes: int = 10,
-        lr: float = 0.01,
-        momentum: float = 0.9,
-        weight_decay: float = 0.0,
+        num_classes: Classes = 10,
+        lr: NotNegative = 0.01,
+        momentum: NotNegative = 0.9,
+        weight_decay: NotNegative = 0.0,
         metrics: Sequence[MetricName] = ("acc",),
-        cosine_rounds: int | None = None,
+        cosine_rounds: Count | None = None,
     ) -> None:
-        if cosine_rounds is not None:
-            check_count("cosine_rounds", cosine_rounds)
         super().__init__(num_classes, lr, momentum, weight_decay, metrics)
         self.cosine_rounds = cosine_rounds
         layers: list[nn.Module] = []

@@ -51,8 +51,10 @@ def test_training_metrics_weigh_samples_not_batches():
 
 @pytest.mark.parametrize("stage", ["validate", "test"])
 def test_evaluation_metrics_weigh_samples_not_batches(stage):
-    (metrics,) = getattr(quiet_trainer(), stage)(Constant(), loader([0, 0, 1], batch_size=2), verbose=False)
+    trainer = quiet_trainer()
+    (metrics,) = getattr(trainer, stage)(Constant(), loader([0, 0, 1], batch_size=2), verbose=False)
     prefix = {"validate": "val", "test": "test"}[stage]
+    assert trainer.progress_bar_metrics == {f"{prefix}_acc": pytest.approx(2 / 3)}
     assert metrics == {f"{prefix}_loss": pytest.approx(math.log(2)), f"{prefix}_acc": pytest.approx(2 / 3)}
 
 

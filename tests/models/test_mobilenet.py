@@ -87,7 +87,7 @@ def test_imagenet_weights_are_looked_for_in_the_folder_of_the_data(
     assert torch.equal(module.prefix.layers[1][0].weight, state["features.0.0.weight"])
     assert module.hparams["weights"] == "imagenet"  # what is recorded does not depend on the place
     place.write_bytes(b"")
-    with pytest.raises(ValueError, match=rf"{place.relative_to(tmp_path)} cannot be read as a PyTorch weights file"):
+    with pytest.raises(ValueError, match=str(place.relative_to(tmp_path))):
         MobileNetV2Classifier()
 
 
