@@ -11,7 +11,7 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
-from fl_lightning.arguments import check_choice, got, is_number
+from fl_lightning.checks import check, is_number, short
 
 Average = Literal["macro", "weighted"]
 
@@ -146,7 +146,7 @@ def auroc(preds: Tensor, target: Tensor, average: Average = "macro", one_class: 
     Raises:
         ValueError: If ``average`` is neither of the two, or predictions and targets do not fit.
     """
-    check_choice("average", average, ("macro", "weighted"))
+    check("`average`", average, Average)
     _check_one_class(one_class)
     preds, target = scores_and_classes(preds.detach().cpu(), target.detach().cpu())
     preds = preds.double()
@@ -180,7 +180,7 @@ class OneVsRestAUROC(Metric):
 
     def __init__(self, average: Average = "macro", one_class: float = math.nan, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        check_choice("average", average, ("macro", "weighted"))
+        check("`average`", average, Average)
         _check_one_class(one_class)
         self.average = average
         self.one_class = one_class
@@ -201,7 +201,7 @@ class OneVsRestAUROC(Metric):
 
 def _check_one_class(one_class: object) -> None:
     if not is_number(one_class):
-        raise TypeError(f"`one_class` must be a number, the score of samples of one class, got {got(one_class)}.")
+        raise TypeError(f"`one_class` must be a number, the score of samples of one class, got {short(one_class)}.")
 
 
 def _log_odds(preds: Tensor, label: int) -> Tensor:
