@@ -37,7 +37,7 @@ def settings() -> dict[str, Any]:
 
 
 def test_every_page_is_in_the_navigation() -> None:
-    pages = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
+    pages = {path.relative_to(DOCS).as_posix() for kind in ("*.md", "*.ipynb") for path in DOCS.rglob(kind)}
     assert sorted(entries(settings()["nav"])) == sorted(pages)
 
 
@@ -59,5 +59,7 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "site" / "how-to" / "resume" / "index.html").is_file()
+    for notebook in (DOCS / "notebooks").glob("*.ipynb"):
+        assert "data:image/png" in (tmp_path / "site" / "notebooks" / notebook.stem / "index.html").read_text()
     # references of docstrings are shown as code, not as Sphinx's roles
     assert ":class:`" not in (tmp_path / "site" / "api" / "algorithms" / "index.html").read_text()
