@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,24 +26,26 @@ _MOST_CLASSES = 10  # that are tried as constant predictions, the most frequent 
 
 
 class CurveRecorder(Callback):
-    """Writes the logged metrics of each round to a file, one JSON object a line.
+    """Keeps the logged metrics of each round, and writes them to a file as they come, one JSON object a line.
 
-    A round without validation has no validation metrics. A resumed fit removes the rounds after its checkpoint.
+    A round without validation has no validation metrics.
 
     Args:
-        path: The file.
-        on_round: Called after each round with the number of finished rounds.
+        path: The file. A resumed fit writes it anew.
+
+    Attributes:
+        rounds: The rounds.
     """
 
-    def __init__(self, path: Path, on_round: Callable[[int], None]) -> None:
-        self.path, self.on_round = path, on_round
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.rounds: list[dict[str, Any]] = []
         self._of_validation: set[str] = set()
         self._validated = False
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Remove the rounds after the checkpoint."""
-        rows = [row for row in read_rounds(self.path) if row["round"] <= trainer.current_epoch]
-        write_text(self.path, "".join(json.dumps(row) + "\n" for row in rows))
+        """Begin the file."""
+        write_text(self.path, "".join(json.dumps(row) + "\n" for row in self.rounds))
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Note the metrics that validation has logged."""
@@ -52,38 +53,21 @@ class CurveRecorder(Callback):
         self._validated = True
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Write the line of the round."""
+        """Keep the round."""
         left_out = set() if self._validated else self._of_validation
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items() if name not in left_out}
         self._validated = False
-        row = {"round": trainer.current_epoch + 1, **dict(sorted(metrics.items()))}
+        self.rounds.append({"round": trainer.current_epoch + 1, **dict(sorted(metrics.items()))})
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
-        self.on_round(trainer.current_epoch + 1)
+            file.write(json.dumps(self.rounds[-1]) + "\n")
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the names of the validation metrics: a resumed fit sees their old values before it validates."""
-        return {"of_validation": sorted(self._of_validation)}
+        """Return the rounds, and the names of the metrics whose old values a resumed fit sees before it validates."""
+        return {"rounds": self.rounds, "of_validation": sorted(self._of_validation)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take the names of a checkpoint."""
-        self._of_validation = set(state_dict["of_validation"])
-
-
-def read_rounds(path: Path) -> list[dict[str, Any]]:
-    """Return the rounds of a curve's file, up to the first line that a kill has cut off or that is damaged."""
-    rows: list[dict[str, Any]] = []
-    if not path.exists():
-        return rows
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError:
-            break
-        if not isinstance(row, dict) or "round" not in row:
-            break
-        rows.append(row)
-    return rows
+        """Take the rounds and names of a checkpoint."""
+        self.rounds, self._of_validation = state_dict["rounds"], set(state_dict["of_validation"])
 
 
 class KeepLast(Checkpoint):

@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import lightning as L
+import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 from fl_lightning.algorithms.versions import package_versions
@@ -27,18 +29,13 @@ from fl_lightning.experiment.build import (
     build_model,
     make_trainer,
 )
-from fl_lightning.experiment.callbacks import ConstantScores, CurveRecorder, KeepLast, read_rounds
+from fl_lightning.experiment.callbacks import ConstantScores, CurveRecorder, KeepLast
 from fl_lightning.experiment.code_version import code_version
-from fl_lightning.experiment.damage import DamagedFileError, Note, checkpoint_to_resume, read_content
 from fl_lightning.experiment.files import columns_of, write_csv, write_json
 from fl_lightning.experiment.partition_picture import draw_partition
-from fl_lightning.experiment.process_state import process_state_kept
 from fl_lightning.experiment.selection import best_checkpoint, why_there_is_none
-from fl_lightning.experiment.specs import identity
 
 Result = dict[str, Any]
-OnRound = Callable[[int], None]
-_OF_A_RESULT = {"val", "test", "rounds"}
 
 
 @dataclass(frozen=True)
@@ -61,6 +58,11 @@ class CellJob:
     checkpoint_seconds: float = 60.0
     results: str | None = None
 
+    @property
+    def log(self) -> Path:
+        """File for the output of a process that runs the cell."""
+        return Path(self.folder) / "log.txt"
+
 
 @contextmanager
 def quiet() -> Iterator[None]:
@@ -78,16 +80,14 @@ def quiet() -> Iterator[None]:
 
 
 @quiet()
-@process_state_kept()
-def run_cell(job: CellJob, on_round: OnRound = lambda done: None, note: Note = lambda text: None) -> Result:
+def run_cell(job: CellJob, watching: Sequence[Callback] = ()) -> Result:
     """Fit and test one cell and return its result; the fit of a killed run resumes from its last checkpoint.
 
     The result depends only on the configuration and the code. Times are in ``run.json`` beside it.
 
     Args:
         job: The cell and its folder.
-        on_round: Called after each round with the number of finished rounds.
-        note: Called with a line for the user, if a damaged file is put aside.
+        watching: Further callbacks, which change no result.
 
     Raises:
         ValueError: If the configuration is wrong.
@@ -97,74 +97,65 @@ def run_cell(job: CellJob, on_round: OnRound = lambda done: None, note: Note = l
     write_json(folder / "config.json", config)
     begun = datetime.now(UTC)
     L.seed_everything(config["seed"], verbose=False)
-    data = _datamodule(config)
+    data = build_datamodule(config)
+    data.prepare_data()
+    data.setup()
     L.seed_everything(config["seed"], verbose=False)  # reading data may have drawn numbers
     model = build_model(config)
     method = build_method(config)
     initial = _fingerprint(model)
     best = best_checkpoint(folder, config, method.algorithm)
     keeper = KeepLast(folder / "last.ckpt", job.checkpoint_seconds, code_version())
+    curve = CurveRecorder(folder / "curve.jsonl")
     metric = build_metric(config)
     constant = ConstantScores(metric)
-    callbacks: list[Callback] = [method, metric, *build_callbacks(config), constant]
-    callbacks.append(CurveRecorder(folder / "curve.jsonl", on_round))
+    callbacks: list[Callback] = [method, metric, *build_callbacks(config), constant, curve, *watching]
     callbacks += [keeper] if best is None else [best, keeper]
     trainer = make_trainer(config, callbacks, default_root_dir=folder, logger=_logger(job))
+    resumed = _checkpoint_to_resume(keeper.path, best)
     try:
-        resumed = checkpoint_to_resume(folder, best, note)
-        _fit(trainer, model, data, resumed, note)
+        trainer.fit(model, datamodule=data, ckpt_path=resumed)
         seconds = keeper.seconds_so_far
-        code = ", then ".join(keeper.codes)
-        if len(keeper.codes) > 1:
-            note(f"The fit ran under several versions of the code, which `code` names: {code}.")
         result = {
-            **_outcome(config, trainer, model, data, best, folder),
+            **_outcome(config, trainer, model, data, best, curve.rounds),
             "constant": constant.scores,
             "rounds": trainer.current_epoch,
             "aggregations": method.algorithm.server.moves,
             "models_sent": method.algorithm.models_sent,
             "partition": data.partition.fingerprint(),
             "initial_weights": initial,
-            "code": code,
+            "code": ", then ".join(keeper.codes),
         }
         _log_summary(trainer.logger, result)
-        _draw(job, data, note)
+        _draw(job, data)
+    except Exception as error:
+        if resumed is not None:
+            error.add_note(f"The fit was resumed from {resumed}. Delete that file to start the cell anew.")
+        raise
     finally:
         _close(trainer.logger)
     device = str(trainer.strategy.root_device)
     times = {"seconds": seconds, "begun": _timestamp(begun), "ended": _timestamp(datetime.now(UTC))}
-    about = {**times, "resumed": resumed is not None, "device": device, **package_versions()}
-    _finish(folder, result, about, _rows_of_clients(metric, data))
+    write_csv(folder / "curve.csv", columns_of(curve.rounds, ["round"]), curve.rounds)
+    if clients := _rows_of_clients(metric, data):
+        write_csv(folder / "clients.csv", list(clients[0]), clients)
+    write_json(folder / "run.json", {**times, "resumed": resumed is not None, "device": device, **package_versions()})
+    write_json(folder / "result.json", result)
+    clear(folder)
     return result
 
 
-def _fit(
-    trainer: L.Trainer, model: L.LightningModule, data: FederatedDataModule, resumed: Path | None, note: Note
-) -> None:
-    try:
-        trainer.fit(model, datamodule=data, ckpt_path=resumed)
-    except Exception:
-        if resumed is not None:
-            note(f"The fit that failed was resumed from {resumed}. Delete that file to start the cell anew.")
-        raise
+def _checkpoint_to_resume(path: Path, best: ModelCheckpoint | None) -> Path | None:
+    """Return the checkpoint from which a fit goes on; ``None`` if there is none that can be used.
 
-
-_kept: dict[str, FederatedDataModule] = {}
-
-
-def _datamodule(config: dict[str, Any]) -> FederatedDataModule:
-    """Return the data module of a cell, ready for use.
-
-    The last data module is kept, because the cells of a data set run one after the other.
+    One that was written in another folder, or by a version with other callbacks, does not know the best model so far.
     """
-    key = identity([config["datamodule"], config["validate_on_test"], config["seed"]])
-    if key not in _kept:
-        _kept.clear()
-        data = build_datamodule(config)
-        data.prepare_data()
-        data.setup()
-        _kept[key] = data
-    return _kept[key]
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)["callbacks"]
+    except (OSError, RuntimeError, EOFError, KeyError, UnpicklingError):  # missing or damaged
+        return None
+    known = best is None or state.get(best.state_key, {}).get("dirpath") == best.dirpath
+    return path if known else None
 
 
 def _logger(job: CellJob) -> Any:
@@ -188,7 +179,7 @@ def _outcome(
     model: L.LightningModule,
     data: FederatedDataModule,
     best: ModelCheckpoint | None,
-    folder: Path,
+    rounds: Sequence[Mapping[str, float]],
 ) -> Result:
     """Return the validation score and all test metrics of the selected model."""
     if best is None:
@@ -197,7 +188,7 @@ def _outcome(
         path = None
     else:
         if not best.best_model_path or best.best_model_score is None or not bool(best.best_model_score.isfinite()):
-            raise ValueError(why_there_is_none(config, trainer, best, read_rounds(folder / "curve.jsonl")))
+            raise ValueError(why_there_is_none(config, trainer, best, rounds))
         outcome = {"best_round": _best_round(Path(best.best_model_path)), "val": float(best.best_model_score)}
         path = best.best_model_path
     logged = {}
@@ -208,17 +199,15 @@ def _outcome(
 
 
 def _best_round(path: Path) -> int:
-    import torch
-
     return int(torch.load(path, weights_only=True, map_location="cpu")["epoch"]) + 1
 
 
-def _draw(job: CellJob, data: FederatedDataModule, note: Note) -> None:
+def _draw(job: CellJob, data: FederatedDataModule) -> None:
     try:
         if job.results is not None:
             draw_partition(job.results, data, job.labels)
     except Exception as error:  # a result is worth more than its picture
-        note(f"The partition could not be drawn: {error}")
+        warnings.warn(f"The partition could not be drawn: {error}", stacklevel=2)
 
 
 def _log_summary(logger: Any, result: Result) -> None:
@@ -246,37 +235,10 @@ def _rows_of_clients(metric: ClientMetrics, data: FederatedDataModule) -> list[d
     ]
 
 
-def _finish(folder: Path, result: Result, about: dict[str, Any], clients: list[dict[str, Any]]) -> None:
-    rows = read_rounds(folder / "curve.jsonl")
-    write_csv(folder / "curve.csv", columns_of(rows, ["round"]), rows)
-    if clients:
-        write_csv(folder / "clients.csv", list(clients[0]), clients)
-    write_json(folder / "run.json", about)
-    write_json(folder / "result.json", result)
-    clear(folder)
-
-
 def clear(folder: Path) -> None:
     """Remove the files that only an unfinished cell needs."""
     for name in ("curve.jsonl", "last.ckpt", "best.ckpt", "failed.json"):
         (folder / name).unlink(missing_ok=True)
-
-
-def read_result(folder: Path) -> Result | None:
-    """Return the result of a finished cell; ``None`` if the cell is not finished.
-
-    Raises:
-        DamagedFileError: If the file of the result is damaged.
-    """
-    path = folder / "result.json"
-    if not path.exists():
-        return None
-    result = read_content(path, _OF_A_RESULT)
-    test = result["test"] if isinstance(result["test"], dict) else {"test": None}
-    values = {"rounds": result["rounds"], "val": 0.0 if result["val"] is None else result["val"], **test}
-    if wrong := [name for name, value in values.items() if not isinstance(value, (int, float))]:
-        raise DamagedFileError(path, f"has no number as {', '.join(wrong)}")
-    return result
 
 
 def _fingerprint(model: L.LightningModule) -> str:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import tempfile
 import time
+import traceback
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import lightning as L
+from lightning.pytorch.callbacks import Callback
+
 from fl_lightning.arguments import check_count, check_instance, check_path
+from fl_lightning.experiment.cell import run_cell
 from fl_lightning.experiment.check import refuse_mistakes
 from fl_lightning.experiment.plan import make_cell, planned, tuning_points
 from fl_lightning.experiment.store import Store, message_of
 from fl_lightning.experiment.table import Table
-from fl_lightning.experiment.worker import run_safely
 from fl_lightning.representation import counted, duration
 
 
@@ -32,7 +36,7 @@ def describe_plan(table: Table, folder: str | Path, *, with_data: bool = False) 
     """
     check_path("folder", folder)
     notes = refuse_mistakes(table, with_data=with_data)
-    store = Store(folder, notes.append)
+    store = Store(folder)
     lines, total = [f"{table.name}: {counted(len(table.folds), 'fold')} x {counted(len(table.seeds), 'seed')}"], 0
     for entry in planned(table):
         done = sum(store.result(cell) is not None for cell in entry.cells.values())
@@ -73,21 +77,28 @@ def measure_paces(table: Table, rounds: int = 4) -> tuple[dict[str, float], dict
         short = replace(table, select="last", data={name: replace(data, trainer=trainer)})
         point = tuning_points(short, name, table.baseline, {})[0]
         cell = make_cell(short, name, table.baseline, table.folds[0], table.seeds[0], point)
-        ends: list[float] = []  # of the rounds
-
-        def note(done: int, ends: list[float] = ends) -> None:
-            ends.append(time.perf_counter())
-
-        with tempfile.TemporaryDirectory() as folder:
-            job = Store(folder).job(cell, {}, checkpoint_seconds=1e9)
-            answer = run_safely(job, note)
-        if "error" in answer:
-            errors[name] = message_of(answer["error"])
-        else:
-            plain = (ends[-2] - ends[0]) / (rounds - 2)
-            validation = max(0.0, ends[-1] - ends[-2] - plain)
-            paces[name] = plain + validation / every
+        clock = _Clock()
+        try:
+            with tempfile.TemporaryDirectory() as temporary:
+                run_cell(Store(temporary).job(cell, {}, checkpoint_seconds=1e9), [clock])
+        except Exception:
+            errors[name] = message_of(traceback.format_exc())
+            continue
+        ends = clock.ends
+        plain = (ends[-2] - ends[0]) / (rounds - 2)
+        validation = max(0.0, ends[-1] - ends[-2] - plain)
+        paces[name] = plain + validation / every
     return paces, errors
+
+
+class _Clock(Callback):
+    """Notes when each round ends."""
+
+    def __init__(self) -> None:
+        self.ends: list[float] = []
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.ends.append(time.perf_counter())
 
 
 def describe_time(table: Table, paces: Mapping[str, float], errors: Mapping[str, str], workers: int = 1) -> str:

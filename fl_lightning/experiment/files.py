@@ -33,20 +33,27 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
+def read_json_if_there(path: Path) -> Any:
+    """Return the plain data of a JSON file; ``None`` if there is no file, or it is damaged."""
+    try:
+        return read_json(path)
+    except (FileNotFoundError, ValueError):
+        return None
+
+
 def write_csv(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
     """Write rows as CSV; a cell is empty if its row lacks the column, and numbers keep all their digits.
 
-    A text that a spreadsheet would take for a formula begins with an apostrophe; see :func:`harmless`.
+    A text that a spreadsheet would take for a formula begins with an apostrophe; see :func:`harmless`. (pandas would
+    write whole numbers of a column with gaps as ``4.0``, and NaN as nothing.)
 
     Raises:
         ValueError: If a row has another column.
     """
-    if unknown := set().union(*rows) - set(columns):
-        raise ValueError(f"Rows have the columns {', '.join(sorted(unknown))}, which {path} lacks.")
     buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(map(harmless, columns))
-    writer.writerows([harmless(row.get(column, "")) for column in columns] for row in rows)
+    writer = csv.DictWriter(buffer, [harmless(column) for column in columns], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({harmless(column): harmless(value) for column, value in row.items()} for row in rows)
     write_text(path, buffer.getvalue())
 
 
@@ -57,12 +64,8 @@ def read_csv(path: Path) -> list[dict[str, str]]:
         ValueError: If a row is not whole.
     """
     with path.open(encoding="utf-8", newline="") as file:
-        header, *rows = list(csv.reader(file)) or [[]]
-    for number, row in enumerate(rows, start=2):
-        if len(row) != len(header):
-            raise ValueError(f"row {number} has {len(row)} of {len(header)} entries")
-    columns = [_original(text) for text in header]
-    return [dict(zip(columns, map(_original, row), strict=True)) for row in rows]
+        columns, *rows = [list(map(_original, row)) for row in csv.reader(file)] or [[]]
+    return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
 def harmless(cell: Any) -> Any:

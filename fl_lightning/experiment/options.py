@@ -8,6 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import yaml  # type: ignore[import-untyped]
+
+from fl_lightning.experiment.engines import ENGINES
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options for the folder, the workers, their limits and the part of the table that is run."""
@@ -25,6 +29,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="worker processes, one thread each; 0 runs the cells in this process",
     )
+    work.add_argument(
+        "--engine",
+        choices=ENGINES,
+        default="local",
+        help="where the workers are: on this machine, in an array of SLURM's jobs, or on a cluster of Ray",
+    )
+    work.add_argument(
+        "--engine-options",
+        nargs="+",
+        default=[],
+        metavar="NAME=VALUE",
+        help="for slurm, parameters of submitit's AutoExecutor; for ray, the address and options of a remote function",
+    )
     work.add_argument("--devices", type=int, nargs="+", metavar="N", help="GPUs, distributed among the workers")
     work.add_argument(
         "--checkpoint-seconds", type=float, default=60.0, metavar="SECONDS", help="time between two checkpoints"
@@ -40,8 +57,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run_arguments(options: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments of :func:`~fl_lightning.experiment.run_table` that the options give."""
-    names = ("workers", "devices", "checkpoint_seconds", "cell_timeout", "retries", "memory_limit")
-    return {name: getattr(options, name) for name in names}
+    names = ("workers", "devices", "checkpoint_seconds", "cell_timeout", "retries", "memory_limit", "engine")
+    pairs = [word.partition("=") for word in options.engine_options]
+    of_engine = {name: yaml.safe_load(value) for name, _, value in pairs}
+    return {**{name: getattr(options, name) for name in names}, "engine_options": of_engine}
 
 
 @contextmanager

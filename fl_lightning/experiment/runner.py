@@ -3,28 +3,42 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from multiprocessing import connection
 from pathlib import Path
-from threading import Lock
+from time import time
 from typing import Any
 
 import torch
+from filelock import SoftFileLease, Timeout
 from rich.console import Console
 
-from fl_lightning.arguments import check_count, check_instance, check_not_negative, check_path, check_sizes
+from fl_lightning.arguments import (
+    check_choice,
+    check_count,
+    check_instance,
+    check_not_negative,
+    check_path,
+    check_sizes,
+)
+from fl_lightning.experiment.cell import CellJob, clear
 from fl_lightning.experiment.check import refuse_mistakes
 from fl_lightning.experiment.code_version import code_version
-from fl_lightning.experiment.plan import Cell, levels, planned, table_cells, tuning_cells, tuning_points
-from fl_lightning.experiment.pool import Limits, Pool
+from fl_lightning.experiment.engines import ENGINES, Engine, Ray, Slurm
+from fl_lightning.experiment.plan import Cell, levels, table_cells, tuning_cells, tuning_points
+from fl_lightning.experiment.processes import CellProcess, Limits, attempt
 from fl_lightning.experiment.progress import Progress, describe_cell, say
 from fl_lightning.experiment.result_rows import ResultRows
 from fl_lightning.experiment.search import Point, describe_point, note_of_equals
-from fl_lightning.experiment.store import Store, message_of
+from fl_lightning.experiment.store import CLAIM, Store, message_of, write_failure
 from fl_lightning.experiment.table import Table
 from fl_lightning.experiment.table_file import check_source, read_table
 from fl_lightning.files import make_folder
-from fl_lightning.representation import counted
+
+_LOOK = 0.5  # seconds from one look at the folder to the next
 
 
 def run_table(
@@ -37,6 +51,8 @@ def run_table(
     cell_timeout: float | None = None,
     retries: int = 0,
     memory_limit: float | None = None,
+    engine: str = "local",
+    engine_options: Mapping[str, Any] | None = None,
     console: Console | None = None,
 ) -> ResultRows:
     """Run the cells of a table that are not finished, and return the rows of its ``results.csv``.
@@ -49,19 +65,28 @@ def run_table(
 
     The id of a cell is the hash of its configuration, and a finished cell is never run again. An interrupted run
     continues from the last checkpoint of each cell. If a cell fails, its traceback is kept, the other cells run on, and
-    the next run tries the cell again. A damaged file of a cell is renamed, with a message, and the cell starts again.
+    the next run tries the cell again.
+
+    Any number of runs may share a folder, on one machine or several: each takes the next cell that no other has
+    claimed, and takes over the cells of a run that is gone.
 
     Args:
         table: A YAML file, a mapping with the same content, or a :class:`~fl_lightning.experiment.Table`.
         output: Folder of the results; ``runs/<name of the table>`` if ``None``.
-        workers: Number of processes, each with one thread (or ``OMP_NUM_THREADS``); 0 runs all cells in this process.
+        workers: Number of cells at a time, each in a process with one thread (or ``OMP_NUM_THREADS``); 0 runs the cells
+            in this process. With an ``engine``, the number of runners that it starts.
         devices: Numbers of the GPUs that the workers share; ``None`` leaves the choice to each Trainer.
         checkpoint_seconds: Time between two checkpoints from which a killed fit resumes.
-        cell_timeout: Seconds after which an attempt at a cell fails, without the start of its process. A further
-            attempt continues from its last checkpoint. ``None`` sets no limit.
+        cell_timeout: Seconds after which an attempt at a cell fails. A further attempt continues from its last
+            checkpoint. ``None`` sets no limit.
         retries: Further attempts at a cell that failed, after the other cells.
         memory_limit: Gigabytes of main memory that a worker may allocate, about one of which the libraries take;
             ``None`` for no limit. On Linux only.
+        engine: Where the workers are: ``"local"`` on this machine, ``"slurm"`` in an array of jobs, ``"ray"`` on a
+            cluster.
+        engine_options: For ``"slurm"`` parameters of ``submitit.AutoExecutor``, such as ``slurm_partition`` and
+            ``timeout_min``; for ``"ray"`` the ``address`` of the cluster and options of a remote function, such as
+            ``num_gpus``.
         console: Console for the progress.
 
     Raises:
@@ -69,28 +94,30 @@ def run_table(
         ValueError: If the table is wrong, or an argument is out of its range.
         FileNotFoundError: If the file of the table does not exist.
         OSError: If no file can be written into the folder.
-        RuntimeError: If another run is at work in the folder.
+        RuntimeError: If an engine's package or program is missing, or its runners end before the table does.
     """
     check_source("table", table)
-    if output is not None:
-        check_path("output", output)
     if console is not None:
         check_instance("console", console, Console)
-    limits = check_run(workers, devices, checkpoint_seconds, cell_timeout, retries, memory_limit)
+    limits = check_run(
+        workers, devices, checkpoint_seconds, cell_timeout, retries, memory_limit, engine, engine_options
+    )
     console = Console() if console is None else console
     table = read_table(table)
-    note = partial(say, console)
     for line in refuse_mistakes(table):
-        note(line)
-    make_folder("output", output if output is not None else Path("runs") / table.name, "Give another `output`.")
-    store = Store(output if output is not None else Path("runs") / table.name, note)
-    with store.locked() as lock:
-        pool = Pool(workers, store.folder / "logs", devices, lock, limits)
-        run = _Run(table, store, pool, console, checkpoint_seconds)
-        try:
-            return run.all()
-        finally:
-            pool.close()
+        say(console, line)
+    folder = output if output is not None else Path("runs") / table.name
+    check_path("output", folder)
+    if "://" in os.fspath(folder):
+        raise ValueError(
+            f"`output` must be a folder of a file system, got {folder!r}: cells are claimed by lock files."
+        )
+    make_folder("output", folder, "Give another `output`.")
+    settings = (table, str(Path(folder).absolute()), checkpoint_seconds, limits, time())
+    if engine == "local":
+        return _Run(*settings, console, workers, devices).all()
+    start = partial(_start, engine, Runner(*settings), workers, Path(settings[1]), dict(engine_options or {}))
+    return _Run(*settings, console, start=start).all()
 
 
 def check_run(
@@ -100,60 +127,122 @@ def check_run(
     cell_timeout: float | None,
     retries: int,
     memory_limit: float | None,
+    engine: str,
+    engine_options: Mapping[str, Any] | None,
 ) -> Limits:
     """Check the arguments of :func:`run_table` that do not depend on the table; return the limits of a cell."""
-    check_count("workers", workers, minimum=0)
+    check_choice("engine", engine, ENGINES)
+    check_count("workers", workers, minimum=int(engine != "local"))
     if devices is not None:
         check_sizes("devices", devices, minimum=0, hint="They are the numbers of GPUs.")
-        if not len(devices):
-            raise ValueError("`devices` must name a GPU, got none. Leave it out to use what there is.")
-        if not torch.cuda.is_available():
+        if engine != "local" or not len(devices) or not torch.cuda.is_available():
             raise ValueError(
-                f"`devices` are the numbers of GPUs, got {list(devices)}, but torch finds no GPU on this machine. "
-                "Leave it out to train on the CPU."
+                f"`devices` must name GPUs of this machine, got {list(devices)} with the engine {engine!r} and "
+                f"{torch.cuda.device_count()} GPUs. Leave it out to use what there is."
             )
+    if engine_options and engine == "local":
+        raise ValueError(f"`engine_options` are for an `engine` other than 'local', got {dict(engine_options)!r}.")
     check_not_negative("checkpoint_seconds", checkpoint_seconds)
     limits = Limits(cell_timeout, memory_limit, retries)
-    limits.check_workers(workers)
+    if workers == 0 and (cell_timeout is not None or memory_limit is not None):
+        name = "memory_limit" if cell_timeout is None else "cell_timeout"
+        raise ValueError(
+            f"`{name}` must be None with `workers=0`, got {getattr(limits, name)!r}: the cells run in this process, "
+            "which cannot end itself. Give `workers=1`."
+        )
     return limits
 
 
-class _Run:
-    """One run of a table."""
+@dataclass(frozen=True)
+class Runner:
+    """A run of one worker, which an engine starts elsewhere.
 
-    def __init__(self, table: Table, store: Store, pool: Pool, console: Console, checkpoint_seconds: float) -> None:
-        self.table, self.store, self.pool, self.console = table, store, pool, console
-        self.checkpoint_seconds = checkpoint_seconds
+    Attributes:
+        table: The table.
+        folder: Folder of the results.
+        checkpoint_seconds: Time between two checkpoints.
+        limits: What a cell may take.
+        since: When the whole run began: attempts that have failed since count, whoever made them.
+    """
+
+    table: Table
+    folder: str
+    checkpoint_seconds: float
+    limits: Limits
+    since: float
+
+    def __call__(self) -> None:
+        """Run the cells that no other runner takes."""
+        _Run(self.table, self.folder, self.checkpoint_seconds, self.limits, self.since, Console(), workers=1).all()
+
+    def checkpoint(self) -> Any:
+        """Return what submitit puts into the queue again."""
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self)
+
+
+def _start(engine: str, runner: Runner, number: int, folder: Path, options: dict[str, Any]) -> Engine:
+    make = Slurm if engine == "slurm" else Ray
+    try:
+        return make(runner, number, folder, options)
+    except ImportError as error:
+        raise RuntimeError(f"`engine` {engine!r} needs a package: pip install 'fl-lightning[{engine}]'") from error
+
+
+class _Run:
+    """One run of a table, which may be one of several in a folder."""
+
+    def __init__(
+        self,
+        table: Table,
+        folder: str,
+        checkpoint_seconds: float,
+        limits: Limits,
+        since: float,
+        console: Console,
+        workers: int = 0,
+        devices: Sequence[int] | None = None,
+        start: Callable[[], Engine] | None = None,
+    ) -> None:
+        self.table, self.store, self.console = table, Store(folder), console
+        self.checkpoint_seconds, self.limits, self.since = checkpoint_seconds, limits, since
+        self.workers, self.devices, self.start = workers, devices, start
         self.chosen: dict[tuple[str, str], Point] = {}
+        self._at_work: dict[int, tuple[Cell, CellProcess]] = {}  # by the number of the worker
+        self._leases: dict[str, SoftFileLease] = {}  # each must be looked at for a while until it is known to be stale
 
     def all(self) -> ResultRows:
         """Tune, then run the table."""
         self.store.write_table(self.table, code_version())
-        self._tune()
-        cells = table_cells(self.table, self.chosen)
-        if others := self.store.rows_of_others(cells):
-            self.store.note(
-                f"results.csv had {counted(others, 'row')} of cells that this run does not have, and leaves them out. "
-                f"Their results stay in {self.store.folder / 'cells'}; a run that has the cells writes the rows again."
-            )
-        self.store.write_results(self.table, cells)
-        self._run_cells(cells, cells)
+        self.engine = None if self.start is None else self.start()
+        try:
+            self._tune()
+            cells = table_cells(self.table, self.chosen)
+            self._run_cells(cells, cells)
+        finally:
+            for _, process in self._at_work.values():  # after Ctrl-C, which does not reach them
+                process.kill()
+            if self.engine is not None:
+                self.engine.stop()
         rows = ResultRows(self.store.write_results(self.table, cells))
+        self._say_what_came_out(rows, cells)
+        return rows
+
+    def _say_what_came_out(self, rows: ResultRows, cells: Sequence[Cell]) -> None:
         failed = sum(row["status"] == "failed" for row in rows)
         text = f"{len(rows) - failed} of {len(cells)} cells are finished" + (f", {failed} failed" if failed else "")
-        say(self.console, f"{text}. Results: {self.store.folder / 'results.csv'}")
-        for line in _failures(rows):
-            self.store.note(line)
         unscored = {cell.data: why for cell in cells if (why := self.store.why_unscored(self.table, cell)) is not None}
-        for why in unscored.values():
-            self.store.note(why)
-        for sentence in self.store.diverged(self.table, cells):
-            self.store.note(sentence)
-        return rows
+        for line in (
+            f"{text}. Results: {self.store.folder / 'results.csv'}",
+            *_failures(rows),
+            *unscored.values(),
+            *self.store.diverged(self.table, cells),
+        ):
+            say(self.console, line)
 
     def _tune(self) -> None:
         rows: list[dict[str, Any]] = []
-        everything = plan = planned(self.table)
         for methods in levels(self.table):
             places = [(data, method) for data in self.table.data for method in methods]
             points = {place: tuning_points(self.table, *place, self.chosen) for place in places}
@@ -162,9 +251,7 @@ class _Run:
                 for place, tried in points.items()
                 if len(tried) > 1
             }
-            plan = [entry for entry in plan if entry.method not in methods]
-            later = [cell for entry in plan for cell in entry.trials] + [cell for e in everything for cell in e.final]
-            self._run_cells([cell for tried in trials.values() for cells in tried for cell in cells], later=later)
+            self._run_cells([cell for tried in trials.values() for cells in tried for cell in cells])
             for place, tried in points.items():
                 if len(tried) > 1:
                     rows += self._choose(place, tried, trials[place])
@@ -196,70 +283,93 @@ class _Run:
         say(self.console, text)
         return rows
 
-    def _run_cells(
-        self, cells: Sequence[Cell], table_cells: Sequence[Cell] | None = None, later: Sequence[Cell] = ()
-    ) -> None:
-        """Run the cells that are not finished; write ``results.csv`` after each if ``table_cells`` are given."""
+    def _run_cells(self, cells: Sequence[Cell], table_cells: Sequence[Cell] | None = None) -> None:
+        """Run cells until all have ended, whoever runs them; write ``results.csv`` if ``table_cells`` are given."""
         by_id = {cell.id: cell for cell in cells}
-        missing = {name: cell for name, cell in by_id.items() if self.store.result(cell) is None}
-        if not missing:
+        waiting = {name: cell for name, cell in by_id.items() if self.store.result(cell) is None}
+        if table_cells is not None:
+            self.store.write_results(self.table, table_cells)
+        if not waiting:
             return
+        with Progress(by_id, self.store, self.console, "tuning" if table_cells is None else "cells") as progress:
+            for name in by_id.keys() - waiting.keys():
+                progress.end(by_id[name], "finished before")
+            scored: set[str] = set()  # the data sets of which a remark has been made
+            told: Counter[str] = Counter()  # the failed attempts of which the user knows
+            while waiting or self._at_work:
+                are_gone = self.engine is not None and self.engine.all_ended()  # before looking at what they have left
+                self._end_cells(progress)
+                failed = {name: self.store.failures(cell, self.since) for name, cell in waiting.items()}
+                ended = [
+                    cell
+                    for name, cell in waiting.items()
+                    if self.store.result(cell) is not None or failed[name] > self.limits.retries
+                ]
+                for cell in ended:
+                    del waiting[cell.id]
+                    progress.end(cell, "failed" if self.store.result(cell) is None else "finished")
+                    self._remark(cell, scored, progress)
+                for name in waiting.keys() & {name for name, number in failed.items() if number > told[name]}:
+                    attempts = f"{failed[name]} of {self.limits.retries}"
+                    error = message_of(self.store.error(by_id[name]) or "")
+                    progress.note(f"To be tried again ({attempts}): {describe_cell(by_id[name])}: {error}")
+                told = Counter(failed)
+                if ended and table_cells is not None:
+                    self.store.write_results(self.table, table_cells)
+                if waiting and are_gone:
+                    raise RuntimeError(f"The runners have ended, and {len(waiting)} cells are left. Run it again.")
+                if not self._start_cells(sorted(waiting.values(), key=lambda cell: failed[cell.id])):
+                    connection.wait([process.sentinel for _, process in self._at_work.values()], _LOOK)
+                progress.update()
+        for cell in by_id.values():
+            if self.store.result(cell) is not None:  # a kill may have come between the result and this
+                clear(self.store.cell_folder(cell))
 
-        stage = "tuning" if table_cells is None else "cells"
-        with Progress(by_id.values(), self.pool.workers, self.console, later, stage) as progress:
-            for name in by_id.keys() - missing.keys():
-                progress.end(by_id[name], "finished before", self.store.seconds(by_id[name]))
-            jobs = (
-                (name, self.store.job(cell, self.table.wandb, self.checkpoint_seconds))
-                for name, cell in missing.items()
-            )
-            self.pool.run(jobs, _Watcher(self, progress, by_id, table_cells))
+    def _start_cells(self, waiting: Sequence[Cell]) -> bool:
+        """Let free workers take the first cells that nobody has claimed; return whether one ran in this process."""
+        mine = {cell.id for cell, _ in self._at_work.values()}
+        free = (cell for cell in waiting if cell.id not in mine and self._is_free(cell))
+        if self.workers == 0 and self.engine is None and (cell := next(free, None)) is not None:
+            attempt(self._job(cell), self.since)
+            return True
+        for number in range(self.workers):
+            if number not in self._at_work and (cell := next(free, None)) is not None:
+                device = self.devices[number % len(self.devices)] if self.devices else None
+                self._at_work[number] = cell, CellProcess(self._job(cell), self.limits, self.since, device)
+        return False
 
+    def _job(self, cell: Cell) -> CellJob:
+        return self.store.job(cell, self.table.wandb, self.checkpoint_seconds)
 
-class _Watcher:
-    """Hears of the cells that run: writes the files of the results and shows the progress.
+    def _is_free(self, cell: Cell) -> bool:
+        claim = self.store.cell_folder(cell) / CLAIM
+        claim.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with self._leases.setdefault(cell.id, SoftFileLease(claim, timeout=0)):
+                return self.store.result(cell) is None
+        except Timeout:
+            return False
 
-    Args:
-        run: The run.
-        progress: Shows what happens.
-        cells: The cells by their ids.
-        table_cells: Cells of ``results.csv``, which is written after each cell; ``None`` does not write it.
-    """
+    def _end_cells(self, progress: Progress) -> None:
+        """Make room for other cells where a process has ended."""
+        for number, (cell, process) in list(self._at_work.items()):
+            error = process.how_it_ended()
+            if error is None:
+                continue
+            del self._at_work[number]
+            if error and self.store.result(cell) is None:
+                write_failure(self.store.cell_folder(cell), error, self.since)
 
-    def __init__(
-        self, run: _Run, progress: Progress, cells: Mapping[str, Cell], table_cells: Sequence[Cell] | None
-    ) -> None:
-        self._table, self._store, self._progress = run.table, run.store, progress
-        self._cells, self._table_cells = cells, table_cells
-        self._retries = run.pool.limits.retries
-        self._writing = Lock()
-        self._seen: set[str] = set()  # the data sets with a finished cell
-
-    def on_round(self, name: str, done: int) -> None:
-        """Show a round."""
-        self._progress.round(self._cells[name], done)
-
-    def on_note(self, name: str, text: str) -> None:
-        """Show a line of a cell."""
-        self._progress.note(f"{describe_cell(self._cells[name])}: {text}")
-
-    def on_retry(self, name: str, attempt: int, error: str) -> None:
-        """Show that a cell failed and will be tried again."""
-        self._progress.retry(self._cells[name], attempt, self._retries, message_of(error))
-
-    def on_end(self, name: str, answer: dict[str, Any]) -> None:
-        """Write the results."""
-        cell, failed = self._cells[name], "error" in answer
-        with self._writing:
-            if failed:
-                self._store.fail(cell, answer["error"])
-            elif cell.data not in self._seen:  # at once, for the sake of tables that take days
-                self._seen.add(cell.data)
-                if (why := self._store.why_unscored(self._table, cell)) is not None:
-                    self._progress.note(why)
-            if self._table_cells is not None:
-                self._store.write_results(self._table, self._table_cells)
-        self._progress.end(cell, "failed" if failed else "finished", None if failed else self._store.seconds(cell))
+    def _remark(self, cell: Cell, scored: set[str], progress: Progress) -> None:
+        """Tell what is odd about a cell that has just finished, at once, for the sake of tables that take days."""
+        result = self.store.result(cell)
+        if result is None:
+            return
+        if ", then " in result["code"]:
+            progress.note(f"The fit ran under several versions of the code, which `code` names: {result['code']}.")
+        if cell.data not in scored and (why := self.store.why_unscored(self.table, cell)) is not None:
+            progress.note(why)
+        scored.add(cell.data)
 
 
 def _failures(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
-import csv
 import json
 import math
 import os
+import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from fl_lightning.experiment.cell import CellJob, Result, clear, read_result
-from fl_lightning.experiment.damage import DamagedFileError, Note, put_aside, read_content
-from fl_lightning.experiment.files import columns_of, read_csv, write_csv, write_json
-from fl_lightning.experiment.lock import Lock, locked
+from fl_lightning.experiment.cell import CellJob, Result
+from fl_lightning.experiment.files import columns_of, read_json_if_there, write_csv, write_json
 from fl_lightning.experiment.plan import Cell
 from fl_lightning.experiment.search import Point
 from fl_lightning.experiment.table import Table
 from fl_lightning.representation import counted
 
+CLAIM = "claim"
+"""File in a cell's folder: the lease of the process that runs the cell."""
 _COLUMNS = ("data", "method", "fold", "seed", "values", "status", "score", "val", "best_round", "rounds")
 _HEADER = "Traceback (most recent call last):"
 _TUNING = ("data", "method", "point", "values", "val", "fits", "chosen", "error")
@@ -32,38 +31,17 @@ class Store:
     """The files of a table: a folder ``cells/<id>/`` for each fit, and tables of all fits.
 
     ``results.csv`` has one row for each cell of the table, in the order of the table. It is written anew from the files
-    of the cells when a cell ends, and replaces the former one as a whole. So it is never half written, and a run that
-    was killed and resumed ends with the same file as a run that was not. The format is CSV and not Parquet, because the
-    file is small and can be read without any library.
+    of the cells when a cell ends, and replaces the former one as a whole. So any number of runs may share a folder, and
+    whoever ran the cells, the file is the same in the end. The format is CSV and not Parquet, because the file is small
+    and can be read without any library.
 
     Args:
         folder: The folder; it is made when the first file is written.
-        note: Takes a line for the user about a damaged file.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], note: Note = lambda text: None) -> None:
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder).absolute()  # a cell may change the working folder
-        self.note = note
-        self._mine = False
         self._results: dict[str, Result] = {}
-        self._damaged: set[Path] = set()
-
-    @contextlib.contextmanager
-    def locked(self, patience: float = 10.0) -> Iterator[Lock | None]:
-        """Keep other runs out of the folder; yield its lock, ``None`` on systems without file locks.
-
-        Inside, damaged files are put aside. Workers that inherit the lock hold it too, so that after a kill the next
-        run waits until they have ended.
-
-        Raises:
-            RuntimeError: If another run still holds the folder after ``patience`` seconds.
-        """
-        with locked(self.folder, patience) as lock:
-            self._mine = True
-            try:
-                yield lock
-            finally:
-                self._mine = False
 
     def cell_folder(self, cell: Cell) -> Path:
         """Return the folder of a cell."""
@@ -77,49 +55,29 @@ class Store:
 
     def result(self, cell: Cell) -> Result | None:
         """Return the result of a cell; ``None`` if it is not finished, or its file is damaged."""
-        if cell.id in self._results:  # a result never changes
-            return self._results[cell.id]
-        folder = self.cell_folder(cell)
-        try:
-            result = read_result(folder)
-        except DamagedFileError as damage:
-            self._report(damage, "the cell is run again")
-            return None
-        if result is not None:
-            if self._mine:
-                clear(folder)  # the run may have been killed after it wrote the result and before it cleared the folder
+        if cell.id not in self._results:  # a result never changes
+            result = read_json_if_there(self.cell_folder(cell) / "result.json")
+            if result is None:
+                return None
             self._results[cell.id] = result
-        return result
-
-    def seconds(self, cell: Cell) -> float | None:
-        """Return the duration of a finished cell; ``None`` if it is not known."""
-        content = self._optional(cell, "run.json", {"seconds"})
-        return None if content is None else float(content["seconds"])
-
-    def fail(self, cell: Cell, error: str) -> None:
-        """Write the traceback of a cell that failed; the next run tries the cell again."""
-        write_json(self.cell_folder(cell) / "failed.json", {"error": error})
+        return self._results[cell.id]
 
     def error(self, cell: Cell) -> str | None:
         """Return the traceback of a cell that failed; ``None`` if it did not."""
-        content = self._optional(cell, "failed.json", {"error"})
-        return None if content is None else str(content["error"])
+        failure = read_json_if_there(self.cell_folder(cell) / "failed.json")
+        return None if failure is None else str(failure["error"])
 
-    def _optional(self, cell: Cell, name: str, keys: set[str]) -> dict[str, Any] | None:
-        path = self.cell_folder(cell) / name
+    def failures(self, cell: Cell, since: float) -> int:
+        """Return how many attempts at a cell have failed since a time of the clock, whoever ran them."""
+        return failures(self.cell_folder(cell), since)
+
+    def rounds(self, cell: Cell) -> int | None:
+        """Return how many rounds a cell at work has finished; ``None`` if no process has claimed it."""
+        folder = self.cell_folder(cell)
         try:
-            return read_content(path, keys) if path.exists() else None
-        except DamagedFileError as damage:
-            self._report(damage, "nothing else depends on it")
-            return None
-
-    def _report(self, damage: DamagedFileError, consequence: str) -> None:
-        """Tell the user of a damaged file, once, and put it aside if this run holds the folder."""
-        if self._mine:
-            self.note(f"{damage}; it is now {put_aside(damage.path).name}, and {consequence}.")
-        elif damage.path not in self._damaged:
-            self.note(f"{damage}. A run will put it aside, and {consequence}.")
-        self._damaged.add(damage.path)
+            return (folder / "curve.jsonl").read_bytes().count(b"\n") if (folder / CLAIM).exists() else None
+        except FileNotFoundError:
+            return 0
 
     def write_table(self, table: Table, code: str) -> None:
         """Write the settings of the table and the version of the code to ``table.json``."""
@@ -131,15 +89,6 @@ class Store:
         write_csv(self.folder / "results.csv", columns_of(rows, _COLUMNS), rows)
         return rows
 
-    def rows_of_others(self, cells: Sequence[Cell]) -> int:
-        """Return how many finished cells of ``results.csv`` are not among these; 0 if it cannot be read."""
-        try:
-            rows = read_csv(self.folder / "results.csv")
-        except (OSError, ValueError, csv.Error):  # it is written anew in any case
-            return 0
-        own = {cell.id for cell in cells}
-        return sum(row.get("status") == "finished" and row.get("cell") not in own for row in rows)
-
     def _row(self, table: Table, cell: Cell) -> dict[str, Any] | None:
         row = {
             "data": cell.data,
@@ -149,8 +98,9 @@ class Store:
             "values": json.dumps(cell.values, sort_keys=True),
             "cell": cell.id,
         }
-        result, error = self.result(cell), self.error(cell)
+        result = self.result(cell)
         if result is None:
+            error = self.error(cell)
             return None if error is None else {**row, "status": "failed", "error": message_of(error)}
         score = table.data[cell.data].score
         row |= {key: value for key, value in result.items() if key not in ("test", "constant")}
@@ -204,6 +154,26 @@ class Store:
             "chosen": "",
             "error": errors[0] if errors else "",
         }
+
+
+def failures(folder: Path, since: float) -> int:
+    """Return how many attempts at the cell of a folder have failed since a time of the clock."""
+    failure = read_json_if_there(folder / "failed.json")
+    return failure["attempts"] if failure is not None and failure["time"] >= since else 0
+
+
+def write_failure(folder: Path, error: str, since: float) -> None:
+    """Write the traceback of a cell that failed.
+
+    All runs on a folder count the attempts together. A later run tries the cell again.
+
+    Args:
+        folder: Folder of the cell.
+        error: The traceback.
+        since: When the run began; attempts before do not count.
+    """
+    attempts = failures(folder, since) + 1
+    write_json(folder / "failed.json", {"error": error, "attempts": attempts, "time": time.time()})
 
 
 def message_of(error: str) -> str:

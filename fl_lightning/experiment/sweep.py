@@ -14,13 +14,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
 from rich.console import Console
 from rich.table import Table
 
 from fl_lightning.arguments import check_count, check_instance, check_path, check_texts
-from fl_lightning.experiment.damage import DamagedFileError, read_content
-from fl_lightning.experiment.files import write_csv, write_json
-from fl_lightning.experiment.lock import Lock, locked
+from fl_lightning.experiment.files import read_json_if_there, write_csv, write_json
 from fl_lightning.experiment.progress import say
 from fl_lightning.experiment.search import Choice, Point, Range, Space, describe_point, note_of_equals, points
 from fl_lightning.experiment.specs import identity
@@ -67,8 +66,9 @@ def run_sweep(
         OSError: If no file can be written into the folder.
         ValueError: If the file is wrong, an argument is out of its range, or a random or Bayesian search has no
             ``count``.
-        RuntimeError: If a Bayesian search needs optuna and optuna is not installed, another sweep is at work in the
-            folder, or the first run that ends without an error has not logged the metric; no other run is started then.
+        TimeoutError: If another sweep is at work in the folder.
+        RuntimeError: If a Bayesian search needs optuna and optuna is not installed, or the first run that ends without
+            an error has not logged the metric; no other run is started then.
     """
     check_path("path", path)
     if not Path(path).is_file():
@@ -86,20 +86,18 @@ def run_sweep(
         unused = joined([f"`{name}`" for name in sweep.only_in_service])
         say(console, f"Only the service of Weights & Biases uses {unused}: no effect here.")
     make_folder("output", folder, "Give another `output`.")
-    with locked(folder) as lock:
-        rows = _run_all(sweep, total, asked, further, folder, lock, console)
+    with FileLock(folder / ".lock", timeout=10.0):
+        rows = _run_all(sweep, total, asked, further, folder, console)
     _report(sweep, rows, folder, further, console)
     return rows
 
 
-def _run_all(
-    sweep: Sweep, total: int, asked: Ask, further: Sequence[str], folder: Path, lock: Lock | None, console: Console
-) -> list[Row]:
+def _run_all(sweep: Sweep, total: int, asked: Ask, further: Sequence[str], folder: Path, console: Console) -> list[Row]:
     rows: list[Row] = []
     spent: list[float] = []  # seconds of the runs that this call has executed
     for number, (point, tell) in enumerate(asked):
         begun = time.monotonic()
-        row, executed = _run(sweep, number, point, further, folder, lock)
+        row, executed = _run(sweep, number, point, further, folder)
         if executed:
             spent.append(time.monotonic() - begun)
         tell(row["score"])
@@ -165,9 +163,7 @@ def _step(entry: Range) -> float | None:
     return entry.step if entry.step and not entry.log else None
 
 
-def _run(
-    sweep: Sweep, number: int, point: Point, further: Sequence[str], folder: Path, lock: Lock | None
-) -> tuple[Row, bool]:
+def _run(sweep: Sweep, number: int, point: Point, further: Sequence[str], folder: Path) -> tuple[Row, bool]:
     """Run one point, unless an earlier run has finished it; return its row and whether it was executed."""
     run_id = identity([sweep.name, sweep.program_given, list(sweep.command), point, list(further)])
     row: Row = {"run": number + 1, "values": point, "id": run_id, "status": "failed", "score": None, "error": ""}
@@ -184,7 +180,7 @@ def _run(
             "WANDB_RUN_ID": run_id,
             "WANDB_RUN_GROUP": sweep.name,
         }
-        error = _call(sweep.command_of(point, further), environment, lock)
+        error = _call(sweep.command_of(point, further), environment)
         if error:
             return {**row, "folder": "", "error": error}, True
         found = _folder_of(run_id, point, further)
@@ -208,11 +204,8 @@ def _found(sweep: Sweep, values: Sequence[float], folder: str) -> dict[str, Any]
 
 def _known(path: Path, sweep: Sweep) -> dict[str, Any] | None:
     """Return what is kept of a finished run; ``None`` if it has to be executed."""
-    try:
-        known = read_content(path, {"metric", "maximize", "minimize", "folder"})
-    except (FileNotFoundError, DamagedFileError):
-        return None
-    if known["metric"] == sweep.metric:
+    known: dict[str, Any] | None = read_json_if_there(path)
+    if known is None or known["metric"] == sweep.metric:
         return known
     values = _values(sweep, Path(known["folder"]))  # the file now names another metric, which the run may have logged
     return _found(sweep, values, known["folder"]) if values else None
@@ -226,13 +219,10 @@ def _how_to_log(sweep: Sweep, reason: str) -> str:
     )
 
 
-def _call(command: list[str], environment: dict[str, str], lock: Lock | None) -> str:
-    """Run a command, which holds the lock too; return its error, or the empty string if it succeeds."""
-    held = () if lock is None else (lock.descriptor,)
+def _call(command: list[str], environment: dict[str, str]) -> str:
+    """Run a command; return its error, or the empty string if it succeeds."""
     with tempfile.TemporaryFile("w+") as log:
-        with subprocess.Popen(command, env=environment, stdout=log, stderr=log, pass_fds=held) as process:
-            if lock is not None:
-                lock.add_worker(process.pid)
+        with subprocess.Popen(command, env=environment, stdout=log, stderr=log) as process:
             try:
                 code = process.wait()
             except BaseException:  # mostly Ctrl-C

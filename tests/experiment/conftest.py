@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.nursery import Nursery
 from helpers.small_table import small
 from rich.console import Console
 
-from fl_lightning.experiment import run_table, worker_process
+from fl_lightning.experiment import run_table
 
 HERE = Path(__file__).parent
 
@@ -21,21 +20,6 @@ HERE = Path(__file__).parent
 def faulty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let this process and its workers import `faulty`."""
     monkeypatch.syspath_prepend(HERE)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def nursery() -> Nursery:
-    """Fork the process that forks workers, as long as this one has few threads; it can import `faulty`."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(HERE)
-        return Nursery()
-
-
-@pytest.fixture
-def forked_workers(nursery: Nursery, faulty: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let tables fork their workers instead of starting a fresh Python for each."""
-    monkeypatch.setattr(worker_process, "subprocess", worker_process.subprocess)  # put back afterwards
-    nursery.replace_popen()
 
 
 @dataclass

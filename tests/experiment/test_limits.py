@@ -34,7 +34,7 @@ def run(table: dict[str, Any], folder: Path, workers: int, **limits: Any) -> tup
     return {row["method"]: row for row in rows}, console.file.getvalue()  # type: ignore[attr-defined]
 
 
-def test_a_cell_that_hangs_is_stopped(tmp_path: Path, forked_workers: None) -> None:
+def test_a_cell_that_hangs_is_stopped(tmp_path: Path, faulty: None) -> None:
     table = with_faulty(Hang=spec("Hang"))
     del table["methods"]["Plain"]  # it would be stopped, too, on a slow machine
     rows, text = run(table, tmp_path, 1, cell_timeout=0.5, retries=1)
@@ -71,7 +71,7 @@ def test_the_curve_of_a_cell_that_went_on_is_that_of_a_whole_one(tmp_path: Path,
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_cell_that_leaves_python_is_a_failed_cell(tmp_path: Path, forked_workers: None, workers: int) -> None:
+def test_a_cell_that_leaves_python_is_a_failed_cell(tmp_path: Path, faulty: None, workers: int) -> None:
     rows, _ = run(with_faulty(Raise=spec("Raise", kind="SystemExit")), tmp_path, workers)
     assert rows["Raise"]["error"] == "SystemExit: 3"
     assert rows["Plain"]["status"] == "finished"

@@ -105,32 +105,6 @@ def test_a_sweep_runs_offline_to_the_end_and_is_not_run_twice(tmp_path: Path, mo
     ] * 2
 
 
-LOOKS_AT_LOCK = """
-import fcntl, os
-lock = open("runs/sweeps/small/.lock")
-def is_it(number):
-    try:
-        return number != lock.fileno() and os.path.sameopenfile(number, lock.fileno())
-    except OSError:
-        return False
-inherited = any(map(is_it, range(3, 100)))
-try:
-    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-except BlockingIOError:
-    raise SystemExit(f"held, inherited: {inherited}")
-"""
-
-
-@pytest.mark.long
-def test_sweeps_do_not_share_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    path = write(tmp_path)
-    (tmp_path / "program.py").write_text(LOOKS_AT_LOCK)
-    [row] = run_sweep(path, count=1, console=Console(file=io.StringIO()))
-    # the run holds it too: it may outlive a sweep that is killed
-    assert row["error"] == "exit code 1: held, inherited: True"
-
-
 def test_the_pattern_of_folders_is_true_of_all_of_them() -> None:
     assert pattern_of(["wandb/offline-run-1-a"]) == "wandb/offline-run-*"
     runs = ["runs/x/seed1/wandb/offline-run-1-a", "runs/x/seed2/wandb/offline-run-2-b"]

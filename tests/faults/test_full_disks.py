@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from helpers.full_disk import in_small_file_system, limited_files
 from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
 
 from fl_lightning import FedAvg, FedDyn, TensorDataModule
-from fl_lightning.experiment.callbacks import CurveRecorder, read_rounds
+from fl_lightning.experiment.callbacks import CurveRecorder
 from fl_lightning.files import reserve
 from fl_lightning.parts import ClientVectors, Federation
 
@@ -96,7 +97,7 @@ def test_a_curve_without_room_keeps_its_rounds(tmp_path: Path) -> None:
 
     def fit(rounds: int, ckpt_path: Path | None = None) -> None:
         data = TensorDataModule(quadratic_clients([1.0, 1.0], [0.0, 1.0]), batch_size=None)
-        recorder = CurveRecorder(curve, on_round=lambda done: None)
+        recorder = CurveRecorder(curve)
         trainer = quiet_trainer(max_epochs=rounds, callbacks=[FedAvg(1.0, seed=1), recorder])
         trainer.fit(Quadratic(0.5), datamodule=data, ckpt_path=ckpt_path)
         if ckpt_path is None:
@@ -108,4 +109,4 @@ def test_a_curve_without_room_keeps_its_rounds(tmp_path: Path) -> None:
         fit(4, checkpoint)
     assert curve.read_bytes() == before
     fit(4, checkpoint)
-    assert [row["round"] for row in read_rounds(curve)] == [1, 2, 3, 4]
+    assert [json.loads(line)["round"] for line in curve.read_text().splitlines()] == [1, 2, 3, 4]
