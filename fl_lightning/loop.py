@@ -8,20 +8,17 @@ from typing import Any
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch import Tensor
+from torchmetrics import Metric
 
 from fl_lightning._lightning.child_processes import warn_of_lost_results
 from fl_lightning._lightning.monitored import monitored_values, restore_monitored_values
 from fl_lightning._lightning.refusals import refuse_unsupported, tell_of_unused
 from fl_lightning._lightning.round_loop import RoundLoop
-from fl_lightning.clients.batches import ClientBatches
+from fl_lightning.clients.batches import ClientBatches, LocalSettings
 from fl_lightning.clients.hooks import notify
-from fl_lightning.clients.left_out_clients import warn_of_left_out_clients
-from fl_lightning.clients.loaded_weights import LoadedWeights, unsaved_buffers
-from fl_lightning.clients.saved_metrics import SavedMetrics
-from fl_lightning.clients.scores import score_clients
-from fl_lightning.clients.settings import LocalSettings
-from fl_lightning.clients.step_checks import check_steps_known
+from fl_lightning.clients.steps import check_steps_known
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.view import print_clients
@@ -53,14 +50,13 @@ class FederatedLoop(RoundLoop):
         fingerprints: Of the training clients and of the validation and test data, once they are known.
         executor_states: The executor's state on each process at the last round's end.
         executor_kind: The class of the executor whose states these are; one of another class cannot use them.
-        restored_change: :attr:`module_changed` of the checkpoint that the fit resumes from.
         restored_values: The values that callbacks monitored when the checkpoint was written.
     """
 
     training: LocalTraining
     _published: Tensor  # the model that the user sees after the round under way
     _values_before: Mapping[str, Tensor]  # the round that is trained
-    _outside: SavedMetrics  # as that round found it
+    _metrics: dict[str, Any]  # states of metric objects that are saved with the module, as that round found them
 
     def __init__(
         self,
@@ -79,8 +75,6 @@ class FederatedLoop(RoundLoop):
         self.fingerprints: tuple[str, str] | None = None
         self.executor_states: list[dict[str, Any]] = []
         self.executor_kind = _kind(executor)
-        self.restored_change = False
-        self.loaded_weights: LoadedWeights | None = None  # those of a checkpoint, until the fit begins
         self.restored_values: Mapping[str, Tensor] = {}
         self._own = frozenset(vars(self)) - lightnings  # what no other loop has a say in
 
@@ -107,7 +101,7 @@ class FederatedLoop(RoundLoop):
     def run(self) -> None:
         """Run the rounds; where none is left, the parts take the checkpoint's state all the same."""
         super().run()
-        if self.loaded_weights is not None:  # no round has begun
+        if self.algorithm.restored is not None:  # no round has begun
             self._begin_algorithm()
 
     def check(self) -> None:
@@ -134,10 +128,7 @@ class FederatedLoop(RoundLoop):
         """Take the module's weights as the server's model, or go on from a checkpoint."""
         self._begin_algorithm()
         self.epoch_loop.optimizers.past = self.past_settings
-        check_steps_known(self.trainer, type(self.corrector).__name__, self.algorithm.aggregation)
-        if self.loaded_weights is not None:  # what hooks have written since then counts
-            self.restored_change |= self.loaded_weights.are_changed(self.training.vector)
-            self.loaded_weights = None
+        check_steps_known(self.trainer, type(self.corrector).__name__, self.algorithm)
         if self.training.vector.device.type == "cpu":
             keep_freed_memory()
         if self.round_index == 0 or self.executor_kind != _kind(self.executor):
@@ -151,7 +142,6 @@ class FederatedLoop(RoundLoop):
     def _begin_algorithm(self) -> None:
         self.training = LocalTraining(self.epoch_loop, self.data, self.algorithm, self.settings, self.corrector)
         self.algorithm.begin_fit(self.federation(), fresh=self.round_index == 0)
-        self.algorithm.shown = self.training.vector.read()
 
     def federation(self) -> Federation:
         """Return what the parts of an algorithm may know about the run."""
@@ -185,10 +175,12 @@ class FederatedLoop(RoundLoop):
         algorithm, batches = self.algorithm, self.training.batches
         seed_global_generators(self.settings.seed, Stream.ROUND, self.round_index)
         self._adopt_changes()
-        self._values_before, self._outside = monitored_values(self), SavedMetrics(self.training.vector.module)
+        self._values_before = monitored_values(self)
+        modules = self.training.vector.module.named_modules()
+        self._metrics = {path: part.state_dict() for path, part in modules if isinstance(part, Metric)}
         with self.stop.taking_back(self.on_round_abort):
-            batches.on_round_start()
-            score = partial(score_clients, self.training, self.round_index)
+            batches.count_anew()
+            score = partial(self.training.score, self.round_index)
             algorithm.start_round(self.round_index, self.settings.full_work, score)
             planned, expected = self._share_of(algorithm.tasks), algorithm.schedule.expected_tasks()
             number = sum(map(batches.number, planned))
@@ -210,24 +202,17 @@ class FederatedLoop(RoundLoop):
         self.training.announce(share)
         yield from self.executor.run(share, self.training, self.algorithm)
 
-    @property
-    def module_changed(self) -> bool:
-        """Whether hooks have written into the module since the last round; the next one takes that up."""
-        shown = self.algorithm.shown
-        if self.restored_change or shown is None or self.in_round or not hasattr(self, "training"):
-            return self.restored_change
-        return not same_values(self.training.vector.read(), shown)
-
     def _adopt_changes(self, *, in_round: bool = False) -> None:
         """Take what hooks have written into the module since the last round as the server's model.
 
         If the round breaks off, changes by hooks of the round's start are undone, because these hooks run again.
         """
         algorithm, present = self.algorithm, self.training.vector.read()
-        if self.restored_change or (algorithm.shown is not None and not same_values(present, algorithm.shown)):
+        assert algorithm.shown is not None
+        if not same_values(present, algorithm.shown):
             algorithm.adopt(present)
             if not in_round:
-                algorithm.shown, self.restored_change = present, False
+                algorithm.shown = present
 
     def _share_of(self, tasks: Sequence[Task]) -> list[Task]:
         """Return the tasks that this process trains."""
@@ -253,8 +238,15 @@ class FederatedLoop(RoundLoop):
     def call_round_hooks(self) -> None:
         """Call ``on_round_end`` of the callbacks; what is drawn from here to the next round depends on the round."""
         seed_global_generators(self.settings.seed, Stream.SERVER, self.round_index - 1)
-        with_loss = self.algorithm.objective.sends_loss
-        warn_of_left_out_clients(self.algorithm.report, self.round_index, with_loss=with_loss)
+        report = self.algorithm.report
+        if report.left_out:
+            rank_zero_warn(
+                f"Round {self.round_index}: left out the results of clients {report.left_out[:20]}, with NaN or "
+                f"infinite values; {len(report.reported)} others count. What these clients logged still counts in the "
+                "round's training metrics. Lower the learning rate or clip gradients."
+            )
+        elif not report.reported:
+            rank_zero_info(f"Round {self.round_index} is empty: no client reported.")
         notify(self.trainer, "on_round_end")
 
     def on_advance_end(self) -> None:
@@ -277,35 +269,43 @@ class FederatedLoop(RoundLoop):
         shown = self.algorithm.shown
         assert shown is not None
         self.training.vector.write(shown)
-        self._outside.put_back()
+        for path, state in self._metrics.items():
+            self.training.vector.module.get_submodule(path).load_state_dict(state)
         self.algorithm.roll_back()
 
     # ---- checkpoints ----
 
     def boundary_state(self) -> dict[str, Any]:
         """Return what the next round needs beside the algorithm's state."""
-        state = {"past": self.past_settings, "invalid_rounds": self.invalid_rounds}
-        state |= {"executors": self.executor_states, "executor_kind": self.executor_kind}
-        loaded, shown = self.loaded_weights, self.algorithm.shown if self.in_round else None
-        present = self._values_before if self.in_round else monitored_values(self)
-        values = self.restored_values if loaded is not None else present  # it may not have begun, or have no round left
-        monitored = {name: value.detach().cpu() for name, value in values.items()}
-        buffers = unsaved_buffers(self.training.vector, shown) if loaded is None else loaded.unsaved
-        return {**state, "module_changed": self.module_changed, "monitored": monitored, "buffers": buffers}
+        shown, vector = self.algorithm.shown, self.training.vector
+        assert shown is not None
+        values = self._values_before if self.in_round else monitored_values(self)
+        saved = vector.module.state_dict(keep_vars=True)
+        tensors = zip(vector.tensor_names, vector.views(shown) if self.in_round else vector.tensors(), strict=True)
+        return {
+            "past": self.past_settings,
+            "invalid_rounds": self.invalid_rounds,
+            "executors": self.executor_states,
+            "executor_kind": self.executor_kind,
+            "monitored": {name: value.detach().cpu() for name, value in values.items()},
+            "buffers": {name: tensor.detach().cpu().clone() for name, tensor in tensors if name not in saved},
+        }
 
     def load_boundary_state(self, state: Mapping[str, Any]) -> None:
         """Load the state saved by :meth:`boundary_state`."""
         self.past_settings, self.invalid_rounds = state["past"], state["invalid_rounds"]
         self.executor_states = state["executors"]
-        self.restored_change, self.restored_values = state["module_changed"], state["monitored"]
-        self.executor_kind = state["executor_kind"]
-        self.loaded_weights = LoadedWeights(self.trainer.lightning_module, state["buffers"])
+        self.executor_kind, self.restored_values = state["executor_kind"], state["monitored"]
+        held = dict(self.trainer.lightning_module.named_buffers())
+        for name, values in state["buffers"].items():  # those that the module's `state_dict` leaves out
+            held[name].detach().copy_(values)
 
     def server_state_dict(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         """Return the module's ``state_dict`` with the weights published last instead of a client's."""
         shown = self.algorithm.shown
         assert shown is not None
-        return self.training.vector.with_values(self._outside.patched(state_dict), shown)
+        metrics = {f"{path}.{name}": value for path, state in self._metrics.items() for name, value in state.items()}
+        return self.training.vector.with_values({**state_dict, **metrics}, shown)
 
 
 def _kind(executor: Executor) -> str:

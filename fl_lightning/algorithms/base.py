@@ -27,8 +27,8 @@ from fl_lightning.algorithms.resuming import (
 from fl_lightning.algorithms.run_log import log_values, settings_of_run
 from fl_lightning.arguments import as_folder, plain
 from fl_lightning.callbacks.alone import check_alone
-from fl_lightning.checks import Count, check_arguments
-from fl_lightning.clients.settings import LocalSettings
+from fl_lightning.checks import Count, check, check_arguments
+from fl_lightning.clients.batches import LocalSettings
 from fl_lightning.data.datamodule import check_lightning
 from fl_lightning.executors import Executor, make_executor
 from fl_lightning.executors.auto import ExecutorName
@@ -169,7 +169,7 @@ class AggregationCallback(Callback, ABC):
     def __repr__(self) -> str:
         is_usual = type(self._sampler) in (UniformSampler, Arrivals) and self.clients_per_round is not None
         hidden = {"sampler" if is_usual else "clients_per_round"}
-        own = {"seed": self.settings.own_seed, "local_epochs": self.settings.local_epochs}
+        own = {"seed": self.settings.given_seed, "local_epochs": self.settings.local_epochs}
         hidden |= {name for name, value in own.items() if value is None}
         return represent(self, leave_out=sorted(hidden))
 
@@ -207,15 +207,8 @@ class AggregationCallback(Callback, ABC):
 
     @local_epochs.setter
     def local_epochs(self, value: int) -> None:
-        self._check_clients_wait("local_epochs")
-        self.settings.change(local_epochs=value, local_steps=None)
-
-    def _check_clients_wait(self, name: str) -> None:
-        """Raise ``RuntimeError`` while clients train: all clients of a round do the same work."""
-        if self._loop is not None and self._loop.clients_train:
-            raise RuntimeError(
-                f"`{name}` must be set between rounds, such as in `on_train_epoch_end`, not while clients train."
-            )
+        check("`local_epochs`", value, Count)
+        self.settings.local_epochs, self.settings.local_steps = plain(value), None
 
     @property
     def local_steps(self) -> int | None:
@@ -224,8 +217,8 @@ class AggregationCallback(Callback, ABC):
 
     @local_steps.setter
     def local_steps(self, value: int | None) -> None:
-        self._check_clients_wait("local_steps")
-        self.settings.change(local_epochs=None, local_steps=value)
+        check("`local_steps`", value, Count | None)
+        self.settings.local_epochs, self.settings.local_steps = None, plain(value)
 
     @property
     def executor(self) -> ExecutorName | Executor:
@@ -326,7 +319,9 @@ class AggregationCallback(Callback, ABC):
         if (loop := self._loop) is None:
             return {}
         state = self.algorithm.state_dict()
-        return {**state, **loop.boundary_state(), **describe_run(self, loop)} if state else {}
+        if not state or self.algorithm.restored is not None:
+            return state
+        return {**state, **loop.boundary_state(), **describe_run(self, loop)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take a checkpoint's state; the run goes on with the seed that it began with.

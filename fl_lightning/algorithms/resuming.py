@@ -142,7 +142,7 @@ def tell_of_changes(saved: Mapping[str, Any], callback: object, loop: FederatedL
         rank_zero_info(f"Optimizers go on with the checkpoint's settings, not the given ones: {', '.join(changes)}.")
     if changes := _changes(saved["settings"], present["settings"]):
         rank_zero_info(f"Resuming with other settings than the checkpoint's: {', '.join(changes)}.")
-    own = loop.settings.own_seed
+    own = loop.settings.given_seed
     seed = default_seed() if own is None else own
     if (own is not None or a_seed_was_given()) and saved["seed"] != seed:
         rank_zero_info(f"Seed {seed} is not used: the checkpoint's seed {saved['seed']} goes on.")

@@ -11,7 +11,7 @@ from torch import Tensor
 from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.algorithms.options import MergedOptions, check_with_aggregation
 from fl_lightning.checks import Fraction, Scheduled
-from fl_lightning.clients.step_checks import changes_within_rounds, other_optimizers
+from fl_lightning.clients.steps import changes_within_rounds, other_optimizers
 from fl_lightning.parts.aggregation import WeightedMean, Weighting
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.objectives import ControlVariates

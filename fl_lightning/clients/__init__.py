@@ -1,7 +1,6 @@
 """One client's local training: its batches, its state vector, its corrections."""
 
-from fl_lightning.clients.batches import ClientBatches
-from fl_lightning.clients.settings import LocalSettings
+from fl_lightning.clients.batches import ClientBatches, LocalSettings
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.clients.training import ClientAtWork, LocalTraining
 

@@ -1,11 +1,15 @@
-"""The batches of one client's local training: how many, and which."""
+"""How long a client trains, and the batches of its local training."""
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass
 from itertools import chain, islice, repeat
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
@@ -14,15 +18,64 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from fl_lightning.clients.settings import LocalSettings
+from fl_lightning.checks import Count, Natural, check_fields
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.batches import client_batches, number_of_batches, tensor_rows
 from fl_lightning.data.round_loader import PlannedBatch, RoundLoader, make_here
 from fl_lightning.parts.messages import Task
-from fl_lightning.representation import counted, short
-from fl_lightning.seeding import Stream, torch_generator
+from fl_lightning.seeding import Stream, default_seed, torch_generator
 
-_OF_A_ROUND = ("batch_size", "drop_last", "shuffle", "sampler")  # attributes of the data module that clients share
+
+@dataclass
+class LocalSettings:
+    """How long clients train in a round, and from which seed.
+
+    Attributes:
+        local_epochs: Passes over a client's data; 1 if ``None``.
+        local_steps: Optimizer steps instead of passes; ``None`` counts passes.
+        given_seed: The run's seed; ``None`` takes the seed of ``lightning.seed_everything``.
+        state_dir: Folder of vectors that clients keep; ``None`` keeps them in memory.
+        resumed_seed: The seed of the run that is resumed, which comes before the others.
+
+    Raises:
+        ValueError: If an argument is out of its range, or both kinds of work are given.
+    """
+
+    local_epochs: Count | None = None
+    local_steps: Count | None = None
+    given_seed: Natural | None = None
+    state_dir: str | os.PathLike[str] | None = None
+    resumed_seed: int | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.local_epochs is not None and self.local_steps is not None:
+            raise ValueError(
+                f"Give `local_epochs` or `local_steps`, not both; got {self.local_epochs} and {self.local_steps}. "
+                "A client trains for whole passes over its data, or for a fixed number of optimizer steps."
+            )
+
+    @property
+    def folder(self) -> Path | None:
+        """Folder of vectors that clients keep."""
+        return None if self.state_dir is None else Path(self.state_dir)
+
+    @property
+    def epochs(self) -> int:
+        """Passes over a client's data, if these are counted."""
+        return self.local_epochs or 1
+
+    @property
+    def full_work(self) -> int:
+        """Local epochs, or steps, of a client that does all."""
+        return self.local_steps or self.epochs
+
+    @property
+    def seed(self) -> int:
+        """Seed of client draws, shuffling and everything random inside clients."""
+        if self.resumed_seed is not None:
+            return self.resumed_seed
+        return default_seed() if self.given_seed is None else self.given_seed
 
 
 class ClientBatches:
@@ -35,40 +88,16 @@ class ClientBatches:
     """
 
     def __init__(self, trainer: pl.Trainer, data: FederatedDataModule, settings: LocalSettings) -> None:
-        self._trainer, self.data, self._settings = trainer, data, settings
+        self._trainer, self.data, self.settings = trainer, data, settings
+        self._bytes_per_sample: float | None = None
+        self._loader: RoundLoader | None = None  # while processes make batches ahead
+        self.count_anew()
+
+    def count_anew(self) -> None:
+        """Forget what was counted: hooks may have set another batch size, or another amount of work."""
+        self._settings = copy(self.settings)
         self._epoch_lengths: dict[int, int] = {}
         self._rows: dict[int, tuple[tuple[Tensor, ...], Tensor | None] | None] = {}
-        self._bytes_per_sample: float | None = None
-        self._of_round: dict[str, Any] = {}
-        self._loader: RoundLoader | None = None  # while processes make batches ahead
-
-    def on_round_start(self) -> None:
-        """Forget what was counted: the data module's batch size may be another one now."""
-        self._epoch_lengths.clear()
-        self._rows.clear()
-        self._of_round = self._settings_of_data()
-
-    def on_clients_start(self) -> None:
-        """Count again what a hook of the round's start has changed."""
-        if self._settings_of_data() != self._of_round:
-            self.on_round_start()
-
-    def _settings_of_data(self) -> dict[str, Any]:
-        return {name: getattr(self.data, name) for name in _OF_A_ROUND}
-
-    def check_unchanged(self) -> None:
-        """Check that batches are made as when the round's clients began to train.
-
-        Raises:
-            RuntimeError: If an attribute of the data module has been changed since then.
-        """
-        for name, value in self._settings_of_data().items():
-            if value != (before := self._of_round.get(name, value)):
-                raise RuntimeError(
-                    f"`{name}` of {type(self.data).__name__} was {short(before)} when the round's clients began to "
-                    f"train, and is {short(value)} now; it is the same for all clients of a round. Set it in "
-                    "`on_train_epoch_start`, or in `on_train_epoch_end` for the next round."
-                )
 
     # ---- how many ----
 
@@ -141,7 +170,6 @@ class ClientBatches:
 
     def iterate(self, task: Task) -> Iterator[Any]:
         """Yield the batches of a task's local training, epoch after epoch, each shuffled anew."""
-        self.check_unchanged()
         if not self._made_by_processes(task.client):
             return islice(self._epochs(task), self.number(task))
         if self._loader is not None:
@@ -202,7 +230,6 @@ class ClientBatches:
 
     def orders(self, task: Task) -> Iterator[Tensor]:
         """Yield the positions of a client's samples, int64, in the order of an epoch's batches, epoch after epoch."""
-        self.check_unchanged()
         generator, size = self.generator(task), self.data.batch_size
         length = task.num_samples if size is None else min(task.num_samples, self.epoch_length(task.client) * size)
         while True:
@@ -221,35 +248,10 @@ class ClientBatches:
                     self._bytes_per_sample = _bytes(batch) / min(task.num_samples, self.data.batch_size or math.inf)
                 yield batch
             if drawn < expected:
-                samples = counted(task.num_samples, "sample")
                 raise RuntimeError(
-                    f"Client {task.client} ({samples}) has {drawn} batches in an epoch, and {expected} were expected. "
-                    f"`{type(self.data).__name__}.client_batches` and `num_client_batches` must agree; override both, "
-                    "and leave clients without a batch out of the federation."
+                    f"`{type(self.data).__name__}.client_batches` gave {drawn} batches of client {task.client}, and "
+                    f"`num_client_batches` promises {expected}. Override both alike."
                 )
-
-    def explain_single_sample(self, whose: str, size: int, error: Exception) -> None:
-        """Explain the error of a normalisation layer that got a batch of one sample; other errors are left alone.
-
-        Args:
-            whose: The client, or the clients together.
-            size: Number of their samples.
-            error: The exception.
-
-        Raises:
-            ValueError: If ``error`` is the error of such a layer.
-        """
-        if "more than 1 value per channel when training" not in str(error):
-            return
-        samples = counted(size, "sample")
-        if size == 1:
-            way_out = "Give the partitioner a minimum size, or leave such clients out by hand"
-        else:
-            way_out = f"Give the data module `drop_last=True`, or another `batch_size` than {self.data.batch_size}"
-        raise ValueError(
-            f"{whose} ({samples}) has a batch of one sample, on which a layer such as BatchNorm cannot be "
-            f"trained. {way_out}; or take a normalisation without batches, such as GroupNorm."
-        ) from error
 
     def pooled(self, clients: Sequence[int], generator: torch.Generator) -> Iterator[list[Any]]:
         """Yield the batches of each optimizer step of a client that holds the samples of several clients."""

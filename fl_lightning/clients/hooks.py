@@ -1,19 +1,23 @@
-"""The hooks of clients that callbacks may define."""
+"""The hooks of clients that callbacks may define, what they may set, and what they may see."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import lightning.pytorch as pl
 from torch import Tensor
 
 from fl_lightning._lightning.hooks import enter_fx
-from fl_lightning.clients.settings import LocalSettings
-from fl_lightning.parts.messages import ClientResult, LocalClient, same_values
+from fl_lightning._lightning.local_optimizers import OptimizerProgress, Options
+from fl_lightning.clients.batches import LocalSettings
+from fl_lightning.parts.messages import ClientResult, LocalClient, Task, same_values
+from fl_lightning.parts.objectives import Correction
 from fl_lightning.seeding import Stream, seed_global_generators
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+_Client = TypeVar("_Client")
 
 #: What the hooks of clients and rounds log counts as logged in this hook of Lightning's: it is the one that logs means
 #: over a round and does not run again in it, which would empty them.
@@ -75,15 +79,11 @@ class ClientHooks:
         Raises:
             RuntimeError: If they change the module's weights, which are no longer looked at.
         """
-        if not self.read_logged_values:  # the library's own hooks, or none
-            self._call(self.ends, 1, result)
-            return
         self._call(self.ends, 1, result)
-        if not same_values(model(), result.vector):
+        if self.read_logged_values and not same_values(model(), result.vector):
             raise RuntimeError(
-                "A callback's `on_client_end` changed the module's weights. The client's result has been taken before, "
-                "so the change would be lost. Change weights in `on_train_batch_end` of the client's batches, or "
-                "write an `Exchange` whose `upload` changes the result."
+                "`on_client_end` changed the module's weights, after the client's result was taken. Change weights in "
+                "`on_train_batch_end`, or write an `Exchange` whose `upload` changes the result."
             )
 
     def _call(self, hooks: list[Any], place: int, argument: LocalClient | ClientResult) -> None:
@@ -108,3 +108,68 @@ def notify(trainer: Any, hook: str) -> None:
         if (function := getattr(callback, hook, None)) is not None:
             function(trainer, module)
     enter_fx(module, previous)
+
+
+@dataclass(frozen=True, eq=False)
+class StartedClient:
+    """A client that has begun.
+
+    Attributes:
+        client: The client.
+        correction: The term that the local objective adds for it; ``None`` for none.
+        model: The model from which it trains, shape ``(size,)``: the received one, as hooks have left it.
+        options: The options of its optimizers' parameter groups, where hooks have set them; ``None`` for the round's.
+        progress: The state of its optimizers and schedules, where hooks have changed it; ``None`` where they have not.
+            A client with such a state has to be trained alone.
+    """
+
+    client: LocalClient
+    correction: Correction | None
+    model: Tensor
+    options: Options | None = None
+    progress: OptimizerProgress | None = None
+
+    @property
+    def task(self) -> Task:
+        """Its task."""
+        return self.client.task
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether hooks have set weights, options, or the state of optimizers or schedules."""
+        return self.model is not self.client.start or self.options is not None or self.progress is not None
+
+
+@dataclass(frozen=True, eq=False)
+class FinalState:
+    """The state, beside its model, in which hooks find a client that has been trained.
+
+    Attributes:
+        gradients: The gradients of its last step, one for each trained parameter; ``None`` where there is none.
+        progress: The state of its optimizer and its schedules.
+        options: The options of the optimizer's parameter groups, where a schedule has set them.
+    """
+
+    gradients: Sequence[Tensor | None]
+    progress: OptimizerProgress
+    options: Options | None = None
+
+
+def alike(clients: Sequence[_Client], begun: Callable[[_Client], StartedClient]) -> list[list[_Client]]:
+    """Return clients whose optimizers have the same options together; those that have to be trained alone apart.
+
+    Args:
+        clients: The clients.
+        begun: Returns how a client has begun.
+    """
+    groups: list[list[_Client]] = []
+    for client in clients:
+        own = begun(client)
+        for group in groups:
+            first = begun(group[0])
+            if first.options == own.options and first.progress is own.progress is None:
+                group.append(client)
+                break
+        else:
+            groups.append([client])
+    return groups

@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedParameter
 from torchmetrics import Metric
 
-from fl_lightning.clients.tensor_slots import TensorSlots
+from fl_lightning.parts.messages import same_values
 
 #: Frozen tensors with more values than this many times the trained ones do not travel, unless they are few.
 _FROZEN_SHARE, _FEW = 2, 2**14
@@ -24,9 +23,10 @@ class StateVector:
     a buffer here: buffers of submodules in training mode (BatchNorm's running statistics and counters), and what is
     frozen when the fit begins, parameters without gradients (a teacher that follows by a moving average) and buffers of
     submodules in eval mode. A large frozen part, of more than twice as many values as are trained, stays out and must
-    be constant; so must frozen tensors that the vector's type cannot hold, and complex and sparse ones. Integer buffers
-    are carried as floating-point numbers and rounded when they are written: in double precision, if they may be too
-    large for single precision. The states of torchmetrics objects are not part of it: they describe the round.
+    be constant; so must frozen tensors that the vector's type cannot hold, and complex ones. Sparse buffers stay where
+    they are. Integer buffers are carried as floating-point numbers and rounded when they are written: in double
+    precision, if they may be too large for single precision. The states of torchmetrics objects are not part of it:
+    they describe the round.
 
     Args:
         module: The module, on the device on which it trains.
@@ -34,7 +34,7 @@ class StateVector:
             are now.
 
     Raises:
-        TypeError: If a trained parameter is complex or was never initialised.
+        TypeError: If a trained parameter is complex.
         ValueError: If the module has no parameter to train.
     """
 
@@ -47,11 +47,6 @@ class StateVector:
                 "Unfreeze at least one layer before `trainer.fit`."
             )
         for name, parameter in named:
-            if isinstance(parameter, UninitializedParameter):
-                raise TypeError(
-                    f"The lazy parameter {name!r} is not initialised, so its size is unknown. "
-                    "Run one forward pass on a sample batch before `trainer.fit`."
-                )
             if parameter.is_complex():
                 raise TypeError(
                     f"The parameter {name!r} is complex ({parameter.dtype}); only real parameters can be averaged. "
@@ -72,19 +67,16 @@ class StateVector:
             self.dtype = torch.float64
         #: Names of the buffers, in the vector's order.
         self.buffer_names: list[str] = [*buffers, *self._frozen(buffers)] if like is None else like.buffer_names
+        #: Names of the tensors of the state, parameters first.
+        self.tensor_names = [*self.names, *self.buffer_names]
         parts = dict(module.named_modules(remove_duplicate=False))
-        self._buffer_places = [_place_in(parts, name) for name in self.buffer_names]
+        self._buffers = [_place_in(parts, name) for name in self.buffer_names]
         tensors = self.tensors()
         self._outside = [(name, *_place_in(parts, name)) for name in _others(module, tensors)]
         #: Shapes of the tensors of the state, parameters first.
         self.shapes = [tensor.shape for tensor in tensors]
         self._lengths = [tensor.numel() for tensor in tensors]
         self.size = sum(self._lengths)
-
-    @property
-    def tensor_names(self) -> list[str]:
-        """Names of the tensors of the state, parameters first."""
-        return [*self.names, *self.buffer_names]
 
     def _frozen(self, buffers: Mapping[str, Tensor]) -> list[str]:
         """Return the names of the frozen tensors that travel, given the buffers in training mode."""
@@ -109,13 +101,13 @@ class StateVector:
         """
         vector = torch.empty(self.size, dtype=self.dtype, device=self.device)
         tensors = self.tensors()
-        for name, tensor, shape in zip(self.tensor_names, tensors, self.shapes, strict=True):
-            if tensor.shape != shape:
-                raise ValueError(
-                    f"`{name}` of {type(self.module).__name__} had the shape {tuple(shape)} when the fit began and "
-                    f"has {tuple(tensor.shape)} now, so that clients' models cannot be averaged. Register a buffer "
-                    "that grows at its final size, or keep it in an attribute that is not a buffer."
-                )
+        shapes = [tensor.shape for tensor in tensors]
+        if shapes != self.shapes:
+            same = [now == before for now, before in zip(shapes, self.shapes, strict=True)]
+            raise ValueError(
+                f"`{self.tensor_names[same.index(False)]}` of {type(self.module).__name__} has another shape than when "
+                "the fit began, so models cannot be averaged. Register a buffer that grows at its final size."
+            )
         with torch.no_grad():
             torch._foreach_copy_(self.views(vector), tensors)
         return vector
@@ -145,11 +137,9 @@ class StateVector:
 
     def tensors(self) -> list[Tensor]:
         """Return the tensors of the module's state, parameters first."""
-        return [*self.parameters, *self._buffers()]
-
-    def places(self) -> TensorSlots:
-        """Return where the module holds the tensors of its state."""
-        return TensorSlots(self.module, self.tensors())
+        # buffers are looked up each time, because a module may replace one by assignment
+        buffers = [held[key] for held, key in self._buffers]
+        return [*self.parameters, *(buffer for buffer in buffers if buffer is not None)]
 
     def views(self, vector: Tensor) -> list[Tensor]:
         """Return views of ``vector`` shaped as the tensors of the state, parameters first."""
@@ -163,22 +153,14 @@ class StateVector:
 
     def check_unchanged(self) -> None:
         """Raise ``RuntimeError`` when other parameters are trained now than when the fit began."""
-        now = {id(p) for p in self.module.parameters() if p.requires_grad}
-        if now == {id(p) for p in self.parameters}:
-            return
-        held = {name: id(p) for name, p in self.module.named_parameters(remove_duplicate=False)}
-        for name, parameter in zip(self.names, self.parameters, strict=True):
-            if held.get(name) not in (None, id(parameter)):
-                raise RuntimeError(
-                    f"`{name}` of {type(self.module).__name__} became another `nn.Parameter` during the fit, which the "
-                    "optimizer does not have. Write the values into the one that is there, as by "
-                    f"`{name}.data.copy_(...)`, or replace it before `trainer.fit`."
-                )
-        raise RuntimeError(
-            f"The trained parameters of {type(self.module).__name__} changed during the fit ({len(self.parameters)} "
-            f"tensors before, {len(now)} now), so the clients' models no longer match the server's. Freeze or unfreeze "
-            "layers before `trainer.fit`, and continue from a checkpoint's weights."
-        )
+        now = {id(p): name for name, p in self.module.named_parameters() if p.requires_grad}
+        before = {id(p): name for p, name in zip(self.parameters, self.names, strict=True)}
+        if now.keys() != before.keys():
+            other = sorted({(now | before)[key] for key in now.keys() ^ before.keys()})
+            raise RuntimeError(
+                f"The trained parameters of {type(self.module).__name__} changed during the fit: {', '.join(other)}. "
+                "Freeze, unfreeze or replace parameters before `trainer.fit`; write new values by `.data.copy_(...)`."
+            )
 
     def keep_constant(self) -> None:
         """Note the values of what does not travel, of large tensors a sample, for :meth:`check_constant`."""
@@ -188,24 +170,13 @@ class StateVector:
         """Raise ``RuntimeError`` if training changed what does not travel."""
         for (name, held, key), before in zip(self._outside, self._constant, strict=True):
             now = held[key]
-            if now is None or before is None or _same_memory(_sample(now), before):
-                continue
-            for (_, each, own_key), value in zip(self._outside, self._constant, strict=True):
-                if value is not None and not _travels(value):  # of others a sample is known
-                    each[own_key].data = value
-            kind, hint = "frozen", "a buffer of a submodule in training mode"
-            if not _travels(before):
-                kind, hint = ("complex", "two real buffers") if before.is_complex() else ("sparse", "a dense buffer")
-            raise RuntimeError(
-                f"Training changed the {kind} tensor {name!r} of {type(self.module).__name__}, which must be constant: "
-                "dense real tensors alone are averaged, frozen ones only where they are of the trained parameters' "
-                f"type and at most {_FROZEN_SHARE} times as large in all. Store it as {hint}."
-            )
-
-    def _buffers(self) -> list[Tensor]:
-        # they are looked up each time, because a module may replace one by assignment
-        buffers = [held[key] for held, key in self._buffer_places]
-        return [buffer for buffer in buffers if buffer is not None]
+            if now is not None and before is not None and not same_values(_sample(now), before):
+                raise RuntimeError(
+                    f"Training changed the frozen tensor {name!r} of {type(self.module).__name__}, which must be "
+                    "constant: frozen tensors are averaged only if they are real, of the trained parameters' type, and "
+                    f"at most {_FROZEN_SHARE} times as large in all. Store it as a buffer of a submodule in training "
+                    "mode; a complex one as two real ones."
+                )
 
 
 def unshared(gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
@@ -232,20 +203,18 @@ def _buffers_in_training(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _others(module: nn.Module, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
-    """Return the module's tensors that share no memory with the given ones or with each other, without metrics'."""
-    memory = {_memory(tensor) for tensor in tensors}
+    """Return the module's dense tensors, without metrics', that share no memory with the given or with each other."""
+    memory = {tensor.untyped_storage().data_ptr() for tensor in tensors}
     of_metrics = {id(part) for metric in module.modules() if isinstance(metric, Metric) for part in metric.modules()}
     found: dict[str, Tensor] = {}
     for path, part in module.named_modules():
         for key, tensor in () if id(part) in of_metrics else (*part._parameters.items(), *part._buffers.items()):
-            if tensor is not None and tensor.numel() and _memory(tensor) not in memory:
-                memory.add(_memory(tensor))
+            if tensor is None or tensor.layout is not torch.strided or not tensor.numel():
+                continue
+            if tensor.untyped_storage().data_ptr() not in memory:
+                memory.add(tensor.untyped_storage().data_ptr())
                 found[f"{path}.{key}".lstrip(".")] = tensor
     return found
-
-
-def _memory(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else id(tensor)
 
 
 def _place_in(parts: Mapping[str, nn.Module], name: str) -> tuple[dict[str, Any], str]:
@@ -256,8 +225,8 @@ def _place_in(parts: Mapping[str, nn.Module], name: str) -> tuple[dict[str, Any]
 
 
 def _sample(tensor: Tensor) -> Tensor:
-    """Return a tensor, of a large dense one a view of some of its values."""
-    if tensor.numel() <= _SAMPLE or not _travels(tensor) or 0 in tensor.stride():
+    """Return a tensor, of a large one a view of some of its values."""
+    if tensor.numel() <= _SAMPLE or 0 in tensor.stride():
         return tensor.detach()
     return tensor.detach().as_strided((_SAMPLE,), (tensor.numel() // _SAMPLE,))
 
@@ -279,34 +248,6 @@ def _place(tensor: Tensor) -> tuple[Any, ...]:
 def _travels(buffer: Tensor) -> bool:
     """Whether a buffer can be part of a vector: a dense tensor of real numbers."""
     return buffer.layout is torch.strided and not buffer.is_complex()
-
-
-def _same_memory(one: Tensor, other: Tensor) -> bool:
-    """Whether two buffers that do not travel have the same values; NaN equals NaN."""
-    if one.layout is not other.layout or one.shape != other.shape or one.dtype is not other.dtype:
-        return False
-    if one.layout is torch.strided and torch.equal(one, other):
-        return True
-    parts = [list(map(_bytes, _dense_parts(buffer))) for buffer in (one, other)]
-    return all(map(torch.equal, *parts))
-
-
-def _dense_parts(buffer: Tensor) -> list[Tensor]:
-    """Return the dense tensors of which a tensor consists."""
-    if buffer.layout is torch.strided:
-        return [buffer]
-    if buffer.layout is torch.sparse_coo:
-        whole = buffer.coalesce()
-        return [whole.indices(), whole.values()]
-    by_row = buffer.layout in (torch.sparse_csr, torch.sparse_bsr)
-    indices = [buffer.crow_indices(), buffer.col_indices()] if by_row else [buffer.ccol_indices(), buffer.row_indices()]
-    return [*indices, buffer.values()]
-
-
-def _bytes(tensor: Tensor) -> Tensor:
-    """Return a dense tensor's memory, in which NaN equals NaN."""
-    real = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
-    return real.reshape(-1).contiguous().view(torch.uint8)
 
 
 def _is_large(name: str, buffer: Tensor) -> bool:

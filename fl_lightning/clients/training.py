@@ -12,19 +12,16 @@ from typing import Any
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.utils._pytree import tree_leaves
 
 from fl_lightning._lightning.client_loop import ClientLoop
 from fl_lightning._lightning.copies import WatchedTrainer, copied
-from fl_lightning._lightning.local_optimizers import is_step_skipped
+from fl_lightning._lightning.progress_bars import with_progress
 from fl_lightning._lightning.unlogged import UnloggedTraining
-from fl_lightning.clients.batches import ClientBatches
-from fl_lightning.clients.corrections import ClientCorrection, prepare_optimizers
-from fl_lightning.clients.error_notes import note_client
-from fl_lightning.clients.hooks import ClientHooks
-from fl_lightning.clients.settings import LocalSettings
-from fl_lightning.clients.started import FinalState, StartedClient
+from fl_lightning.clients.batches import ClientBatches, LocalSettings
+from fl_lightning.clients.hooks import ClientHooks, FinalState, StartedClient
 from fl_lightning.clients.state_vector import StateVector
-from fl_lightning.clients.step_checks import StepsOfItsOwn
+from fl_lightning.clients.steps import ClientSteps, prepare_optimizers
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.messages import ClientResult, LocalClient, Task, same_values
@@ -65,20 +62,19 @@ class LocalTraining:
         self.batches = ClientBatches(self.trainer, data, settings)
         self.hooks = ClientHooks(self.trainer, settings)
         self.around_steps: AbstractContextManager[Any] = nullcontext()
-        self._correction: ClientCorrection | None = None
+        self._steps: ClientSteps | None = None
         self._places: dict[Task, int] = {}
         self._shown = 1
 
     def on_round_start(self) -> None:
         """Prepare a round."""
-        self.batches.on_clients_start()
+        self.batches.count_anew()
         self.hooks.find()
         self.vector.check_unchanged()
         self.vector.keep_constant()
 
     def on_round_end(self) -> None:
         """End a round, before the server acts."""
-        self.batches.check_unchanged()
         self.vector.check_constant()
 
     def announce(self, share: Sequence[Task]) -> None:
@@ -180,13 +176,10 @@ class LocalTraining:
 
     def _run(self, begun: StartedClient) -> ClientResult:
         """Train the client whose model the module holds."""
-        loop, task, correction = self.loop, begun.task, begun.correction
+        loop, task = self.loop, begun.task
         self.show([task])
-        sums_lr = self.algorithm.needs_summed_lr
-        self._correction = ClientCorrection(correction, self.vector, begun.client.start, sums_lr)
-        loop.added_to_loss = self._correction.value
-        prepare_optimizers(correction, self.trainer)
-        own_steps = StepsOfItsOwn(self.trainer, self.vector, self.algorithm, correction)
+        steps = ClientSteps(begun.correction, self.vector, begun.client.start, self.algorithm, self.trainer)
+        self._steps, loop.added_to_loss = steps, steps.value
         self.seed(task)
         one_pass = self.batches.one_pass(task)
         batch = None
@@ -199,14 +192,13 @@ class LocalTraining:
         except StopIteration:  # from a hook, or the step: ends the client, as Lightning ends an epoch
             pass
         except Exception as error:
-            self.batches.explain_single_sample(f"Client {task.client}", task.num_samples, error)
-            note_client(error, task, batch)
+            tensors = [f"{tuple(leaf.shape)} {leaf.dtype}" for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)]
+            error.add_note(f"In round {task.round + 1}, client {task.client}, batch: {', '.join(tensors[:6]) or None}.")
             raise
-        steps = loop.on_client_end(task.slot) - self._correction.skipped
-        model = self.vector.read()
-        own_steps.refuse(task, model, steps, self._correction.optimizers)
-        summed_lr, self._correction = self._correction.summed_lr, None
-        return self.finish(begun.client, model, steps, summed_lr)
+        num_steps, model = loop.on_client_end(task.slot) - steps.skipped, self.vector.read()
+        steps.check_seen(task, model)
+        self._steps = None
+        return self.finish(begun.client, model, num_steps, steps.summed_lr)
 
     def seed(self, task: Task) -> None:
         """Seed everything that is drawn inside a client."""
@@ -214,12 +206,8 @@ class LocalTraining:
 
     def correct(self, optimizer: Optimizer) -> None:
         """Correct the gradients of the client at work before the optimizer's step."""
-        if self._correction is None:
-            return
-        if is_step_skipped(self.trainer, optimizer):
-            self._correction.skipped += 1
-        else:
-            self._correction.apply(optimizer)
+        if self._steps is not None:
+            self._steps.correct(optimizer)
 
     def finish(
         self, client: LocalClient, model: Tensor, num_steps: int, summed_lr: Sequence[float] = ()
@@ -245,6 +233,20 @@ class LocalTraining:
         return bool(self.hooks.starts or self.hooks.ends) or self.algorithm.sampler.needs_scores
 
     # ---- beside the clients' training ----
+
+    def score(self, round_index: int, clients: list[int]) -> dict[int, float]:
+        """Return the scores of clients at the server's model, by client; call it on all processes.
+
+        Args:
+            round_index: The round that begins, from 0.
+            clients: The clients.
+        """
+        federation, sampler, scores = self.algorithm.federation, self.algorithm.sampler, dict[int, float]()
+        for client in with_progress(self.trainer, clients[federation.rank :: federation.num_ranks], "Scoring clients"):
+            task = Task(0, client, int(self.data.client_sizes[client]), round=round_index)
+            scores[client] = sampler.score(ClientAtWork(task, self.algorithm.server.model, self))
+        known = {client: score for share in federation.gather(scores) for client, score in share.items()}
+        return {client: known[client] for client in clients}
 
     def on_a_copy(self) -> tuple[LocalTraining, WatchedTrainer]:
         """Return the training of a copy of the module, from which nothing comes back, and the trainer that it sees.

@@ -69,12 +69,7 @@ def _trained(training: LocalTraining, model: Tensor, clients: Sequence[int]) -> 
     vector.write(model)
     purpose = training.settings.seed, Stream.TWIN, training.trainer.current_epoch
     seed_global_generators(*purpose)
-    try:
-        training.quiet.train(batches.pooled(clients, torch_generator(*purpose, 1)))
-    except ValueError as error:
-        samples = int(training.data.client_sizes[list(clients)].sum())
-        batches.explain_single_sample(f"The data of {len(clients)} clients together", samples, error)
-        raise
+    training.quiet.train(batches.pooled(clients, torch_generator(*purpose, 1)))
     trained = vector.read()
     vector.write(held)
     return trained

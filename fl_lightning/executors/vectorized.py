@@ -17,7 +17,7 @@ from fl_lightning._lightning.cannot_vectorize import CannotVectorize, ChangesMod
 from fl_lightning._lightning.log_replay import Journal
 from fl_lightning._lightning.stacked_loop import StackedLoop
 from fl_lightning.arguments import check_count
-from fl_lightning.clients.started import StartedClient, alike
+from fl_lightning.clients.hooks import StartedClient, alike
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.base import Executor
 from fl_lightning.executors.sequential import SequentialExecutor

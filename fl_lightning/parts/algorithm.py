@@ -173,6 +173,9 @@ class Algorithm:
         state, self.restored = self.restored, None
         known = self.shown is not None and same_values(self.shown, federation.model)
         goes_on = state is None and self._has_begun and not fresh  # an earlier fit
+        self.shown = federation.model
+        if state is not None:
+            self.shown = (state["model"] if state["shown"] is None else state["shown"]).to(federation.model)
         if goes_on:
             state = self.state_dict()
         elif state is None and known:
@@ -233,8 +236,10 @@ class Algorithm:
         if not self._has_begun or self.restored is not None:
             return dict(self.restored or {})
         (model, moves, changing), traffic, _, shows_other = self._own_state() if self._before is None else self._before
+        assert self.shown is not None
         return {
             "model": model,
+            "shown": None if same_values(self.shown, model) else self.shown,
             "first": self.federation.model,
             "names": list(self.federation.names),
             "lengths": list(self.federation.lengths),

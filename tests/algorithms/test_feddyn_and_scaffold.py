@@ -246,15 +246,6 @@ def test_scaffold_warns_of_another_momentum_than_the_optimizers() -> None:
         fit_quadratic(Scaffold(1, option=1), WithMomentum(0.1), clients, rounds=1)
 
 
-def test_penalty_as_weight_decay_needs_an_optimizer_that_has_it() -> None:
-    class Rprop(Quadratic):
-        def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.Rprop(self.parameters(), lr=0.1)
-
-    with pytest.raises(ValueError, match="Rprop"):
-        fit_quadratic(FedDyn(1.0, 1.0, penalty="weight_decay"), Rprop(0.1), quadratic_clients(**UNEQUAL), rounds=1)
-
-
 def test_control_variates_are_weighted_as_the_models_are() -> None:
     # sizes 1 and 9: the optimum of the sample-weighted risk is .9, that of the plain one .5
     clients = quadratic_clients(a=[1.0, 1.0], c=[0.0, 1.0], sizes=[1, 9])

@@ -208,11 +208,6 @@ def test_a_term_of_another_form_has_a_value_of_its_own() -> None:
     assert end.item() == pytest.approx(1.0, abs=1e-9)
 
 
-def test_a_line_search_over_a_users_own_closure_is_an_error() -> None:
-    with pytest.raises(ValueError, match="`line_search_fn`"):
-        fit_quadratic(FedProx(1.0, 1.0), With(searching, automatic=False), ONE, 1)
-
-
 # ---- steps that pass by ----
 
 
@@ -221,35 +216,8 @@ class PastLightning(Quadratic):
         optimizer.optimizer.step(optimizer_closure)
 
 
-class TwoOptimizers(L.LightningModule):
-    """Of two numbers, each with an optimizer, the second is stepped past Lightning, or is left out."""
-
-    def __init__(self, second: bool) -> None:
-        super().__init__()
-        self.first, self.second = (nn.Parameter(torch.zeros(1, dtype=torch.float64)) for _ in range(2))
-        self.steps_second, self.automatic_optimization = second, False
-
-    def training_step(self, batch: Any, batch_idx: int) -> None:
-        for place, parameter in enumerate((self.first, self.second) if self.steps_second else (self.first,)):
-            optimizer = self.optimizers(use_pl_optimizer=place == 0)[place]
-            optimizer.zero_grad()
-            self.manual_backward((parameter - batch[1]).square().sum() / 2)
-            optimizer.step()
-
-    def configure_optimizers(self) -> list[Optimizer]:
-        return [SGD([parameter], lr=0.5) for parameter in (self.first, self.second)]
-
-
 def test_steps_past_lightning_are_an_error_where_gradients_are_corrected() -> None:
     hint = r"without a step of an optimizer that Lightning knows of"
     assert fit_quadratic(FedAvg(1.0), PastLightning(0.5), ONE, 1).item() == 2.0
     with pytest.raises(ValueError, match=hint):
         fit_quadratic(FedProx(1.0, 1.0), PastLightning(0.5), ONE, 1)
-    for second in (False, True):
-        trainer, module = quiet_trainer(max_epochs=1, callbacks=[FedProx(1.0, 1.0)]), TwoOptimizers(second)
-        if second:
-            with pytest.raises(ValueError, match=hint):
-                trainer.fit(module, datamodule=TensorDataModule(ONE, batch_size=None))
-        else:
-            trainer.fit(module, datamodule=TensorDataModule(ONE, batch_size=None))
-            assert module.first.item() == 2.0

@@ -27,15 +27,13 @@ def notes(data: FederatedDataModule, error: type[Exception], executor: Any = "au
 @pytest.mark.parametrize("executor", ["auto", "sequential"])
 def test_classes_that_the_model_does_not_have(executor: str) -> None:
     data = TensorDataModule([(X, Y), (X, Y + 7), (X, Y)], batch_size=4, shuffle=False)
-    assert notes(data, IndexError, executor) == [
-        "In round 1, client 1: batch of shapes (4, 5) and (4,), types float32 and int64."
-    ]
+    assert notes(data, IndexError, executor) == ["In round 1, client 1, batch: (4, 5) torch.float32, (4,) torch.int64."]
 
 
 def test_inputs_of_another_length() -> None:
     data = TensorDataModule([(X[:, :3].double(), Y), (X, Y)], batch_size=None)
     assert notes(data, RuntimeError, "sequential") == [
-        "In round 1, client 0: batch of shapes (8, 3) and (8,), types float64 and int64."
+        "In round 1, client 0, batch: (8, 3) torch.float64, (8,) torch.int64."
     ]
 
 
@@ -53,4 +51,4 @@ class Broken(Dataset[tuple[Tensor, Tensor]]):
 
 def test_a_sample_that_cannot_be_read_has_no_batch() -> None:
     data = ClientDatasetsModule([TensorDataset(X, Y), Broken()], batch_size=4, shuffle=False)
-    assert notes(data, OSError) == ["In round 1, client 1."]
+    assert notes(data, OSError) == ["In round 1, client 1, batch: None."]

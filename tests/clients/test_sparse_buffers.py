@@ -48,15 +48,3 @@ def test_a_sparse_matrix_trains_as_a_dense_one(layout: str) -> None:
     expected, module = fitted("dense"), fitted(layout)
     torch.testing.assert_close(module.layers.weight, expected.layers.weight, atol=1e-12, rtol=0)
     assert torch.equal(module.adjacency.to_dense(), expected.adjacency)
-
-
-class Changes(Graph):
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        self.adjacency = self.adjacency * 2
-        return super().training_step(batch, batch_idx)
-
-
-@pytest.mark.parametrize("layout", ["coo", "csr"])
-def test_a_sparse_buffer_must_be_constant(layout: str) -> None:
-    with pytest.raises(RuntimeError, match=r"changed the sparse tensor 'adjacency' of Changes.*Store it as a dense"):
-        fitted(layout, Changes)

@@ -45,17 +45,17 @@ def end(callback: Any, way: str) -> float:
 
 @pytest.mark.parametrize("way", ["in place", "torch"])
 @pytest.mark.parametrize(
-    ("make", "users"),
+    "make",
     [
-        (lambda: FedProx(1.0, 1.0), "Proximal"),
-        (lambda: Scaffold(1.0), "ControlVariates"),
-        (lambda: FedDyn(1.0, 1.0), "DynamicRegularizer"),
-        (lambda: FedNova(1.0), "NormalizedMean"),
-        (lambda: FedNova(1.0, mu=1.0), "Proximal .* and NormalizedMean"),
+        lambda: FedProx(1.0, 1.0),
+        lambda: Scaffold(1.0),
+        lambda: FedDyn(1.0, 1.0),
+        lambda: FedNova(1.0),
+        lambda: FedNova(1.0, mu=1.0),
     ],
 )
-def test_what_would_have_no_effect_is_an_error(make: Callable[[], Any], users: str, way: str) -> None:
-    with pytest.raises(ValueError, match=users):
+def test_what_would_have_no_effect_is_an_error(make: Callable[[], Any], way: str) -> None:
+    with pytest.raises(ValueError, match="`training_step`"):
         end(make(), way)
 
 

@@ -1,4 +1,4 @@
-"""Hooks that change how batches are made: before the clients of a round it counts, among them it is an error."""
+"""Hooks that change how batches are made, before the clients of a round."""
 
 from __future__ import annotations
 
@@ -58,17 +58,3 @@ def fit(callback: L.Callback, executor: Any, rounds: int) -> float:
 def test_a_batch_size_for_each_round(hook: str, batches: int, executor: str) -> None:
     weight = fit(Sets(hook, "batch_size", 4, 3, 40), executor, rounds=3)
     assert weight == pytest.approx(-0.1 * batches / 3, rel=1e-5)
-
-
-@pytest.mark.parametrize("executor", EXECUTORS)
-@pytest.mark.parametrize(
-    ("name", "value", "hook"),
-    [
-        ("batch_size", 4, "on_client_start"),
-        ("batch_size", 4, "on_client_end"),
-        ("shuffle", False, "on_train_batch_end"),
-    ],
-)
-def test_another_batch_size_among_the_clients_of_a_round(name: str, value: Any, hook: str, executor: str) -> None:
-    with pytest.raises(RuntimeError, match=f"`{name}` of TensorDataModule.* `on_train_epoch_start`"):
-        fit(Sets(hook, name, value), executor, rounds=1)

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from fl_lightning._lightning.local_optimizers import LocalOptimizers, OptimizerProgress, Options
-from fl_lightning.clients.started import FinalState
+from fl_lightning.clients.hooks import FinalState
 from fl_lightning.executors.stacked.optimizer import StackedOptimizer
 
 

@@ -24,6 +24,7 @@ from fl_lightning.executors.stacked.causes import SAVED_HOOKS, cause_of, cause_o
 from fl_lightning.executors.stacked.decisions import DECIDED_BY, Decisions, PerClient
 from fl_lightning.executors.stacked.item import Item
 from fl_lightning.executors.stacked.randomness import PerClientDraws, mapped_dirichlet
+from fl_lightning.executors.stacked.tensor_slots import TensorSlots
 from fl_lightning.executors.stacked.unmapped import called_instead
 
 StepOutcome = tuple[Tensor, Logged, list[Tensor]]
@@ -42,7 +43,7 @@ class MappedStep:
 
     def __init__(self, stacked: StackedLoop, vector: StateVector, *, always_maps: bool = False) -> None:
         self._stacked, self._vector = stacked, vector
-        self._places = vector.places()
+        self._places = TensorSlots(vector.module, vector.tensors())
         self._always_maps = always_maps
         # torch's advice to report this is not for the user
         warnings.filterwarnings("ignore", "There is a performance drop because we have not yet implemented")

@@ -9,7 +9,7 @@ from functools import cached_property
 from torch import Tensor
 
 from fl_lightning._lightning.log_replay import Journal
-from fl_lightning.clients.started import StartedClient
+from fl_lightning.clients.hooks import StartedClient
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.stacked.changes.shared_state import SharedState
 from fl_lightning.executors.stacked.client_ends import ClientEnds

@@ -13,6 +13,7 @@ from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning._lightning.client_loop import ClientLoop
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.executors.stacked.program.trace import QUESTIONS
+from fl_lightning.executors.stacked.tensor_slots import TensorSlots
 
 
 class _Hidden(Tensor):
@@ -37,7 +38,7 @@ class HiddenWeights:
     """
 
     def __init__(self, loop: ClientLoop, vector: StateVector) -> None:
-        self._loop, self._places = loop, vector.places()
+        self._loop, self._places = loop, TensorSlots(vector.module, vector.tensors())
         self._hidden = [tensor.detach().as_subclass(_Hidden) for tensor in vector.tensors()]
 
     @contextmanager

@@ -15,7 +15,6 @@ from fl_lightning._lightning.recording import Logged
 from fl_lightning._lightning.stacked_loop import StackedLoop
 from fl_lightning._lightning.stand_ins import release_stand_ins
 from fl_lightning.clients.state_vector import StateVector
-from fl_lightning.clients.tensor_slots import TensorSlots
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.stacked.batching import UnknownIndex
 from fl_lightning.executors.stacked.causes import log_why
@@ -30,6 +29,7 @@ from fl_lightning.executors.stacked.program.trace import (
     trace,
 )
 from fl_lightning.executors.stacked.randomness import nothing_drawn
+from fl_lightning.executors.stacked.tensor_slots import TensorSlots
 from fl_lightning.executors.stacked.trials.rehearsal import Rehearsal
 
 log = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class ProgramMaker:
 
     def __init__(self, stacked: StackedLoop, vector: StateVector, precision: str, rehearsal: Rehearsal | None) -> None:
         self._stacked, self._vector, self._rehearsal = stacked, vector, rehearsal
-        self._places = vector.places()
+        self._places = TensorSlots(vector.module, vector.tensors())
         self._possible = precision in ("32-true", "64-true") and len(vector.tensors()) == len(vector.parameters)
         self._step: TracedStep | None = None
         self._key: Any = None  # what batches looked like
@@ -195,7 +195,7 @@ class ProgramMaker:
             return self._record(form, sizes)
 
         def record(stacked: StackedLoop, copy: LocalTraining) -> list[_Recorded]:
-            return _record(stacked, copy.vector, copy.vector.places(), form, sizes)
+            return _record(stacked, copy.vector, TensorSlots(copy.vector.module, copy.vector.tensors()), form, sizes)
 
         found, watched = self._rehearsal(record)
         if watched.reads_round or watched.reads_rates:

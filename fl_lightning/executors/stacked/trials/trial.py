@@ -17,7 +17,7 @@ from fl_lightning._lightning.copies import WatchedTrainer
 from fl_lightning._lightning.log_replay import Journal
 from fl_lightning._lightning.metric_replay import MetricStates, metric_states
 from fl_lightning._lightning.stacked_loop import StackedLoop
-from fl_lightning.clients.started import StartedClient, alike
+from fl_lightning.clients.hooks import StartedClient, alike
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.stacked.causes import BY_ANOTHER_WAY
 from fl_lightning.executors.stacked.changes.module_state import ModuleState

@@ -1,0 +1,158 @@
+"""Optimizer steps: the correction of the gradients before them, and what an algorithm must know of them."""
+
+from __future__ import annotations
+
+import lightning.pytorch as pl
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from fl_lightning._lightning.local_optimizers import is_step_skipped, unscale_before_hooks
+from fl_lightning.clients.state_vector import StateVector, unshared
+from fl_lightning.parts.aggregation import FairMean, NormalizedMean
+from fl_lightning.parts.algorithm import Algorithm
+from fl_lightning.parts.messages import Task, same_values
+from fl_lightning.parts.objectives import Correction
+from fl_lightning.parts.part import walk
+
+
+class ClientSteps:
+    """Corrects one client's gradients as the local objective asks, and sums the learning rates of its steps.
+
+    Args:
+        correction: The term that the local objective adds; ``None`` for none.
+        vector: The federated state of the module, which holds the model from which the client trains.
+        start: The model that the client received, shape ``(size,)``.
+        algorithm: The algorithm; many do not need to know of steps.
+        trainer: The trainer, with the client's fresh optimizers.
+    """
+
+    def __init__(
+        self,
+        correction: Correction | None,
+        vector: StateVector,
+        start: Tensor,
+        algorithm: Algorithm,
+        trainer: pl.Trainer,
+    ) -> None:
+        self._correction, self._vector, self._trainer = correction, vector, trainer
+        number = len(vector.parameters)
+        #: Sum of the learning rates so far, for each parameter tensor; empty unless they are summed.
+        self.summed_lr: list[float] = [0.0] * number if algorithm.needs_summed_lr else []
+        self.skipped = 0
+        """Steps that a gradient scaler has skipped."""
+        self._places = {id(p): place for place, p in enumerate(vector.parameters)}
+        self._start = [] if correction is None else vector.views(start)[:number]
+        linear = None if correction is None else correction.linear
+        self._linear = [] if linear is None else vector.parameter_views(linear)
+        self._seen = False
+        by_lightning = trainer.lightning_module.automatic_optimization and trainer.optimizers
+        counted = not by_lightning and any(isinstance(part, NormalizedMean) for part in walk(algorithm.aggregation))
+        #: The model before the first step, if a step that Lightning does not see would be wrong.
+        self._before = vector.read() if counted or correction is not None else None
+        prepare_optimizers(correction, trainer)
+
+    def correct(self, optimizer: Optimizer) -> None:
+        """Correct the gradients that the optimizer is about to use."""
+        self._seen = True
+        if is_step_skipped(self._trainer, optimizer):
+            self.skipped += 1
+            return
+        if self._correction is not None:
+            self._add_gradient(optimizer, self._correction)
+        if self.summed_lr:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    if parameter.grad is not None:
+                        self.summed_lr[self._places[id(parameter)]] += float(group["lr"])
+
+    def value(self) -> Tensor | float:
+        """Return the value of the term that the objective adds, at the present weights."""
+        correction = self._correction
+        return 0.0 if correction is None else correction.value(self._vector.parameters, self._start, self._linear)
+
+    def check_seen(self, task: Task, model: Tensor) -> None:
+        """Raise ``ValueError`` if the client's weights have changed without a step that was corrected or counted.
+
+        Args:
+            task: The client's task.
+            model: The model after training, shape ``(size,)``.
+        """
+        n = self._vector.num_parameters
+        if self._before is not None and not self._seen and not same_values(self._before[:n], model[:n]):
+            raise ValueError(
+                f"{type(self._trainer.lightning_module).__name__} has changed the weights of client {task.client} "
+                "without a step of an optimizer that Lightning knows of, which the algorithm's objective corrects, or "
+                "its aggregation counts. In `training_step`, take `optimizer = self.optimizers()` and call "
+                "`self.manual_backward(loss)` and `optimizer.step()`; or train by FedAvg."
+            )
+
+    def _add_gradient(self, optimizer: Optimizer, correction: Correction) -> None:
+        stepped = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        if not stepped:  # `training_step` returned None for the batch
+            return
+        dense = [p.grad if p.grad.layout is torch.strided else p.grad.to_dense() for p in stepped]
+        for parameter, gradient in zip(stepped, unshared(dense), strict=True):
+            parameter.grad = gradient
+        places = [self._places[id(parameter)] for parameter in stepped]
+        linear = [self._linear[place] for place in places] if self._linear else []
+        correction.add(stepped, [self._start[place] for place in places], linear)
+
+
+def prepare_optimizers(correction: Correction | None, trainer: pl.Trainer) -> None:
+    """Prepare the optimizers for the client that begins; add the correction's weight decay to their own."""
+    if correction is not None:
+        unscale_before_hooks(trainer.optimizers)
+        for group in (group for optimizer in trainer.optimizers for group in optimizer.param_groups):
+            if correction.weight_decay:
+                group["weight_decay"] += correction.weight_decay
+
+
+def other_optimizers(trainer: pl.Trainer, momentum: float) -> str:
+    """Return in words the module's optimizers that are not SGD with the given momentum; "" if there are none.
+
+    Args:
+        trainer: Its optimizers are the module's.
+        momentum: The momentum that SGD should have, without Nesterov momentum and dampening.
+    """
+    found: dict[str, None] = {}
+    for optimizer in trainer.optimizers:
+        kind = type(optimizer).__name__
+        if not isinstance(optimizer, torch.optim.SGD):
+            found[kind] = None
+            continue
+        for group in optimizer.param_groups:
+            further = [
+                f"{name}={group[name]}" for name in ("nesterov", "dampening") if group["momentum"] and group[name]
+            ]
+            if further or group["momentum"] != momentum:
+                found[", ".join([f"{kind} with momentum={group['momentum']}", *further])] = None
+    return " and ".join(found)
+
+
+def changes_within_rounds(trainer: pl.Trainer) -> bool:
+    """Return whether a scheduler changes learning rates between a client's steps."""
+    return any(config.interval == "step" for config in trainer.lr_scheduler_configs)
+
+
+def check_steps_known(trainer: pl.Trainer, callback: str, algorithm: Algorithm) -> None:
+    """Raise ``ValueError`` if the aggregation needs other local steps than the clients make.
+
+    Args:
+        trainer: Its optimizers and schedulers are the module's.
+        callback: The name of the aggregation callback.
+        algorithm: The algorithm.
+    """
+    aggregation = algorithm.aggregation
+    if isinstance(aggregation, NormalizedMean) and (other := other_optimizers(trainer, aggregation.momentum)):
+        raise ValueError(
+            f"{callback} divides updates by the reach of SGD's steps with `momentum={aggregation.momentum}`, so the "
+            "module needs torch.optim.SGD with the same momentum, without Nesterov momentum and dampening, got "
+            f"{other}."
+        )
+    needs_rate = isinstance(aggregation, FairMean) and aggregation.lipschitz is None
+    if (isinstance(aggregation, NormalizedMean) or needs_rate) and changes_within_rounds(trainer):
+        raise ValueError(
+            f"{callback} needs one learning rate within a round, but the module has a scheduler with interval='step'. "
+            "Give interval='epoch', which steps once a round; QFedAvg may take `lipschitz` instead."
+        )
