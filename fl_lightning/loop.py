@@ -12,10 +12,10 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch import Tensor
 from torchmetrics import Metric
 
-from fl_lightning._lightning.child_processes import warn_of_lost_results
-from fl_lightning._lightning.monitored import monitored_values, restore_monitored_values
-from fl_lightning._lightning.refusals import refuse_unsupported, tell_of_unused
+from fl_lightning._lightning.processes import warn_of_lost_results
+from fl_lightning._lightning.refusals import refuse_unsupported, warn_of_unused_loader
 from fl_lightning._lightning.round_loop import RoundLoop
+from fl_lightning._lightning.trainer_callbacks import monitored_values, restore_monitored_values
 from fl_lightning.clients.batches import ClientBatches, LocalSettings
 from fl_lightning.clients.hooks import notify
 from fl_lightning.clients.steps import check_steps_known
@@ -107,7 +107,7 @@ class FederatedLoop(RoundLoop):
     def check(self) -> None:
         """Raise ``ValueError`` for settings that cannot work, before any work is done."""
         refuse_unsupported(self.trainer, self.corrector)
-        tell_of_unused(self.trainer, self.data)
+        warn_of_unused_loader(self.data)
         cohort = self.algorithm.sampler.cohort_size(self.data.num_clients)
         if cohort < self.trainer.world_size:
             raise ValueError(

@@ -11,11 +11,10 @@ from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from fl_lightning._lightning.batch_notes import Witness
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning._lightning.client_log import ClientLog
-from fl_lightning._lightning.client_step import ClientStep
+from fl_lightning._lightning.client_step import ClientStep, batch_transfer
 from fl_lightning._lightning.local_optimizers import LocalOptimizers
 from fl_lightning._lightning.metric_replay import metric_states
 from fl_lightning._lightning.stopping import StopRequests
-from fl_lightning._lightning.transfer import batch_transfer
 from fl_lightning.seeding import global_states
 
 

@@ -1,7 +1,8 @@
-"""One batch's training step, backward pass and optimizer step, as Lightning's automatic optimisation runs them."""
+"""One batch of a client, from its data to the optimizer's step, as in Lightning but without fixed costs."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -11,18 +12,21 @@ import torch
 from lightning.pytorch.loops.optimization.automatic import ClosureResult
 from lightning.pytorch.loops.optimization.manual import ManualResult
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
+from lightning.pytorch.plugins.precision import Precision
 from lightning.pytorch.trainer import call
+from lightning.pytorch.utilities import move_data_to_device
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from torch import Tensor
-from torch.optim import Optimizer
+from torch.optim import LBFGS, SGD, Optimizer
 
 from fl_lightning._lightning.hooks import STEP_HOOKS, Hook, Profile, enter_fx
-from fl_lightning._lightning.lean_step import is_blind_to_loss, is_plain_sgd, step_plain_sgd
 from fl_lightning._lightning.unmodified_classes import (
     is_plain_after_training_step,
     is_plain_around_training_step,
+    optimizers_have_global_hooks,
+    own_of_optimizer,
     own_of_strategy,
 )
 
@@ -170,3 +174,74 @@ class ClientStep(_TrainingEpochLoop):
             with self.profile(self._actions[1]):
                 self.trainer.strategy.backward(loss, optimizer)
             enter_fx(self._module, previous)
+
+
+def batch_transfer(trainer: pl.Trainer) -> Callable[[Any], Any]:
+    """Return how a batch gets from the client's data to the module: only the hooks that are overridden."""
+    module, precision = trainer.lightning_module, trainer.precision_plugin
+    device: torch.device = trainer.strategy.root_device
+    if not is_plain_transfer(trainer):
+
+        def with_hooks(batch: Any) -> Any:
+            batch = precision.convert_input(batch)
+            batch = module._on_before_batch_transfer(batch, dataloader_idx=0)
+            return call._call_strategy_hook(trainer, "batch_to_device", batch, dataloader_idx=0)
+
+        return with_hooks
+    if device.type == "cpu":  # a list of tensors is there already, and is made anew for each batch
+        return lambda batch: batch if _is_of_tensors(batch) else move_data_to_device(batch, device)
+    return lambda batch: move_data_to_device(batch, device)
+
+
+def _is_of_tensors(batch: Any) -> bool:
+    return type(batch) in (list, tuple) and all(type(part) is torch.Tensor and part.is_cpu for part in batch)
+
+
+def is_plain_transfer(trainer: pl.Trainer) -> bool:
+    """Whether a batch is only moved to the device."""
+    module, data, precision = trainer.lightning_module, trainer.datamodule, trainer.precision_plugin
+    names = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
+    overridden = any(is_overridden(name, module) or (data is not None and is_overridden(name, data)) for name in names)
+    plain = type(precision).convert_input is Precision.convert_input and "convert_input" not in vars(precision)
+    return not overridden and plain and own_of_strategy(trainer.strategy) != "batch_to_device"
+
+
+def takes_dataloader_iter(module: pl.LightningModule) -> bool:
+    """Whether ``training_step`` asks for the data loader's iterator instead of a batch."""
+    return "dataloader_iter" in inspect.signature(module.training_step).parameters
+
+
+#: Options of SGD's parameter groups under which a step is ``parameter -= lr * gradient``.
+_PLAIN = ("momentum", "weight_decay", "nesterov", "maximize", "differentiable", "fused")
+
+
+def is_plain_sgd(optimizer: Optimizer, but: str = "") -> bool:
+    """Whether a step of ``optimizer`` is ``parameter -= lr * gradient`` at its present settings, and nothing else.
+
+    Args:
+        optimizer: The optimizer.
+        but: An option that may have any value.
+    """
+    if type(optimizer) is not SGD or optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+        return False
+    if own_of_optimizer(optimizer) is not None or optimizers_have_global_hooks():
+        return False
+    options = [name for name in _PLAIN if name != but]
+    groups = optimizer.param_groups
+    return not any(any(group[name] for name in options) or isinstance(group["lr"], Tensor) for group in groups)
+
+
+def step_plain_sgd(optimizer: Optimizer) -> None:
+    """Step every parameter that has a gradient; see :func:`is_plain_sgd`."""
+    attributes: dict[str, Any] = optimizer.__dict__
+    attributes["_opt_called"] = True  # schedules warn if they are stepped before the optimizer
+    with torch.no_grad():
+        for group in optimizer.param_groups:
+            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if parameters:
+                torch._foreach_add_(parameters, [p.grad for p in parameters], alpha=-group["lr"])
+
+
+def is_blind_to_loss(optimizer: Optimizer) -> bool:
+    """Whether the optimizer is known not to look at the loss that its closure returns: torch's own but LBFGS."""
+    return type(optimizer).__module__.startswith("torch.optim.") and not isinstance(optimizer, LBFGS)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from datetime import timedelta
-from typing import Any
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import (
     BackboneFinetuning,
     BatchSizeFinder,
     Callback,
-    EarlyStopping,
     LearningRateFinder,
     ModelCheckpoint,
     ModelPruning,
@@ -21,11 +18,9 @@ from lightning.pytorch.callbacks import (
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
-from fl_lightning._lightning.last_checkpoint import ChoosesLast
-from fl_lightning._lightning.transfer import takes_dataloader_iter
+from fl_lightning._lightning.client_step import takes_dataloader_iter
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.datamodule import check_lightning
-from fl_lightning.metrics import larger_is_better
 from fl_lightning.representation import counted
 
 
@@ -116,50 +111,7 @@ def _refuse_data(trainer: pl.Trainer, name: str) -> None:
         )
 
 
-_HOOKS = ("on_client_start", "on_client_end", "on_round_end")
-
-
-def tell_of_unused(trainer: pl.Trainer, data: FederatedDataModule) -> None:
-    """Warn of what a federated fit never calls or never has: a training loader, misspelt hooks, monitored values."""
-    _tell_of_unused_loader(data)
-    for callback in trainer.callbacks:
-        for name in dir(type(callback)):
-            is_near = name.startswith(("on_client_", "on_round_")) and name not in _HOOKS
-            if is_near and inspect.isfunction(inspect.getattr_static(callback, name)):
-                _tell_of_uncalled(callback, name)
-        _tell_of_monitor(callback, data)
-    for name in _HOOKS:
-        if hasattr(trainer.lightning_module, name):
-            _tell_of_uncalled(trainer.lightning_module, name)
-
-
-def _tell_of_monitor(callback: Callback, data: FederatedDataModule) -> None:
-    monitor = getattr(callback, "monitor", None)
-    if not isinstance(monitor, str):
-        return
-    if monitor.startswith("val_") and not (data.validates_on_test or data.federated_split.val):
-        rank_zero_warn(
-            f"{type(callback).__name__} monitors {monitor!r}, but the data module has no validation samples, so "
-            "`validation_step` is never called. Give the data module validation samples, by `val=` or a `split`, "
-            "or monitor a value of training."
-        )
-    # those of the package know whether the mode was given
-    theirs = isinstance(callback, (EarlyStopping, ModelCheckpoint)) and not isinstance(callback, ChoosesLast)
-    if theirs and callback.mode == "min" and larger_is_better(monitor):
-        does = "stops when" if isinstance(callback, EarlyStopping) else "keeps the model with"
-        what = f"{monitor} no longer falls" if isinstance(callback, EarlyStopping) else f"the smallest {monitor}"
-        rank_zero_warn(
-            f'{type(callback).__name__}(monitor={monitor!r}) {does} {what}, because its `mode` is "min". Give '
-            '`mode="max"`.'
-        )
-
-
-def _tell_of_uncalled(owner: Any, name: str) -> None:
-    way_out = "Define it in a callback." if name in _HOOKS else f"The hooks of callbacks are `{'`, `'.join(_HOOKS)}`."
-    rank_zero_warn(f"`{type(owner).__name__}.{name}` is never called in a federated fit. {way_out}")
-
-
-def _tell_of_unused_loader(data: FederatedDataModule) -> None:
+def warn_of_unused_loader(data: FederatedDataModule) -> None:
     """Warn if a data module overrides ``train_dataloader``, which no federated fit calls."""
     if type(data).train_dataloader is not FederatedDataModule.train_dataloader:
         rank_zero_warn(

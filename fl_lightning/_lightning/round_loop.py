@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from operator import itemgetter
 from typing import Any
@@ -19,15 +20,13 @@ from torch import Tensor
 
 from fl_lightning._lightning.client_log import join_results
 from fl_lightning._lightning.client_loop import ClientLoop
-from fl_lightning._lightning.early_stopping import stop_where_stopped
 from fl_lightning._lightning.evaluation import use_bare_module, validate_round
-from fl_lightning._lightning.gathering import gather_objects
-from fl_lightning._lightning.gpu_search import no_search_for_gpus
-from fl_lightning._lightning.last_checkpoint import let_checkpoints_save_again
+from fl_lightning._lightning.processes import gather_objects
 from fl_lightning._lightning.progress_bars import RoundBars
 from fl_lightning._lightning.refusals import refuse_foreign_parameters, refuse_step_plateau
 from fl_lightning._lightning.round_logging import counting_rounds, tell_of_step_values
 from fl_lightning._lightning.stopping import StopRequests, interrupts_wait
+from fl_lightning._lightning.trainer_callbacks import let_checkpoints_save_again, stop_where_stopped
 
 
 class RoundLoop(_FitLoop, ABC):
@@ -136,6 +135,8 @@ class RoundLoop(_FitLoop, ABC):
         """Prepare the clients' loop and call ``on_train_start``."""
         trainer = self.trainer
         use_bare_module(trainer)
+        if not torch.cuda.is_available():  # else torch's optimizers search for the driver's library in each step
+            os.environ.pop("PYTORCH_NVML_BASED_CUDA_CHECK", None)
         self.epoch_loop.prepare(self.batches_per_client)
         refuse_step_plateau(trainer)
         refuse_foreign_parameters(trainer)
@@ -215,7 +216,7 @@ class RoundLoop(_FitLoop, ABC):
         """Train the round's clients; a process that is asked to stop leaves off at once, and meets the others after."""
         self.clients_train = True
         try:
-            with self.trainer.profiler.profile("run_training_epoch"), no_search_for_gpus():
+            with self.trainer.profiler.profile("run_training_epoch"):
                 self.train_round()
                 self.epoch_loop.on_clients_end()
         except SIGTERMException:

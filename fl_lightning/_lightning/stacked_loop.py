@@ -18,9 +18,9 @@ from torch import Tensor
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize, nothing_caught
 from fl_lightning._lightning.client_log import has_own_log
 from fl_lightning._lightning.client_loop import ClientLoop
+from fl_lightning._lightning.client_step import is_plain_transfer
 from fl_lightning._lightning.hooks import STEP_HOOKS, Hook
 from fl_lightning._lightning.recording import Logged, Recorder
-from fl_lightning._lightning.transfer import is_plain_transfer
 from fl_lightning._lightning.unmodified_classes import global_hooks, own_of_optimizer, own_of_precision, own_of_strategy
 
 _OF_MODULE = (*STEP_HOOKS, "backward", "optimizer_step", "optimizer_zero_grad", "configure_gradient_clipping")

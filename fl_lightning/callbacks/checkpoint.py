@@ -15,8 +15,8 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.plugins.io import AsyncCheckpointIO
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
-from fl_lightning._lightning.last_checkpoint import ChoosesLast
 from fl_lightning._lightning.round_loop import RoundLoop
+from fl_lightning._lightning.trainer_callbacks import ChoosesLast
 from fl_lightning.arguments import check_bool, check_count, check_path, check_text
 from fl_lightning.files import atomic_file, make_folder
 from fl_lightning.metrics import larger_is_better

@@ -13,9 +13,9 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 
-from fl_lightning._lightning.evaluation_order import evaluates_data_module, size_of_batch
-from fl_lightning._lightning.gathering import gather_objects
+from fl_lightning._lightning.evaluation import evaluates_data_module, size_of_batch
 from fl_lightning._lightning.predictions import joined, read_batch
+from fl_lightning._lightning.processes import gather_objects
 from fl_lightning.arguments import check_callable, check_text
 from fl_lightning.callbacks.personal_values import (
     OwnValues,

@@ -10,8 +10,8 @@ import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 
-from fl_lightning._lightning.child_processes import ends_with_fit
 from fl_lightning._lightning.predictions import called, compared, read_batch
+from fl_lightning._lightning.processes import ends_with_fit
 from fl_lightning.arguments import got
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.targets import gives_targets, inputs_of

@@ -14,8 +14,8 @@ import torch
 from lightning.pytorch.callbacks import Callback, Checkpoint
 from torch import Tensor
 
-from fl_lightning._lightning.monitored import names_of_validation
 from fl_lightning._lightning.predictions import rule_of
+from fl_lightning._lightning.trainer_callbacks import names_of_validation
 from fl_lightning.callbacks.checkpoint import save_whole
 from fl_lightning.callbacks.client_metrics import ClientMetrics, rows_of_clients
 from fl_lightning.data import FederatedDataModule

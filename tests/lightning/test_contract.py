@@ -21,10 +21,10 @@ from lightning.pytorch.trainer.connectors.logger_connector.result import _Metada
 from torchmetrics import MetricCollection, SumMetric
 from torchmetrics import __version__ as torchmetrics_version
 
+from fl_lightning._lightning import check_version
 from fl_lightning._lightning.client_loop import ClientLoop
 from fl_lightning._lightning.evaluation import FederatedEvaluation, SharedEvaluation
 from fl_lightning._lightning.round_loop import RoundLoop
-from fl_lightning._lightning.version import check_version
 
 PT = "lightning.pytorch"
 

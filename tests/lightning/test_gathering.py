@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from fl_lightning._lightning.gathering import gather_objects
+from fl_lightning._lightning.processes import gather_objects
 from fl_lightning.parts import ClientResult, Task
 
 

@@ -1,4 +1,4 @@
-"""Gathers objects of all processes."""
+"""What Lightning's processes share, and what is lost with them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 import lightning.pytorch as pl
 import torch.distributed
+from lightning.pytorch.strategies.launchers.multiprocessing import _MultiProcessingLauncher
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch.serialization import default_restore_location
 
 T = TypeVar("T")
@@ -57,3 +59,19 @@ def arrived(device: torch.device, storage: Any, place: str) -> Any:
         place: Where they were, such as ``"cpu"`` or ``"cuda:1"``.
     """
     return storage if place == "cpu" else default_restore_location(storage, str(device))
+
+
+def ends_with_fit(trainer: pl.Trainer) -> bool:
+    """Return whether Lightning trains in processes of their own, as ``"ddp_fork"`` does, and not in the user's."""
+    return isinstance(trainer.strategy.launcher, _MultiProcessingLauncher)
+
+
+def warn_of_lost_results(trainer: pl.Trainer) -> None:
+    """Warn of the results that do not come back from such processes."""
+    if ends_with_fit(trainer):
+        rank_zero_warn(
+            "With this strategy Lightning trains in processes that end with the fit. Weights, logged metrics and "
+            "checkpoints come back. Values of callbacks and parts do not: `spent` of a privacy part stays 0, records "
+            "such as `ClientMetrics.values` are empty, and a later evaluation knows no personal parameters. Read "
+            'such values in a callback\'s `on_fit_end`, or give `strategy="ddp"`, with which they stay.'
+        )

@@ -1,0 +1,81 @@
+"""What Lightning's own callbacks must know of rounds: stops, saved files, monitored values."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+import lightning.pytorch as pl
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
+from lightning.pytorch.loops.fit_loop import _FitLoop
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from torch import Tensor
+
+
+def stop_where_stopped(loop: _FitLoop) -> None:
+    """Ask the trainer to stop if the run that resumes was stopped early; say so if no round is left to train."""
+    trainer, progress = loop.trainer, loop.epoch_progress.current
+    for callback in trainer.callbacks:
+        if not isinstance(callback, EarlyStopping) or callback.stopping_reason is EarlyStoppingReason.NOT_STOPPED:
+            continue
+        # a run that has more rounds behind it was trained on after it had stopped
+        if progress.processed <= max(callback.stopped_epoch + 1, loop.min_epochs or 0):
+            trainer.should_stop = True
+            if loop._can_stop_early:
+                progress.completed = progress.processed
+                rank_zero_info(
+                    f"{type(callback).__name__}(monitor={callback.monitor!r}) ended this run after round "
+                    f"{callback.stopped_epoch + 1}, so no further round is trained. To train on, leave "
+                    f"{type(callback).__name__} out: a new one takes `patience` and its count from the checkpoint. For "
+                    "another run give another folder."
+                )
+
+
+class ChoosesLast(ModelCheckpoint, ABC):
+    """A ``ModelCheckpoint`` whose subclass chooses among the files that ``ckpt_path="last"`` finds."""
+
+    @abstractmethod
+    def choose_last(self, paths: set[str]) -> set[str]:
+        """Return the paths that may be resumed from; Lightning takes the newest."""
+
+    def _find_last_checkpoints(self, trainer: pl.Trainer) -> set[str]:
+        return self.choose_last(super()._find_last_checkpoints(trainer))
+
+
+def let_checkpoints_save_again(trainer: pl.Trainer) -> None:
+    """Let each ``ModelCheckpoint`` save the round that is done, whether or not clients took steps in it.
+
+    Lightning saves once at each number of optimizer steps. But late results move the server in a round without steps,
+    and a fit that resumes before such a round has saved at no number of steps yet.
+    """
+    for callback in trainer.checkpoint_callbacks:
+        if isinstance(callback, ModelCheckpoint):
+            callback._last_global_step_saved = -1
+
+
+def monitored_values(loop: _FitLoop) -> dict[str, Tensor]:
+    """Return the last value of everything that callbacks can monitor, by name, on the device; call it on all processes.
+
+    A round without training batches logs no training metric, and callbacks then see that of an earlier round.
+    """
+    trainer = loop.trainer
+    values = {name: value for name, value in trainer.callback_metrics.items() if isinstance(value, Tensor)}
+    if trainer.validating:  # the round's training metrics follow only when its epoch ends
+        values = {**values, **loop.epoch_loop._results.metrics(on_step=False)["callback"]}
+    return values
+
+
+def names_of_validation(trainer: pl.Trainer) -> set[str]:
+    """Return the names that a validation which ends logged, and training does not; call it on all processes."""
+    loop = trainer.fit_loop.epoch_loop
+    validated, trained = (
+        results.metrics(on_step=False)["callback"] for results in (loop.val_loop._results, loop._results)
+    )
+    return validated.keys() - trained.keys()
+
+
+def restore_monitored_values(trainer: pl.Trainer, values: Mapping[str, Tensor]) -> None:
+    """Let callbacks see the values of a checkpoint until there are new ones."""
+    device = trainer.strategy.root_device
+    trainer.callback_metrics.update({name: value.to(device) for name, value in values.items()})
