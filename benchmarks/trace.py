@@ -2,7 +2,7 @@
 
 Run it by ``python benchmarks/trace.py``. It prints the calls of the constructor ``FedAvg(0.5)``, of a result's way from
 the end of its client's training into the running mean, and of a whole round of two clients with two batches each (the
-second round, by the sequential executor).
+second round, by the sequential executor). Comprehensions are part of the function that they stand in.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Trace:
     def __call__(self, frame: Any, event: str, argument: Any) -> None:
         """Note an event of the interpreter's profiler."""
         path, name = frame.f_code.co_filename, frame.f_code.co_qualname
-        if not path.startswith(ROOT):
+        if not path.startswith(ROOT) or name.endswith(("comp>", "genexpr>")):
             return
         if self.state == "before" and self.begins(f"{event} {name}"):
             self.state = "within"
@@ -65,16 +65,16 @@ def fit() -> None:
     trainer.fit(LogisticRegressionClassifier(6, 3), datamodule=TensorDataModule(clients, batch_size=8))
 
 
-class SecondRound:
-    """Says whether an event is the second of its kind."""
+class Occurrence:
+    """Says whether an event is the second of its kind, or the given one."""
 
-    def __init__(self, event: str) -> None:
-        self.event, self.count = event, 0
+    def __init__(self, event: str, number: int = 2) -> None:
+        self.event, self.number, self.count = event, number, 0
 
     def __call__(self, event: str) -> bool:
-        """Return whether this is the second time."""
+        """Return whether this is that time."""
         self.count += event == self.event
-        return event == self.event and self.count == 2
+        return event == self.event and self.count == self.number
 
 
 def main() -> None:
@@ -84,8 +84,10 @@ def main() -> None:
     always, never = (lambda event: True), (lambda event: False)
     traces = {
         "FedAvg(0.5)": Trace(always, never),
-        "a result": Trace(SecondRound("return LocalTraining.train"), lambda event: event == "call RunningMean.add"),
-        "a round": Trace(SecondRound("call RoundLoop.on_advance_start"), SecondRound("return RoundLoop.advance")),
+        "a result": Trace(Occurrence("return LocalTraining.train"), lambda event: event == "call RunningMean.add"),
+        "a round": Trace(
+            Occurrence("call RoundLoop.on_advance_start"), lambda event: event == "return RoundLoop.advance"
+        ),
     }
     fit()  # what is made once in a process
     for name, trace in traces.items():

@@ -25,7 +25,7 @@ from fl_lightning.algorithms.resuming import (
     tell_of_changes,
 )
 from fl_lightning.algorithms.run_log import log_values, settings_of_run
-from fl_lightning.arguments import as_folder, plain
+from fl_lightning.arguments import plain
 from fl_lightning.callbacks.alone import check_alone
 from fl_lightning.checks import Count, check, check_arguments
 from fl_lightning.clients.batches import LocalSettings
@@ -105,9 +105,9 @@ class AggregationCallback(Callback, ABC):
         clients_at_once: Count | None = None,
         seed: int | None = None,
     ) -> None:
-        self.clients_at_once, self.max_invalid_rounds = plain(clients_at_once), plain(max_invalid_rounds)
+        self.clients_at_once, self.max_invalid_rounds = clients_at_once, max_invalid_rounds
         check_arguments(self)
-        self.settings = LocalSettings(local_epochs, local_steps, seed, as_folder("state_dir", state_dir))
+        self.settings = LocalSettings(local_epochs, local_steps, seed, state_dir)
         self._executor_given = executor
         self._executor = make_executor(executor, self.clients_at_once)
         self._sampler = self.make_sampler(clients_per_round, sampler)

@@ -37,6 +37,8 @@ class Aggregation(Part, ABC):
     weighting: str = "uniform"
     #: Whether :attr:`ClientResult.summed_lr` is needed.
     needs_summed_lr = False
+    #: Whether results are merged as they come, and on the process that has them; see :class:`MeanAggregation`.
+    streams = False
 
     @abstractmethod
     def merge(self, model: Tensor, results: Sequence[ClientResult]) -> Tensor | None:
@@ -59,6 +61,7 @@ class Aggregation(Part, ABC):
 class MeanAggregation(Aggregation, ABC):
     """An aggregation that is computed from a weighted mean of one vector of each result."""
 
+    streams = True
     #: Whether the server may move without a result; :meth:`finish` then gets ``None`` as the mean.
     acts_alone = False
 

@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from fl_lightning.checks import check, check_fields, checked_vector
-from fl_lightning.parts.aggregation import Aggregation, MeanAggregation, WeightedMean, aggregation_for
+from fl_lightning.parts.aggregation import Aggregation, WeightedMean, aggregation_for
 from fl_lightning.parts.exchange import BufferExchange, Buffers, Chain
 from fl_lightning.parts.messages import (
     ClientResult,
@@ -155,7 +155,7 @@ class Algorithm:
             raise
         if self._has_begun:
             sampler.begin_fit(replace(self.federation, replicates=True))
-            self._all = list(walk(*self.parts.values()))
+            self._all = walk(*self.parts.values())
 
     # ---- a fit ----
 
@@ -213,16 +213,16 @@ class Algorithm:
         """Let all parts start a fit: exchanges first, since they decide which parameters travel."""
         circulates = self.schedule.circulates and federation.num_ranks > 1
         federation = replace(federation, replicates=circulates)
-        exchanges = list(walk(self.exchange))
+        exchanges = walk(self.exchange)
         for part in exchanges:
             part.begin_fit(federation)
         names = list(federation.names[: len(federation.lengths)])
         traveling = [name for name in names if self.exchange.travels(name)]
         self.federation = replace(federation, traveling=None if len(traveling) == len(names) else traveling)
-        self._all = list(walk(*self.parts.values()))
+        self._all = walk(*self.parts.values())
         # results are merged, and these parts called, on all processes alike, with what belongs to them alone
         alike: list[Part] = [self.sampler, self.server_optimizer]
-        alike += [] if isinstance(self.aggregation, MeanAggregation) else [self.aggregation]
+        alike += [] if self.aggregation.streams else [self.aggregation]
         elsewhere = list(map(id, walk(self.exchange, self.schedule, self.objective)))
         alike += [part for part in walk(*alike) if id(part) not in elsewhere]
         for part in self._all:

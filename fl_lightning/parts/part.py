@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -178,18 +178,18 @@ class Part:
         return value.to(self.federation.model.device) if isinstance(value, Tensor) else value
 
 
-def walk(*held: Any) -> Iterator[Part]:
-    """Yield parts, those in their attributes and those in lists there, each once."""
-    seen: set[int] = set()
+def walk(*held: Any) -> list[Part]:
+    """Return parts, those in their attributes and those in lists there, each once."""
+    found: dict[int, Part] = {}
     waiting = list(reversed(held))
     while waiting:
         part = waiting.pop()
         if isinstance(part, (list, tuple)):
             waiting += [item for item in reversed(part) if isinstance(item, Part)]
-        elif isinstance(part, Part) and id(part) not in seen:
-            seen.add(id(part))
-            yield part
+        elif isinstance(part, Part) and id(part) not in found:
+            found[id(part)] = part
             waiting += [value for value in reversed(vars(part).values()) if isinstance(value, (Part, list, tuple))]
+    return list(found.values())
 
 
 def _snapshot(value: Any) -> Any:

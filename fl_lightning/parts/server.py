@@ -20,7 +20,7 @@ from fl_lightning.checks import (
     checked_vector,
     is_finite,
 )
-from fl_lightning.parts.aggregation import Aggregation, MeanAggregation, RunningMean
+from fl_lightning.parts.aggregation import MeanAggregation, RunningMean
 from fl_lightning.parts.messages import ClientResult, Federation, Payload, accumulator, same_values
 from fl_lightning.parts.objectives import DynamicRegularizer
 from fl_lightning.parts.part import Part, walk
@@ -218,6 +218,8 @@ class Server:
         self._buffers = {name: shape.numel() for name, shape in zip(names[number:], shapes[number:], strict=True)}
         self.changing: frozenset[str] = frozenset()
         self._length: int | None = None  # of the vectors of which an aggregation takes the mean
+        # whether all results must be there before any of them is merged
+        self._waits = algorithm.exchange.colludes or not algorithm.aggregation.streams
         self.forget()
 
     @property
@@ -283,8 +285,8 @@ class Server:
         """
         self._everywhere, self.num_taken = everywhere, self.num_taken + 1
         rank, ranks = self.federation.rank, self.federation.num_ranks
-        if self._algorithm.exchange.colludes or not isinstance(self._algorithm.aggregation, MeanAggregation):
-            self._results.append(result)  # all must be there before any of them is merged
+        if self._waits:
+            self._results.append(result)
         elif not everywhere or result.task.slot % ranks == rank:
             self._add(result)
 
@@ -315,28 +317,27 @@ class Server:
 
     def _merge(self) -> Tensor | None:
         """Return the aggregate, float64 of shape ``(size,)``; ``None`` if there is none."""
-        aggregation: Aggregation = self._algorithm.aggregation
+        aggregation = self._algorithm.aggregation
         n, federation = self.federation.num_parameters, self.federation
         model = self.model if aggregation.merges_buffers else self.model[:n]
-        results = self._all_results()
-        if isinstance(aggregation, MeanAggregation):
+        results = self._all_results() if self._waits else ()
+        if aggregation.streams:
             for result in results:
                 if result.client % federation.num_ranks == federation.rank:  # where its vectors are
                     self._add(result)
             merged = self._finish(aggregation, model)
         else:
-            merged = aggregation.merge(model, results) if results else None
             for result in results if not aggregation.merges_buffers else ():
                 self._buffer_mean.add(result.buffers, aggregation.weight_of(result))
+            merged = aggregation.merge(model, results) if results else None
         if merged is None:
             return None
         like = model.to(accumulator(model))
-        method = "finish" if isinstance(aggregation, MeanAggregation) else "merge"
-        merged = checked_vector(aggregation, method, merged, like, finite=n)
+        merged = checked_vector(aggregation, "finish" if aggregation.streams else "merge", merged, like, finite=n)
         if len(merged) == len(self.model):
             return merged
-        share = federation if isinstance(aggregation, MeanAggregation) else None
-        buffers, _ = self._buffer_mean.pop(share, self.model[n:])
+        # without a stream every process has all results
+        buffers, _ = self._buffer_mean.pop(federation if aggregation.streams else None, self.model[n:])
         return torch.cat([merged, (self.model[n:] if buffers is None else buffers).to(merged.dtype)])
 
     def _finish(self, aggregation: MeanAggregation, model: Tensor) -> Tensor | None:
@@ -349,12 +350,10 @@ class Server:
 
     def _all_results(self) -> Sequence[ClientResult]:
         """Return the results that wait, of all processes, in the order of slots, or of arrivals."""
-        federation, results, colludes = self.federation, self._results, self._algorithm.exchange.colludes
-        if isinstance(self._algorithm.aggregation, MeanAggregation) and not colludes:
-            return ()  # none waits
+        federation, results, exchange = self.federation, self._results, self._algorithm.exchange
         if not self._everywhere:
             if federation.num_ranks > 1:
                 shares = federation.gather([result.to(torch.device("cpu")) for result in results])
                 results = [result.to(self.model.device) for share in shares for result in share]
             results = sorted(results, key=lambda result: result.task.slot)
-        return self._algorithm.exchange.colluded(results) if colludes else results
+        return exchange.colluded(results) if exchange.colludes else results
