@@ -1,0 +1,99 @@
+"""Runners that engines start: jobs of SLURM, tasks of Ray."""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from experiment.conftest import run_here
+from helpers.small_table import small
+from rich.console import Console
+
+from fl_lightning.experiment import run_table
+from fl_lightning.experiment.engines import Slurm
+
+
+def run(table: Mapping[str, Any], folder: Path, **options: Any) -> str:
+    """Run a table by an engine, and return what was told."""
+    console = Console(file=io.StringIO(), width=1000)
+    run_table(table, folder, console=console, **options)
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("cluster", ["debug", pytest.param("local", marks=pytest.mark.long)])
+def test_jobs_give_what_one_process_gives(tmp_path: Path, finished_table: Any, cluster: str) -> None:
+    pytest.importorskip("submitit")
+    options = {"cluster": cluster, "timeout_min": 10}
+    text = run(small(), tmp_path, engine="slurm", workers=2, engine_options=options)
+    assert (tmp_path / "results.csv").read_bytes() == (finished_table.folder / "results.csv").read_bytes()
+    assert text.count(" finished: digits, ") == 2
+
+
+def test_an_array_of_jobs_has_the_options_and_is_requeued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("submitit")
+    (tmp_path / "srun").touch(mode=0o755)
+    (tmp_path / "sbatch").write_text(f'#!/bin/sh\ncp "$1" {tmp_path}/sent\necho Submitted batch job 12\n')
+    (tmp_path / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    options = {"slurm_partition": "gpu", "timeout_min": 240, "gpus_per_node": 1, "slurm_account": "fl"}
+    Slurm(print, 3, tmp_path / "out", options)
+    lines = (tmp_path / "sent").read_text().splitlines()
+    for option in ("array=0-2%3", "partition=gpu", "time=240", "gpus-per-node=1", "account=fl", "open-mode=append"):
+        assert f"#SBATCH --{option}" in lines
+    assert any(line.startswith("#SBATCH --signal=USR2@") for line in lines)
+    [command] = [line for line in lines if line.startswith("srun")]
+    assert "-m submitit.core._submit" in command
+
+
+@pytest.mark.long
+def test_ray_runs_a_table_while_a_node_is_killed(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    table = small(seeds=list(range(20)), trainer={"max_epochs": 1, "accelerator": "cpu"}, select="last")
+    whole, out = run_here(table, tmp_path / "whole"), tmp_path / "out"
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    second = cluster.add_node(num_cpus=1)
+    ended = threading.Event()
+
+    def kill_at_half() -> None:
+        while len(list(out.glob("cells/*/result.json"))) < 20 and not ended.wait(0.1):
+            continue
+        cluster.remove_node(second, allow_graceful=False)
+
+    killer = threading.Thread(target=kill_at_half)
+    killer.start()
+    try:
+        text = run(table, out, engine="ray", workers=2, engine_options={"address": cluster.address, "num_cpus": 1})
+    finally:
+        ended.set()
+        killer.join()
+        cluster.shutdown()
+    assert (out / "results.csv").read_bytes() == (whole.folder / "results.csv").read_bytes()
+    assert text.count(" finished: digits, ") == 40
+    assert not list(out.glob("cells/*/claim"))
+
+
+@pytest.mark.parametrize(
+    ("output", "options"),
+    [
+        ("out", {"engine": "dask"}),
+        ("out", {"engine_options": {"num_gpus": 1}}),
+        ("out", {"engine": "slurm", "devices": [0]}),
+        ("out", {"engine": "ray", "workers": 0}),
+        ("s3://bucket/out", {}),
+    ],
+)
+def test_what_cannot_work_is_an_error_that_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str, options: dict[str, Any]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = list(options or {"output": None})[-1]
+    with pytest.raises(ValueError, match=f"`{name}`"):
+        run_table(small(), output, **options)
+    assert not list(tmp_path.iterdir())
