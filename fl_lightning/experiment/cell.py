@@ -33,6 +33,7 @@ from fl_lightning.experiment.callbacks import ConstantScores, CurveRecorder, Kee
 from fl_lightning.experiment.code_version import code_version
 from fl_lightning.experiment.files import columns_of, write_csv, write_json
 from fl_lightning.experiment.partition_picture import draw_partition
+from fl_lightning.experiment.plan import Cell
 from fl_lightning.experiment.selection import best_checkpoint, why_there_is_none
 
 Result = dict[str, Any]
@@ -40,28 +41,29 @@ Result = dict[str, Any]
 
 @dataclass(frozen=True)
 class CellJob:
-    """The order to run a cell, as plain data that can be sent to a worker process.
+    """The order to run a cell, which can be sent to a process.
 
     Attributes:
-        config: The configuration of the cell.
-        folder: Folder for the files of the cell.
-        labels: Data set, method, fold, seed and tuned values, for loggers.
+        cell: The cell.
+        results: Folder of the experiment.
         wandb: Arguments of a WandbLogger; no logger if empty.
         checkpoint_seconds: Time between two checkpoints from which a killed fit resumes.
-        results: Folder of the experiment, for the picture of the partition; ``None`` draws none.
     """
 
-    config: dict[str, Any]
-    folder: str
-    labels: dict[str, Any] = field(default_factory=dict)
-    wandb: dict[str, Any] = field(default_factory=dict)
+    cell: Cell
+    results: Path
+    wandb: Mapping[str, Any] = field(default_factory=dict)
     checkpoint_seconds: float = 60.0
-    results: str | None = None
+
+    @property
+    def folder(self) -> Path:
+        """Folder for the files of the cell."""
+        return self.results / "cells" / self.cell.id
 
     @property
     def log(self) -> Path:
         """File for the output of a process that runs the cell."""
-        return Path(self.folder) / "log.txt"
+        return self.folder / "log.txt"
 
 
 @contextmanager
@@ -92,7 +94,7 @@ def run_cell(job: CellJob, watching: Sequence[Callback] = ()) -> Result:
     Raises:
         ValueError: If the configuration is wrong.
     """
-    folder, config = Path(job.folder), job.config
+    folder, config = job.folder, job.cell.config
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "config.json", config)
     begun = datetime.now(UTC)
@@ -163,14 +165,14 @@ def _logger(job: CellJob) -> Any:
         return False
     from lightning.pytorch.loggers import WandbLogger
 
-    labels = job.labels
-    tuned = [f"{name}={value}" for name, value in labels["values"].items()]  # trials of a search differ in them alone
-    name = "-".join([str(labels[key]) for key in ("data", "method", "fold", "seed")] + tuned)
-    run_id = Path(job.folder).name
-    config = {**labels, "cell": job.config, "code": code_version(), **package_versions()}
-    settings = {"name": name, "group": f"{labels['data']}-{labels['method']}", "config": config, **job.wandb}
+    cell = job.cell
+    labels = {"data": cell.data, "method": cell.method, "fold": cell.fold, "seed": cell.seed, "values": cell.values}
+    tuned = [f"{name}={value}" for name, value in cell.values.items()]  # trials of a search differ in them alone
+    name = "-".join([cell.data, cell.method, str(cell.fold), str(cell.seed), *tuned])
+    config = {**labels, "cell": cell.config, "code": code_version(), **package_versions()}
+    settings = {"name": name, "group": f"{cell.data}-{cell.method}", "config": config, **job.wandb}
     # each attempt has a folder of its own; `wandb sync` joins the folders of one id
-    return WandbLogger(save_dir=job.folder, id=run_id, resume="allow", **settings)
+    return WandbLogger(save_dir=job.folder, id=cell.id, resume="allow", **settings)
 
 
 def _outcome(
@@ -204,8 +206,7 @@ def _best_round(path: Path) -> int:
 
 def _draw(job: CellJob, data: FederatedDataModule) -> None:
     try:
-        if job.results is not None:
-            draw_partition(job.results, data, job.labels)
+        draw_partition(job.results, data, job.cell)
     except Exception as error:  # a result is worth more than its picture
         warnings.warn(f"The partition could not be drawn: {error}", stacklevel=2)
 

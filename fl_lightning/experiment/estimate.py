@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 import traceback
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +13,7 @@ from pathlib import Path
 import lightning as L
 from lightning.pytorch.callbacks import Callback
 
-from fl_lightning.arguments import check_count, check_instance, check_path
-from fl_lightning.experiment.cell import run_cell
+from fl_lightning.experiment.cell import CellJob, run_cell
 from fl_lightning.experiment.check import refuse_mistakes
 from fl_lightning.experiment.plan import make_cell, planned, tuning_points
 from fl_lightning.experiment.store import Store, message_of
@@ -34,7 +34,6 @@ def describe_plan(table: Table, folder: str | Path, *, with_data: bool = False) 
     Raises:
         ValueError: With all mistakes of the table; the objects of every cell are built.
     """
-    check_path("folder", folder)
     notes = refuse_mistakes(table, with_data=with_data)
     store = Store(folder)
     lines, total = [f"{table.name}: {counted(len(table.folds), 'fold')} x {counted(len(table.seeds), 'seed')}"], 0
@@ -68,8 +67,6 @@ def measure_paces(table: Table, rounds: int = 4) -> tuple[dict[str, float], dict
         The seconds of a round by data set, and the errors of data sets on which the fit fails; their files may be
         missing, for instance.
     """
-    check_instance("table", table, Table, "`read_table` makes one of a file or a mapping.")
-    check_count("rounds", rounds, minimum=3, hint="The first one does not count, and the last one is validated.")
     paces, errors = {}, {}
     for name, data in table.data.items():
         every = int({**table.trainer, **data.trainer}.get("check_val_every_n_epoch") or 1)
@@ -80,7 +77,7 @@ def measure_paces(table: Table, rounds: int = 4) -> tuple[dict[str, float], dict
         clock = _Clock()
         try:
             with tempfile.TemporaryDirectory() as temporary:
-                run_cell(Store(temporary).job(cell, {}, checkpoint_seconds=1e9), [clock])
+                run_cell(CellJob(cell, Path(temporary), checkpoint_seconds=1e9), [clock])
         except Exception:
             errors[name] = message_of(traceback.format_exc())
             continue
@@ -112,27 +109,15 @@ def describe_time(table: Table, paces: Mapping[str, float], errors: Mapping[str,
         errors: Errors by data set, from :func:`measure_paces`.
         workers: Number of worker processes.
     """
-    check_instance("table", table, Table, "`read_table` makes one of a file or a mapping.")
-    for argument, given in (("paces", paces), ("errors", errors)):
-        check_instance(argument, given, Mapping, "Give what `measure_paces` returns.")
-    check_count("workers", workers, minimum=0)
-    lines = [_measured_time(table, paces, max(1, workers)) if paces else _how_to_measure(errors)]
-    return "\n".join([*lines, *(f"CANNOT RUN {name}: {error}" for name, error in errors.items())])
-
-
-def _measured_time(table: Table, paces: Mapping[str, float], workers: int) -> str:
-    rounds = {name: 0 for name in table.data}
+    lines = [f"CANNOT RUN {name}: {error}" for name, error in errors.items()]
+    if not paces:
+        how = "mend what is named below" if errors else "`--estimate` times a short fit on each data set"
+        return "\n".join([f"Nothing has been measured, so the time is not known: {how}.", *lines])
+    rounds: Counter[str] = Counter()
     for entry in planned(table):
         rounds[entry.data] += sum(cell.max_epochs for cell in entry.cells.values())
-    seconds = sum(pace * rounds[name] for name, pace in paces.items()) / workers
+    seconds = sum(pace * rounds[name] for name, pace in paces.items()) / max(1, workers)
     measured = ", ".join(f"{name} {pace:.2g}" for name, pace in paces.items())
     fits = "All fits" if set(paces) == set(table.data) else f"All fits on {', '.join(paces)}"
-    return f"Measured seconds a round: {measured}. {fits} will take about {duration(seconds)}."
-
-
-def _how_to_measure(errors: Mapping[str, str]) -> str:
-    return "Nothing has been measured, so the time is not known. " + (
-        "Mend what is named below, and call the same again for an estimate."
-        if errors
-        else "`measure_paces` times a short fit on each data set; the option `--estimate` calls it."
-    )
+    text = f"Measured seconds a round: {measured}. {fits} will take about {duration(seconds)}."
+    return "\n".join([text, *lines])

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from fl_lightning.data import FederatedDataModule
+from fl_lightning.experiment.plan import Cell
 from fl_lightning.files import atomic_file
 
 
@@ -24,18 +23,18 @@ def partition_picture(results: str | os.PathLike[str], fingerprint: str) -> Path
     return next(iter(sorted((Path(results) / "partitions").glob(f"{fingerprint[:16]}-*.png"))), None)
 
 
-def draw_partition(results: str | os.PathLike[str], data: FederatedDataModule, labels: Mapping[str, Any]) -> None:
+def draw_partition(results: str | os.PathLike[str], data: FederatedDataModule, cell: Cell) -> None:
     """Draw the partition of a data module, unless that is done.
 
     Args:
         results: Folder of the experiment.
         data: The data module, ready for use.
-        labels: ``fold`` and ``seed`` of the cell.
+        cell: The cell, for its fold and seed.
     """
     fingerprint = data.partition.fingerprint()
     if partition_picture(results, fingerprint) is not None:
         return
-    name = f"{fingerprint[:16]}-fold_{labels['fold']}-seed_{labels['seed']}.png"
+    name = f"{fingerprint[:16]}-fold_{cell.fold}-seed_{cell.seed}.png"
     figure = data.plot().figure
     with atomic_file(Path(results) / "partitions" / name) as temporary:
         figure.savefig(temporary, format="png", dpi=110, bbox_inches="tight", metadata={"Software": None})

@@ -12,7 +12,6 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -171,7 +170,7 @@ def attempt(
         memory_limit: Gigabytes that this process may allocate.
         lost: Called if another runner has taken the claim, because this process stood still.
     """
-    folder = Path(job.folder)
+    folder = job.folder
     try:
         with SoftFileLease(folder / CLAIM, timeout=0, on_compromise=lost):
             if read_json_if_there(folder / "result.json") is not None:  # another runner has just finished it

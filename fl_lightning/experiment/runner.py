@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from multiprocessing import connection
 from pathlib import Path
 from time import time
@@ -113,11 +112,18 @@ def run_table(
             f"`output` must be a folder of a file system, got {folder!r}: cells are claimed by lock files."
         )
     make_folder("output", folder, "Give another `output`.")
-    settings = (table, str(Path(folder).absolute()), checkpoint_seconds, limits, time())
+    runner = Runner(table, Path(folder).absolute(), checkpoint_seconds, limits, time())
     if engine == "local":
-        return _Run(*settings, console, workers, devices).all()
-    start = partial(_start, engine, Runner(*settings), workers, Path(settings[1]), dict(engine_options or {}))
-    return _Run(*settings, console, start=start).all()
+        return runner(console, workers, devices)
+    make = Slurm if engine == "slurm" else Ray
+    try:
+        started = make(runner, workers, runner.folder, engine_options or {})
+    except ImportError as error:
+        raise RuntimeError(f"`engine` {engine!r} needs a package: pip install 'fl-lightning[{engine}]'") from error
+    try:
+        return runner(console, 0, engine=started)
+    finally:
+        started.stop()
 
 
 def check_run(
@@ -153,9 +159,9 @@ def check_run(
     return limits
 
 
-@dataclass(frozen=True)
+@dataclass
 class Runner:
-    """A run of one worker, which an engine starts elsewhere.
+    """Runs the cells of a table that no other runner of the folder takes; engines send it elsewhere.
 
     Attributes:
         table: The table.
@@ -166,56 +172,25 @@ class Runner:
     """
 
     table: Table
-    folder: str
+    folder: Path
     checkpoint_seconds: float
     limits: Limits
     since: float
 
-    def __call__(self) -> None:
-        """Run the cells that no other runner takes."""
-        _Run(self.table, self.folder, self.checkpoint_seconds, self.limits, self.since, Console(), workers=1).all()
-
-    def checkpoint(self) -> Any:
-        """Return what submitit puts into the queue again."""
-        from submitit.helpers import DelayedSubmission
-
-        return DelayedSubmission(self)
-
-
-def _start(engine: str, runner: Runner, number: int, folder: Path, options: dict[str, Any]) -> Engine:
-    make = Slurm if engine == "slurm" else Ray
-    try:
-        return make(runner, number, folder, options)
-    except ImportError as error:
-        raise RuntimeError(f"`engine` {engine!r} needs a package: pip install 'fl-lightning[{engine}]'") from error
-
-
-class _Run:
-    """One run of a table, which may be one of several in a folder."""
-
-    def __init__(
+    def __call__(
         self,
-        table: Table,
-        folder: str,
-        checkpoint_seconds: float,
-        limits: Limits,
-        since: float,
-        console: Console,
-        workers: int = 0,
+        console: Console | None = None,
+        workers: int = 1,
         devices: Sequence[int] | None = None,
-        start: Callable[[], Engine] | None = None,
-    ) -> None:
-        self.table, self.store, self.console = table, Store(folder), console
-        self.checkpoint_seconds, self.limits, self.since = checkpoint_seconds, limits, since
-        self.workers, self.devices, self.start = workers, devices, start
+        engine: Engine | None = None,
+    ) -> ResultRows:
+        """Tune, then run the table; with an engine, watch its runners do so."""
+        self.console, self.workers, self.devices, self.engine = console or Console(), workers, devices, engine
+        self.store = Store(self.folder)
         self.chosen: dict[tuple[str, str], Point] = {}
         self._at_work: dict[int, tuple[Cell, CellProcess]] = {}  # by the number of the worker
         self._leases: dict[str, SoftFileLease] = {}  # each must be looked at for a while until it is known to be stale
-
-    def all(self) -> ResultRows:
-        """Tune, then run the table."""
         self.store.write_table(self.table, code_version())
-        self.engine = None if self.start is None else self.start()
         try:
             self._tune()
             cells = table_cells(self.table, self.chosen)
@@ -223,21 +198,27 @@ class _Run:
         finally:
             for _, process in self._at_work.values():  # after Ctrl-C, which does not reach them
                 process.kill()
-            if self.engine is not None:
-                self.engine.stop()
         rows = ResultRows(self.store.write_results(self.table, cells))
         self._say_what_came_out(rows, cells)
         return rows
+
+    def checkpoint(self) -> Any:
+        """Return what submitit puts into the queue again."""
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(Runner(self.table, self.folder, self.checkpoint_seconds, self.limits, self.since))
 
     def _say_what_came_out(self, rows: ResultRows, cells: Sequence[Cell]) -> None:
         failed = sum(row["status"] == "failed" for row in rows)
         text = f"{len(rows) - failed} of {len(cells)} cells are finished" + (f", {failed} failed" if failed else "")
         unscored = {cell.data: why for cell in cells if (why := self.store.why_unscored(self.table, cell)) is not None}
+        codes = {code for row in rows if ", then " in (code := row.get("code", ""))}
         for line in (
             f"{text}. Results: {self.store.folder / 'results.csv'}",
             *_failures(rows),
             *unscored.values(),
             *self.store.diverged(self.table, cells),
+            *(f"Fits ran under several versions of the code, which `code` names: {code}." for code in sorted(codes)),
         ):
             say(self.console, line)
 
@@ -294,27 +275,21 @@ class _Run:
         with Progress(by_id, self.store, self.console, "tuning" if table_cells is None else "cells") as progress:
             for name in by_id.keys() - waiting.keys():
                 progress.end(by_id[name], "finished before")
-            scored: set[str] = set()  # the data sets of which a remark has been made
             told: Counter[str] = Counter()  # the failed attempts of which the user knows
             while waiting or self._at_work:
                 are_gone = self.engine is not None and self.engine.all_ended()  # before looking at what they have left
-                self._end_cells(progress)
-                failed = {name: self.store.failures(cell, self.since) for name, cell in waiting.items()}
-                ended = [
-                    cell
-                    for name, cell in waiting.items()
-                    if self.store.result(cell) is not None or failed[name] > self.limits.retries
-                ]
-                for cell in ended:
-                    del waiting[cell.id]
-                    progress.end(cell, "failed" if self.store.result(cell) is None else "finished")
-                    self._remark(cell, scored, progress)
-                for name in waiting.keys() & {name for name, number in failed.items() if number > told[name]}:
+                self._end_cells()
+                failed = Counter({name: self.store.failures(cell, self.since) for name, cell in waiting.items()})
+                done = [name for name, cell in waiting.items() if self.store.result(cell) is not None]
+                given_up = [name for name in waiting.keys() - done if failed[name] > self.limits.retries]
+                for name in (*done, *given_up):
+                    progress.end(waiting.pop(name), "finished" if name in done else "failed")
+                for name in waiting.keys() & (failed - told).keys():
                     attempts = f"{failed[name]} of {self.limits.retries}"
                     error = message_of(self.store.error(by_id[name]) or "")
                     progress.note(f"To be tried again ({attempts}): {describe_cell(by_id[name])}: {error}")
-                told = Counter(failed)
-                if ended and table_cells is not None:
+                told = failed
+                if (done or given_up) and table_cells is not None:
                     self.store.write_results(self.table, table_cells)
                 if waiting and are_gone:
                     raise RuntimeError(f"The runners have ended, and {len(waiting)} cells are left. Run it again.")
@@ -339,7 +314,7 @@ class _Run:
         return False
 
     def _job(self, cell: Cell) -> CellJob:
-        return self.store.job(cell, self.table.wandb, self.checkpoint_seconds)
+        return CellJob(cell, self.folder, self.table.wandb, self.checkpoint_seconds)
 
     def _is_free(self, cell: Cell) -> bool:
         claim = self.store.cell_folder(cell) / CLAIM
@@ -350,7 +325,7 @@ class _Run:
         except Timeout:
             return False
 
-    def _end_cells(self, progress: Progress) -> None:
+    def _end_cells(self) -> None:
         """Make room for other cells where a process has ended."""
         for number, (cell, process) in list(self._at_work.items()):
             error = process.how_it_ended()
@@ -359,17 +334,6 @@ class _Run:
             del self._at_work[number]
             if error and self.store.result(cell) is None:
                 write_failure(self.store.cell_folder(cell), error, self.since)
-
-    def _remark(self, cell: Cell, scored: set[str], progress: Progress) -> None:
-        """Tell what is odd about a cell that has just finished, at once, for the sake of tables that take days."""
-        result = self.store.result(cell)
-        if result is None:
-            return
-        if ", then " in result["code"]:
-            progress.note(f"The fit ran under several versions of the code, which `code` names: {result['code']}.")
-        if cell.data not in scored and (why := self.store.why_unscored(self.table, cell)) is not None:
-            progress.note(why)
-        scored.add(cell.data)
 
 
 def _failures(rows: Sequence[Mapping[str, Any]]) -> list[str]:

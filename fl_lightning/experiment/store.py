@@ -13,7 +13,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from fl_lightning.experiment.cell import CellJob, Result
+from fl_lightning.experiment.cell import Result
 from fl_lightning.experiment.files import columns_of, read_json_if_there, write_csv, write_json
 from fl_lightning.experiment.plan import Cell
 from fl_lightning.experiment.search import Point
@@ -46,12 +46,6 @@ class Store:
     def cell_folder(self, cell: Cell) -> Path:
         """Return the folder of a cell."""
         return self.folder / "cells" / cell.id
-
-    def job(self, cell: Cell, wandb: Mapping[str, Any], checkpoint_seconds: float) -> CellJob:
-        """Return the job that runs a cell."""
-        labels = {"data": cell.data, "method": cell.method, "fold": cell.fold, "seed": cell.seed, "values": cell.values}
-        folders = str(self.cell_folder(cell)), str(self.folder)
-        return CellJob(cell.config, folders[0], labels, dict(wandb), checkpoint_seconds, folders[1])
 
     def result(self, cell: Cell) -> Result | None:
         """Return the result of a cell; ``None`` if it is not finished, or its file is damaged."""

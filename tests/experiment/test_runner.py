@@ -294,7 +294,7 @@ def test_the_monitor_must_be_logged(tmp_path: Path, faulty: None) -> None:
     assert all(row["status"] == "failed" and "val_nothing" in row["error"] for row in rows)
 
 
-def test_a_score_that_no_cell_logs_is_named_at_once_and_at_the_end(tmp_path: Path, faulty: None) -> None:
+def test_a_score_that_no_cell_logs_is_named(tmp_path: Path, faulty: None) -> None:
     table = own_model()
     table["data"]["digits"]["score"] = "test_nothing"
     table["data"]["digits"]["score_mode"] = "max"
@@ -302,7 +302,6 @@ def test_a_score_that_no_cell_logs_is_named_at_once_and_at_the_end(tmp_path: Pat
     assert [(row["status"], row["score"]) for row in rows] == [("finished", None)] * 2
     told = "digits: `score` is 'test_nothing', but {} logged test_acc, test_acc_clients, test_acc_clients_max"
     lines = text.splitlines()
-    assert lines[1].startswith(told.format("FedAvg"))
     assert lines[-1].startswith(told.format("RADFed"))
     assert lines[-1].endswith("Correct `score` in the table; finished cells are not run again.")
     # correcting it runs nothing again
@@ -333,10 +332,7 @@ def test_plan_and_time(tmp_path: Path) -> None:
     paces, errors = measure_paces(read_table(broken))
     assert not paces
     nothing, reason = describe_time(table, paces, errors).splitlines()
-    assert nothing == (
-        "Nothing has been measured, so the time is not known. Mend what is named below, and call the same again for an "
-        "estimate."
-    )
+    assert nothing.startswith("Nothing has been measured")
     assert reason.startswith("CANNOT RUN digits: ValueError: `l2`")
     assert "`--estimate`" in describe_time(table, {}, {})
 
