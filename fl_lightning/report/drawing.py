@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -30,7 +30,7 @@ def color(number: int) -> str:
     return str(COLORS[number % len(COLORS)])
 
 
-def label(name: str, width: int = 28) -> str:
+def label(name: str, width: int = 30) -> str:
     """Return a name in lines; a legend leaves out one that begins with an underscore, so a blank precedes it."""
     return textwrap.fill(f" {name}" if name.startswith("_") else name, width, max_lines=3, placeholder="…")
 
@@ -46,18 +46,9 @@ def in_percent(axis: Axis) -> None:
     axis.set_major_formatter(lambda share, _: f"{100 * share:g} %")
 
 
-def legend_shape(texts: Iterable[str], width: float) -> tuple[int, float]:
-    """Return the number of columns of a legend in a width in inches, and its height in inches."""
-    names = list(texts)
-    longest = max(len(line) for name in names for line in name.split("\n"))
-    most = max(1, min(len(names), 4, int(width / (0.55 + 0.068 * longest))))
-    rows = -(-len(names) // most)
-    return -(-len(names) // rows), 0.19 * rows * max(1 + name.count("\n") for name in names)
-
-
 def add_legend(figure: Figure, handles: Sequence[Any]) -> None:
-    """Put a legend below the axes; the figure grows, so that the axes lose no height."""
+    """Put a legend of two columns below the axes; the figure grows, so that the axes lose no height."""
     if len(handles) > 1:
-        columns, height = legend_shape([str(handle.get_label()) for handle in handles], figure.get_figwidth())
-        figure.set_figheight(figure.get_figheight() + height)
-        figure.legend(handles=handles, ncols=columns, loc="outside lower center", columnspacing=1.2)
+        lines = 1 + max(handle.get_label().count("\n") for handle in handles)
+        figure.set_figheight(figure.get_figheight() + 0.19 * lines * ((len(handles) + 1) // 2))
+        figure.legend(handles=handles, ncols=2, loc="outside lower center")

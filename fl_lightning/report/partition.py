@@ -17,11 +17,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fl_lightning.arguments import check_bool, check_count, check_instance, check_path, to_array
+from fl_lightning.arguments import check_bool, check_count, check_instance, check_path
 from fl_lightning.data import ClientDatasetsModule, FederatedDataModule
 from fl_lightning.files import atomic_file
 from fl_lightning.partitioners import (
-    Partition,
     PartitionStatistics,
     SampleFeatures,
     c_score,
@@ -244,39 +243,31 @@ def _summary(datamodule: FederatedDataModule, features: SampleFeatures | None) -
         split="as given" if given else _call(datamodule.split),
         sets=sets,
         statistics=datamodule.statistics(),
-        feature_skew={name: _skew(partition, name, each) for name, each in _columns(datamodule, features).items()},
+        feature_skew=_skews(datamodule, features),
         fingerprint=partition.fingerprint(),
     )
 
 
-def _columns(datamodule: FederatedDataModule, features: SampleFeatures | None) -> dict[str, np.ndarray]:
-    """Return the categorical features by their names."""
+def _skews(datamodule: FederatedDataModule, features: SampleFeatures | None) -> dict[str, float]:
+    """Return the C-score of each categorical feature, with its values as classes."""
     names = None
     if features is None:
         features = getattr(datamodule, "categorical_features", None)
         names = getattr(datamodule, "categorical_names", None)
     if features is None:
         return {}
-    if isinstance(features, Mapping):
-        return {name: np.asarray(values) for name, values in features.items()}
-    features = to_array("features", features)
-    if features.ndim != 2:
-        raise ValueError(
-            f"`features` must have shape (num_samples, num_features), got {features.shape}. Give a single feature "
-            "with its name: {'soil': values}."
-        )
-    return dict(zip(names or map(str, range(features.shape[1])), features.T, strict=True))
-
-
-def _skew(partition: Partition, name: str, values: np.ndarray) -> float:
+    columns = pd.DataFrame(features if isinstance(features, Mapping) else np.asarray(features), columns=names)
+    partition = datamodule.partition
     needed = 1 + max(int(indices.max(initial=-1)) for indices in partition.indices)
-    if values.ndim != 1 or len(values) < needed or values.dtype.kind not in "iub":
+    if len(columns) < needed or any(kind.kind not in "iub" for kind in columns.dtypes):
         raise ValueError(
-            f"`features` must be categories, numbered by integers, one for each of at least {needed} samples; feature "
-            f"{name!r} has shape {values.shape} and dtype {values.dtype}. Put numbers into buckets first, with "
-            "numpy.digitize for instance."
+            "`features` must be categories, numbered by integers, one for each of at least "
+            f"{needed} samples, got {len(columns)} values of {', '.join(map(str, columns.dtypes))}. Put numbers into "
+            "buckets first, with numpy.digitize for instance."
         )
-    return c_score(label_counts(partition, values.astype(np.int64)))
+    return {
+        str(name): c_score(label_counts(partition, values.to_numpy(dtype=np.int64))) for name, values in columns.items()
+    }
 
 
 def _evaluation_set(datamodule: FederatedDataModule, stage: Literal["val", "test"]) -> str:

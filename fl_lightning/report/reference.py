@@ -13,6 +13,7 @@ from fl_lightning.experiment.plan import rounds_of
 from fl_lightning.experiment.table_file import read_table
 from fl_lightning.report.page import Table
 from fl_lightning.report.results import Results
+from fl_lightning.representation import counted, joined
 
 #: Settings of the machine or of the report, and those that are compared otherwise.
 _APART = {"accelerator", "cache_dir", "clients_at_once", "data_dir", "devices", "executor", "max_epochs", "weights"}
@@ -20,7 +21,6 @@ _OF_DATA = ("datamodule", "model", "metric", "monitor", "mode", "score", "valida
 _OF_METHOD = ("callback", "values", "tune", "take")
 _COUNTED = {"data": "data sets", "methods": "methods", "folds": "folds", "seeds": "seeds"}
 _LONGEST = 60  # characters of a value
-_MOST_NAMED = 4  # data sets in a sentence
 _Found = Iterator[tuple[str, str, str]]
 """Settings that differ, with their values here and there."""
 
@@ -31,13 +31,14 @@ def reference_sentence(results: Results) -> str:
     found = differences(results)
     for places, setting, here, there in found:
         if setting == "rounds":
-            parts.append(f"{here} rounds of {there}{_in_brackets(places, results)}")
+            on = "" if set(places) == set(results.table["data"]) else f" ({joined(places, most=4)})"
+            parts.append(f"{here} rounds of {there}{on}")
         elif setting in _COUNTED.values():
             parts.append(f"{here} {setting.removesuffix('s') if here == '1' else setting} of {there}")
         else:
             others += 1
     if others:
-        parts.append(f"{others} other setting{'' if others == 1 else 's'}")
+        parts.append(counted(others, "other setting"))
     return (
         ""
         if not found
@@ -130,11 +131,3 @@ def _joined(places: Sequence[str], results: Results) -> str:
         if len(places) > 1 and set(places) == set(results.table[kind]):
             return title
     return ", ".join(places) or "the table"
-
-
-def _in_brackets(places: Sequence[str], results: Results) -> str:
-    """Return the data sets of a part of a sentence in brackets; nothing if they are all of the experiment."""
-    if set(places) == set(results.table["data"]):
-        return ""
-    more = len(places) - _MOST_NAMED
-    return f" ({', '.join(places[:_MOST_NAMED])}{f' and {more} more' if more > 0 else ''})"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from fl_lightning.arguments import check_instance, check_path, is_sequence
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.partitioners.client_axis import label_clients, names_of
 from fl_lightning.partitioners.notebook import Drawn
-from fl_lightning.report.drawing import DASHES, MARKS, color, in_percent, label, legend_shape, style, whole_rounds
+from fl_lightning.report.drawing import DASHES, MARKS, color, in_percent, label, style, whole_rounds
 from fl_lightning.report.names import is_share, metric_name
 from fl_lightning.representation import counted
 
@@ -85,9 +85,9 @@ def plot_run(
         )
     columns = number if number < 4 else (number + 1) // 2
     rows = -(-number // columns)
-    legend = max((legend_shape(map(_shown, names), _WIDTH)[1] for names in kinds), default=0)
+    height = _HEIGHT + 0.1 * max(map(len, kinds), default=0)  # the legend has two columns
     with style():
-        figure = Figure(figsize=(_WIDTH * columns, (_HEIGHT + legend) * rows))
+        figure = Figure(figsize=(_WIDTH * columns, height * rows))
         panels = iter(figure.subplots(rows, columns, squeeze=False).ravel())
         if data is not None:
             _draw_clients(next(panels), data)
@@ -178,8 +178,9 @@ def _kinds(curves: Curves) -> list[list[str]]:
     return [names for names in (shares, losses, *others) if names]
 
 
-def _shown(name: str) -> str:
-    return label(metric_name(name, stage=True), 52)
+def _stage(name: str) -> int:
+    """Return the place of a metric's stage, which is that of its colour; that after the last one for any other."""
+    return next((place for place, stage in enumerate(_STAGES) if name.startswith(stage)), len(_STAGES))
 
 
 def _draw_clients(axes: Axes, data: FederatedDataModule) -> None:
@@ -195,18 +196,18 @@ def _draw_curves(axes: Axes, curves: Curves, unit: str) -> None:
     Curves without a finite value are named.
     """
     missing = []
-    for name, place in _numbered(curves).items():
-        rounds, values = zip(*curves[name], strict=True)
-        finite, few = any(map(math.isfinite, values)), len(values) < _FEW_POINTS
-        if not finite:
-            missing.append(f"{_shown(name)}: no finite value in {counted(len(values), unit)}")
-        [line] = axes.plot(rounds, values, color=color(place), linestyle=DASHES[place % len(DASHES)])
-        line.set_label(_shown(name) if finite else f"{_shown(name)}: not finite")
-        if place < len(_STAGES):  # a wide line with small marks shows below a thin one with rings
-            line.set(linewidth=2.0, marker=MARKS[place] if few else "", markersize=4)
-        else:
-            line.set(linewidth=1.2, marker=MARKS[place % len(MARKS)], markersize=7, markerfacecolor="none")
-            line.set_markevery(None if few else 0.12)
+    for stage, names in itertools.groupby(sorted(curves, key=_stage), _stage):
+        for number, name in enumerate(names):
+            rounds, values = zip(*curves[name], strict=True)
+            shown, finite = label(metric_name(name, stage=True)), any(map(math.isfinite, values))
+            if not finite:
+                missing.append(f"{shown}: no finite value in {counted(len(values), unit)}")
+                shown = f"{shown}: not finite"
+            [line] = axes.plot(rounds, values, DASHES[number % len(DASHES)], color=color(stage), label=shown)
+            # a wide line with small marks shows below thin ones with rings
+            line.set(linewidth=1.2 if number else 2.0, marker=MARKS[(stage + number) % len(MARKS)])
+            line.set(markersize=7 if number else 4, markerfacecolor="none" if number else None)
+            line.set_markevery(0.12 if len(values) > _FEW_POINTS else None)
     places = [number for points in curves.values() for number, _ in points]
     axes.update_datalim([(min(places), 0), (max(places), 0)], updatey=False)  # also rounds without a finite value
     axes.autoscale_view()
@@ -220,8 +221,39 @@ def _draw_curves(axes: Axes, curves: Curves, unit: str) -> None:
         axes.set_yticks([])
         return
     _write_ticks(axes, share)
-    columns, _ = legend_shape(map(_shown, curves), _WIDTH)
-    axes.legend(ncols=columns, loc="upper center", bbox_to_anchor=(0.5, -0.15))
+    axes.legend(ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.15))
+
+
+def _draw_scores(
+    axes: Axes, scores: Mapping[str, Mapping[int, float]], metric: str | None, names: Sequence[str] | None
+) -> None:
+    """Draw the score of each client, sorted within each set; ``metric`` is its name in the log, if that is known."""
+    places: list[int] = []
+    clients: list[int] = []
+    start, top = 0, axes.get_xaxis_transform()
+    width = 1.0 if sum(map(len, scores.values())) > _MANY_BARS else 0.8
+    for stage, values in scores.items():
+        finite = sorted((score, client) for client, score in values.items() if math.isfinite(score))
+        heights, end = [score for score, _ in finite], start + max(1, len(finite))
+        places += range(start, start + len(finite))
+        clients += [client for _, client in finite]
+        axes.bar(range(start, start + len(finite)), heights, width, color=color(_stage(stage)))
+        counts = f"{len(values):,}" if len(finite) == len(values) else f"{len(finite):,} of {len(values):,} finite"
+        title = f"{'validation' if stage == 'val' else stage} ({counts})"
+        axes.text((start + end - 1) / 2, 1.0, title, transform=top, ha="center", va="bottom", fontsize=9)
+        if finite:
+            axes.plot([start - 0.5, end - 0.5], [sum(heights) / len(finite)] * 2, color="black", linewidth=1)
+        start = end + 1
+    axes.set_xticks([])
+    if clients:
+        label_clients(axes, places, names_of(clients, names), all_or_none=True)
+    name = "score" if metric is None else label(metric_name(metric.removesuffix("_clients")))
+    axes.set(xlabel="client, lowest first (line: mean)", ylabel=f"{name} of the last evaluation")
+    known = [score for values in scores.values() for score in values.values() if math.isfinite(score)]
+    share = all(0 <= score <= 1 for score in known) and (metric is None or is_share(metric))
+    if share:
+        axes.set_ylim(0, 1.03)
+    _write_ticks(axes, share)
 
 
 def _write_ticks(axes: Axes, share: bool) -> None:
@@ -231,60 +263,3 @@ def _write_ticks(axes: Axes, share: bool) -> None:
         in_percent(axes.yaxis)
     elif 1e3 <= max(abs(low), abs(high)) < 1e7 and high - low >= 10:  # ticks at whole numbers
         axes.yaxis.set_major_formatter("{x:,.0f}")
-
-
-def _numbered(names: Iterable[str]) -> dict[str, int]:
-    """Return the numbers of the colours of metrics, one for each stage, those of training first."""
-    stages = [next((place for place, stage in enumerate(_STAGES) if name.startswith(stage)), 3) for name in names]
-    numbered: dict[str, int] = {}
-    for stage, name in sorted(zip(stages, names, strict=True), key=lambda item: (item[0], _natural(item[1]))):
-        free = max([len(_STAGES) - 1, *numbered.values()]) + 1
-        numbered[name] = free if stage == len(_STAGES) or stage in numbered.values() else stage
-    return numbered
-
-
-def _natural(name: str) -> list[str | int]:
-    """Return the parts of a name by which 2 comes before 10."""
-    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
-
-
-def _draw_scores(
-    axes: Axes, scores: Mapping[str, Mapping[int, float]], metric: str | None, names: Sequence[str] | None
-) -> None:
-    """Draw the score of each client, sorted within each set; ``metric`` is its name in the log, if that is known."""
-    titles = {"val": "validation", "test": "test"}
-    finite = {
-        stage: {
-            client: score for client, score in sorted(values.items(), key=lambda item: item[1]) if math.isfinite(score)
-        }
-        for stage, values in scores.items()
-    }
-    places: list[int] = []
-    start, width = 0, 1.0 if sum(map(len, finite.values())) > _MANY_BARS else 0.8
-    for stage, values in finite.items():
-        number, every = len(values), len(scores[stage])
-        end = start + max(1, number)
-        places += range(start, start + number)
-        axes.bar(
-            places[-number:] if number else [],
-            list(values.values()),
-            width,
-            color=color(_STAGES.index(stage) if stage in _STAGES else len(_STAGES)),
-        )
-        counts = f"{every:,}" if number == every else f"{number:,} of {every:,} finite"
-        title, top = f"{titles.get(stage, stage)} ({counts})", axes.get_xaxis_transform()
-        axes.text((start + end - 1) / 2, 1.0, title, transform=top, ha="center", va="bottom", fontsize=9)
-        if values:
-            axes.plot([start - 0.5, end - 0.5], [sum(values.values()) / number] * 2, color="black", linewidth=1)
-        start = end + 1
-    clients = [client for values in finite.values() for client in values]
-    axes.set_xticks([])
-    if clients:
-        label_clients(axes, places, names_of(clients, names), all_or_none=True)
-    name = "score" if metric is None else label(metric_name(metric.removesuffix("_clients")))
-    axes.set(xlabel="client, lowest first (line: mean)", ylabel=f"{name} of the last evaluation")
-    shares = all(0 <= score <= 1 for values in finite.values() for score in values.values())
-    shares = shares and (metric is None or is_share(metric))
-    if shares:
-        axes.set_ylim(0, 1.03)
-    _write_ticks(axes, shares)
