@@ -31,8 +31,9 @@ def color(number: int) -> str:
 
 
 def label(name: str, width: int = 30) -> str:
-    """Return a name in lines; a legend leaves out one that begins with an underscore, so a blank precedes it."""
-    return textwrap.fill(f" {name}" if name.startswith("_") else name, width, max_lines=3, placeholder="…")
+    """Return a name in lines, as matplotlib draws it: no formula between dollars, and in legends from "_" on."""
+    text = name.replace("$", r"\$")
+    return textwrap.fill(f" {text}" if text.startswith("_") else text, width, max_lines=3, placeholder="…")
 
 
 def whole_rounds(axes: Axes) -> None:

@@ -297,11 +297,9 @@ def _call(part: Any) -> str:
 def _page(title: str, summary: PartitionSummary, has_mixes: bool, png: bytes) -> str:
     facts = pd.DataFrame({"value": summary.rows()}).rename_axis("fact")
     table = Table("partition", "", facts, _MEANINGS, texts=["value"], header=False)
-    top = (
-        "samples of each class on each client. Middle: class shares of each client"
-        if has_mixes
-        else "samples of each client"
-    )
+    top = "samples of each client"
+    if has_mixes:
+        top = "samples of each class on each client. Middle: class shares of each client"
     picture = Picture("partition", f"Top: {top}. Bottom: number of clients of each size.", png)
     return page(title, [Section("Numbers", tables=[table]), Section("Clients", pictures=[picture])])
 

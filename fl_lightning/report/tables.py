@@ -25,17 +25,13 @@ from fl_lightning.representation import duration
 
 def score_table(results: Results) -> Table:
     """Return the mean and the standard deviation of each method's test score on each data set."""
-    rows = {}
+    rows: dict[tuple[str, str], dict[str, str]] = {}
     for data in results.data:
-        scale, spreads = results.scale(data), results.scores.loc[data].std()
-        marks = results.tests["mark"].get(data, {})
-        rows[data, results.metric(data)] = {
-            method: " ± ".join(
-                filter(None, [scale.text(mean, spreads[method]), scale.text(spreads[method], spreads[method])])
-            )
-            + (f" {marks[method]}" if marks.get(method) else "")
-            for method, mean in results.means.loc[data].items()
-        }
+        scale, row = results.scale(data), rows.setdefault((data, results.metric(data)), {})
+        for method, sd in results.scores.loc[data].std().items():
+            numbers = [scale.text(number, spread=sd) for number in (results.means.loc[data, method], sd)]
+            mark = results.tests["mark"].get((data, method), "")
+            row[method] = f"{' ± '.join(filter(None, numbers))} {mark}".strip()
     frame = _frame(rows, ["data", "metric"])
     best = results.gains.eq(results.gains.max(axis=1), axis=0).mul(results.gains.nunique(axis=1) > 1, axis=0)
     note = "Bold: best mean."
@@ -164,12 +160,8 @@ def paper_table(results: Results) -> Table | None:
                 p = results.tests["holm"].get((data, method), math.nan)
                 same = "yes" if np.sign(round(changes[method], 2)) == np.sign(paper[method]) else "no"
                 agrees = "not tested" if math.isnan(p) else same if p < LEVEL else "not significant"
-                rows[data, results.metric(data), method] = [
-                    signed(changes[method]),
-                    signed(paper[method]),
-                    agrees,
-                    p_text(p),
-                ]
+                here, there = signed(changes[method]), signed(paper[method])
+                rows[data, results.metric(data), method] = [here, there, agrees, p_text(p)]
     if not rows:
         return None
     frame = _frame(rows, ["data", "metric", "method"], ["here", "paper", "same sign", "p, Holm"])
@@ -275,12 +267,9 @@ def tuning_table(results: Results) -> Table | None:
 def failed_table(results: Results) -> Table | None:
     """Return the runs that failed, and those whose score is not finite."""
     diverged = results.diverged
-    scores = [
-        f"`{results.table['data'][data]['score']}` is {score}"
-        for data, score in zip(diverged["data"], diverged["score"], strict=True)
-    ]
-    diverged = diverged.assign(error=[f"{score}: the model may have diverged." for score in scores])
-    runs = pd.concat([results.failed, diverged])
+    metrics = diverged["data"].map(lambda data: results.table["data"][data]["score"])
+    errors = "`" + metrics + "` is " + diverged["score"].astype(str) + ": the model may have diverged."
+    runs = pd.concat([results.failed, diverged.assign(error=errors)])
     if runs.empty:
         return None
     frame = runs[[*RUN, "error"]].astype(str).set_index(["data", "method"])

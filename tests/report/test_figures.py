@@ -79,3 +79,10 @@ def test_comparison_of_data_sets(written: Results) -> None:
     dots = [list(line.get_xdata()) for line in axes.lines if line.get_marker() == "o"]
     assert dots == [pytest.approx([2, 4, 6, 8, 10, 12]), pytest.approx([-4] * 5 + [0])]
     assert [picture.name for picture in comparisons(written)] == ["comparison-Ease", "across-Ease-val_acc"]
+
+
+def test_names_are_drawn_as_they_are(written: Results) -> None:
+    lines = {"_hidden": ("easy", "FedAvg"), "$a_1$ and a long name of many words": ("easy", "RADFed")}
+    figure, _ = draw_curves(written, lines, "val_acc", "$x$")
+    [legend] = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [" _hidden", "\\$a_1\\$ and a long name of\nmany words"]
