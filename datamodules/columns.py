@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from fl_lightning.arguments import got, is_sequence
 
-
-def check_names(argument: str, names: Sequence[str]) -> list[str]:
-    """Return names as a list; raise ``ValueError`` unless they are a sequence of texts; a single text is an error."""
-    if isinstance(names, str):
-        raise ValueError(f"`{argument}` must be a sequence of names, got {names!r}. Give [{names!r}].")
-    if not is_sequence(names) or not all(isinstance(name, str) and name for name in names):
-        raise ValueError(f"`{argument}` must be a sequence of names, got {got(names)}.")
-    return list(names)
+def check_columns(needed: Iterable[str | None], present: Sequence[str], of: object) -> None:
+    """Raise ``ValueError`` for the first column that is needed and not there."""
+    missing = next((name for name in needed if name is not None and name not in present), None)
+    if missing is not None:
+        raise ValueError(f"{of} has no column {missing!r}; its columns are {', '.join(map(str, present))}.")
 
 
 def encode_classes(values: np.ndarray, name: str) -> tuple[np.ndarray, list[str]]:
@@ -54,16 +50,13 @@ def regression_targets(values: np.ndarray, name: str) -> np.ndarray:
         ValueError: If they are no numbers, or one is infinite or too large for float32.
     """
     if values.dtype.kind not in "biuf":
-        kind = "texts" if values.dtype.kind == "U" else values.dtype
-        raise ValueError(
-            f"{name} must hold numbers for `regression=True`, got {kind}. For classes give `regression=False`."
-        )
+        raise ValueError(f"{name} must hold numbers for `regression=True`, got {values.dtype}.")
     with np.errstate(over="ignore"):  # numbers that are too large become infinite
         targets: np.ndarray = values.astype(np.float32)
     wrong = ~np.isfinite(targets)
     if wrong.any():
         raise ValueError(
-            f"{name} holds numbers that are infinite or too large for float32, such as {values[wrong][0]} in row "
-            f"{int(wrong.argmax())}, counted from 0. Rescale it, or leave such rows out."
+            f"{name} has a number that is infinite or too large for float32 in row {wrong.argmax()}, counted from 0. "
+            "Rescale it, or leave such rows out."
         )
     return targets

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 
 from datamodules.covertype_table import NUM_NUMERIC, find_source, load_table, read_cache, write_cache
 from datamodules.files import resolve_data_dir, where_to_put
-from fl_lightning.arguments import check_bool, check_callable, check_choice, check_count, got, is_sequence
+from fl_lightning.checks import Count, Natural, check, check_arguments
 from fl_lightning.data import FederatedDataModule, FederatedSplit, PartitionFunction, Source
 from fl_lightning.partitioners import FeatureQPPartitioner, Partition, QPPartitioner
 
@@ -66,31 +66,20 @@ class CovertypeDataModule(FederatedDataModule):
         partitioner: PartitionFunction | None = None,
         *,
         feature_partitioner: FeaturePartitioner | None = None,
-        class_counts: tuple[int, int] | None = PAPER_COUNTS,
-        sample_seed: int = 0,
+        class_counts: Sequence[Count] | None = PAPER_COUNTS,
+        sample_seed: Natural = 0,
         download: bool = True,
         **options: Any,
     ) -> None:
         super().__init__(partitioner, **options)
         if partitioner is not None and feature_partitioner is not None:
             raise ValueError("`partitioner` and `feature_partitioner` exclude each other; give one of them.")
-        if class_counts is not None:
-            if not is_sequence(class_counts) or len(class_counts) != 2:
-                raise ValueError(
-                    f"`class_counts` must be two numbers, one of each class, got {got(class_counts)}. None keeps all "
-                    "samples."
-                )
-            for count in class_counts:
-                check_count("class_counts", count, hint="None keeps all samples.")
-        if feature_partitioner is not None:
-            check_callable("feature_partitioner", feature_partitioner, "`covfeat_partitioner` is one.")
-        check_bool("download", download)
-        check_count("sample_seed", sample_seed, minimum=0)
         self.data_dir = resolve_data_dir(data_dir)
-        self.feature_partitioner = feature_partitioner
-        self.class_counts = class_counts
-        self.sample_seed = sample_seed
-        self.download = download
+        self.feature_partitioner, self.class_counts = feature_partitioner, class_counts
+        self.sample_seed, self.download = sample_seed, download
+        check_arguments(self)
+        if class_counts is not None and len(class_counts) != 2:
+            raise ValueError(f"`class_counts` must be two numbers, one of each class, got {class_counts}.")
         self._categories: np.ndarray | None = None
 
     @classmethod
@@ -114,7 +103,7 @@ class CovertypeDataModule(FederatedDataModule):
         Raises:
             ValueError: If the name is unknown, or COVCLS is given a ``feature_partitioner``.
         """
-        check_choice("name", name, ("COVCLS-G", "COVCLS-L", "COVFEAT-G", "COVFEAT-L"))
+        check("`name`", name, SetUp)
         by_features = name.startswith("COVFEAT")
         if feature_partitioner is not None and not by_features:
             raise ValueError(
@@ -137,26 +126,25 @@ class CovertypeDataModule(FederatedDataModule):
         folder = self.data_dir / "covertype"
         if read_cache(folder) is not None:
             return
-        if find_source(folder) is None:
-            if not self.download:
-                return
+        if find_source(folder) is None and self.download:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
                 torch.hub.download_url_to_file(URL, str(folder / URL.rpartition("/")[2]))
             except OSError as error:
-                raise RuntimeError(
-                    f"Covertype could not be downloaded ({error}). {self._way_out(tried=True)}"
-                ) from error
+                raise RuntimeError(f"Covertype could not be downloaded ({error}). {self._hint()}") from None
         table = load_table(folder)
         with contextlib.suppress(OSError):  # a folder that may not be written to
-            write_cache(folder, table)
+            if table is not None:
+                write_cache(folder, table)
 
     def load(self) -> Source:
         """Read the two classes' samples in the order of the file: float32, shape (N, 49)."""
-        try:
-            table = load_table(self.data_dir / "covertype")
-        except FileNotFoundError as error:
-            raise FileNotFoundError(f"{error} {self._way_out()}") from error
+        folder = self.data_dir / "covertype"
+        table = load_table(folder)
+        if table is None:
+            raise FileNotFoundError(
+                f"There is no {folder / 'covtype.data.gz'}. {self._hint('`download=True` fetches it')}"
+            )
         rows = self._draw_rows(table.label)
         indicators = []
         for values in (table.area, table.soil):
@@ -204,7 +192,7 @@ class CovertypeDataModule(FederatedDataModule):
             kept.append(rng.choice(rows, count, replace=False, shuffle=False))
         return np.sort(np.concatenate(kept))
 
-    def _way_out(self, *, tried: bool = False) -> str:
-        """Return what to do; a download that was tried is no way out."""
+    def _hint(self, download: str = "") -> str:
+        """Return what to do; a download that was tried is no hint."""
         file = f"covtype.data.gz (from {URL}) into {self.data_dir / 'covertype'}"
-        return where_to_put(file, "that folder's parent", "" if tried else "`download=True` fetches it")
+        return where_to_put(file, "that folder's parent", download)

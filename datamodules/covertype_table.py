@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import zipfile
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from datamodules.files import UNREADABLE
 from fl_lightning.files import atomic_file
 
-NUM_NUMERIC, NUM_AREAS, NUM_SOILS = 10, 4, 40
+NUM_NUMERIC, NUM_AREAS = 10, 4
 CONTENT_SHA256 = "17892fe2e90e1e082c4fd4a4aba9dbee1448d1ace7cddbf59ddaccc6c2676377"
 """SHA-256 of the table's arrays, whichever file they were read from."""
 
 _SOURCES = ("covtype.data.gz", "covtype.data")
 _CACHE = "covtype.fl_lightning.npz"
-_SOIL = NUM_NUMERIC + NUM_AREAS  # first column of the soil types
-_REFETCH = "Delete and refetch it."
 
 
-@dataclass(frozen=True, eq=False)
-class CovertypeTable:
+class CovertypeTable(NamedTuple):
     """All rows of the table, in the order of the file.
 
     Attributes:
@@ -41,7 +38,7 @@ class CovertypeTable:
     def digest(self) -> str:
         """Return the SHA-256 of the arrays, in hex."""
         digest = hashlib.sha256()
-        for array in (self.numeric, self.area, self.soil, self.label):
+        for array in self:
             digest.update(np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).data)
         return digest.hexdigest()
 
@@ -51,20 +48,14 @@ def find_source(folder: Path) -> Path | None:
     return next((folder / name for name in _SOURCES if (folder / name).exists()), None)
 
 
-def load_table(folder: Path) -> CovertypeTable:
-    """Return the table from the cache if that is sound, otherwise from the UCI file.
+def load_table(folder: Path) -> CovertypeTable | None:
+    """Return the table from the cache if that is sound, otherwise from the UCI file; ``None`` if there is neither.
 
     Raises:
-        FileNotFoundError: If there is neither.
         RuntimeError: If the UCI file is damaged.
     """
-    table = read_cache(folder)
-    if table is not None:
-        return table
     source = find_source(folder)
-    if source is None:
-        raise FileNotFoundError(f"There is no {folder / _SOURCES[0]}.")
-    return read_source(source)
+    return read_cache(folder) or (None if source is None else read_source(source))
 
 
 def read_source(path: Path) -> CovertypeTable:
@@ -77,26 +68,16 @@ def read_source(path: Path) -> CovertypeTable:
 
     try:
         content = pandas.read_csv(path, header=None, dtype=np.int16).to_numpy()
+        indicators = np.split(content[:, NUM_NUMERIC:-1], [NUM_AREAS], axis=1)
+        area, soil = (part.argmax(axis=1).astype(np.uint8) for part in indicators)
     except (*UNREADABLE, OverflowError) as error:
-        raise RuntimeError(
-            f"{path} is damaged: it is not Covertype's table ({str(error).strip()}). {_REFETCH}"
-        ) from error
-    if content.shape[1] != _SOIL + NUM_SOILS + 1:
-        raise RuntimeError(
-            f"{path} is not Covertype's table: it has {content.shape[1]} columns, expected {_SOIL + NUM_SOILS + 1}. "
-            f"{_REFETCH}"
-        )
-    table = CovertypeTable(
-        content[:, :NUM_NUMERIC].copy(),
-        _position(content[:, NUM_NUMERIC:_SOIL], path),
-        _position(content[:, _SOIL:-1], path),
-        content[:, -1].astype(np.uint8),
-    )
+        raise RuntimeError(f"{path} is damaged: {str(error).strip()}. Delete and refetch it.") from error
+    table = CovertypeTable(content[:, :NUM_NUMERIC].copy(), area, soil, content[:, -1].astype(np.uint8))
     found = table.digest()
     if found != CONTENT_SHA256:
         raise RuntimeError(
-            f"{path} is damaged: the SHA-256 of its {len(table.label):,} rows is {found}, expected {CONTENT_SHA256}. "
-            f"{_REFETCH}"
+            f"{path} is damaged: the SHA-256 of its {len(content):,} rows is {found}, expected {CONTENT_SHA256}. "
+            "Delete and refetch it."
         )
     return table
 
@@ -105,7 +86,7 @@ def read_cache(folder: Path) -> CovertypeTable | None:
     """Return the table of the cache; ``None`` if there is none, or it is damaged."""
     try:
         with np.load(folder / _CACHE, allow_pickle=False) as content:
-            table = CovertypeTable(content["numeric"], content["area"], content["soil"], content["label"])
+            table = CovertypeTable(*(content[name] for name in CovertypeTable._fields))
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None
     return table if table.digest() == CONTENT_SHA256 else None
@@ -114,16 +95,4 @@ def read_cache(folder: Path) -> CovertypeTable | None:
 def write_cache(folder: Path, table: CovertypeTable) -> None:
     """Write the cache, whole or not at all."""
     with atomic_file(folder / _CACHE) as temporary, temporary.open("wb") as file:
-        np.savez(file, numeric=table.numeric, area=table.area, soil=table.soil, label=table.label)
-
-
-def _position(indicators: np.ndarray, path: Path) -> np.ndarray:
-    """Return the position of the 1 among the 0/1 columns, uint8, shape (N,)."""
-    wrong = (indicators.sum(axis=1) != 1) | (indicators.min(axis=1) < 0)
-    if wrong.any():
-        raise RuntimeError(
-            f"{path} is damaged: row {wrong.argmax()} does not have a 1 in exactly one of {indicators.shape[1]} "
-            f"indicators. {_REFETCH}"
-        )
-    position: np.ndarray = indicators.argmax(axis=1).astype(np.uint8)
-    return position
+        np.savez(file, **table._asdict())

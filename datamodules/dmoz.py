@@ -13,10 +13,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
-from datamodules.columns import check_names
 from datamodules.dmoz_cache import DumpSource, encoded_pages, top_level
 from datamodules.files import as_path, resolve_data_dir, where_to_put
-from fl_lightning.arguments import check_count, check_text
+from fl_lightning.checks import Count, Natural, check_arguments
 from fl_lightning.data import FederatedDataModule, FederatedSplit, PartitionFunction, SampleSplit, Source, Split
 from fl_lightning.partitioners import TopicGraph, TopicGraphPartitioner, entropy_curve, pick_client_topics
 
@@ -68,30 +67,22 @@ class DMOZDataModule(FederatedDataModule):
         data_dir: str | os.PathLike[str] | None = None,
         partitioner: PartitionFunction | None = None,
         *,
-        distribution: int | Literal["iid"] = 0,
-        min_samples: int = 200,
+        distribution: Natural | Literal["iid"] = 0,
+        min_samples: Count = 200,
         root: str | None = None,
         exclude: Sequence[str] = ("World", "Regional", "News"),
-        max_tokens: int = 165,
+        max_tokens: Count = 165,
         cache_dir: str | os.PathLike[str] | None = None,
         split: Split | None = None,
         **options: Any,
     ) -> None:
         split = SampleSplit(val=0.0, test=0.3, seed=42, stratify=True) if split is None else split
         super().__init__(partitioner, split=split, **options)
-        if not isinstance(distribution, str) or distribution != "iid":
-            check_count("distribution", distribution, minimum=0, hint="'iid' gives each page to a random client.")
-        check_count("min_samples", min_samples)
-        check_count("max_tokens", max_tokens)
-        if root is not None:
-            check_text("root", root, "None takes the largest component.")
         self.data_dir = resolve_data_dir(data_dir)
-        self.distribution = distribution
-        self.min_samples = min_samples
-        self.root = root
-        self.exclude = tuple(check_names("exclude", exclude))
-        self.max_tokens = max_tokens
+        self.distribution, self.min_samples, self.root = distribution, min_samples, root
+        self.exclude, self.max_tokens = exclude, max_tokens
         self.cache_dir = self.data_dir / "dmoz" / "cache" if cache_dir is None else as_path("cache_dir", cache_dir)
+        check_arguments(self)
         self._tables: dict[torch.device, Tensor] = {}
 
     def prepare_data(self) -> None:
@@ -163,7 +154,7 @@ class DMOZDataModule(FederatedDataModule):
     def _source_files(self) -> DumpSource:
         content, structure = (self._find("dmoz", name) for name in ("content.rdf.u8", "structure.rdf.u8"))
         vectors = self._find("glove", "glove.6B.50d.txt")
-        return DumpSource(content, structure, vectors, self.exclude, self.max_tokens)
+        return DumpSource(content, structure, vectors, tuple(self.exclude), self.max_tokens)
 
     def _find(self, folder: str, name: str) -> Path:
         path = self.data_dir / folder / name

@@ -12,7 +12,6 @@ from typing import IO
 import numpy as np
 from tqdm import tqdm
 
-from fl_lightning.arguments import check_count
 from fl_lightning.files import atomic_file
 
 _WORDS = {
@@ -69,10 +68,7 @@ def write_sample_dump(data_dir: str | os.PathLike[str], num_pages: int = 20_000,
 
     Raises:
         FileExistsError: If one of the files is there already.
-        ValueError: If an argument is out of range.
     """
-    check_count("num_pages", num_pages)
-    check_count("seed", seed, minimum=0)
     folder = Path(data_dir) / "dmoz"
     paths = [folder / name for name in ("content.rdf.u8", "structure.rdf.u8")]
     for path in paths:

@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 
 from datamodules.files import UNREADABLE, resolve_data_dir, where_to_put
 from datamodules.natural import NaturalDataModule
-from fl_lightning.arguments import check_choice
+from fl_lightning.checks import check_arguments
 from fl_lightning.data import PartitionFunction, Source
 from fl_lightning.data.inputs import Imputation
 
@@ -82,11 +82,10 @@ class EICUDataModule(NaturalDataModule):
         impute: Imputation = "local",
         **options: Any,
     ) -> None:
-        check_choice("cohort", cohort, tuple(_LIMITS))
-        check_choice("impute", impute, ("local", "global"))
         super().__init__(partitioner, impute=impute, **options)
         self.data_dir = resolve_data_dir(data_dir)
         self.cohort: Cohort = cohort
+        check_arguments(self)
 
     def load(self) -> Source:
         """Read the tables and select the cohort: float32, shape (N, 49), NaN where a value is missing."""

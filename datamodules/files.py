@@ -7,11 +7,9 @@ import zlib
 from pathlib import Path
 from typing import Any, ClassVar
 
-from fl_lightning.arguments import check_path
-from fl_lightning.checks import check_arguments
+from fl_lightning.checks import check, check_arguments
 from fl_lightning.data import FederatedDataModule, PartitionFunction
 from fl_lightning.files import ENVIRONMENT_VARIABLE, data_folder
-from fl_lightning.partitioners import Partitioner
 
 UNREADABLE = (OSError, EOFError, ValueError, zlib.error)
 """Errors that readers of tables raise when a file is damaged, cut off or of another kind."""
@@ -22,20 +20,14 @@ def resolve_data_dir(data_dir: str | os.PathLike[str] | None) -> Path:
     return data_folder() if data_dir is None else as_path("data_dir", data_dir)
 
 
-def as_path(name: str, value: str | os.PathLike[str], hint: str = "") -> Path:
+def as_path(name: str, value: str | os.PathLike[str]) -> Path:
     """Return an argument as a path.
-
-    Args:
-        name: The argument's name, for errors.
-        value: The argument.
-        hint: What to give where it is neither a path nor a partitioner.
 
     Raises:
         TypeError: If it is neither a path nor a text.
         ValueError: If it is an empty text.
     """
-    check_path(name, value, "A partitioner is the argument `partitioner`." if isinstance(value, Partitioner) else hint)
-    return Path(value)
+    return Path(check(f"`{name}`", value, str | os.PathLike))
 
 
 def where_to_put(files: str, folder: str, download: str = "") -> str:

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from datamodules.columns import check_names, encode_classes, regression_targets
+from datamodules.columns import check_columns, encode_classes, regression_targets
 from datamodules.files import as_path
 from datamodules.huggingface_columns import LazyRows, converter, read_column, stack_columns
 from datamodules.natural import NaturalDataModule
-from fl_lightning.arguments import check_bool, check_text, check_texts, got, is_number
+from fl_lightning.checks import check_arguments, is_number
 from fl_lightning.data import ImageDataModule, PartitionFunction, Source
 from fl_lightning.data.images import channel_numbers
 
@@ -25,10 +25,6 @@ if TYPE_CHECKING:
     import datasets
 
 _BUILDERS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv", ".arrow": "arrow"}
-_OPEN_DATA_SET = (
-    'For a data set that is open already: TorchDatasetDataModule(ds.with_format("torch"), clients=ds["user"], '
-    'targets=ds["label"]), with the names of your columns.'
-)
 
 
 class HuggingFaceDataModule(NaturalDataModule, ImageDataModule):
@@ -89,37 +85,19 @@ class HuggingFaceDataModule(NaturalDataModule, ImageDataModule):
         **options: Any,
     ) -> None:
         super().__init__(partitioner, **options)
-        check_text("label", label, "Give the name of a column.")
-        for argument, text in (("client", client), ("name", name), ("test_split", test_split)):
-            if text is not None:
-                check_text(argument, text)
-        check_text("train_split", train_split)
-        check_bool("regression", regression)
-        check_bool("in_memory", in_memory)
-        if not (data_files is None or isinstance(data_files, (str, Mapping))):
-            check_texts("data_files", data_files, "Give a path, a list of paths, or such by split.")
-        is_open = hasattr(path, "column_names")
-        folder = as_path("path", path, _OPEN_DATA_SET if is_open else "")
-        self.path = str(path) if isinstance(path, str) else os.fspath(folder)
-        self.inputs = [inputs] if isinstance(inputs, str) and inputs else check_names("inputs", inputs)
-        self.label = label
-        self.client = client
-        self.name = name
-        self.splits = [train_split] if test_split is None else [train_split, test_split]
-        self.data_files = data_files
+        self.path = os.fspath(as_path("path", path)) if not isinstance(path, str) else path
+        self.inputs = [inputs] if isinstance(inputs, str) else inputs
+        self.label, self.client, self.name = label, client, name
+        self.train_split, self.test_split, self.data_files = train_split, test_split, data_files
         self.cache_dir = None if cache_dir is None else os.fspath(as_path("cache_dir", cache_dir))
-        self.transform = transform
-        self.pad_value = pad_value
+        self.transform, self.pad_value, self.regression, self.in_memory = transform, pad_value, regression, in_memory
         self.mean = channel_numbers("mean", mean)  # type: ignore[misc]
         self.std = channel_numbers("std", std)  # type: ignore[misc]
-        self.regression = regression
-        self.in_memory = in_memory
+        check_arguments(self)
         if not self.inputs or label in self.inputs:
             raise ValueError(f"`inputs` must name one or more columns, and not the `label`, got {self.inputs}.")
         if not is_number(pad_value):
-            raise ValueError(f"`pad_value` must be a number, got {got(pad_value)}. 0 is the default.")
-        if transform is not None and not callable(transform):
-            raise TypeError(f"`transform` must be a function of one value, got {got(transform)}.")
+            raise ValueError(f"`pad_value` must be a number, got {pad_value!r}. 0 is the default.")
         if len(self.inputs) > 1 and (transform is not None or not in_memory):
             raise ValueError(f"`transform` and `in_memory=False` are for a single input column, got {self.inputs}.")
 
@@ -133,7 +111,7 @@ class HuggingFaceDataModule(NaturalDataModule, ImageDataModule):
 
         parts = self._read_splits()
         for part in parts:
-            self._check_columns(part)
+            check_columns([*self.inputs, self.label, self.client], part.column_names, self.path)
         whole = datasets.concatenate_datasets(parts)
         self._set_clients_by(self.client, partial(read_column, whole))
         target, names = self._targets(whole)
@@ -183,23 +161,24 @@ class HuggingFaceDataModule(NaturalDataModule, ImageDataModule):
             ValueError,
             IndexError,
             datasets.exceptions.DatasetsError,
-        ) as error:  # an empty one: IndexError
+        ) as error:  # IndexError: an empty one
             if isinstance(error, FileNotFoundError) and Path(self.path).suffix in _BUILDERS:
                 raise
             raise RuntimeError(
                 f"The data set {self.path} could not be loaded ({error}). Give a name on the Hub, with network access "
                 "for the first time, a folder that `save_to_disk` wrote, or a file that ends in "
                 f"{', '.join(_BUILDERS)}."
-            ) from error
+            ) from None
         if isinstance(content, datasets.Dataset):
             content = datasets.DatasetDict({"train": content})
-        missing = [split for split in self.splits if split not in content]
+        splits = [split for split in (self.train_split, self.test_split) if split is not None]
+        missing = [split for split in splits if split not in content]
         if missing:
             raise ValueError(
                 f"{self.path} has no split {missing[0]!r}; its splits are {', '.join(map(repr, content))}."
             )
         # a saved format, such as "torch", would turn values into tensors
-        return [content[split].with_format(None) for split in self.splits]
+        return [content[split].with_format(None) for split in splits]
 
     def _open(self) -> datasets.Dataset | datasets.DatasetDict:
         import datasets
@@ -213,11 +192,3 @@ class HuggingFaceDataModule(NaturalDataModule, ImageDataModule):
         if not path.is_file():
             raise FileNotFoundError(f"There is no file {self.path}. Put it there, or give another `path`.")
         return datasets.load_dataset(builder, data_files={"train": self.path}, cache_dir=self.cache_dir)
-
-    def _check_columns(self, part: datasets.Dataset) -> None:
-        needed = [*self.inputs, self.label, *([] if self.client is None else [self.client])]
-        missing = [column for column in needed if column not in part.column_names]
-        if missing:
-            raise ValueError(
-                f"{self.path} has no column {missing[0]!r}; its columns are {', '.join(map(repr, part.column_names))}."
-            )

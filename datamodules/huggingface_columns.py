@@ -25,10 +25,8 @@ def read_column(content: datasets.Dataset, column: str) -> np.ndarray:
     Raises:
         ValueError: If a value is missing, or the column holds something else.
     """
+    _check_complete(content, column)
     values = list(content.select_columns([column])[column][:])
-    missing = next((row for row, value in enumerate(values) if value is None or value != value), None)
-    if missing is not None:
-        raise ValueError(f"Column {column!r} has no value in row {missing}, counted from 0; filter such rows out.")
     if not all(isinstance(value, (str, int, float)) for value in values):
         raise ValueError(f"Column {column!r} must hold numbers or texts, got {content.features[column]}.")
     return np.array(values)
@@ -98,11 +96,9 @@ def stack_columns(
             content = content.with_format("numpy")  # many times faster than Python's numbers
         return _stack(_values(content, columns[0], convert), len(content), pad_value, columns[0])
     parts = [read_column(content, column) for column in columns]
-    for column, part in zip(columns, parts, strict=True):
-        if part.dtype.kind not in "biuf":
-            raise ValueError(
-                f"Column {column!r} of several `inputs` must hold numbers, got {content.features[column]}."
-            )
+    texts = next((column for column, part in zip(columns, parts, strict=True) if part.dtype.kind not in "biuf"), None)
+    if texts is not None:
+        raise ValueError(f"Column {texts!r} of several `inputs` must hold numbers, got {content.features[texts]}.")
     return np.stack(parts, axis=1).astype(np.float32)
 
 
@@ -163,10 +159,9 @@ def _check_complete(content: datasets.Dataset, column: str) -> None:
 
 def _values(content: datasets.Dataset, column: str, convert: Convert) -> Iterator[np.ndarray]:
     _check_complete(content, column)
-    with tqdm(total=len(content), desc=f"Reading {column}", unit="sample", leave=False) as progress:
-        for batch in content.select_columns([column]).iter(batch_size=_ROWS):
-            yield from map(convert, batch[column])
-            progress.update(len(batch[column]))
+    batches = content.select_columns([column]).iter(batch_size=_ROWS)
+    for batch in tqdm(batches, desc=f"Reading {column}", total=-(-len(content) // _ROWS), leave=False):
+        yield from map(convert, batch[column])
 
 
 def _stack(values: Iterator[np.ndarray], count: int, pad_value: float, column: str) -> np.ndarray:
@@ -179,8 +174,7 @@ def _stack(values: Iterator[np.ndarray], count: int, pad_value: float, column: s
     for row, value in enumerate(values, start=1):
         if not np.can_cast(value.dtype, stacked.dtype, "same_kind"):
             raise ValueError(
-                f"`transform` must make numbers of one type, but row {row} of {column!r} has {value.dtype} after "
-                f"{stacked.dtype}. Convert them in it, for example to float32."
+                f"`transform` must make numbers of one type, but row {row} of {column!r} has {value.dtype}."
             )
         if value.shape == stacked.shape[1:]:
             stacked[row] = value

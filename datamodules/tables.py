@@ -13,17 +13,17 @@ import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
-from datamodules.columns import check_names, encode_classes, regression_targets
+from datamodules.columns import check_columns, encode_classes, regression_targets
 from datamodules.files import UNREADABLE, as_path
 from datamodules.natural import NaturalDataModule
-from fl_lightning.arguments import check_bool, check_choice, check_text
+from fl_lightning.checks import check_arguments
 from fl_lightning.data import PartitionFunction, Source
 from fl_lightning.data.inputs import Imputation
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-_CSV = (".csv", ".csv.gz")
+_CSV, _PARQUET = (".csv", ".csv.gz"), (".parquet", ".pq")
 
 
 class TableDataModule(NaturalDataModule):
@@ -68,29 +68,18 @@ class TableDataModule(NaturalDataModule):
         regression: bool = False,
         **options: Any,
     ) -> None:
-        if impute is not None:
-            check_choice("impute", impute, ("local", "global"), "None refuses missing numbers.")
         super().__init__(partitioner, impute=impute, **options)
-        check_text("label", label, "Give the name of a column.")
-        if client is not None:
-            check_text("client", client, "Give the name of a column.")
-        check_bool("regression", regression)
-        inputs = [
-            *check_names("features", () if features is None else features),
-            *check_names("categorical", categorical),
-        ]
-        wrong = next((name for name in inputs if name == label or inputs.count(name) > 1), None)
-        if wrong is not None:
-            raise ValueError(
-                f"`features` and `categorical` must name each input once, and not the `label`, got {wrong!r} twice."
-            )
-        self.path = as_path("path", path, _way_to_one_file(client))
-        self.label = label
-        self.client = client
-        self.features = None if features is None else list(features)
-        self.categorical = tuple(categorical)
+        self.path = as_path("path", path)
         self.test_path = None if test_path is None else as_path("test_path", test_path)
+        self.label, self.client, self.features, self.categorical = label, client, features, categorical
         self.regression = regression
+        check_arguments(self)
+        inputs = [*(features or ()), *categorical]
+        twice = next((name for name in inputs if name == label or inputs.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(
+                f"`features` and `categorical` must name each input once, and not the `label`, got {twice!r} twice."
+            )
         self.feature_names: list[str] = []
 
     def load(self) -> Source:
@@ -101,17 +90,16 @@ class TableDataModule(NaturalDataModule):
         keys |= set() if self.regression else {self.label}
         keys -= set(self.features or ())  # which are numbers
         paths = [path for path in (self.path, self.test_path) if path is not None]
-        frames = [_read(path, keys, self.client) for path in paths]
+        frames = [_read(path, keys) for path in paths]
         features = self._numeric_columns(frames[0])
-        for frame, path in zip(frames, paths, strict=True):
-            self._check_columns(frame, features, str(path))
-        if all(map(_is_csv, paths)):  # a value is the same in both files if it is written alike
-            frame = _with_numbers(pandas.concat(frames, ignore_index=True), keys)
-        else:
-            read = [
-                _with_numbers(each, keys) if _is_csv(path) else each for each, path in zip(frames, paths, strict=True)
-            ]
-            frame = pandas.concat(read, ignore_index=True)
+        for each, path in zip(frames, paths, strict=True):
+            check_columns([self.label, self.client, *features, *self.categorical], list(each.columns), path)
+            if len(each) == 0:
+                raise ValueError(f"{path} has no rows.")
+        frame = pandas.concat(frames, ignore_index=True)
+        for key in keys:  # a value is the same in both files if it is written alike
+            if any(map(_is_csv, paths)) and all(isinstance(value, str) for value in frame[key].dropna()):
+                frame[key] = _as_numbers(frame[key])
         self._set_clients_by(self.client, partial(_complete, frame))
         target = _complete(frame, self.label)
         x = torch.from_numpy(self._inputs(frame, features))
@@ -137,17 +125,15 @@ class TableDataModule(NaturalDataModule):
 
     def _inputs(self, frame: DataFrame, numeric: list[str]) -> np.ndarray:
         x = _numbers(frame, numeric)
-        if np.isinf(x).any():
+        wrong = np.isinf(x) if self.impute is not None else ~np.isfinite(x)
+        if wrong.any():
+            column = numeric[int(wrong.any(axis=0).argmax())]
             raise ValueError(
-                f"Column {numeric[int(np.isinf(x).any(axis=0).argmax())]!r} of {self.path} has numbers that are "
-                "infinite or too large for float32. Rescale it, or leave it out by `features`."
+                f"Column {column!r} of {self.path} has missing numbers, or some too large for float32. Give "
+                "`impute='local'` or `'global'`, rescale it, or leave it out by `features`."
             )
-        if self.impute is None and np.isnan(x).any():
-            column = numeric[int(np.isnan(x).any(axis=0).argmax())]
-            raise ValueError(
-                f"Column {column!r} of {self.path} has missing numbers. Give `impute='local'` or `'global'`, or leave "
-                "it out by `features`."
-            )
+        if not numeric and not self.categorical:
+            raise ValueError(f"{self.path} has no column left for inputs. Name some in `features` or `categorical`.")
         parts, names = [x], list(numeric)
         for column in self.categorical:
             codes, values = encode_classes(_complete(frame, column), f"Column {column!r}")
@@ -157,76 +143,32 @@ class TableDataModule(NaturalDataModule):
         self.standardized_features = slice(0, len(numeric))  # type: ignore[misc]
         return np.concatenate(parts, axis=1)
 
-    def _check_columns(self, frame: DataFrame, features: list[str], path: str) -> None:
-        needed = [self.label, *([] if self.client is None else [self.client]), *features, *self.categorical]
-        missing = [name for name in needed if name not in frame.columns]
-        if missing:
-            raise ValueError(
-                f"{path} has no column {missing[0]!r}; its columns are {', '.join(map(str, frame.columns))}. Give "
-                "names of these, or another file."
-            )
-        if len(frame) == 0:
-            raise ValueError(f"{path} has no rows.")
-        if not features and not self.categorical:
-            raise ValueError(f"{path} has no column left for inputs. Name some in `features` or `categorical`.")
-
-
-def _way_to_file(client: str | None) -> str:
-    column = "..." if client is None else repr(client)
-    return (
-        'Save it first: frame.to_csv("table.csv", index=False), or give TorchDatasetDataModule(TensorDataset(x, y), '
-        f"clients=frame[{column}])."
-    )
-
-
-def _way_to_one_file(client: str | None) -> str:
-    column = "client" if client is None else client
-    return (
-        "`path` is one file, with the rows of all clients. To join several: pandas.concat(pandas.read_csv(path).assign("
-        f'**{{{column!r}: Path(path).stem}}) for path in paths).to_csv("table.csv", index=False).'
-    )
-
-
-def _read(path: Path, keys: Set[str], client: str | None) -> DataFrame:
-    """Return a file's rows; the columns ``keys`` of a CSV file are texts."""
-    import pandas
-
-    readers = dict.fromkeys(_CSV, pandas.read_csv) | dict.fromkeys((".parquet", ".pq"), pandas.read_parquet)
-    reader = next((reader for suffix, reader in readers.items() if path.name.lower().endswith(suffix)), None)
-    if path.is_dir() or "*" in path.name:
-        raise ValueError(f"{path} is not a file. {_way_to_one_file(client)}")
-    if reader is None:
-        raise ValueError(f"{path} must end in one of {', '.join(readers)}, to say what kind of table it is.")
-    if not path.is_file():
-        raise FileNotFoundError(f"There is no file {path}. Give the path of a CSV or Parquet file.")
-    try:
-        if not _is_csv(path):
-            return reader(path)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", pandas.errors.ParserWarning)
-            # without `index_col` the first column of rows that are longer than the header would become row numbers
-            frame: DataFrame = reader(path, dtype=dict.fromkeys(keys, str), index_col=False)
-    except pandas.errors.ParserWarning as error:
-        raise ValueError(
-            f"{path} has more values in its rows than names in its header, so the columns cannot be matched "
-            "to the names. Give each column a name, row numbers too."
-        ) from error
-    except UNREADABLE as error:
-        raise ValueError(
-            f"{path} cannot be read as a table ({str(error).strip()}). Give a whole CSV or Parquet file."
-        ) from error
-    return frame
-
 
 def _is_csv(path: Path) -> bool:
     return path.name.lower().endswith(_CSV)
 
 
-def _with_numbers(frame: DataFrame, keys: Set[str]) -> DataFrame:
-    """Return rows of CSV files; values of the columns ``keys`` that are written differently differ."""
-    for key in keys & set(frame.columns):
-        frame[key] = _as_numbers(frame[key])
-    return frame
+def _read(path: Path, keys: Set[str]) -> DataFrame:
+    """Return a file's rows; the columns ``keys`` of a CSV file are texts."""
+    import pandas
+
+    name = path.name.lower()
+    if not name.endswith((*_CSV, *_PARQUET)):
+        raise ValueError(f"{path} must be one file that ends in {', '.join((*_CSV, *_PARQUET))}.")
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no file {path}. Give the path of a CSV or Parquet file.")
+    try:
+        if name.endswith(_PARQUET):
+            return pandas.read_parquet(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pandas.errors.ParserWarning)  # rows that are longer than the header
+            # without `index_col` the first column of such rows would become row numbers
+            return pandas.read_csv(path, dtype=dict.fromkeys(keys, str), index_col=False)
+    except (*UNREADABLE, pandas.errors.ParserWarning) as error:
+        raise ValueError(
+            f"{path} cannot be read as a table ({str(error).strip()}). Give a whole CSV or Parquet file, with a name "
+            "for each column."
+        ) from error
 
 
 def _as_numbers(texts: Series) -> Series:
@@ -259,12 +201,12 @@ def _numbers(frame: DataFrame, columns: Sequence[str]) -> np.ndarray:
     """Return columns of numbers, float32, shape (N, columns), NaN where one is missing."""
     from pandas.api.types import is_numeric_dtype
 
-    for column in columns:
-        if not is_numeric_dtype(frame[column]):
-            raise ValueError(
-                f"Column {column!r} does not hold numbers but {frame[column].dtype}. Name it in `categorical` to make "
-                "indicators of its values, or leave it out by `features`."
-            )
+    other = next((column for column in columns if not is_numeric_dtype(frame[column])), None)
+    if other is not None:
+        raise ValueError(
+            f"Column {other!r} does not hold numbers but {frame[other].dtype}. Name it in `categorical` to make "
+            "indicators of its values, or leave it out by `features`."
+        )
     with np.errstate(over="ignore"):  # numbers that are too large become infinite
         values: np.ndarray = frame[list(columns)].to_numpy(dtype=np.float32, na_value=np.nan)
     return values

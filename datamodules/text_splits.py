@@ -6,8 +6,9 @@ from typing import Literal
 
 import numpy as np
 
-from fl_lightning.arguments import check_count, check_fraction, check_instance
+from fl_lightning.checks import Count, Fraction, Natural, check_arguments
 from fl_lightning.data import FederatedSplit, PartitionFunction, Split
+from fl_lightning.data.splits import check_sum, whole_part
 from fl_lightning.partitioners import Partition
 
 Parts = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -33,18 +34,10 @@ class OrderedSplit(Split):
             part.
     """
 
-    def __init__(self, val: float = 0.0, test: float | Literal["official"] = 0.2, gap: int = 79) -> None:
-        if isinstance(test, str) and test != "official":
-            raise ValueError(f"`test` must be a number in [0, 1) or 'official', got {test!r}.")
-        check_fraction("val", val)
-        if not isinstance(test, str):
-            check_fraction("test", test)
-            if val + test >= 1:
-                raise ValueError(f"`val` and `test` must sum to less than 1, got {val} and {test}.")
-        check_count("gap", gap, minimum=0)
-        self.val = val
-        self.test = test
-        self.gap = gap
+    def __init__(self, val: Fraction = 0.0, test: Fraction | Literal["official"] = 0.2, gap: Natural = 79) -> None:
+        self.val, self.test, self.gap = val, test, gap
+        check_arguments(self)
+        check_sum(val, test)
 
     def split(
         self, labels: np.ndarray, partitioner: PartitionFunction, test_indices: np.ndarray | None
@@ -67,9 +60,9 @@ class OrderedSplit(Split):
         if isinstance(self.test, str):
             is_test = np.isin(indices, official)
             test, rest = indices[is_test], indices[~is_test]
-            end = _floor((1 - self.val) * len(rest))
+            end = whole_part((1 - self.val) * len(rest))
             return rest[:end], rest[end + self.gap :], test
-        first, second = (_floor(share * len(indices)) for share in (1 - self.val - self.test, 1 - self.test))
+        first, second = (whole_part(share * len(indices)) for share in (1 - self.val - self.test, 1 - self.test))
         return indices[:first], indices[first + self.gap : second], indices[second + self.gap :]
 
 
@@ -93,22 +86,15 @@ class CropSplit(Split):
 
     def __init__(
         self,
-        num_clients: int = 100,
-        train: int = 2000,
-        test: int = 400,
+        num_clients: Count = 100,
+        train: Count = 2000,
+        test: Count = 400,
         base: Split | None = None,
-        seed: int = 0,
+        seed: Natural = 0,
     ) -> None:
-        if base is not None:
-            check_instance("base", base, Split, "OrderedSplit() is the default.")
-        for name, count in (("num_clients", num_clients), ("train", train), ("test", test)):
-            check_count(name, count)
-        check_count("seed", seed, minimum=0)
-        self.num_clients = num_clients
-        self.train = train
-        self.test = test
-        self.base = OrderedSplit() if base is None else base
-        self.seed = seed
+        self.num_clients, self.train, self.test, self.seed = num_clients, train, test, seed
+        self.base: Split = OrderedSplit() if base is None else base
+        check_arguments(self)
 
     def split(
         self, labels: np.ndarray, partitioner: PartitionFunction, test_indices: np.ndarray | None
@@ -140,16 +126,9 @@ def _federated(parts: list[Parts]) -> FederatedSplit:
 
 
 def _crop(indices: np.ndarray, size: int, rng: np.random.Generator, rng_of_ends: np.random.Generator) -> np.ndarray:
-    """Draw a stretch; there are more indices than it has."""
+    """Draw a stretch; there are more indices than it has. All starts are equally likely."""
     last = len(indices) - size
     start = int(rng.integers(last))
-    # The last start was forgotten in the first release. It is drawn by a generator of its own, so that the same seed
-    # still gives the same stretches but for the few that now start there.
     if rng_of_ends.integers(last + 1) == last:
         start = last
     return indices[start : start + size]
-
-
-def _floor(value: float) -> int:
-    # the small number keeps 0.3 * 10 = 2.9999999999999996 from becoming 2
-    return int(value + 1e-9)

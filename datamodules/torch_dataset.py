@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, TensorDataset
 
 from datamodules.natural import NaturalDataModule
-from fl_lightning.arguments import check_callable, to_array
+from fl_lightning.checks import check_arguments, to_array
 from fl_lightning.data import PartitionFunction, Source
 from fl_lightning.data.as_dataset import as_dataset, why_no_classes
 from fl_lightning.data.batches import Collate, tensors_of
@@ -72,9 +72,8 @@ class TorchDatasetDataModule(NaturalDataModule):
             for name, given, part in zip(("targets", "test_targets"), (targets, test_targets), self.parts, strict=False)
         ]
         self.clients = None if clients is None else _check_clients(clients, self.parts[0])
-        if collate_fn is not None:
-            check_callable("collate_fn", collate_fn, "None takes PyTorch's default_collate.")
         self.collate_fn = collate_fn
+        check_arguments(self, {"collate_fn": collate_fn})
 
     def _facts(self) -> list[str]:
         return super()._facts() or [f"{type(self.parts[0]).__name__} of {_length(self.parts[0])} samples"]

@@ -8,8 +8,9 @@ from typing import Any, cast
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from fl_lightning.arguments import got, to_array
+from fl_lightning.checks import to_array
 from fl_lightning.partitioners.labels import way_to_classes
+from fl_lightning.representation import short
 
 
 def as_dataset(name: str, given: Any) -> Dataset[Any]:
@@ -36,11 +37,12 @@ def as_dataset(name: str, given: Any) -> Dataset[Any]:
     has_positions = hasattr(given, "__len__") and hasattr(given, "__getitem__") and getattr(given, "shape", None) != ()
     if hint or not has_positions:
         raise TypeError(
-            f"`{name}` must be a data set with __len__ and __getitem__, as TensorDataset(x, y) has, got {got(given)}. "
+            f"`{name}` must be a data set with __len__ and __getitem__, as TensorDataset(x, y) has, got "
+            f"{short(given)}. "
             f"{hint}".rstrip()
         )
     if len(given) == 0:
-        raise ValueError(f"`{name}` has no samples, got {got(given)}. Look at how it was read or filtered.")
+        raise ValueError(f"`{name}` has no samples, got {short(given)}. Look at how it was read or filtered.")
     return cast("Dataset[Any]", given)
 
 

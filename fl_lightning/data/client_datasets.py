@@ -9,8 +9,7 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, TensorDataset
 
-from fl_lightning.arguments import got, is_sequence
-from fl_lightning.checks import Count, check_arguments
+from fl_lightning.checks import Count, check_arguments, is_sequence
 from fl_lightning.data.as_dataset import as_dataset
 from fl_lightning.data.batches import Collate, tensors_of
 from fl_lightning.data.datamodule import FederatedDataModule
@@ -21,7 +20,7 @@ from fl_lightning.data.source import Source
 from fl_lightning.data.targets import find_targets
 from fl_lightning.data.view import Stage
 from fl_lightning.partitioners import NaturalPartitioner, Partition
-from fl_lightning.representation import counted
+from fl_lightning.representation import counted, short
 
 Tensors = tuple[Tensor, ...]
 
@@ -76,7 +75,7 @@ class ClientDatasetsModule(FederatedDataModule):
         super().__init__(split=split, standardize=standardize, impute=impute, **options)
         if split is not None and not (val is None and test is None):
             raise ValueError(
-                f"Give `split` or `val` and `test`, not both; got {got(split)}. A split takes them from `clients`."
+                f"Give `split` or `val` and `test`, not both; got {short(split)}. A split takes them from `clients`."
             )
         self.splits_clients = split is not None
         if split is None:  # none plays a part, not even the base class's own
@@ -98,7 +97,7 @@ class ClientDatasetsModule(FederatedDataModule):
                 hint = " To distribute one data set: datamodules.TorchDatasetDataModule(dataset, partitioner)."
             elif isinstance(given, Mapping):
                 hint = " Give list(clients.values())."
-            raise TypeError(f"`clients` must be a list with one data set for each client, got {got(given)}.{hint}")
+            raise TypeError(f"`clients` must be a list with one data set for each client, got {short(given)}.{hint}")
         if len(given) == 0:
             raise ValueError("`clients` is empty; give one data set for each client, as [dataset_a, dataset_b, ...].")
         return {client: self._as_dataset(f"clients[{client}]", each) for client, each in enumerate(given)}
@@ -238,7 +237,7 @@ class TensorDataModule(ClientDatasetsModule):
     def _as_dataset(self, name: str, given: Any) -> Dataset[Any]:
         if not isinstance(given, (tuple, list)) or not given or not all(isinstance(each, Tensor) for each in given):
             raise TypeError(
-                f"`{name}` must be a tuple of tensors, as (x, y), got {got(given)}. Convert arrays with "
+                f"`{name}` must be a tuple of tensors, as (x, y), got {short(given)}. Convert arrays with "
                 "torch.as_tensor; ClientDatasetsModule takes data sets."
             )
         return as_dataset(name, tuple(given))

@@ -11,8 +11,7 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from fl_lightning.arguments import check_instance
-from fl_lightning.checks import Count, Natural, NotNegative, check_arguments
+from fl_lightning.checks import Count, Natural, NotNegative, check, check_arguments
 from fl_lightning.data.federated_split import GLOBAL, FederatedSplit, Split
 from fl_lightning.data.inputs import Imputation, Standardization, prepare_inputs
 from fl_lightning.data.order import ClientOrder
@@ -210,7 +209,7 @@ class FederatedDataModule(ServesBatches):
             TypeError: If ``poison`` is no :class:`~fl_lightning.data.Poison`.
             RuntimeError: If the data are set up already.
         """
-        check_instance("poison", poison, Poison, "Give LabelFlipping(...) or Backdoor(...).")
+        check("`poison`", poison, Poison)
         if self._federation is not None:
             raise RuntimeError("`poison_with` must be called before the data are set up. Call it earlier.")
         self._poisons += (poison,)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fl_lightning.arguments import to_array
+from fl_lightning.checks import to_array
 from fl_lightning.partitioners import Partition
 from fl_lightning.partitioners.functions import PartitionFunction, check_partitioner, partition_by
 from fl_lightning.representation import ShowsArguments, short

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, DistributedSampler, Sampler, SequentialSampler
 
-from fl_lightning.arguments import got
+from fl_lightning.representation import short
 
 ClientOrder = Callable[[int, Dataset[Any], torch.Generator], Iterable[int]]
 """Gets a client's position, its training samples before any transform, and the generator of the epoch's order; returns
@@ -28,7 +28,7 @@ def drawn_by(sampler: ClientOrder, client: int, dataset: Dataset[Any], generator
     given = sampler(client, dataset, generator)
     if not isinstance(given, Iterable):
         raise TypeError(
-            f"`sampler` must return positions or a torch.utils.data.Sampler, got {got(given)} for client {client}."
+            f"`sampler` must return positions or a torch.utils.data.Sampler, got {short(given)} for client {client}."
         )
     positions = list(islice(given, size + 1))
     order = torch.as_tensor(positions)
@@ -40,7 +40,7 @@ def drawn_by(sampler: ClientOrder, client: int, dataset: Dataset[Any], generator
             "another amount of work give the algorithm `local_steps`."
         )
     if order.is_floating_point() or order.dtype == torch.bool:
-        raise TypeError(f"`sampler` must return whole numbers, got {got(positions)} for client {client}.")
+        raise TypeError(f"`sampler` must return whole numbers, got {short(positions)} for client {client}.")
     if int(order.min()) < 0 or int(order.max()) >= size:
         raise ValueError(
             f"`sampler` drew positions from {int(order.min())} to {int(order.max())} for client {client}, whose {size} "

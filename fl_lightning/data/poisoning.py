@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fl_lightning.arguments import to_clients
-from fl_lightning.checks import Count, Finite, Natural, Share, check_arguments
+from fl_lightning.checks import Count, Finite, Natural, Share, check_arguments, to_indices
 from fl_lightning.representation import ShowsArguments
 
 
@@ -31,7 +30,9 @@ class Poison(ShowsArguments, ABC):
     """
 
     def __init__(self, clients: Sequence[int]) -> None:
-        self.clients = to_clients(self, clients)
+        self.clients: list[int] = to_indices("clients", clients).tolist()
+        if len(set(self.clients)) < len(self.clients):
+            raise ValueError(f"`clients` of {type(self).__name__} must name each client once, got {self.clients}.")
 
     def apply(
         self,

@@ -15,7 +15,6 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
 
-from fl_lightning.arguments import got_number
 from fl_lightning.data.batches import Collate, client_batches, make_loader, number_of_batches, tensor_rows
 from fl_lightning.data.order import (
     ClientOrder,
@@ -29,7 +28,7 @@ from fl_lightning.data.source import Source
 from fl_lightning.data.tensor_bytes import fingerprint
 from fl_lightning.data.transforms import Transform, TransformedDataset
 from fl_lightning.data.view import FederationView, Stage
-from fl_lightning.representation import counted
+from fl_lightning.representation import counted, short
 
 _EVALUATED_BYTES, _FEWEST_EVALUATED, _MOST_EVALUATED = 1 << 20, 256, 4096
 
@@ -158,7 +157,7 @@ class ServesBatches(FederationView):
         is_whole = type(client) is int or isinstance(client, numbers.Integral)  # the first question is far cheaper
         if not is_whole or not 0 <= client < number:
             raise ValueError(
-                f"`client` must be from 0 to {number - 1}, the position of a training client, got {got_number(client)}."
+                f"`client` must be from 0 to {number - 1}, the position of a training client, got {short(client)}."
             )
 
     def pooled_dataset(self, clients: Sequence[int]) -> Dataset[Any]:

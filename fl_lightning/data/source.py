@@ -11,8 +11,7 @@ import numpy as np
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch.utils.data import Dataset
 
-from fl_lightning.arguments import check_bool, check_callable, check_texts, shape_of, to_array, to_indices
-from fl_lightning.checks import is_user_defined
+from fl_lightning.checks import check, is_user_defined, to_array, to_indices
 from fl_lightning.data.as_dataset import as_dataset, why_no_classes
 from fl_lightning.data.batches import Collate
 from fl_lightning.data.targets import why_no_targets
@@ -50,10 +49,9 @@ class Source(ShowsArguments):
     def __post_init__(self) -> None:
         """Check the labels and turn lists and tensors into arrays."""
         object.__setattr__(self, "dataset", as_dataset("dataset", self.dataset))
-        if self.class_names is not None:
-            check_texts("class_names", self.class_names)
-        if self.collate_fn is not None:
-            check_callable("collate_fn", self.collate_fn, "None takes PyTorch's default_collate.")
+        check("`class_names`", self.class_names, Sequence[str] | None)
+        check("`collate_fn`", self.collate_fn, Collate | None)
+        check("`pools_test`", self.pools_test, bool)
         samples = len(self)
         if self.labels is not None:
             reason = why_no_classes(self.labels, samples)
@@ -62,11 +60,9 @@ class Source(ShowsArguments):
             object.__setattr__(self, "labels", to_array("labels", self.labels))
             if self.labels.shape != (samples,):
                 raise ValueError(
-                    f"`labels` must have one entry per sample, shape ({samples},), got "
-                    f"{shape_of(self.labels, self.labels)}."
+                    f"`labels` must have one entry per sample, shape ({samples},), got shape {self.labels.shape}."
                 )
             _check_class_names(self.class_names, self.labels)
-        check_bool("pools_test", self.pools_test)
         if self.test_indices is not None:
             object.__setattr__(self, "test_indices", to_indices("test_indices", self.test_indices))
 

@@ -9,8 +9,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from fl_lightning.arguments import to_array
-from fl_lightning.checks import Fraction, Natural, check_arguments
+from fl_lightning.checks import Fraction, Natural, check_arguments, to_array
 from fl_lightning.data.federated_split import GLOBAL, FederatedSplit, Split
 from fl_lightning.partitioners import Partition
 from fl_lightning.partitioners.functions import PartitionFunction
@@ -113,7 +112,7 @@ class SampleSplit(Split):
     ) -> None:
         self.val, self.test, self.seed, self.stratify = val, test, seed, stratify
         check_arguments(self)
-        _check_sum(val, test)
+        check_sum(val, test)
 
     def check_without_classes(self) -> None:
         """Raise ``ValueError`` if classes are to be drawn in proportion."""
@@ -166,7 +165,7 @@ class WithinClientSplit(Split):
     def __init__(self, val: Fraction = 0.1, test: Fraction = 0.1, seed: Natural = 0) -> None:
         self.val, self.test, self.seed = val, test, seed
         check_arguments(self)
-        _check_sum(val, test)
+        check_sum(val, test)
 
     def split(
         self, labels: np.ndarray, partitioner: PartitionFunction, test_indices: np.ndarray | None
@@ -185,8 +184,7 @@ class WithinClientSplit(Split):
 
     def _cut(self, indices: np.ndarray) -> list[np.ndarray]:
         """Cut a client's samples into validation, test and training set."""
-        # the small number keeps 0.3 * 10 = 2.9999999999999996 from becoming 2
-        num_val, num_test = (int(fraction * len(indices) + 1e-9) for fraction in (self.val, self.test))
+        num_val, num_test = (whole_part(fraction * len(indices)) for fraction in (self.val, self.test))
         return np.split(indices, [num_val, num_val + num_test])
 
 
@@ -232,7 +230,13 @@ def _global(indices: np.ndarray) -> dict[int, np.ndarray]:
     return {GLOBAL: np.sort(indices)} if len(indices) else {}
 
 
-def _check_sum(val: float, test: float | str) -> None:
+def whole_part(value: float) -> int:
+    """Return a number rounded down, but 0.3 * 10 = 2.9999999999999996 to 3."""
+    return int(value + 1e-9)
+
+
+def check_sum(val: float, test: float | str) -> None:
+    """Raise ``ValueError`` if two shares leave no samples for training."""
     if not isinstance(test, str) and val + test >= 1:
         raise ValueError(f"`val` and `test` must sum to less than 1, to leave training samples; got {val} and {test}.")
 

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
-from fl_lightning.arguments import got, is_sequence, to_array
+from fl_lightning.checks import is_sequence, to_array
 from fl_lightning.data.as_dataset import why_no_classes
 from fl_lightning.data.batches import subset_indices
+from fl_lightning.representation import short
 
 TARGET_ATTRIBUTES = ("targets", "labels", "_labels", "y")
 """Attributes that hold the classes of torchvision's data sets and others."""
@@ -66,7 +67,7 @@ def inputs_of(batch: Any) -> Any:
 def _unreadable(batch: Any) -> TypeError:
     return TypeError(
         "Batches must be tuples or lists, inputs first and targets last, or dicts of one input and a `label`, `labels` "
-        f"or `target`, where predictions are compared with targets, got {got(batch)}. Make such batches by "
+        f"or `target`, where predictions are compared with targets, got {short(batch)}. Make such batches by "
         '`collate_fn`, or let `validation_step` and `test_step` return {"preds": ..., "target": ...}.'
     )
 

@@ -137,18 +137,18 @@ def test_a_second_start_reads_the_cache(folder):
 
 
 def test_a_wrong_file_is_named(folder):
-    for content, message in [
-        (text()[:-200], "it is not Covertype's table|SHA-256"),
-        (text().replace("2000", "elevation"), "it is not Covertype's table"),
-        (text().replace(",5\n", ",5,5\n"), "it is not Covertype's table"),
-        ("1,2,3\n", "it has 3 columns, expected 55"),
-        (text().replace("2000", "2500"), r"the SHA-256 of its 24 rows is \w{64}, expected \w{64}"),
-        (text().replace(LINE, LINE.replace(",1,", ",0,")), "row 4 does not have a 1 in exactly one of 4"),
-        ("", "it is not Covertype's table"),
+    for content in [
+        text()[:-200],
+        text().replace("2000", "elevation"),
+        text().replace(",5\n", ",5,5\n"),
+        "1,2,3\n",
+        text().replace("2000", "2500"),
+        text().replace(LINE, LINE.replace(",1,", ",0,")),
+        "",
     ]:
         with gzip.open(folder / "covertype" / "covtype.data.gz", "wt") as file:
             file.write(content)
-        with pytest.raises(RuntimeError, match=rf"covtype.data.gz is .*({message}).*Delete and refetch it"):
+        with pytest.raises(RuntimeError, match=r"covtype.data.gz is damaged.*Delete and refetch it"):
             ready(folder)
 
 

@@ -185,7 +185,7 @@ def test_targets_to_regress_on(tmp_path):
 
 def test_wrong_columns(tmp_path):
     for kwargs, message in [
-        ({"inputs": "picture"}, r"t.parquet has no column 'picture'; its columns are 'writer_id', 'number'"),
+        ({"inputs": "picture"}, r"t.parquet has no column 'picture'; its columns are writer_id, number"),
         ({"label": "target"}, "has no column 'target'"),
         ({"client": "hospital"}, "has no column 'hospital'"),
         ({"train_split": "validation"}, "has no split 'validation'; its splits are 'train'"),

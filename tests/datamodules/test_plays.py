@@ -121,8 +121,10 @@ def test_the_alphabet_has_80_characters_and_anything_else_is_the_last():
 
 
 @pytest.mark.parametrize("end", ["\n", "  \n"])
-def test_markdown_speeches_without_headings_and_directions(end):
-    assert parse_markdown(MARKDOWN.replace("\n", end)) == (
+def test_markdown_speeches_without_headings_and_directions(tmp_path, end):
+    path = tmp_path / "play.md"
+    path.write_text(MARKDOWN.replace("\n", end))
+    assert parse_markdown(path) == (
         "The Play",
         {"ANNE": ["First line;", "second line.", "Third line."], "FIRST CLOWN": ["One --two--  three.", "Four."]},
     )
