@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
+from fl_lightning.checks import short
 from fl_lightning.data import FederatedDataModule, FederatedSplit, PartitionFunction, Source
 from fl_lightning.partitioners import NaturalPartitioner
-from fl_lightning.representation import short
 
 
 class NaturalDataModule(FederatedDataModule):

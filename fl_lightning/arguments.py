@@ -14,9 +14,9 @@ import numpy as np
 from fl_lightning.checks import is_number as is_number
 from fl_lightning.checks import is_sequence as is_sequence
 from fl_lightning.checks import plain as plain
+from fl_lightning.checks import short
 from fl_lightning.checks import to_array as to_array
 from fl_lightning.checks import to_indices as to_indices
-from fl_lightning.representation import short
 
 #: Python, numpy and torch count in integers of 64 bits.
 LARGEST_SIZE = 2**63 - 1
@@ -184,23 +184,6 @@ def is_finite(value: object) -> bool:
         return is_number(value) and math.isfinite(value)  # type: ignore[arg-type]
     except OverflowError:
         return False
-
-
-def to_clients(owner: object, clients: object) -> list[int]:
-    """Return positions of clients, each once.
-
-    Args:
-        owner: Has the argument ``clients``.
-        clients: The positions.
-
-    Raises:
-        TypeError: If they are no whole numbers.
-        ValueError: If they are no list, or one is named twice.
-    """
-    positions: list[int] = to_indices("clients", clients).tolist()
-    if len(set(positions)) < len(positions):
-        raise ValueError(f"`clients` of {type(owner).__name__} must name each client once, got {positions}.")
-    return positions
 
 
 def got(value: object) -> str:

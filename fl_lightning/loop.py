@@ -16,6 +16,7 @@ from fl_lightning._lightning.processes import warn_of_lost_results
 from fl_lightning._lightning.refusals import refuse_unsupported, warn_of_unused_loader
 from fl_lightning._lightning.round_loop import RoundLoop
 from fl_lightning._lightning.trainer_callbacks import monitored_values, restore_monitored_values
+from fl_lightning.checks import who_train
 from fl_lightning.clients.batches import ClientBatches, LocalSettings
 from fl_lightning.clients.hooks import notify
 from fl_lightning.clients.steps import check_steps_known
@@ -26,7 +27,6 @@ from fl_lightning.executors import Executor, balance
 from fl_lightning.executors.malloc import keep_freed_memory
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.messages import ClientResult, Federation, Task, same_values
-from fl_lightning.representation import who_train
 from fl_lightning.seeding import Stream, seed_global_generators
 
 

@@ -14,9 +14,9 @@ from torch import nn
 import fl_lightning
 from datamodules import CIFAR10DataModule
 from fl_lightning import AggregationCallback, FedAdam, FedAvg, FedYogi
+from fl_lightning.checks import short
 from fl_lightning.partitioners import DirichletPartitioner
 from fl_lightning.parts import Adaptive, Clip, TopK
-from fl_lightning.representation import short
 
 
 def test_arguments_of_base_classes_are_shown_and_taken() -> None:

@@ -19,9 +19,9 @@ from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from fl_lightning._lightning.client_step import takes_dataloader_iter
+from fl_lightning.checks import counted
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.datamodule import check_lightning
-from fl_lightning.representation import counted
 
 
 class UnsupportedError(ValueError):

@@ -27,7 +27,7 @@ from fl_lightning.algorithms.resuming import (
 from fl_lightning.algorithms.run_log import log_values, settings_of_run
 from fl_lightning.arguments import plain
 from fl_lightning.callbacks.alone import check_alone
-from fl_lightning.checks import Count, check, check_arguments
+from fl_lightning.checks import Count, FullSignature, check, check_arguments, represent
 from fl_lightning.clients.batches import LocalSettings
 from fl_lightning.data.datamodule import check_lightning
 from fl_lightning.executors import Executor, make_executor
@@ -40,7 +40,6 @@ from fl_lightning.parts.objectives import LocalObjective
 from fl_lightning.parts.sampling import Arrivals, ClientSampler, Participation, UniformSampler
 from fl_lightning.parts.schedules import Schedule
 from fl_lightning.parts.server import ServerOptimizer
-from fl_lightning.representation import FullSignature, represent
 
 
 class AggregationCallback(Callback, ABC):

@@ -6,8 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
-from fl_lightning.arguments import plain
-from fl_lightning.checks import Count, Natural, check
+from fl_lightning.checks import Count, Natural, check, plain
 from fl_lightning.executors import Executor, make_executor
 from fl_lightning.executors.auto import ExecutorName
 from fl_lightning.parts.aggregation import Aggregation

@@ -13,9 +13,9 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from fl_lightning._lightning.round_loop import RoundLoop
 from fl_lightning.callbacks.checkpoint import FederatedCheckpoint
+from fl_lightning.checks import LOAD_WEIGHTS, arguments, short
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.loop import FederatedLoop
-from fl_lightning.representation import LOAD_WEIGHTS, arguments, short
 from fl_lightning.seeding import a_seed_was_given, default_seed
 
 #: They change no result; a seed is compared by itself.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
+from fl_lightning.checks import counted
 from fl_lightning.parts.asynchronous.schedule import Asynchronous
 from fl_lightning.parts.sampling import Arrivals, ClientSampler
 from fl_lightning.parts.schedules import Redistribution
-from fl_lightning.representation import counted
 
 
 def warn_of_open_cycle(schedule: object, max_epochs: int | None) -> None:

@@ -11,9 +11,9 @@ import lightning.pytorch as pl
 from fl_lightning._lightning.client_log import log_round
 from fl_lightning.algorithms.resuming import fingerprints
 from fl_lightning.algorithms.versions import __version__, package_versions
+from fl_lightning.checks import ShowsArguments, arguments, short
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.parts.exchange import Chain
-from fl_lightning.representation import ShowsArguments, arguments, short
 
 #: Values that the progress bar shows.
 IN_THE_BAR = ("fed/epsilon", "fed/local_epsilon")

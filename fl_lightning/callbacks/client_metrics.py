@@ -27,9 +27,9 @@ from fl_lightning.callbacks.personal_values import (
     warn_of_clients_without_values,
     warn_of_unknown_values,
 )
+from fl_lightning.checks import short
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.metrics import accuracy
-from fl_lightning.representation import short
 
 Metric = Callable[[Tensor, Tensor], Tensor]
 _Stage = Literal["val", "test"]

@@ -15,8 +15,8 @@ from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from fl_lightning._lightning.local_optimizers import unscale_before_hooks
-from fl_lightning.arguments import check_interval, check_not_negative, check_positive, plain
 from fl_lightning.callbacks.alone import check_alone
+from fl_lightning.checks import NotNegative, Positive, Probability, check, plain
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.messages import ClientResult
 from fl_lightning.parts.objectives import DynamicRegularizer, LocalObjective, Proximal
@@ -49,9 +49,9 @@ class ExamplePrivacy(Callback):
     """
 
     def __init__(self, clip: float, *, noise_multiplier: float, delta: float) -> None:
-        check_positive("clip", clip)
-        check_not_negative("noise_multiplier", noise_multiplier)
-        check_interval("delta", delta, "It should be well below 1 over the number of samples.", within="(0, 1)")
+        check("`clip`", clip, Positive)
+        check("`noise_multiplier`", noise_multiplier, NotNegative)
+        check("`delta`", delta, Probability)
         check_installed()
         self.clip, self.noise_multiplier, self.delta = plain(clip), plain(noise_multiplier), plain(delta)
         self._epochs: dict[float, Counter[int]] = {}  # of each client, by noise

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from fl_lightning.arguments import check_path, check_size
+from fl_lightning.checks import Count, PathLike, check
 from fl_lightning.data.tensor_bytes import tensor_bytes
 from fl_lightning.files import atomic_file, reserve
 
@@ -103,8 +103,8 @@ class FrozenPrefixCache(L.Callback):
     """
 
     def __init__(self, cache_dir: str | os.PathLike[str] = ".cache/fl_lightning", batch_size: int = 32) -> None:
-        check_path("cache_dir", cache_dir)
-        check_size("batch_size", batch_size, hint="It is the number of samples per forward pass.")
+        check("`cache_dir`", cache_dir, PathLike)
+        check("`batch_size`", batch_size, Count)
         self.cache_dir = Path(cache_dir)
         self.batch_size = batch_size
         self._fingerprint = ""

@@ -8,9 +8,8 @@ from typing import Any, cast
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from fl_lightning.checks import to_array
+from fl_lightning.checks import short, to_array
 from fl_lightning.partitioners.labels import way_to_classes
-from fl_lightning.representation import short
 
 
 def as_dataset(name: str, given: Any) -> Dataset[Any]:

@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, TensorDataset
 
-from fl_lightning.checks import Count, check_arguments, is_sequence
+from fl_lightning.checks import Count, check_arguments, counted, is_sequence, short
 from fl_lightning.data.as_dataset import as_dataset
 from fl_lightning.data.batches import Collate, tensors_of
 from fl_lightning.data.datamodule import FederatedDataModule
@@ -20,7 +20,6 @@ from fl_lightning.data.source import Source
 from fl_lightning.data.targets import find_targets
 from fl_lightning.data.view import Stage
 from fl_lightning.partitioners import NaturalPartitioner, Partition
-from fl_lightning.representation import counted, short
 
 Tensors = tuple[Tensor, ...]
 

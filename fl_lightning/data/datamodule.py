@@ -11,7 +11,16 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from fl_lightning.checks import Count, Natural, NotNegative, check, check_arguments
+from fl_lightning.checks import (
+    LOAD_WEIGHTS,
+    Count,
+    FullSignature,
+    Natural,
+    NotNegative,
+    check,
+    check_arguments,
+    represent,
+)
 from fl_lightning.data.federated_split import GLOBAL, FederatedSplit, Split
 from fl_lightning.data.inputs import Imputation, Standardization, prepare_inputs
 from fl_lightning.data.order import ClientOrder
@@ -23,7 +32,6 @@ from fl_lightning.data.targets import outputs_and_targets
 from fl_lightning.data.transforms import Transform
 from fl_lightning.partitioners import Partition
 from fl_lightning.partitioners.functions import PartitionFunction, check_partitioner
-from fl_lightning.representation import LOAD_WEIGHTS, FullSignature, represent
 
 
 class FederatedDataModule(ServesBatches):

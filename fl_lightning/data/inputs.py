@@ -9,10 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fl_lightning.checks import is_finite
+from fl_lightning.checks import counted, is_finite
 from fl_lightning.data.federated_split import GLOBAL, FederatedSplit
 from fl_lightning.partitioners.feature_noise import add_feature_noise
-from fl_lightning.representation import counted
 
 Standardization = Literal["global", "local"]
 Imputation = Literal["local", "global"]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, DistributedSampler, Sampler, SequentialSampler
 
-from fl_lightning.representation import short
+from fl_lightning.checks import short
 
 ClientOrder = Callable[[int, Dataset[Any], torch.Generator], Iterable[int]]
 """Gets a client's position, its training samples before any transform, and the generator of the epoch's order; returns

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fl_lightning.checks import Count, Finite, Natural, Share, check_arguments, to_indices
-from fl_lightning.representation import ShowsArguments
+from fl_lightning.checks import Count, Finite, Natural, Share, ShowsArguments, check_arguments, to_indices
 
 
 def _same(x: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
 
+from fl_lightning.checks import counted, short
 from fl_lightning.data.batches import Collate, client_batches, make_loader, number_of_batches, tensor_rows
 from fl_lightning.data.order import (
     ClientOrder,
@@ -28,7 +29,6 @@ from fl_lightning.data.source import Source
 from fl_lightning.data.tensor_bytes import fingerprint
 from fl_lightning.data.transforms import Transform, TransformedDataset
 from fl_lightning.data.view import FederationView, Stage
-from fl_lightning.representation import counted, short
 
 _EVALUATED_BYTES, _FEWEST_EVALUATED, _MOST_EVALUATED = 1 << 20, 256, 4096
 

@@ -11,11 +11,10 @@ import numpy as np
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch.utils.data import Dataset
 
-from fl_lightning.checks import check, is_user_defined, to_array, to_indices
+from fl_lightning.checks import ShowsArguments, check, is_user_defined, short, to_array, to_indices
 from fl_lightning.data.as_dataset import as_dataset, why_no_classes
 from fl_lightning.data.batches import Collate
 from fl_lightning.data.targets import why_no_targets
-from fl_lightning.representation import ShowsArguments, short
 
 
 @dataclass(frozen=True, repr=False)

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
-from fl_lightning.checks import is_sequence, to_array
+from fl_lightning.checks import is_sequence, short, to_array
 from fl_lightning.data.as_dataset import why_no_classes
 from fl_lightning.data.batches import subset_indices
-from fl_lightning.representation import short
 
 TARGET_ATTRIBUTES = ("targets", "labels", "_labels", "y")
 """Attributes that hold the classes of torchvision's data sets and others."""

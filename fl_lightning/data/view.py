@@ -9,11 +9,11 @@ import lightning as L
 import numpy as np
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
+from fl_lightning.checks import counted
 from fl_lightning.data.federated_split import GLOBAL, FederatedSplit
 from fl_lightning.data.source import Source
 from fl_lightning.partitioners import LabelPlot, Partition, Partitioner, PartitionStatistics
 from fl_lightning.parts.sampling import Arrivals, BernoulliSampler, ClientSampler
-from fl_lightning.representation import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -15,6 +15,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning.arguments import check_choice, check_count
+from fl_lightning.checks import counted
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.base import Executor
 from fl_lightning.executors.layout_trial import LayoutTrial
@@ -24,7 +25,6 @@ from fl_lightning.executors.step_counts import StepCounts, in_words
 from fl_lightning.executors.vectorized import VectorizedExecutor
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.messages import ClientResult, Task
-from fl_lightning.representation import counted
 
 log = logging.getLogger(__name__)
 

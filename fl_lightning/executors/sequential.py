@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 
-from fl_lightning.arguments import check_bool
+from fl_lightning.checks import check
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.base import Executor
 from fl_lightning.executors.memory_format import channels_last
@@ -21,7 +21,7 @@ class SequentialExecutor(Executor):
     """
 
     def __init__(self, channels_last: bool = False) -> None:
-        check_bool("channels_last", channels_last)
+        check("`channels_last`", channels_last, bool)
         self.channels_last = channels_last
 
     def run(self, tasks: Sequence[Task], training: LocalTraining, algorithm: Algorithm) -> Iterator[ClientResult]:

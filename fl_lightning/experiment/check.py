@@ -17,8 +17,8 @@ from lightning.pytorch.utilities.seed import isolate_rng
 
 from fl_lightning._lightning.refusals import refuse_settings
 from fl_lightning.algorithms.base import AggregationCallback
-from fl_lightning.arguments import check_count
 from fl_lightning.callbacks.client_metrics import ClientMetrics
+from fl_lightning.checks import Count, check
 from fl_lightning.experiment.build import (
     build_callbacks,
     build_datamodule,
@@ -204,9 +204,9 @@ def _check_fit(config: dict[str, Any], callbacks: Sequence[Callback]) -> bool:
     if trainer.get("max_epochs") is None and rounds is not None:
         raise ValueError("`trainer` has no `max_epochs`, the number of rounds. Write `trainer: {max_epochs: 100}`.")
     if trainer.get("max_epochs") is not None and not (rounds is None and trainer["max_epochs"] == -1):
-        check_count("max_epochs", trainer["max_epochs"], hint="It is the number of rounds.")
+        check("`max_epochs`", trainer["max_epochs"], Count)
     every = trainer.get("check_val_every_n_epoch", 1)
-    check_count("check_val_every_n_epoch", every, hint="It is the number of rounds from one validation to the next.")
+    check("`check_val_every_n_epoch`", every, Count)
     best_checkpoint(_NO_FOLDER, config, method.algorithm)
     method.check_rounds(rounds_of(trainer))
     return True

@@ -13,12 +13,12 @@ from pathlib import Path
 import lightning as L
 from lightning.pytorch.callbacks import Callback
 
+from fl_lightning.checks import counted, duration
 from fl_lightning.experiment.cell import CellJob, run_cell
 from fl_lightning.experiment.check import refuse_mistakes
 from fl_lightning.experiment.plan import make_cell, planned, tuning_points
 from fl_lightning.experiment.store import Store, message_of
 from fl_lightning.experiment.table import Table
-from fl_lightning.representation import counted, duration
 
 
 def describe_plan(table: Table, folder: str | Path, *, with_data: bool = False) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fl_lightning.arguments import check_choice, check_count
+from fl_lightning.checks import Count, Natural, check
 
 Search = Literal["grid", "random"]
 Point = dict[str, Any]
@@ -111,10 +111,10 @@ def points(
     Raises:
         ValueError: If an argument is out of range, a grid search has a range, or a random search has no ``count``.
     """
-    check_choice(setting, search, ("grid", "random"))
+    check(f"`{setting}`", search, Literal["grid", "random"])
     if count is not None:
-        check_count("count", count)
-    check_count("seed", seed, 0)
+        check("`count`", count, Count)
+    check("`seed`", seed, Natural)
     choices = {name: entry for name, entry in space.items() if isinstance(entry, Choice)}
     if search == "grid":
         if ranges := [name for name in space if name not in choices]:

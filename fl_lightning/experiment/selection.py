@@ -10,11 +10,11 @@ import lightning as L
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from fl_lightning.callbacks.checkpoint import FederatedCheckpoint
+from fl_lightning.checks import counted
 from fl_lightning.experiment.plan import rounds_of
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.sampling import ImportanceSampler, UniformSampler
 from fl_lightning.parts.schedules import Redistribution
-from fl_lightning.representation import counted
 
 _NEVER_EMPTY = (ImportanceSampler, UniformSampler)
 

@@ -13,12 +13,12 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from fl_lightning.checks import counted
 from fl_lightning.experiment.cell import Result
 from fl_lightning.experiment.files import columns_of, read_json_if_there, write_csv, write_json
 from fl_lightning.experiment.plan import Cell
 from fl_lightning.experiment.search import Point
 from fl_lightning.experiment.table import Table
-from fl_lightning.representation import counted
 
 CLAIM = "claim"
 """File in a cell's folder: the lease of the process that runs the cell."""

@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fl_lightning.arguments import check_count, check_instance, check_path, check_texts
+from fl_lightning.checks import duration, joined
 from fl_lightning.experiment.files import read_json_if_there, write_csv, write_json
 from fl_lightning.experiment.progress import say
 from fl_lightning.experiment.search import Choice, Point, Range, Space, describe_point, note_of_equals, points
@@ -26,7 +27,6 @@ from fl_lightning.experiment.specs import identity
 from fl_lightning.experiment.sweep_file import Sweep, read_sweep
 from fl_lightning.experiment.wandb_file import read_history
 from fl_lightning.files import make_folder
-from fl_lightning.representation import duration, joined
 
 Row = dict[str, Any]
 Ask = Iterator[tuple[Point, Callable[[float | None], None]]]

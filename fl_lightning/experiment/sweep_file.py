@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from fl_lightning.arguments import check_choice
+from fl_lightning.checks import check
 from fl_lightning.experiment.search import Choice, Point, Range, make_range
 from fl_lightning.experiment.table import check_file_name
 from fl_lightning.experiment.table_file import refuse_unknown
@@ -94,8 +94,8 @@ def read_sweep(path: str | os.PathLike[str]) -> Sweep:
         raise ValueError(f"`parameters` must map names to values or ranges, got {parameters!r}.")
     name = content.get("name") or Path(path).stem
     check_file_name("name", name, "runs/sweeps/<name>")
-    check_choice("method", content["method"], ("grid", "random", "bayes"))
-    check_choice("metric.goal", metric["goal"], ("maximize", "minimize"))
+    check("`method`", content["method"], Literal["grid", "random", "bayes"])
+    check("`metric.goal`", metric["goal"], Literal["maximize", "minimize"])
     return Sweep(
         name=name,
         program=_found(str(content["program"]), Path(path)),
@@ -151,7 +151,7 @@ def _parameter(name: str, entry: Any) -> Choice | Range:
     low, high = entry["min"], entry["max"]
     whole = isinstance(low, int) and isinstance(high, int)
     distribution = entry.get("distribution", "int_uniform" if whole else "uniform")
-    check_choice(f"parameters.{name}.distribution", distribution, _RANGES)
+    check(f"`parameters.{name}.distribution`", distribution, Literal[*_RANGES])
     step = float(entry.get("q", 1.0)) if distribution.startswith("q_") else 0.0
     return make_range(
         f"parameters.{name}",

@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
-from fl_lightning.arguments import check_choice, check_count
+from fl_lightning.checks import Count, Natural, check, joined
 from fl_lightning.experiment.search import Search
 from fl_lightning.experiment.specs import Spec, references
 from fl_lightning.metrics import larger_is_better
 from fl_lightning.partitioners.notebook import as_table
-from fl_lightning.representation import joined
 
 Select = Literal["aggregated", "virtual", "last"]
 Mode = Literal["max", "min"]
@@ -68,8 +67,8 @@ class DataSet:
 
     def __post_init__(self) -> None:
         _check_kinds(self)
-        check_choice("mode", self.mode, ("max", "min"))
-        check_count("smoothing", self.smoothing)
+        check("`mode`", self.mode, Literal["max", "min"])
+        check("`smoothing`", self.smoothing, Count)
         if set(self.metric) != {"name", "function"}:
             raise ValueError(
                 f"`metric` must have a `name` and a `function`, got {', '.join(map(str, self.metric)) or 'nothing'}."
@@ -79,7 +78,7 @@ class DataSet:
                 raise ValueError(f"`targets` must be numbers, got {target!r} among them.")
         if self.score_mode is None:
             object.__setattr__(self, "score_mode", self._mode_of_score())
-        check_choice("score_mode", self.score_mode, ("max", "min"))
+        check("`score_mode`", self.score_mode, Literal["max", "min"])
 
     def _mode_of_score(self) -> Mode:
         names = [name.partition("_")[2] or name for name in (self.score, self.monitor)]
@@ -138,7 +137,7 @@ class Tuning:
 
     def __post_init__(self) -> None:
         _check_kinds(self)
-        check_choice("search", self.search, ("grid", "random"))
+        check("`search`", self.search, Literal["grid", "random"])
         for name, numbers in (("folds", self.folds), ("seeds", self.seeds)):
             _check_numbers(name, numbers)
         if self.search == "random" and self.count is None:
@@ -205,7 +204,7 @@ class Table:
     def __post_init__(self) -> None:
         _check_kinds(self)
         check_file_name("name", self.name, "runs/<name>")
-        check_choice("select", self.select, ("aggregated", "virtual", "last"))
+        check("`select`", self.select, Literal["aggregated", "virtual", "last"])
         for name, entries in (("data", self.data), ("methods", self.methods)):
             if not entries:
                 raise ValueError(f"`{name}` must name at least one, got none.")
@@ -213,7 +212,7 @@ class Table:
         for name, numbers in (("folds", self.folds), ("seeds", self.seeds)):
             _check_numbers(name, numbers)
         object.__setattr__(self, "baseline", self.baseline or next(iter(self.methods)))
-        check_choice("baseline", self.baseline, tuple(self.methods))
+        check("`baseline`", self.baseline, Literal[*self.methods])
         for name, method in self.methods.items():
             for value, source in method.take.items():
                 if source not in self.methods or source == name:
@@ -239,7 +238,7 @@ class Table:
         """
         for kind, given, known in (("methods", methods, self.methods), ("data", data, self.data)):
             for name in given or ():
-                check_choice(kind, name, tuple(known))
+                check(f"`{kind}`", name, Literal[*known])
         same = [name for name in (self.data if data is None else data) if not self.data[name].uses_fold]
         if folds is not None and list(folds) != list(self.folds) and same:
             raise ValueError(
@@ -316,4 +315,4 @@ def _check_numbers(name: str, numbers: Any) -> None:
             f"`{name}` must be a list of different whole numbers, at least one{_EXAMPLES[name]}, got {numbers!r}."
         )
     for number in numbers:
-        check_count(name, number, minimum=0)
+        check(f"`{name}`", number, Natural)

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from fl_lightning.arguments import check_path
+from fl_lightning.checks import PathLike, check
 from fl_lightning.experiment.table import DataSet, Method, Table, Tuning
 from fl_lightning.experiment.yaml_file import read_yaml
 
@@ -48,7 +48,7 @@ def check_source(name: str, source: object) -> None:
     """Raise ``TypeError`` for what cannot hold a table, ``FileNotFoundError`` if it is a file that is not there."""
     if isinstance(source, (Table, Mapping)):
         return
-    check_path(name, source, "A mapping or a Table will do, too.")
+    check(f"`{name}`", source, PathLike)
     if not Path(source).is_file():  # type: ignore[arg-type]
         raise FileNotFoundError(f"`{name}` must be a YAML file, a mapping or a Table; there is no {source}.")
 

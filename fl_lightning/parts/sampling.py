@@ -10,8 +10,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from fl_lightning.arguments import check_names
-from fl_lightning.checks import Fraction, Share, check_fields
+from fl_lightning.checks import Fraction, Share, check, check_fields
 from fl_lightning.parts.messages import Federation, LocalClient
 from fl_lightning.parts.part import Part
 
@@ -200,8 +199,8 @@ class ImportanceSampler(UniformSampler):
         rounding: Rounding = "floor",
     ) -> None:
         self.gamma, self.initial, self.floor = gamma, initial, floor
-        if parameters is not None:
-            check_names("parameters", parameters)
+        if parameters is not None and not check("`parameters`", parameters, Sequence[str]):
+            raise ValueError("`parameters` must be names of parameters, got none. Give None for all.")
         self.parameters = parameters if isinstance(parameters, str) or parameters is None else tuple(parameters)
         if score not in ("batch", "sample", "sum", "full"):
             raise ValueError(f"`score` must be one of 'batch', 'sample', 'sum', 'full', got {score!r}.")

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fl_lightning.arguments import check_path
+from fl_lightning.checks import counted
 from fl_lightning.experiment.files import write_text
 from fl_lightning.files import atomic_file
 from fl_lightning.partitioners.notebook import in_frame
@@ -17,7 +18,6 @@ from fl_lightning.report.drawing import style
 from fl_lightning.report.page import Section, Table, page
 from fl_lightning.report.reference import reference_table
 from fl_lightning.report.results import Results, read_results
-from fl_lightning.representation import counted
 
 _TESTED = {
     "aggregated": "the aggregated model of each run that is best on validation",

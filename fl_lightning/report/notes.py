@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pandas as pd
 
+from fl_lightning.checks import counted, joined
 from fl_lightning.report.names import p_text
 from fl_lightning.report.reference import reference_sentence
 from fl_lightning.report.results import LEVEL, Results
-from fl_lightning.representation import counted, joined
 
 _MARGIN = 0.01  # above a constant prediction, as a share of 1
 

@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fl_lightning.arguments import check_bool, check_count, check_instance, check_path
+from fl_lightning.checks import counted
 from fl_lightning.data import ClientDatasetsModule, FederatedDataModule
 from fl_lightning.files import atomic_file
 from fl_lightning.partitioners import (
@@ -31,7 +32,6 @@ from fl_lightning.partitioners.client_axis import label_clients
 from fl_lightning.partitioners.notebook import in_frame
 from fl_lightning.report.drawing import in_percent, style
 from fl_lightning.report.page import Picture, Section, Table, as_png, page
-from fl_lightning.representation import counted
 
 _DPI = 150
 _MAX_WIDTH = 13.0  # inches; a wider figure cannot be read when it is printed across a page

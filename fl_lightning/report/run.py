@@ -14,12 +14,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fl_lightning.arguments import check_instance, check_path, is_sequence
+from fl_lightning.checks import counted
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.partitioners.client_axis import label_clients, names_of
 from fl_lightning.partitioners.notebook import Drawn
 from fl_lightning.report.drawing import DASHES, MARKS, color, in_percent, label, style, whole_rounds
 from fl_lightning.report.names import is_share, metric_name
-from fl_lightning.representation import counted
 
 LogFolders = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 Curves = dict[str, list[tuple[int, float]]]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fl_lightning.checks import duration
 from fl_lightning.experiment.search import describe_point
 from fl_lightning.experiment.statistics import (
     average_ranks,
@@ -20,7 +21,6 @@ from fl_lightning.experiment.statistics import (
 from fl_lightning.report.names import Scale, is_share, metric_name, p_text, signed
 from fl_lightning.report.page import Table
 from fl_lightning.report.results import BETTER, LEVEL, RUN, WORSE, Results
-from fl_lightning.representation import duration
 
 
 def score_table(results: Results) -> Table:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
-from fl_lightning.arguments import check_choice, check_count, check_interval, check_positive, got, to_array, value_of
+from fl_lightning.checks import Count, Natural, Positive, Probability, check, short, to_array
 
 Durations = Literal["exponential"] | Sequence[float] | Callable[[np.random.Generator], float]
 
@@ -40,10 +40,10 @@ def calibrate_staleness(
     Raises:
         ValueError: If an argument is out of its range, or a duration is not greater than 0.
     """
-    check_count("clients_per_round", clients_per_round)
-    check_count("arrivals", arrivals, minimum=10)
-    check_count("seed", seed, minimum=0)
-    check_interval("quantile", quantile, "0.97 rejects 3 %.", within="(0, 1)")
+    check("`clients_per_round`", clients_per_round, Count)
+    check("`arrivals`", arrivals, Annotated[int, "[10, inf)"])
+    check("`seed`", seed, Natural)
+    check("`quantile`", quantile, Probability)
     draw = _drawer(durations)
     rng = np.random.default_rng(seed)
     under_way = [(draw(rng), client, 0) for client in range(clients_per_round)]
@@ -52,21 +52,19 @@ def calibrate_staleness(
     for version in range(arrivals):
         now, client, received = under_way[0]
         staleness[version] = version - received
-        duration = draw(rng)
-        check_positive("durations(generator)", duration)
-        heapq.heapreplace(under_way, (now + duration, client, version + 1))
+        heapq.heapreplace(under_way, (now + draw(rng), client, version + 1))
     return int(np.quantile(staleness[arrivals // 10 :], quantile, method="inverted_cdf"))
 
 
 def _drawer(durations: Durations) -> Callable[[np.random.Generator], float]:
     if callable(durations):
-        check_positive("durations(generator)", value_of("durations", durations, np.random.default_rng(0)))
+        check("`durations(generator)`", durations(np.random.default_rng(0)), Positive)
         return durations
     if isinstance(durations, str):
-        check_choice("durations", durations, ("exponential",), "Give a sequence or a function for another one.")
+        check("`durations`", durations, Literal["exponential"])
         return lambda rng: float(rng.exponential())
     values = to_array("durations", durations)
     numeric = values.ndim == 1 and len(values) and values.dtype.kind in "iuf"
     if not numeric or not (np.isfinite(values) & (values > 0)).all():
-        raise ValueError(f"`durations` must be a sequence of finite numbers greater than 0, got {got(durations)}.")
+        raise ValueError(f"`durations` must be a sequence of finite numbers greater than 0, got {short(durations)}.")
     return lambda rng: float(values[rng.integers(len(values))])

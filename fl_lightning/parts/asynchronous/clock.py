@@ -10,29 +10,25 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from torch import Tensor
 
-from fl_lightning.arguments import (
-    check_choice,
-    check_count,
-    check_fraction,
-    check_instance,
-    check_not_negative,
-    check_path,
-    check_positive,
-    got,
-    got_number,
-    is_finite,
+from fl_lightning.checks import (
+    Natural,
+    NotNegative,
+    PathLike,
+    Positive,
+    check,
     is_number,
     is_sequence,
     plain,
+    represent,
+    short,
     to_array,
 )
 from fl_lightning.parts.messages import Federation
-from fl_lightning.representation import represent
 from fl_lightning.seeding import Stream, numpy_generator
 
 Number = int | float | Fraction
@@ -83,15 +79,15 @@ class VirtualClock:
         if not callable(speeds):
             _check_speeds(speeds)
         if isinstance(work, str):
-            check_choice("work", work, ("samples", "steps"), "A number gives every task the same work.")
+            check("`work`", work, Literal["samples", "steps"])
         else:
-            check_positive("work", work, 'Or give "samples" or "steps".')  # type: ignore[arg-type]
+            check("`work`", work, Positive)  # type: ignore[arg-type]
         for each in _listed("delay", delay):
-            check_not_negative("delay", each)  # type: ignore[arg-type]
-        check_not_negative("jitter", jitter)
-        check_fraction("dropout", dropout, "It is the chance that a task's result is lost.")
+            check("`delay`", each, NotNegative)  # type: ignore[arg-type]
+        check("`jitter`", jitter, NotNegative)
+        check("`dropout`", dropout, Annotated[float, "[0, 1)"])
         if seed is not None:
-            check_count("seed", seed, minimum=0)
+            check("`seed`", seed, Natural)
         self.speeds, self.work, self.delay = speeds, plain(work), plain(delay)
         self.jitter, self.dropout = plain(jitter), plain(dropout)
         self.online = _check_online({} if online is None else online)
@@ -119,7 +115,7 @@ class VirtualClock:
             FileNotFoundError: If there is no such file.
             ValueError: If a column is missing, or clients or numbers are wrong.
         """
-        check_path("path", path)
+        check("`path`", path, PathLike)
         if not Path(path).is_file():
             raise FileNotFoundError(f"`path` must be a CSV file with the columns client and speed; there is no {path}.")
         speeds: dict[int, Number] = {}
@@ -242,7 +238,7 @@ def _listed(name: str, values: Any) -> Sequence[Number]:
     if is_number(values):
         return [values]
     if not is_sequence(values) or not len(values):
-        raise TypeError(f"`{name}` must be a number, or a sequence with one for each client, got {got_number(values)}.")
+        raise TypeError(f"`{name}` must be a number, or a sequence with one for each client, got {short(values)}.")
     return list(values)
 
 
@@ -268,18 +264,14 @@ def _exact(value: Any) -> Fraction:
 
 def _check_speeds(speeds: Any) -> None:
     for client, speed in enumerate(_listed("speeds", speeds)):
-        if not is_finite(speed) or speed <= 0:
-            raise ValueError(
-                "`speeds` must be finite numbers greater than 0, in work units per unit of virtual time; got "
-                f"{got(speed)} for client {client}. Leave a client that never finishes out of the federation."
-            )
+        check(f"`speeds` of client {client}", speed, Positive)
 
 
 def _check_online(online: Windows) -> dict[int, list[tuple[Number, Number]]]:
-    check_instance("online", online, Mapping, "It has a list of windows (from, until) for each client.")
+    check("`online`", online, Mapping)
     for client in online:
         if not isinstance(client, (int, np.integer)) or isinstance(client, bool) or client < 0:
-            raise ValueError(f"`online` must be of clients, whole numbers from 0, got {got(client)}.")
+            raise ValueError(f"`online` must be of clients, whole numbers from 0, got {short(client)}.")
     return {int(client): _check_windows(client, windows) for client, windows in online.items()}
 
 
@@ -289,7 +281,7 @@ def _check_windows(client: int, windows: Sequence[tuple[Number, Number]]) -> lis
     if not ordered or any(before[1] > after[0] for before, after in pairwise(ordered)):
         raise ValueError(
             f"`online` must give each client windows (from, until) that do not overlap, 0 <= from < until; got "
-            f"{got(windows)} for client {client}. Leave out clients that are always available."
+            f"{short(windows)} for client {client}. Leave out clients that are always available."
         )
     return ordered
 
