@@ -16,17 +16,15 @@ from fl_lightning.report import ReportPage
 TABLES = Path(__file__).parents[1] / "recipes" / "tables"
 
 
-def test_a_table_escapes_its_cells_and_cuts_long_ones() -> None:
-    text = as_table([("a<b", 0.123456), ("x" * 100, 3)], ["name", "value"])
-    assert "<tr><th>name</th><th>value</th></tr>" in text
-    assert "<td>a&lt;b</td><td>0.1235</td>" in text
-    assert f"<td>{'x' * 77}...</td><td>3</td>" in text
+def test_a_table_escapes_its_cells() -> None:
+    text = as_table([("a<b", 0.123456), ("x", 3)], ["name", "value"])
+    assert "<th>name</th>" in text and "<td>a&lt;b</td>" in text and "<td>0.1235</td>" in text
 
 
 def test_a_long_table_says_how_long_it_is() -> None:
     text = as_table([(number,) for number in range(30)])
-    assert "<td>19</td>" in text and "<td>20</td>" not in text
-    assert "... 30 rows in all" in text
+    assert "<td>29</td>" in text and "<td>15</td>" not in text
+    assert "30 rows" in text
 
 
 def test_a_page_stays_in_its_frame() -> None:
@@ -41,7 +39,7 @@ def test_a_partition_is_shown_in_short() -> None:
     assert report._repr_html_().startswith('<iframe srcdoc="')
     assert html.escape(report.html) in report._repr_html_()
     # all 1,797 digits, 179 or 180 for each of ten clients
-    assert "<tr><td>samples</td><td>1,797</td></tr>" in data.statistics()._repr_html_()
+    assert "<td>1,797</td>" in data.statistics()._repr_html_()
     assert len(repr(data.plot())) < 100
 
 
@@ -51,13 +49,15 @@ def test_results_are_shown_as_a_table() -> None:
     )
     assert rows == [dict(rows[0])]
     assert repr(rows) == "ResultRows(1 rows, 1 finished; each row is a dict)"
-    assert "<th>data</th><th>method</th><th>status</th><th>score</th><th>test_acc</th>" in rows._repr_html_()
+    for name in ("data", "method", "status", "score", "test_acc"):
+        assert f"<th>{name}</th>" in rows._repr_html_()
+    assert "folder" not in rows._repr_html_()
 
 
 def test_a_table_of_methods_is_shown_in_short() -> None:
     table = read_table(TABLES / "radfed_paper.yaml")
     assert repr(table).startswith("Table('radfed_paper': 12 methods, 9 data sets, ")
-    assert "<td>methods</td><td>FedAvg, " in table._repr_html_()
+    assert "<td>methods</td>" in table._repr_html_() and "<td>FedAvg, " in table._repr_html_()
 
 
 def test_the_path_of_a_report_shows_the_page(tmp_path: Path) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fl_lightning.partitioners.short_texts import labels
-
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -39,4 +37,16 @@ def names_of(clients: Sequence[int], names: Sequence[str] | None) -> list[str]:
     """Return what to write below the bars of clients: their names, shortened, or their numbers if ``None``."""
     if names is None:
         return [str(client) for client in clients]
-    return labels([names[client] for client in clients], _LONGEST)
+    return [label(names[client], _LONGEST) for client in clients]
+
+
+def label(text: str, longest: int = 28) -> str:
+    """Return a text as matplotlib draws it: no formula between dollars, in one line, the middle of long ones left out.
+
+    Matplotlib leaves a name that begins with an underscore out of legends, so a blank precedes it.
+    """
+    text = " ".join(text.split())
+    if len(text) > longest:
+        end = longest // 3
+        text = f"{text[: longest - end - 1]}…{text[-end:]}"
+    return (" " if text.startswith("_") else "") + text.replace("$", r"\$")

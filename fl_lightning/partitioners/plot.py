@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from fl_lightning.checks import Count, check
-from fl_lightning.partitioners.client_axis import label_clients, names_of
+from fl_lightning.partitioners.client_axis import label, label_clients, names_of
 from fl_lightning.partitioners.notebook import Drawn
 from fl_lightning.partitioners.partition import Partition
-from fl_lightning.partitioners.short_texts import labels as plain
 from fl_lightning.partitioners.statistics import label_counts
 
 if TYPE_CHECKING:
@@ -116,8 +115,8 @@ def _draw_bars(axes: Axes, table: pd.DataFrame, legend: bool) -> None:
     few = color_sequences["petroff10" if number <= 10 else "tab20"]  # the former is told apart without colour vision
     colors = few[:number] if number <= _MAX_LEGEND else colormaps["viridis"](np.linspace(0, 1, number))
     bottom = np.zeros(len(table))
-    for name, heights, color in zip(plain(table.columns), table.to_numpy().T, colors, strict=True):
-        axes.bar(np.arange(len(table)), heights, bottom=bottom, width=0.9, color=color, label=name)
+    for name, heights, color in zip(table.columns, table.to_numpy().T, colors, strict=True):
+        axes.bar(np.arange(len(table)), heights, bottom=bottom, width=0.9, color=color, label=label(name))
         bottom += heights
     if legend and number <= _MAX_LEGEND:
         small = {"fontsize": 7, "labelspacing": 0.25} if number > 10 else {}

@@ -9,7 +9,7 @@ import numpy as np
 
 from fl_lightning.checks import check, short, to_array
 from fl_lightning.partitioners.labels import check_labels
-from fl_lightning.partitioners.notebook import mapping_as_table
+from fl_lightning.partitioners.notebook import as_table
 from fl_lightning.partitioners.partition import Partition
 
 
@@ -45,7 +45,7 @@ class PartitionStatistics:
         return "\n".join(f"{name:<20}{value:>10}" for name, value in self._rows().items())
 
     def _repr_html_(self) -> str:
-        return mapping_as_table(self._rows())
+        return as_table(self._rows().items())
 
     @property
     def has_classes(self) -> bool:
