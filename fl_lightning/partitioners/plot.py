@@ -133,7 +133,7 @@ def _label_axes(axes: Axes, table: pd.DataFrame, num_clients: int, order: str) -
     axes.set_xlim(-0.6, size - 0.4)
     axes.set_ylim(0, 1.04 * max(1, sizes.max()))
     axes.set_ylabel("samples")
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlabel("client, largest first" if order == "size" and sizes.nunique() > 1 else "client")
     shown = f"{size:,} of {num_clients:,}" if size < num_clients else f"{size:,}"
