@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import runpy
 from pathlib import Path
 
@@ -15,13 +14,6 @@ RESEARCH = ROOT / "research"
 @pytest.mark.parametrize("page", sorted(RESEARCH.glob("*.md")), ids=lambda page: page.stem)
 def test_tables_are_those_of_the_files(page: Path) -> None:
     assert runpy.run_path(str(RESEARCH / "tables.py"))["filled"](page) == page.read_text(encoding="utf-8")
-
-
-def test_the_page_of_coverage_names_files_that_exist() -> None:
-    text = (RESEARCH / "coverage.md").read_text(encoding="utf-8")
-    folders = [ROOT, ROOT / "fl_lightning", ROOT / "recipes"]
-    paths = sorted(set(re.findall(r"`([\w./-]+\.(?:py|yaml|md))`", text)))
-    assert [path for path in paths if not any((folder / path).is_file() for folder in folders)] == []
 
 
 def test_scripts_find_what_they_import() -> None:
