@@ -1,93 +1,23 @@
 """Federated learning with the Lightning Trainer that you already use."""
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fl_lightning.algorithms.base import AggregationCallback
-from fl_lightning.algorithms.fedasync import FedAsync
-from fl_lightning.algorithms.fedavg import FedAvg
-from fl_lightning.algorithms.fedbuff import DynamicWeightFedBuff, FedBuff
-from fl_lightning.algorithms.feddyn import FedDyn
-from fl_lightning.algorithms.federated import Federated
-from fl_lightning.algorithms.fednova import FedNova
-from fl_lightning.algorithms.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
-from fl_lightning.algorithms.fedprox import FedProx
-from fl_lightning.algorithms.qfedavg import QFedAvg
-from fl_lightning.algorithms.radfed import RADFed
-from fl_lightning.algorithms.scaffold import Scaffold
-from fl_lightning.algorithms.versions import __version__ as __version__
-from fl_lightning.callbacks import ClientMetrics, ExamplePrivacy, FederatedCheckpoint, FrozenPrefixCache
-from fl_lightning.data import (
-    ClientDatasetsModule,
-    ClientSplit,
-    FederatedDataModule,
-    SampleSplit,
-    TensorDataModule,
-    WithinClientSplit,
-)
-from fl_lightning.loop import FederatedLoop
-from fl_lightning.parts import (
-    BernoulliSampler,
-    Clip,
-    ImportanceSampler,
-    Participation,
-    PersonalParameters,
-    Proximal,
-    UniformSampler,
-    VirtualClock,
-)
+if TYPE_CHECKING:
+    from fl_lightning._public import *  # noqa: F403
+    from fl_lightning._public import __version__ as __version__
 
-__all__ = [
-    "AggregationCallback",
-    "BernoulliSampler",
-    "ClientDatasetsModule",
-    "ClientMetrics",
-    "ClientSplit",
-    "Clip",
-    "DynamicWeightFedBuff",
-    "ExamplePrivacy",
-    "FedAdagrad",
-    "FedAdam",
-    "FedAsync",
-    "FedAvg",
-    "FedAvgM",
-    "FedBuff",
-    "FedDyn",
-    "FedNova",
-    "FedProx",
-    "FedYogi",
-    "Federated",
-    "FederatedCheckpoint",
-    "FederatedDataModule",
-    "FederatedLoop",
-    "FrozenPrefixCache",
-    "ImportanceSampler",
-    "Participation",
-    "PersonalParameters",
-    "Proximal",
-    "QFedAvg",
-    "RADFed",
-    "SampleSplit",
-    "Scaffold",
-    "TensorDataModule",
-    "UniformSampler",
-    "VirtualClock",
-    "WithinClientSplit",
-    "partition_report",
-]
-
-
-_LATE = ("diagnostics", "experiment", "models", "report")
+_ROOMS = ("diagnostics", "experiment", "models", "partitioners", "parts", "report")
 
 
 def __getattr__(name: str) -> Any:
-    """Import reports, experiments, diagnostics and models when they are used first: training needs none of them."""
-    if name in _LATE:
+    """Import the library when it is used first: the command's help needs none of it."""
+    if name in _ROOMS:
         return import_module(f"{__name__}.{name}")
-    if name == "partition_report":
+    if name == "partition_report":  # training needs no reports
         return import_module(f"{__name__}.report").partition_report
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}._public"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_LATE})
+    return sorted({*globals(), *__getattr__("__all__"), *_ROOMS})

@@ -42,9 +42,8 @@ from rich.table import Table
 
 from datamodules import CIFAR10DataModule, DigitsDataModule
 from fl_lightning import AggregationCallback, ClientMetrics, FederatedCheckpoint, FrozenPrefixCache
-from fl_lightning.command_line import ends_by_error, ends_by_interrupt
+from fl_lightning.command.parser import Parser, ends_by_error, ends_by_interrupt
 from fl_lightning.data import ClientSplit, FederatedDataModule
-from fl_lightning.experiment.option_parser import OptionParser
 from fl_lightning.experiment.wandb_logger import make_wandb_logger
 from fl_lightning.models import ConvNetClassifier, MobileNetV2Classifier
 from fl_lightning.partitioners import Partitioner
@@ -57,9 +56,9 @@ console = Console(quiet=rank_zero_only.rank > 0)
 INTERRUPTED = [lambda: "Interrupted before the training began."]
 
 
-def make_parser() -> OptionParser:
+def make_parser() -> Parser:
     """Return the parser of all options; an option with a dot goes to the class of that name."""
-    parser = OptionParser(description=__doc__, prog="cifar_radfed.py")
+    parser = Parser(description=__doc__, prog="cifar_radfed.py")
     parser.add_argument("--config", action="config", help="yaml file with any of these options")
     parser.add_argument("--preset", type=Literal["default", "paper"], default="default", help="base settings")
     parser.add_argument(
@@ -86,7 +85,7 @@ def make_parser() -> OptionParser:
     return parser
 
 
-def read_options(argv: list[str]) -> tuple[OptionParser, Namespace]:
+def read_options(argv: list[str]) -> tuple[Parser, Namespace]:
     """Parse the command line; it changes the settings of the preset, or of the run that is resumed."""
     parser = make_parser()
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)

@@ -32,7 +32,7 @@ from rich.table import Table
 
 from datamodules import FashionMNISTDataModule
 from fl_lightning import AggregationCallback, DynamicWeightFedBuff, FedAsync, FedBuff
-from fl_lightning.command_line import CommandParser, ends_by_error, ends_by_interrupt, multiple_of
+from fl_lightning.command.parser import Parser, ends_by_error, ends_by_interrupt
 from fl_lightning.data import SampleSplit
 from fl_lightning.diagnostics import Timeline
 from fl_lightning.files import atomic_file
@@ -265,7 +265,7 @@ def draw_timeline(arrivals: list[ArrivalRecord], schedule: Asynchronous, path: P
 
 def main() -> None:
     """Run the missing curves, then show the tables and draw the figure."""
-    parser = CommandParser(description=__doc__)
+    parser = Parser(description=__doc__)
     parser.add_argument("--preset", choices=PRESETS, default="small", help="network, steps and rate")
     parser.add_argument(
         "--experiments",
@@ -276,7 +276,7 @@ def main() -> None:
         help="experiments of the paper",
     )
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4], metavar="N", help="one run each")
-    parser.add_argument("--uploads", type=multiple_of(UPLOADS_A_ROUND), default=300, help="of a run; a multiple of 20")
+    parser.add_argument("--uploads", type=int, default=300, help="of a run; a multiple of 20")
     parser.add_argument("--mixing", type=float, default=0.5, help="FedAsync's alpha")
     parser.add_argument("--staleness", default="polynomial", help="FedAsync's s(d)")
     parser.add_argument("--lr", type=float, help="local learning rate; default: that of the preset")
@@ -285,6 +285,8 @@ def main() -> None:
     parser.add_argument("--data-dir", help="folder of the images; default: $FL_LIGHTNING_DATA, else data")
     parser.add_argument("--output", type=Path, default=Path("runs/fashion_async"), help="folder of the results")
     options = parser.parse_args()
+    if options.uploads < 1 or options.uploads % UPLOADS_A_ROUND:
+        parser.error(f"--uploads must be a multiple of {UPLOADS_A_ROUND}, got {options.uploads}")
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
     varied = (options.uploads, options.lr or PRESETS[options.preset].lr, options.staleness, options.mixing)

@@ -14,7 +14,7 @@ FedAvg, FedProx and FedAdapt weigh clients by their sizes; their rows named -uni
 The preset `rounds` has the paper's numbers of rounds for Covertype's features, MNIST and CIFAR-10.
 
 The settings are in tables/radfed_<preset>.yaml. A table of your own may name one of them as its `base`; run it by
-python -m fl_lightning.experiment. The data are CIFAR-10 with the weights of MobileNetV2, the plays, Covertype, MNIST
+fl-lightning run. The data are CIFAR-10 with the weights of MobileNetV2, the plays, Covertype, MNIST
 and eICU, in $FL_LIGHTNING_DATA, else in data/. A setting without its data fails; the others go on.
 """
 

@@ -29,7 +29,7 @@ from rich.table import Table
 
 from datamodules import FashionMNISTDataModule
 from fl_lightning import FedAvg, parts
-from fl_lightning.command_line import CommandParser, ends_by_error, ends_by_interrupt, multiple_of
+from fl_lightning.command.parser import Parser, ends_by_error, ends_by_interrupt
 from fl_lightning.data import SampleSplit
 from fl_lightning.diagnostics import Communication
 from fl_lightning.experiment.statistics import summarize
@@ -278,11 +278,11 @@ def _draw_line(axes: Any, name: str, line: str, points: list[Point], results: Re
 
 def main() -> None:
     """Run what is missing, then show the tables and draw the figures."""
-    parser = CommandParser(description=__doc__)
+    parser = Parser(description=__doc__)
     parser.add_argument("studies", nargs="*", help=f"of {', '.join(STUDIES)}; default: all")
     parser.add_argument("--preset", choices=("small", "full"), default="small", help="points and rounds")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="N", help="one run each")
-    parser.add_argument("--rounds", type=multiple_of(1), help="rounds of a run; default: those of the preset")
+    parser.add_argument("--rounds", type=int, help="rounds of a run; default: those of the preset")
     parser.add_argument("--data-dir", help="folder of the images; default: $FL_LIGHTNING_DATA, else data")
     parser.add_argument("--output", type=Path, default=Path("runs/what_travels"), help="folder of the results")
     options = parser.parse_args()

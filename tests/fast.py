@@ -18,7 +18,7 @@ TESTS = ROOT / "tests"
 ROOMS = {
     "fl_lightning/_lightning": ["lightning"],
     "fl_lightning/loop.py": ["lightning"],
-    "fl_lightning_command": ["command"],
+    "fl_lightning/command": ["command"],
     "benchmarks": ["docs/test_benchmark_scripts.py"],
     "docs": ["docs"],
     "README.md": ["docs"],

@@ -17,6 +17,7 @@ for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"
 sys.meta_path.insert(0, Block())
 before = set(sys.modules)
 import fl_lightning
+fl_lightning.FedAvg
 print(*sorted(set(sys.modules) - before))
 """
 

@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from fl_lightning.command_line import CommandParser, ends_by_interrupt
+from fl_lightning.command.options import add_options, names_options, run_arguments
+from fl_lightning.command.parser import Parser, ends_by_interrupt
 from fl_lightning.experiment.estimate import describe_plan, describe_time, measure_paces
-from fl_lightning.experiment.options import add_options, names_options, run_arguments
 from fl_lightning.experiment.runner import run_table
 from fl_lightning.experiment.table import Table
 from fl_lightning.experiment.table_file import read_table
@@ -69,7 +69,7 @@ def _run(
 
 
 def _parser(description: str, presets: Mapping[str, Path]) -> argparse.ArgumentParser:
-    parser = CommandParser(description=description)
+    parser = Parser(description=description)
     parser.add_argument("--preset", choices=list(presets), default=next(iter(presets)), help="which table is run")
     add_options(parser)
     parser.add_argument("--estimate", action="store_true", help="print the plan and the time that it takes, and stop")

@@ -13,8 +13,8 @@ from helpers.by_client import table_of_clients
 from helpers.small_table import small, with_methods
 from rich.console import Console
 
+from fl_lightning.command import main
 from fl_lightning.experiment import Findings, check_table, describe_plan, read_table, run_table
-from fl_lightning.experiment.__main__ import main
 
 
 def check(table: dict[str, Any]) -> Findings:
@@ -81,7 +81,7 @@ def test_a_dry_run_counts_the_clients_that_train(tmp_path: Path, capsys: pytest.
     # without data nobody can know
     assert check(table) == Findings()
     (tmp_path / "table.yaml").write_text(yaml.safe_dump(table))
-    assert main([str(tmp_path / "table.yaml"), "--dry-run"]) == 1
+    assert main(["run", str(tmp_path / "table.yaml"), "--dry-run"]) == 1
     assert mistake in capsys.readouterr().err
 
 

@@ -14,8 +14,8 @@ from experiment.conftest import Run
 from helpers.small_table import small, with_methods
 from rich.console import Console
 
+from fl_lightning.command import main
 from fl_lightning.experiment import describe_plan, describe_time, measure_paces, read_table, run_table
-from fl_lightning.experiment.__main__ import main
 from fl_lightning.experiment.progress import Progress
 from fl_lightning.experiment.store import Store
 from fl_lightning.report import experiment_report
@@ -244,7 +244,7 @@ def test_sigterm_in_this_process_ends_the_command_with_its_status(
 ) -> None:
     path = tmp_path / "table.yaml"
     path.write_text(yaml.safe_dump(with_methods(Deadly=deadly(-signal.SIGTERM))))
-    assert main([str(path), "--output", str(tmp_path / "out"), "--workers", "0"]) == 143
+    assert main(["run", str(path), "--output", str(tmp_path / "out"), "--workers", "0"]) == 143
     assert capsys.readouterr().err.endswith("Ended by SIGTERM. Run the same command again to continue.\n")
     assert not list(tmp_path.rglob("failed.json"))
 
@@ -258,7 +258,7 @@ def test_an_interrupted_run_ends_its_workers_and_records_no_failure(
 
     path = tmp_path / "table.yaml"
     path.write_text(yaml.safe_dump(small()))
-    options = [str(path), "--output", str(tmp_path / "out"), "--workers", "1"]
+    options = ["run", str(path), "--output", str(tmp_path / "out"), "--workers", "1"]
     # Ctrl-C while the first finished cell is entered
     with monkeypatch.context() as patch:
         patch.setattr(Progress, "end", interrupt)
@@ -340,11 +340,24 @@ def test_plan_and_time(tmp_path: Path) -> None:
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "table.yaml"
     path.write_text(yaml.safe_dump(small(seeds=[0, 1])))
-    options = [str(path), "--output", str(tmp_path / "out"), "--workers", "0", "--methods", "FedAvg", "--seeds", "1"]
+    options = [
+        "run",
+        str(path),
+        "--output",
+        str(tmp_path / "out"),
+        "--workers",
+        "0",
+        "--methods",
+        "FedAvg",
+        "--seeds",
+        "1",
+    ]
     assert main([*options, "--dry-run"]) == 0
     assert not (tmp_path / "out").exists()
     assert main(options) == 0
     [row] = table_of(tmp_path / "out" / "results.csv")
     assert (row["method"], row["seed"]) == ("FedAvg", "1")
-    assert main([str(tmp_path / "none.yaml")]) == 1
-    assert "there is no" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        main(["run", str(tmp_path / "none.yaml")])
+    assert ended.value.code == 2
+    assert "none.yaml" in capsys.readouterr().err

@@ -15,8 +15,8 @@ import pytest
 import yaml
 from rich.console import Console
 
+from fl_lightning.command import main
 from fl_lightning.experiment import run_sweep
-from fl_lightning.experiment.__main__ import main
 from fl_lightning.experiment.search import Choice, Range
 from fl_lightning.experiment.sweep import pattern_of
 from fl_lightning.experiment.sweep_file import read_sweep
@@ -198,7 +198,8 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     monkeypatch.chdir(tmp_path)
     assert main(["sweep", str(write(tmp_path)), "--count", "1", "--", "--add=1"]) == 0
     assert "Best configuration: x=1 (score 2.0000)" in " ".join(capsys.readouterr().out.split())
-    assert main(["sweep", "nothing.yaml"]) == 1
+    with pytest.raises(SystemExit):
+        main(["sweep", "nothing.yaml"])
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)

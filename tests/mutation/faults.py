@@ -17,7 +17,7 @@ import libcst as cst
 import libcst.matchers as m
 from mutmut.mutation.mutators import mutation_operators
 
-CODE = ("fl_lightning", "fl_lightning_command", "datamodules")
+CODE = ("fl_lightning", "datamodules")
 # left out: wording, types, what stops with an error, and calls whose arguments are mostly wording
 CALLS = "cast isinstance len warn debug info warning error rank_zero_warn rank_zero_info rank_zero_debug getLogger"
 LEFT_OUT = (

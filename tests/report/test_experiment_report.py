@@ -15,7 +15,7 @@ from rich.console import Console
 
 from fl_lightning.experiment import run_table
 from fl_lightning.report import experiment_report
-from fl_lightning.report.__main__ import main
+from fl_lightning.command import main
 from fl_lightning.report.notes import missing_columns
 from fl_lightning.report.results import Results, read_results
 
@@ -91,7 +91,7 @@ def test_the_report_of_a_run_on_the_command_line(tmp_path: Path, capsys: pytest.
     table["trainer"]["max_epochs"] = 2
     table["callbacks"] = [{"class_path": "fl_lightning.diagnostics.LocalDivergence"}]
     run_table(table, tmp_path, workers=0, console=Console(file=io.StringIO()))
-    assert main([str(tmp_path)]) == 0
+    assert main(["report", str(tmp_path)]) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "report" / "report.html")
     with (tmp_path / "report" / "tables" / "tuning.csv").open() as file:
         [row] = csv.DictReader(file)
@@ -101,7 +101,7 @@ def test_the_report_of_a_run_on_the_command_line(tmp_path: Path, capsys: pytest.
     assert len(list((tmp_path / "partitions").iterdir())) == 1  # both seeds have the same partition
     page = (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
     assert "digits: samples of each client by class; fold 0, seed 0." in page
-    assert main([str(tmp_path / "nothing")]) == 1
+    assert main(["report", str(tmp_path / "nothing")]) == 1
     assert "`results` must hold results.csv and table.json, and " in capsys.readouterr().err
 
 

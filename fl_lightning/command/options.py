@@ -10,8 +10,6 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
-from fl_lightning.experiment.engines import ENGINES
-
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options for the folder, the workers, their limits and the part of the table that is run."""
@@ -31,7 +29,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     work.add_argument(
         "--engine",
-        choices=ENGINES,
+        choices=("local", "slurm", "ray"),
         default="local",
         help="where the workers are: on this machine, in an array of SLURM's jobs, or on a cluster of Ray",
     )

@@ -1,0 +1,79 @@
+"""The public names of the package."""
+
+from typing import TYPE_CHECKING
+
+from fl_lightning.algorithms.base import AggregationCallback
+from fl_lightning.algorithms.fedasync import FedAsync
+from fl_lightning.algorithms.fedavg import FedAvg
+from fl_lightning.algorithms.fedbuff import DynamicWeightFedBuff, FedBuff
+from fl_lightning.algorithms.feddyn import FedDyn
+from fl_lightning.algorithms.federated import Federated
+from fl_lightning.algorithms.fednova import FedNova
+from fl_lightning.algorithms.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
+from fl_lightning.algorithms.fedprox import FedProx
+from fl_lightning.algorithms.qfedavg import QFedAvg
+from fl_lightning.algorithms.radfed import RADFed
+from fl_lightning.algorithms.scaffold import Scaffold
+from fl_lightning.algorithms.versions import __version__ as __version__
+from fl_lightning.callbacks import ClientMetrics, ExamplePrivacy, FederatedCheckpoint, FrozenPrefixCache
+from fl_lightning.data import (
+    ClientDatasetsModule,
+    ClientSplit,
+    FederatedDataModule,
+    SampleSplit,
+    TensorDataModule,
+    WithinClientSplit,
+)
+from fl_lightning.loop import FederatedLoop
+from fl_lightning.parts import (
+    BernoulliSampler,
+    Clip,
+    ImportanceSampler,
+    Participation,
+    PersonalParameters,
+    Proximal,
+    UniformSampler,
+    VirtualClock,
+)
+
+if TYPE_CHECKING:  # training needs no reports
+    from fl_lightning.report import partition_report
+
+__all__ = [
+    "AggregationCallback",
+    "BernoulliSampler",
+    "ClientDatasetsModule",
+    "ClientMetrics",
+    "ClientSplit",
+    "Clip",
+    "DynamicWeightFedBuff",
+    "ExamplePrivacy",
+    "FedAdagrad",
+    "FedAdam",
+    "FedAsync",
+    "FedAvg",
+    "FedAvgM",
+    "FedBuff",
+    "FedDyn",
+    "FedNova",
+    "FedProx",
+    "FedYogi",
+    "Federated",
+    "FederatedCheckpoint",
+    "FederatedDataModule",
+    "FederatedLoop",
+    "FrozenPrefixCache",
+    "ImportanceSampler",
+    "Participation",
+    "PersonalParameters",
+    "Proximal",
+    "QFedAvg",
+    "RADFed",
+    "SampleSplit",
+    "Scaffold",
+    "TensorDataModule",
+    "UniformSampler",
+    "VirtualClock",
+    "WithinClientSplit",
+    "partition_report",
+]

@@ -1,0 +1,268 @@
+"""The command ``fl-lightning``. Each of its commands imports the library when it runs, so that help is quick."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import runpy
+import sys
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jsonargparse import set_parsing_settings
+
+from fl_lightning.command.options import add_options, names_options, run_arguments
+from fl_lightning.command.parser import Parser, ends_by_interrupt, print_error
+
+if TYPE_CHECKING:
+    from jsonargparse import Namespace
+
+#: Recipes, tables, sweeps and presets: beside this package, in a clone and in an installation alike.
+RECIPES = Path(__file__).parents[2] / "recipes"
+_EXAMPLES = """examples:
+  # the recipes, and the options of one
+  fl-lightning recipe
+  fl-lightning recipe cifar_radfed --help
+  # a table that comes with the package, or a YAML file
+  fl-lightning run mnist_methods --dry-run
+  fl-lightning report runs/mnist_methods
+  # a data set among clients
+  fl-lightning describe digits --partitioner dirichlet --num-clients 20 \\
+      --alpha 0.3 --output report
+  # any model, data module and trainer, as LightningCLI does it
+  fl-lightning fit --config my.yaml
+
+`fl-lightning COMMAND --help` shows the options of a command.
+Completion by the tab key in bash; zsh and others work, too (pip install shtab):
+  eval "$(fl-lightning --print_completion shtab-bash)"
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status.
+
+    It is 1 if something is wrong or a cell has failed or has no score, 2 after a wrong use, 130 after Ctrl-C, and 143
+    after SIGTERM.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    here = os.getcwd()
+    if argv is None and sys.path[:1] not in ([here], [""]):  # the user's classes are imported, as `python -m` does it
+        sys.path.insert(0, here)
+    with ends_by_interrupt(lambda: "Interrupted. Run the same command again to continue."):
+        if arguments[:1] == ["recipe"]:
+            return _recipe(arguments[1:])
+        if arguments[:1] == ["fit"]:
+            return _fit(arguments)
+        if arguments[:1] == ["describe"]:  # its options are the arguments of classes
+            arguments = [
+                re.sub(r"^--[\w-]+", lambda name: f"--{name[0][2:].replace('-', '_')}", word) for word in arguments
+            ]
+        place = arguments.index("--") if "--" in arguments else len(arguments)
+        parser = make_parser(arguments[:place])
+        # what is not given is left to the classes
+        options = parser.parse_args(arguments[:place], defaults=arguments[:1] != ["describe"])
+        if options.command is None:
+            parser.print_help()
+            return 0
+        try:
+            return _COMMANDS[options.command][2](options[options.command], arguments[place + 1 :])
+        except (ValueError, OSError, RuntimeError) as error:
+            print_error(error)
+            return 1
+
+
+def make_parser(arguments: Sequence[str]) -> Parser:
+    """Return the parser of the command that the arguments name; of all commands to complete their options."""
+    completes = any(word.startswith("--print_completion") for word in arguments)
+    set_parsing_settings(add_print_completion_argument=True)
+    parser = Parser(
+        prog="fl-lightning",
+        usage="fl-lightning COMMAND [options]",
+        version=metadata.version("fl-lightning"),
+        description="Federated learning with the Lightning Trainer that you already use.",
+        epilog=_EXAMPLES,
+    )
+    commands = parser.add_subcommands(required=False, dest="command", title="commands", metavar="COMMAND")
+    for name, (text, add_arguments, _) in _COMMANDS.items():
+        command = Parser(description=f"{text[0].upper()}{text[1:]}.", usage=f"fl-lightning {name} [options]")
+        if completes or arguments[:1] == [name]:
+            add_arguments(command, arguments[1:])
+        commands.add_subcommand(name, command, help=text)
+    return parser
+
+
+# ---- run ----
+
+
+def _add_run(parser: Parser, arguments: Sequence[str]) -> None:
+    parser.add_argument("table", type=str, help=_help_of_file("table"))
+    add_options(parser)
+    parser.add_argument(
+        "--dry-run", action="store_true", help="check the table and the data that are here, print the plan and stop"
+    )
+    parser.add_argument(
+        "--estimate", action="store_true", help="print the plan and the time from two rounds of each data set, and stop"
+    )
+
+
+def _run(options: Namespace, further: Sequence[str]) -> int:
+    file = _file("table", options.table)
+    from lightning.pytorch.utilities.exceptions import SIGTERMException
+
+    from fl_lightning.experiment import describe_plan, describe_time, measure_paces, read_table, run_table
+    from fl_lightning.experiment.runner import check_run
+
+    table = read_table(file)
+    with names_options(*run_arguments(options), "methods", "data", "folds", "seeds"):
+        check_run(**run_arguments(options))
+        chosen = table.only(options.methods, options.data, options.folds, options.seeds)
+    output = options.output or Path("runs") / chosen.name
+    if options.dry_run or options.estimate:
+        print(describe_plan(chosen, output, with_data=True))
+        if options.estimate:
+            print(describe_time(chosen, *measure_paces(chosen), options.workers))
+        return 0
+    try:
+        with names_options("output"):
+            rows = run_table(chosen, output, **run_arguments(options))
+    except SIGTERMException:  # a Trainer's answer to the signal; without it, the status would be 0
+        print("Ended by SIGTERM. Run the same command again to continue.", file=sys.stderr)
+        return 143
+    return int(any(row.get("score") is None for row in rows))
+
+
+# ---- sweep ----
+
+
+def _add_sweep(parser: Parser, arguments: Sequence[str]) -> None:
+    parser.add_argument("file", type=str, help=f"{_help_of_file('sweep')}; arguments after -- are added to every run")
+    parser.add_argument("--count", type=int, help="largest number of runs; random and bayes need it")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the search")
+    parser.add_argument("--output", type=Path, help="folder of sweep.csv; default: runs/sweeps/<name of the sweep>")
+
+
+def _sweep(options: Namespace, further: Sequence[str]) -> int:
+    file = _file("sweep", options.file)
+    from fl_lightning.experiment import run_sweep
+
+    with names_options("count", "seed", "output"):
+        rows = run_sweep(file, count=options.count, seed=options.seed, output=options.output, further=further)
+    return int(any(row["score"] is None for row in rows))
+
+
+# ---- report, describe, fit ----
+
+
+def _add_report(parser: Parser, arguments: Sequence[str]) -> None:
+    parser.add_argument("results", type=Path, help="folder that an experiment wrote")
+    parser.add_argument(
+        "--output", type=Path, help="folder of the report; default: report in the folder of the results"
+    )
+
+
+def _report(options: Namespace, further: Sequence[str]) -> int:
+    from fl_lightning.report import experiment_report
+
+    print(experiment_report(options.results, options.output))
+    return 0
+
+
+def _add_describe(parser: Parser, arguments: Sequence[str]) -> None:
+    from fl_lightning.command.describe import add_arguments
+
+    add_arguments(parser, arguments)
+
+
+def _describe(options: Namespace, further: Sequence[str]) -> int:
+    from fl_lightning.command.describe import describe
+
+    return describe(options)
+
+
+def _fit(arguments: Sequence[str]) -> int:
+    """Run ``fit`` of LightningCLI; classes of the package need no import path."""
+    import lightning as L
+    from lightning.pytorch.cli import LightningCLI
+
+    import datamodules  # noqa: F401
+    import fl_lightning.models  # noqa: F401
+    from fl_lightning import FederatedDataModule
+
+    LightningCLI(
+        L.LightningModule,
+        FederatedDataModule,
+        subclass_mode_model=True,
+        subclass_mode_data=True,
+        parser_kwargs={"prog": "fl-lightning"},
+        args=list(arguments),
+    )
+    return 0
+
+
+# ---- recipes and their files ----
+
+
+def _recipes() -> dict[str, Path]:
+    return {path.stem: path for path in sorted(RECIPES.glob("*.py"))}
+
+
+def _add_recipe(parser: Parser, arguments: Sequence[str]) -> None:
+    parser.add_argument("name", choices=list(_recipes()))
+
+
+def _recipe(arguments: Sequence[str]) -> int:
+    recipes = _recipes()
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print("usage: fl-lightning recipe NAME [options]\n")
+        for name, path in recipes.items():
+            first_line = path.read_text(encoding="utf-8").strip('"').partition("\n")[0]
+            print(f"  {name:<22}{first_line}")
+        print("\n`fl-lightning recipe NAME --help` shows the options of a recipe.")
+        return 0
+    if arguments[0] not in recipes:
+        return _no_such("recipe", arguments[0], list(recipes))
+    sys.argv = [str(recipes[arguments[0]]), *arguments[1:]]
+    runpy.run_path(sys.argv[0], run_name="__main__")
+    return 0
+
+
+def _shipped(kind: str) -> list[str]:
+    return sorted(path.stem for path in (RECIPES / f"{kind}s").glob("*.yaml"))
+
+
+def _help_of_file(kind: str) -> str:
+    return f"YAML file of a {kind}, or the name of one that comes with the package: {', '.join(_shipped(kind))}"
+
+
+def _file(kind: str, name: str) -> Path:
+    """Return the path of a table or sweep: a file, or one of the package.
+
+    Raises:
+        SystemExit: If there is none.
+    """
+    path = RECIPES / f"{kind}s" / f"{name}.yaml"
+    if not Path(name).exists() and not path.is_file():
+        raise SystemExit(_no_such(kind, name, [*_shipped(kind), *(str(file) for file in Path().glob("*.y*ml"))]))
+    return Path(name) if Path(name).exists() else path
+
+
+def _no_such(kind: str, name: str, known: Sequence[str]) -> int:
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"Did you mean {close[0]}?" if close else f"There are {', '.join(known)}."
+    print(f"error: There is no {kind} {name}. {hint}", file=sys.stderr)
+    return 2
+
+
+#: What help says of each command, what adds its options, and what runs it.
+_COMMANDS: dict[str, tuple[str, Callable[[Parser, Sequence[str]], None], Callable[[Namespace, Sequence[str]], int]]] = {
+    "run": ("run a table of methods and data sets, resumed where it was interrupted", _add_run, _run),
+    "sweep": ("run a sweep over hyper-parameters, with or without Weights & Biases", _add_sweep, _sweep),
+    "report": ("write the report of an experiment as one HTML page", _add_report, _report),
+    "describe": ("show how a data set is distributed among clients, as a table", _add_describe, _describe),
+    # these two hand their arguments on
+    "fit": ("train by LightningCLI, with the classes of the package", lambda *_: None, lambda *_: 0),
+    "recipe": ("run a recipe that comes with the package", _add_recipe, lambda *_: 0),
+}

@@ -1,0 +1,97 @@
+"""Shared by the command and the recipes: a parser that names what a typo meant, and ends without a traceback."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import linecache
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+import jsonargparse
+
+_WRONG_USE, _INTERRUPTED = 2, 130  # exit statuses
+
+
+class _HelpFormatter(jsonargparse.DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Keeps examples as lines, and shows defaults."""
+
+
+class Parser(jsonargparse.ArgumentParser):
+    """jsonargparse's parser with a usage of one line, which keeps examples as lines and names what a typo meant.
+
+    Args:
+        options: The arguments of ``jsonargparse.ArgumentParser``.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"formatter_class": _HelpFormatter, "allow_abbrev": False, **options})
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """End the program with the message, and with the option or choice that was probably meant."""
+        choice = re.search(r"invalid choice: '?([^']*?)'? \(choose from (.*)\)", message)
+        if choice:
+            words, known = [choice[1]], re.findall(r"[\w-]+", choice[2])
+        else:
+            words, known = re.findall(r"(?<!\S)--[\w.-]+", message), list(self._option_string_actions)
+        close = [meant for word in words for meant in difflib.get_close_matches(word, known, n=1)]
+        super().error(message + (f". Did you mean {' and '.join(close)}?" if close else ""), ex)
+
+
+def print_error(error: BaseException) -> None:
+    """Print an error on the standard error output."""
+    print(f"error: {error}", file=sys.stderr)
+
+
+@contextmanager
+def ends_by_interrupt(how_to_go_on: Callable[[], str]) -> Iterator[None]:
+    """End the program without a traceback when Ctrl-C interrupts it.
+
+    Args:
+        how_to_go_on: Returns the sentences that are printed then, such as ``"Interrupted in round 5. Resume with:
+            ..."``.
+
+    Raises:
+        SystemExit: With status 130, after Ctrl-C.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as end:
+        # the Trainer makes a SystemExit of Ctrl-C
+        if isinstance(end, SystemExit) and not isinstance(end.__context__, KeyboardInterrupt):
+            raise
+        print(f"\n{how_to_go_on()}", file=sys.stderr)
+        raise SystemExit(_INTERRUPTED) from None
+
+
+@contextmanager
+def ends_by_error() -> Iterator[None]:
+    """End the program with one line instead of a traceback where the package raises an error on what it was given.
+
+    Raises:
+        SystemExit: With status 2. Errors that others raise, and mistakes of the package itself, keep their traceback.
+    """
+    try:
+        yield
+    except (ValueError, TypeError, OSError, RuntimeError) as error:
+        if not _is_raised_by_package(error):
+            raise
+        print_error(error)
+        raise SystemExit(_WRONG_USE) from None
+
+
+def _is_raised_by_package(error: BaseException) -> bool:
+    """Whether the error comes from a statement ``raise`` in this package's files, and not from a call in one."""
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    if last is None:
+        return False
+    file = Path(last.tb_frame.f_code.co_filename)
+    root = Path(__file__).parents[2]
+    is_ours = any(root / folder in file.parents for folder in ("fl_lightning", "datamodules", "recipes"))
+    return is_ours and linecache.getline(str(file), last.tb_lineno).strip().startswith("raise ")

@@ -1,1 +1,0 @@
-"""The command ``fl-lightning``; apart from the library, so that ``--help`` does not load PyTorch."""
