@@ -56,8 +56,8 @@ def test_a_round_is_done_when_its_hook_is_called(name: str, tmp_path: Path) -> N
 
 
 ENDS = [
-    *(("FedAvgM", "merged"), ("FedDyn", "on_round_end"), ("RADFed", "merged"), ("RADFed", "published")),
-    *(("FedBuff", "merged"), ("FedBuff", "published"), ("FedBuff", "on_round_end"), ("FedAvg", "published")),
+    *(("FedAvgM", "on_aggregate"), ("FedDyn", "on_round_end"), ("RADFed", "on_aggregate"), ("RADFed", "on_publish")),
+    *(("FedBuff", "on_aggregate"), ("FedBuff", "on_publish"), ("FedBuff", "on_round_end"), ("FedAvg", "on_publish")),
 ]
 
 
@@ -84,7 +84,7 @@ def test_an_end_that_fails_is_taken_back(name: str, method: str, tmp_path: Path)
 @pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_at_the_end_of_a_round_leaves_a_whole_one(name: str, tmp_path: Path) -> None:
     with pytest.raises(SystemExit):
-        fit(MAKE[name](Poked("published", press)), OnExceptionCheckpoint(tmp_path))
+        fit(MAKE[name](Poked("on_publish", press)), OnExceptionCheckpoint(tmp_path))
     path = tmp_path / "on_exception.ckpt"
     assert rounds_in(path) == 2
     assert outcome(fit(MAKE[name](Poked()), ckpt_path=path)) == uninterrupted(name)

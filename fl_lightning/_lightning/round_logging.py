@@ -113,7 +113,7 @@ def wandb_run_ids(trainer: pl.Trainer) -> list[str]:
     return [str(logger.version) for logger in trainer.loggers if isinstance(logger, WandbLogger)]
 
 
-def tell_of_step_values(loop: _FitLoop) -> None:
+def warn_of_step_values(loop: _FitLoop) -> None:
     """Warn after the first round of what is logged for single batches only and has no value in such a round."""
     trainer = loop.trainer
     steps, every = trainer.global_step, trainer.log_every_n_steps

@@ -21,11 +21,10 @@ from fl_lightning.algorithms.resuming import (
     check_resumable,
     describe_run,
     keep_plain_settings,
-    tell_how_to_resume,
-    tell_of_changes,
+    log_changes,
+    log_how_to_resume,
 )
 from fl_lightning.algorithms.run_log import log_values, settings_of_run
-from fl_lightning.arguments import plain
 from fl_lightning.callbacks.alone import check_alone
 from fl_lightning.checks import Count, FullSignature, check, check_arguments, represent
 from fl_lightning.clients.batches import LocalSettings
@@ -206,8 +205,7 @@ class AggregationCallback(Callback, ABC):
 
     @local_epochs.setter
     def local_epochs(self, value: int) -> None:
-        check("`local_epochs`", value, Count)
-        self.settings.local_epochs, self.settings.local_steps = plain(value), None
+        self.settings.local_epochs, self.settings.local_steps = check("`local_epochs`", value, Count), None
 
     @property
     def local_steps(self) -> int | None:
@@ -216,8 +214,7 @@ class AggregationCallback(Callback, ABC):
 
     @local_steps.setter
     def local_steps(self, value: int | None) -> None:
-        check("`local_steps`", value, Count | None)
-        self.settings.local_epochs, self.settings.local_steps = None, plain(value)
+        self.settings.local_epochs, self.settings.local_steps = None, check("`local_steps`", value, Count | None)
 
     @property
     def executor(self) -> ExecutorName | Executor:
@@ -284,7 +281,7 @@ class AggregationCallback(Callback, ABC):
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         """End the fit as :meth:`teardown` does, which does not follow an exception; after a signal say how to go on."""
-        tell_how_to_resume(trainer, exception)
+        log_how_to_resume(trainer, exception)
         self.teardown(trainer, pl_module, "fit" if self._fitting else "")
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -294,7 +291,7 @@ class AggregationCallback(Callback, ABC):
             ValueError: If the module has optimizers of other classes than the checkpoint.
         """
         if self._resumed is not None and self._loop is not None:
-            tell_of_changes(self._resumed, self, self._loop)
+            log_changes(self._resumed, self, self._loop)
         self._resumed = None
 
     def check_rounds(self, max_epochs: int | None, num_clients: int | None = None) -> None:

@@ -123,7 +123,7 @@ def check_resumable(saved: Mapping[str, Any], loop: FederatedLoop) -> None:
         )
 
 
-def tell_of_changes(saved: Mapping[str, Any], callback: object, loop: FederatedLoop) -> None:
+def log_changes(saved: Mapping[str, Any], callback: object, loop: FederatedLoop) -> None:
     """Say which settings differ from the checkpoint's, once the optimizers are there.
 
     Raises:
@@ -200,7 +200,7 @@ def keep_plain_settings(checkpoint: dict[str, Any]) -> None:
     checkpoint.pop("hparams_type", None)
 
 
-def tell_how_to_resume(trainer: pl.Trainer, exception: BaseException) -> None:
+def log_how_to_resume(trainer: pl.Trainer, exception: BaseException) -> None:
     """After Ctrl-C or SIGTERM in a fit, say in one line in which round it ended, and how to go on."""
     if trainer.state.fn != "fit":
         return

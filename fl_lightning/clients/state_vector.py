@@ -162,7 +162,7 @@ class StateVector:
                 "Freeze, unfreeze or replace parameters before `trainer.fit`; write new values by `.data.copy_(...)`."
             )
 
-    def keep_constant(self) -> None:
+    def note_constant(self) -> None:
         """Note the values of what does not travel, of large tensors a sample, for :meth:`check_constant`."""
         self._constant = [None if held[key] is None else _sample(held[key]).clone() for _, held, key in self._outside]
 

@@ -71,7 +71,7 @@ class LocalTraining:
         self.batches.count_anew()
         self.hooks.find()
         self.vector.check_unchanged()
-        self.vector.keep_constant()
+        self.vector.note_constant()
 
     def on_round_end(self) -> None:
         """End a round, before the server acts."""

@@ -368,7 +368,7 @@ class SummedUpdates(MeanAggregation):
     one than the server's. A round in which nobody trained moves nothing, unless the exchange has another divisor.
 
     Args:
-        exchange: Gives the sum and the number that the server sees; see :meth:`Exchange.summed`.
+        exchange: Gives the sum and the number that the server sees; see :meth:`Exchange.on_sum`.
     """
 
     merges_buffers = True
@@ -401,7 +401,7 @@ class SummedUpdates(MeanAggregation):
         n, current = self.federation.num_parameters, model.to(accumulator(model))
         received = self.federation.gather(all(same_values(start[:n], model[:n]) for start in self._starts))
         total = torch.zeros_like(current[:n]) if mean is None else mean[:n] * weight
-        seen, divisor = self.exchange.summed(total, weight)
+        seen, divisor = self.exchange.on_sum(total, weight)
         if not divisor:
             return None
         if seen is total and weight and divisor == weight and all(received):

@@ -188,7 +188,7 @@ class Algorithm:
                 "frozen layers, or give the Trainer a new callback."
             )
         if state is not None and goes_on and not known:  # with other weights than it left
-            if self.schedule.in_cycle:
+            if self.schedule.has_models_under_way:
                 warnings.warn(
                     "The module holds other weights than the last fit left. Models are under way, and the fit goes on "
                     "with these. To begin from the module's weights give the Trainer a new callback.",
@@ -278,7 +278,7 @@ class Algorithm:
         Raises:
             RuntimeError: If models of this fit circulate, or the module held another model than the server's.
         """
-        if self.schedule.in_cycle or self._shows_other:
+        if self.schedule.has_models_under_way or self._shows_other:
             raise RuntimeError(
                 "The module's weights were changed between two rounds, and this algorithm cannot continue from them: "
                 "clients work on models that were sent earlier, or the module holds another model than the server's. "
@@ -364,7 +364,7 @@ class Algorithm:
         if model._version != version:
             raise RuntimeError("A part wrote to the server's model. Compute a new tensor, as in `model * 0.5`.")
         self._end_parts()
-        published = self.exchange.published(server.keep_constant(shown))
+        published = self.exchange.on_publish(server.keep_constant(shown))
         self._shows_other = not same_values(published, server.model)
         return published
 

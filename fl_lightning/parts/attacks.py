@@ -71,10 +71,10 @@ class LocalAttack(Attack, ABC):
         if result.client not in self.attackers:
             return result
         update, generator = self.sent_update(result), self.generator(result.task, self.place, stream=Stream.ATTACK)
-        return self.with_sent_update(result, checked_vector(self, "forged", self.forged(update, generator), update))
+        return self.with_sent_update(result, checked_vector(self, "forge", self.forge(update, generator), update))
 
     @abstractmethod
-    def forged(self, update: Tensor, generator: torch.Generator) -> Tensor:
+    def forge(self, update: Tensor, generator: torch.Generator) -> Tensor:
         """Return what an attacker sends, shape ``(num_sent,)``.
 
         Args:
@@ -98,21 +98,21 @@ class Collusion(Attack, ABC):
                 "many clients trained. Use an attack on single updates, such as SignFlipping."
             )
 
-    def colluded(self, results: Sequence[ClientResult]) -> Sequence[ClientResult]:
+    def collude(self, results: Sequence[ClientResult]) -> Sequence[ClientResult]:
         """Return a round's results with the attackers' replaced; unchanged if all or none are attackers."""
         honest = [result for result in results if result.client not in self.attackers]
         if not honest or len(honest) == len(results):
             return results
         honest.sort(key=lambda result: (result.client, result.task.slot))
         rows = torch.stack([self.sent_update(result).double() for result in honest])
-        forged = checked_vector(self, "forged", self.forged(rows, len(results) - len(honest)), rows[0])
+        forged = checked_vector(self, "forge", self.forge(rows, len(results) - len(honest)), rows[0])
         forged = forged.to(results[0].vector.dtype)
         return [
             self.with_sent_update(result, forged) if result.client in self.attackers else result for result in results
         ]
 
     @abstractmethod
-    def forged(self, honest: Tensor, attackers: int) -> Tensor:
+    def forge(self, honest: Tensor, attackers: int) -> Tensor:
         """Return what every attacker sends, shape ``(num_sent,)``.
 
         Args:
@@ -138,7 +138,7 @@ class SignFlipping(LocalAttack):
     clients: float | Sequence[int]
     scale: Positive = 1.0
 
-    def forged(self, update: Tensor, generator: torch.Generator) -> Tensor:
+    def forge(self, update: Tensor, generator: torch.Generator) -> Tensor:
         """Return the opposite."""
         return -self.scale * update
 
@@ -160,7 +160,7 @@ class GaussianAttack(LocalAttack):
     std: Positive = 1.0
     fills_zeros = True
 
-    def forged(self, update: Tensor, generator: torch.Generator) -> Tensor:
+    def forge(self, update: Tensor, generator: torch.Generator) -> Tensor:
         """Return random numbers."""
         return self.std * torch.randn(update.shape, generator=generator, dtype=torch.float64).to(update)
 
@@ -185,7 +185,7 @@ class ALittleIsEnough(Collusion):
     clients: float | Sequence[int]
     z: Finite | None = None
 
-    def forged(self, honest: Tensor, attackers: int) -> Tensor:
+    def forge(self, honest: Tensor, attackers: int) -> Tensor:
         """Return the shifted mean; the mean itself of one honest update, whose spread is not known."""
         z = _largest_z(len(honest), attackers) if self.z is None else self.z
         spread = honest.std(0) if len(honest) > 1 else torch.zeros_like(honest[0])
@@ -209,7 +209,7 @@ class InnerProductManipulation(Collusion):
     clients: float | Sequence[int]
     scale: Positive = 0.1
 
-    def forged(self, honest: Tensor, attackers: int) -> Tensor:
+    def forge(self, honest: Tensor, attackers: int) -> Tensor:
         """Return the opposite of the mean."""
         return -self.scale * honest.mean(0)
 
@@ -230,7 +230,7 @@ class Mimic(Collusion):
 
     clients: float | Sequence[int]
 
-    def forged(self, honest: Tensor, attackers: int) -> Tensor:
+    def forge(self, honest: Tensor, attackers: int) -> Tensor:
         """Return the first honest update."""
         return honest[0]
 

@@ -19,8 +19,8 @@ Buffers = Literal["average", "local", "server"]
 class Exchange(Part):
     """Decides from which model a client starts, how the server sees its result, and how much traffic that takes.
 
-    The defaults send the whole model both ways. A subclass overrides the methods that it needs. :meth:`merged`,
-    :meth:`published`, :meth:`summed` and :meth:`colluded` run on all processes, the others on the process that trains
+    The defaults send the whole model both ways. A subclass overrides the methods that it needs. :meth:`on_aggregate`,
+    :meth:`on_publish`, :meth:`on_sum` and :meth:`collude` run on all processes, the others on the process that trains
     the client.
     """
 
@@ -45,7 +45,7 @@ class Exchange(Part):
         """
         return result
 
-    def colluded(self, results: Sequence[ClientResult]) -> Sequence[ClientResult]:
+    def collude(self, results: Sequence[ClientResult]) -> Sequence[ClientResult]:
         """Return all results that the server is about to merge, when some clients' depend on others'; on all processes.
 
         Args:
@@ -53,7 +53,7 @@ class Exchange(Part):
         """
         return results
 
-    def summed(self, total: Tensor, count: float) -> tuple[Tensor, float]:
+    def on_sum(self, total: Tensor, count: float) -> tuple[Tensor, float]:
         """Return the sum of updates that the server sees, and the number that it divides it by; runs on all processes.
 
         Args:
@@ -62,11 +62,11 @@ class Exchange(Part):
         """
         return total, count
 
-    def merged(self, aggregate: Tensor) -> Tensor:
+    def on_aggregate(self, aggregate: Tensor) -> Tensor:
         """Return what the server moves to, given the merged results, shape ``(size,)``, float64."""
         return aggregate
 
-    def published(self, model: Tensor) -> Tensor:
+    def on_publish(self, model: Tensor) -> Tensor:
         """Return the model that is validated and checkpointed, given the server's, shape ``(size,)``."""
         return model
 
@@ -87,13 +87,13 @@ class Exchange(Part):
 
     @property
     def sums_updates(self) -> bool:
-        """Whether the server sees only the sum of all updates, by :meth:`summed`."""
-        return type(self).summed is not Exchange.summed
+        """Whether the server sees only the sum of all updates, by :meth:`on_sum`."""
+        return type(self).on_sum is not Exchange.on_sum
 
     @property
     def colludes(self) -> bool:
-        """Whether some clients know what others send, so that :meth:`colluded` is called."""
-        return type(self).colluded is not Exchange.colluded
+        """Whether some clients know what others send, so that :meth:`collude` is called."""
+        return type(self).collude is not Exchange.collude
 
     # ---- for subclasses: the part of an update that travels ----
 
@@ -210,10 +210,10 @@ class Chain(Exchange):
                 )
         return result
 
-    def colluded(self, results: Sequence[ClientResult]) -> Sequence[ClientResult]:
+    def collude(self, results: Sequence[ClientResult]) -> Sequence[ClientResult]:
         """Return all results that the server is about to merge."""
         for member in self.members:
-            results = member.colluded(results)
+            results = member.collude(results)
         return results
 
     @property
@@ -221,18 +221,18 @@ class Chain(Exchange):
         """Whether a member's clients know what others send."""
         return any(member.colludes for member in self.members)
 
-    def merged(self, aggregate: Tensor) -> Tensor:
+    def on_aggregate(self, aggregate: Tensor) -> Tensor:
         """Return what the server moves to, shape ``(size,)``."""
-        return self._through("merged", aggregate)
-
-    def published(self, model: Tensor) -> Tensor:
-        """Return the model that is validated and checkpointed, shape ``(size,)``."""
-        return self._through("published", model)
-
-    def _through(self, method: str, model: Tensor) -> Tensor:
         n = self.federation.num_parameters
         for member in reversed(self.members):
-            model = checked_vector(member, method, getattr(member, method)(model), model, finite=n)
+            aggregate = checked_vector(member, "on_aggregate", member.on_aggregate(aggregate), aggregate, finite=n)
+        return aggregate
+
+    def on_publish(self, model: Tensor) -> Tensor:
+        """Return the model that is validated and checkpointed, shape ``(size,)``."""
+        n = self.federation.num_parameters
+        for member in reversed(self.members):
+            model = checked_vector(member, "on_publish", member.on_publish(model), model, finite=n)
         return model
 
     def travels(self, name: str) -> bool:
@@ -366,7 +366,7 @@ class PersonalParameters(Exchange):
         start, vector = (self._insert(model, self._first) for model in (result.start, result.vector))
         return replace(result, start=start, vector=vector)
 
-    def published(self, model: Tensor) -> Tensor:
+    def on_publish(self, model: Tensor) -> Tensor:
         """Return the server's model with the mean of all clients' values."""
         return self._insert(model, self.own.mean)
 

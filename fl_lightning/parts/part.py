@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fl_lightning.checks import at_round, check_fields, to_python
+from fl_lightning.checks import at_round, check_fields, short, to_python
 from fl_lightning.parts.client_vectors import ClientVectors
 from fl_lightning.parts.messages import Federation, Task
 from fl_lightning.seeding import Stream, torch_generator
@@ -39,7 +40,8 @@ class Part:
         check_fields(self)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}()"
+        held = {name: vars(self)[name] for name in signature(type(self)).parameters if name in vars(self)}
+        return f"{type(self).__name__}({', '.join(f'{name}={short(value)}' for name, value in held.items())})"
 
     if TYPE_CHECKING:
 

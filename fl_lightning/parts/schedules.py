@@ -51,7 +51,7 @@ class Schedule(Part, ABC):
     cohort_size = 0
 
     @property
-    def in_cycle(self) -> bool:
+    def has_models_under_way(self) -> bool:
         """Whether clients or slots hold models that the server has not aggregated yet."""
         return False
 
@@ -213,18 +213,18 @@ class Redistribution(Schedule):
         return {slot: result.vector for slot, result in self.results.items()}
 
     @property
-    def in_cycle(self) -> bool:
+    def has_models_under_way(self) -> bool:
         """Whether the cycle has begun."""
         return self.position > 0
 
     @property
     def shows_aggregate(self) -> bool:
         """Whether the shown model is the server's."""
-        return self.evaluate == "aggregate" or not self.in_cycle
+        return self.evaluate == "aggregate" or not self.has_models_under_way
 
     def slots(self, num_active: int, cohort_size: int, rng: np.random.Generator) -> Sequence[int]:
         """Return the slots that train in an inner round; see ``unequal``."""
-        if not self.in_cycle:
+        if not self.has_models_under_way:
             self.num_models, self.trainings = cohort_size, dict.fromkeys(range(cohort_size), 0)
         elif cohort_size != self.num_models:
             raise ValueError(
@@ -261,7 +261,7 @@ class Redistribution(Schedule):
         self.results = {slot: result for slot, result in results.items() if slot in self.trainings}
         self.position += bool(tasks)
         done = min(self.trainings.values(), default=0) if self.extend_cycle else self.position
-        if self.in_cycle and done >= self.redistributions:
+        if self.has_models_under_way and done >= self.redistributions:
             for slot in self._slots_here():
                 server.take(self._result_of_cycle(slot, server))
             server.move()

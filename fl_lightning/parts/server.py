@@ -307,7 +307,7 @@ class Server:
         self.forget()
         if aggregate is None:
             return False
-        aggregate = algorithm.exchange.merged(aggregate)
+        aggregate = algorithm.exchange.on_aggregate(aggregate)
         optimizer: ServerOptimizer = algorithm.server_optimizer
         current = self.model[:n]
         stepped = checked_vector(optimizer, "step", optimizer.step(current, aggregate[:n]), current, finite=n)
@@ -356,4 +356,4 @@ class Server:
                 shares = federation.gather([result.to(torch.device("cpu")) for result in results])
                 results = [result.to(self.model.device) for share in shares for result in share]
             results = sorted(results, key=lambda result: result.task.slot)
-        return exchange.colluded(results) if exchange.colludes else results
+        return exchange.collude(results) if exchange.colludes else results

@@ -194,10 +194,10 @@ class DrawnWay(Drawn, Exchange):
     def upload(self, result: ClientResult) -> ClientResult:
         return result.with_delta(self.noisy(result.delta, result.task, 1))
 
-    def merged(self, aggregate: Tensor) -> Tensor:
+    def on_aggregate(self, aggregate: Tensor) -> Tensor:
         return self.noisy(aggregate)
 
-    def published(self, model: Tensor) -> Tensor:
+    def on_publish(self, model: Tensor) -> Tensor:
         return self.noisy(model, place=1)
 
 
@@ -349,8 +349,8 @@ class Doubled(Exchange):
         result = self.inner.upload(result)
         return self.with_sent_update(result, 2 * self.sent_update(result))
 
-    def published(self, model: Tensor) -> Tensor:
-        return self.inner.published(model)
+    def on_publish(self, model: Tensor) -> Tensor:
+        return self.inner.on_publish(model)
 
     def travels(self, name: str) -> bool:
         return self.inner.travels(name)

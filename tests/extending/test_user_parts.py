@@ -121,7 +121,7 @@ class Sum(Exchange):
     def __init__(self, divisor: Any) -> None:
         self.divisor = divisor
 
-    def summed(self, total: Tensor, count: float) -> Any:
+    def on_sum(self, total: Tensor, count: float) -> Any:
         return total, self.divisor
 
 
@@ -134,7 +134,7 @@ def test_a_sum_is_divided_by_the_exchange_s_number(divisor: Any, expected: float
 class Equal(Exchange):
     """All clients send what the first one does."""
 
-    def colluded(self, results: Any) -> Any:
+    def collude(self, results: Any) -> Any:
         return [result.with_delta(results[0].delta) for result in results]
 
 

@@ -51,11 +51,11 @@ class Way(Exchange):
     def upload(self, result: ClientResult) -> ClientResult:
         return self._call("upload", result)
 
-    def merged(self, aggregate: Tensor) -> Tensor:
-        return self._call("merged", aggregate)
+    def on_aggregate(self, aggregate: Tensor) -> Tensor:
+        return self._call("on_aggregate", aggregate)
 
-    def published(self, model: Tensor) -> Tensor:
-        return self._call("published", model)
+    def on_publish(self, model: Tensor) -> Tensor:
+        return self._call("on_publish", model)
 
     def _call(self, name: str, given: Any) -> Any:
         return self.functions.get(name, lambda given: given)(given)
@@ -86,8 +86,8 @@ class PlayedBy(Schedule):
         self.inner, self.played = inner, 0
 
     @property
-    def in_cycle(self) -> bool:
-        return self.inner.in_cycle
+    def has_models_under_way(self) -> bool:
+        return self.inner.has_models_under_way
 
     @property
     def shows_aggregate(self) -> bool:

@@ -30,12 +30,12 @@ class Poked(Exchange):
             if self.number == 0 and self.action is not None:
                 self.action()
 
-    def merged(self, aggregate: Tensor) -> Tensor:
-        self.poke("merged")
+    def on_aggregate(self, aggregate: Tensor) -> Tensor:
+        self.poke("on_aggregate")
         return aggregate
 
-    def published(self, model: Tensor) -> Tensor:
-        self.poke("published")
+    def on_publish(self, model: Tensor) -> Tensor:
+        self.poke("on_publish")
         return model
 
     def on_round_end(self) -> None:

@@ -79,7 +79,7 @@ def test_the_papers_own_z() -> None:
     # 50 clients, 24 of them attackers: s = 26 - 24 = 2 supporters, Phi(z) = 48 / 50, z = 1.7507 (Baruch et al. 2019)
     rows = torch.randn(50, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64).tolist()
     attack = attached(ALittleIsEnough(list(range(26, 50))), clients=50, size=2)
-    sent = attack.colluded(results(rows))[-1].delta
+    sent = attack.collude(results(rows))[-1].delta
     honest = torch.tensor(rows[:26], dtype=torch.float64)
     assert ((honest.mean(0) - sent) / honest.std(0)).tolist() == pytest.approx([1.7507, 1.7507], abs=1e-4)
 

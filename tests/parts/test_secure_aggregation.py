@@ -57,7 +57,7 @@ def test_rounding_has_the_right_mean() -> None:
     update = torch.full_like(start, 0.4)
     for client in range(4):
         exchange.upload(ClientResult(Task(client, client, 1), start, update, 1))
-    seen, count = exchange.summed(4 * update, 4.0)
+    seen, count = exchange.on_sum(4 * update, 4.0)
     assert count == 4.0
     assert set((3 * seen).round().tolist()) <= {4.0, 5.0, 6.0, 7.0, 8.0}
     # a value is 1/3 or 2/3, 2/3 with chance 1/5: the standard error is 2 * 0.4 / 3 / sqrt(20000)

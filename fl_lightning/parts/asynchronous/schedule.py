@@ -112,7 +112,7 @@ class Asynchronous(Schedule):
         return self.concurrency or self.federation.num_clients
 
     @property
-    def in_cycle(self) -> bool:
+    def has_models_under_way(self) -> bool:
         """Whether clients work on models of this fit."""
         return bool(self.simulation.flights)
 

@@ -142,7 +142,7 @@ class DifferentialPrivacy(Exchange):
         self._unclipped += clipped is result
         return clipped
 
-    def summed(self, total: Tensor, count: float) -> tuple[Tensor, float]:
+    def on_sum(self, total: Tensor, count: float) -> tuple[Tensor, float]:
         """Return the noised sum, float64 of shape ``(num_parameters,)``, and the expected number of clients."""
         expected, bound = self._expected, self.bound
         generator = torch_generator(self.federation.seed, Stream.PRIVACY, self.round)  # the same on all processes

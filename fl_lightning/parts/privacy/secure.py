@@ -92,7 +92,7 @@ class SecureAggregation(Exchange):
         """Return what a client sends whose result is left out."""
         return Payload(payload.values, self.bits)
 
-    def summed(self, total: Tensor, count: float) -> tuple[Tensor, float]:
+    def on_sum(self, total: Tensor, count: float) -> tuple[Tensor, float]:
         """Return the sum that comes out of the field, float64 of shape ``(num_parameters,)``."""
         federation, number = self.federation, len(self.sent(total))
         mine = torch.zeros(number, dtype=torch.int64, device=total.device) if self._sum is None else self._sum
