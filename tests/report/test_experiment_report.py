@@ -13,9 +13,9 @@ from helpers.small_table import small
 from helpers.written_results import BASE, GAPS, write_results
 from rich.console import Console
 
+from fl_lightning.command import main
 from fl_lightning.experiment import run_table
 from fl_lightning.report import experiment_report
-from fl_lightning.command import main
 from fl_lightning.report.notes import missing_columns
 from fl_lightning.report.results import Results, read_results
 
