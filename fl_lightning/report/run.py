@@ -203,7 +203,7 @@ def _draw_curves(axes: Axes, curves: Curves, unit: str) -> None:
             if not finite:
                 missing.append(f"{shown}: no finite value in {counted(len(values), unit)}")
                 shown = f"{shown}: not finite"
-            [line] = axes.plot(rounds, values, DASHES[number % len(DASHES)], color=color(stage), label=shown)
+            [line] = axes.plot(rounds, values, linestyle=DASHES[number % len(DASHES)], color=color(stage), label=shown)
             # a wide line with small marks shows below thin ones with rings
             line.set(linewidth=1.2 if number else 2.0, marker=MARKS[(stage + number) % len(MARKS)])
             line.set(markersize=7 if number else 4, markerfacecolor="none" if number else None)

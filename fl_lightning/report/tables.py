@@ -267,8 +267,10 @@ def tuning_table(results: Results) -> Table | None:
 def failed_table(results: Results) -> Table | None:
     """Return the runs that failed, and those whose score is not finite."""
     diverged = results.diverged
-    metrics = diverged["data"].map(lambda data: results.table["data"][data]["score"])
-    errors = "`" + metrics + "` is " + diverged["score"].astype(str) + ": the model may have diverged."
+    errors = [
+        f"`{results.table['data'][data]['score']}` is {score}: the model may have diverged."
+        for data, score in zip(diverged["data"], diverged["score"], strict=True)
+    ]
     runs = pd.concat([results.failed, diverged.assign(error=errors)])
     if runs.empty:
         return None

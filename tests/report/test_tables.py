@@ -119,6 +119,16 @@ def test_a_method_without_runs_on_a_data_set_leaves_its_cells_empty(tmp_path: Pa
     assert rows(tables.finished_table(results)) == [["easy", "6", "6", "0"], ["hard", "6", "0", "0"]]
 
 
+def test_runs_without_a_score_are_listed(tmp_path: Path) -> None:
+    write_results(tmp_path)
+    results = tmp_path / "results.csv"
+    results.write_text(results.read_text().replace(",0.51,", ",nan,", 1))
+    assert rows(tables.failed_table(read_results(tmp_path))) == [
+        ["hard", "RADFed", "2", "0", "ValueError: x"],
+        ["easy", "RADFed", "0", "0", "`test_acc` is nan: the model may have diverged."],
+    ]
+
+
 def test_data_sets_with_fewer_runs_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(GAPS, "hard", [1, 2])
     [text] = power_sentences(write_results(tmp_path))
