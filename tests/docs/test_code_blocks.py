@@ -85,7 +85,7 @@ def test_the_blocks_of_a_page_run(page: Path, calm: None, capsys: pytest.Capture
         if block.word.startswith("not run"):
             ast.parse(code)
         else:
-            exec(compile(code, str(page), "exec"), names)
+            exec(compile(code, str(page), "exec", dont_inherit=True), names)
     pyplot.close("all")
     if page.name == "README.md":
         assert "12 clients trained.\nAccuracy on the data of other clients: " in capsys.readouterr().out
