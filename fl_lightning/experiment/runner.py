@@ -281,10 +281,10 @@ class Runner:
                 self._end_cells()
                 failed = Counter({name: self.store.failures(cell, self.since) for name, cell in waiting.items()})
                 done = [name for name, cell in waiting.items() if self.store.result(cell) is not None]
-                given_up = [name for name in waiting.keys() - done if failed[name] > self.limits.retries]
+                given_up = [name for name in waiting if name not in done and failed[name] > self.limits.retries]
                 for name in (*done, *given_up):
                     progress.end(waiting.pop(name), "finished" if name in done else "failed")
-                for name in waiting.keys() & (failed - told).keys():
+                for name in [name for name in waiting if failed[name] > told[name]]:
                     attempts = f"{failed[name]} of {self.limits.retries}"
                     error = message_of(self.store.error(by_id[name]) or "")
                     progress.note(f"To be tried again ({attempts}): {describe_cell(by_id[name])}: {error}")

@@ -41,7 +41,7 @@ def start(path: Path, out: Path) -> subprocess.Popen[bytes]:
     options = [str(path), "--output", str(out), "--workers", "2", "--checkpoint-seconds", "0"]
     folders = os.pathsep.join([str(HERE), *sys.path])
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": folders}
-    return subprocess.Popen([sys.executable, "-m", "fl_lightning.experiment", *options], env=environment)
+    return subprocess.Popen([sys.executable, "-m", "fl_lightning.command", "run", *options], env=environment)
 
 
 def rounds_done(out: Path) -> int:
