@@ -16,7 +16,6 @@ from torch import Tensor
 from fl_lightning._lightning.evaluation import evaluates_data_module, size_of_batch
 from fl_lightning._lightning.predictions import joined, read_batch
 from fl_lightning._lightning.processes import gather_objects
-from fl_lightning.arguments import check_callable, check_text
 from fl_lightning.callbacks.personal_values import (
     OwnValues,
     check_scores,
@@ -27,7 +26,7 @@ from fl_lightning.callbacks.personal_values import (
     warn_of_clients_without_values,
     warn_of_unknown_values,
 )
-from fl_lightning.checks import short
+from fl_lightning.checks import check, short
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.metrics import accuracy
 
@@ -72,8 +71,8 @@ class ClientMetrics(Callback):
     """
 
     def __init__(self, metric: Metric = accuracy, name: str = "acc") -> None:
-        check_callable("metric", metric, "The name of the metric is the argument `name`.")
-        check_text("name", name)
+        check("`metric`", metric, Callable)
+        check("`name`", name, str)
         self.metric = metric
         self.name = name
         self.values: dict[str, dict[int, float]] = {}

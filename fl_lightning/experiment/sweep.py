@@ -18,8 +18,7 @@ from filelock import FileLock
 from rich.console import Console
 from rich.table import Table
 
-from fl_lightning.arguments import check_count, check_instance, check_path, check_texts
-from fl_lightning.checks import duration, joined
+from fl_lightning.checks import Count, Natural, PathLike, check, duration, joined
 from fl_lightning.experiment.files import read_json_if_there, write_csv, write_json
 from fl_lightning.experiment.progress import say
 from fl_lightning.experiment.search import Choice, Point, Range, Space, describe_point, note_of_equals, points
@@ -70,14 +69,14 @@ def run_sweep(
         RuntimeError: If a Bayesian search needs optuna and optuna is not installed, or the first run that ends without
             an error has not logged the metric; no other run is started then.
     """
-    check_path("path", path)
+    check("`path`", path, PathLike)
     if not Path(path).is_file():
         raise FileNotFoundError(f"`path` must be the YAML file of a sweep; there is no {path}.")
-    check_texts("further", further, "They are words of a command line, such as '--epochs=3'.")
+    check("`further`", further, Sequence[str])
     if output is not None:
-        check_path("output", output)
+        check("`output`", output, PathLike)
     if console is not None:
-        check_instance("console", console, Console)
+        check("`console`", console, Console)
     sweep = read_sweep(path)
     folder = Path(output) if output is not None else Path("runs") / "sweeps" / sweep.name
     console = Console() if console is None else console
@@ -121,8 +120,8 @@ def _ask(sweep: Sweep, count: int | None, seed: int) -> tuple[int, Ask]:
         known = points(sweep.space, sweep.method, count, seed, setting="method")
         return len(known), ((point, lambda score: None) for point in known)
     assert count is not None
-    check_count("count", count)
-    check_count("seed", seed, minimum=0)
+    check("`count`", count, Count)
+    check("`seed`", seed, Natural)
     return count, islice(_ask_optuna(sweep, seed), count)
 
 

@@ -8,8 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from fl_lightning.arguments import check_path
-from fl_lightning.checks import counted
+from fl_lightning.checks import PathLike, check, counted
 from fl_lightning.experiment.files import write_text
 from fl_lightning.files import atomic_file
 from fl_lightning.partitioners.notebook import in_frame
@@ -47,9 +46,9 @@ def experiment_report(results: str | os.PathLike[str], out: str | os.PathLike[st
         FileNotFoundError: If there are no results.
         ValueError: If no run is finished, or a file cannot be read.
     """
-    check_path("results", results)
+    check("`results`", results, PathLike)
     if out is not None:
-        check_path("out", out)
+        check("`out`", out, PathLike)
     read = read_results(results)
     folder = Path(results) / "report" if out is None else Path(out)
     with style():
