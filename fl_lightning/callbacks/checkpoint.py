@@ -17,7 +17,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from fl_lightning._lightning.round_loop import RoundLoop
 from fl_lightning._lightning.trainer_callbacks import ChoosesLast
-from fl_lightning.arguments import check_bool, check_count, check_path, check_text
+from fl_lightning.checks import Count, PathLike, check
 from fl_lightning.files import atomic_file, make_folder
 from fl_lightning.metrics import larger_is_better
 
@@ -60,16 +60,12 @@ class FederatedCheckpoint(ChoosesLast):
         last_every_n_epochs: int = 1,
         **options: Any,
     ) -> None:
-        hint = (
-            "FederatedCheckpoint's `last.ckpt` is a file of its own; for a link to the best checkpoint give "
-            'ModelCheckpoint(save_last="link").'
-        )
-        check_bool("save_last", save_last, hint)
+        check("`save_last`", save_last, bool)
         if dirpath is not None:
-            check_path("dirpath", dirpath)
+            check("`dirpath`", dirpath, PathLike)
         for name, text in {"filename": filename, "monitor": monitor}.items():
             if text is not None:
-                check_text(name, text)
+                check(f"`{name}`", text, str)
         for name in ("every_n_train_steps", "train_time_interval"):
             if options.get(name):
                 raise ValueError(
@@ -86,7 +82,7 @@ class FederatedCheckpoint(ChoosesLast):
                 f"FederatedCheckpoint(monitor={monitor!r}) keeps the model with the smallest {monitor}: "
                 'ModelCheckpoint\'s `mode` is "min". Give `mode="max"`, or `mode="min"` if that is meant.'
             )
-        check_count("last_every_n_epochs", last_every_n_epochs)
+        check("`last_every_n_epochs`", last_every_n_epochs, Count)
         super().__init__(dirpath, filename, monitor, save_last=False, **options)
         self.keeps_last, self.last_every_n_epochs = save_last, last_every_n_epochs
         self._last: Path | None = None

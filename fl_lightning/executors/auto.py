@@ -14,8 +14,7 @@ import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
-from fl_lightning.arguments import check_choice, check_count
-from fl_lightning.checks import counted
+from fl_lightning.checks import Count, check, counted
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.base import Executor
 from fl_lightning.executors.layout_trial import LayoutTrial
@@ -278,9 +277,9 @@ def make_executor(executor: ExecutorName | Executor, clients_at_once: int | None
             f"`executor` must be one of {', '.join(map(repr, _NAMED))}, or an Executor of fl_lightning.executors, got "
             f"{executor!r}.{hint}"
         )
-    check_choice("executor", executor, tuple(_NAMED))
+    check("`executor`", executor, Literal[*_NAMED])
     if clients_at_once is not None:
-        check_count("clients_at_once", clients_at_once)
+        check("`clients_at_once`", clients_at_once, Count)
     meant = os.environ.get("FL_LIGHTNING_EXECUTOR", "auto") if executor == "auto" else executor
-    check_choice("FL_LIGHTNING_EXECUTOR", meant, tuple(_NAMED))
+    check("`FL_LIGHTNING_EXECUTOR`", meant, Literal[*_NAMED])
     return _NAMED[meant](clients_at_once)

@@ -16,7 +16,7 @@ from torch import Tensor
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize, ChangesModule
 from fl_lightning._lightning.log_replay import Journal
 from fl_lightning._lightning.stacked_loop import StackedLoop
-from fl_lightning.arguments import check_count
+from fl_lightning.checks import Count, check
 from fl_lightning.clients.hooks import StartedClient, alike
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.base import Executor
@@ -57,7 +57,7 @@ class VectorizedExecutor(Executor):
     """
 
     def __init__(self, clients_at_once: int | None = None) -> None:
-        check_count("clients_at_once", 1 if clients_at_once is None else clients_at_once)
+        check("`clients_at_once`", 1 if clients_at_once is None else clients_at_once, Count)
         self.clients_at_once = clients_at_once
         self._sequential = SequentialExecutor()
         #: The findings of the trials.

@@ -19,7 +19,7 @@ import torch
 from filelock import SoftFileLease, Timeout
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from fl_lightning.arguments import check_count, check_positive
+from fl_lightning.checks import Natural, Positive, check
 from fl_lightning.experiment.cell import CellJob, run_cell
 from fl_lightning.experiment.files import read_json_if_there
 from fl_lightning.experiment.store import CLAIM, write_failure
@@ -48,11 +48,11 @@ class Limits:
     retries: int = 0
 
     def __post_init__(self) -> None:
-        check_count("retries", self.retries, minimum=0)
+        check("`retries`", self.retries, Natural)
         if self.cell_timeout is not None:
-            check_positive("cell_timeout", self.cell_timeout, "It is a number of seconds.")
+            check("`cell_timeout`", self.cell_timeout, Positive)
         if self.memory_limit is not None:
-            check_positive("memory_limit", self.memory_limit, "It is a number of gigabytes.")
+            check("`memory_limit`", self.memory_limit, Positive)
             if sys.platform != "linux":
                 raise ValueError(f"`memory_limit` works only on Linux, got {self.memory_limit!r}. Leave it out here.")
 

@@ -9,20 +9,13 @@ from dataclasses import dataclass
 from multiprocessing import connection
 from pathlib import Path
 from time import time
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from filelock import SoftFileLease, Timeout
 from rich.console import Console
 
-from fl_lightning.arguments import (
-    check_choice,
-    check_count,
-    check_instance,
-    check_not_negative,
-    check_path,
-    check_sizes,
-)
+from fl_lightning.checks import Count, Natural, NotNegative, PathLike, check
 from fl_lightning.experiment.cell import CellJob, clear
 from fl_lightning.experiment.check import refuse_mistakes
 from fl_lightning.experiment.code_version import code_version
@@ -97,7 +90,7 @@ def run_table(
     """
     check_source("table", table)
     if console is not None:
-        check_instance("console", console, Console)
+        check("`console`", console, Console)
     limits = check_run(
         workers, devices, checkpoint_seconds, cell_timeout, retries, memory_limit, engine, engine_options
     )
@@ -106,7 +99,7 @@ def run_table(
     for line in refuse_mistakes(table):
         say(console, line)
     folder = output if output is not None else Path("runs") / table.name
-    check_path("output", folder)
+    check("`output`", folder, PathLike)
     if "://" in os.fspath(folder):
         raise ValueError(
             f"`output` must be a folder of a file system, got {folder!r}: cells are claimed by lock files."
@@ -137,10 +130,10 @@ def check_run(
     engine_options: Mapping[str, Any] | None,
 ) -> Limits:
     """Check the arguments of :func:`run_table` that do not depend on the table; return the limits of a cell."""
-    check_choice("engine", engine, ENGINES)
-    check_count("workers", workers, minimum=int(engine != "local"))
+    check("`engine`", engine, Literal[*ENGINES])
+    check("`workers`", workers, Natural if engine == "local" else Count)
     if devices is not None:
-        check_sizes("devices", devices, minimum=0, hint="They are the numbers of GPUs.")
+        check("`devices`", devices, Sequence[Natural])
         if engine != "local" or not len(devices) or not torch.cuda.is_available():
             raise ValueError(
                 f"`devices` must name GPUs of this machine, got {list(devices)} with the engine {engine!r} and "
@@ -148,7 +141,7 @@ def check_run(
             )
     if engine_options and engine == "local":
         raise ValueError(f"`engine_options` are for an `engine` other than 'local', got {dict(engine_options)!r}.")
-    check_not_negative("checkpoint_seconds", checkpoint_seconds)
+    check("`checkpoint_seconds`", checkpoint_seconds, NotNegative)
     limits = Limits(cell_timeout, memory_limit, retries)
     if workers == 0 and (cell_timeout is not None or memory_limit is not None):
         name = "memory_limit" if cell_timeout is None else "cell_timeout"

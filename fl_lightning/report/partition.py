@@ -17,8 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fl_lightning.arguments import check_bool, check_count, check_instance, check_path
-from fl_lightning.checks import counted
+from fl_lightning.checks import Count, PathLike, check, counted
 from fl_lightning.data import ClientDatasetsModule, FederatedDataModule
 from fl_lightning.files import atomic_file
 from fl_lightning.partitioners import (
@@ -200,14 +199,13 @@ def partition_report(
             ``max_clients`` is below 1.
         FileExistsError: If ``out`` holds another report and ``overwrite`` is false.
     """
-    hint = "Wrap tensors in a TensorDataModule. If there are only labels and a Partition, call partition_statistics."
-    check_instance("datamodule", datamodule, FederatedDataModule, hint)
+    check("`datamodule`", datamodule, FederatedDataModule)
     if logger is not None:
-        check_instance("logger", logger, Logger, "Give for instance WandbLogger(project='fl-lightning').")
-    check_count("max_clients", max_clients)
-    check_bool("overwrite", overwrite)
+        check("`logger`", logger, Logger)
+    check("`max_clients`", max_clients, Count)
+    check("`overwrite`", overwrite, bool)
     if out is not None:
-        check_path("out", out)
+        check("`out`", out, PathLike)
     summary = _summary(datamodule, features)
     numbers = summary.statistics
     title = f"{summary.data}: {counted(numbers.num_samples, 'sample')}, {counted(numbers.num_clients, 'client')}"

@@ -13,8 +13,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fl_lightning.arguments import check_instance, check_path, is_sequence
-from fl_lightning.checks import counted
+from fl_lightning.checks import PathLike, check, counted, is_sequence
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.partitioners.client_axis import label_clients, names_of
 from fl_lightning.partitioners.notebook import Drawn
@@ -69,10 +68,10 @@ def plot_run(
         ValueError: If there is nothing to draw.
     """
     if data is not None:
-        check_instance("data", data, FederatedDataModule)
+        check("`data`", data, FederatedDataModule)
     if clients is not None:
         for values in (clients, *(clients.values() if isinstance(clients, Mapping) else ())):
-            check_instance("clients", values, Mapping, "Give `ClientMetrics.values`, the scores of each stage.")
+            check("`clients`", values, Mapping)
     log = _read(log_dir)
     curves, unit = _curves_of(log), _unit(log)
     scores = {stage: values for stage, values in (clients or {}).items() if values}
@@ -126,8 +125,7 @@ def _read(log_dir: LogFolders) -> pd.DataFrame:
         raise ValueError("`log_dir` must be a folder, or a list of at least one, got [].")
     logs = []
     for folder in folders:
-        owner = "Give its `log_dir`. " if hasattr(folder, "log_dir") else ""
-        check_path("log_dir", folder, f"{owner}Several are a list of them.")
+        check("`log_dir`", folder, PathLike)
         path = Path(folder) / "metrics.csv"  # type: ignore[arg-type]
         if not path.is_file():
             raise FileNotFoundError(
