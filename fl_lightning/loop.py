@@ -150,7 +150,7 @@ class FederatedLoop(RoundLoop):
             sizes=self.data.client_sizes,
             model=vector.read(),
             lengths=[parameter.numel() for parameter in vector.parameters],
-            seed=self.settings.seed,
+            seed=self.settings.run_seed,
             rank=trainer.global_rank,
             num_ranks=trainer.world_size,
             state_dir=self.settings.folder,
@@ -173,7 +173,7 @@ class FederatedLoop(RoundLoop):
     def on_round_start(self) -> int:
         """Draw the clients; return how many batches this process will train, or about how many."""
         algorithm, batches = self.algorithm, self.training.batches
-        seed_global_generators(self.settings.seed, Stream.ROUND, self.round_index)
+        seed_global_generators(self.settings.run_seed, Stream.ROUND, self.round_index)
         self._adopt_changes()
         self._values_before = monitored_values(self)
         modules = self.training.vector.module.named_modules()
@@ -237,7 +237,7 @@ class FederatedLoop(RoundLoop):
 
     def call_round_hooks(self) -> None:
         """Call ``on_round_end`` of the callbacks; what is drawn from here to the next round depends on the round."""
-        seed_global_generators(self.settings.seed, Stream.SERVER, self.round_index - 1)
+        seed_global_generators(self.settings.run_seed, Stream.SERVER, self.round_index - 1)
         report = self.algorithm.report
         if report.left_out:
             rank_zero_warn(

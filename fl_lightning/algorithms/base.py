@@ -167,7 +167,7 @@ class AggregationCallback(Callback, ABC):
     def __repr__(self) -> str:
         is_usual = type(self._sampler) in (UniformSampler, Arrivals) and self.clients_per_round is not None
         hidden = {"sampler" if is_usual else "clients_per_round"}
-        own = {"seed": self.settings.given_seed, "local_epochs": self.settings.local_epochs}
+        own = {"seed": self.settings.seed, "local_epochs": self.settings.local_epochs}
         hidden |= {name for name, value in own.items() if value is None}
         return represent(self, leave_out=sorted(hidden))
 
@@ -229,7 +229,7 @@ class AggregationCallback(Callback, ABC):
     @property
     def seed(self) -> int:
         """Seed of client draws, shuffling and everything random inside clients."""
-        return self.settings.seed
+        return self.settings.run_seed
 
     # ---- the loop ----
 

@@ -76,7 +76,7 @@ def describe_run(callback: object, loop: FederatedLoop) -> dict[str, Any]:
     for name, value in _settings_of_data(loop.data).items():
         given[f"the data's {name}" if name in given else name] = value
     return {
-        "seed": loop.settings.seed,
+        "seed": loop.settings.run_seed,
         "federation": federation,
         "evaluation": evaluation,
         "optimizers": _optimizers(loop.trainer),
@@ -142,7 +142,7 @@ def log_changes(saved: Mapping[str, Any], callback: object, loop: FederatedLoop)
         rank_zero_info(f"Optimizers go on with the checkpoint's settings, not the given ones: {', '.join(changes)}.")
     if changes := _changes(saved["settings"], present["settings"]):
         rank_zero_info(f"Resuming with other settings than the checkpoint's: {', '.join(changes)}.")
-    own = loop.settings.given_seed
+    own = loop.settings.seed
     seed = default_seed() if own is None else own
     if (own is not None or a_seed_was_given()) and saved["seed"] != seed:
         rank_zero_info(f"Seed {seed} is not used: the checkpoint's seed {saved['seed']} goes on.")

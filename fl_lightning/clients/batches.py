@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from fl_lightning.checks import Count, Natural, check_fields
+from fl_lightning.checks import Count, Natural, PathLike, check_fields
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.batches import client_batches, number_of_batches, tensor_rows
 from fl_lightning.data.round_loader import PlannedBatch, RoundLoader, make_here
@@ -33,7 +32,7 @@ class LocalSettings:
     Attributes:
         local_epochs: Passes over a client's data; 1 if ``None``.
         local_steps: Optimizer steps instead of passes; ``None`` counts passes.
-        given_seed: The run's seed; ``None`` takes the seed of ``lightning.seed_everything``.
+        seed: The run's seed; ``None`` takes the seed of ``lightning.seed_everything``.
         state_dir: Folder of vectors that clients keep; ``None`` keeps them in memory.
         resumed_seed: The seed of the run that is resumed, which comes before the others.
 
@@ -43,8 +42,8 @@ class LocalSettings:
 
     local_epochs: Count | None = None
     local_steps: Count | None = None
-    given_seed: Natural | None = None
-    state_dir: str | os.PathLike[str] | None = None
+    seed: Natural | None = None
+    state_dir: PathLike | None = None
     resumed_seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -71,11 +70,11 @@ class LocalSettings:
         return self.local_steps or self.epochs
 
     @property
-    def seed(self) -> int:
+    def run_seed(self) -> int:
         """Seed of client draws, shuffling and everything random inside clients."""
         if self.resumed_seed is not None:
             return self.resumed_seed
-        return default_seed() if self.given_seed is None else self.given_seed
+        return default_seed() if self.seed is None else self.seed
 
 
 class ClientBatches:
@@ -196,12 +195,12 @@ class ClientBatches:
         size = self.data.batch_size or task.num_samples
         batches = chain.from_iterable(order.split(size) for order in self.orders(task))
         for index, positions in enumerate(islice(batches, self.number(task))):
-            seeds = (self._settings.seed, *task.seeds, index)
+            seeds = (self._settings.run_seed, *task.seeds, index)
             yield PlannedBatch(task.slot, task.client, positions.tolist(), seeds)
 
     def generator(self, task: Task) -> torch.Generator:
         """Return the generator of a task's order of samples."""
-        return torch_generator(self._settings.seed, Stream.SHUFFLE, *task.seeds)
+        return torch_generator(self._settings.run_seed, Stream.SHUFFLE, *task.seeds)
 
     def are_tensors(self, client: int) -> bool:
         """Whether a client's epoch can be gathered at once: its samples are rows of tensors, and nothing collates."""

@@ -88,7 +88,7 @@ class ClientHooks:
 
     def _call(self, hooks: list[Any], place: int, argument: LocalClient | ClientResult) -> None:
         if hooks:
-            seed_global_generators(self._settings.seed, Stream.HOOKS, *argument.task.seeds, place)
+            seed_global_generators(self._settings.run_seed, Stream.HOOKS, *argument.task.seeds, place)
         module = self._trainer.lightning_module
         previous = enter_fx(module, _LOGS_AS)
         for hook in hooks:

@@ -202,7 +202,7 @@ class LocalTraining:
 
     def seed(self, task: Task) -> None:
         """Seed everything that is drawn inside a client."""
-        seed_global_generators(self.settings.seed, Stream.CLIENT, *task.seeds)
+        seed_global_generators(self.settings.run_seed, Stream.CLIENT, *task.seeds)
 
     def correct(self, optimizer: Optimizer) -> None:
         """Correct the gradients of the client at work before the optimizer's step."""
@@ -292,7 +292,7 @@ class ClientAtWork:
 
     def _batches(self, size: int | None) -> Iterator[Any]:
         """Seed the draws of the steps to come, and return the client's batches of a size."""
-        seed_global_generators(self.training.settings.seed, Stream.SCORE, *self.task.seeds)
+        seed_global_generators(self.training.settings.run_seed, Stream.SCORE, *self.task.seeds)
         return self.training.batches.in_order(self.task.client, size)
 
     def _length(self, index: int, size: int | None) -> int:

@@ -67,7 +67,7 @@ def _trained(training: LocalTraining, model: Tensor, clients: Sequence[int]) -> 
     vector, batches = training.vector, training.batches
     held = vector.read()
     vector.write(model)
-    purpose = training.settings.seed, Stream.TWIN, training.trainer.current_epoch
+    purpose = training.settings.run_seed, Stream.TWIN, training.trainer.current_epoch
     seed_global_generators(*purpose)
     training.quiet.train(batches.pooled(clients, torch_generator(*purpose, 1)))
     trained = vector.read()

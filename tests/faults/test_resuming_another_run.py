@@ -214,7 +214,7 @@ def test_other_settings_are_told(
 ) -> None:
     with caplog.at_level("INFO"):
         resume(tmp_path, first, second)
-    assert ("Seed 9 is not used" in caplog.text) is (second.settings.given_seed == 9)
+    assert ("Seed 9 is not used" in caplog.text) is (second.settings.seed == 9)
     if line is None:
         assert told(caplog) == []
     else:
