@@ -11,6 +11,21 @@ from fl_lightning.algorithms.federated import Federated
 from fl_lightning.algorithms.fednova import FedNova
 from fl_lightning.algorithms.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from fl_lightning.algorithms.fedprox import FedProx
+from fl_lightning.algorithms.personal import (
+    APFL,
+    Ditto,
+    FedALA,
+    FedAvgFineTuned,
+    FedBABU,
+    FedBN,
+    FedPer,
+    FedRep,
+    IFCA,
+    LGFedAvg,
+    Local,
+    PFedMe,
+    PerFedAvg,
+)
 from fl_lightning.algorithms.qfedavg import QFedAvg
 from fl_lightning.algorithms.radfed import RADFed
 from fl_lightning.algorithms.scaffold import Scaffold
@@ -40,31 +55,44 @@ if TYPE_CHECKING:  # training needs no reports
     from fl_lightning.report import partition_report
 
 __all__ = [
+    "APFL",
     "AggregationCallback",
     "BernoulliSampler",
     "ClientDatasetsModule",
     "ClientMetrics",
     "ClientSplit",
     "Clip",
+    "Ditto",
     "DynamicWeightFedBuff",
     "ExamplePrivacy",
+    "FedALA",
     "FedAdagrad",
     "FedAdam",
     "FedAsync",
     "FedAvg",
+    "FedAvgFineTuned",
     "FedAvgM",
+    "FedBABU",
+    "FedBN",
     "FedBuff",
     "FedDyn",
     "FedNova",
+    "FedPer",
     "FedProx",
+    "FedRep",
     "FedYogi",
     "Federated",
     "FederatedCheckpoint",
     "FederatedDataModule",
     "FederatedLoop",
     "FrozenPrefixCache",
+    "IFCA",
     "ImportanceSampler",
+    "LGFedAvg",
+    "Local",
+    "PFedMe",
     "Participation",
+    "PerFedAvg",
     "PersonalParameters",
     "Proximal",
     "QFedAvg",

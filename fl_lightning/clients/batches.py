@@ -110,9 +110,10 @@ class ClientBatches:
     def number(self, task: Task) -> int:
         """Return the number of batches of a task's local training."""
         settings = self._settings
+        work = settings.full_work if task.work is None else task.work
         if settings.local_steps is not None:
-            return (task.work or settings.local_steps) * int(self._trainer.accumulate_grad_batches)
-        return (task.work or settings.epochs) * self.epoch_length(task.client)
+            return work * int(self._trainer.accumulate_grad_batches)
+        return work * self.epoch_length(task.client)
 
     def one_pass(self, task: Task) -> int:
         """Return the number of batches after which accumulated gradients are applied: a local epoch, or all steps."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import cycle
+from typing import Any
+
 import lightning.pytorch as pl
 import torch
 from torch import Tensor
@@ -52,6 +56,18 @@ class ClientSteps:
         self._before = vector.read() if counted or correction is not None else None
         prepare_optimizers(correction, trainer)
 
+    def of(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Yield the batch of each step, once the client's model is where the step begins."""
+        correction = self._correction
+        if correction is None or not correction.walks:
+            yield from batches
+            return
+        for batch, times in zip(batches, cycle(correction.steps_per_batch), strict=False):
+            for _ in range(times):
+                with torch.no_grad():
+                    correction.on_step_start(self._vector.parameters)
+                yield batch
+
     def correct(self, optimizer: Optimizer) -> None:
         """Correct the gradients that the optimizer is about to use."""
         self._seen = True
@@ -89,19 +105,33 @@ class ClientSteps:
 
     def _add_gradient(self, optimizer: Optimizer, correction: Correction) -> None:
         stepped = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-        if not stepped:  # `training_step` returned None for the batch
+        for parameter in stepped if correction.frozen else ():
+            if self._places[id(parameter)] in correction.frozen:
+                parameter.grad = None  # so that no optimizer touches it
+        stepped = [parameter for parameter in stepped if parameter.grad is not None]
+        if not stepped:  # `training_step` returned None for the batch, or all is frozen
             return
         dense = [p.grad if p.grad.layout is torch.strided else p.grad.to_dense() for p in stepped]
         for parameter, gradient in zip(stepped, unshared(dense), strict=True):
             parameter.grad = gradient
+        stepped = self._vector.parameters if correction.walks else stepped
         places = [self._places[id(parameter)] for parameter in stepped]
         linear = [self._linear[place] for place in places] if self._linear else []
         correction.add(stepped, [self._start[place] for place in places], linear)
 
 
 def prepare_optimizers(correction: Correction | None, trainer: pl.Trainer) -> None:
-    """Prepare the optimizers for the client that begins; add the correction's weight decay to their own."""
+    """Prepare the optimizers for the client that begins; add the correction's weight decay to their own.
+
+    Raises:
+        ValueError: If the client takes gradients at several points, and there is more than one optimizer or batch a step.
+    """
     if correction is not None:
+        if correction.walks and (trainer.accumulate_grad_batches != 1 or len(trainer.optimizers) != 1):
+            raise ValueError(
+                "The local objective takes gradients at several points in turn, which needs `accumulate_grad_batches=1` "
+                f"and one optimizer, got {trainer.accumulate_grad_batches} and {len(trainer.optimizers)}."
+            )
         unscale_before_hooks(trainer.optimizers)
         for group in (group for optimizer in trainer.optimizers for group in optimizer.param_groups):
             if correction.weight_decay:

@@ -185,7 +185,7 @@ class LocalTraining:
         batch = None
         try:
             with self.around_steps:
-                for index, batch in enumerate(self.batches.iterate(task)):
+                for index, batch in enumerate(steps.of(self.batches.iterate(task))):
                     if not loop.train_batch(batch, index, is_last=(index + 1) % one_pass == 0):
                         break
                     batch = None  # an error may come from the next one
@@ -222,7 +222,7 @@ class LocalTraining:
         """
         algorithm, length = self.algorithm, self.vector.num_parameters
         result = ClientResult(client.task, client.start, model, num_steps, summed_lr, num_parameters=length)
-        if algorithm.sampler.needs_scores and result.is_finite:
+        if algorithm.sampler.needs_scores and result.is_finite and not client.task.phase:
             result = replace(result, score=float(algorithm.sampler.score(client)))
         self.hooks.on_client_end(result, self.vector.read)
         return result

@@ -422,17 +422,34 @@ class Algorithm:
 
     def start(self, task: Task) -> Tensor:
         """Return the model from which the task starts, shape ``(size,)``; not to be written to."""
-        model = self.schedule.start(task.slot, self.server)
-        return self.exchange.download(task, checked_vector(self.schedule, "start", model, self.server.model))
+        model = checked_vector(self.schedule, "start", self.schedule.start(task, self.server), self.server.model)
+        return model if task.phase else self.exchange.download(task, model)
+
+    def personal(self, client: int) -> Tensor:
+        """Return the model by which a client is evaluated, shape ``(size,)``: the server's, where parts have no other.
+
+        Raises:
+            RuntimeError: With several processes, on others than ``client % num_ranks``, on which its vectors live.
+        """
+        model = self.server.model
+        for part in self._all:
+            own = part.personal(client, model)
+            model = model if own is None else own
+        return model
 
     def correction(self, client: LocalClient) -> Correction | None:
-        """Return what the local objective adds for a client that begins; ``None`` for nothing."""
-        return self.objective.correction(client)
+        """Return what is added to the loss of a client that begins; ``None`` for nothing."""
+        return self.schedule.correction(client) if client.task.phase else self.objective.correction(client)
 
     def _results(self, tasks: Sequence[Task], execute: Execute) -> Iterator[ClientResult]:
         """Yield this process's results as they leave the exchange; invalid ones are left out."""
         counts = not self.schedule.asynchronous
         for result in execute(tasks):
+            if result.task.phase:  # it stays on the client
+                if result.is_finite:
+                    self.schedule.on_client_end(result)
+                    yield result
+                continue
             result = replace(result, loss=self.objective.loss_of(result.task))
             if not result.is_finite:
                 if self.invalid_updates == "raise":
@@ -445,7 +462,8 @@ class Algorithm:
                 continue
             if counts:
                 self.server.watch(result)
-            self.objective.on_client_end(result)
+            self.schedule.on_client_end(result)
+            result = self.objective.on_client_end(result) or result
             uploaded = self.exchange.upload(replace(result, payload=self.payload))
             self.report.reported.append(result.client)
             self.report.uploads.append(uploaded.payload)

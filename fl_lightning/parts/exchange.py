@@ -362,9 +362,18 @@ class PersonalParameters(Exchange):
 
     def upload(self, result: ClientResult) -> ClientResult:
         """Keep the client's values; the server sees the first model's, and no change."""
-        self.own[result.client] = result.vector[self._places]
+        self.keep(result)
         start, vector = (self._insert(model, self._first) for model in (result.start, result.vector))
         return replace(result, start=start, vector=vector)
+
+    def keep(self, result: ClientResult) -> None:
+        """Keep the client's values of a result."""
+        self.own[result.client] = result.vector[self._places]
+
+    def personal(self, client: int, model: Tensor) -> Tensor | None:
+        """Return the model with the client's values."""
+        own = self.own.get(client)
+        return None if own is None else self._insert(model, own)
 
     def on_publish(self, model: Tensor) -> Tensor:
         """Return the server's model with the mean of all clients' values."""

@@ -24,9 +24,10 @@ class Task:
         client: The client, 0 to K-1.
         num_samples: Size n_k of the client's data set.
         work: Local epochs to do (local steps, if the algorithm counts steps); ``None`` means all of them. A straggler
-            does fewer.
+            does fewer; with 0 the client only looks at the model.
         round: The round in which the client receives its model, from 0. Its learning rates are that round's.
         repetition: How often the client received a model before in that round.
+        phase: 0 for the training of the server's model; schedules of personal models number their further trainings.
     """
 
     slot: int
@@ -35,11 +36,13 @@ class Task:
     work: int | None = None
     round: int = 0
     repetition: int = 0
+    phase: int = 0
 
     @property
     def seeds(self) -> tuple[int, ...]:
         """What the task's random numbers depend on, besides the run's seed."""
-        return (self.round, self.client, self.repetition) if self.repetition else (self.round, self.client)
+        further = (self.repetition, self.phase) if self.phase else (self.repetition,) if self.repetition else ()
+        return (self.round, self.client, *further)
 
 
 @dataclass(frozen=True)

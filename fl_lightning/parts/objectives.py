@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from fl_lightning.parts.messages import ClientResult, Federation, LocalClient, T
 from fl_lightning.parts.part import Part
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Correction:
     """The term that an objective adds to one client's F_k: ``<linear, w> + pull/2 |w - w'|^2``, w' the received model.
 
@@ -23,21 +23,33 @@ class Correction:
     clipping, so any ``training_step`` works unchanged. For a term of another form override :meth:`add`, and
     :meth:`value` for optimizers that look at the loss.
 
+    A subclass that ``walks`` takes gradients at other points than the client's model: it goes there in
+    :meth:`on_step_start`, and comes back in :meth:`add`, which then gets all parameters of the one optimizer's module.
+
     Attributes:
         pull: Weight of the quadratic term.
         linear: Coefficients of the linear term, shape ``(num_parameters,)``.
         weight_decay: Added to the optimizer's own ``weight_decay``: a term ``weight_decay/2 |w|^2``, not clipped.
+        frozen: Places of the parameter tensors that the client leaves as they are.
+        steps_per_batch: How often successive batches are stepped, if it walks: ``(1, 2)`` steps every second one twice.
 
     Raises:
         ValueError: If ``pull`` or ``weight_decay`` is no finite number.
     """
 
+    #: Whether it writes to the client's parameters, so that clients train one after the other.
+    walks: ClassVar[bool] = False
     pull: Finite = 0.0
     linear: Tensor | None = None
     weight_decay: Finite = 0.0
+    frozen: frozenset[int] = frozenset()
+    steps_per_batch: tuple[int, ...] = (1,)
 
     def __post_init__(self) -> None:
         check_fields(self)
+
+    def on_step_start(self, parameters: Sequence[Tensor]) -> None:
+        """Called before the step's forward pass; it may write to the client's parameters."""
 
     def add(self, parameters: Sequence[Tensor], start: Sequence[Tensor], linear: Sequence[Tensor]) -> None:
         """Add the gradient to each ``parameter.grad``, in place.
@@ -87,10 +99,11 @@ class LocalObjective(Part):
         """Return the term that is added to F_k; ``None`` for nothing. Called before the client's first batch."""
         return None
 
-    def on_client_end(self, result: ClientResult) -> None:
+    def on_client_end(self, result: ClientResult) -> ClientResult | None:
         """Called when a client is done, with its result as it leaves the client: before any exchange.
 
-        A client that hands back NaN or infinite values is left out before, without this call.
+        It may return another result, which the client then sends. A client that hands back NaN or infinite values is
+        left out before, without this call.
         """
 
     def loss_of(self, task: Task) -> float | None:

@@ -69,6 +69,15 @@ class Part:
         """Return what the part logs at a round's end, by name; the same on all processes."""
         return {}
 
+    def personal(self, client: int, model: Tensor) -> Tensor | None:
+        """Return the model by which a client is evaluated, shape ``(size,)``; ``None`` if the part has none of its own.
+
+        Args:
+            client: The client; its vectors live on this process.
+            model: The server's model, or what earlier parts have made of it.
+        """
+        return None
+
     # ---- for subclasses ----
 
     def add_state(self, name: str, value: Any) -> None:

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from fl_lightning.checks import Count, check_fields
 from fl_lightning.parts.aggregation import RunningMean, Weighting
-from fl_lightning.parts.messages import ClientResult, Federation, RoundReport, Task
+from fl_lightning.parts.messages import ClientResult, Federation, LocalClient, RoundReport, Task
+from fl_lightning.parts.objectives import Correction
 from fl_lightning.parts.part import Part
 from fl_lightning.parts.server import Server
 
@@ -70,9 +71,16 @@ class Schedule(Part, ABC):
         """
         return range(num_active)
 
-    def start(self, slot: int, server: Server) -> Tensor:
-        """Return the model from which a slot trains, shape ``(size,)``; not to be written to."""
+    def start(self, task: Task, server: Server) -> Tensor:
+        """Return the model from which a task trains, shape ``(size,)``; not to be written to."""
         return server.model
+
+    def correction(self, client: LocalClient) -> Correction | None:
+        """Return the term that is added to F_k in a further training, whose ``task.phase`` is not 0."""
+        return None
+
+    def on_client_end(self, result: ClientResult) -> None:
+        """Called when a client is done, with its result as it leaves the client: before any exchange."""
 
     def expected_tasks(self) -> int:
         """Return about how many tasks the round will have besides those that are known when it begins."""
@@ -247,8 +255,11 @@ class Redistribution(Schedule):
             self.trainings = {slot: self.trainings[slot] for slot in chosen}
         return chosen
 
-    def start(self, slot: int, server: Server) -> Tensor:
-        """Return the circulating model of the slot; the server's model at the start of a cycle."""
+    def start(self, task: Task, server: Server) -> Tensor:
+        """Return the circulating model of the task's slot; the server's model at the start of a cycle."""
+        return self._model(task.slot, server)
+
+    def _model(self, slot: int, server: Server) -> Tensor:
         return self.results[slot].vector if slot in self.results else server.model
 
     def play(self, tasks: Sequence[Task], server: Server) -> Play:
@@ -284,7 +295,7 @@ class Redistribution(Schedule):
         """Return the plain mean of all circulating models, those of other processes too."""
         running = RunningMean()
         for slot in self._slots_here():
-            running.add(self.start(slot, server))
+            running.add(self._model(slot, server))
         mean, _ = running.pop(self.federation, server.model)
         return server.model if mean is None else mean.to(server.model.dtype)
 

@@ -299,6 +299,10 @@ class Server:
         if not aggregation.merges_buffers and len(result.buffers):
             self._buffer_mean.add(result.buffers, aggregation.weight_of(result))
 
+    def replace(self, model: Tensor) -> None:
+        """Move to a model that a schedule has aggregated itself, shape ``(size,)``."""
+        self.model, self.moves = self.keep_constant(model.to(self.model.dtype)), self.moves + 1
+
     def move(self) -> bool:
         """Move to what the results merge into; return false, and stay, if there were none. Call it on all processes."""
         algorithm, n = self._algorithm, self.federation.num_parameters

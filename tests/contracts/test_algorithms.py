@@ -46,6 +46,8 @@ from fl_lightning.parts import (
 )
 
 ROUNDS = 3
+#: Their clients go to several points, or look at models without training.
+ONE_BY_ONE = {"FedRep", "FedBABU", "PFedMe", "APFL", "PerFedAvg", "PerFedAvg-second", "FedALA", "IFCA"}
 OWN_FUNCTIONS = {"FedProx", "Scaffold-1", "FedAsync"}  # a function without a name is neither pickled nor shown
 
 
@@ -99,7 +101,7 @@ def test_other_fits_of_an_algorithm(name: str, whole: Callable[[str], Whole], su
         assert distance(trace.rounds[1], expected.rounds[1]) == 0
     with subtests.test("stacked clients train as one after the other"):
         trainer = fit(make(name, "vectorized"), net := Net(), data(8), ROUNDS)
-        assert trainer.fit_loop.executor.cause is None
+        assert (trainer.fit_loop.executor.cause is not None) == (name in ONE_BY_ONE)
         assert distance(net.state_dict(), expected.rounds[-1]) < 1e-10
         assert trainer.global_step == expected.trainer.global_step
         logged = {key: float(value) for key, value in trainer.callback_metrics.items() if key != "train_loss_step"}

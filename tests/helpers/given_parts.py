@@ -67,7 +67,7 @@ class Plan(Schedule):
     def __init__(self, **functions: Callable[[Tensor], Any]) -> None:
         self.functions = functions
 
-    def start(self, slot: int, server: Server) -> Tensor:
+    def start(self, task: Task, server: Server) -> Tensor:
         return self.functions.get("start", lambda model: model)(server.model)
 
     def play(self, tasks: Sequence[Task], server: Server) -> Any:
@@ -96,8 +96,8 @@ class PlayedBy(Schedule):
     def slots(self, num_active: int, cohort_size: int, rng: np.random.Generator) -> Sequence[int]:
         return self.inner.slots(num_active, cohort_size, rng)
 
-    def start(self, slot: int, server: Server) -> Tensor:
-        return self.inner.start(slot, server)
+    def start(self, task: Task, server: Server) -> Tensor:
+        return self.inner.start(task, server)
 
     def play(self, tasks: Sequence[Task], server: Server) -> Any:
         self.played += 1

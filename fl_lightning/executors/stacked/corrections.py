@@ -39,6 +39,8 @@ class StackedCorrections:
         self._active = any(correction is not None for correction in corrections)
         nothing = Correction()
         given = [correction or nothing for correction in corrections]
+        if any(correction.walks or correction.frozen for correction in given):
+            raise CannotVectorize("the local objective freezes parameters, or takes gradients at several points")
         self._own = given if any(type(correction).add is not Correction.add for correction in given) else []
         _refuse_shared(self._own)
         self._pulls = [correction.pull for correction in given]

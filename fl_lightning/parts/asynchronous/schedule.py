@@ -186,9 +186,9 @@ class Asynchronous(Schedule):
         self._ahead = {flight.task.slot: self.simulation.models[flight.version] for flight in flights}
         return [flight.task for flight in flights]
 
-    def start(self, slot: int, server: Server) -> Tensor:
+    def start(self, task: Task, server: Server) -> Tensor:
         """Return the model that the client received."""
-        return self._ahead[slot]
+        return self._ahead[task.slot]
 
     def _of_all(self, tasks: Sequence[Task], mine: dict[int, ClientResult]) -> dict[int, ClientResult | None]:
         """Return the results of tasks on all processes, with one reduction of the models; ``None`` for invalid ones."""

@@ -1,0 +1,374 @@
+"""Personal models: what each client keeps, or trains, for itself.
+
+``docs/personalisation.md`` says which model is evaluated on whose data.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Unpack
+
+import lightning.pytorch as pl
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from fl_lightning.algorithms.base import AggregationCallback
+from fl_lightning.algorithms.options import FederatedOptions
+from fl_lightning.checks import Count, NotNegative, Positive, Scheduled, ScheduledWeight
+from fl_lightning.parts.algorithm import Algorithm
+from fl_lightning.parts.exchange import PersonalParameters
+from fl_lightning.parts.personal import (
+    AdaptiveStart,
+    Clusters,
+    FineTuning,
+    Frozen,
+    MetaLearning,
+    ModelMixture,
+    MoreauEnvelope,
+    Patterns,
+    PersonalFirst,
+    ProximalModels,
+)
+from fl_lightning.parts.server import Mixing
+
+_NORMALISATIONS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+
+
+class Local(AggregationCallback):
+    """Every client trains alone, from round to round: the baseline of personal models.
+
+    Args:
+        clients_per_round: Clients that train in a round: a float is the fraction C (here all), an int the number m.
+        options: The other arguments of :class:`AggregationCallback`.
+    """
+
+    def __init__(self, clients_per_round: int | float = 1.0, **options: Unpack[FederatedOptions]) -> None:
+        super().__init__(clients_per_round, **options)
+
+    def configure_algorithm(self) -> Algorithm:
+        """Return the algorithm."""
+        return self.compose(exchange=PersonalParameters("*"))
+
+
+class FedAvgFineTuned(AggregationCallback):
+    """FedAvg, after which each client fine-tunes the server's model on its own data (Cheng et al. 2021).
+
+    Args:
+        clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
+        every: Number of rounds between two fine-tunings of all clients; the fit's last round has one, too.
+        fine_tune_epochs: Local epochs of fine-tuning (or steps, with ``local_steps``).
+        options: The other arguments of :class:`AggregationCallback`.
+    """
+
+    def __init__(
+        self,
+        clients_per_round: int | float | None = None,
+        *,
+        every: Count = 10,
+        fine_tune_epochs: Count = 1,
+        **options: Unpack[FederatedOptions],
+    ) -> None:
+        self.every, self.fine_tune_epochs = every, fine_tune_epochs
+        super().__init__(clients_per_round, **options)
+
+    def configure_algorithm(self) -> Algorithm:
+        """Return the algorithm."""
+        return self.compose(schedule=FineTuning(every=self.every, epochs=self.fine_tune_epochs))
+
+
+class _Personal(AggregationCallback):
+    """Some parameters are each client's own."""
+
+    def __init__(
+        self, personal: Patterns, clients_per_round: int | float | None = None, **options: Unpack[FederatedOptions]
+    ) -> None:
+        self.personal = personal
+        super().__init__(clients_per_round, **options)
+
+    def configure_algorithm(self) -> Algorithm:
+        """Return the algorithm."""
+        return self.compose(exchange=PersonalParameters(self.personal))
+
+
+class FedPer(_Personal):
+    """FedPer (Arivazhagan et al. 2019): the last layers are each client's own, the others are averaged.
+
+    Args:
+        personal: The personal layers: names of submodules or parameters, or patterns of names.
+        clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
+        options: The other arguments of :class:`AggregationCallback`.
+    """
+
+
+class LGFedAvg(_Personal):
+    """LG-FedAvg (Liang et al. 2020): the first layers are each client's own, the last ones are averaged.
+
+    Args:
+        personal: The personal layers: names of submodules or parameters, or patterns of names.
+        clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
+        options: The other arguments of :class:`AggregationCallback`.
+    """
+
+
+class FedBN(AggregationCallback):
+    """FedBN (Li et al. 2021): the normalisation layers are each client's own, with their buffers.
+
+    Args:
+        personal: The normalisation layers: names of submodules or parameters, or patterns of names. ``None`` finds
+            those of torch: BatchNorm, LayerNorm, GroupNorm, InstanceNorm and RMSNorm.
+        clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
+        options: The other arguments of :class:`AggregationCallback`.
+
+    Raises:
+        ValueError: When the fit begins, if ``personal`` is ``None`` and the module has no such layer.
+    """
+
+    def __init__(
+        self,
+        personal: Patterns | None = None,
+        clients_per_round: int | float | None = None,
+        **options: Unpack[FederatedOptions],
+    ) -> None:
+        self.personal = personal
+        super().__init__(clients_per_round, **options)
+
+    def configure_algorithm(self) -> Algorithm:
+        """Return the algorithm."""
+        return self.compose(exchange=PersonalParameters("*" if self.personal is None else self.personal))
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Find the layers."""
+        if self.personal is None:
+            layers = [name for name, layer in pl_module.named_modules() if isinstance(layer, _NORMALISATIONS)]
+            if not layers:
+                raise ValueError(f"`personal` must name layers, as {type(pl_module).__name__} has no normalisation.")
+            exchange = next(part for part in self.algorithm.exchange.members if isinstance(part, PersonalParameters))
+            exchange.pattern = layers
+        super().setup(trainer, pl_module, stage)
+
+
+class FedRep(_Personal):
+    """FedRep (Collins et al. 2021): clients first train their own head on the shared body, then the body.
+
+    Args:
+        personal: The head: names of submodules or parameters, or patterns of names.
+        clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
+        head_epochs: Local epochs of the head (or steps, with ``local_steps``); ``local_epochs`` are those of the body.
+        options: The other arguments of :class:`AggregationCallback`.
+    """
+
+    def __init__(
+        self,
+        personal: Patterns,
+        clients_per_round: int | float | None = None,
+        *,
+        head_epochs: Count = 10,
+        **options: Unpack[FederatedOptions],
+    ) -> None:
+        self.head_epochs = head_epochs
+        super().__init__(personal, clients_per_round, **options)
+
+    def configure_algorithm(self) -> Algorithm:
+        """Return the algorithm."""
+        head = PersonalParameters(self.personal)
+        schedule = PersonalFirst(personal_parameters=head, epochs=self.head_epochs)
+        return self.compose(exchange=head, schedule=schedule, objective=Frozen(self.personal))
+
+
+class FedBABU(AggregationCallback):
+    """FedBABU (Oh et al. 2022): the head stays as it is while the body is learnt, and is fine-tuned afterwards.
+
+    Args:
+        head: The head: names of submodules or parameters, or patterns of names.
+        clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
+        every: Number of rounds between two fine-tunings of all clients; the fit's last round has one, too.
+        fine_tune_epochs: Local epochs of fine-tuning (or steps, with ``local_steps``).
+        options: The other arguments of :class:`AggregationCallback`.
+    """
+
+    def __init__(
+        self,
+        head: Patterns,
+        clients_per_round: int | float | None = None,
+        *,
+        every: Count = 10,
+        fine_tune_epochs: Count = 5,
+        **options: Unpack[FederatedOptions],
+    ) -> None:
+        self.head, self.every, self.fine_tune_epochs = head, every, fine_tune_epochs
+        super().__init__(clients_per_round, **options)
+
+    def configure_algorithm(self) -> Algorithm:
+        """Return the algorithm."""
+        schedule = FineTuning(every=self.every, epochs=self.fine_tune_epochs)
+        return self.compose(schedule=schedule, objective=Frozen(self.head))
+
+
+class Ditto(AggregationCallback):
+    """Ditto (Li et al. 2021): FedAvg, and beside it each client's own model, drawn to the server's.
+
+    Args:
+        lam: Weight of ``lam/2 |v - w|^2``, at least 0; a function of the round makes a schedule.
+        clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
+        personal_epochs: Local epochs of the own model (or steps, with ``local_steps``); ``None``: as the server's.
+        options: The other arguments of :class:`AggregationCallback`.
+    """
+
+    def __init__(
+        self,
+        lam: ScheduledWeight = 1.0,
+        clients_per_round: int | float | None = None,
+        *,
+        personal_epochs: Count | None = None,
+        **options: Unpack[FederatedOptions],
+    ) -> None:
+        self.lam, self.personal_epochs = lam, personal_epochs
+        super().__init__(clients_per_round, **options)
+
+    def configure_algorithm(self) -> Algorithm:
+        """Return the algorithm."""
+        return self.compose(schedule=ProximalModels(lam=self.lam, epochs=self.personal_epochs))
+
+
+class PFedMe(AggregationCallback):
+    """pFedMe (Dinh et al. 2020): the server learns the clients' Moreau envelopes, each client its minimiser.
+
+    Args:
+        lam: Weight of ``lam/2 |theta - w|^2``, greater than 0.
+        clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
+        inner_steps: K, steps of theta on each batch, by the module's optimizer.
+        lr: eta, the learning rate of a client's w.
+        server_lr: beta, by which the server moves to the clients' mean; a function of the round makes a schedule.
+        options: The other arguments of :class:`AggregationCallback`.
+    """
+
+    def __init__(
+        self,
+        lam: Positive = 15.0,
+        clients_per_round: int | float | None = None,
+        *,
+        inner_steps: Count = 5,
+        lr: Positive = 0.005,
+        server_lr: Scheduled = 1.0,
+        **options: Unpack[FederatedOptions],
+    ) -> None:
+        self.lam, self.inner_steps, self.lr, self.server_lr = lam, inner_steps, lr, server_lr
+        super().__init__(clients_per_round, **options)
+
+    def configure_algorithm(self) -> Algorithm:
+        """Return the algorithm."""
+        objective = MoreauEnvelope(self.lam, self.inner_steps, self.lr)
+        return self.compose(objective=objective, server=Mixing(self.server_lr))
+
+
+class APFL(AggregationCallback):
+    """APFL (Deng et al. 2020): each client learns a mixture of a model of its own and the server's.
+
+    Args:
+        alpha: Share of the own model, in [0, 1].
+        clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
+        alpha_lr: Learning rate of each client's alpha; 0 keeps it.
+        options: The other arguments of :class:`AggregationCallback`.
+    """
+
+    def __init__(
+        self,
+        alpha: Annotated[float, "[0, 1]"] = 0.5,
+        clients_per_round: int | float | None = None,
+        *,
+        alpha_lr: NotNegative = 0.0,
+        **options: Unpack[FederatedOptions],
+    ) -> None:
+        self.alpha, self.alpha_lr = alpha, alpha_lr
+        super().__init__(clients_per_round, **options)
+
+    def configure_algorithm(self) -> Algorithm:
+        """Return the algorithm."""
+        return self.compose(objective=ModelMixture(self.alpha, self.alpha_lr))
+
+
+class PerFedAvg(AggregationCallback):
+    """Per-FedAvg (Fallah et al. 2020): the server learns the model that is best after one step on a client's data.
+
+    Args:
+        alpha: Learning rate of that step.
+        clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
+        gradient: ``"first-order"``, or ``"hessian-free"`` with its difference of gradients.
+        delta: Length of that difference, relative to the gradient.
+        every: Number of rounds between two fine-tunings of all clients; the fit's last round has one, too.
+        fine_tune_epochs: Local epochs of fine-tuning (or steps, with ``local_steps``).
+        options: The other arguments of :class:`AggregationCallback`.
+    """
+
+    def __init__(
+        self,
+        alpha: Positive = 0.01,
+        clients_per_round: int | float | None = None,
+        *,
+        gradient: Literal["first-order", "hessian-free"] = "first-order",
+        delta: Positive = 1e-3,
+        every: Count = 10,
+        fine_tune_epochs: Count = 1,
+        **options: Unpack[FederatedOptions],
+    ) -> None:
+        self.alpha, self.gradient, self.delta = alpha, gradient, delta
+        self.every, self.fine_tune_epochs = every, fine_tune_epochs
+        super().__init__(clients_per_round, **options)
+
+    def configure_algorithm(self) -> Algorithm:
+        """Return the algorithm."""
+        objective = MetaLearning(self.alpha, self.gradient, self.delta)
+        return self.compose(objective=objective, schedule=FineTuning(every=self.every, epochs=self.fine_tune_epochs))
+
+
+class FedALA(AggregationCallback):
+    """FedALA (Zhang et al. 2023): clients start from a learnt mix of their last model and the server's.
+
+    Args:
+        mixed: The parameters that are mixed, the last layers in the paper: names of submodules or patterns.
+        clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
+        share_lr: Learning rate of the mix.
+        share_epochs: Local epochs in which it is learnt (or steps, with ``local_steps``).
+        options: The other arguments of :class:`AggregationCallback`.
+    """
+
+    def __init__(
+        self,
+        mixed: Patterns = "*",
+        clients_per_round: int | float | None = None,
+        *,
+        share_lr: Positive = 1.0,
+        share_epochs: Count = 1,
+        **options: Unpack[FederatedOptions],
+    ) -> None:
+        self.mixed, self.share_lr, self.share_epochs = mixed, share_lr, share_epochs
+        super().__init__(clients_per_round, **options)
+
+    def configure_algorithm(self) -> Algorithm:
+        """Return the algorithm."""
+        return self.compose(schedule=AdaptiveStart(mixed=self.mixed, lr=self.share_lr, epochs=self.share_epochs))
+
+
+class IFCA(AggregationCallback):
+    """IFCA (Ghosh et al. 2020): several models, of which each client trains the one that fits its data best.
+
+    Args:
+        clusters: Number of models.
+        clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
+        spread: The first models differ: each tensor has normal noise of so many of its standard deviations.
+        options: The other arguments of :class:`AggregationCallback`.
+    """
+
+    def __init__(
+        self,
+        clusters: Count,
+        clients_per_round: int | float | None = None,
+        *,
+        spread: Positive = 1.0,
+        **options: Unpack[FederatedOptions],
+    ) -> None:
+        self.clusters, self.spread = clusters, spread
+        super().__init__(clients_per_round, **options)
+
+    def configure_algorithm(self) -> Algorithm:
+        """Return the algorithm."""
+        return self.compose(schedule=Clusters(number=self.clusters, spread=self.spread))

@@ -1,0 +1,287 @@
+"""Closed forms of personal models on quadratics f_k(w) = a_k/2 (w - c_k)^2, and the limits that papers name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from helpers.toys import Quadratic, fit_quadratic, quadratic_clients, quiet_trainer
+from torch import Tensor, nn
+
+from fl_lightning import (
+    APFL,
+    IFCA,
+    Ditto,
+    FedALA,
+    FedAvg,
+    FedAvgFineTuned,
+    FedBABU,
+    FedBN,
+    FedRep,
+    Local,
+    PerFedAvg,
+    PFedMe,
+    TensorDataModule,
+)
+from fl_lightning.parts import Frozen
+
+A, C = [1.0, 4.0], [0.0, 1.0]
+
+
+def own(callback: Any, client: int) -> float:
+    return float(callback.algorithm.personal(client))
+
+
+def test_ditto_rests_where_the_loss_and_the_pull_to_the_server_balance() -> None:
+    lam, callback = 2.0, Ditto(2.0, 1.0)
+    w = float(fit_quadratic(callback, Quadratic(0.1), quadratic_clients(A, C), rounds=80))
+    assert w == pytest.approx(4 / 5, abs=1e-9)  # sum a_k c_k / sum a_k, as one full step makes no drift
+    for k, (a, c) in enumerate(zip(A, C, strict=True)):
+        assert own(callback, k) == pytest.approx((a * c + lam * w) / (a + lam), abs=1e-9)
+
+
+def test_ditto_s_own_models_take_steps_from_where_they_were_to_the_model_received() -> None:
+    lam, lr, callback = 0.5, 0.1, Ditto(0.5, 1.0)
+    v, w = [0.3, 0.3], 0.3
+    fit_quadratic(callback, Quadratic(lr, start=0.3), quadratic_clients(A, C), rounds=3)
+    for _ in range(3):
+        v = [v[k] - lr * (A[k] * (v[k] - C[k]) + lam * (v[k] - w)) for k in (0, 1)]
+        w = sum(w - lr * A[k] * (w - C[k]) for k in (0, 1)) / 2
+    assert [own(callback, k) for k in (0, 1)] == pytest.approx(v, abs=1e-14)
+
+
+def test_ditto_without_a_pull_is_local_training_and_its_server_is_fedavg_s() -> None:
+    ditto, local, fedavg = Ditto(0.0, 1.0, seed=3), Local(seed=3), FedAvg(1.0, seed=3)
+    ends = [
+        float(fit_quadratic(callback, Quadratic(0.1, 0.5), quadratic_clients(A, C), rounds=4))
+        for callback in (ditto, local, fedavg)
+    ]
+    assert ends[0] == ends[2]
+    assert [own(ditto, k) for k in (0, 1)] == [own(local, k) for k in (0, 1)]
+
+
+def test_a_strong_pull_brings_ditto_s_models_to_the_server() -> None:
+    callback = Ditto(1e4, 1.0, personal_epochs=5)
+    fit_quadratic(callback, Quadratic(5e-5), quadratic_clients(A, C), rounds=10)
+    received = callback.algorithm.schedule._center
+    assert [own(callback, k) for k in (0, 1)] == pytest.approx([float(received)] * 2, abs=1e-3)
+
+
+def test_pfedme_s_server_moves_along_the_moreau_envelope() -> None:
+    lam, lr, callback = 2.0, 0.05, PFedMe(2.0, 1.0, inner_steps=300, lr=0.05, server_lr=0.5)
+    w = float(fit_quadratic(callback, Quadratic(0.1, start=0.7), quadratic_clients(A, C), rounds=1))
+    proxes = [(a * c + lam * 0.7) / (a + lam) for a, c in zip(A, C, strict=True)]
+    moved = [0.7 - lr * lam * (0.7 - prox) for prox in proxes]  # grad F~_k(w) = lam (w - prox(w))
+    assert [own(callback, k) for k in (0, 1)] == pytest.approx(proxes, abs=1e-9)
+    assert w == pytest.approx(0.5 * 0.7 + 0.5 * sum(moved) / 2, abs=1e-9)
+
+
+def test_pfedme_s_theta_goes_on_over_batches_while_w_follows() -> None:
+    lam, eta, lr = 2.0, 0.05, 0.1
+    theta = w = 0.7
+    for _ in range(3):  # three epochs of one batch, two inner steps each
+        for _ in range(2):
+            theta -= lr * (theta - 3.0 + lam * (theta - w))
+        w -= eta * lam * (w - theta)
+    callback = PFedMe(lam, 1.0, inner_steps=2, lr=eta, local_epochs=3)
+    sent = float(fit_quadratic(callback, Quadratic(lr, start=0.7), quadratic_clients([1.0], [3.0]), rounds=1))
+    assert [sent, own(callback, 0)] == pytest.approx([w, theta], abs=1e-14)
+
+
+@pytest.mark.parametrize("alpha_lr", [0.0, 0.1])
+def test_apfl_steps_both_models_on_each_batch(alpha_lr: float) -> None:
+    lr, alphas, v, w = 0.1, [0.25, 0.25], [0.5, 0.5], 0.5
+    for _ in range(2):
+        sent = []
+        for k, (a, c) in enumerate(zip(A, C, strict=True)):
+            local = w
+            for _ in range(2):
+                local -= lr * a * (local - c)
+                mix = alphas[k] * v[k] + (1 - alphas[k]) * local
+                gradient, apart = a * (mix - c), v[k] - local
+                v[k] -= lr * alphas[k] * gradient
+                alphas[k] = min(1.0, max(0.0, alphas[k] - alpha_lr * gradient * apart))
+            sent.append(local)
+        w = sum(sent) / 2
+    callback = APFL(0.25, 1.0, alpha_lr=alpha_lr, local_epochs=2)
+    end = float(fit_quadratic(callback, Quadratic(lr, start=0.5), quadratic_clients(A, C), rounds=2))
+    assert end == pytest.approx(w, abs=1e-14)
+    mixtures = [alphas[k] * v[k] + (1 - alphas[k]) * w for k in (0, 1)]
+    assert [own(callback, k) for k in (0, 1)] == pytest.approx(mixtures, abs=1e-14)
+
+
+def test_apfl_without_own_models_is_fedavg() -> None:
+    ends = [
+        float(fit_quadratic(callback, Quadratic(0.1), quadratic_clients(A, C), rounds=3))
+        for callback in (APFL(0.0, 1.0), FedAvg(1.0))
+    ]
+    assert ends[0] == ends[1]
+
+
+@pytest.mark.parametrize("gradient", ["first-order", "hessian-free"])
+def test_per_fedavg_s_step(gradient: Any) -> None:
+    """grad of f(w - alpha f'(w)): a (w' - c) times 1 - alpha a, which the first order leaves out."""
+    lr, alpha, w0 = 0.1, 0.05, 2.0
+    steps = []
+    for a, c in zip(A, C, strict=True):
+        inner = w0 - alpha * a * (w0 - c)
+        steps.append(a * (inner - c) * (1 if gradient == "first-order" else 1 - alpha * a))
+    callback = PerFedAvg(alpha, 1.0, gradient=gradient, local_epochs=2 if gradient == "first-order" else 3)
+    end = float(fit_quadratic(callback, Quadratic(lr, start=w0), quadratic_clients(A, C), rounds=1))
+    assert end == pytest.approx(w0 - lr * sum(steps) / 2, abs=1e-10)
+
+
+def test_per_fedavg_does_not_send_a_point_on_its_way() -> None:
+    callback = PerFedAvg(0.05, 1.0, local_epochs=1)  # one batch: the inner step alone
+    assert float(fit_quadratic(callback, Quadratic(0.1, start=2.0), quadratic_clients(A, C), rounds=1)) == 2.0
+
+
+def test_fine_tuning_is_one_more_local_training_that_the_server_does_not_see() -> None:
+    plain, tuned = FedAvg(1.0), FedAvgFineTuned(1.0, every=2, fine_tune_epochs=3)
+    clients = quadratic_clients(A, C)
+    ends = [float(fit_quadratic(each, Quadratic(0.1, 0.5), clients, rounds=4)) for each in (plain, tuned)]
+    assert ends[0] == ends[1]
+    expected = [c + (1 - 0.1 * a) ** 3 * (ends[0] - c) for a, c in zip(A, C, strict=True)]
+    assert [own(tuned, k) for k in (0, 1)] == pytest.approx(expected, abs=1e-14)
+
+
+def test_fedala_learns_how_much_of_the_server_s_model_to_take() -> None:
+    """One step of a_k along (w - v) f'(mix), clipped, then the usual training from the mix."""
+    lr, v, w, shares = 0.1, [0.4, 0.4], 0.4, [1.0, 1.0]
+    for _ in range(3):
+        for k, (a, c) in enumerate(zip(A, C, strict=True)):
+            mix = v[k] + (w - v[k]) * shares[k]
+            shares[k] = min(1.0, max(0.0, shares[k] - 2.0 * (w - v[k]) * a * (mix - c)))
+            start = v[k] + (w - v[k]) * shares[k]
+            v[k] = start - lr * a * (start - c)
+        w = sum(v) / 2
+    callback = FedALA("*", 1.0, share_lr=2.0)
+    end = float(fit_quadratic(callback, Quadratic(lr, start=0.4), quadratic_clients(A, C), rounds=3))
+    assert end == pytest.approx(w, abs=1e-14)
+    assert [own(callback, k) for k in (0, 1)] == pytest.approx(v, abs=1e-14)
+    assert [float(callback.algorithm.schedule.shares[k]) for k in (0, 1)] == pytest.approx(shares, abs=1e-14)
+    assert min(shares) < 1
+
+
+class TwoLayers(L.LightningModule):
+    """y = head . (body x), by SGD with weight decay: a parameter that is stepped at all moves."""
+
+    def __init__(self, inputs: int = 6, rank: int = 2, lr: float = 0.05) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.body = nn.Parameter(torch.randn(rank, inputs, generator=generator, dtype=torch.float64) / 3)
+        self.head = nn.Parameter(torch.randn(rank, generator=generator, dtype=torch.float64))
+        self.lr, self.decay = lr, 0.01
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        x, y = batch
+        return (x @ self.body.T @ self.head - y).square().mean()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=self.lr, weight_decay=self.decay)
+
+
+def linear_tasks(clients: int = 6, inputs: int = 6, rank: int = 2, samples: int = 40) -> tuple[Tensor, list[Any]]:
+    """Clients whose targets are linear in a common subspace, each with a head of its own."""
+    generator = torch.Generator().manual_seed(1)
+    basis = torch.linalg.qr(torch.randn(inputs, rank, generator=generator, dtype=torch.float64))[0]
+    data = []
+    for _ in range(clients):
+        x = torch.randn(samples, inputs, generator=generator, dtype=torch.float64)
+        data.append((x, x @ basis @ torch.randn(rank, generator=generator, dtype=torch.float64)))
+    return basis, data
+
+
+def fit(callback: Any, module: Any, clients: list[Any], rounds: int) -> Any:
+    trainer = quiet_trainer(max_epochs=rounds, callbacks=[callback])
+    trainer.fit(module, datamodule=TensorDataModule(clients=clients, batch_size=None))
+    return trainer
+
+
+def test_frozen_parameters_stay_though_the_optimizer_decays_weights() -> None:
+    module, callback = TwoLayers(), FedBABU("head", 1.0, every=5, fine_tune_epochs=2)
+    head, body = module.head.detach().clone(), module.body.detach().clone()
+    fit(callback, module, linear_tasks()[1], rounds=3)
+    assert torch.allclose(module.head, head, rtol=0, atol=1e-14)  # a mean of equal heads
+    assert not torch.equal(module.body, body)
+    tuned = callback.algorithm.schedule.own[0]
+    assert not torch.allclose(tuned[-2:], head)  # fine-tuned at the end of the fit
+
+
+def test_fedrep_trains_the_head_first_and_then_the_body() -> None:
+    module, callback = TwoLayers(), FedRep("head", 1, head_epochs=2)
+    _, clients = linear_tasks(clients=1)
+    by_hand = TwoLayers()
+    head = torch.optim.SGD([by_hand.head], lr=0.05, weight_decay=0.01)
+    body = torch.optim.SGD([by_hand.body], lr=0.05, weight_decay=0.01)
+    for optimizer in (head, head, body):
+        optimizer.zero_grad()
+        by_hand.training_step(clients[0], 0).backward()
+        optimizer.step()
+    fit(callback, module, clients, rounds=1)
+    assert torch.allclose(module.body, by_hand.body, atol=1e-14)
+    assert torch.allclose(module.head, by_hand.head, atol=1e-14)  # the mean of one client's
+
+
+def test_fedrep_recovers_the_common_subspace() -> None:
+    module, (basis, clients) = TwoLayers(lr=0.2), linear_tasks()
+    module.decay = 0.0
+    fit(FedRep("head", 1.0, head_epochs=10), module, clients, rounds=60)
+    learnt = torch.linalg.qr(module.body.detach().T)[0]
+    assert float(torch.linalg.matrix_norm(basis - learnt @ (learnt.T @ basis), ord=2)) < 2e-2
+
+
+def test_ifca_separates_two_groups() -> None:
+    clients = quadratic_clients([1.0] * 6, [5.0, -5.0, 5.0, -5.0, 5.0, -5.0])
+    start = [0.4, -0.4]
+
+    class Wide(Quadratic):  # two weights, so that a tensor has a standard deviation
+        def __init__(self) -> None:
+            super().__init__(0.5, start)
+
+    callback = IFCA(2, 1.0, spread=2.0, seed=0)
+    fit_quadratic(callback, Wide(), clients, rounds=12)
+    chosen = callback.algorithm.schedule.chosen
+    assert chosen[0] == chosen[2] == chosen[4] != chosen[1] == chosen[3] == chosen[5]
+    models = callback.algorithm.schedule.models
+    assert models[chosen[0]].tolist() == pytest.approx([5.0, 5.0], abs=1e-2)
+    assert models[chosen[1]].tolist() == pytest.approx([-5.0, -5.0], abs=1e-2)
+
+
+def test_personal_first_wants_its_exchange() -> None:
+    from fl_lightning import Federated
+    from fl_lightning.parts import PersonalFirst, PersonalParameters
+
+    with pytest.raises(ValueError, match="`personal_parameters`"):
+        Federated(schedule=PersonalFirst(personal_parameters=PersonalParameters("head")), objective=Frozen("head"))
+
+
+@pytest.mark.parametrize("callback", [APFL(0.5, 1.0), PFedMe(1.0, 1.0), PerFedAvg(0.1, 1.0)])
+def test_several_points_want_one_step_a_batch(callback: Any) -> None:
+    trainer = quiet_trainer(max_epochs=1, callbacks=[callback], accumulate_grad_batches=2)
+    with pytest.raises(ValueError, match="`accumulate_grad_batches"):
+        trainer.fit(Quadratic(0.1), datamodule=TensorDataModule(clients=quadratic_clients(A, C), batch_size=None))
+
+
+def test_fedbn_finds_the_normalisation_layers() -> None:
+    class Net(L.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 4), nn.LayerNorm(4))
+
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            return self.layers(batch[0]).square().mean()
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    clients = [(torch.randn(6, 2), torch.zeros(6)) for _ in range(3)]
+    callback = FedBN(clients_per_round=1.0)
+    fit(callback, Net(), clients, rounds=1)
+    personal = callback.algorithm.exchange.members[1].of_client(0)
+    assert {name.rpartition(".")[0] for name in personal} == {"layers.1", "layers.3"}
+    assert "layers.1.running_mean" in personal
+    with pytest.raises(ValueError, match="`personal`"):
+        fit(FedBN(), Quadratic(0.1), quadratic_clients(A, C), rounds=1)
