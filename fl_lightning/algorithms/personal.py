@@ -41,8 +41,9 @@ class Local(AggregationCallback):
         options: The other arguments of :class:`AggregationCallback`.
     """
 
-    def __init__(self, clients_per_round: int | float = 1.0, **options: Unpack[FederatedOptions]) -> None:
-        super().__init__(clients_per_round, **options)
+    def __init__(self, clients_per_round: int | float | None = None, **options: Unpack[FederatedOptions]) -> None:
+        everyone = clients_per_round is None and options.get("sampler") is None
+        super().__init__(1.0 if everyone else clients_per_round, **options)
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm."""
@@ -79,21 +80,21 @@ class _Personal(AggregationCallback):
     """Some parameters are each client's own."""
 
     def __init__(
-        self, personal: Patterns, clients_per_round: int | float | None = None, **options: Unpack[FederatedOptions]
+        self, pattern: Patterns, clients_per_round: int | float | None = None, **options: Unpack[FederatedOptions]
     ) -> None:
-        self.personal = personal
+        self.pattern = pattern
         super().__init__(clients_per_round, **options)
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm."""
-        return self.compose(exchange=PersonalParameters(self.personal))
+        return self.compose(exchange=PersonalParameters(self.pattern))
 
 
 class FedPer(_Personal):
     """FedPer (Arivazhagan et al. 2019): the last layers are each client's own, the others are averaged.
 
     Args:
-        personal: The personal layers: names of submodules or parameters, or patterns of names.
+        pattern: The personal layers: names of submodules or parameters, or patterns of names.
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
         options: The other arguments of :class:`AggregationCallback`.
     """
@@ -103,7 +104,7 @@ class LGFedAvg(_Personal):
     """LG-FedAvg (Liang et al. 2020): the first layers are each client's own, the last ones are averaged.
 
     Args:
-        personal: The personal layers: names of submodules or parameters, or patterns of names.
+        pattern: The personal layers: names of submodules or parameters, or patterns of names.
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
         options: The other arguments of :class:`AggregationCallback`.
     """
@@ -113,34 +114,34 @@ class FedBN(AggregationCallback):
     """FedBN (Li et al. 2021): the normalisation layers are each client's own, with their buffers.
 
     Args:
-        personal: The normalisation layers: names of submodules or parameters, or patterns of names. ``None`` finds
+        pattern: The normalisation layers: names of submodules or parameters, or patterns of names. ``None`` finds
             those of torch: BatchNorm, LayerNorm, GroupNorm, InstanceNorm and RMSNorm.
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
         options: The other arguments of :class:`AggregationCallback`.
 
     Raises:
-        ValueError: When the fit begins, if ``personal`` is ``None`` and the module has no such layer.
+        ValueError: When the fit begins, if ``pattern`` is ``None`` and the module has no such layer.
     """
 
     def __init__(
         self,
-        personal: Patterns | None = None,
+        pattern: Patterns | None = None,
         clients_per_round: int | float | None = None,
         **options: Unpack[FederatedOptions],
     ) -> None:
-        self.personal = personal
+        self.pattern = pattern
         super().__init__(clients_per_round, **options)
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm."""
-        return self.compose(exchange=PersonalParameters("*" if self.personal is None else self.personal))
+        return self.compose(exchange=PersonalParameters("*" if self.pattern is None else self.pattern))
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Find the layers."""
-        if self.personal is None:
+        if self.pattern is None:
             layers = [name for name, layer in pl_module.named_modules() if isinstance(layer, _NORMALISATIONS)]
             if not layers:
-                raise ValueError(f"`personal` must name layers, as {type(pl_module).__name__} has no normalisation.")
+                raise ValueError(f"`pattern` must name layers, as {type(pl_module).__name__} has no normalisation.")
             exchange = next(part for part in self.algorithm.exchange.members if isinstance(part, PersonalParameters))
             exchange.pattern = layers
         super().setup(trainer, pl_module, stage)
@@ -150,7 +151,7 @@ class FedRep(_Personal):
     """FedRep (Collins et al. 2021): clients first train their own head on the shared body, then the body.
 
     Args:
-        personal: The head: names of submodules or parameters, or patterns of names.
+        pattern: The head: names of submodules or parameters, or patterns of names.
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
         head_epochs: Local epochs of the head (or steps, with ``local_steps``); ``local_epochs`` are those of the body.
         options: The other arguments of :class:`AggregationCallback`.
@@ -158,27 +159,27 @@ class FedRep(_Personal):
 
     def __init__(
         self,
-        personal: Patterns,
+        pattern: Patterns,
         clients_per_round: int | float | None = None,
         *,
         head_epochs: Count = 10,
         **options: Unpack[FederatedOptions],
     ) -> None:
         self.head_epochs = head_epochs
-        super().__init__(personal, clients_per_round, **options)
+        super().__init__(pattern, clients_per_round, **options)
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm."""
-        head = PersonalParameters(self.personal)
+        head = PersonalParameters(self.pattern)
         schedule = PersonalFirst(personal_parameters=head, epochs=self.head_epochs)
-        return self.compose(exchange=head, schedule=schedule, objective=Frozen(self.personal))
+        return self.compose(exchange=head, schedule=schedule, objective=Frozen(self.pattern))
 
 
 class FedBABU(AggregationCallback):
     """FedBABU (Oh et al. 2022): the head stays as it is while the body is learnt, and is fine-tuned afterwards.
 
     Args:
-        head: The head: names of submodules or parameters, or patterns of names.
+        pattern: The head: names of submodules or parameters, or patterns of names.
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
         every: Number of rounds between two fine-tunings of all clients; the fit's last round has one, too.
         fine_tune_epochs: Local epochs of fine-tuning (or steps, with ``local_steps``).
@@ -187,20 +188,20 @@ class FedBABU(AggregationCallback):
 
     def __init__(
         self,
-        head: Patterns,
+        pattern: Patterns,
         clients_per_round: int | float | None = None,
         *,
         every: Count = 10,
         fine_tune_epochs: Count = 5,
         **options: Unpack[FederatedOptions],
     ) -> None:
-        self.head, self.every, self.fine_tune_epochs = head, every, fine_tune_epochs
+        self.pattern, self.every, self.fine_tune_epochs = pattern, every, fine_tune_epochs
         super().__init__(clients_per_round, **options)
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm."""
         schedule = FineTuning(every=self.every, epochs=self.fine_tune_epochs)
-        return self.compose(schedule=schedule, objective=Frozen(self.head))
+        return self.compose(schedule=schedule, objective=Frozen(self.pattern))
 
 
 class Ditto(AggregationCallback):

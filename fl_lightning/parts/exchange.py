@@ -312,6 +312,18 @@ class Clip(Exchange):
         return self.clipped(result, self.norm)
 
 
+def as_patterns(argument: str, given: Any) -> list[str]:
+    """Return a list of names of submodules or tensors, or of shell patterns of names, of one or several.
+
+    Raises:
+        ValueError: If there is none, or one is no text.
+    """
+    patterns = [given] if isinstance(given, str) else list(given)
+    if not patterns or not all(isinstance(name, str) and name for name in patterns):
+        raise ValueError(f'`{argument}` must be names of submodules or parameters such as "head", got {given!r}.')
+    return patterns
+
+
 @dataclass(eq=False)
 class PersonalParameters(Exchange):
     """Keeps a part of the model on each client, which continues from its own values (FedPer, FedBN).
@@ -337,11 +349,7 @@ class PersonalParameters(Exchange):
 
     def __post_init__(self) -> None:
         check_fields(self)
-        self.pattern = [self.pattern] if isinstance(self.pattern, str) else list(self.pattern)
-        if not self.pattern or not all(isinstance(name, str) and name for name in self.pattern):
-            raise ValueError(
-                f'`pattern` must be names of submodules or parameters such as "head", got {self.pattern!r}.'
-            )
+        self.pattern = as_patterns("pattern", self.pattern)
 
     def setup(self, federation: Federation) -> None:
         """Give every client the first model's values."""

@@ -9,13 +9,13 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from fl_lightning.checks import Count, NotNegative, Positive, ScheduledWeight
-from fl_lightning.parts.aggregation import RunningMean
-from fl_lightning.parts.exchange import PersonalParameters
+from fl_lightning.checks import Count, NotNegative, Positive, ScheduledWeight, check_fields
+from fl_lightning.parts.aggregation import RunningMean, Weighting  # noqa: F401 (in inherited fields)
+from fl_lightning.parts.exchange import PersonalParameters, as_patterns
 from fl_lightning.parts.messages import ClientResult, Federation, LocalClient, Task
 from fl_lightning.parts.objectives import Correction, LocalObjective
 from fl_lightning.parts.part import walk
-from fl_lightning.parts.schedules import Play, Schedule, Synchronous
+from fl_lightning.parts.schedules import EvaluatedModel, Play, Schedule, Synchronous  # noqa: F401 (likewise)
 from fl_lightning.parts.server import Server
 
 Patterns = str | Sequence[str]
@@ -28,7 +28,7 @@ def further(tasks: Iterable[Task], work: int | None = None, phase: int = 1) -> l
 
 def places(federation: Federation, patterns: Patterns, argument: str) -> frozenset[int]:
     """Return the places of the parameter tensors whose names match the patterns."""
-    names = set(federation.matching([patterns] if isinstance(patterns, str) else patterns, argument))
+    names = set(federation.matching(as_patterns(argument, patterns), argument))
     return frozenset(place for place, name in enumerate(federation.names[: len(federation.lengths)]) if name in names)
 
 
@@ -136,7 +136,7 @@ class FineTuning(Synchronous):
     Args:
         every: Number of rounds between two fine-tunings; the last round of a fit whose length is known has one, too.
         epochs: Local epochs (or steps, if the algorithm counts steps) of fine-tuning.
-        frozen: Parameters that are left as they are; patterns as for :class:`PersonalParameters`.
+        frozen: Parameters that are left as they are; patterns as for :class:`PersonalParameters`. ``None``: none.
 
     Attributes:
         own: Every client's tuned model.
@@ -144,13 +144,17 @@ class FineTuning(Synchronous):
 
     every: Count = 1
     epochs: Count = 1
-    frozen: Patterns = ()
+    frozen: Patterns | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        self.frozen = None if self.frozen is None else as_patterns("frozen", self.frozen)
 
     def setup(self, federation: Federation) -> None:
         """Give every client the first model."""
         super().setup(federation)
         self.add_client_vectors("own", federation.model)
-        self._frozen = places(federation, self.frozen, "frozen")
+        self._frozen = frozenset() if self.frozen is None else places(federation, self.frozen, "frozen")
 
     def start(self, task: Task, server: Server) -> Tensor:
         """Return the server's model, in a fine-tuning the one that the round has made."""
@@ -207,13 +211,18 @@ class AdaptiveStart(Synchronous):
     lr: Positive = 1.0
     epochs: Count = 1
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+        self.mixed = as_patterns("mixed", self.mixed)
+
     def setup(self, federation: Federation) -> None:
         """Start from a_k = 1: the server's model."""
         super().setup(federation)
         self.add_client_vectors("own", federation.model)
         self.add_client_vectors("shares", torch.ones_like(federation.zeros()))
-        names = federation.matching([self.mixed] if isinstance(self.mixed, str) else self.mixed, "mixed")
-        self._mixed = federation.mask(names)[: federation.num_parameters]
+        self._mixed = federation.mask(federation.matching(as_patterns("mixed", self.mixed), "mixed"))[
+            : federation.num_parameters
+        ]
         self._starts: dict[int, Tensor] = {}
 
     def start(self, task: Task, server: Server) -> Tensor:
@@ -361,6 +370,10 @@ class Frozen(LocalObjective):
 
     pattern: Patterns
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+        self.pattern = as_patterns("pattern", self.pattern)
+
     def setup(self, federation: Federation) -> None:
         """Find the parameters."""
         self._correction = Correction(frozen=places(federation, self.pattern, "pattern"))
@@ -434,8 +447,8 @@ class ModelMixture(_WalkingObjective):
     """Each client learns the mixture of a model of its own and the server's (APFL, Deng et al. 2020, Algorithm 1).
 
     On each batch w takes a step along ``grad F_k(w)``, and the client's v one along the gradient by v of
-    ``F_k(alpha v + (1 - alpha) w)``, which is alpha times the gradient at the mixture. Both are steps of the module's optimizer, which
-    should be SGD without momentum, as in the paper. The client sends w.
+    ``F_k(alpha v + (1 - alpha) w)``, which is alpha times the gradient at the mixture. Both are steps of
+    the module's optimizer, which should be SGD without momentum, as in the paper. The client sends w.
 
     Args:
         alpha: Share of the own model, in [0, 1].

@@ -283,5 +283,5 @@ def test_fedbn_finds_the_normalisation_layers() -> None:
     personal = callback.algorithm.exchange.members[1].of_client(0)
     assert {name.rpartition(".")[0] for name in personal} == {"layers.1", "layers.3"}
     assert "layers.1.running_mean" in personal
-    with pytest.raises(ValueError, match="`personal`"):
+    with pytest.raises(ValueError, match="`pattern`"):
         fit(FedBN(), Quadratic(0.1), quadratic_clients(A, C), rounds=1)

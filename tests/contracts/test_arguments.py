@@ -163,15 +163,16 @@ OF_NUMBERS: dict[Kind, str] = {
         distribution retries workers digits""",
     POSITIVE: """DirichletPartitioner.alpha ClasswiseDirichletPartitioner.alpha QuantitySkewPartitioner.alpha
         FedDyn.alpha DynamicRegularizer.alpha size_alpha class_alpha feature_alpha a broadcast_threshold clip norm
-        radius scale smoothing stay_weight std tau lipschitz server_lr lr VirtualClock.work epsilon""",
+        radius scale smoothing stay_weight std tau lipschitz server_lr lr VirtualClock.work epsilon spread share_lr
+        MoreauEnvelope.lam PFedMe.lam PerFedAvg.alpha PerFedAvg.delta MetaLearning.alpha MetaLearning.delta""",
     NOT_NEGATIVE: """FedProxSyntheticDataModule.alpha beta gamma1 gamma2 gamma3 b average_staleness feature_noise
         jitter l2 level mu q rho size_sigma tolerance v0 weight_decay noise_multiplier checkpoint_seconds
-        Classifier.lr Classifier.momentum CharLSTM.lr CharLSTM.momentum""",
+        Classifier.lr Classifier.momentum CharLSTM.lr CharLSTM.momentum lam alpha_lr""",
     SHARE: "beta1 beta2 dropout gamma momentum",
     replace(SHARE, right=(0.5, np.float32(0.5), 0.0, 0.1)): "test val",
     PART: "floor probability fraction step mixing DynamicWeightFedBuff.alpha",
     OPEN: "delta adaptive_quantile quantile confidence",
-    UNIT: "crop_probability stragglers polynomial.a DynamicWeightMean.alpha",
+    UNIT: "crop_probability stragglers polynomial.a DynamicWeightMean.alpha APFL.alpha ModelMixture.alpha",
     FINITE: "value z Communication.target relative_difference.score",
     replace(FINITE, right=(2.0, -1.0), wrong=(0, NAN, INF, *NO_NUMBER)): "baseline",
     whole(3): "num_folds",
@@ -253,6 +254,10 @@ OTHERS: dict[str, Kind] = {
         {}, {0: [(0, 1.5)]}, None, wrong=([(0, 1)], {"a": [(0, 1)]}, {0: [(0, NAN)]}, {0: (0, 1)}, {-1: []})
     ),
     "parameters": only(["a"], None, wrong=("a", 3, [], [None])),
+    "FedBN.pattern": only("head", None, wrong=(3, "", [], [""])),
+    "frozen": only("head", ["a"], None, wrong=(3, "", [], [""])),
+    "mixed": only("head", ["a"], wrong=(3, "", [], [""], None)),
+    "personal_parameters": only(PersonalParameters("x"), wrong=(3, "x", None)),
     "pattern": only("head", ["a"], wrong=(3, "", [], [""], None)),
     "partitioner": replace(FUNCTION, right=(IIDPartitioner(5), lambda labels: [[0]], None)),
     "relations": only([("Top/A", "Top/B")], wrong=(3, "ab", ["ab"], [("Top/A",)], [(1, 2)], [None], None)),
