@@ -68,17 +68,17 @@ def called(module: pl.LightningModule, inputs: Any, values: Mapping[str, Tensor]
     return torch.func.functional_call(module, dict(values), (inputs,)) if values else module(inputs)
 
 
-def joined(pairs: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """Return the predictions and the targets of several batches, one after the other.
+def joined(batches: Sequence[tuple[Tensor, ...]]) -> list[Tensor]:
+    """Return the predictions, the targets and so on of several batches, each one after the other.
 
     Raises:
         ValueError: If rows of two batches are of different shapes, such as sequences of other lengths.
     """
-    shapes = sorted({(tuple(preds.shape[1:]), tuple(target.shape[1:])) for preds, target in pairs})
+    shapes = sorted({tuple(tuple(tensor.shape[1:]) for tensor in batch) for batch in batches})
     if len(shapes) > 1:
         raise ValueError(
             "All batches must have predictions and targets of one shape for each sample, got "
-            f"{', '.join(f'{preds} with {target}' for preds, target in shapes)}. Pad them to one length, with -100 for "
+            f"{', '.join(' with '.join(map(str, shape)) for shape in shapes)}. Pad them to one length, with -100 for "
             "labels that do not count."
         )
-    return torch.cat([preds for preds, _ in pairs]), torch.cat([target for _, target in pairs])
+    return [torch.cat(column) for column in zip(*batches, strict=True)]

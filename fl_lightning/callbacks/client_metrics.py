@@ -17,14 +17,12 @@ from fl_lightning._lightning.evaluation import evaluates_data_module, size_of_ba
 from fl_lightning._lightning.predictions import joined, read_batch
 from fl_lightning._lightning.processes import gather_objects
 from fl_lightning.callbacks.personal_values import (
-    OwnValues,
+    PersonalModels,
     check_scores,
-    own_values,
-    personal_exchanges,
+    personal_models,
     scores_of_clients,
-    states_in,
+    state_in,
     warn_of_clients_without_values,
-    warn_of_unknown_values,
 )
 from fl_lightning.checks import check, short
 from fl_lightning.data import FederatedDataModule
@@ -37,18 +35,20 @@ _Stage = Literal["val", "test"]
 class ClientMetrics(Callback):
     """Evaluates every validation and test client by itself (as in Xue et al. 2021).
 
-    Logs ``val_acc_clients`` (the unweighted mean over clients), ``val_acc_clients_std``, ``val_acc_clients_min`` and
-    ``val_acc_clients_max``, and the same for ``test``. Clients whose metric is NaN or infinite are left out, and
-    ``val_acc_clients_left_out`` counts them.
-    ``values`` holds the last metric of every client. Nothing is logged if the evaluation set belongs to no client;
-    a warning says so. So does one where the module has no ``validation_step``.
+    Logs ``val_acc_clients``, the mean over clients of the metric of the model that all share, and with the endings
+    ``_weighted`` the mean weighted by the clients' samples, ``_std``, ``_min``, ``_max`` and ``_lowest10``, the mean
+    of the lowest tenth (of one client at least). The same for ``test``. Clients whose metric is NaN or infinite are
+    left out, and ``val_acc_clients_left_out`` counts them. ``values`` holds the last metric of every client. Nothing is
+    logged if the evaluation set belongs to no client; a warning says so. So does one where the module has no
+    ``validation_step``.
     Predictions and targets are those of the data module's ``outputs_and_targets``: taken from what ``validation_step``
     or ``test_step`` returned, if that is a dict with ``"preds"`` (n, C) and ``"target"`` (n,), one row for each sample
     of the batch; otherwise the module is called on the batch's first element, and the last is the target.
 
-    With :class:`~fl_lightning.PersonalParameters`, each client that has trained is evaluated with its own values of
-    them. The module is then always called on the batch's inputs, a tensor. A client that has not trained yet is
-    evaluated with the mean over all clients, which is also what ``val_acc`` and checkpoints see.
+    Where clients have models of their own (:class:`~fl_lightning.PersonalParameters`, :class:`~fl_lightning.Ditto`, and
+    so on), ``val_acc_personal`` and so on tell the same of each client's own model on its own samples, and ``values``
+    holds these. The module is then also called on the batch's inputs, a tensor. A client that has not trained yet is
+    evaluated with the model that all share, which is also what ``val_acc`` and checkpoints see.
 
     Args:
         metric: Takes predictions and targets of one client, in the types that the step returned (half precision as
@@ -67,7 +67,9 @@ class ClientMetrics(Callback):
             does for the batch's inputs.
 
     Attributes:
-        values: For ``"val"`` and ``"test"``, the last metric of each client, by client id.
+        values: For ``"val"`` and ``"test"``, the last metric of each client, by client id: of its own model, if clients
+            have such.
+        shared_values: The same with the model that all clients share.
     """
 
     def __init__(self, metric: Metric = accuracy, name: str = "acc") -> None:
@@ -76,11 +78,12 @@ class ClientMetrics(Callback):
         self.metric = metric
         self.name = name
         self.values: dict[str, dict[int, float]] = {}
-        self._seen: list[tuple[Tensor, Tensor]] = []
+        self.shared_values: dict[str, dict[int, float]] = {}
+        self._seen: list[tuple[Tensor, ...]] = []  # predictions, targets and, if clients have own models, theirs
         self._num_seen = 0
         self._clients: np.ndarray | None = None
         self._without_clients: set[_Stage] = set()
-        self._own: OwnValues = {}
+        self._own: PersonalModels | None = None
         self._loaded: dict[str, Any] | None = None
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
@@ -103,16 +106,14 @@ class ClientMetrics(Callback):
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Take the clients' personal parameters of a checkpoint that is evaluated; a fit takes them itself."""
-        if trainer.state.fn != "fit" and (states := states_in(checkpoint)):
-            self._loaded = states
-            if all(not exchange.client_vectors for exchange in personal_exchanges(trainer).values()):
-                warn_of_unknown_values(self)
+        """Take the clients' models of a checkpoint that is evaluated; a fit takes them itself."""
+        if trainer.state.fn != "fit":
+            self._loaded = state_in(trainer, checkpoint)
 
     def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Forget earlier predictions, and find the client of each sample."""
         self._seen, self._num_seen = [], 0
-        self._own = {} if trainer.sanity_checking else own_values(trainer, self._loaded)
+        self._own = None if trainer.sanity_checking else personal_models(trainer, self._loaded)
         self._clients = _clients_of(trainer, _stage(trainer)) if evaluates_data_module(trainer) else None
         if self._clients is None and _stage(trainer) not in self._without_clients:
             self._without_clients.add(_stage(trainer))
@@ -135,35 +136,34 @@ class ClientMetrics(Callback):
         if (clients := self._clients) is None:
             return
         size = size_of_batch(trainer, batch_idx, len(clients), self)
-        if self._own:
+        preds, target = read_batch(trainer, pl_module, batch, outputs)
+        _check_rows(size, preds, target)
+        seen: tuple[Tensor, ...] = (preds, target)
+        if self._own is not None:
             if not self._seen:
                 check_scores(trainer, pl_module, batch, outputs)
             places = _places_of(trainer.global_rank, trainer.world_size, self._num_seen, self._num_seen + size)
             owners = torch.from_numpy(clients[np.minimum(places, len(clients) - 1)])
-            preds, target = scores_of_clients(trainer, pl_module, batch, outputs, owners, self._own)
-        else:
-            preds, target = read_batch(trainer, pl_module, batch, outputs)
-        _check_rows(size, preds, target)
-        self._seen.append((preds, target))
+            seen = (*seen, scores_of_clients(trainer, pl_module, batch, outputs, owners, self._own)[0])
+        self._seen.append(seen)
         self._num_seen += size
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Log the mean over clients."""
-        stage, self._own = _stage(trainer), {}
+        stage, self._own = _stage(trainer), None
         if self._clients is None or not self._seen or trainer.sanity_checking:
             return
-        rows = rows_of_clients(*self._by_client(trainer, self._clients))
-        values = {client: score_of(self, client, preds, target) for client, (preds, target) in rows}
-        self.values[stage] = values
-        known = np.array([value for value in values.values() if np.isfinite(value)])
-        key, summary = f"{stage}_{self.name}_clients", {}
-        if len(known) > 0:
-            summary = {key: known.mean(), f"{key}_std": known.std()}
-            summary |= {f"{key}_min": known.min(), f"{key}_max": known.max()}
-        if len(known) < len(values):
-            summary[f"{key}_left_out"] = len(values) - len(known)
-        values_to_log = {name: float(value) for name, value in summary.items()}
-        pl_module.log_dict(values_to_log, batch_size=1, sync_dist=trainer.world_size > 1)
+        owners, (shared, target, *personal) = self._by_client(trainer, self._clients)
+        log: dict[str, float] = {}
+        for whose, preds in (("clients", shared), *(("personal", preds) for preds in personal)):
+            rows = list(rows_of_clients(owners, preds, target))
+            values = {client: score_of(self, client, *tensors) for client, tensors in rows}
+            sizes = np.array([len(tensors[1]) for _, tensors in rows], np.float64)
+            log |= _summary(f"{stage}_{self.name}_{whose}", np.array([*values.values()]), sizes)
+            self.values[stage] = values
+            if whose == "clients":
+                self.shared_values[stage] = values
+        pl_module.log_dict(log, batch_size=1, sync_dist=trainer.world_size > 1)
 
     on_test_epoch_start = on_validation_epoch_start
     on_test_batch_end = on_validation_batch_end
@@ -177,17 +177,29 @@ class ClientMetrics(Callback):
                 'one; it may return {"preds": ..., "target": ...}.'
             )
 
-    def _by_client(self, trainer: pl.Trainer, clients: np.ndarray) -> tuple[np.ndarray, Tensor, Tensor]:
-        """Return the client of each sample of all processes, the predictions and the targets."""
-        preds, target = (tensor.cpu() for tensor in joined(self._seen))
-        if preds.dtype in (torch.float16, torch.bfloat16):
-            preds = preds.float()  # not all functions compute with half precision on the CPU
-        shares = gather_objects(trainer, (preds, target))
-        places = [_places_of(rank, trainer.world_size, 0, len(target)) for rank, (_, target) in enumerate(shares)]
+    def _by_client(self, trainer: pl.Trainer, clients: np.ndarray) -> tuple[np.ndarray, list[Tensor]]:
+        """Return the client of each sample of all processes, and what was seen of it."""
+        mine = [tensor.cpu() for tensor in joined(self._seen)]
+        # not all functions compute with half precision on the CPU
+        mine = [tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor for tensor in mine]
+        shares = gather_objects(trainer, tuple(mine))
+        places = [_places_of(rank, trainer.world_size, 0, len(share[0])) for rank, share in enumerate(shares)]
         place = np.concatenate(places)
         real = place < len(clients)
-        preds, target = (tensor[torch.from_numpy(real)] for tensor in joined(shares))
-        return clients[place[real]], preds, target
+        return clients[place[real]], [tensor[torch.from_numpy(real)] for tensor in joined(shares)]
+
+
+def _summary(key: str, values: np.ndarray, sizes: np.ndarray) -> dict[str, float]:
+    """Return what is logged of the clients' metrics, shape ``(K,)``, and their numbers of samples."""
+    known = np.isfinite(values)
+    found: dict[str, float] = {} if known.all() else {f"{key}_left_out": float(np.sum(~known))}
+    if known.any():
+        values, sizes = values[known], sizes[known]
+        lowest = np.sort(values)[: max(1, len(values) // 10)]
+        found |= {key: values.mean(), f"{key}_std": values.std(), f"{key}_min": values.min()}
+        found |= {f"{key}_max": values.max(), f"{key}_lowest10": lowest.mean()}
+        found[f"{key}_weighted"] = np.average(values, weights=sizes)
+    return {name: float(value) for name, value in found.items()}
 
 
 def rows_of_clients(owners: np.ndarray, *tensors: Tensor) -> Iterator[tuple[int, tuple[Tensor, ...]]]:

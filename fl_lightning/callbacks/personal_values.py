@@ -1,8 +1,10 @@
-"""Each client's own values of personal parameters, for evaluations."""
+"""The models of single clients, for evaluations."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import replace
 from typing import Any
 
 import lightning.pytorch as pl
@@ -16,54 +18,84 @@ from fl_lightning.checks import short
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.targets import gives_targets, inputs_of
 from fl_lightning.parts.algorithm import Algorithm
-from fl_lightning.parts.exchange import PersonalParameters
-from fl_lightning.parts.part import walk
-
-OwnValues = dict[int, dict[str, Tensor]]  # by client id and by the tensor's name
+from fl_lightning.parts.messages import Federation
+from fl_lightning.parts.part import Part, personal_model, walk
 
 
-def personal_exchanges(trainer: pl.Trainer) -> dict[str, PersonalParameters]:
-    """Return the exchanges of the trainer's algorithm that keep parameters on clients, by their keys in checkpoints."""
-    algorithms = (getattr(callback, "algorithm", None) for callback in trainer.callbacks)
-    algorithm = next((each for each in algorithms if isinstance(each, Algorithm)), None)
-    if algorithm is None:
-        return {}
-    exchanges = [part for part in walk(algorithm.exchange) if isinstance(part, PersonalParameters)]
-    return {f"{place}": exchange for place, exchange in enumerate(exchanges)}
+class PersonalModels:
+    """The models by which clients are evaluated, where an algorithm has other ones than the server's.
+
+    Args:
+        parts: The parts that have them.
+        module: Holds the model that all clients share.
+        client_ids: The training clients.
+    """
+
+    def __init__(self, parts: Sequence[Part], module: pl.LightningModule, client_ids: Sequence[int]) -> None:
+        self._parts = parts
+        self._places = {int(client): place for place, client in enumerate(client_ids)}
+        federation = parts[0].federation
+        held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        self._shared = torch.cat([held[name].detach().flatten().to(federation.model) for name in federation.names])
+
+    def tensors_of(self, client: int) -> dict[str, Tensor]:
+        """Return a client's own tensors by name; none if it has not trained."""
+        if client not in self._places:
+            return {}
+        model = personal_model(self._parts, self._places[client], self._shared)
+        return {} if model is self._shared else self._parts[0].federation.tensors(model)
 
 
-def own_values(trainer: pl.Trainer, loaded: Mapping[str, Any] | None) -> OwnValues:
-    """Return the personal tensors of all clients that have trained; call it on all processes.
+def personal_parts(trainer: pl.Trainer) -> dict[str, Part]:
+    """Return the parts of the trainer's algorithm that have models of clients, by their keys in checkpoints."""
+    algorithm = getattr(_aggregation(trainer), "algorithm", None)
+    parts = enumerate(walk(*algorithm.parts.values())) if isinstance(algorithm, Algorithm) else ()
+    return {f"{i}-{type(part).__name__}": part for i, part in parts if type(part).personal is not Part.personal}
+
+
+def personal_models(trainer: pl.Trainer, loaded: Mapping[str, Any] | None) -> PersonalModels | None:
+    """Return the clients' models; ``None`` if they have none. Call it on all processes.
 
     Args:
         trainer: The trainer.
-        loaded: The exchanges' vectors in the checkpoint that is evaluated; ``None`` if the fit's are.
+        loaded: The algorithm's state in the checkpoint that is evaluated; ``None`` if the fit's is.
     """
-    data, found = trainer.datamodule, OwnValues()
-    for key, exchange in personal_exchanges(trainer).items():
-        if not exchange.client_vectors:  # no fit has begun in this process
-            if loaded is None and ends_with_fit(trainer):
-                rank_zero_warn(
-                    "All clients are evaluated with the mean of their personal parameters: if a fit has trained them, "
-                    'it was in processes that have ended. Give `strategy="ddp"`, with which they stay.'
-                )
-            continue
-        state = exchange.own.state_dict() if loaded is None else loaded.get(key, {"clients": {}})
-        shapes = dict(zip(exchange.federation.names, exchange.federation.shapes, strict=True))
-        names = exchange.federation.matching(exchange.pattern)
-        for client, vector in state["clients"].items():
-            parts = vector.split([shapes[name].numel() for name in names])
-            tensors = {name: part.view(shapes[name]) for name, part in zip(names, parts, strict=True)}
-            found.setdefault(data.client_ids[client], {}).update(tensors)
-    return found
+    found, module, data = personal_parts(trainer), trainer.lightning_module, trainer.datamodule
+    begun = all(hasattr(part, "federation") for part in found.values())
+    if not found or (loaded is None and not begun):
+        if found and ends_with_fit(trainer):
+            rank_zero_warn(
+                "All clients are evaluated with the model that they share: if a fit has trained others, it was in "
+                'processes that have ended. Give `strategy="ddp"`, with which they stay.'
+            )
+        return None
+    parts = list(found.values())
+    if loaded is not None or trainer.world_size > 1:
+        states = {key: part.state_dict() for key, part in found.items()} if loaded is None else loaded["parts"]
+        federation = parts[0].federation if loaded is None else _federation_of(loaded, module, data)
+        parts = [copy(part) for part in parts]
+        for part, key in zip(parts, found, strict=True):
+            part.begin_fit(replace(federation, rank=0, num_ranks=1, state_dir=None))
+            part.load_state_dict(states[key])
+    return PersonalModels(parts, module, data.client_ids)
 
 
-def states_in(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the clients' vectors in a checkpoint of the exchanges that keep parameters on clients, by their keys."""
-    states = (state for state in checkpoint.get("callbacks", {}).values() if isinstance(state, Mapping))
-    parts = (part for state in states for part in state.get("parts", {}).items())
-    kept = [part["own"] for key, part in parts if key.endswith(f"-{PersonalParameters.__name__}")]
-    return {f"{place}": own for place, own in enumerate(kept)}
+def state_in(trainer: pl.Trainer, checkpoint: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the state of the trainer's algorithm in a checkpoint, if it has models of clients."""
+    state = checkpoint.get("callbacks", {}).get(getattr(_aggregation(trainer), "state_key", None), {})
+    return state if personal_parts(trainer).keys() <= state.get("parts", {}).keys() else None
+
+
+def _aggregation(trainer: pl.Trainer) -> Any:
+    """Return the callback that has the algorithm."""
+    return next((each for each in trainer.callbacks if isinstance(getattr(each, "algorithm", None), Algorithm)), None)
+
+
+def _federation_of(state: Mapping[str, Any], module: pl.LightningModule, data: FederatedDataModule) -> Federation:
+    """Return the run of a checkpoint, as far as parts that only return models must know it."""
+    shapes = {name: tensor.shape for name, tensor in [*module.named_parameters(), *module.named_buffers()]}
+    first, names = state["first"].to(module.device), state["names"]
+    return Federation(data.client_sizes, first, state["lengths"], names, [shapes[name] for name in names])
 
 
 def check_scores(trainer: pl.Trainer, module: pl.LightningModule, batch: Any, outputs: Any) -> None:
@@ -74,13 +106,13 @@ def check_scores(trainer: pl.Trainer, module: pl.LightningModule, batch: Any, ou
     if given.shape != own.shape or not torch.allclose(given, own, rtol=1e-3, atol=1e-4, equal_nan=True):
         raise ValueError(
             "The evaluation step returned other `preds` than the module's `forward` does for the batch's inputs. "
-            "ClientMetrics calls `forward` to evaluate each client with its own personal parameters. Let `forward` "
+            "ClientMetrics calls `forward` to evaluate each client with its own model. Let `forward` "
             "return the scores."
         )
 
 
 def scores_of_clients(
-    trainer: pl.Trainer, module: pl.LightningModule, batch: Any, outputs: Any, owners: Tensor, values: OwnValues
+    trainer: pl.Trainer, module: pl.LightningModule, batch: Any, outputs: Any, owners: Tensor, models: PersonalModels
 ) -> tuple[Tensor, Tensor]:
     """Return the module's predictions for a batch, each sample's by the model of its own client, and the targets.
 
@@ -90,7 +122,7 @@ def scores_of_clients(
         batch: Its inputs are a tensor of shape (n, ...).
         outputs: What a step returned for it; its targets are taken if it has some.
         owners: The client of each sample, shape (n,).
-        values: The clients' own values. A client without any is given the module's.
+        models: The clients' own models. A client without one is given the module's.
 
     Raises:
         TypeError: If the inputs are no tensor of n rows.
@@ -98,14 +130,14 @@ def scores_of_clients(
     x = inputs_of(batch)
     if not isinstance(x, Tensor) or x.shape[:1] != owners.shape:
         raise TypeError(
-            f"ClientMetrics evaluates each client with its own personal parameters, so a batch's inputs must be a "
+            f"ClientMetrics evaluates each client with its own model, so a batch's inputs must be a "
             f"tensor whose first dimension counts the {len(owners)} samples, got {short(x)}."
         )
     held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     rows, parts = [], []
     for client in owners.unique():
         rows.append((owners == client).nonzero().squeeze(1).to(x.device))
-        own = {name: _as(tensor, held[name]) for name, tensor in values.get(int(client), {}).items()}
+        own = {name: _as(tensor, held[name]) for name, tensor in models.tensors_of(int(client)).items()}
         part, target = compared(trainer, batch, called(module, x[rows[-1]], own), outputs)
         parts.append(part)
     return torch.cat(parts)[torch.cat(rows).argsort()], target
@@ -118,8 +150,8 @@ def _as(tensor: Tensor, held: Tensor) -> Tensor:
 
 def warn_of_clients_without_values(trainer: pl.Trainer, reader: object) -> None:
     """Warn if there are personal parameters, and validation or test clients that do not train, so that have none."""
-    exchanges, data = personal_exchanges(trainer), getattr(trainer, "datamodule", None)
-    if not exchanges or not isinstance(data, FederatedDataModule):
+    parts, data = personal_parts(trainer), getattr(trainer, "datamodule", None)
+    if not parts or not isinstance(data, FederatedDataModule):
         return
     stages = {"validation": data.eval_client_ids("val"), "test": data.eval_client_ids("test")}
     without = [
@@ -128,18 +160,9 @@ def warn_of_clients_without_values(trainer: pl.Trainer, reader: object) -> None:
         if ids is not None and len(ids) and not {*ids.tolist()} & {*data.client_ids}
     ]
     if without:
-        patterns = [pattern for exchange in exchanges.values() for pattern in exchange.pattern]
         rank_zero_warn(
-            f"{type(reader).__name__} evaluates each client with its own personal parameters ({', '.join(patterns)}), "
-            f"but the {' and '.join(without)} clients do not train, so they have none: they are evaluated with the "
-            "mean over the training clients. Give the data module `split=WithinClientSplit(...)` to evaluate the "
-            "clients that train."
+            f"{type(reader).__name__} evaluates each client with its own model ({', '.join(map(repr, parts.values()))})"
+            f", but the {' and '.join(without)} clients do not train, so they have none: they are evaluated with the "
+            "model that all share. Give the data module `split=WithinClientSplit(...)` to evaluate the clients that "
+            "train."
         )
-
-
-def warn_of_unknown_values(reader: object) -> None:
-    """Warn that a checkpoint's personal parameters cannot be told from its other weights."""
-    rank_zero_warn(
-        f"The checkpoint holds personal parameters, but this trainer has not trained, so {type(reader).__name__} "
-        "evaluates all clients with their mean. Call `trainer.test(ckpt_path=...)` with the trainer that has trained."
-    )

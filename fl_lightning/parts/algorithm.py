@@ -425,18 +425,6 @@ class Algorithm:
         model = checked_vector(self.schedule, "start", self.schedule.start(task, self.server), self.server.model)
         return model if task.phase else self.exchange.download(task, model)
 
-    def personal(self, client: int) -> Tensor:
-        """Return the model by which a client is evaluated, shape ``(size,)``: the server's, where parts have no other.
-
-        Raises:
-            RuntimeError: With several processes, on others than ``client % num_ranks``, on which its vectors live.
-        """
-        model = self.server.model
-        for part in self._all:
-            own = part.personal(client, model)
-            model = model if own is None else own
-        return model
-
     def correction(self, client: LocalClient) -> Correction | None:
         """Return what is added to the loss of a client that begins; ``None`` for nothing."""
         return self.schedule.correction(client) if client.task.phase else self.objective.correction(client)

@@ -52,6 +52,11 @@ class ClientVectors:
             )
         return self._new[client] if client in self._new else self._known(client)
 
+    def get(self, client: int) -> Tensor | None:
+        """Return a client's vector; ``None`` if it has none of its own yet."""
+        held = any(client in vectors for vectors in (self._new, self._counted, self._rows))
+        return self[client] if held else None
+
     def __setitem__(self, client: int, vector: Tensor) -> None:
         """Take a client's new vector, shape ``(length,)``; others are a ``ValueError``."""
         if vector.shape != self._initial.shape:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -74,7 +74,7 @@ class Part:
 
         Args:
             client: The client; its vectors live on this process.
-            model: The server's model, or what earlier parts have made of it.
+            model: The model that all clients share, or what earlier parts have made of it.
         """
         return None
 
@@ -187,6 +187,18 @@ class Part:
         if isinstance(getattr(self, name), np.ndarray):
             return np.array(value)
         return value.to(self.federation.model.device) if isinstance(value, Tensor) else value
+
+
+def personal_model(parts: Iterable[Part], client: int, model: Tensor) -> Tensor:
+    """Return the model by which a client is evaluated, shape ``(size,)``: the given one, where parts have no other.
+
+    Raises:
+        RuntimeError: With several processes, on others than ``client % num_ranks``, on which its vectors live.
+    """
+    for part in parts:
+        own = part.personal(client, model)
+        model = model if own is None else own
+    return model
 
 
 def walk(*held: Any) -> list[Part]:

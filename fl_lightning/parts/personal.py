@@ -79,9 +79,9 @@ class ProximalModels(Synchronous):
         """Return the number of further trainings."""
         return self.cohort_size
 
-    def personal(self, client: int, model: Tensor) -> Tensor:
+    def personal(self, client: int, model: Tensor) -> Tensor | None:
         """Return the client's own model."""
-        return self.own[client]
+        return self.own.get(client)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -184,9 +184,9 @@ class FineTuning(Synchronous):
         """Return the number of fine-tunings in the round."""
         return self.federation.num_clients if self._tunes else 0
 
-    def personal(self, client: int, model: Tensor) -> Tensor:
+    def personal(self, client: int, model: Tensor) -> Tensor | None:
         """Return the tuned model."""
-        return self.own[client]
+        return self.own.get(client)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -259,9 +259,9 @@ class AdaptiveStart(Synchronous):
         """Return the number of first trainings."""
         return self.cohort_size
 
-    def personal(self, client: int, model: Tensor) -> Tensor:
+    def personal(self, client: int, model: Tensor) -> Tensor | None:
         """Return the client's last model."""
-        return self.own[client]
+        return self.own.get(client)
 
 
 class _ShareWalk(Correction):
@@ -437,9 +437,9 @@ class MoreauEnvelope(_WalkingObjective):
         self.own[result.client] = result.vector
         return super().on_client_end(result)
 
-    def personal(self, client: int, model: Tensor) -> Tensor:
+    def personal(self, client: int, model: Tensor) -> Tensor | None:
         """Return theta."""
-        return self.own[client]
+        return self.own.get(client)
 
 
 @dataclass(eq=False)
@@ -480,9 +480,10 @@ class ModelMixture(_WalkingObjective):
         self.alphas[result.client] = torch.full_like(self.alphas[result.client], walk.alpha)
         return sent
 
-    def personal(self, client: int, model: Tensor) -> Tensor:
+    def personal(self, client: int, model: Tensor) -> Tensor | None:
         """Return the mixture of the client's v and the server's model."""
-        return torch.lerp(model, self.own[client].to(model), float(self.alphas[client]))
+        own = self.own.get(client)
+        return None if own is None else torch.lerp(model, own.to(model), float(self.alphas[client]))
 
 
 @dataclass(eq=False)

@@ -26,12 +26,14 @@ from fl_lightning import (
     TensorDataModule,
 )
 from fl_lightning.parts import Frozen
+from fl_lightning.parts.part import personal_model, walk
 
 A, C = [1.0, 4.0], [0.0, 1.0]
 
 
 def own(callback: Any, client: int) -> float:
-    return float(callback.algorithm.personal(client))
+    algorithm = callback.algorithm
+    return float(personal_model(walk(*algorithm.parts.values()), client, algorithm.server.model))
 
 
 def test_ditto_rests_where_the_loss_and_the_pull_to_the_server_balance() -> None:

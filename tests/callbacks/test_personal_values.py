@@ -59,7 +59,7 @@ def data() -> TensorDataModule:
 
 
 def test_each_client_has_its_own_head_and_checkpoints_bring_theirs(tmp_path: Path) -> None:
-    metrics, mean = ClientMetrics(head_of, "head"), ClientMetrics(head_of, "mean")
+    metrics = ClientMetrics(head_of, "head")
     best = FederatedCheckpoint(tmp_path, save_top_k=-1, filename="{epoch}")
     fed = FedAvg(clients_per_round=1.0, exchange=PersonalParameters("head"))
     module = OwnHead()
@@ -72,13 +72,17 @@ def test_each_client_has_its_own_head_and_checkpoints_bring_theirs(tmp_path: Pat
     assert module.head.item() == pytest.approx(1.125)  # what is evaluated otherwise: their mean
     [logged] = trainer.test(module, datamodule=data(), verbose=False)
     assert metrics.values["test"] == {0: 3.0, 1: -0.75}
-    assert logged["test_head_clients"] == pytest.approx(1.125)
+    assert logged["test_head_personal"] == pytest.approx(1.125)
+    assert logged["test_head_personal_lowest10"] == pytest.approx(-0.75)
+    assert logged["test_head_clients"] == pytest.approx(1.125)  # the mean head, for both
+    assert logged["test_head_clients_std"] == pytest.approx(0.0)
     trainer.test(module, datamodule=data(), ckpt_path=str(tmp_path / "epoch=0.ckpt"), verbose=False)
     assert metrics.values["test"] == {0: 2.0, 1: -0.5}  # of the first round
-    again = quiet_trainer(max_epochs=1, callbacks=[FedAvg(exchange=PersonalParameters("head")), mean])
-    with pytest.warns(UserWarning, match="has not trained"):
-        again.test(OwnHead(), datamodule=data(), ckpt_path=str(tmp_path / "epoch=0.ckpt"), verbose=False)
-    assert mean.values["test"] == {0: 0.75, 1: 0.75}
+    fresh = ClientMetrics(head_of, "head")  # of a trainer that has not trained
+    again = quiet_trainer(callbacks=[FedAvg(exchange=PersonalParameters("head")), fresh])
+    again.test(OwnHead(), datamodule=data(), ckpt_path=str(tmp_path / "epoch=0.ckpt"), verbose=False)
+    assert fresh.values["test"] == {0: 2.0, 1: -0.5}
+    assert fresh.shared_values["test"] == {0: 0.75, 1: 0.75}
 
 
 def test_each_client_has_its_own_head_after_a_fit_that_had_no_round_left(tmp_path: Path) -> None:
@@ -109,8 +113,8 @@ def test_clients_that_do_not_train_are_told_once() -> None:
     module.eval_client_ids = lambda stage: torch.tensor([7] * 6).numpy()  # type: ignore[method-assign]
     with pytest.warns(UserWarning) as told:
         quiet_trainer(max_epochs=1, callbacks=[fed, metrics]).fit(OwnHead(), datamodule=module)
-    [line] = [str(each.message) for each in told if "personal" in str(each.message)]
-    assert "(head), but the validation and test clients do not train" in line
+    [line] = [str(each.message) for each in told if "own model" in str(each.message)]
+    assert "but the validation and test clients do not train" in line
     assert "split=WithinClientSplit(...)" in line
     assert metrics.values["val"] == {7: 0.75}
 
