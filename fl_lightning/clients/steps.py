@@ -124,13 +124,13 @@ def prepare_optimizers(correction: Correction | None, trainer: pl.Trainer) -> No
     """Prepare the optimizers for the client that begins; add the correction's weight decay to their own.
 
     Raises:
-        ValueError: If the client takes gradients at several points, and there is more than one optimizer or batch a step.
+        ValueError: If gradients at several points meet more than one optimizer, or more than one batch a step.
     """
     if correction is not None:
         if correction.walks and (trainer.accumulate_grad_batches != 1 or len(trainer.optimizers) != 1):
             raise ValueError(
-                "The local objective takes gradients at several points in turn, which needs `accumulate_grad_batches=1` "
-                f"and one optimizer, got {trainer.accumulate_grad_batches} and {len(trainer.optimizers)}."
+                "The local objective takes gradients at several points, which needs `accumulate_grad_batches=1` and one "
+                f"optimizer, got {trainer.accumulate_grad_batches} and {len(trainer.optimizers)}."
             )
         unscale_before_hooks(trainer.optimizers)
         for group in (group for optimizer in trainer.optimizers for group in optimizer.param_groups):
