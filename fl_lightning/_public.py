@@ -13,6 +13,7 @@ from fl_lightning.algorithms.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from fl_lightning.algorithms.fedprox import FedProx
 from fl_lightning.algorithms.personal import (
     APFL,
+    IFCA,
     Ditto,
     FedALA,
     FedAvgFineTuned,
@@ -20,11 +21,10 @@ from fl_lightning.algorithms.personal import (
     FedBN,
     FedPer,
     FedRep,
-    IFCA,
     LGFedAvg,
     Local,
-    PFedMe,
     PerFedAvg,
+    PFedMe,
 )
 from fl_lightning.algorithms.qfedavg import QFedAvg
 from fl_lightning.algorithms.radfed import RADFed
@@ -56,6 +56,7 @@ if TYPE_CHECKING:  # training needs no reports
 
 __all__ = [
     "APFL",
+    "IFCA",
     "AggregationCallback",
     "BernoulliSampler",
     "ClientDatasetsModule",
@@ -86,7 +87,6 @@ __all__ = [
     "FederatedDataModule",
     "FederatedLoop",
     "FrozenPrefixCache",
-    "IFCA",
     "ImportanceSampler",
     "LGFedAvg",
     "Local",

@@ -87,7 +87,8 @@ class UnloggedTraining:
         """Return the module's predictions and the targets of batches, in eval mode."""
         with self.unnoticed(), self._eval_mode(), torch.no_grad():
             loop, module = self._loop, self._module
-            return joined([read_batch(loop.trainer, module, loop._transfer(batch)) for batch in batches])
+            preds, target = joined([read_batch(loop.trainer, module, loop._transfer(batch)) for batch in batches])
+            return preds, target
 
     def _check_automatic(self) -> None:
         if not self._module.automatic_optimization:

@@ -129,7 +129,7 @@ def prepare_optimizers(correction: Correction | None, trainer: pl.Trainer) -> No
     if correction is not None:
         if correction.walks and (trainer.accumulate_grad_batches != 1 or len(trainer.optimizers) != 1):
             raise ValueError(
-                "The local objective takes gradients at several points, which needs `accumulate_grad_batches=1` and one "
+                "The objective takes gradients at several points, which needs `accumulate_grad_batches=1` and one "
                 f"optimizer, got {trainer.accumulate_grad_batches} and {len(trainer.optimizers)}."
             )
         unscale_before_hooks(trainer.optimizers)
