@@ -99,7 +99,7 @@ def test_central_training_is_drawn_over_epochs(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_log_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match=r"^`log_dir` must be a path, .* Give its `log_dir`. Several are a list"):
+    with pytest.raises(TypeError, match="`log_dir`"):
         plot_run(CSVLogger(tmp_path))  # type: ignore[arg-type]
     with pytest.raises(FileNotFoundError, match=r"Trainer\(logger=CSVLogger\('runs'\)\)"):
         plot_run(tmp_path)
