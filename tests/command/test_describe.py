@@ -23,7 +23,7 @@ def test_table_and_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert row("test", output) == "898 samples that belong to no client"
     assert row("samples of all clients", output) == "890"
     assert row("split", output).startswith("SampleSplit(val=0.0, test=0.5, seed=4")
-    assert row("partitioner", output).startswith("DirichletPartitioner(num_clients=10, seed=4, alpha=0.3, ")
+    assert row("partitioner", output).startswith("DirichletPartitioner(num_clients=10, alpha=0.3, ")
     assert row("training", output) == "10 clients, 890 samples"
     assert output.endswith(f"{tmp_path}/partition.png\n{tmp_path}/partition.html\n")
     assert {path.name for path in tmp_path.iterdir()} == {"partition.png", "partition.html"}
