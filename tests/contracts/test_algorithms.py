@@ -23,7 +23,6 @@ from helpers.forking import in_child, on_two_processes
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from torch import Tensor
 
-import fl_lightning
 from fl_lightning import (
     AggregationCallback,
     FedAvg,
@@ -34,6 +33,7 @@ from fl_lightning import (
     FedProx,
     QFedAvg,
     RADFed,
+    _public,
     parts,
 )
 from fl_lightning.parts import (
@@ -89,7 +89,7 @@ def test_an_algorithm(name: str, whole: Callable[[str], Whole], tmp_path: Path, 
     with subtests.test("its text makes it again"):
         text = repr(make(name))
         if name not in OWN_FUNCTIONS and "clock=" not in text:  # long lists of speeds are cut
-            assert repr(eval(text, {**vars(parts), **vars(fl_lightning), "OwnMedian": algorithms.OwnMedian})) == text
+            assert repr(eval(text, {**vars(parts), **vars(_public), "OwnMedian": algorithms.OwnMedian})) == text
 
 
 @pytest.mark.parametrize("name", one_in(5))
