@@ -215,7 +215,7 @@ class WithoutShortOnes(TensorDataModule):
 @pytest.mark.parametrize("executor", ["sequential", "vectorized"])
 def test_a_client_with_fewer_batches_than_counted_is_an_error(hooks: dict[str, Any], executor: Any) -> None:
     data = WithoutShortOnes(clients=CLIENTS, batch_size=4, **hooks)
-    with pytest.raises(RuntimeError, match=r"Client [12] \([35] samples\) has [01] batches in an epoch, and [12] were"):
+    with pytest.raises(RuntimeError, match="num_client_batches"):
         quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0, executor=executor)]).fit(Quadratic(0.1), datamodule=data)
 
 
