@@ -91,9 +91,9 @@ class HuggingFaceDataModule(NaturalDataModule, ImageDataModule):
         self.train_split, self.test_split, self.data_files = train_split, test_split, data_files
         self.cache_dir = None if cache_dir is None else os.fspath(as_path("cache_dir", cache_dir))
         self.transform, self.pad_value, self.regression, self.in_memory = transform, pad_value, regression, in_memory
+        check_arguments(self)
         self.mean = channel_numbers("mean", mean)  # type: ignore[misc]
         self.std = channel_numbers("std", std)  # type: ignore[misc]
-        check_arguments(self)
         if not self.inputs or label in self.inputs:
             raise ValueError(f"`inputs` must name one or more columns, and not the `label`, got {self.inputs}.")
         if not is_number(pad_value):
