@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -55,6 +56,7 @@ def test_ray_runs_a_table_while_a_node_is_killed(tmp_path: Path) -> None:
     pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
+    handler = signal.getsignal(signal.SIGTERM)  # Ray has its own
     table = small(seeds=list(range(20)), trainer={"max_epochs": 1, "accelerator": "cpu"}, select="last")
     whole, out = run_here(table, tmp_path / "whole"), tmp_path / "out"
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
@@ -74,6 +76,7 @@ def test_ray_runs_a_table_while_a_node_is_killed(tmp_path: Path) -> None:
         ended.set()
         killer.join()
         cluster.shutdown()
+        signal.signal(signal.SIGTERM, handler)
     assert (out / "results.csv").read_bytes() == (whole.folder / "results.csv").read_bytes()
     assert text.count(" finished: digits, ") == 40
     assert not list(out.glob("cells/*/claim"))
