@@ -137,11 +137,11 @@ class FederatedLoop(RoundLoop):
             own = self.trainer.global_rank if len(self.executor_states) == self.trainer.world_size else 0
             self.executor.load_state_dict(self.executor_states[own])
         self.executor.on_fit_start(self.training, self.algorithm)
-        restore_monitored_values(self.trainer, self.restored_values)
 
     def _begin_algorithm(self) -> None:
         self.training = LocalTraining(self.epoch_loop, self.data, self.algorithm, self.settings, self.corrector)
         self.algorithm.begin_fit(self.federation(), fresh=self.round_index == 0)
+        restore_monitored_values(self.trainer, self.restored_values)
 
     def federation(self) -> Federation:
         """Return what the parts of an algorithm may know about the run."""

@@ -171,6 +171,8 @@ class StateVector:
         for (name, held, key), before in zip(self._outside, self._constant, strict=True):
             now = held[key]
             if now is not None and before is not None and not same_values(_sample(now), before):
+                if now.shape == before.shape:  # of larger ones a sample is known
+                    now.data = before
                 raise RuntimeError(
                     f"Training changed the frozen tensor {name!r} of {type(self.module).__name__}, which must be "
                     "constant: frozen tensors are averaged only if they are real, of the trained parameters' type, and "

@@ -61,8 +61,8 @@ RETURNING: dict[str, Callable[[Of], Any]] = {
     "Merge.merge": lambda of: FedAvg(1.0, aggregation=Merge(lambda model, mean: of(mean))),
     "Way.download": lambda of: FedAvg(1.0, exchange=Way(download=of)),
     "with_vector": lambda of: FedAvg(1.0, exchange=Way(upload=lambda result: result.with_vector(of(result.vector)))),
-    "Way.merged": lambda of: FedAvg(1.0, exchange=Way(merged=of)),
-    "Way.published": lambda of: FedAvg(1.0, exchange=Way(published=of)),
+    "Way.on_aggregate": lambda of: FedAvg(1.0, exchange=Way(on_aggregate=of)),
+    "Way.on_publish": lambda of: FedAvg(1.0, exchange=Way(on_publish=of)),
     "Plan.start": lambda of: Federated(1.0, schedule=Plan(start=of)),
     "Plan.play": lambda of: Federated(1.0, schedule=Plan(play=of)),
 }
@@ -147,7 +147,7 @@ def test_a_client_with_an_invalid_loss_is_left_out() -> None:
         def loss_of(self, task: Task) -> float:
             return math.nan if task.client == 1 else 1.0
 
-    with pytest.warns(UserWarning, match="client 1 was left out"):
+    with pytest.warns(UserWarning, match=r"clients \[1\]"):
         assert fit(Federated(1.0, objective=Loss())) == 2.0
 
 

@@ -57,14 +57,11 @@ def test_the_count_goes_on_in_a_resumed_fit(tmp_path: Path) -> None:
     assert fit(0.1, 9, path, max_invalid_rounds=3)[0].current_epoch == 9
 
 
-@pytest.mark.parametrize(
-    ("number", "who"),
-    [(2, "clients 0 and 1 were left out"), (6, "clients 0, 1, 2, 3, 4 and 5 "), (20, "0, 1, 2, 3, 4 and 15 more ")],
-)
-def test_of_many_clients_five_are_named(number: int, who: str) -> None:
+@pytest.mark.parametrize(("number", "last"), [(2, 1), (30, 19)])
+def test_of_many_clients_twenty_are_named(number: int, last: int) -> None:
     data = TensorDataModule(clients=quadratic_clients([1.0] * number, [float("inf")] * number), batch_size=None)
     trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0, seed=1)])
-    with pytest.warns(UserWarning, match=f"^Round 1: .*{who}.*the model stays"):
+    with pytest.warns(UserWarning, match=rf"^Round 1: .*clients \[0,.* {last}\].* 0 others count"):
         trainer.fit(Quadratic(0.1), datamodule=data)
 
 

@@ -68,7 +68,7 @@ def results(rows: Sequence[Sequence[float]]) -> list[ClientResult]:
     ids=repr,
 )
 def test_values_of_byzfl(attack: Attack, expected: list[float]) -> None:
-    everyone = attached(attack).colluded(results([*HONEST, [9.0] * 4, [-9.0] * 4]))
+    everyone = attached(attack).collude(results([*HONEST, [9.0] * 4, [-9.0] * 4]))
     for result, honest in zip(everyone, HONEST, strict=False):
         assert result.delta.tolist() == honest
     for result in everyone[5:]:

@@ -172,7 +172,7 @@ def test_a_client_whose_changing_buffer_is_infinite_is_left_out() -> None:
     callback, left_out = FedAvg(1.0), LeftOut()
     clients = TensorDataModule([(torch.ones(2),), (torch.ones(4),)], batch_size=None)
     module = Spoiled()
-    with pytest.warns(UserWarning, match="client 1 was left out"):
+    with pytest.warns(UserWarning, match=r"clients \[1\]"):
         quiet_trainer(max_epochs=1, callbacks=[callback, left_out]).fit(module, datamodule=clients)
     assert left_out.seen == [1]
     assert int(module.steps) == 123456790
@@ -187,7 +187,7 @@ def test_a_complex_buffer_that_training_changes_is_refused(executor: Any) -> Non
             return super().training_step(batch, batch_idx)
 
     module = Turns()
-    expected = r"changed the complex tensor 'rotation' of Turns.*Store it as two real buffers"
+    expected = "'rotation' of Turns"
     with pytest.raises(RuntimeError, match=expected):
         train(module, FedAvg(1.0, executor=executor), rounds=1)
     assert float(module.w.detach()) == 0.0

@@ -193,7 +193,7 @@ def test_all_clients_in_every_round_are_no_sample() -> None:
 def test_the_count_takes_its_share_of_the_noise() -> None:
     # 1 / z^2 = 1 / z_updates^2 + 1 / (2 sigma_b)^2 with sigma_b = 10 / 20
     exchange = DifferentialPrivacy(1.0, noise_multiplier=0.8, delta=1e-5, adaptive_quantile=0.5)
-    seen, _ = attached(exchange, 20_000).summed(torch.zeros(20_000, dtype=torch.float64), 10.0)
+    seen, _ = attached(exchange, 20_000).on_sum(torch.zeros(20_000, dtype=torch.float64), 10.0)
     assert float(seen.std()) == pytest.approx((0.8**-2 - 1.0) ** -0.5, rel=0.03)
     few = DifferentialPrivacy(1.0, noise_multiplier=2.0, delta=1e-5, adaptive_quantile=0.5)
     with pytest.raises(ValueError, match="adaptive_quantile"):
