@@ -26,7 +26,8 @@ from fl_lightning.data.view import print_clients
 from fl_lightning.executors import Executor, balance
 from fl_lightning.executors.malloc import keep_freed_memory
 from fl_lightning.parts.algorithm import Algorithm
-from fl_lightning.parts.messages import ClientResult, Federation, Task, same_values
+from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.messages import ClientResult, Task, same_values
 from fl_lightning.seeding import Stream, seed_global_generators
 
 

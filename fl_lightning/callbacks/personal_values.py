@@ -18,7 +18,7 @@ from fl_lightning.checks import short
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.targets import gives_targets, inputs_of
 from fl_lightning.parts.algorithm import Algorithm
-from fl_lightning.parts.messages import Federation
+from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.part import Part, personal_model, walk
 
 

@@ -12,7 +12,8 @@ from torch import Tensor
 from fl_lightning._lightning.hooks import enter_fx
 from fl_lightning._lightning.local_optimizers import OptimizerProgress, Options
 from fl_lightning.clients.batches import LocalSettings
-from fl_lightning.parts.messages import ClientResult, LocalClient, Task, same_values
+from fl_lightning.parts.federation import LocalClient
+from fl_lightning.parts.messages import ClientResult, Task, same_values
 from fl_lightning.parts.objectives import Correction
 from fl_lightning.seeding import Stream, seed_global_generators
 

@@ -24,7 +24,8 @@ from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.clients.steps import ClientSteps, prepare_optimizers
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.parts.algorithm import Algorithm
-from fl_lightning.parts.messages import ClientResult, LocalClient, Task, same_values
+from fl_lightning.parts.federation import LocalClient
+from fl_lightning.parts.messages import ClientResult, Task, same_values
 from fl_lightning.seeding import Stream, seed_global_generators
 
 

@@ -33,7 +33,8 @@ from fl_lightning.parts.attacks import (
 from fl_lightning.parts.client_vectors import ClientVectors
 from fl_lightning.parts.compression import QSGD, Compressor, LowRank, RandomK, SignSGD, TopK
 from fl_lightning.parts.exchange import BufferExchange, Clip, Exchange, PersonalParameters
-from fl_lightning.parts.messages import ClientResult, Federation, LocalClient, Payload, RoundReport, Task, Traffic
+from fl_lightning.parts.federation import Federation, LocalClient
+from fl_lightning.parts.messages import ClientResult, Payload, RoundReport, Task, Traffic
 from fl_lightning.parts.objectives import (
     ControlVariates,
     Correction,

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from fl_lightning.checks import Fraction, NotNegative, Positive
 from fl_lightning.parts.exchange import Exchange
-from fl_lightning.parts.messages import ClientResult, Federation, accumulator, same_values
+from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.messages import ClientResult, accumulator, same_values
 from fl_lightning.parts.objectives import MeasuredLoss, Proximal, effective_steps
 from fl_lightning.parts.part import Part
 

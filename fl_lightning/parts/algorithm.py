@@ -14,16 +14,8 @@ from torch import Tensor
 from fl_lightning.checks import check, check_fields, checked_vector
 from fl_lightning.parts.aggregation import Aggregation, WeightedMean, aggregation_for
 from fl_lightning.parts.exchange import BufferExchange, Buffers, Chain
-from fl_lightning.parts.messages import (
-    ClientResult,
-    Federation,
-    LocalClient,
-    Payload,
-    RoundReport,
-    Task,
-    Traffic,
-    same_values,
-)
+from fl_lightning.parts.federation import Federation, LocalClient
+from fl_lightning.parts.messages import ClientResult, Payload, RoundReport, Task, Traffic, same_values
 from fl_lightning.parts.objectives import Correction, LocalObjective
 from fl_lightning.parts.part import Part, walk
 from fl_lightning.parts.sampling import ClientSampler, Participation, UniformSampler

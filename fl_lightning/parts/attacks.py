@@ -14,7 +14,8 @@ from torch import Tensor
 from fl_lightning.checks import Finite, Positive, check, check_fields, checked_vector
 from fl_lightning.checks import Fraction as ShareOfClients
 from fl_lightning.parts.exchange import Exchange
-from fl_lightning.parts.messages import ClientResult, Federation
+from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.messages import ClientResult
 from fl_lightning.seeding import Stream, numpy_generator
 
 

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from fl_lightning.files import reserve
-from fl_lightning.parts.messages import Federation, accumulator
+from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.messages import accumulator
 
 
 class ClientVectors:

@@ -14,7 +14,8 @@ from torch.nn import functional as F
 
 from fl_lightning.checks import Count, Share, check_fields, checked_vector
 from fl_lightning.parts.exchange import Exchange
-from fl_lightning.parts.messages import ClientResult, Federation, Payload, Task
+from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.messages import ClientResult, Payload, Task
 from fl_lightning.seeding import Stream
 
 Link = Literal["up", "down"]

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from fl_lightning.checks import Positive, check_fields, checked_vector
-from fl_lightning.parts.messages import ClientResult, Federation, Payload, Task
+from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.messages import ClientResult, Payload, Task
 from fl_lightning.parts.part import Part, walk
 
 Buffers = Literal["average", "local", "server"]

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from fl_lightning.checks import Finite, Fraction, Positive, ScheduledWeight, check_fields
-from fl_lightning.parts.messages import ClientResult, Federation, LocalClient, Task
+from fl_lightning.parts.federation import Federation, LocalClient
+from fl_lightning.parts.messages import ClientResult, Task
 from fl_lightning.parts.part import Part
 
 

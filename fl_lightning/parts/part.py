@@ -12,7 +12,8 @@ from torch import Tensor
 
 from fl_lightning.checks import at_round, check_fields, short, to_python
 from fl_lightning.parts.client_vectors import ClientVectors
-from fl_lightning.parts.messages import Federation, Task
+from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.messages import Task
 from fl_lightning.seeding import Stream, torch_generator
 
 

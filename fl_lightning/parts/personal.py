@@ -12,7 +12,8 @@ from torch import Tensor
 from fl_lightning.checks import Count, NotNegative, Positive, ScheduledWeight, check_fields
 from fl_lightning.parts.aggregation import RunningMean, Weighting  # noqa: F401 (in inherited fields)
 from fl_lightning.parts.exchange import PersonalParameters, as_patterns
-from fl_lightning.parts.messages import ClientResult, Federation, LocalClient, Task
+from fl_lightning.parts.federation import Federation, LocalClient
+from fl_lightning.parts.messages import ClientResult, Task
 from fl_lightning.parts.objectives import Correction, LocalObjective
 from fl_lightning.parts.part import walk
 from fl_lightning.parts.schedules import EvaluatedModel, Play, Schedule, Synchronous  # noqa: F401 (likewise)

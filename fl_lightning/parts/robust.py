@@ -13,7 +13,8 @@ from torch import Tensor
 
 from fl_lightning.checks import Count, Natural, NotNegative, Positive, check_fields, checked_vector
 from fl_lightning.parts.aggregation import Aggregation
-from fl_lightning.parts.messages import ClientResult, Federation, accumulator
+from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.messages import ClientResult, accumulator
 from fl_lightning.parts.part import Part
 from fl_lightning.seeding import Stream, numpy_generator
 

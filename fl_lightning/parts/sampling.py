@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from fl_lightning.checks import Fraction, Share, check, check_fields
-from fl_lightning.parts.messages import Federation, LocalClient
+from fl_lightning.parts.federation import Federation, LocalClient
 from fl_lightning.parts.part import Part
 
 Rounding = Literal["floor", "round", "ceil"]

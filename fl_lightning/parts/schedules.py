@@ -12,7 +12,8 @@ from torch import Tensor
 
 from fl_lightning.checks import Count, check_fields
 from fl_lightning.parts.aggregation import RunningMean, Weighting
-from fl_lightning.parts.messages import ClientResult, Federation, LocalClient, RoundReport, Task
+from fl_lightning.parts.federation import Federation, LocalClient
+from fl_lightning.parts.messages import ClientResult, RoundReport, Task
 from fl_lightning.parts.objectives import Correction
 from fl_lightning.parts.part import Part
 from fl_lightning.parts.server import Server

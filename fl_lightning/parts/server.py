@@ -21,7 +21,8 @@ from fl_lightning.checks import (
     is_finite,
 )
 from fl_lightning.parts.aggregation import MeanAggregation, RunningMean
-from fl_lightning.parts.messages import ClientResult, Federation, Payload, accumulator, same_values
+from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.messages import ClientResult, Payload, accumulator, same_values
 from fl_lightning.parts.objectives import DynamicRegularizer
 from fl_lightning.parts.part import Part, walk
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from fl_lightning import FedAsync, FedAvg, FedAvgM, FedProx, RADFed, TensorDataModule
 from fl_lightning.parts.client_vectors import ClientVectors
-from fl_lightning.parts.messages import Federation
+from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.server import Adaptive
 
 

@@ -13,7 +13,7 @@ from helpers.toys import Quadratic, fit_quadratic, quadratic_clients, quiet_trai
 from torch import Tensor, nn
 
 from fl_lightning import RADFed, TensorDataModule
-from fl_lightning.parts.messages import Federation
+from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.sampling import ImportanceSampler
 
 

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fl_lightning.parts.aggregation import WeightedMean
-from fl_lightning.parts.messages import ClientResult, Federation, Task
+from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.messages import ClientResult, Task
 from fl_lightning.parts.sampling import BernoulliSampler, UniformSampler
 from fl_lightning.parts.schedules import Redistribution
 from fl_lightning.parts.server import Mixing

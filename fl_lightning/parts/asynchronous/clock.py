@@ -28,7 +28,7 @@ from fl_lightning.checks import (
     short,
     to_array,
 )
-from fl_lightning.parts.messages import Federation
+from fl_lightning.parts.federation import Federation
 from fl_lightning.seeding import Stream, numpy_generator
 
 Number = int | float | Fraction

@@ -14,7 +14,8 @@ from torch import Tensor
 from fl_lightning.checks import Count, Natural, Positive
 from fl_lightning.parts.asynchronous.clock import VirtualClock
 from fl_lightning.parts.asynchronous.flights import ARRIVAL, LOSS, Flight, Simulation
-from fl_lightning.parts.messages import ClientResult, Federation, RoundReport, Task
+from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.messages import ClientResult, RoundReport, Task
 from fl_lightning.parts.schedules import Play, Schedule
 from fl_lightning.parts.server import Server
 from fl_lightning.seeding import Stream, numpy_generator

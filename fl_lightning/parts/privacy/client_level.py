@@ -12,7 +12,8 @@ from torch import Tensor
 
 from fl_lightning.checks import Count, NotNegative, Positive, Probability, check_fields
 from fl_lightning.parts.exchange import Exchange
-from fl_lightning.parts.messages import ClientResult, Federation
+from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.messages import ClientResult
 from fl_lightning.parts.privacy.accounting import (
     Mechanism,
     check_installed,

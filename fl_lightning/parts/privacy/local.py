@@ -10,7 +10,8 @@ import torch
 
 from fl_lightning.checks import NotNegative, Positive, Probability, check_fields
 from fl_lightning.parts.exchange import Exchange
-from fl_lightning.parts.messages import ClientResult, Federation
+from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.messages import ClientResult
 from fl_lightning.parts.privacy.accounting import check_installed, check_nothing_spent, epsilon_of_clients
 from fl_lightning.parts.privacy.client_level import sends_more
 from fl_lightning.seeding import Stream

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from fl_lightning.checks import Positive, check_fields
 from fl_lightning.parts.exchange import Exchange
-from fl_lightning.parts.messages import ClientResult, Federation, Payload
+from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.messages import ClientResult, Payload
 from fl_lightning.parts.schedules import Synchronous
 from fl_lightning.seeding import Stream
 

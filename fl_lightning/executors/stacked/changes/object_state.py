@@ -17,7 +17,7 @@ from fl_lightning.executors.stacked.changes.module_state import Snapshotter
 from fl_lightning.executors.stacked.surroundings import add_named, name_in_code, surroundings
 from fl_lightning.partitioners import Partition
 from fl_lightning.parts.client_vectors import ClientVectors
-from fl_lightning.parts.messages import Federation
+from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.part import Part
 
 _NODES = 20_000  # objects that are looked at

@@ -1,0 +1,192 @@
+"""What parts may know about the run, and about a client at work."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fl_lightning.parts.messages import Payload, Task
+
+
+class LocalClient(Protocol):
+    """The client that is at work, as local objectives and samplers see it.
+
+    Attributes:
+        task: Its task.
+        start: The model that it received, shape ``(size,)``; not to be written to.
+    """
+
+    task: Task
+    start: Tensor
+
+    def gradients(self, batch_size: int | str | None = "data") -> Iterator[tuple[dict[str, Tensor], int]]:
+        """Yield the gradient of each batch's loss at the module's present weights, without training.
+
+        The client's samples come once, in their stored order; the module is in eval mode meanwhile, and nothing that
+        ``training_step`` logs is kept.
+
+        Args:
+            batch_size: Samples of a batch; ``None`` for all at once, ``"data"`` for the data module's batch size.
+
+        Yields:
+            The gradients by parameter name (overwritten by the next batch), and the number of samples.
+        """
+        ...
+
+    def loss(self) -> float:
+        """Return the mean loss of the client's samples at the module's present weights, in eval mode."""
+        ...
+
+
+def _sum_alone(tensor: Tensor) -> Tensor:
+    """Return the sum of a single process's tensor: a copy."""
+    return tensor.detach().clone(memory_format=torch.contiguous_format)
+
+
+def _gather_alone(mine: Any) -> list[Any]:
+    """Return the objects of a single process."""
+    return [mine]
+
+
+def _no_local_work(kind: str) -> Sequence[int]:
+    """Return the work of no client."""
+    return []
+
+
+@dataclass(frozen=True)
+class Federation:
+    """What the parts of an algorithm may know about the run.
+
+    Attributes:
+        sizes: Samples n_k of each training client, shape ``(K,)``.
+        model: The first model, shape ``(size,)``: parameters first, then buffers.
+        lengths: Number of values of each parameter tensor, in the model's order.
+        names: Names of all tensors of the model, in its order.
+        shapes: Their shapes.
+        seed: The run's seed.
+        rank: This process.
+        num_ranks: Number of processes.
+        state_dir: Folder for clients' vectors; ``None`` keeps them in memory.
+        sum_over_ranks: Returns the sum of a tensor over all processes, as a new tensor; call it on all of them.
+        gather: Returns the object of every process, in the order of ranks; call it on all of them.
+        local_work: Returns the ``"samples"`` that each client's local training goes through, or its ``"steps"``
+            (batches), shape ``(K,)``.
+        bits_per_value: Bits of the numbers of each of the model's tensors, as the module holds it; one number for all.
+        replicates: Whether every process keeps the vectors of all clients.
+        max_rounds: After how many rounds in all the fit ends; ``None`` if that is not known.
+        traveling: Names of the parameters that all exchanges send; ``None`` if that is all of them.
+    """
+
+    sizes: np.ndarray
+    model: Tensor
+    lengths: Sequence[int]
+    names: Sequence[str] = ()
+    shapes: Sequence[torch.Size] = ()
+    seed: int = 0
+    rank: int = 0
+    num_ranks: int = 1
+    state_dir: Path | None = None
+    sum_over_ranks: Callable[[Tensor], Tensor] = _sum_alone
+    gather: Callable[[Any], list[Any]] = _gather_alone
+    local_work: Callable[[str], Sequence[int]] = _no_local_work
+    bits_per_value: int | Sequence[int] = 32
+    replicates: bool = False
+    max_rounds: int | None = None
+    traveling: Sequence[str] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the content of a pickle: all but the links to other processes and to the trainer."""
+        alone = {"sum_over_ranks": _sum_alone, "gather": _gather_alone, "local_work": _no_local_work}
+        return {**self.__dict__, **alone}
+
+    @property
+    def num_clients(self) -> int:
+        """Number of training clients K."""
+        return len(self.sizes)
+
+    @property
+    def num_parameters(self) -> int:
+        """Length of the model's first part, the trained parameters; buffers follow."""
+        return sum(self.lengths)
+
+    @cached_property
+    def traveling_places(self) -> Tensor | None:
+        """Places of the parameters that all exchanges send; ``None`` if that is all of them."""
+        if self.traveling is None:
+            return None
+        return self.mask(self.traveling)[: self.num_parameters].nonzero().squeeze(1)
+
+    def weights(self, weighting: str) -> np.ndarray | None:
+        """Return the clients' weights in a mean over all, shape ``(K,)``: their sizes; ``None`` if they are equal."""
+        return self.sizes if weighting == "samples" else None
+
+    def zeros(self) -> Tensor:
+        """Return a vector of zeros, shape ``(num_parameters,)``."""
+        return torch.zeros_like(self.model[: self.num_parameters])
+
+    def payload(self, places: Iterable[int]) -> Payload:
+        """Return the message that holds the model's tensors at these places, each number as the module holds it."""
+        lengths, bits = [shape.numel() for shape in self.shapes] or self.lengths, self.bits_per_value
+        sent = [(lengths[place], bits if isinstance(bits, int) else bits[place]) for place in places]
+        values, total = sum(length for length, _ in sent), sum(length * each for length, each in sent)
+        if not values or total % values == 0:
+            return Payload(values, total // max(1, values))
+        return Payload(values, math.nextafter(total / values, 0))  # so that rounding up gives the total
+
+    def tensors(self, vector: Tensor) -> dict[str, Tensor]:
+        """Return views of a model, or of only its parameters, by the names of the module's tensors."""
+        views: dict[str, Tensor] = {}
+        begin = 0
+        for name, shape in zip(self.names, self.shapes, strict=True):
+            if begin >= len(vector):
+                break
+            views[name] = vector[begin : begin + shape.numel()].view(shape)
+            begin += shape.numel()
+        return views
+
+    def matching(self, patterns: Sequence[str], argument: str = "pattern") -> list[str]:
+        """Return the names of the model's tensors that match one of the patterns.
+
+        Args:
+            patterns: Names of tensors or of submodules (``"head"``), or shell patterns of names (``"*.bn*"``).
+            argument: What the user calls them, for the error.
+
+        Raises:
+            ValueError: If a pattern matches nothing.
+        """
+        for pattern in patterns:
+            if not any(_matches(name, pattern) for name in self.names):
+                shown = ", ".join(self.names[:8]) + (", ..." if len(self.names) > 8 else "")
+                raise ValueError(
+                    f"`{argument}` {pattern!r} matches no trained parameter or buffer of the module. It has {shown}."
+                )
+        return [name for name in self.names if any(_matches(name, pattern) for pattern in patterns)]
+
+    def mask(self, names: Sequence[str]) -> Tensor:
+        """Return which values of the model belong to the named tensors, booleans of shape ``(size,)``."""
+        mask = torch.zeros(len(self.model), dtype=torch.bool, device=self.model.device)
+        views = self.tensors(mask)
+        for name in names:
+            views[name].fill_(True)
+        return mask
+
+    def join(self, mine: dict[int, Any]) -> dict[int, Any]:
+        """Return the entries of all processes' mappings, in the order of their keys."""
+        if self.num_ranks == 1:
+            return mine
+        on_cpu = {key: value.cpu() if isinstance(value, Tensor) else value for key, value in mine.items()}
+        entries = [entry for share in self.gather(on_cpu) for entry in share.items()]
+        return dict(sorted(entries, key=lambda entry: entry[0]))
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return name == pattern or name.startswith(f"{pattern}.") or fnmatchcase(name, pattern)
