@@ -137,7 +137,7 @@ def test_wrong_tables() -> None:
     fails("`baseline` must be one of 'FedAvg', 'RADFed', got 'x'", baseline="x")
     fails("`select` must be one of", select="best")
     fails("`seeds` must be a list of different whole numbers", seeds=[1, 1])
-    fails("`folds` must be a whole number of at least 0, got -1", folds=[-1])
+    fails("`folds` must be .*-1", folds=[-1])
     fails("needs `tuning.count`", tuning={"search": "random"})
     fixed = small()["data"]
     fixed["digits"]["datamodule"]["init_args"].pop("split")
