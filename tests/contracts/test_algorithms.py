@@ -17,7 +17,7 @@ import lightning as L
 import pytest
 import torch
 from helpers import algorithms
-from helpers.algorithms import ALGORITHMS, Net, data, first_of_each, one_in
+from helpers.algorithms import ALGORITHMS, ONE_BY_ONE, Net, data, first_of_each, one_in
 from helpers.contract import Break, Trace, content, different, distance, fit
 from helpers.forking import in_child, on_two_processes
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
@@ -46,8 +46,6 @@ from fl_lightning.parts import (
 )
 
 ROUNDS = 3
-#: Their clients go to several points, or look at models without training.
-ONE_BY_ONE = {"FedRep", "FedBABU", "PFedMe", "APFL", "PerFedAvg", "PerFedAvg-second", "FedALA", "IFCA"}
 OWN_FUNCTIONS = {"FedProx", "Scaffold-1", "FedAsync"}  # a function without a name is neither pickled nor shown
 
 

@@ -10,7 +10,6 @@ import torch
 from helpers.stacked import Module, clients_of, linear
 from helpers.toys import quiet_trainer
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 from torch.nn import functional as F
 from torchmetrics import SumMetric
@@ -128,14 +127,3 @@ class WithMetric(Classifier):
 def test_random_numbers_of_a_metric_object_that_nobody_has_seen_stop_the_fit() -> None:
     with pytest.raises(RuntimeError, match='executor="sequential"'):
         fit(WithMetric(), "vectorized", sizes=(4,) * 8)
-
-
-class OwnEpochs(Callback):
-    def on_client_start(self, trainer: Any, pl_module: Any, client: Any) -> None:
-        trainer.callbacks[-1].local_epochs = 2
-
-
-@EXECUTORS
-def test_how_long_clients_train_cannot_be_set_for_one_of_them(executor: str) -> None:
-    with pytest.raises(RuntimeError, match="local_epochs"):
-        fit(Module(linear()), executor, callbacks=[OwnEpochs()])

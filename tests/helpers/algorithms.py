@@ -186,6 +186,10 @@ ALGORITHMS: dict[str, Make] = {
 }
 
 
+#: Their clients go to several points, or look at models without training.
+ONE_BY_ONE = {"FedRep", "FedBABU", "PFedMe", "APFL", "PerFedAvg", "PerFedAvg-second", "FedALA", "IFCA"}
+
+
 def one_in(number: int, names: Iterable[str] = ALGORITHMS) -> list[Any]:
     """Return algorithms' names, all but one in so many marked as long."""
     long = pytest.mark.long

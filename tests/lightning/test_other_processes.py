@@ -14,7 +14,7 @@ from fl_lightning import ClientMetrics, FedAvg, PersonalParameters, TensorDataMo
 from fl_lightning.models import LogisticRegressionClassifier
 
 STAYS = "`ClientMetrics.values`"
-MEAN = "mean of their personal parameters"
+MEAN = "the model that they share"
 
 
 def fit_and_validate(**settings: Any) -> ClientMetrics:
