@@ -47,3 +47,4 @@ def executor_by_default(request: pytest.FixtureRequest, monkeypatch: pytest.Monk
     """Let ``executor="auto"`` choose in tests marked ``auto_decides``."""
     if request.node.get_closest_marker("auto_decides") is not None:
         monkeypatch.delenv("FL_LIGHTNING_EXECUTOR")
+        monkeypatch.setattr("fl_lightning.executors.auto._WORTH_A_CAPTURE", 0)

@@ -18,8 +18,6 @@ from lightning.pytorch.trainer.connectors.logger_connector.result import (
 from lightning.pytorch.utilities.data import extract_batch_size
 from torch import Tensor
 
-from fl_lightning._lightning.batch_notes import Witness
-
 
 def weight_of(name: str) -> str:
     """Return the name under which the weights of a logged mean are counted."""
@@ -42,8 +40,6 @@ class ClientLog:
         self.is_own = False
         self._known: dict[tuple[str | None, str], tuple[dict[str, Any], _ResultMetric]] = {}
         self._entered: set[str | None] = set()  # hooks that logged in this round
-        #: Hears what is logged; ``None`` for nobody.
-        self.witness: Witness | None = None
 
     def install(self) -> None:
         """Shadow ``module.log``, and the callbacks' references to it, for a round."""
@@ -90,11 +86,6 @@ class ClientLog:
         size = kwargs.get("batch_size")
         if known is None or args or known[0] != _options(kwargs) or not self._update(known[1], value, size):
             self._log(name, value, *args, **kwargs)
-        if self.witness is not None:
-            self.witness.note_value(fx, name, value)
-            metric = self._results.get(f"{fx}.{name}")
-            if metric is not None and metric.is_tensor and metric.meta.is_mean_reduction and metric.meta.on_epoch:
-                self.witness.note_value(fx, weight_of(name), self._batch_size() if size is None else size)
 
     def _log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
         own, self._own = self._own, None  # one that was made in a round may call this object

@@ -8,14 +8,11 @@ from typing import Any
 
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 
-from fl_lightning._lightning.batch_notes import Witness
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning._lightning.client_log import ClientLog
 from fl_lightning._lightning.client_step import ClientStep, batch_transfer
 from fl_lightning._lightning.local_optimizers import LocalOptimizers
-from fl_lightning._lightning.metric_replay import metric_states
 from fl_lightning._lightning.stopping import StopRequests
-from fl_lightning.seeding import global_states
 
 
 class ClientLoop(ClientStep):
@@ -27,9 +24,7 @@ class ClientLoop(ClientStep):
     """
 
     stop: StopRequests
-    #: Notes what the client at work sees and says; ``None`` for nothing.
-    witness: Witness | None = None
-    _reader_of_counters = ""  # who must not read them now
+    _hides_counters = False  # while data of several clients are read
 
     @classmethod
     def take_over(cls, stock: _TrainingEpochLoop) -> ClientLoop:
@@ -146,23 +141,17 @@ class ClientLoop(ClientStep):
         self.__dict__["batch_progress"] = progress
 
     @contextmanager
-    def hidden_counters(
-        self, reader: str = "the data, a hook of the batches' transfer or a schedule"
-    ) -> Iterator[None]:
-        """Raise ``CannotVectorize`` where counters are read.
-
-        Args:
-            reader: Who may read them, for the error.
-        """
-        before, self._reader_of_counters = self._reader_of_counters, reader
+    def hidden_counters(self) -> Iterator[None]:
+        """Raise ``CannotVectorize`` where counters are read."""
+        self._hides_counters = True
         try:
             yield
         finally:
-            self._reader_of_counters = before
+            self._hides_counters = False
 
     def _show_counters(self) -> None:
-        if self._reader_of_counters:
-            raise CannotVectorize(f"{self._reader_of_counters} reads counters that all clients share")
+        if self._hides_counters:
+            raise CannotVectorize("the data or a schedule reads counters that all clients share")
 
     # ---- once a client ----
 
@@ -175,23 +164,12 @@ class ClientLoop(ClientStep):
     def on_client_end(self, slot: int) -> int:
         """Return how many optimizer steps the client made."""
         self.optimizers.on_client_end(slot)
-        if self.witness is not None:
-            self.witness.metrics = metric_states(self._module)
         return self._step_counter.completed - self._steps_before_client
 
     def show_client(self, position: int, number: int) -> None:
         """Show in the progress bar which client of the round is training."""
         bar: dict[str, Any] = self.trainer._logger_connector._progress_bar_metrics
         bar["client"] = f"{position}/{number}"
-
-    @contextmanager
-    def witnessed(self) -> Iterator[Witness]:
-        """Note what the next client sees and says."""
-        self.witness = self.client_log.witness = Witness()
-        try:
-            yield self.witness
-        finally:
-            self.witness = self.client_log.witness = None
 
     @property
     def _step_counter(self) -> Any:
@@ -217,8 +195,6 @@ class ClientLoop(ClientStep):
         trainer, progress = self.trainer, self.batch_progress
         round_idx = progress.current.ready
         batch = self._transfer(batch)
-        if self.witness is not None:
-            self.witness.note_batch(batch, global_states(self._module.device))
         progress.is_last_batch = is_last and round_idx + 1 >= self._round_batches
         progress.increment_ready()
         self._begin_logging(batch)
@@ -238,8 +214,6 @@ class ClientLoop(ClientStep):
         if goes_on and batch is not None:
             with self.profile("run_training_batch"):
                 outputs = self._optimize(batch, batch_idx)
-            if self.witness is not None:
-                self.witness.note_loss(outputs)
         progress.increment_processed()
         if not self._accumulating:
             self._window = 0

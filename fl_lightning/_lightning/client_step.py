@@ -199,11 +199,17 @@ def _is_of_tensors(batch: Any) -> bool:
 
 def is_plain_transfer(trainer: pl.Trainer) -> bool:
     """Whether a batch is only moved to the device."""
-    module, data, precision = trainer.lightning_module, trainer.datamodule, trainer.precision_plugin
+    precision = trainer.precision_plugin
+    plain = type(precision).convert_input is Precision.convert_input and "convert_input" not in vars(precision)
+    return not has_transfer_hooks(trainer) and plain
+
+
+def has_transfer_hooks(trainer: pl.Trainer) -> bool:
+    """Whether a user's module, data module or strategy sees batches on their way."""
+    module, data = trainer.lightning_module, trainer.datamodule
     names = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
     overridden = any(is_overridden(name, module) or (data is not None and is_overridden(name, data)) for name in names)
-    plain = type(precision).convert_input is Precision.convert_input and "convert_input" not in vars(precision)
-    return not overridden and plain and own_of_strategy(trainer.strategy) != "batch_to_device"
+    return overridden or own_of_strategy(trainer.strategy) == "batch_to_device"
 
 
 def takes_dataloader_iter(module: pl.LightningModule) -> bool:

@@ -3,35 +3,19 @@
 from __future__ import annotations
 
 import copy
-import pickle
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
 from typing import Any
 
 import lightning.pytorch as pl
 from lightning.pytorch.trainer import call
 from torch.optim import Adagrad, Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 
 from fl_lightning._lightning.optimizer_memory import OptimizerMemory, State, copied_state, options_of, set_options
 from fl_lightning._lightning.plain_copies import same_content
 
 Options = list[list[dict[str, Any]]]
 Settings = tuple[Options, list[dict[str, Any]]]  # of the optimizers' groups, and the schedules' states
-
-
-@dataclass(frozen=True, eq=False)
-class OptimizerProgress:
-    """The state of optimizers and schedules after some steps.
-
-    Attributes:
-        states: Each optimizer's state, by parameter.
-        schedules: Each schedule's state; ``None`` if all are as at the round's start.
-    """
-
-    states: Sequence[dict[Any, Any]]
-    schedules: Sequence[dict[str, Any]] | None = None
 
 
 def unscale_before_hooks(optimizers: Sequence[Optimizer]) -> None:
@@ -133,47 +117,6 @@ class LocalOptimizers:
         """Return the present options of the optimizers' groups."""
         return [[options_of(group) for group in optimizer.param_groups] for optimizer in self._trainer.optimizers]
 
-    def set_options(self, options: Options) -> None:
-        """Set the options of the optimizers' groups."""
-        for optimizer, groups in zip(self._trainer.optimizers, options, strict=True):
-            for group, values in zip(optimizer.param_groups, groups, strict=True):
-                set_options(group, values)
-
-    def progress(self) -> OptimizerProgress:
-        """Return the states of optimizers and schedules; the optimizers' tensors are not copied."""
-        return OptimizerProgress([dict(optimizer.state) for optimizer in self._trainer.optimizers], self._settings()[1])
-
-    def set_progress(self, progress: OptimizerProgress) -> None:
-        """Let optimizers and schedules go on from these states."""
-        for optimizer, state in zip(self._trainer.optimizers, progress.states, strict=True):
-            optimizer.state.clear()
-            optimizer.state.update(state)
-        if progress.schedules is not None:
-            self._set_schedules(progress.schedules)
-
-    @property
-    def is_fresh(self) -> bool:
-        """Whether no optimizer has another state than a new one."""
-        return all(_is_made_anew(optimizer, optimizer.state) for optimizer in self._trainer.optimizers)
-
-    def mark_of_schedules(self) -> Any:
-        """Return a value to compare later, to see whether any schedule has changed."""
-        return [_mark(config.scheduler) for config in self._trainer.lr_scheduler_configs]
-
-    def functions_of_rates(self) -> list[Any]:
-        """Return the functions of a user's own that schedules call, such as those of ``LambdaLR``."""
-        waiting: list[Any] = [config.scheduler for config in self._trainer.lr_scheduler_configs]
-        seen, found = set(map(id, waiting)), []
-        while waiting:
-            for held in _held_by(waiting.pop()):
-                owner = getattr(held, "__self__", held)
-                if isinstance(held, LRScheduler) and id(held) not in seen:
-                    seen.add(id(held))
-                    waiting.append(held)
-                elif callable(held) and not isinstance(owner, (type, LRScheduler, Optimizer, pl.LightningModule)):
-                    found.append(held)
-        return found
-
     def on_client_end(self, slot: int) -> None:
         """Keep the settings that the round's first client left, if its module steps schedules itself.
 
@@ -244,21 +187,6 @@ class LocalOptimizers:
     def _set_schedules(self, states: Sequence[dict[str, Any]]) -> None:
         for config, state in zip(self._trainer.lr_scheduler_configs, states, strict=True):
             config.scheduler.load_state_dict(copy.deepcopy(state))
-
-
-def _held_by(schedule: Any) -> list[Any]:
-    """Return what a schedule holds in attributes, and in lists there."""
-    values = getattr(schedule, "__dict__", {}).values()
-    return [each for value in values for each in (value if isinstance(value, (list, tuple)) else [value])]
-
-
-def _mark(schedule: Any) -> Any:
-    """Return a value to compare later: a schedule's state, and its functions, which are not part of the state."""
-    held = _held_by(schedule)
-    state: Any = None
-    with suppress(Exception):  # whatever an own schedule's state raises when it is pickled
-        state = pickle.dumps(schedule.state_dict())
-    return [each for each in held if callable(each)], held if state is None else state
 
 
 def _state_dict(optimizer: Optimizer, state: State) -> Any:

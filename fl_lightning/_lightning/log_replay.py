@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -12,8 +12,6 @@ from lightning.pytorch.callbacks.lr_monitor import LearningRateMonitor
 from torch import Tensor
 from torchmetrics import Metric
 
-from fl_lightning._lightning.cannot_vectorize import CannotVectorize
-from fl_lightning._lightning.client_log import weight_of
 from fl_lightning._lightning.client_loop import ClientLoop
 from fl_lightning._lightning.hooks import enter_fx
 from fl_lightning._lightning.logged_values import ClientEntries, Entry
@@ -23,26 +21,14 @@ from fl_lightning._lightning.recording import LogCall, logged_type
 
 
 class Journal:
-    """Keeps the values that clients of stacks logged until all have been trained.
+    """Keeps the values that clients of stacks logged until all have been trained."""
 
-    Args:
-        jointly: Whether metric objects are updated with all clients' batches at once.
-    """
-
-    def __init__(self, jointly: bool = True) -> None:
-        self.jointly = jointly
+    def __init__(self) -> None:
         self._entries: list[Entry] = []
 
     def add(self, entry: Entry) -> None:
         """Keep the values of some clients."""
         self._entries.append(entry)
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def cut(self, length: int) -> None:
-        """Forget the entries since the journal had this length."""
-        del self._entries[length:]
 
     def _by_slot(self) -> dict[int, ClientEntries]:
         """Return the batches of each client, clients in the order of their slots."""
@@ -51,36 +37,6 @@ class Journal:
             for row, slot in enumerate(entry.slots):
                 clients.setdefault(slot, []).append((entry, row))
         return {slot: clients[slot] for slot in sorted(clients)}
-
-    def by_client(self) -> dict[int, Journal]:
-        """Return a journal of each client, by slot."""
-        journals = {}
-        for slot, own in self._by_slot().items():
-            journals[slot] = Journal(self.jointly)
-            journals[slot]._entries = [entry.one_client(row) for entry, row in own]
-        return journals
-
-    # ---- metric objects ----
-
-    @property
-    def metrics(self) -> list[Metric]:
-        """The metric objects to which the clients have given something, with those inside of them."""
-        called = (call.metric for entry in self._entries for call in entry.logged.metric_calls)
-        parts = {id(part): part for metric in called for part in metric.modules()}
-        return [part for part in parts.values() if isinstance(part, Metric)]
-
-    def update_metrics(self, slot: int | None = None) -> None:
-        """Give metric objects the batches that the clients would have given them, in the order of clients.
-
-        Args:
-            slot: The slot of the one client to which this is limited.
-
-        Raises:
-            CannotVectorize: If a metric object draws random numbers.
-        """
-        if any(entry.logged.metric_calls for entry in self._entries):
-            clients = [own for own_slot, own in self._by_slot().items() if slot in (None, own_slot)]
-            replay([step for own in clients for step in own], self.jointly)
 
     # ---- logged numbers ----
 
@@ -92,33 +48,26 @@ class Journal:
                 found.setdefault(call.key, []).append((entry, call))
         return found.values()
 
-    def logged_sums(self) -> dict[tuple[str | None, str], tuple[int, float]]:
-        """Return for each hook and name how many numbers were logged, and their sum."""
-        found = {}
-        for pairs in self._numbers():
-            first = pairs[0][1]
-            if not isinstance(first.value, Metric):
-                values = torch.cat([entry.values(call).double() for entry, call in pairs])
-                found[first.fx, first.name] = len(values), float(values.sum())
-                if first.reduction == "mean" and first.options.get("on_epoch"):
-                    weights = [weight for entry, call in pairs for weight in entry.weights(call)]
-                    found[first.fx, weight_of(first.name)] = len(weights), float(sum(weights))
-        return found
-
     # ---- Lightning ----
 
-    def tell(self, loop: ClientLoop) -> None:
-        """Tell Lightning everything, and forget it."""
+    def tell(self, loop: ClientLoop, seed: Callable[[int], None], *, may_draw: bool) -> None:
+        """Tell Lightning everything.
+
+        Args:
+            loop: The clients' loop.
+            seed: Seeds the global generators for the client in a slot.
+            may_draw: Whether metric objects may draw: nothing else has drawn.
+
+        Raises:
+            CannotVectorize: If a metric object draws that may not; nobody has been told anything then.
+        """
         if not self._entries:
             return
         clients = list(self._by_slot().values())
         trainer, progress = loop.trainer, loop.batch_progress
         trainer._logger_connector._first_loop_iter = progress.current.ready == 0
-        try:
-            with trainer.precision_plugin.train_step_context():
-                self.update_metrics()
-        except CannotVectorize as error:  # other batches than those of the trial
-            raise RuntimeError(f'In some batches {error}. Give the aggregation `executor="sequential"`.') from error
+        with trainer.precision_plugin.train_step_context():
+            replay(self._by_slot(), loop.trainer.lightning_module, seed, may_draw=may_draw)
         earlier = {key: metric._forward_cache for key, metric in loop._results.valid_items()}
         with trainer.precision_plugin.train_step_context():  # it sets the type in which Lightning sums
             for pairs in self._numbers():
@@ -139,7 +88,6 @@ class Journal:
         progress.is_last_batch = progress.current.ready >= loop._round_batches
         if progress.is_last_batch:
             loop.hand_on_to_trainer()
-        self._entries = []
 
     def _log(self, loop: ClientLoop, pairs: Sequence[tuple[Entry, LogCall]]) -> None:
         """Log one number for all that were logged under a name in one way."""

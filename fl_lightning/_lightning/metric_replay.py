@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
-from copy import deepcopy
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from torch import Tensor, nn
-from torchmetrics import Metric, MetricCollection, SumMetric
+from torchmetrics import Metric, MetricCollection
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
-from fl_lightning._lightning.metric_calls import AnyMetric, ClientCall, parts, without_graphs
+from fl_lightning._lightning.metric_calls import AnyMetric, ClientCall, parts
 from fl_lightning._lightning.metric_joining import adds_up, make_jointly
+from fl_lightning._lightning.metric_states import metric_states, restore_metric_states
 from fl_lightning._lightning.recording import BatchValue, LogCall, Logged, MetricCall
-from fl_lightning.seeding import changed_generators, global_states
+from fl_lightning.seeding import changed_generators, global_states, preserved_generators
 
 
 class ClientSteps(Protocol):
@@ -33,31 +33,43 @@ class ClientSteps(Protocol):
     cached: dict[tuple[int, int], Any]
 
 
-def replay(batches: Sequence[tuple[ClientSteps, int]], jointly: bool) -> None:
+def replay(
+    clients: Mapping[int, Sequence[tuple[ClientSteps, int]]],
+    module: nn.Module,
+    seed: Callable[[int], None],
+    *,
+    may_draw: bool,
+) -> None:
     """Make the calls of metric objects, in the order in which the clients would have made them.
 
     Args:
-        batches: Steps, and a client's row in them, in the order of clients.
-        jointly: Whether metric objects that add their batches up are given all of them at once.
+        clients: For each slot, in order, the client's steps, and its row in them.
+        module: The module.
+        seed: Seeds the global generators for the client in a slot.
+        may_draw: Whether metric objects may draw.
 
     Raises:
-        CannotVectorize: If a metric object draws random numbers: a client alone would have drawn others.
+        CannotVectorize: If one draws that may not; metric objects are as they were then.
     """
+    batches = [step for own in clients.values() for step in own]
     calls: dict[int, list[ClientCall]] = {}
     for steps, row in batches:
         for call in steps.logged.metric_calls:
             calls.setdefault(id(call.metric), []).append(ClientCall(call, steps.tensors, row))
-    done = _make_all_jointly(batches, calls) if jointly else set()
-    others = {type(own[0].call.metric).__name__ for metric, own in calls.items() if metric not in done}
-    if not others:
+    before = metric_states(module) if calls else {}
+    done = _make_all_jointly(batches, calls)
+    if not calls.keys() - done:
         return
-    device = next((tensor[row].device for steps, row in batches for tensor in steps.tensors), None)
-    before = global_states(device)
-    for steps, row in batches:
-        _replay_step(steps, row, done)
-    if changed_generators(before, global_states(device)):
-        names = ", ".join(sorted(others))
-        raise CannotVectorize(f"a metric object ({names}) draws random numbers: each client alone would draw its own")
+    device = next(module.parameters()).device
+    with preserved_generators(device):
+        for slot, own in clients.items():
+            seed(slot)
+            states = global_states(device)
+            for steps, row in own:
+                _replay_step(steps, row, done)
+            if not may_draw and changed_generators(states, global_states(device)):
+                restore_metric_states(module, before)
+                raise CannotVectorize("a metric object draws random numbers, and so do the data or `training_step`")
 
 
 def _replay_step(steps: ClientSteps, row: int, done: set[int]) -> None:
@@ -145,78 +157,3 @@ def value_of_step(steps: ClientSteps, row: int, log: LogCall) -> Any:
         if call.method == "forward" and any(part is log.value for part in parts(call.metric)):
             return ClientCall(call, steps.tensors, row).batch_value(log.value)  # type: ignore[arg-type]
     return log.value._forward_cache  # type: ignore[union-attr]
-
-
-# ---- their states ----
-
-#: Attributes that every metric object has, beside its states.
-_STOCK = (vars(SumMetric()).keys() | vars(MetricCollection({})).keys()) - {"sum_value", "nan_strategy", "state_name"}
-#: Of these, attributes that are not state.
-_PASSING = {"_computed", "_state_is_copy", "training"}
-_KEPT = {"_forward_cache", "_groups"}
-_PLAIN = (bool, int, float, str)
-
-MetricStates = dict[str, dict[str, Any]]
-
-
-class NotCopied:
-    """Stands for something that a metric object holds and that cannot be copied."""
-
-
-def _state_of(metric: AnyMetric) -> dict[str, Any]:
-    """Return what a metric object holds of its own, beside what torchmetrics needs to run it."""
-    defaults = getattr(metric, "_defaults", {})
-    return {
-        key: value
-        for key, value in vars(metric).items()
-        if key not in _PASSING and (key in defaults or key not in _STOCK or key in _KEPT or isinstance(value, _PLAIN))
-    }
-
-
-def metric_states(module: nn.Module) -> MetricStates:
-    """Return copies of what each metric object of a module holds, by the object's name."""
-    return _copied(
-        {name: _state_of(metric) for name, metric in module.named_modules() if isinstance(metric, AnyMetric)},
-        {**_shared(module, module), **without_graphs(module)},
-    )
-
-
-def _copied(states: MetricStates, memo: dict[int, Any]) -> MetricStates:
-    """Return copies of states; what they share they share afterwards, too.
-
-    Args:
-        states: The states.
-        memo: What stands for some objects, by id: a memo of ``deepcopy``.
-    """
-    copies: MetricStates = {}
-    for name, state in states.items():
-        copies[name] = {}
-        for key, value in state.items():
-            try:
-                copies[name][key] = deepcopy(value, memo)
-            except Exception:  # whatever an object raises
-                copies[name][key] = NotCopied()
-    return copies
-
-
-def _shared(origin: nn.Module, module: nn.Module) -> dict[int, Any]:
-    """Return what stands for objects that states may refer to and that are not copied with them, by id."""
-    trainers = {id(getattr(origin, "_trainer", None)): getattr(module, "_trainer", None)}
-    return {**{id(theirs): own for theirs, own in zip(origin.modules(), module.modules(), strict=True)}, **trainers}
-
-
-def restore_metric_states(module: nn.Module, states: MetricStates, origin: nn.Module | None = None) -> None:
-    """Give the metric objects of a module what :func:`metric_states` returned.
-
-    Args:
-        module: The module.
-        states: The states, which are copied again.
-        origin: The module of which they are, where this one is a copy of it.
-    """
-    metrics = dict(module.named_modules())
-    for name, state in _copied(states, _shared(module if origin is None else origin, module)).items():
-        held = metrics[name].__dict__
-        for key in _state_of(metrics[name]).keys() - state.keys():
-            del held[key]
-        held.update({key: value for key, value in state.items() if not isinstance(value, NotCopied)})
-        held["_computed"] = None

@@ -1,9 +1,8 @@
-"""Steps of several clients at once, as Lightning sees them: whether they can be, the training step, progress bars."""
+"""Steps of several clients at once, as Lightning sees them: whether they can be, and progress bars."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
 import lightning.pytorch as pl
@@ -13,14 +12,13 @@ from lightning.pytorch.callbacks.lr_monitor import LearningRateMonitor
 from lightning.pytorch.callbacks.timer import Timer
 from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.utilities.model_helpers import is_overridden
-from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR, MultiplicativeLR
 
-from fl_lightning._lightning.cannot_vectorize import CannotVectorize, nothing_caught
+from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning._lightning.client_log import has_own_log
 from fl_lightning._lightning.client_loop import ClientLoop
-from fl_lightning._lightning.client_step import is_plain_transfer
+from fl_lightning._lightning.client_step import has_transfer_hooks
 from fl_lightning._lightning.hooks import STEP_HOOKS, Hook
-from fl_lightning._lightning.recording import Logged, Recorder
 from fl_lightning._lightning.unmodified_classes import global_hooks, own_of_optimizer, own_of_precision, own_of_strategy
 
 _OF_MODULE = (*STEP_HOOKS, "backward", "optimizer_step", "optimizer_zero_grad", "configure_gradient_clipping")
@@ -29,19 +27,17 @@ _COUNTING = (Callback, ProgressBar, TQDMProgressBar, RichProgressBar, ModelCheck
 
 
 class StackedLoop:
-    """Runs ``training_step`` for models that stand in the module's place.
+    """What a stack needs of Lightning's loop.
 
     Args:
         loop: The clients' loop, prepared.
         corrector: The callback whose hook corrects gradients; stacks are corrected otherwise.
-        module: A copy of the trainer's module, whose progress nobody sees; the module itself if ``None``.
     """
 
-    def __init__(self, loop: ClientLoop, corrector: Callback, module: pl.LightningModule | None = None) -> None:
-        self._loop, self._corrector = loop, corrector
-        self._module: pl.LightningModule = loop.trainer.lightning_module if module is None else module
-        self._recorder = Recorder(self._module)
-        bars = [] if module is not None else [c for c in loop.trainer.callbacks if isinstance(c, ProgressBar)]
+    def __init__(self, loop: ClientLoop, corrector: Callback) -> None:
+        self._loop, self._corrector, self.trainer = loop, corrector, loop.trainer
+        self.module: pl.LightningModule = loop.trainer.lightning_module
+        bars = [callback for callback in loop.trainer.callbacks if isinstance(callback, ProgressBar)]
         hooks = ("on_train_batch_start", "on_train_batch_end")
         self._bars = [Hook(loop.trainer, name, loop.profile, bars) for name in hooks] if bars else []
         self._shown = 0
@@ -50,7 +46,7 @@ class StackedLoop:
 
     def check(self) -> None:
         """Raise ``CannotVectorize`` if module, callbacks or precision need one model at a time."""
-        module, trainer = self._module, self._loop.trainer
+        module, trainer = self.module, self.trainer
         name = type(module).__name__
         if not module.automatic_optimization:
             raise CannotVectorize(f"{name} optimises manually")
@@ -66,6 +62,8 @@ class StackedLoop:
                 raise CannotVectorize(f"{name} overrides `{hook}`, which sees one model at a time")
         if has_own_log(module):
             raise CannotVectorize(f"{name} overrides `log`")
+        if has_transfer_hooks(trainer):
+            raise CannotVectorize("a hook of the batches' transfer is overridden, which sees one batch at a time")
         for callback in trainer.callbacks:
             self._check_callback(callback)
         if (hooks := global_hooks()) is not None:
@@ -80,6 +78,12 @@ class StackedLoop:
                 raise CannotVectorize(f"`self.{path}` is compiled by `torch.jit`, for one model at a time")
         if self._loop.optimizers.begin_with_state:
             raise CannotVectorize("the optimizer holds a state before its first step")
+        for config in self._loop.optimizers.by_step:
+            if isinstance(config.scheduler, (LambdaLR, MultiplicativeLR)):
+                raise CannotVectorize(
+                    f"{type(config.scheduler).__name__} calls a function of your own after each step, which sees one "
+                    "client at a time (torch's other schedules, and `SequentialLR` of them, are stacked)"
+                )
         if (method := own_of_optimizer(trainer.optimizers[0])) is not None:
             raise CannotVectorize(f"the optimizer's `{method}` was replaced by another, which sees one model at a time")
         if (method := own_of_strategy(trainer.strategy)) is not None:
@@ -104,40 +108,20 @@ class StackedLoop:
                     f"the callback {type(callback).__name__} overrides `{hook}`, which sees one model at a time"
                 )
 
-    # ---- the training step ----
-
-    def recording(self) -> AbstractContextManager[Logged]:
-        """Collect what ``training_step`` logs and gives to metric objects."""
-        return self._recorder()
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """Run ``training_step`` with whatever stands in the module's place, and return its loss.
-
-        Raises:
-            CannotVectorize: If it returns no loss, or has caught this exception.
-        """
-        with nothing_caught(), self._loop.hidden_counters("`training_step`"):
-            output = self._loop._training_step(batch, batch_idx, self._module)
-        loss: Any = output.get("loss") if isinstance(output, dict) else output
-        if not hasattr(loss, "detach"):
-            raise CannotVectorize(f"`training_step` returned {type(output).__name__}, not a loss")
-        return loss
+    @property
+    def takes_index(self) -> bool:
+        """Whether ``training_step`` takes the batch's index."""
+        return self._loop._pass_batch_idx
 
     @property
     def transfer(self) -> Callable[[Any], Any]:
         """Brings a client's batch to the module as a single client's is."""
         return self._loop._transfer
 
-    @property
-    def transfers_plainly(self) -> bool:
-        """Whether batches are only moved to the device."""
-        return is_plain_transfer(self._loop.trainer)
-
     # ---- progress bars ----
 
     def begin_stack(self) -> None:
         """Begin a stack of clients."""
-        self._recorder.find_metrics()
         self._shown = self._loop.batch_progress.current.ready
 
     def show(self, batches: int) -> None:

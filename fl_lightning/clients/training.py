@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -15,17 +14,16 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
 from fl_lightning._lightning.client_loop import ClientLoop
-from fl_lightning._lightning.copies import WatchedTrainer, copied
 from fl_lightning._lightning.progress_bars import with_progress
 from fl_lightning._lightning.unlogged import UnloggedTraining
 from fl_lightning.clients.batches import ClientBatches, LocalSettings
-from fl_lightning.clients.hooks import ClientHooks, FinalState, StartedClient
+from fl_lightning.clients.hooks import ClientHooks, StartedClient
 from fl_lightning.clients.state_vector import StateVector
-from fl_lightning.clients.steps import ClientSteps, prepare_optimizers
+from fl_lightning.clients.steps import ClientSteps
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import LocalClient
-from fl_lightning.parts.messages import ClientResult, Task, same_values
+from fl_lightning.parts.messages import ClientResult, Task
 from fl_lightning.seeding import Stream, seed_global_generators
 
 
@@ -98,82 +96,25 @@ class LocalTraining:
         self.hooks.on_client_start(client)
         return self._run(StartedClient(client, self.algorithm.correction(client), start))
 
-    def begin(self, task: Task, start: Tensor, held: Tensor | None = None, *, hooks: bool = True) -> StartedClient:
+    def begin(self, task: Task, start: Tensor, held: Tensor | None = None) -> StartedClient:
         """Begin a client, to train it later with :meth:`go_on` or in a stack.
 
         Args:
             task: The client's task.
             start: The model that it receives, shape ``(size,)``.
             held: The model that the module holds; ``None`` if that is not known.
-            hooks: Whether to call ``on_client_start``.
         """
         self.loop.stop.poll()
         if start is not held:
             self.vector.write(start)
-        begun = StartedClient(ClientAtWork(task, start, self), None, start)
-        if hooks:
-            begun = self._hooked(begun)
-        return replace(begun, correction=self.algorithm.correction(begun.client))
+        client = ClientAtWork(task, start, self)
+        return StartedClient(client, self.algorithm.correction(client), start)
 
-    def call_start_hooks(self, begun: StartedClient) -> StartedClient:
-        """Call ``on_client_start`` for a client that has begun without it.
-
-        Returns:
-            The client with what the hooks have set.
-        """
-        self.vector.write(begun.client.start)
-        hooked = self._hooked(begun)
-        if not hooked.is_prepared:
-            return hooked
-        return replace(hooked, correction=self.algorithm.correction(hooked.client))  # it may depend on what is set
-
-    def _hooked(self, begun: StartedClient) -> StartedClient:
-        """Call ``on_client_start`` for the client whose model the module holds; return it as the hooks left it."""
-        if not self.hooks.starts:
-            return begun
-        optimizers = self.loop.optimizers
+    def go_on(self, begun: StartedClient) -> ClientResult:
+        """Train a client that has begun, and return its result."""
+        self.vector.write(begun.model)
         self.loop.on_client_start(begun.task.round)
-        model, options, schedules = self.vector.read(), optimizers.options(), optimizers.mark_of_schedules()
-        self.hooks.on_client_start(begun.client)
-        model_now, options_now = self.vector.read(), optimizers.options()
-        went_on = not optimizers.is_fresh or optimizers.mark_of_schedules() != schedules
-        return replace(
-            begun,
-            model=begun.model if same_values(model_now, model) else model_now,
-            options=None if options_now == options else options_now,
-            progress=optimizers.progress() if went_on else None,
-        )
-
-    def go_on(self, begun: StartedClient, *, at_once: bool = False) -> ClientResult:
-        """Train a client that has begun, and return its result.
-
-        Args:
-            begun: The client.
-            at_once: Whether its start hooks have just run, so that the module and the optimizers are as they left them.
-        """
-        if not (at_once and self.hooks.starts):
-            self.vector.write(begun.model)
-            self.loop.on_client_start(begun.task.round)
-            self._set(begun)
         return self._run(begun)
-
-    def show_end(self, begun: StartedClient, ended: FinalState) -> None:
-        """Show hooks the optimizer and the gradients of a client that was trained in another way."""
-        self.loop.optimizers.reset(begun.task.round)
-        self._set(begun)
-        if ended.options is not None:
-            self.loop.optimizers.set_options(ended.options)
-        prepare_optimizers(begun.correction, self.trainer)
-        self.loop.optimizers.set_progress(ended.progress)
-        for parameter, gradient in zip(self.vector.parameters, ended.gradients, strict=True):
-            parameter.grad = gradient
-
-    def _set(self, begun: StartedClient) -> None:
-        """Set the fresh optimizers as hooks have for a client."""
-        if begun.options is not None:
-            self.loop.optimizers.set_options(begun.options)
-        if begun.progress is not None:
-            self.loop.optimizers.set_progress(begun.progress)
 
     def _run(self, begun: StartedClient) -> ClientResult:
         """Train the client whose model the module holds."""
@@ -248,18 +189,6 @@ class LocalTraining:
             scores[client] = sampler.score(ClientAtWork(task, self.algorithm.server.model, self))
         known = {client: score for share in federation.gather(scores) for client, score in share.items()}
         return {client: known[client] for client in clients}
-
-    def on_a_copy(self) -> tuple[LocalTraining, WatchedTrainer]:
-        """Return the training of a copy of the module, from which nothing comes back, and the trainer that it sees.
-
-        Raises:
-            Exception: Whatever the module raises when it is copied.
-        """
-        other = copy(self)
-        module, watched = copied(self.vector.module, self.trainer)
-        other.vector = StateVector(module, self.vector)
-        other.quiet = UnloggedTraining(self.loop, self.vector.buffer_names, module)
-        return other, watched
 
     @cached_property
     def quiet(self) -> UnloggedTraining:

@@ -17,7 +17,7 @@ from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning.checks import Count, check, counted
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.base import Executor
-from fl_lightning.executors.layout_trial import LayoutTrial
+from fl_lightning.executors.layout_trial import works_with_channels_last
 from fl_lightning.executors.sequential import SequentialExecutor
 from fl_lightning.executors.stacked.memory import why_one_fits
 from fl_lightning.executors.step_counts import StepCounts, in_words
@@ -35,10 +35,7 @@ _LARGE_STEP = 3e8  # of products of matrices alone
 _MAPPED_STEP = 5e6  # of any other step, whose stacks call more and slower operations
 _CONVOLVING_STEP = 2e6
 _MAPPED_MODELS = 8  # that a stack of such steps needs at least
-# A mapped step costs as much as so many steps of clients that train alone: its operations, and what comes with any.
-_MAPPED_OPERATION = 1.7
-_MAPPED_CALL = 160  # operations
-_WORTH_A_TRIAL = 300  # batches of a round, where every round has a trial
+_WORTH_A_CAPTURE = 10_000  # steps of clients; a capture takes as long as a stack saves in some thousands of them
 
 
 @dataclass(frozen=True)
@@ -50,19 +47,12 @@ class ExecutorChoice:
         cause: Why, as the end of a sentence.
         threads: Torch's threads; ``None`` where they stay as they are.
         channels_last: Whether convolutions train with channels last in memory.
-        operations: Calls of operations in a client's step.
     """
 
     executor: str
     cause: str
     threads: int | None = None
     channels_last: bool = False
-    operations: float = math.inf
-
-    @property
-    def clients_worth_a_step(self) -> float:
-        """Clients whose batches a mapped step takes at least, in the mean, to be faster than their own steps."""
-        return _MAPPED_OPERATION + _MAPPED_CALL / self.operations
 
 
 class AutoExecutor(Executor):
@@ -121,9 +111,7 @@ class AutoExecutor(Executor):
             yield from first
         if self.choice is not None and self.choice.executor == "vectorized":
             yield from self._vectorized.run(tasks, training, algorithm)
-            self._weigh(tasks, self.choice)
-            # otherwise it has said why not, or will
-            if self._untold and self._vectorized.verdict.proven and self._vectorized.cause is None:
+            if self._untold and self._vectorized.cause is None:  # otherwise it has said why not
                 self._tell(self.choice)
         else:
             yield from self._sequential.run(tasks, training, algorithm)
@@ -153,20 +141,6 @@ class AutoExecutor(Executor):
                 self._tell(choice)
         return first, tasks[1:]
 
-    def _weigh(self, tasks: Sequence[Task], choice: ExecutorChoice) -> None:
-        """Leave stacks if they turn out to cost more than they save."""
-        vectorized = self._vectorized
-        if vectorized.cause is not None or not tasks:
-            return
-        few = len(tasks) < _MAPPED_MODELS or sum(map(self._training.batches.number, tasks)) < _WORTH_A_TRIAL
-        if vectorized.tries_each_round and few:
-            vectorized.give_up("the step can change in each round, and rounds are too short to check it each time")
-        elif vectorized.clients_of_step < choice.clients_worth_a_step:
-            vectorized.give_up(
-                f"stacks have {vectorized.clients_of_step:.1f} clients on average, and are faster for this module from "
-                f"{choice.clients_worth_a_step:.1f} clients on"
-            )
-
     def _tell(self, choice: ExecutorChoice) -> None:
         self._untold = False
         memory = " Convolutions have their channels last in memory." if choice.channels_last else ""
@@ -193,18 +167,22 @@ class AutoExecutor(Executor):
         open_threads = adjustable_threads() if on_cpu else None
         if open_threads is not None:
             torch.set_num_threads(1)
-        layout = LayoutTrial(training) if on_cpu and not training.is_watched else None
         training.around_steps = counts = StepCounts()
         results += self._sequential.run(tasks[:1], training, algorithm)
         training.around_steps = nullcontext()
         counts.steps = training.batches.number(tasks[0])
         large = counts.flops >= _LARGE_STEP and training.trainer.world_size == 1
         threads = open_threads if large or open_threads is None else 1
-        last = layout is not None and not counts.draws and layout.works(tasks[0])
+        sees_layout = training.is_watched or counts.draws or not on_cpu
+        last = not sees_layout and works_with_channels_last(training, tasks[0])
         try:
             vectorized.check()
         except CannotVectorize as error:
             return ExecutorChoice("sequential", f"not stacked: {error}", threads, last)
+        steps = self._expected_steps(tasks, algorithm)
+        if steps < _WORTH_A_CAPTURE:
+            cause = f"a fit of some {steps:,.0f} steps of clients is too short for a stack to be faster"
+            return ExecutorChoice("sequential", cause, threads, last)
         models = vectorized.first_stack(tasks)
         if models == 1:
             return ExecutorChoice("sequential", self._why_single(len(tasks)), threads, last)
@@ -213,7 +191,13 @@ class AutoExecutor(Executor):
         if loss is not None:
             return ExecutorChoice("sequential", loss, threads, last)
         cause = f"up to {models} at a time, as one stack: faster here, same result"
-        return ExecutorChoice("vectorized", cause, threads, operations=counts.operations)
+        return ExecutorChoice("vectorized", cause, threads)
+
+    def _expected_steps(self, tasks: Sequence[Task], algorithm: Algorithm) -> float:
+        """Return the steps of this process's clients in the whole fit, if all rounds are as this one."""
+        trainer = self._training.trainer
+        rounds = math.inf if trainer.max_epochs in (None, -1) else trainer.max_epochs - trainer.current_epoch
+        return rounds * sum(map(self._training.batches.number, tasks))
 
     def _why_single(self, clients: int) -> str:
         """Return why this process, with so many clients of a round, has no stack of two."""

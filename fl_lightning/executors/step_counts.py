@@ -31,7 +31,7 @@ _RECURRENT = ("aten.mkldnn_rnn_layer", "aten._cudnn_rnn", "aten.miopen_rnn")
 
 
 class StepCounts(TorchDispatchMode):
-    """Counts operations and their arithmetic while it is entered.
+    """Counts the arithmetic of operations while it is entered.
 
     Attributes:
         steps: Training steps that were made meanwhile; to be set.
@@ -41,14 +41,13 @@ class StepCounts(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.steps = 1
-        self._flops, self._calls = 0.0, 0
+        self._flops = 0.0
         self._names: set[str] = set()
         self.draws = False
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation and count it."""
         out = function(*args, **(kwargs or {}))
-        self._calls += 1
         packet, name = function._overloadpacket, str(function._overloadpacket)
         if packet in flop_registry:
             self._flops += flop_registry[packet](*args, **(kwargs or {}), out_val=out)
@@ -64,11 +63,6 @@ class StepCounts(TorchDispatchMode):
     def flops(self) -> float:
         """Floating-point operations of a step's products, convolutions and recurrences, forward and backward."""
         return self._flops / max(1, self.steps)
-
-    @property
-    def operations(self) -> float:
-        """Calls of operations in a step."""
-        return self._calls / max(1, self.steps)
 
     @property
     def convolves(self) -> bool:

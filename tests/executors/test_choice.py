@@ -77,32 +77,10 @@ def test_clients_at_once_without_effect(executor: Any) -> None:
 
 
 @pytest.mark.auto_decides
-def test_stacks_that_fall_apart_are_left() -> None:
-    """Eight clients decide in four ways in each step, which leaves two to a stack."""
-
-    class Decides(Module):
-        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-            loss = super().training_step(batch, batch_idx)
-            return loss * (2 if batch[0].mean() > 0 else 1) * (3 if batch[0][0].sum() > 0 else 1)
-
-    trainer = quiet_trainer(max_epochs=3, callbacks=[FedAvg(1.0, seed=1)])
-    trainer.fit(Decides(linear()), datamodule=TensorDataModule(clients_of((6,), (8,) * 8), batch_size=4))
-    assert trainer.fit_loop.executor.state_dict()["vectorized"]["cause"] is not None
-
-
-@pytest.mark.auto_decides
-def test_rounds_that_are_too_short_for_a_trial_in_each_are_not_stacked() -> None:
-    class ByRound(Module):
-        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-            return super().training_step(batch, batch_idx) * (1 + 0.1 * self.current_epoch)
-
-    causes = []
-    for clients in (8, 80):  # 32 and 320 batches
-        trainer = quiet_trainer(max_epochs=2, callbacks=[FedAvg(1.0, seed=1)])
-        data = TensorDataModule(clients_of((6,), (16,) * clients), batch_size=4)
-        trainer.fit(ByRound(linear()), datamodule=data)
-        causes.append(trainer.fit_loop.executor.state_dict()["vectorized"]["cause"])
-    assert causes[0] is not None and causes[1] is None
+def test_short_fits_are_not_stacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fl_lightning.executors.auto._WORTH_A_CAPTURE", 23)  # two rounds of 11 steps are 22
+    assert fit(FedAvg(4, seed=1), linear()).fit_loop.executor.choice.executor == "sequential"
+    assert fit(FedAvg(4, seed=1), linear(), epochs=3).fit_loop.executor.choice.executor == "vectorized"
 
 
 @pytest.mark.auto_decides

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import Enum
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -13,9 +13,6 @@ from torch import Tensor
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning._lightning.plain_copies import same_content
-from fl_lightning._lightning.recording import Unusable
-from fl_lightning._lightning.stand_ins import register_stand_in
-from fl_lightning.executors.stacked.object_attributes import attributes_of
 
 _BUILT_IN = (dict, list, tuple)
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
@@ -39,101 +36,38 @@ class StackedBatch:
         """Return a batch that holds the given tensors in the place of its own."""
         if self._is_plain:
             return type(self._template)(tensors)
-        return self._with(
-            tensors, [Differing.given(vars(o)["first"]) if type(o) is Differing else o for o in self._others]
-        )
+        given, kept = iter(tensors), iter(self._others)
+        return _with_each(self._template, lambda leaf: next(given if isinstance(leaf, Tensor) else kept))
 
-    def rebuild_veiled(self, tensors: Sequence[Any]) -> Any:
-        """Return a batch that holds the given tensors, and in the place of texts and numbers such as cannot be used."""
-        return self._with(tensors, [value if _is_known(value) else Differing.given(value) for value in self._others])
+    def size(self) -> int:
+        """Return the number of samples, if tensors have samples first."""
+        shape = self.tensors[0].shape if self.tensors else ()
+        return shape[1] if len(shape) > 1 else 1
 
-    def _with(self, tensors: Sequence[Any], others: Sequence[Any]) -> Any:
-        given, kept = iter(tensors), iter(others)
-
-        def put(leaf: Any) -> Any:
-            return next(given if isinstance(leaf, Tensor) else kept)
-
-        return _with_each(self._template, put)
-
-    def of_places(self, places: Sequence[int]) -> StackedBatch:
-        """Return the batches of some of the clients, whose places ascend."""
-        return StackedBatch([select(tensor, places) for tensor in self.tensors], self._template, self._others)
-
-    def kind(self, *, veiled: bool = False) -> Any:
-        """Return what is equal for batches that hold the same beside their tensors' shapes and values.
-
-        Args:
-            veiled: Whether texts and numbers may differ.
-        """
-        others = [(type(o), None if veiled and not _is_known(o) else _identity(o)) for o in self._others]
-        return _container(self._template), *others
+    def kind(self) -> Any:
+        """Return what is equal for batches that hold the same beside their tensors' shapes and values."""
+        others = [(type(o), o if type(o) in _PLAIN else id(o)) for o in self._others]
+        return _structure(self._template, lambda leaf: Tensor if isinstance(leaf, Tensor) else None), *others
 
     def first(self) -> Any:
         """Return the batch of the first of the clients that were stacked."""
         return self._template
 
 
-class Differing(Unusable):
-    """Stands in a batch for a value that is not a tensor and differs among clients; using it is an error.
-
-    Args:
-        value: The value of one client.
-    """
-
-    def __init__(self, value: Any) -> None:
-        text = f"batches hold values that are no tensors and differ among clients ({value!r}, ...)"
-        self.__dict__.update(first=value, kind=type(value), use=text)
-
-    @classmethod
-    def given(cls, value: Any) -> Differing:
-        """Return one that is given to a step, after which nobody may have it."""
-        return register_stand_in(cls(value), lambda differing: vars(differing)["first"])
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> type:
-        """The type of the value, for ``isinstance``."""
-        return self.__dict__["kind"]  # type: ignore[no-any-return]
-
-    __setattr__ = __call__ = Unusable._use
-
-
-class UnknownIndex(Unusable):
-    """Stands for a batch's index; using it is an error."""
-
-    use = "`training_step` uses `batch_idx`"
-
-    @classmethod
-    def given(cls) -> Any:
-        """Return one that is given to a step, after which nobody may have it."""
-        return register_stand_in(cls(), lambda index: 0)
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> type:
-        """The type of an index, for ``isinstance``."""
-        return int
-
-
 def stack_batches(batches: Sequence[Any]) -> StackedBatch:
-    """Stack batches: tensors in any container that Lightning moves to a device.
-
-    Values that are no tensors and differ among clients become :class:`Differing`.
+    """Stack batches of one shape: tensors in any container that Lightning moves to a device.
 
     Raises:
-        CannotVectorize: If a batch holds an object that is neither a tensor, nor a container, nor a plain value.
+        CannotVectorize: If a batch holds tensors or containers with something of their own.
     """
     first = batches[0]
     if _is_plain(first):
         return StackedBatch([_stacked(parts) for parts in zip(*batches, strict=True)], first)
     for batch in batches:
         _check_containers(batch)
-    tensors: list[Tensor] = []
-    others: list[Any] = []
-    for values in zip(*map(_leaves, batches), strict=True):
-        if isinstance(values[0], Tensor):
-            tensors.append(_stacked(values))
-        else:
-            others.append(_in_common(values))
-    return StackedBatch(tensors, first, others)
+    columns = list(zip(*map(leaves_of, batches), strict=True))
+    tensors = [_stacked(values) for values in columns if isinstance(values[0], Tensor)]
+    return StackedBatch(tensors, first, [values[0] for values in columns if not isinstance(values[0], Tensor)])
 
 
 def _stacked(tensors: Sequence[Tensor]) -> Tensor:
@@ -161,22 +95,6 @@ def _is_plain(batch: Any) -> bool:
     return type(batch) in (list, tuple) and all(isinstance(part, Tensor) for part in batch)
 
 
-def _is_known(value: Any) -> bool:
-    """Whether a value is one that Python code may ask for without any sign of it, as by ``is None``."""
-    return value is None or type(value) is bool or issubclass(type(value), Enum)
-
-
-def _identity(value: Any) -> Any:
-    if type(value) is Differing:
-        return None
-    return value if isinstance(value, _PLAIN) else id(value)
-
-
-def _container(batch: Any) -> Any:
-    """Return what is equal for batches of the same containers and keys."""
-    return _structure(batch, lambda leaf: Tensor if isinstance(leaf, Tensor) else None)
-
-
 def _structure(batch: Any, of_leaf: Callable[[Any], Any]) -> Any:
     """Return a batch's containers and keys, with what stands for each leaf."""
     if _is_leaf(batch):
@@ -184,17 +102,14 @@ def _structure(batch: Any, of_leaf: Callable[[Any], Any]) -> Any:
     if isinstance(batch, Mapping):
         return type(batch), *((key, _structure(value, of_leaf)) for key, value in batch.items())
     if is_dataclass_instance(batch):
-        return type(batch), *((name, _structure(value, of_leaf)) for name, value in attributes_of(batch).items())
+        return type(batch), *((name, _structure(value, of_leaf)) for name, value in _attributes(batch).items())
     return type(batch), *(_structure(part, of_leaf) for part in batch)
 
 
-def _in_common(values: Sequence[Any]) -> Any:
-    """Return what stands for a value that is not a tensor in a batch of several clients."""
-    if all(value is values[0] for value in values):
-        return values[0]
-    if not all(isinstance(value, _PLAIN) and not getattr(value, "__dict__", None) for value in values):
-        raise CannotVectorize(f"batches hold objects of {type(values[0]).__name__}, which cannot be stacked")
-    return values[0] if all(value == values[0] for value in values) else Differing(values[0])
+def _attributes(value: Any) -> dict[str, Any]:
+    """Return the attributes of a dataclass or a container."""
+    own = fields(value) if is_dataclass_instance(value) else ()
+    return {**{field.name: getattr(value, field.name) for field in own}, **getattr(value, "__dict__", {})}
 
 
 class _NoCollectionKind(type):
@@ -217,7 +132,7 @@ def _with_each(batch: Any, put: Callable[[Any], Any]) -> Any:
         if not is_dataclass_instance(part):
             return put(part)
         made = copy.copy(part)
-        for name, value in attributes_of(part).items():  # what `__post_init__` has set, too
+        for name, value in _attributes(part).items():  # what `__post_init__` has set, too
             object.__setattr__(made, name, _with_each(value, put))  # of a frozen one, too
         return made
 
@@ -232,11 +147,11 @@ def _check_containers(batch: Any) -> None:
     if is_dataclass_instance(batch):
         if not isinstance(batch, _NoCollection):
             raise CannotVectorize(f"batches hold {kind}, a dataclass that is a dictionary or a list besides")
-        parts: Iterable[Any] = attributes_of(batch).values()
+        parts: Iterable[Any] = _attributes(batch).values()
     else:
         parts = batch.values() if isinstance(batch, Mapping) else batch
-        held = {} if type(batch) in _BUILT_IN else attributes_of(batch)
-        if held and not same_content(held, attributes_of(_with_each(batch, _itself))):
+        held = {} if type(batch) in _BUILT_IN else _attributes(batch)
+        if held and not same_content(held, _attributes(_with_each(batch, _itself))):
             raise CannotVectorize(f"batches hold {kind} with attributes ({', '.join(held)}), which a stack would lose")
     for part in parts:
         _check_containers(part)
@@ -246,7 +161,7 @@ def _itself(leaf: Any) -> Any:
     return leaf
 
 
-def _leaves(batch: Any) -> list[Any]:
+def leaves_of(batch: Any) -> list[Any]:
     """Return what a batch holds, without the containers."""
     found: list[Any] = []
     _with_each(batch, found.append)
@@ -272,7 +187,7 @@ def _shape(batch: Any) -> Any:
 def _shape_of_leaf(leaf: Any) -> Any:
     if isinstance(leaf, Tensor):
         return leaf.shape, leaf.dtype, None if leaf.is_contiguous() else leaf.stride()
-    return type(leaf), id(leaf) if _is_known(leaf) else None
+    return type(leaf), leaf if type(leaf) in _PLAIN else id(leaf)
 
 
 def select(tensor: Tensor, rows: Sequence[int]) -> Tensor:

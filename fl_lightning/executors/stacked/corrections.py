@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
-from fl_lightning._lightning.plain_copies import plain_copy, same_content
 from fl_lightning.checks import is_user_defined
 from fl_lightning.clients.state_vector import StateVector
-from fl_lightning.executors.stacked.changes.comparison import ByIdentity, changed_name
-from fl_lightning.executors.stacked.changes.module_state import Snapshotter
 from fl_lightning.executors.stacked.optimizer import along
-from fl_lightning.executors.stacked.surroundings import add_named, surroundings
 from fl_lightning.parts.objectives import Correction
-from fl_lightning.parts.part import Part
-
-_NODES = 20_000  # objects that are looked at
 
 
 class StackedCorrections:
@@ -32,7 +23,7 @@ class StackedCorrections:
         vector: The federated state of the module.
 
     Raises:
-        CannotVectorize: If clients share a correction with an ``add`` of its own, which may count their steps.
+        CannotVectorize: If a correction has an ``add`` of a user's own, which may count clients' steps.
     """
 
     def __init__(self, corrections: Sequence[Correction | None], starts: Sequence[Tensor], vector: StateVector) -> None:
@@ -42,7 +33,7 @@ class StackedCorrections:
         if any(correction.walks or correction.frozen for correction in given):
             raise CannotVectorize("the local objective freezes parameters, or takes gradients at several points")
         self._own = given if any(type(correction).add is not Correction.add for correction in given) else []
-        _refuse_shared(self._own)
+        _refuse_own(self._own)
         self._pulls = [correction.pull for correction in given]
         #: Each client's additional weight decay.
         self.weight_decays = [correction.weight_decay for correction in given]
@@ -87,22 +78,6 @@ class StackedCorrections:
     def __bool__(self) -> bool:
         """Whether any client's objective adds anything."""
         return self._active
-
-    @contextmanager
-    def unchanged(self) -> Iterator[None]:
-        """Put back what corrections of a user's own keep from step to step: clients may be trained again.
-
-        Raises:
-            CannotVectorize: If one of them keeps something.
-        """
-        before = [plain_copy(vars(correction)) for correction in self._own]
-        try:
-            yield
-        finally:
-            changed = [_put_back(*pair) for pair in zip(self._own, before, strict=True)]
-        for correction, name in zip(self._own, changed, strict=True):
-            if name is not None:
-                raise CannotVectorize(_change(correction, f"`{name}`"))
 
     def correct(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
         """Add the corrections to the gradients, in place.
@@ -154,62 +129,12 @@ class StackedCorrections:
                 gradient.add_(parameter.detach() * along(decays[: len(parameter)], parameter))
 
 
-class CorrectionState:
-    """Attributes of a correction of a user's own, those of its class, and globals that its methods see.
-
-    Parts, and objects of the library, are not looked into.
-
-    Args:
-        correction: The correction; ``None`` for none.
-    """
-
-    def __init__(self, correction: Correction | None) -> None:
-        self._correction = correction
-        self._before = self._look()
-
-    def _look(self) -> dict[str, Any]:
-        if self._correction is None or type(self._correction).add is Correction.add:
-            return {}
-        snapshotter = _CorrectionSnapshotter(set(), True, _NODES, samples=True)
-        held = surroundings(type(self._correction))
-        add_named(held, vars(self._correction), type(self._correction).__qualname__)
-        return {name: snapshotter.snapshot(value) for name, value in held.items()}
-
-    def changed(self) -> str | None:
-        """Return in words what is another now, ``None`` if nothing is."""
-        name = changed_name(self._before, self._look())
-        return None if name is None else _change(self._correction, name)
-
-
-class _CorrectionSnapshotter(Snapshotter):
-    def _snapshot_of(self, value: Any) -> Any:
-        if isinstance(value, Part) or not is_user_defined(type(value)):
-            return ByIdentity.of(value)
-        return super()._snapshot_of(value)
-
-
-def _change(correction: Correction | None, name: str) -> str:
-    return f"`{type(correction).__name__}.add` changes {name}, which it may need in later steps"
-
-
-def _refuse_shared(corrections: Sequence[Correction]) -> None:
-    """Raise ``CannotVectorize`` if clients share a correction: its ``add`` would see their steps in another order."""
-    known: set[int] = set()
+def _refuse_own(corrections: Sequence[Correction]) -> None:
+    """Raise ``CannotVectorize`` for an ``add`` of a user's own, which may count the clients' steps."""
     for correction in corrections:
-        if id(correction) in known:
+        own = type(correction).add is not Correction.add and is_user_defined(type(correction))
+        if own and not getattr(correction, "stacks", False):
+            name = type(correction).__name__
             raise CannotVectorize(
-                f"`correction` of the local objective returns one {type(correction).__name__} for several clients, and "
-                "its `add` may keep what it needs from step to step; return a new one for each client"
+                f"`{name}.add` may keep what it needs from step to step; if it does not, set `stacks = True`"
             )
-        if type(correction).add is not Correction.add:
-            known.add(id(correction))
-
-
-def _put_back(correction: Correction, before: dict[str, Any]) -> str | None:
-    """Give a correction the attributes back that it has changed; return the name of one, ``None`` if there is none."""
-    held = vars(correction)
-    changed = [name for name in {**before, **held} if not same_content(before.get(name), held.get(name))]
-    for name in changed:
-        held.pop(name, None)
-    held.update({name: before[name] for name in changed if name in before})
-    return next(iter(changed), None)

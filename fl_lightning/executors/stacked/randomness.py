@@ -4,21 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
+from torch.nn.functional import pad
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning.seeding import changed_generators, global_states, preserved_generators, set_global_states
 
-_Draw = Callable[..., Any]
+_States = list[tuple[torch.Generator, Any]]
+#: In the names of functions that may draw.
+_RANDOM = (
+    *("dropout", "rand", "bernoulli", "normal", "multinomial", "poisson", "uniform", "exponential", "rrelu", "gamma"),
+    *("dirichlet", "gumbel", "geometric", "cauchy", "attention", "encoder", "sample", "binomial"),
+)
+
+
+def draws_by_name(node: fx.Node) -> bool:
+    """Whether a node's function may draw random numbers."""
+    target = node.target
+    name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
+    return node.op.startswith("call") and any(word in name for word in _RANDOM)
 
 
 class ClientGenerators:
-    """The global generators of each client of a stack.
+    """The global generators of each client of a stack, seeded when something draws for the first time.
 
     Args:
         seeds: Seeds the global generators for a client; one for each row.
@@ -26,60 +39,73 @@ class ClientGenerators:
     """
 
     def __init__(self, seeds: Sequence[Callable[[], None]], device: torch.device) -> None:
-        self._device = device
-        self._states: list[Any] = []
-        self._torch: list[torch.Generator] = []
-        with preserved_generators(device):
-            for seed in seeds:
+        self._seeds, self.device = seeds, device
+        self._data_draw = self._step_draws = False
+
+    @cached_property
+    def _held(self) -> _States:
+        """For each client a generator of torch on the CPU, and the states of all others."""
+        held: _States = []
+        with preserved_generators(self.device):
+            for seed in self._seeds:
                 seed()
-                self._states.append(global_states(device))
-                self._torch.append(torch.Generator().set_state(self._states[-1][0]))
+                states = global_states(self.device)
+                held.append((torch.Generator().set_state(states[0]), states[1:]))
+        return held
+
+    @property
+    def were_used(self) -> bool:
+        """Whether data or steps have drawn."""
+        return self._step_draws or self._data_draw
 
     @contextmanager
     def active(self, row: int) -> Iterator[None]:
         """Let everything that is drawn from global generators come from one client's."""
-        present = global_states(self._device)
-        own = self._torch[row]
-        set_global_states((own.get_state(), *self._states[row][1:]), self._device)
+        present = global_states(self.device)
+        set_global_states(self.state(row), self.device)
         try:
             yield
         finally:
-            self._states[row] = after = global_states(self._device)
-            own.set_state(after[0])
-            set_global_states(present, self._device)
-
-    def states(self, rows: Sequence[int]) -> list[Any]:
-        """Return the states of clients' generators."""
-        return [(self._torch[row].get_state(), *self._states[row][1:]) for row in rows]
-
-    def rewind(self, rows: Sequence[int], states: Sequence[Any]) -> None:
-        """Put clients' generators back into states in which they have been."""
-        for row, state in zip(rows, states, strict=True):
-            self._states[row] = state
-            self._torch[row].set_state(state[0])
-
-    def resume(self, row: int) -> None:
-        """Put the global generators into the states of a client's."""
-        set_global_states(self.states([row])[0], self._device)
+            after = global_states(self.device)
+            self._held[row] = self._held[row][0].set_state(after[0]), after[1:]
+            set_global_states(present, self.device)
 
     @contextmanager
-    def twin(self, row: int) -> Iterator[int]:
-        """Yield the row of another client that draws meanwhile what the one in ``row`` draws."""
-        self._states += self.states([row])
-        self._torch.append(torch.Generator().set_state(self._states[-1][0]))
-        try:
-            yield len(self._states) - 1
-        finally:
-            self._states.pop()
-            self._torch.pop()
+    def reading(self, row: int) -> Iterator[None]:
+        """Let a client's data draw from its generators, all batches before the first step."""
+        before = self.state(row)
+        with self.active(row):
+            yield
+        after = self.state(row)
+        self._data_draw = self._data_draw or bool(changed_generators(before, after))
 
-    def drawing(self, rows: Sequence[int]) -> PerClientDraws:
+    def state(self, row: int) -> tuple[Any, ...]:
+        """Return the states of a client's generators, as :func:`~fl_lightning.seeding.set_global_states` takes them."""
+        own, others = self._held[row]
+        return own.get_state(), *others
+
+    def rewind(self, rows: Sequence[int], states: Sequence[tuple[Any, ...]]) -> None:
+        """Put clients' generators back into states in which they have been."""
+        for row, state in zip(rows, states, strict=True):
+            self._held[row] = self._held[row][0].set_state(state[0]), state[1:]
+
+    def drawing(self, rows: Sequence[int], sizes: Sequence[int] | None = None, largest: int = 0) -> PerClientDraws:
         """Return a mode in which operations on stacks draw each client's share from the client's generators."""
-        return PerClientDraws(self, rows)
+        return PerClientDraws(self, rows, sizes, largest)
 
     def cpu(self, row: int) -> torch.Generator:
         """Return a client's generator of torch on the CPU."""
-        return self._torch[row]
+        return self._held[row][0]
+
+    def note_draw(self) -> None:
+        """Note that a step draws.
+
+        Raises:
+            CannotVectorize: If data have drawn: alone, the draws of batches and of steps take turns.
+        """
+        self._step_draws = True
+        if self._data_draw:
+            raise CannotVectorize("both the data and `training_step` draw random numbers, which take turns alone")
 
 
 class PerClientDraws(TorchDispatchMode):
@@ -90,39 +116,28 @@ class PerClientDraws(TorchDispatchMode):
     Args:
         generators: The generators of the clients.
         rows: The clients in the stack's rows.
+        sizes: The samples in each row's batch, where others are filled up to ``largest``.
+        largest: The samples in a batch that is filled up.
     """
 
-    def __init__(self, generators: ClientGenerators, rows: Sequence[int]) -> None:
+    def __init__(
+        self, generators: ClientGenerators, rows: Sequence[int], sizes: Sequence[int] | None = None, largest: int = 0
+    ) -> None:
         super().__init__()
-        self._generators, self._rows = generators, rows
+        self.generators, self._rows, self._sizes, self._largest = generators, rows, sizes, largest
         self._permutations = 0
-        #: Whether anything was drawn.
-        self.drew = False
-
-    @contextmanager
-    def of_twins(self) -> Iterator[None]:
-        """Let the only client in the stack draw in the second of two rows, and one that draws the same in the first."""
-        with self._generators.twin(self._rows[0]) as twin:
-            twins = PerClientDraws(self._generators, [twin, *self._rows])
-            with twins:
-                yield
-        self.drew = self.drew or twins.drew
-
-    @contextmanager
-    def of_one(self) -> Iterator[None]:
-        """Let the only client in the stack draw as it does alone."""
-        own = self._generators.cpu(self._rows[0])
-        before = own.get_state()
-        with self._generators.active(self._rows[0]):
-            yield
-        self.drew = self.drew or not torch.equal(before, own.get_state())
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation."""
-        kwargs = kwargs or {}
-        if torch.Tag.nondeterministic_seeded not in function.tags or _without_dropout(function, args, kwargs):
+        if torch.Tag.nondeterministic_seeded not in function.tags:
+            return function(*args, **(kwargs or {}))
+        return self.draw(function, args, kwargs or {})
+
+    def draw(self, function: Any, args: Any, kwargs: Any) -> Any:
+        """Run a random operation client by client."""
+        if without_dropout(function, args, kwargs):
             return function(*args, **kwargs)
-        self.drew = True
+        self.generators.note_draw()
         if kwargs.get("generator") is not None:
             raise CannotVectorize("`training_step` draws from a generator of its own, which all clients share")
         if function is torch.ops.aten.randperm.default:  # `vmap` calls it once for each client
@@ -132,10 +147,11 @@ class PerClientDraws(TorchDispatchMode):
         own = [self._share(function, place, args, kwargs) for place in range(len(self._rows))]
         shares = [self._draw(row, function, *share) for row, share in zip(self._rows, own, strict=True)]
         if function._schema.is_mutable:
+            self._clear(args[0])
             return args[0]
         if isinstance(shares[0], Tensor):
-            return torch.cat(shares)
-        return tuple(torch.cat(parts) for parts in zip(*shares, strict=True))
+            return torch.cat([self._filled(share) for share in shares])
+        return tuple(torch.cat([self._filled(part) for part in parts]) for parts in zip(*shares, strict=True))
 
     def _share(self, function: Any, place: int, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Return one client's part of an operation's arguments."""
@@ -143,22 +159,49 @@ class PerClientDraws(TorchDispatchMode):
 
         def share(name: str, value: Any) -> Any:
             if name == "size":  # of something new
-                return [value[0] // number, *value[1:]]
-            if isinstance(value, Tensor) and value.dim():
-                if len(value) % number:
-                    raise CannotVectorize("a random operation of several clients cannot be taken apart")
-                size = len(value) // number
-                return value[place * size : (place + 1) * size]
-            return value
+                shape = [value[0] // number, *value[1:]]
+                dim = self._dim_of_samples(shape)
+                return shape if dim is None else [*shape[:dim], self._sizes[place], *shape[dim + 1 :]]  # type: ignore[index]
+            if not isinstance(value, Tensor) or not value.dim():
+                return value
+            if len(value) % number:
+                raise CannotVectorize("a random operation of several clients cannot be taken apart")
+            size = len(value) // number
+            own = value[place * size : (place + 1) * size]
+            dim = self._dim_of_samples(own.shape)
+            return own if dim is None else own.narrow(dim, 0, self._sizes[place])  # type: ignore[index]
 
         named = zip(_arguments(function), args, strict=False)  # the last ones may be left out
         return [share(*argument) for argument in named], {name: share(name, value) for name, value in kwargs.items()}
 
-    def _draw(self, row: int, function: _Draw, args: Any, kwargs: Any) -> Any:
-        on_cpu = self._generators._device.type == "cpu"
-        if on_cpu and "generator" in _arguments(function):
-            return function(*args, **kwargs, generator=self._generators.cpu(row))
-        with self._generators.active(row):
+    def _dim_of_samples(self, shape: Sequence[int]) -> int | None:
+        """Return the dimension of a client's share that has samples, where batches are filled up."""
+        if self._sizes is None:
+            return None
+        dim = 1 if shape[0] == 1 and len(shape) > 1 and self._largest > 1 else 0
+        return dim if shape[dim] == self._largest else None
+
+    def _filled(self, share: Tensor) -> Tensor:
+        """Return a share whose samples are filled up with zeros."""
+        if self._sizes is None or not share.dim():
+            return share
+        dim = 1 if share.shape[0] == 1 and share.dim() > 1 and self._largest > 1 else 0
+        missing = self._largest - share.shape[dim]
+        return pad(share, (0, 0) * (share.dim() - dim - 1) + (0, missing)) if missing else share
+
+    def _clear(self, value: Tensor) -> None:
+        """Set to zero what was not drawn."""
+        number = len(self._rows)
+        for place, size in enumerate(self._sizes or ()):
+            own = value[place * (len(value) // number) : (place + 1) * (len(value) // number)]
+            dim = self._dim_of_samples(own.shape)
+            if dim is not None and size < self._largest:
+                own.narrow(dim, size, self._largest - size).zero_()
+
+    def _draw(self, row: int, function: Any, args: Any, kwargs: Any) -> Any:
+        if self.generators.device.type == "cpu" and "generator" in _arguments(function):
+            return function(*args, **kwargs, generator=self.generators.cpu(row))
+        with self.generators.active(row):
             return function(*args, **kwargs)
 
 
@@ -167,7 +210,7 @@ def _arguments(function: Any) -> list[str]:
     return [argument.name for argument in function._schema.arguments]
 
 
-def _without_dropout(function: Any, args: Any, kwargs: Any) -> bool:
+def without_dropout(function: Any, args: Any, kwargs: Any) -> bool:
     """Whether this is attention that drops nothing."""
     names = _arguments(function)
     if "dropout_p" not in names:
@@ -200,13 +243,8 @@ def mapped_dirichlet() -> Iterator[None]:
 
 
 @contextmanager
-def nothing_drawn(device: torch.device, torch_may_draw: bool = False) -> Iterator[None]:
-    """Raise ``CannotVectorize`` if something is drawn from the global generators, and put them back.
-
-    Args:
-        device: Device of the module.
-        torch_may_draw: Whether torch's generators may be drawn from; they are put back then, too.
-    """
+def nothing_drawn(device: torch.device) -> Iterator[None]:
+    """Raise ``CannotVectorize`` if something is drawn from the global generators, and put them back."""
     before, seed = global_states(device), torch.initial_seed()
     try:
         yield
@@ -215,9 +253,8 @@ def nothing_drawn(device: torch.device, torch_may_draw: bool = False) -> Iterato
         drawn_from = changed_generators(before, after)
         if drawn_from:
             set_global_states(before, device)
-    if drawn_from - {"torch"}:
-        raise CannotVectorize("`training_step` draws from numpy's or Python's generator, which all clients share")
-    if is_seeded and not torch_may_draw:
+    if is_seeded:
         raise CannotVectorize("`training_step` seeds torch's generator (`torch.manual_seed`), which all clients share")
-    if drawn_from and not torch_may_draw:
-        raise CannotVectorize("`training_step` draws random numbers that only some clients would draw")
+    if drawn_from:
+        kinds = "torch's" if drawn_from == {"torch"} else "numpy's or Python's"
+        raise CannotVectorize(f"`training_step` draws from {kinds} generator, which all clients share")

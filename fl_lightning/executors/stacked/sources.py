@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fl_lightning._lightning.batch_notes import Witness
-from fl_lightning._lightning.cannot_vectorize import CannotVectorize, nothing_caught
+from fl_lightning._lightning.client_loop import ClientLoop
+from fl_lightning._lightning.client_step import is_plain_transfer
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.stacked.batching import StackedBatch, by_shape, stack_batches
 from fl_lightning.executors.stacked.device_copy import DeviceCopy
-from fl_lightning.executors.stacked.guards.hidden_weights import HiddenWeights
-from fl_lightning.executors.stacked.program.maker import BatchForm
-from fl_lightning.executors.stacked.program.steps import PaddedSource
 from fl_lightning.executors.stacked.randomness import ClientGenerators
 from fl_lightning.parts.messages import Task
 
@@ -26,116 +22,52 @@ _TABLES = 64 * 2**20  # bytes of batches that are held at once
 Groups = list[tuple[Sequence[int], StackedBatch]]
 
 
-class BatchSource(PaddedSource, Protocol):
-    """Gives the next batches of a stack's clients, in groups or, for a program, in tables.
-
-    Attributes:
-        largest: No batch has more samples; ``None`` if that is not known.
-    """
-
-    largest: int | None
-
-    def next(self, rows: Sequence[int]) -> Groups:
-        """Return the next batch of the clients in ``rows``, those of one shape together with their rows."""
-
-    def form(self) -> BatchForm | None:
-        """Return what batches look like; ``None`` if their tensors do not have samples first."""
-
-
 class DrawnBatches:
-    """Batches of any kind, drawn client by client and then stacked.
+    """Batches of any kind: each client's are drawn at once, one client after the other, and then stacked.
 
     Args:
-        batches: The clients' batches.
-        generators: The clients' generators, from which batches are drawn; ``None`` if they draw nothing.
-        hidden: Hides what drawing a batch must not see; ``None`` for nothing.
-
-    Attributes:
-        draws_nothing: Whether reading batches draws nothing from global generators.
-        alike: Whether the batches of :meth:`padded` were of the kind of :meth:`form`.
+        loop: The clients' loop, whose counters the data must not read.
+        tasks: The clients' tasks, in the order of rows.
+        draw: Yields the batches of a task.
+        generators: The clients' generators, from which batches are drawn.
     """
 
     largest: int | None = None
 
     def __init__(
         self,
-        batches: Sequence[Iterator[Any]],
-        generators: ClientGenerators | None,
-        hidden: HiddenWeights | None = None,
+        loop: ClientLoop,
+        tasks: Sequence[Task],
+        draw: Callable[[Task], Iterable[Any]],
+        generators: ClientGenerators,
     ) -> None:
-        self._batches, self._generators = batches, generators
-        self._hidden = nullcontext if hidden is None else hidden
-        self._first: Any = None  # the first client's first batch, before it is given out
-        self._kind: Any = None
-        self.alike = True
-        self.draws_nothing = generators is None
+        self._batches: dict[int, Iterator[Any]] = {}
+        for row in sorted(range(len(tasks)), key=lambda row: tasks[row].slot):  # as they train one after the other
+            with loop.hidden_counters(), generators.reading(row):
+                self._batches[row] = iter(list(draw(tasks[row])))
 
     def next(self, rows: Sequence[int]) -> Groups:
-        """Return the next batch of the clients in ``rows``."""
-        drawn = [(row, self._draw(row)) for row in rows]
+        """Return the next batch of the clients in ``rows``, those of one shape together with their rows."""
+        drawn = [(row, next(self._batches[row])) for row in rows]
         return [(members, stack_batches(batches)) for members, batches in by_shape(drawn)]
 
-    def form(self) -> BatchForm | None:
-        """Return what batches look like; ``None`` if their tensors do not have samples first."""
-        self._first = self._draw(0)
-        batch = stack_batches([self._first])
-        self._kind = batch.kind(veiled=True)
-        sizes = {tensor.shape[1] if tensor.dim() > 1 else None for tensor in batch.tensors}
-        if len(sizes) != 1 or None in sizes:
-            return None
-        return BatchForm(
-            tuple(tuple(tensor.shape[2:]) for tensor in batch.tensors),
-            tuple(tensor.dtype for tensor in batch.tensors),
-            batch.rebuild_veiled,
-        )
 
-    def padded(self, active: Sequence[int], size: int) -> tuple[list[Tensor], list[list[int]]]:
-        """Return the batches of the next steps."""
-        tables: list[Tensor] = []
-        sizes: list[list[int]] = []
-        for step, k in enumerate(active):
-            batches = [stack_batches([self._draw(row)]) for row in range(k)]
-            self.alike = self.alike and all(batch.kind(veiled=True) == self._kind for batch in batches)
-            if not self.alike:
-                return [], []
-            drawn = [batch.tensors for batch in batches]
-            sizes.append([tensors[0].shape[1] for tensors in drawn])
-            if not tables:
-                tables = [t.new_zeros(active[0], len(active) * size, *t.shape[2:]) for t in drawn[0]]
-            for row, tensors in enumerate(drawn):
-                for table, tensor in zip(tables, tensors, strict=True):
-                    if table.shape[2:] != tensor.shape[2:] or tensor.shape[1] != sizes[-1][row]:
-                        raise CannotVectorize("batches have tensors of unequal shapes")
-                    table[row, step * size : step * size + tensor.shape[1]] = tensor[0]
-        return tables, sizes
+class Padded(NamedTuple):
+    """The batches of some steps, filled up.
 
-    def _draw(self, row: int) -> Any:
-        if row == 0 and self._first is not None:
-            first, self._first = self._first, None
-            return first
-        own = nullcontext() if self._generators is None else self._generators.active(row)
-        with nothing_caught(), self._hidden(), own:
-            return next(self._batches[row])
-
-
-class WitnessedBatches(DrawnBatches):
-    """The batches of clients that were trained alone before, with their generators in the states of that time.
-
-    Args:
-        witnesses: The clients' trainings.
-        generators: The clients' generators.
-        drew: Whether something may have been drawn when batches were read.
+    Attributes:
+        begin: The first of the steps.
+        end: The step after the last.
+        tables: Their tensors, shape ``(steps, K, B, ...)`` each.
+        sizes: For each step the sizes of the batches of the clients at work.
+        weights: Of each sample in its client's batch, shape ``(steps, K, B)``; 0 where there is none.
     """
 
-    def __init__(self, witnesses: Sequence[Witness], generators: ClientGenerators, *, drew: bool) -> None:
-        super().__init__([iter(witness.batches) for witness in witnesses], None)
-        self._states, self._of_clients = [iter(witness.states) for witness in witnesses], generators
-        self.draws_nothing = not drew
-
-    def _draw(self, row: int) -> Any:
-        if not self.draws_nothing and (row != 0 or self._first is None):
-            self._of_clients.rewind([row], [next(self._states[row])])
-        return super()._draw(row)
+    begin: int
+    end: int
+    tables: list[Tensor]
+    sizes: list[list[int]]
+    weights: Tensor
 
 
 class GatheredBatches:
@@ -144,26 +76,14 @@ class GatheredBatches:
     Args:
         training: Trains clients.
         tasks: The clients' tasks, longest first.
-        device: The module's device.
-
-    Attributes:
-        draws_nothing: Always true.
-        alike: Always true.
     """
 
-    draws_nothing = alike = True
-
-    def __init__(self, training: LocalTraining, tasks: Sequence[Task], device: torch.device) -> None:
-        self._clients = [_RowsOfClient(training, task) for task in tasks]
-        # of all clients, since a program is made anew for each other number
-        self.largest: int | None = min(training.batches.largest(tasks), int(training.data.client_sizes.max()))
-        self._batch = self.largest
-        self._device = device
+    def __init__(self, training: LocalTraining, tasks: Sequence[Task]) -> None:
+        self._training, self._tasks = training, tasks
+        self.largest = min(training.batches.largest(tasks), int(training.data.client_sizes.max()))
         self._upload: DeviceCopy | None = None
-        self._steps = 0  # that have been read
-        self._begin, self._end = 0, 0  # the steps whose batches are at hand
-        self._tables: list[Tensor] = []
-        self._sizes: list[list[int]] = []
+        self._held: Padded | None = None
+        self.rewind()
 
     @staticmethod
     def suit(training: LocalTraining, tasks: Sequence[Task]) -> bool:
@@ -175,52 +95,64 @@ class GatheredBatches:
             for task in tasks
         )
 
-    def form(self) -> BatchForm | None:
-        """Return what batches look like."""
-        tensors = self._clients[0].tensors
-        return BatchForm(tuple(tuple(t.shape[1:]) for t in tensors), tuple(t.dtype for t in tensors), list)
+    def rewind(self) -> None:
+        """Begin anew with the first batches."""
+        self._clients = [_RowsOfClient(self._training, task) for task in self._tasks]
+        self._steps, self._held = 0, None
+
+    def sizes(self) -> set[int]:
+        """Return all sizes that the clients' batches have."""
+        size = self._training.data.batch_size or self.largest
+        return {own for task in self._tasks for own in (min(size, task.num_samples), task.num_samples % size) if own}
 
     def next(self, rows: Sequence[int]) -> Groups:
         """Return the next batch of the clients in ``rows``, which are the first ones."""
-        if self._steps == self._end:
-            self._read_on(len(rows))
-        place = self._steps - self._begin
+        if self._held is None or self._steps == self._held.end:
+            lengths = [client.number for client in self._clients]
+            active = [sum(length > step for length in lengths) for step in range(max(lengths))]
+            self._held = self.segment(active, self._steps, self.largest)
+        held, place = self._held, self._steps - self._held.begin
         self._steps += 1
-        span = slice(place * self._batch, (place + 1) * self._batch)
         groups: Groups = []
-        for size, members in groupby(rows, self._sizes[place].__getitem__):
+        for size, members in groupby(rows, held.sizes[place].__getitem__):
             group = list(members)
-            tensors = [table[group[0] : group[-1] + 1, span][:, :size] for table in self._tables]
-            groups.append((group, StackedBatch(tensors)))
+            tensors = [table[place, group[0] : group[-1] + 1, :size] for table in held.tables]
+            groups.append((group, StackedBatch([tensor.contiguous() for tensor in tensors])))
         return groups
 
-    def _read_on(self, rows: int) -> None:
-        """Read the batches of as many steps as are held at once."""
-        most = max(1, _TABLES // max(1, rows * self._batch * self._clients[0].bytes_per_sample))
-        self._begin = self._steps
-        end = min(self._begin + most, max(client.number for client in self._clients))
-        active = [sum(client.number > step for client in self._clients) for step in range(self._begin, end)]
-        self._tables, self._sizes = self.padded(active, self._batch)
-        self._end = self._begin + len(active)
+    def segment(self, active: Sequence[int], begin: int, size: int) -> Padded:
+        """Return the batches of as many steps as are held at once.
 
-    def padded(self, active: Sequence[int], size: int) -> tuple[list[Tensor], list[list[int]]]:
-        """Return the batches of the next steps."""
-        tensors = self._clients[0].tensors
-        shapes = [(active[0], len(active) * size, *tensor.shape[1:]) for tensor in tensors]
+        Args:
+            active: The clients at work in each step of the stack.
+            begin: The first step.
+            size: Samples of a batch, B.
+        """
+        sample = self._clients[0].bytes_per_sample
+        most = max(1, _TABLES // max(1, active[begin] * size * sample))
+        return self.padded(active[begin : begin + most], size)._replace(begin=begin, end=min(begin + most, len(active)))
+
+    def padded(self, active: Sequence[int], size: int) -> Padded:
+        """Return the batches of the next steps; where one is short, its first sample is repeated with weight 0."""
+        tensors, device = self._clients[0].tensors, self._training.vector.device
+        shapes = [(len(self._clients), len(active) * size, *tensor.shape[1:]) for tensor in tensors]
         if self._upload is None or self._upload.shapes != shapes:
-            self._upload = DeviceCopy(shapes, [tensor.dtype for tensor in tensors], self._device)
+            self._upload = DeviceCopy(shapes, [tensor.dtype for tensor in tensors], device)
         tables = [table.unbind() for table in self._upload.host()]
         sizes: list[list[int]] = [[] for _ in active]
         steps = len(active)
-        for row in range(active[0]):
-            while active[steps - 1] <= row:  # fewer clients take part in later steps
+        for row in range(len(self._clients)):
+            while steps and active[steps - 1] <= row:  # fewer clients take part in later steps
                 steps -= 1
             own = [rows[row] for rows in tables]
             self._clients[row].read(own, steps, size, sizes)
-            if steps < len(active):
-                for rows in own:
-                    rows[steps * size :].zero_()
-        return self._upload.send(), sizes
+            for rows in own if steps < len(active) else ():
+                rows[steps * size :].zero_()
+        # a step's batches are neighbours in memory, however many steps there are
+        sent = [table.unflatten(1, (-1, size)).transpose(0, 1).contiguous() for table in self._upload.send()]
+        counts = torch.tensor([[*own, *[1] * (len(self._clients) - len(own))] for own in sizes]).unsqueeze(2)
+        weights = ((torch.arange(size) < counts) / counts).to(device, self._training.vector.parameters[0].dtype)
+        return Padded(0, len(active), sent, sizes, weights)
 
 
 class _RowsOfClient:
@@ -246,7 +178,8 @@ class _RowsOfClient:
         """Read the next batches.
 
         Args:
-            tables: Take them, shape ``(steps * B, ...)`` or longer each; rows beyond a batch's samples become zero.
+            tables: Take them, shape ``(steps * B, ...)`` or longer each; rows beyond a batch's samples
+                repeat its first.
             steps: Number of batches.
             size: Samples of a batch, B.
             sizes: Lists of sizes, one for each step, to which the batch's size is added.
@@ -265,23 +198,14 @@ class _RowsOfClient:
             for tensor, table in zip(self.tensors, tables, strict=True):
                 torch.index_select(tensor, 0, chosen.to(tensor.device), out=table[begin:filled])
                 if filled < end:
-                    table[filled:end].zero_()
+                    table[filled:end] = table[end - size]
             for place in range(number):
                 sizes[step + place].append(min(size, samples - place * size))
             step += number
 
 
-def draws_nothing(training: LocalTraining, task: Task, plain: bool) -> bool:
-    """Whether reading a client's batches draws nothing from global generators, for certain."""
-    return plain and training.batches.has_rows(task.client)
-
-
 def make_source(
-    training: LocalTraining,
-    tasks: Sequence[Task],
-    transfer: Callable[[Any], Any],
-    plain: bool,
-    generators: ClientGenerators | None,
+    training: LocalTraining, tasks: Sequence[Task], transfer: Callable[[Any], Any], generators: ClientGenerators
 ) -> GatheredBatches | DrawnBatches:
     """Return the batches of a stack's clients.
 
@@ -289,11 +213,8 @@ def make_source(
         training: Trains clients.
         tasks: The clients' tasks, longest first.
         transfer: Brings a batch to the module.
-        plain: Whether ``transfer`` only moves it to the device.
         generators: The clients' generators.
     """
-    if plain and GatheredBatches.suit(training, tasks):
-        return GatheredBatches(training, tasks, training.vector.device)
-    batches = [map(transfer, training.batches.iterate(task)) for task in tasks]
-    hidden = HiddenWeights(training.loop, training.vector)
-    return DrawnBatches(batches, None if draws_nothing(training, tasks[0], plain) else generators, hidden)
+    if is_plain_transfer(training.trainer) and GatheredBatches.suit(training, tasks):
+        return GatheredBatches(training, tasks)
+    return DrawnBatches(training.loop, tasks, lambda task: map(transfer, training.batches.iterate(task)), generators)

@@ -13,7 +13,7 @@ from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.stacked.corrections import StackedCorrections
 from fl_lightning.executors.stacked.randomness import ClientGenerators
-from fl_lightning.executors.stacked.sources import BatchSource
+from fl_lightning.executors.stacked.sources import DrawnBatches, GatheredBatches
 
 
 class ModelStack:
@@ -36,6 +36,7 @@ class ModelStack:
         stacked = [_copy(row, tensor) for row, tensor in zip(rows, like, strict=True)]
         number = len(vector.parameters)
         self._whole = stacked
+        self._ended: list[tuple[range, list[Tensor]]] = []
         #: Clients still at work.
         self.active = len(starts)
         #: The parameters of the clients at work, leaves of the graph, shape ``(active, *shape)`` each.
@@ -52,6 +53,11 @@ class ModelStack:
         self.buffers = [tensor[:active] for tensor in self._whole[number:]]
         return True
 
+    def end(self, rows: range) -> None:
+        """Keep the models of rows as they are now; they may go on for nothing."""
+        held = [tensor.detach()[rows.start : rows.stop].clone() for tensor in self._whole]
+        self._ended.append((rows, held))
+
     def renew_buffers(self, rows: Sequence[int], values: Sequence[Tensor]) -> None:
         """Put new values, shape ``(len(rows), *shape)`` each, in the place of the buffers' rows."""
         for buffer, value in zip(self.buffers, values, strict=True):
@@ -60,6 +66,9 @@ class ModelStack:
 
     def vectors(self) -> Callable[[int], Tensor]:
         """Return a function that gives a row's model, shape ``(size,)``."""
+        for ended, held in self._ended:
+            for tensor, own in zip(self._whole, held, strict=True):
+                tensor.detach()[ended.start : ended.stop] = own
         rows = [tensor.detach().to(self._dtype).reshape(len(tensor), -1).unbind() for tensor in self._whole]
 
         def vector_of(row: int) -> Tensor:
@@ -84,43 +93,46 @@ class Stack:
         windows: For each client the number of batches of each of its optimizer steps.
         source: Gives their batches.
         terms: What their local objectives add.
-        generators: Random generators of the clients; ``None`` if the module draws no random numbers.
+        generators: Random generators of the clients.
         batch_size: Samples of a batch at most.
+        is_even: Whether all clients have as many samples and steps.
     """
 
     slots: Sequence[int]
     models: ModelStack
     windows: Sequence[Sequence[int]]
-    source: BatchSource
+    source: GatheredBatches | DrawnBatches
     terms: StackedCorrections
-    generators: ClientGenerators | None
+    generators: ClientGenerators
     batch_size: int
+    is_even: bool
 
     @classmethod
     def of(
         cls,
         training: LocalTraining,
-        vector: StateVector,
         members: Sequence[StartedClient],
-        source: BatchSource,
-        generators: ClientGenerators | None,
+        source: GatheredBatches | DrawnBatches,
+        generators: ClientGenerators,
     ) -> Stack:
         """Return the stack of some clients.
 
         Args:
             training: Trains clients.
-            vector: The federated state of the module, or of its copy.
             members: The clients, longest first.
             source: Gives their batches.
-            generators: Random generators of the clients; ``None`` if the module draws no random numbers.
+            generators: Random generators of the clients.
         """
+        vector = training.vector
         tasks, starts = [member.task for member in members], [member.client.start for member in members]
+        windows = [training.batches.windows(task) for task in tasks]
         return cls(
             [task.slot for task in tasks],
             ModelStack(vector, [member.model for member in members]),
-            [training.batches.windows(task) for task in tasks],
+            windows,
             source,
             StackedCorrections([member.correction for member in members], starts, vector),
             generators,
             source.largest or training.batches.largest(tasks),
+            len({task.num_samples for task in tasks}) == len(set(map(len, windows))) == 1,
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -12,19 +11,38 @@ from torch import Tensor
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning._lightning.log_replay import Journal
 from fl_lightning._lightning.logged_values import Entry
+from fl_lightning._lightning.recording import Logged
+from fl_lightning._lightning.stacked_loop import StackedLoop
 from fl_lightning.clients.state_vector import unshared
 from fl_lightning.clients.training import LocalTraining
-from fl_lightning.executors.stacked.client_ends import ClientEnds
-from fl_lightning.executors.stacked.guards.nothing_kept import nothing_kept
+from fl_lightning.executors.stacked.batching import StackedBatch, select
+from fl_lightning.executors.stacked.capture import CapturedStep, Step
+from fl_lightning.executors.stacked.check import Check
+from fl_lightning.executors.stacked.graph import Stacks
+from fl_lightning.executors.stacked.inplace_sgd import InPlaceSgd
 from fl_lightning.executors.stacked.optimizer import StackedOptimizer, clip
-from fl_lightning.executors.stacked.program.steps import ProgramSteps
-from fl_lightning.executors.stacked.program.updates import Gradients, InPlaceSgd
 from fl_lightning.executors.stacked.randomness import nothing_drawn
-from fl_lightning.executors.stacked.sources import Groups
+from fl_lightning.executors.stacked.sources import GatheredBatches, Padded
 from fl_lightning.executors.stacked.stack import Stack
-from fl_lightning.executors.stacked.step_runners import Branch, ClientsStep, StepRunners
+from fl_lightning.executors.stacked.weighted import NotOfSamples, WeightedSteps
 
 GradientList = list[Tensor | None]
+
+
+class StepRunner:
+    """How a fit's ``training_step`` runs on stacks.
+
+    Args:
+        training: Trains clients.
+        stacked: The module's loop.
+    """
+
+    def __init__(self, training: LocalTraining, stacked: StackedLoop) -> None:
+        mixed = "mixed" in str(training.trainer.precision_plugin.precision)
+        self.stacked, self.context = stacked, training.trainer.precision_plugin.train_step_context
+        self.captured = CapturedStep(stacked, training.vector)
+        self.check = Check(self.captured, training.vector, mixed=mixed)
+        self.weighted = WeightedSteps(self.captured, self.check)
 
 
 class StackTraining:
@@ -32,32 +50,18 @@ class StackTraining:
 
     Args:
         training: Trains clients.
-        steps: How ``training_step`` runs.
+        runner: Runs the steps.
         stack: The clients.
         optimizer: Steps them.
         journal: Keeps what they log.
-        programs: Whether their steps may be a program.
-        ends: Keeps what hooks find in the optimizer and the gradients; ``None`` if there is none that looks.
     """
 
     def __init__(
-        self,
-        training: LocalTraining,
-        steps: StepRunners,
-        stack: Stack,
-        optimizer: StackedOptimizer,
-        journal: Journal,
-        programs: bool,
-        ends: ClientEnds | None = None,
+        self, training: LocalTraining, runner: StepRunner, stack: Stack, optimizer: StackedOptimizer, journal: Journal
     ) -> None:
-        self._training, self._steps, self._stack, self._optimizer = training, steps, stack, optimizer
+        self._training, self._runner, self._stack, self._optimizer = training, runner, stack, optimizer
         self._models, self._windows, self._terms, self._journal = stack.models, stack.windows, stack.terms, journal
         self._active = active_clients(list(map(len, stack.windows)))
-        self._ends, self._ending = ends, range(0)  # the rows that take their last step
-        if ends is not None and not all(optimizer.stepped):
-            raise CannotVectorize(
-                "a callback may look at the gradients of parameters that the optimizer does not step, which add up"
-            )
         trainer = training.trainer
         self._accumulate = int(trainer.accumulate_grad_batches)
         self._clip = float(trainer.gradient_clip_val or 0.0), trainer.gradient_clip_algorithm
@@ -65,20 +69,14 @@ class StackTraining:
         decays = stack.terms.weight_decays
         self._decays = optimizer.add_weight_decay(decays) if any(decays) else None
         self._done = [0] * len(stack.windows)  # batches on which each client has trained
-        #: Whether the module has drawn random numbers.
-        self.drew = False
-        #: Losses of mapped steps on a copy that are not a number.
-        self.lost = 0
-        #: Mapped steps, and batches on which they were taken.
-        self.mapped, self.batches = 0, 0
         self._by_step = bool(training.loop.optimizers.by_step)
-        self._settings: list[Any] = []  # of the optimizer, at the steps of which nothing has been kept
-        self._program = self._make_program() if programs else None
-
-    @property
-    def by_program(self) -> bool:
-        """Whether the steps are those of a program."""
-        return self._program is not None
+        one_step = self._accumulate == 1 and not self._clip[0] and self._decays is None
+        self._sgd = (
+            InPlaceSgd(optimizer, stack.terms) if one_step and self._terms.quadratic and optimizer.is_plain else None
+        )
+        self._steps: dict[Any, tuple[Step, list[Any]]] = {}  # captured, for each kind of batch
+        self._weighted: tuple[Step, list[Any]] | None = None
+        self._tables: Padded | None = None
 
     def run(self) -> list[list[float]]:
         """Take all steps; return each client's sum of learning rates for each parameter, if that is asked for.
@@ -86,22 +84,24 @@ class StackTraining:
         Raises:
             CannotVectorize: If the clients cannot be trained at once.
         """
-        with nothing_kept(), nothing_drawn(self._training.vector.device), self._terms.unchanged():
+        with nothing_drawn(self._training.vector.device), self._runner.context():
+            self._runner.captured.begin_stack()
+            self._weighted = self._find_weighted()
             return self._run()
 
     def _run(self) -> list[list[float]]:
         training, optimizer = self._training, self._optimizer
         schedules = training.loop.optimizers
-        counts_lr = training.algorithm.needs_summed_lr
         so_far = [0.0] * len(self._models.parameters)
         summed: list[list[float]] = [[] for _ in self._windows]
         for step, (active, next_active) in enumerate(zip(self._active, [*self._active[1:], 0], strict=True)):
-            if self._models.keep(active):
+            rows = self._rows(active)
+            if self._models.keep(rows) or step == 0:
                 optimizer.attach(self._models.parameters)
+                self._prepare()
             training.loop.stop.poll()
-            self._ending = range(next_active, active)
-            stepped = self._step(step, active) if self._program is None else self._program_step(step)
-            if counts_lr:
+            stepped = self._step(step, active) if self._weighted is None else self._weighted_step(step, active)
+            if training.algorithm.needs_summed_lr:
                 rates = optimizer.learning_rates()
                 so_far = [a + (b if own else 0.0) for a, b, own in zip(so_far, rates, stepped, strict=True)]
                 summed[:active] = [so_far] * active
@@ -109,9 +109,23 @@ class StackTraining:
                 with training.loop.hidden_counters():
                     schedules.step_in_client(step + 1, self._batches_until(step, active))
                 optimizer.refresh()
-            if self._ends is not None and self._ending:
-                self._ends.keep_state(self._ending)
+                self._prepare()
+            if next_active < active <= rows and self._weighted is not None:
+                self._models.end(range(next_active, active))
         return summed
+
+    def _rows(self, active: int) -> int:
+        """Return how many rows take part in a step: with weights so many halves of a stack that few forms come."""
+        if self._weighted is None:
+            return active
+        rows = self._models.active
+        while active <= rows // 2:
+            rows = max(1, rows // 2)
+        return rows
+
+    def _prepare(self) -> None:
+        if self._sgd is not None:
+            self._sgd.prepare([parameter.detach() for parameter in self._models.parameters])
 
     def _batches_until(self, step: int, active: int) -> int:
         """Return the batches that clients have trained on after a step, where schedules count them."""
@@ -122,59 +136,62 @@ class StackTraining:
             raise CannotVectorize("a learning-rate schedule steps at some batches only, and clients count unequally")
         return batches.pop()
 
-    # ---- by a program ----
+    # ---- steps of batches that are filled up ----
 
-    def _make_program(self) -> ProgramSteps | None:
-        """Return the program of the stack's steps, ``None`` if they have to be mapped."""
-        training, stack = self._training, self._stack
-        form = stack.source.form() if self._accumulate == 1 else None
-        size, round_index = stack.batch_size, training.trainer.current_epoch
-        with nothing_kept():
-            traced = None if form is None else self._steps.programs.make(form, size, round_index)
-        if form is None or traced is None or (traced.plan.draws and not self._may_draw()):
+    def _find_weighted(self) -> tuple[Step, list[Any]] | None:
+        """Return the weighted step, where clients' batches have unequal sizes and it can be."""
+        stack = self._stack
+        if (
+            stack.is_even
+            or self._accumulate != 1
+            or self._models.buffers
+            or not isinstance(stack.source, GatheredBatches)
+        ):
             return None
-        self.drew = traced.plan.draws
-        used = traced.plan.parameters_used()
-        self._stepped = [own and place in used for place, own in enumerate(self._optimizer.stepped)]
-        parameters = [parameter.detach() for parameter in self._models.parameters]
-        at_once = self._terms.quadratic and not self._clip[0] and self._decays is None and self._optimizer.is_plain
-        self._sgd = InPlaceSgd(self._optimizer, self._terms) if at_once else None
-        self._weights: list[Tensor] = []
-        return ProgramSteps(
-            self._steps.programs, traced, form, stack.source, self._active, size, parameters, stack.generators
+        self._tables = stack.source.segment(self._active, 0, stack.batch_size)
+        batch = StackedBatch([table[0] for table in self._tables.tables])
+        try:
+            found = self._runner.weighted.find(batch, stack.source.sizes(), self._models.parameters, stack.generators)
+            if self._by_step and found[0].depends_on("param_groups", "scheduler"):
+                raise NotOfSamples
+        except NotOfSamples:
+            stack.source.rewind()
+            return None
+        return found
+
+    def _weighted_step(self, number: int, active: int) -> list[bool]:
+        """Take one optimizer step; return which parameters were stepped."""
+        assert self._weighted is not None and isinstance(self._stack.source, GatheredBatches)
+        step, inputs = self._weighted
+        models, size = self._models, self._stack.batch_size
+        if self._tables is None or number >= self._tables.end:
+            self._tables = self._stack.source.segment(self._active, number, size)
+        tables, place = self._tables, number - self._tables.begin
+        sizes = tables.sizes[place]
+        rows = range(models.active)
+        generators = self._stack.generators
+        stacks = Stacks(
+            models.parameters,
+            [],
+            [table[place, : models.active] for table in tables.tables],
+            generators.drawing(rows, [*sizes, *[size] * (models.active - active)], size),
+            tables.weights[place, : models.active],
+            self._sgd,
         )
+        computed = step.graph.run(stacks, inputs, flat=True)
+        kept: list[Any] = []
+        for tensor, (one, of_samples) in zip(computed.kept, step.kept, strict=True):
+            own = tensor[:active]
+            kept.append(
+                [own[row, :n] for row, n in enumerate(sizes)] if of_samples else own.reshape(active) if one else own
+            )
+        self._keep(Entry(step.logged, kept, self._stack.slots[:active], [True] * active, sizes=sizes))
+        self._runner.stacked.show(active)
+        if not computed.stepped:
+            self._correct(computed.gradients)
+        return [gradient is not None for gradient in computed.gradients]
 
-    def _may_draw(self) -> bool:
-        """Whether a program may draw from the clients' generators, which are on the CPU."""
-        return self._stack.generators is not None and self._training.vector.device.type == "cpu"
-
-    def _program_step(self, step: int) -> list[bool]:
-        """Take one optimizer step of the clients at work; return which parameters were stepped."""
-        program, models, sgd = self._program, self._models, self._sgd
-        assert program is not None
-        if self._ends is not None and self._ending:  # their gradients are looked at
-            sgd = None
-        changed = not self._weights or len(self._weights[0]) != models.active
-        if changed:
-            self._weights = [parameter.detach() for parameter in models.parameters]
-        if sgd is not None and (changed or self._by_step):
-            sgd.prepare(self._weights)
-        gradients = Gradients(len(self._weights))
-        if self._by_step:
-            self._settings.append(self._optimizer.settings())
-        with torch.no_grad():
-            program.step(step, self._weights, sgd or gradients)
-        if sgd is None:
-            self._correct(gradients.values)
-        self._steps.stacked.show(models.active)
-        if step + 1 == program.segment_end:
-            settings, self._settings = self._settings, []
-            for entry, own in zip_longest(program.logged(self._stack.slots), settings):
-                entry.settings = own
-                self._journal.add(entry)
-        return self._stepped if sgd is not None else [g is not None for g in gradients.values]
-
-    # ---- by a mapped step ----
+    # ---- steps of batches as they are ----
 
     def _step(self, step: int, active: int) -> list[bool]:
         """Take one optimizer step of the first ``active`` clients; return which parameters were stepped."""
@@ -184,10 +201,11 @@ class StackTraining:
             rows = [row for row in range(active) if self._windows[row][step] > micro]
             for index in sorted({self._done[row] for row in rows}):  # unequal with accumulation over epochs
                 like = [row for row in rows if self._done[row] == index]
-                ends = [self._windows[row][step] == micro + 1 for row in like]
-                new = self._gradients(self._stack.source.next(like), ends, index, used)
+                ends = {row: self._windows[row][step] == micro + 1 for row in like}
+                new, stepped = self._gradients(self._stack.source.next(like), ends, index, used)
+                if stepped:
+                    return [gradient is not None for gradient in new]
                 gradients = [_sum(a, b) for a, b in zip(gradients, new, strict=True)]
-                self._steps.stacked.show(len(like))
             for row in rows:
                 self._done[row] += 1
         if any(0 < len(rows) < active for rows in used):  # alone, the others would not step it, not even by momentum
@@ -195,37 +213,53 @@ class StackTraining:
         self._correct(gradients)
         return [gradient is not None for gradient in gradients]
 
-    def _gradients(self, groups: Groups, ends: Sequence[bool], index: int, used: list[set[int]]) -> GradientList:
-        """Return the gradients of the clients' losses on their batches of a number: one pass for each shape and way."""
-        models, taken = self._models, list[Branch]()
-        total = torch.zeros((), device=models.parameters[0].device)
-        steps = dict(zip(sorted(row for rows, _ in groups for row in rows), ends, strict=True))
-        tries = self._steps.tries
-        step = ClientsStep(models, index, self._stack.generators)
-        for members, batch in groups:
-            for branch in self._steps.take(step, members, batch):
-                if self._steps.rehearsal is None:
-                    self.lost += int(branch.losses.isnan().sum())
-                rows, logged = branch.rows, branch.logged
-                self._keep(Entry(logged, logged.tensors, self._slots(rows), [steps[row] for row in rows], batch.first))
-                self.drew, self.batches = self.drew or branch.drew, self.batches + len(rows)
-                taken.append(branch)
-                total = total + branch.losses.sum()
-        self.mapped += self._steps.tries - tries
-        scaled = total / self._accumulate if self._accumulate > 1 else total
-        wanted = [parameter for branch in taken for parameter in branch.parameters]
-        found = iter(torch.autograd.grad(scaled, wanted, allow_unused=True))
-        of_branches: list[GradientList] = [[next(found) for _ in branch.parameters] for branch in taken]
-        for branch, own_gradients in zip(taken, of_branches, strict=True):
-            for own_rows, gradient in zip(used, own_gradients, strict=True):
-                own_rows.update(branch.rows if gradient is not None else ())
-        for branch in taken:
-            models.renew_buffers(branch.rows, branch.buffers)
-        each = zip(models.parameters, *of_branches, strict=True)
-        return [_joined(parameter, own, [branch.rows for branch in taken]) for parameter, *own in each]
+    def _gradients(
+        self,
+        groups: Sequence[tuple[Sequence[int], StackedBatch]],
+        ends: dict[int, bool],
+        index: int,
+        used: list[set[int]],
+    ) -> tuple[GradientList, bool]:
+        """Return the gradients of the clients' losses on their batches, and whether parameters were stepped by them."""
+        models, number = self._models, len(self._windows)
+        parts: list[tuple[Sequence[int], list[Tensor | None]]] = []
+        for rows, batch in groups:
+            whole = len(rows) == number  # which alone is flat: the way to take a step depends on nothing but its form
+            stacks = Stacks(
+                models.parameters if len(rows) == models.active else [select(p, rows) for p in models.parameters],
+                models.buffers if whole else [select(buffer, rows).clone() for buffer in models.buffers],
+                batch.tensors,
+                self._stack.generators.drawing(rows),
+                update=self._sgd if whole else None,
+            )
+            step, inputs = self._captured(batch, index)
+            self._runner.check(step, inputs, stacks, batch, index, rows, flat=whole)
+            computed = step.graph.run(stacks, inputs, flat=whole)
+            if not whole:
+                models.renew_buffers(rows, stacks.buffers)
+            steps, slots = [ends[row] for row in rows], [self._stack.slots[row] for row in rows]
+            logged = Logged(step.logged.calls, step.logged.metric_calls)
+            self._keep(Entry(logged, step.tensors(computed.kept), slots, steps, batch.first))
+            self._runner.stacked.show(len(rows))
+            if computed.stepped:
+                self._done[:number] = [done + 1 for done in self._done]
+                return computed.gradients, True
+            for own_rows, gradient in zip(used, computed.gradients, strict=True):
+                own_rows.update(rows if gradient is not None else ())
+            scale = 1 / self._accumulate
+            parts.append((rows, [g if g is None or scale == 1 else g * scale for g in computed.gradients]))
+        each = zip(models.parameters, *(own for _, own in parts), strict=True)
+        return [_joined(parameter, own, [rows for rows, _ in parts]) for parameter, *own in each], False
 
-    def _slots(self, rows: Sequence[int]) -> list[int]:
-        return [self._stack.slots[row] for row in rows]
+    def _captured(self, batch: StackedBatch, index: int) -> tuple[Step, list[Any]]:
+        """Return the captured step of a batch: captured anew if it depends on its index, or on a rate that changes."""
+        key = repr((batch.kind(), *((tensor.shape[1:], tensor.dtype) for tensor in batch.tensors)))
+        if key not in self._steps:
+            found = self._runner.captured(batch, index, short=batch.size() != self._stack.batch_size)
+            if found[0].depends_on("batch_idx") or (self._by_step and found[0].depends_on("param_groups", "scheduler")):
+                return found
+            self._steps[key] = found
+        return self._steps[key]
 
     def _keep(self, entry: Entry) -> None:
         """Keep what clients logged."""
@@ -245,8 +279,6 @@ class StackTraining:
         if value:
             stepped = self._optimizer.stepped
             clip([g for g, own in zip(gradients, stepped, strict=True) if own and g is not None], value, algorithm)
-        if self._ends is not None and self._ending:
-            self._ends.keep_gradients(gradients, self._ending)
         if self._decays is not None:
             terms.decay(models.parameters, gradients, self._decays)
         self._optimizer.step(models.parameters, gradients)

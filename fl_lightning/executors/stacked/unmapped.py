@@ -4,32 +4,80 @@ Under ``vmap`` the tables of all clients are one long table: an index that is ou
 and ``padding_idx`` is that of the first client. Where several values are the largest, alone each gets its share of the
 gradient. The gradient of ``select_scatter`` is another. On a CPU ``dropout`` draws in the order of indices, where
 alone it draws in the order of the tensor's memory. ``gaussian_nll_loss`` looks for negative variances, by which it
-would decide for all clients. And ``lstm_cell``, and ``normalize`` with ``out=``, cannot be mapped.
+would decide for all clients. A tensor that is no client's is filled with one client's random numbers. And
+``lstm_cell``, and ``normalize`` with ``out=``, cannot be mapped.
 """
 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 from torch._C import _functorch
 from torch.nn import functional as F
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 
+_CHECKS = ("_assert_scalar", "sym_constrain_range", "_check", "_check_is_size", "sym_constrain_range_for_size")
 
-def called_instead(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any]:
-    """Return what to call for a function of torch with these arguments: mostly the function itself.
 
-    Raises:
-        CannotVectorize: If the function does something else under ``vmap`` and nothing takes its place.
+def replace_unmapped(graph: fx.Graph) -> bool:
+    """Let functions of a graph be replaced by such as can be mapped; numbers that ``item()`` takes stay tensors.
+
+    Returns:
+        Whether the graph has got one more input: a zero of each client.
     """
-    if function in _OF_EVERYTHING and ((len(args) == 1 and not kwargs) or (not args and list(kwargs) == ["input"])):
-        return _OF_EVERYTHING[function]
-    return _INSTEAD.get(function, function)  # type: ignore[no-any-return]
+    zeros: fx.Node | None = None
+    for node in list(graph.nodes):
+        if node.op not in ("call_function", "call_method"):
+            continue
+        function = getattr(Tensor, node.target, None) if node.op == "call_method" else node.target
+        name = getattr(function, "__name__", "")
+        if function is operator.truediv and not isinstance(node.meta.get("example_value"), Tensor):
+            node.target = _divided
+        of_everything = len(node.args) == 1 and not node.kwargs and function in _OF_EVERYTHING
+        if name in _CHECKS:
+            graph.erase_node(node)
+        elif of_everything or function in _INSTEAD:
+            node.op, node.target = "call_function", (_OF_EVERYTHING if of_everything else _INSTEAD)[function]
+        elif name in _FILLS and isinstance(node.args[0], fx.Node):
+            if zeros is None:
+                last = [each for each in graph.nodes if each.op == "placeholder"][-1]
+                with graph.inserting_after(last):
+                    zeros = graph.placeholder("zeros")
+            with graph.inserting_before(node):
+                node.args = (graph.call_function(_of_each_client, (node.args[0], zeros)), *node.args[1:])
+    return zeros is not None
+
+
+def mapped_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what to call under ``vmap`` in a function's place; mostly the function itself."""
+    return _INSTEAD.get(function, function)
+
+
+def _of_each_client(value: Any, zero: Tensor) -> Any:
+    return (
+        value + zero.to(value.dtype) if isinstance(value, Tensor) and not _functorch.is_batchedtensor(value) else value
+    )
+
+
+def _as_number(tensor: Any) -> Any:
+    if not isinstance(tensor, Tensor):
+        return tensor
+    return tensor.detach().double() if tensor.is_floating_point() else tensor.detach()
+
+
+def _divided(one: Any, other: Any) -> Any:
+    """Divide numbers as Python does, in double precision."""
+    return (one.double() if isinstance(one, Tensor) else one) / (other.double() if isinstance(other, Tensor) else other)
+
+
+def _as_tensor(value: Any, **options: Any) -> Tensor:
+    return value.to(**options) if isinstance(value, Tensor) else torch.scalar_tensor(value, **options)
 
 
 def _embedding(
@@ -41,12 +89,14 @@ def _embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Tensor:
-    rows = len(weight)
-    _check_range("embedding", input, rows)
-    found = F.embedding(input, weight, None, max_norm, norm_type, scale_grad_by_freq, sparse)
+    if max_norm is not None or scale_grad_by_freq:
+        raise CannotVectorize(
+            "an embedding with `max_norm` or `scale_grad_by_freq` writes to its weight or counts indices"
+        )
+    found = weight.index_select(0, input.reshape(-1)).reshape(*input.shape, weight.shape[1])  # which looks at the range
     if padding_idx is None:
         return found
-    return torch.where((input == padding_idx % rows).unsqueeze(-1), found.detach(), found)
+    return torch.where((input == padding_idx % len(weight)).unsqueeze(-1), found.detach(), found)
 
 
 def _embedding_of_table(
@@ -57,10 +107,10 @@ def _embedding_of_table(
 
 
 def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
-    if num_classes < 0 and _functorch.is_batchedtensor(tensor):
+    if num_classes < 0:
         raise CannotVectorize("`one_hot` without `num_classes` has as many columns as a client's largest value says")
-    _check_range("one_hot", tensor, num_classes)
-    return F.one_hot(tensor, num_classes)
+    ones = torch.ones_like(tensor).unsqueeze(-1)
+    return tensor.new_zeros(*tensor.shape, num_classes).scatter(-1, tensor.unsqueeze(-1), ones)
 
 
 def _index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
@@ -90,13 +140,20 @@ def _cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """Compute a cross-entropy; torch's own cannot be mapped with weights and smoothing together."""
+    """Compute a cross-entropy: the usual one in a third of the calls of the mapped one.
+
+    Torch's own cannot be mapped with weights and smoothing together.
+    """
     by_mean = reduction == "mean" and size_average is None and reduce is None
-    is_usual = weight is None or not label_smoothing or not by_mean or target.is_floating_point()
+    of_classes = not target.is_floating_point()
+    if by_mean and of_classes and weight is None and not label_smoothing and (input.dim(), target.dim()) == (2, 1):
+        losses: Tensor = _NllLosses.apply(F.log_softmax(input, 1), target, ignore_index)
+        return losses.sum() / (target != ignore_index).sum()
+    is_mapped = weight is None or not label_smoothing or not by_mean or not of_classes
     options = {"size_average": size_average, "ignore_index": ignore_index, "reduce": reduce, "reduction": reduction}
-    smoothing = label_smoothing if is_usual else 0.0
+    smoothing = label_smoothing if is_mapped else 0.0
     usual = F.cross_entropy(input, target, weight, label_smoothing=smoothing, **options)  # type: ignore[arg-type]
-    if weight is None or is_usual:
+    if weight is None or is_mapped:
         return usual
     along = 1 if input.dim() > 1 else 0  # classes lie along this dimension
     shape = [-1 if dim == along else 1 for dim in range(input.dim())]
@@ -105,6 +162,42 @@ def _cross_entropy(
     total = torch.where(counts, weight[torch.where(counts, target, 0)], 0).sum()
     smooth = torch.where(counts, missing, 0).sum() / total
     return (1 - label_smoothing) * usual + label_smoothing / input.shape[along] * smooth
+
+
+class _NllLosses(torch.autograd.Function):
+    """The losses of samples, of clients as well; mapped, torch's own takes five times the calls."""
+
+    @staticmethod
+    def forward(scores: Tensor, target: Tensor, ignore_index: int) -> Tensor:
+        """Return the losses of log-probabilities, shape ``(B, C)``."""
+        return torch.ops.aten.nll_loss_forward(scores, target, None, 0, ignore_index)[0]  # type: ignore[no-any-return]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        """Keep what the backward pass needs."""
+        ctx.save_for_backward(*inputs[:2])
+        ctx.ignore_index = inputs[2]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        """Return the gradient by the log-probabilities."""
+        scores, target = ctx.saved_tensors
+        total = scores.new_zeros(())
+        found = torch.ops.aten.nll_loss_backward(gradient, scores, target, None, 0, ctx.ignore_index, total)
+        return found, None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, scores: Tensor, target: Tensor, ignore_index: int) -> tuple[Tensor, int]:
+        """Return the losses of all clients as if their samples were those of one."""
+        of_scores, of_target, _ = in_dims
+        scores = (
+            scores.movedim(of_scores, 0) if of_scores is not None else scores.expand(info.batch_size, *scores.shape)
+        )
+        target = (
+            target.movedim(of_target, 0) if of_target is not None else target.expand(info.batch_size, *target.shape)
+        )
+        losses = _NllLosses.apply(scores.flatten(0, 1), target.flatten(), ignore_index)
+        return losses.unflatten(0, target.shape), 0
 
 
 def _gaussian_nll_loss(
@@ -118,9 +211,10 @@ def _gaussian_nll_loss(
     if not isinstance(var, Tensor) or not _functorch.is_batchedtensor(var):
         return F.gaussian_nll_loss(input, target, var, full, eps, reduction)
     variance = var.unsqueeze(-1) if var.shape == input.shape[:-1] else var
-    if variance.dim() != input.dim() or (_of_all_clients(var) < 0).any():
-        raise CannotVectorize("`gaussian_nll_loss` has variances that are negative or of another shape")
-    variance = variance.clone()
+    if variance.dim() != input.dim():
+        raise CannotVectorize("`gaussian_nll_loss` has variances of another shape")
+    is_negative = (var < 0).any().long()  # which is an error, also of `gather`
+    variance = variance + 0 * variance.new_zeros(1).gather(0, is_negative.reshape(1))
     with torch.no_grad():
         variance.clamp_(min=eps)  # the gradient does not see it
     losses = 0.5 * (torch.log(variance) + (input - target) ** 2 / variance)
@@ -145,22 +239,6 @@ def _lstm_cell(
     taken, kept, new, shown = (F.linear(input, w_ih, b_ih) + F.linear(hidden, w_hh, b_hh)).chunk(4, 1)
     cell = kept.sigmoid() * cell + taken.sigmoid() * new.tanh()
     return shown.sigmoid() * cell.tanh(), cell
-
-
-def _check_range(name: str, indices: Tensor, rows: int) -> None:
-    """Raise ``CannotVectorize`` unless the indices of each client are at least 0 and below ``rows``."""
-    if not _functorch.is_batchedtensor(indices):
-        return
-    if indices.numel():
-        least, largest = torch.stack(_of_all_clients(indices).aminmax()).tolist()
-        if least < 0 or largest >= rows:
-            raise CannotVectorize(f"`{name}` has indices below 0 or above {rows - 1}, the last")
-
-
-def _of_all_clients(tensor: Tensor) -> Tensor:
-    while _functorch.is_functorch_wrapped_tensor(tensor):
-        tensor = _functorch.get_unwrapped(tensor)
-    return tensor
 
 
 def _without_ties(name: str) -> Callable[..., Tensor]:
@@ -190,6 +268,9 @@ _INSTEAD: dict[Any, Callable[..., Any]] = {
     F.cross_entropy: _cross_entropy,
     F.gaussian_nll_loss: _gaussian_nll_loss,
     F.normalize: _normalize,
+    torch.scalar_tensor: _as_tensor,
+    torch.sym_float: _as_number,
+    **dict.fromkeys((Tensor.item, torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default), _as_number),
     torch.lstm_cell: _lstm_cell,
     torch.dropout: lambda input, p, train: _dropout(input, p, train),
     **dict.fromkeys((torch.select_scatter, Tensor.select_scatter), _select_scatter),
@@ -201,3 +282,5 @@ _OF_EVERYTHING: dict[Any, Callable[..., Tensor]] = {
     **dict.fromkeys((torch.median, Tensor.median), _without_ties("median")),
     **dict.fromkeys((torch.nanmedian, Tensor.nanmedian), _without_ties("nanmedian")),
 }
+#: Methods that fill a tensor with random numbers.
+_FILLS = ("normal", "normal_", "uniform_", "bernoulli", "bernoulli_", "exponential_", "poisson")

@@ -1,10 +1,9 @@
-"""The use of a program's gradients: plain SGD at once, or gradients for any optimizer."""
+"""Plain SGD of a stack inside the backward pass."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from fl_lightning.executors.stacked.corrections import StackedCorrections
@@ -12,7 +11,7 @@ from fl_lightning.executors.stacked.optimizer import StackedOptimizer, along
 
 
 class InPlaceSgd:
-    """Plain SGD: ``w = w - lr (g + pull (w - w') + linear + decay w)``, by one product that leaves no gradient.
+    """Plain SGD: ``w = w - lr (g + pull (w - w') + linear + decay w)``, by one product where the gradient is one.
 
     Args:
         optimizer: The optimizer of the clients.
@@ -25,11 +24,7 @@ class InPlaceSgd:
         self._settings: list[tuple[float, float, Tensor | None, Tensor | None]] = []
 
     def prepare(self, parameters: Sequence[Tensor]) -> None:
-        """Take the optimizer's present settings.
-
-        Args:
-            parameters: Parameters of the clients at work, shape ``(k, *shape)`` each.
-        """
+        """Take the optimizer's present settings for the parameters of the clients at work, shape ``(k, *shape)``."""
         self._parameters = parameters
         rows = range(len(parameters[0]))
         pulls, stepped = self._terms.pulls(rows), self._optimizer.stepped
@@ -44,35 +39,26 @@ class InPlaceSgd:
             else:
                 self._settings.append((lr, 1 - lr * (pulls + decay), None, self._terms.shift(place, rows)))
 
-    def __call__(self, place: int, gradient: Tensor, taken: Tensor | None) -> None:
-        """Step a parameter; arguments are those of :data:`~.program.program.Update`."""
+    def step(self, place: int, gradient: Tensor) -> None:
+        """Step a parameter by its gradient, shape ``(k, *shape)``."""
+        lr, keep, kept, shift = self._settings[place]
+        if not lr:
+            return
+        parameter = self._parameters[place]
+        if kept is not None or keep != 1:
+            parameter.mul_(keep if kept is None else kept)
+        parameter.add_(gradient, alpha=-lr)
+        if shift is not None:
+            parameter.add_(shift, alpha=lr)
+
+    def step_by_product(self, place: int, a: Tensor, b: Tensor) -> None:
+        """Step a parameter by its gradient ``a b``."""
         lr, keep, kept, shift = self._settings[place]
         if not lr:
             return
         parameter = self._parameters[place]
         if kept is not None:
             parameter.mul_(kept)
-        if taken is not None:
-            parameter.baddbmm_(gradient, taken, beta=keep, alpha=-lr)
-        else:
-            if keep != 1:
-                parameter.mul_(keep)
-            parameter.add_(gradient.sum(2), alpha=-lr)
+        parameter.baddbmm_(a, b, beta=keep, alpha=-lr)
         if shift is not None:
             parameter.add_(shift, alpha=lr)
-
-
-class Gradients:
-    """Keeps gradients.
-
-    Args:
-        number: Number of parameter tensors.
-    """
-
-    def __init__(self, number: int) -> None:
-        #: Shape ``(k, *shape)`` each; ``None`` where there is none.
-        self.values: list[Tensor | None] = [None] * number
-
-    def __call__(self, place: int, gradient: Tensor, taken: Tensor | None) -> None:
-        """Keep a parameter's gradient; arguments are those of :data:`~.program.program.Update`."""
-        self.values[place] = gradient.sum(2) if taken is None else torch.bmm(gradient, taken)

@@ -1,1 +1,0 @@
-"""Looks at modules and their surroundings, to tell whether something has changed."""

@@ -1,1 +1,0 @@
-"""Training steps of small networks as flat lists of batched products."""
