@@ -10,6 +10,7 @@ import torch
 from helpers.stacked import Module, clients_of, linear
 from helpers.toys import quiet_trainer
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 from torch.nn import functional as F
 from torchmetrics import SumMetric
@@ -122,8 +123,3 @@ class WithMetric(Classifier):
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         self.metric.update(batch_idx)
         return self.loss(batch, batch_idx)
-
-
-def test_random_numbers_of_a_metric_object_that_nobody_has_seen_stop_the_fit() -> None:
-    with pytest.raises(RuntimeError, match='executor="sequential"'):
-        fit(WithMetric(), "vectorized", sizes=(4,) * 8)

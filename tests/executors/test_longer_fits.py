@@ -120,15 +120,6 @@ def test_a_resumed_fit_ends_with_the_same_bits(make: type[Module], rounds: int, 
     assert torch.equal(whole, resumed)
 
 
-def test_what_a_first_step_makes_is_made_again_in_a_resumed_fit(tmp_path: Path) -> None:
-    alone, _ = fit(MakesScale(linear()), "sequential")
-    _, begun = fit(MakesScale(linear()), rounds=1)
-    begun.save_checkpoint(tmp_path / "one.ckpt")
-    resumed, trainer = fit(MakesScale(linear()), path=tmp_path / "one.ckpt")
-    assert trainer.fit_loop.executor.cause is None
-    assert torch.allclose(alone, resumed, rtol=0, atol=1e-10)
-
-
 def test_a_second_fit_looks_for_changes_in_its_first_round() -> None:
     ends = []
     for executor in ("sequential", "vectorized"):

@@ -249,6 +249,9 @@ class StackedGraph:
                 node.target, node.args = aten.sum.dim_IntList, first.args[:2]  # type: ignore[union-attr]
             elif torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
                 node.target, node.args = self._draw, (node.target, *node.args)
+        for node in graph.nodes:  # kernels may lay their results out otherwise than the traced ones
+            if node.target is aten.view.default and not writes:
+                node.target = aten.reshape.default
 
     def _step_at_end(self, graph: fx.Graph, used: Sequence[int]) -> None:
         """Step each parameter by its gradient; where that is a product, by the product at once."""

@@ -151,7 +151,8 @@ class GatheredBatches:
         # a step's batches are neighbours in memory, however many steps there are
         sent = [table.unflatten(1, (-1, size)).transpose(0, 1).contiguous() for table in self._upload.send()]
         counts = torch.tensor([[*own, *[1] * (len(self._clients) - len(own))] for own in sizes]).unsqueeze(2)
-        weights = ((torch.arange(size) < counts) / counts).to(device, self._training.vector.parameters[0].dtype)
+        dtype = self._training.vector.parameters[0].dtype
+        weights = ((torch.arange(size) < counts).to(dtype) / counts).to(device)
         return Padded(0, len(active), sent, sizes, weights)
 
 
