@@ -113,7 +113,7 @@ class LaterAndLater(Module):
 )
 def test_a_resumed_fit_ends_with_the_same_bits(make: type[Module], rounds: int, tmp_path: Path) -> None:
     whole, trainer = fit(make(linear()))
-    assert (trainer.fit_loop.executor.cause is None) == (make is not CountsLater)
+    assert (trainer.fit_loop.executor.cause is None) == (make not in (CountsLater, LaterAndLater))
     _, begun = fit(make(linear()), rounds=rounds)
     begun.save_checkpoint(tmp_path / "last.ckpt")
     resumed, _ = fit(make(linear()), path=tmp_path / "last.ckpt")
