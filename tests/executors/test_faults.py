@@ -10,7 +10,6 @@ import torch
 from helpers.stacked import Module, clients_of, linear
 from helpers.toys import quiet_trainer
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 from torch.nn import functional as F
 from torchmetrics import SumMetric

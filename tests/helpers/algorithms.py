@@ -187,7 +187,7 @@ ALGORITHMS: dict[str, Make] = {
 
 
 #: Their clients go to several points, or look at models without training.
-ONE_BY_ONE = {"FedRep", "FedBABU", "PFedMe", "APFL", "PerFedAvg", "PerFedAvg-second", "FedALA", "IFCA"}
+ONE_BY_ONE = {"PFedMe", "APFL", "PerFedAvg", "PerFedAvg-second", "FedALA", "IFCA"}
 
 
 def one_in(number: int, names: Iterable[str] = ALGORITHMS) -> list[Any]:

@@ -30,8 +30,9 @@ class StackedCorrections:
         self._active = any(correction is not None for correction in corrections)
         nothing = Correction()
         given = [correction or nothing for correction in corrections]
-        if any(correction.walks or correction.frozen for correction in given):
-            raise CannotVectorize("the local objective freezes parameters, or takes gradients at several points")
+        self._frozen = given[0].frozen
+        if any(correction.walks or correction.frozen != self._frozen for correction in given):
+            raise CannotVectorize("the local objective takes gradients at several points")
         self._own = given if any(type(correction).add is not Correction.add for correction in given) else []
         _refuse_own(self._own)
         self._pulls = [correction.pull for correction in given]
@@ -51,8 +52,8 @@ class StackedCorrections:
 
     @property
     def quadratic(self) -> bool:
-        """Whether all terms are those of :class:`Correction` itself."""
-        return not self._own
+        """Whether all terms are those of :class:`Correction` itself, for all parameters."""
+        return not self._own and not self._frozen
 
     def pulls(self, rows: Sequence[int]) -> float | Tensor:
         """Return the weights of the quadratic terms of some clients, as one number if they are equal."""
@@ -79,13 +80,15 @@ class StackedCorrections:
         """Whether any client's objective adds anything."""
         return self._active
 
-    def correct(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
-        """Add the corrections to the gradients, in place.
+    def correct(self, parameters: Sequence[Tensor], gradients: list[Tensor | None]) -> None:
+        """Add the corrections to the gradients, in place; frozen parameters have none.
 
         Args:
             parameters: The parameters of the clients at work, shape ``(active, *shape)`` each.
             gradients: Their gradients.
         """
+        for place in self._frozen:
+            gradients[place] = None
         with torch.no_grad():
             if self._own:
                 self._correct_one_by_one(parameters, gradients)
