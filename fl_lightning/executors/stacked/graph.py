@@ -250,7 +250,7 @@ class StackedGraph:
             elif torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
                 node.target, node.args = self._draw, (node.target, *node.args)
         for node in graph.nodes:  # kernels may lay their results out otherwise than the traced ones
-            if node.target is aten.view.default and not writes:
+            if node.target in (aten.view.default, aten._unsafe_view.default) and not writes:
                 node.target = aten.reshape.default
 
     def _step_at_end(self, graph: fx.Graph, used: Sequence[int]) -> None:
