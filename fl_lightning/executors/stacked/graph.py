@@ -229,7 +229,7 @@ class StackedGraph:
         calls = [node.target for node in graph.nodes if isinstance(node.target, torch._ops.OpOverload)]
         writes = any(target._schema.is_mutable for target in calls)
         for node in list(graph.nodes):
-            first = node.args[0] if node.args else None
+            first: Any = node.args[0] if node.args else None
             same = isinstance(first, fx.Node) and _form(first) is not None and _form(first) == _form(node)
             if node.op != "call_function":
                 continue
@@ -261,7 +261,7 @@ class StackedGraph:
         with graph.inserting_before(output):
             for place, gradient in zip(used, outputs[number:], strict=True):
                 turned = gradient.target is aten.transpose.int and gradient.args[1:] in _IN_BATCHES
-                product = gradient.args[0] if turned else gradient
+                product: Any = gradient.args[0] if turned else gradient
                 if turned and product.target in _RESHAPES:
                     product = product.args[0]
                 if not _is_product(product) or len(gradient.users) > 1:
@@ -333,6 +333,6 @@ def _is_new(node: Any) -> bool:
     return isinstance(target, torch._ops.OpOverload) and not any(own.alias_info for own in target._schema.returns)
 
 
-def _form(node: fx.Node) -> Any:
+def _form(node: Any) -> Any:
     value = node.meta.get("val")
     return (tuple(value.shape), value.stride(), value.dtype) if isinstance(value, Tensor) else None
