@@ -34,6 +34,7 @@ _OPTIONS: dict[str, Any] = {
     "side_effect_replay_policy": "error",
     "capture_scalar_outputs": True,
     "skip_nnmodule_hook_guards": False,
+    "specialize_float": True,  # what a fit captures must not depend on what others had before in the process
     "recompile_limit": 24,
 }
 
