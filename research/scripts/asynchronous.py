@@ -22,7 +22,8 @@ import torch
 from fl_lightning import FedAsync, FedBuff
 from fl_lightning.parts import Algorithm
 from fl_lightning.parts.asynchronous import VirtualClock
-from fl_lightning.parts.messages import ClientResult, Federation, Task
+from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.messages import ClientResult, Task
 
 ARRIVALS = 1000
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from fl_lightning.parts.client_vectors import ClientVectors
-from fl_lightning.parts.messages import Federation
+from fl_lightning.parts.federation import Federation
 
 
 def own_memory() -> float:

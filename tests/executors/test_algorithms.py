@@ -16,7 +16,7 @@ from torch import nn
 from fl_lightning import AggregationCallback, FedAvg, FedDyn, FedProx, QFedAvg, Scaffold, TensorDataModule
 from fl_lightning.executors import VectorizedExecutor
 from fl_lightning.models import CharLSTM, ConvNetClassifier, LogisticRegressionClassifier, MLPClassifier
-from fl_lightning.parts import Median, NearestNeighborMixing, SignSGD, TopK
+from fl_lightning.parts import Median, NearestNeighborMixing
 
 
 def compare(
@@ -45,9 +45,7 @@ def compare(
 
 
 def without_dropout() -> Net:
-    """Nor a bias before BatchNorm: its gradient is rounding alone, which signs and roots would make large."""
     net = Net()
-    net.layers[0] = nn.Linear(6, 8, bias=False, dtype=torch.float64)
     net.layers[3] = nn.Dropout(0.0)
     return net
 
@@ -59,7 +57,6 @@ def test_algorithms(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 SETTINGS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "one bit down": (partial(FedAvg, 4, exchange=[TopK(0.3), SignSGD(link="down")]), {}),
     "mixing before a median": (partial(FedAvg, 5, aggregation=Median(before=NearestNeighborMixing(1))), {}),
     "fairness": (partial(QFedAvg, 1.0, 4), {}),
     "epochs": (partial(FedAvg, 5, local_epochs=3), {}),

@@ -253,7 +253,7 @@ class StackTraining:
 
     def _captured(self, batch: StackedBatch, index: int) -> tuple[Step, list[Any]]:
         """Return the captured step of a batch: captured anew if it depends on its index, or on a rate that changes."""
-        key = repr((batch.kind(), *((tensor.shape[1:], tensor.dtype) for tensor in batch.tensors)))
+        key = repr((batch.kind(), *((tensor.shape[1:], tensor.stride()[1:], tensor.dtype) for tensor in batch.tensors)))
         if key not in self._steps:
             found = self._runner.captured(batch, index, short=batch.size() != self._stack.batch_size)
             if found[0].depends_on("batch_idx") or (self._by_step and found[0].depends_on("param_groups", "scheduler")):
