@@ -34,6 +34,7 @@ from fl_lightning.experiment.code_version import code_version
 from fl_lightning.experiment.files import columns_of, write_csv, write_json
 from fl_lightning.experiment.partition_picture import draw_partition
 from fl_lightning.experiment.plan import Cell
+from fl_lightning.experiment.pruning import Pruning
 from fl_lightning.experiment.selection import best_checkpoint, why_there_is_none
 
 Result = dict[str, Any]
@@ -111,7 +112,9 @@ def run_cell(job: CellJob, watching: Sequence[Callback] = ()) -> Result:
     curve = CurveRecorder(folder / "curve.jsonl")
     metric = build_metric(config)
     constant = ConstantScores(metric)
+    pruning = Pruning(config, folder.parent, curve) if "pruning" in config else None
     callbacks: list[Callback] = [method, metric, *build_callbacks(config), constant, curve, *watching]
+    callbacks += [] if pruning is None else [pruning]
     callbacks += [keeper] if best is None else [best, keeper]
     trainer = make_trainer(config, callbacks, default_root_dir=folder, logger=_logger(job))
     resumed = _checkpoint_to_resume(keeper.path, best)
@@ -119,7 +122,7 @@ def run_cell(job: CellJob, watching: Sequence[Callback] = ()) -> Result:
         trainer.fit(model, datamodule=data, ckpt_path=resumed)
         seconds = keeper.seconds_so_far
         result = {
-            **_outcome(config, trainer, model, data, best, curve.rounds),
+            **_outcome(config, trainer, model, data, best, curve.rounds, pruning),
             "constant": constant.scores,
             "rounds": trainer.current_epoch,
             "aggregations": method.algorithm.server.moves,
@@ -182,8 +185,11 @@ def _outcome(
     data: FederatedDataModule,
     best: ModelCheckpoint | None,
     rounds: Sequence[Mapping[str, float]],
+    pruning: Pruning | None,
 ) -> Result:
-    """Return the validation score and all test metrics of the selected model."""
+    """Return the validation score and all test metrics of the selected model; no model of a pruned fit is tested."""
+    if pruning is not None and pruning.score is not None:
+        return {"pruned": True, "val": pruning.score, "test": {}}
     if best is None:
         score = trainer.callback_metrics.get(config["monitor"])
         outcome = {"best_round": trainer.current_epoch, "val": None if score is None else float(score)}

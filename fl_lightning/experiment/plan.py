@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from fl_lightning.experiment.search import Point, points, space_of
+import numpy as np
+
+from fl_lightning.experiment.search import Point, Space, Tried, import_optuna, points, propose, space_of
 from fl_lightning.experiment.specs import identity, substitute
 from fl_lightning.experiment.table import DataSet, Method, Table
 
@@ -75,24 +77,66 @@ def table_cells(table: Table, chosen: Chosen) -> list[Cell]:
     ]
 
 
-def tuning_cells(table: Table, data: str, method: str, point: Point) -> list[Cell]:
-    """Return the cells that score one point of the search of a method."""
+def tuning_cells(
+    table: Table, data: str, method: str, point: Point, number: int = 0, tried: Sequence[Tried] = ()
+) -> list[Cell]:
+    """Return the cells that score one point of the search of a method.
+
+    Args:
+        table: The table.
+        data: Name of the data set.
+        method: Name of the method.
+        point: The point.
+        number: Its number in the search.
+        tried: The points before those that run together with this one; a fit is pruned by theirs.
+    """
     tuning = table.tuning
-    return [
+    cells = [
         make_cell(table, data, method, fold, seed, point, tuning.max_epochs)
         for fold in tuning.folds
         for seed in tuning.seeds
     ]
+    if tuning.pruner == "none":
+        return cells
+    import_optuna(f"`pruner: {tuning.pruner}`")
+    orders = [
+        {"pruner": tuning.pruner, "number": number, "earlier": [each.fits[place] for each in tried]}
+        for place in range(len(cells))
+    ]
+    return [replace(cell, config={**cell.config, "pruning": order}) for cell, order in zip(cells, orders, strict=True)]
 
 
 def tuning_points(table: Table, data: str, method: str, chosen: Chosen) -> list[Point]:
-    """Return the points of the search of a method on a data set.
+    """Return the points of the search of a method on a data set; those of ``"tpe"`` are as if no point had a score.
 
-    Each point includes the values that the method takes from other methods.
+    Each point includes the values that the method takes from other methods. A grid that is pruned is in random order: a
+    pruner keeps what is better than before, and in an ordered grid that may be every point.
 
     Raises:
         ValueError: If the search space is wrong, or another method lacks a value that this one takes.
     """
+    taken, space = _space(table, data, method, chosen)
+    tuning = table.tuning
+    found = points(space, tuning.search, tuning.count, tuning.seed)
+    if tuning.search == "grid" and tuning.pruner != "none":
+        np.random.default_rng(tuning.seed).shuffle(found)
+    return [{**taken, **point} for point in found]
+
+
+def next_points(table: Table, data: str, method: str, chosen: Chosen, tried: Sequence[Tried]) -> list[Point]:
+    """Return the points of a search that run together after those that were tried; none after the last."""
+    tuning = table.tuning
+    left = tuning_points(table, data, method, chosen)[len(tried) :]
+    if tuning.search == "tpe":
+        taken, space = _space(table, data, method, chosen)
+        count = min(tuning.at_once, len(left))
+        found = propose(space, tried, count, tuning.seed, table.data[data].mode)
+        return [{**taken, **point} for point in found]
+    return left if tuning.pruner == "none" else left[: tuning.at_once]
+
+
+def _space(table: Table, data: str, method: str, chosen: Chosen) -> tuple[Point, Space]:
+    """Return the values that a method takes from others, and the space of its search."""
     entry = table.methods[method]
     taken: Point = {}
     for name, source in entry.take.items():
@@ -103,9 +147,7 @@ def tuning_points(table: Table, data: str, method: str, chosen: Chosen) -> list[
                 f"in `tune` or `values`."
             )
         taken[name] = substitute(f"${name}", known)
-    space = space_of(substitute(entry.tune, {**_values(table, data, entry), **taken}))
-    tuning = table.tuning
-    return [{**taken, **point} for point in points(space, tuning.search, tuning.count, tuning.seed)]
+    return taken, space_of(substitute(entry.tune, {**_values(table, data, entry), **taken}))
 
 
 def levels(table: Table) -> Iterator[list[str]]:
@@ -151,7 +193,7 @@ class Planned:
 
 
 def planned(table: Table) -> list[Planned]:
-    """Return all fits of a table, with the first point of each search as the chosen one."""
+    """Return all fits of a table, with the first point of each search as the chosen one, as if none were pruned."""
     plan: list[Planned] = []
     chosen: dict[tuple[str, str], Point] = {}
     for methods in levels(table):
@@ -159,7 +201,7 @@ def planned(table: Table) -> list[Planned]:
             for method in methods:
                 tried = tuning_points(table, data, method, chosen)
                 chosen[data, method] = tried[0]
-                trials = [cell for point in tried for cell in tuning_cells(table, data, method, point)]
+                trials = [cell for i, point in enumerate(tried) for cell in tuning_cells(table, data, method, point, i)]
                 final = [make_cell(table, data, method, fold, s, tried[0]) for fold in table.folds for s in table.seeds]
                 plan.append(Planned(data, method, len(tried), trials if len(tried) > 1 else [], final))
     return plan

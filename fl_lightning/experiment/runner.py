@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -20,11 +21,11 @@ from fl_lightning.experiment.cell import CellJob, clear
 from fl_lightning.experiment.check import refuse_mistakes
 from fl_lightning.experiment.code_version import code_version
 from fl_lightning.experiment.engines import ENGINES, Engine, Ray, Slurm
-from fl_lightning.experiment.plan import Cell, levels, table_cells, tuning_cells, tuning_points
+from fl_lightning.experiment.plan import Cell, levels, next_points, table_cells, tuning_cells, tuning_points
 from fl_lightning.experiment.processes import CellProcess, Limits, attempt
 from fl_lightning.experiment.progress import Progress, describe_cell, say
 from fl_lightning.experiment.result_rows import ResultRows
-from fl_lightning.experiment.search import Point, describe_point, note_of_equals
+from fl_lightning.experiment.search import Point, Tried, describe_point, note_of_equals
 from fl_lightning.experiment.store import CLAIM, Store, message_of, write_failure
 from fl_lightning.experiment.table import Table
 from fl_lightning.experiment.table_file import check_source, read_table
@@ -218,44 +219,63 @@ class Runner:
     def _tune(self) -> None:
         rows: list[dict[str, Any]] = []
         for methods in levels(self.table):
-            places = [(data, method) for data in self.table.data for method in methods]
-            points = {place: tuning_points(self.table, *place, self.chosen) for place in places}
-            trials = {
-                place: [tuning_cells(self.table, *place, point) for point in tried]
-                for place, tried in points.items()
-                if len(tried) > 1
-            }
-            self._run_cells([cell for tried in trials.values() for cells in tried for cell in cells])
-            for place, tried in points.items():
-                if len(tried) > 1:
-                    rows += self._choose(place, tried, trials[place])
-                else:
-                    self.chosen[place] = tried[0]
+            searches: dict[tuple[str, str], list[tuple[Point, list[Cell]]]] = {}
+            for place in ((data, method) for data in self.table.data for method in methods):
+                first, *others = tuning_points(self.table, *place, self.chosen)
+                self.chosen[place] = first
+                if others:
+                    searches[place] = []
+            while trials := {place: new for place in searches if (new := self._next_trials(place, searches[place]))}:
+                self._run_cells([cell for new in trials.values() for _, cells in new for cell in cells])
+                for place, new in trials.items():
+                    searches[place] += new
+            for place, done in searches.items():
+                rows += self._choose(place, [self.store.tried(*trial) for trial in done])
         if rows:
             self.store.write_tuning(rows)
 
-    def _choose(self, place: tuple[str, str], points: list[Point], trials: list[list[Cell]]) -> list[dict[str, Any]]:
-        """Choose the point with the best mean validation score; the first one if several are equal."""
-        rows = [
-            self.store.tuning_row(*place, number, point, cells)
-            for number, (point, cells) in enumerate(zip(points, trials, strict=True))
+    def _next_trials(
+        self, place: tuple[str, str], done: Sequence[tuple[Point, list[Cell]]]
+    ) -> list[tuple[Point, list[Cell]]]:
+        """Return the points of a search that run together after others, and their cells."""
+        tried = [self.store.tried(*trial) for trial in done]
+        points = next_points(self.table, *place, self.chosen, tried)
+        return [
+            (point, tuning_cells(self.table, *place, point, number, tried))
+            for number, point in enumerate(points, len(tried))
         ]
-        known = [row for row in rows if row["val"] is not None]
+
+    def _choose(self, place: tuple[str, str], tried: Sequence[Tried]) -> list[dict[str, Any]]:
+        """Choose the point with the best mean validation score; the first one if several are equal."""
+        known = {each: each.score for each in tried if each.score is not None and not each.pruned}
         sign = 1 if self.table.data[place[0]].mode == "max" else -1
-        best = max(known, key=lambda row: sign * row["val"]) if known else rows[0]
-        best["chosen"] = "yes" if known else "no score"
-        self.chosen[place] = points[best["point"]]
-        shown, equals = describe_point(self.chosen[place]), ""
+        best = max(known, key=lambda each: sign * known[each]) if known else tried[0]
+        self.chosen[place] = best.point
+        shown, equals = describe_point(best.point), ""
         if known:
-            equals = note_of_equals([row["val"] for row in known], best["val"])
-            reason = f"{best['val']:.4f} on validation, of {len(points)} points"
-            if errors := [row["error"] for row in rows if row["val"] is None]:
+            equals = note_of_equals(list(known.values()), known[best])
+            reason = f"{known[best]:.4f} on validation, of {len(tried)} points"
+            if pruned := sum(each.pruned > 0 for each in tried):
+                reason += f", of which {pruned} were pruned"
+            if errors := [each.error for each in tried if each.score is None]:
                 reason += f"; {len(errors)} without a score: {errors[0]}"
         else:
-            reason = f"all points failed: {rows[0]['error']}" if rows[0]["error"] else "no point has a validation score"
+            reason = f"all points failed: {best.error}" if best.error else "no point has a validation score"
         text = f"Chosen for {place[1]} on {place[0]}: {shown} ({reason}).{equals}"
         say(self.console, text)
-        return rows
+        return [
+            {
+                "data": place[0],
+                "method": place[1],
+                "point": number,
+                "values": json.dumps(each.point, sort_keys=True),
+                "val": each.score,
+                "fits": each.finite,
+                "chosen": "" if each is not best else "yes" if known else "no score",
+                "error": each.error,
+            }
+            for number, each in enumerate(tried)
+        ]
 
     def _run_cells(self, cells: Sequence[Cell], table_cells: Sequence[Cell] | None = None) -> None:
         """Run cells until all have ended, whoever runs them; write ``results.csv`` if ``table_cells`` are given."""

@@ -1,4 +1,4 @@
-"""Spaces of hyper-parameters, and the points that a grid search or a random search tries."""
+"""Spaces of hyper-parameters, and the points that a search tries: a grid, random ones, or Optuna's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from fl_lightning.checks import Count, Natural, check
 
-Search = Literal["grid", "random"]
+Search = Literal["grid", "random", "tpe"]
 Point = dict[str, Any]
 
 
@@ -57,6 +57,27 @@ class Range:
 
 
 Space = Mapping[str, Choice | Range]
+
+
+@dataclass(frozen=True, eq=False)
+class Tried:
+    """A point that was tried.
+
+    Attributes:
+        point: The point.
+        fits: Ids of its fits.
+        finite: Number of fits with a finite score.
+        score: The mean of their scores; ``None`` if one has none.
+        error: Why the point cannot be chosen; empty if it can.
+        pruned: Round after which the first of its fits was pruned; 0 if none was.
+    """
+
+    point: Point
+    fits: tuple[str, ...]
+    finite: int
+    score: float | None
+    error: str
+    pruned: int
 
 
 def space_of(tune: Mapping[str, Any]) -> dict[str, Choice | Range]:
@@ -104,14 +125,15 @@ def points(
         space: The parameters.
         search: ``"grid"`` tries all combinations; the values of the last parameter change fastest. ``"random"`` draws
             ``count`` points. Without ranges it draws no point twice, and takes all points if there are no more.
+            ``"tpe"`` gives those that Optuna would propose if none had a score; see :func:`propose`.
         count: Number of points. A grid search takes the first ones, or all if ``None``.
         seed: Seed of the draws.
         setting: What the user's file calls ``search``.
 
     Raises:
-        ValueError: If an argument is out of range, a grid search has a range, or a random search has no ``count``.
+        ValueError: If an argument is out of range, a grid search has a range, or another search has no ``count``.
     """
-    check(f"`{setting}`", search, Literal["grid", "random"])
+    check(f"`{setting}`", search, Literal["grid", "random", "tpe"])
     if count is not None:
         check("`count`", count, Count)
     check("`seed`", seed, Natural)
@@ -124,7 +146,9 @@ def points(
             )
         return _grid(choices)[:count]
     if count is None:
-        raise ValueError(f"`{setting}: random` needs `count`, the number of points to draw; got None.")
+        raise ValueError(f"`{setting}: {search}` needs `count`, the number of points to draw; got None.")
+    if search == "tpe":
+        return propose(space, (), count, seed) if space else [{}]
     rng = np.random.default_rng(seed)
     if len(choices) == len(space):
         everything = _grid(choices)
@@ -132,6 +156,79 @@ def points(
             return everything
         return [everything[place] for place in sorted(rng.choice(len(everything), count, replace=False).tolist())]
     return [{name: entry.draw(rng) for name, entry in space.items()} for _ in range(count)]
+
+
+def propose(space: Space, tried: Sequence[Tried], count: int, seed: int, mode: str = "max") -> list[Point]:
+    """Return the next points of a search by the tree-structured Parzen estimator (Bergstra et al. 2011).
+
+    They follow from the arguments alone, so all runs that share a folder try the same points, also after a kill. A
+    journal of Optuna's would know in which order trials have ended, and the clock would choose the points.
+
+    Args:
+        space: The parameters.
+        tried: The points so far.
+        count: Number of points.
+        seed: Seed of the search.
+        mode: Whether larger (``"max"``) or smaller (``"min"``) scores are better.
+    """
+    optuna = import_optuna("`search: tpe`")
+    states, known = optuna.trial.TrialState, distributions(space)
+    sampler = optuna.samplers.TPESampler(seed=seed + len(tried), constant_liar=True)
+    study = optuna.create_study(direction=f"{mode}imize", sampler=sampler)
+    for each in tried:
+        state = states.FAIL if each.score is None else states.PRUNED if each.pruned else states.COMPLETE
+        study.add_trial(
+            optuna.trial.create_trial(
+                state=state,
+                value=each.score,
+                params={name: _to_optuna(entry, each.point[name]) for name, entry in space.items()},
+                distributions=known,
+                intermediate_values={each.pruned: each.score} if state == states.PRUNED else None,
+            )
+        )
+    return [point_of(study.ask(known), space) for _ in range(count)]
+
+
+def import_optuna(setting: str) -> Any:
+    """Return the package Optuna, which is an extra.
+
+    Raises:
+        RuntimeError: If it is not installed.
+    """
+    try:
+        import optuna
+    except ImportError as error:
+        raise RuntimeError(f"{setting} needs the package optuna: pip install 'fl-lightning[search]'.") from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
+
+
+def distributions(space: Space) -> dict[str, Any]:
+    """Return a space as Optuna's distributions; that of a choice is over the places of its values."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    found: dict[str, Any] = {}
+    for name, entry in space.items():
+        if isinstance(entry, Choice):
+            found[name] = CategoricalDistribution(range(len(entry.values)))
+        elif entry.integer:
+            found[name] = IntDistribution(int(entry.low), int(entry.high))
+        else:
+            step = entry.step if entry.step and not entry.log else None
+            found[name] = FloatDistribution(entry.low, entry.high, log=entry.log, step=step)
+    return found
+
+
+def point_of(trial: Any, space: Space) -> Point:
+    """Return the point of one of Optuna's trials."""
+    given = trial.params
+    return {
+        name: entry.values[given[name]] if isinstance(entry, Choice) else given[name] for name, entry in space.items()
+    }
+
+
+def _to_optuna(entry: Choice | Range, value: Any) -> Any:
+    return entry.values.index(value) if isinstance(entry, Choice) else value
 
 
 def note_of_equals(scores: Sequence[float], best: float) -> str:

@@ -17,7 +17,7 @@ from fl_lightning.checks import counted
 from fl_lightning.experiment.cell import Result
 from fl_lightning.experiment.files import columns_of, read_json_if_there, write_csv, write_json
 from fl_lightning.experiment.plan import Cell
-from fl_lightning.experiment.search import Point
+from fl_lightning.experiment.search import Point, Tried
 from fl_lightning.experiment.table import Table
 
 CLAIM = "claim"
@@ -130,24 +130,18 @@ class Store:
         """Write ``tuning.csv``: all points that were tried, and which one was chosen."""
         write_csv(self.folder / "tuning.csv", _TUNING, rows)
 
-    def tuning_row(self, data: str, method: str, number: int, point: Point, cells: Sequence[Cell]) -> dict[str, Any]:
-        """Return the row of one point: its mean validation score, or the error of one of its cells."""
-        results = [self.result(cell) for cell in cells]
-        values = [result["val"] for result in results if result is not None and result["val"] is not None]
+    def tried(self, point: Point, cells: Sequence[Cell]) -> Tried:
+        """Return what came out of one point: its mean validation score, or why it has none."""
+        results = [result for cell in cells if (result := self.result(cell)) is not None]
+        values = [result["val"] for result in results if result["val"] is not None]
         known = [value for value in values if math.isfinite(value)]
         errors = [message_of(error) for cell in cells if (error := self.error(cell)) is not None]
         errors += [f"the validation metric is {value}" for value in values if not math.isfinite(value)]
-        whole = len(known) == len(cells)
-        return {
-            "data": data,
-            "method": method,
-            "point": number,
-            "values": json.dumps(point, sort_keys=True),
-            "val": sum(known) / len(known) if whole else None,
-            "fits": len(known),
-            "chosen": "",
-            "error": errors[0] if errors else "",
-        }
+        pruned = min((result["rounds"] for result in results if result.get("pruned")), default=0)
+        if pruned:
+            errors.append(f"pruned after {counted(pruned, 'round')}")
+        score = sum(known) / len(known) if len(known) == len(cells) else None
+        return Tried(point, tuple(cell.id for cell in cells), len(known), score, errors[0] if errors else "", pruned)
 
 
 def failures(folder: Path, since: float) -> int:

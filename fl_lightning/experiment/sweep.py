@@ -21,7 +21,16 @@ from rich.table import Table
 from fl_lightning.checks import Count, Natural, PathLike, check, duration, joined
 from fl_lightning.experiment.files import read_json_if_there, write_csv, write_json
 from fl_lightning.experiment.progress import say
-from fl_lightning.experiment.search import Choice, Point, Range, Space, describe_point, note_of_equals, points
+from fl_lightning.experiment.search import (
+    Choice,
+    Point,
+    describe_point,
+    distributions,
+    import_optuna,
+    note_of_equals,
+    point_of,
+    points,
+)
 from fl_lightning.experiment.specs import identity
 from fl_lightning.experiment.sweep_file import Sweep, read_sweep
 from fl_lightning.experiment.wandb_file import read_history
@@ -126,40 +135,16 @@ def _ask(sweep: Sweep, count: int | None, seed: int) -> tuple[int, Ask]:
 
 
 def _ask_optuna(sweep: Sweep, seed: int) -> Ask:
-    try:
-        import optuna  # type: ignore[import-not-found]
-    except ImportError as error:
-        raise RuntimeError(
-            "`method: bayes` needs the package optuna on this machine (pip install optuna); with an account, "
-            "`wandb sweep` and `wandb agent` run it as well. Or change the file's `method` to random."
-        ) from error
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    optuna = import_optuna("`method: bayes`")
     study = optuna.create_study(direction=sweep.goal, sampler=optuna.samplers.TPESampler(seed=seed))
     while True:
-        trial = study.ask()
-        point = _suggest(trial, sweep.space)
+        trial = study.ask(distributions(sweep.space))
 
         def tell(score: float | None, trial: Any = trial) -> None:
             failed = optuna.trial.TrialState.FAIL
             study.tell(trial, state=failed) if score is None else study.tell(trial, score)
 
-        yield point, tell
-
-
-def _suggest(trial: Any, space: Space) -> Point:
-    point: Point = {}
-    for name, entry in space.items():
-        if isinstance(entry, Choice):
-            point[name] = trial.suggest_categorical(name, entry.values)
-        elif entry.integer:
-            point[name] = trial.suggest_int(name, int(entry.low), int(entry.high))
-        else:
-            point[name] = trial.suggest_float(name, entry.low, entry.high, log=entry.log, step=_step(entry))
-    return point
-
-
-def _step(entry: Range) -> float | None:
-    return entry.step if entry.step and not entry.log else None
+        yield point_of(trial, sweep.space), tell
 
 
 def _run(sweep: Sweep, number: int, point: Point, further: Sequence[str], folder: Path) -> tuple[Row, bool]:

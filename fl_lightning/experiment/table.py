@@ -14,6 +14,7 @@ from fl_lightning.partitioners.notebook import as_table
 
 Select = Literal["aggregated", "virtual", "last"]
 Mode = Literal["max", "min"]
+Pruner = Literal["none", "asha", "hyperband"]
 _MOST_CHARACTERS = 100  # of a table's name, which names a folder
 _ACCURACY = {"name": "acc", "function": "fl_lightning.callbacks.client_metrics.accuracy"}
 
@@ -120,12 +121,16 @@ class Tuning:
     """The settings of the search for hyper-parameters.
 
     Attributes:
-        search: ``"grid"`` or ``"random"``.
-        count: Number of points for each method and data set; a random search needs it.
+        search: ``"grid"``, ``"random"``, or ``"tpe"``, in which Optuna proposes points by the scores so far.
+        count: Number of points for each method and data set; only a grid search does without.
         folds: Folds of the fits; their validation clients give the scores.
         seeds: Seeds of the fits.
         max_epochs: Number of rounds of the fits; that of the table if ``None``.
-        seed: Seed of the draws of a random search.
+        seed: Seed of the draws.
+        pruner: Whether Optuna ends fits that are worse than those of earlier points after as many rounds: ``"none"``,
+            ``"asha"`` or ``"hyperband"``.
+        at_once: Number of points that ``"tpe"`` or a pruner tries at a time. Each learns from the groups before it
+            alone, so that no result depends on who is faster.
     """
 
     search: Search = "grid"
@@ -134,14 +139,20 @@ class Tuning:
     seeds: list[int] = field(default_factory=lambda: [0])
     max_epochs: int | None = None
     seed: int = 0
+    pruner: Pruner = "none"
+    at_once: int = 4
 
     def __post_init__(self) -> None:
         _check_kinds(self)
-        check("`search`", self.search, Literal["grid", "random"])
+        check("`search`", self.search, Literal["grid", "random", "tpe"])
+        check("`pruner`", self.pruner, Literal["none", "asha", "hyperband"])
+        check("`at_once`", self.at_once, Count)
         for name, numbers in (("folds", self.folds), ("seeds", self.seeds)):
             _check_numbers(name, numbers)
-        if self.search == "random" and self.count is None:
-            raise ValueError("`tuning.search: random` needs `tuning.count`, the number of points to draw; got None.")
+        if self.search != "grid" and self.count is None:
+            raise ValueError(
+                f"`tuning.search: {self.search}` needs `tuning.count`, the number of points to draw; got None."
+            )
 
 
 @dataclass(frozen=True, repr=False)

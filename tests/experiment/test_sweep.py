@@ -177,7 +177,7 @@ def test_values_that_are_not_finite_are_never_the_best(tmp_path: Path, monkeypat
 
 def test_bayes_without_optuna_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(RuntimeError, match=r"needs the package optuna.*pip install optuna.*`method` to random"):
+    with pytest.raises(RuntimeError, match="`method: bayes`"):
         run_sweep(write(tmp_path, method="bayes"), count=2)
 
 
