@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,12 @@ def results(run: Run) -> dict[float, dict[str, Any]]:
         if "pruning" in config or run.table["tuning"].get("pruner") is None:
             found[config["model"]["init_args"]["lr"]] = json.loads((folder / "result.json").read_text())
     return found
+
+
+@pytest.fixture(scope="module")
+def grid(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Run a search of 12 learning rates with 27 rounds each."""
+    return run_here(tuned(RATES, 27), tmp_path_factory.mktemp("search") / "grid")
 
 
 def tried(point: dict[str, Any], score: float | None) -> Tried:
@@ -80,15 +87,12 @@ def test_wrong_settings(tuning: dict[str, Any]) -> None:
 
 
 @pytest.mark.long
-def test_asha_ends_what_successive_halving_would_end(tmp_path: Path) -> None:
+def test_asha_ends_what_successive_halving_would_end(grid: Run, tmp_path: Path) -> None:
     """The rule of the paper on the curves of the whole fits: a look after 3 and 9 of 27 rounds, the best third goes on.
 
     With one point at a time, each is compared with all before it.
     """
-    grid, asha = (
-        run_here(tuned(RATES, 27, **tuning), tmp_path / name)
-        for name, tuning in (("grid", {}), ("asha", {"pruner": "asha", "at_once": 1}))
-    )
+    asha = run_here(tuned(RATES, 27, pruner="asha", at_once=1), tmp_path)
     curves = {}
     for folder in grid.folder.glob("cells/*"):
         rate = json.loads((folder / "config.json").read_text())["model"]["init_args"]["lr"]
@@ -112,11 +116,8 @@ def test_asha_ends_what_successive_halving_would_end(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("pruner", ["asha", "hyperband"])
-def test_a_pruned_search_finds_the_region_of_the_grid_in_fewer_rounds(tmp_path: Path, pruner: str) -> None:
-    grid, pruned = (
-        run_here(tuned(RATES, 27, **tuning), tmp_path / name)
-        for name, tuning in (("grid", {}), ("pruned", {"pruner": pruner}))
-    )
+def test_a_pruned_search_finds_the_region_of_the_grid_in_fewer_rounds(grid: Run, tmp_path: Path, pruner: str) -> None:
+    pruned = run_here(tuned(RATES, 27, pruner=pruner), tmp_path)
     whole, found = results(grid), results(pruned)
     assert set(found) == set(whole) == set(RATES)
     share = sum(result["rounds"] for result in found.values()) / (27 * len(RATES))
@@ -137,7 +138,7 @@ def test_a_study_of_several_runs_that_are_killed_is_that_of_one(tmp_path: Path) 
     for goal in (5, 60):
         victim = start(path, out)
         while rounds_done(out) < goal and victim.poll() is None:
-            pass
+            time.sleep(0.01)
         victim.kill()
         victim.wait()
     for run in (other, start(path, out)):
