@@ -32,7 +32,7 @@ def fitted(block: str, name: str, executor: str) -> Fit:
 
 
 def test_every_example_has_a_title() -> None:
-    assert len(TITLES) == len(BLOCKS) >= 9
+    assert len(TITLES) == len(BLOCKS) >= 1
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=TITLES)
