@@ -256,7 +256,7 @@ class Runner:
             equals = note_of_equals(list(known.values()), known[best])
             reason = f"{known[best]:.4f} on validation, of {len(tried)} points"
             if pruned := sum(each.pruned > 0 for each in tried):
-                reason += f", of which {pruned} were pruned"
+                reason += f", {pruned} of them pruned"
             if errors := [each.error for each in tried if each.score is None]:
                 reason += f"; {len(errors)} without a score: {errors[0]}"
         else:
