@@ -1,17 +1,17 @@
 """Data sets, each a FederatedDataModule."""
 
-from datamodules.cifar10 import CIFAR10DataModule, CIFAR100DataModule
-from datamodules.covertype import CovertypeDataModule
-from datamodules.digits import DigitsDataModule
-from datamodules.dmoz import DMOZDataModule
-from datamodules.eicu import EICUDataModule
-from datamodules.huggingface import HuggingFaceDataModule
-from datamodules.mnist import EMNISTDataModule, FashionMNISTDataModule, MNISTDataModule
-from datamodules.shakespeare import ShakespeareDataModule
-from datamodules.synthetic import FedDynSyntheticDataModule, FedProxSyntheticDataModule
-from datamodules.tables import TableDataModule
-from datamodules.text_splits import CropSplit, OrderedSplit
-from datamodules.torch_dataset import TorchDatasetDataModule
+from fl_lightning.datamodules.cifar10 import CIFAR10DataModule, CIFAR100DataModule
+from fl_lightning.datamodules.covertype import CovertypeDataModule
+from fl_lightning.datamodules.digits import DigitsDataModule
+from fl_lightning.datamodules.dmoz import DMOZDataModule
+from fl_lightning.datamodules.eicu import EICUDataModule
+from fl_lightning.datamodules.huggingface import HuggingFaceDataModule
+from fl_lightning.datamodules.mnist import EMNISTDataModule, FashionMNISTDataModule, MNISTDataModule
+from fl_lightning.datamodules.shakespeare import ShakespeareDataModule
+from fl_lightning.datamodules.synthetic import FedDynSyntheticDataModule, FedProxSyntheticDataModule
+from fl_lightning.datamodules.tables import TableDataModule
+from fl_lightning.datamodules.text_splits import CropSplit, OrderedSplit
+from fl_lightning.datamodules.torch_dataset import TorchDatasetDataModule
 
 __all__ = [
     "CIFAR10DataModule",

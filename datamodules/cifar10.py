@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
-from datamodules.files import FromTorchvision, TorchvisionFiles
 from fl_lightning.data import ImageDataModule, PartitionFunction, Source
 from fl_lightning.data.images import channel_numbers
+from fl_lightning.datamodules.files import FromTorchvision, TorchvisionFiles
 
 
 class CIFAR10DataModule(FromTorchvision, ImageDataModule):

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
-from datamodules.covertype_table import NUM_NUMERIC, find_source, load_table, read_cache, write_cache
-from datamodules.files import resolve_data_dir, where_to_put
 from fl_lightning.checks import Count, Natural, check, check_arguments
 from fl_lightning.data import FederatedDataModule, FederatedSplit, PartitionFunction, Source
+from fl_lightning.datamodules.covertype_table import NUM_NUMERIC, find_source, load_table, read_cache, write_cache
+from fl_lightning.datamodules.files import resolve_data_dir, where_to_put
 from fl_lightning.partitioners import FeatureQPPartitioner, Partition, QPPartitioner
 
 URL = "https://archive.ics.uci.edu/ml/machine-learning-databases/covtype/covtype.data.gz"

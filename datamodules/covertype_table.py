@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from datamodules.files import UNREADABLE
+from fl_lightning.datamodules.files import UNREADABLE
 from fl_lightning.files import atomic_file
 
 NUM_NUMERIC, NUM_AREAS = 10, 4

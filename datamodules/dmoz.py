@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
-from datamodules.dmoz_cache import DumpSource, encoded_pages, top_level
-from datamodules.files import as_path, resolve_data_dir, where_to_put
 from fl_lightning.checks import Count, Natural, check_arguments
 from fl_lightning.data import FederatedDataModule, FederatedSplit, PartitionFunction, SampleSplit, Source, Split
+from fl_lightning.datamodules.dmoz_cache import DumpSource, encoded_pages, top_level
+from fl_lightning.datamodules.files import as_path, resolve_data_dir, where_to_put
 from fl_lightning.partitioners import TopicGraph, TopicGraphPartitioner, entropy_curve, pick_client_topics
 
 _WAYS_OUT = {
@@ -163,5 +163,5 @@ class DMOZDataModule(FederatedDataModule):
                 return candidate
         raise FileNotFoundError(
             f"There is no {path}. {where_to_put(f'{_WAYS_OUT[name]}, there', f'the folder above {folder}')} "
-            "For a trial, `datamodules.dmoz_sample` makes up dumps."
+            "For a trial, `fl_lightning.datamodules.dmoz_sample` makes up dumps."
         )

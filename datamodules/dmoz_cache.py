@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from datamodules.glove import PAD, WordVectors, read_word_vectors
-from datamodules.rdf import read_pages, read_relations
+from fl_lightning.datamodules.glove import PAD, WordVectors, read_word_vectors
+from fl_lightning.datamodules.rdf import read_pages, read_relations
 from fl_lightning.files import atomic_folder, checksum
 
 _FORMAT = 2

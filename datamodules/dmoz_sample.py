@@ -62,7 +62,7 @@ def write_sample_dump(data_dir: str | os.PathLike[str], num_pages: int = 20_000,
     About half of the pages are in the three topics that the thesis leaves out. A page's words tell its class.
 
     Args:
-        data_dir: The folder that a :class:`~datamodules.DMOZDataModule` gets; made if need be.
+        data_dir: The folder that a :class:`~fl_lightning.datamodules.DMOZDataModule` gets; made if need be.
         num_pages: Number of pages, about 350 bytes each.
         seed: Seed of pages and relations; the same one writes the same bytes on every machine.
 

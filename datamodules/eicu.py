@@ -12,11 +12,11 @@ import torch
 from lightning.pytorch.utilities import rank_zero_info
 from torch.utils.data import TensorDataset
 
-from datamodules.files import UNREADABLE, resolve_data_dir, where_to_put
-from datamodules.natural import NaturalDataModule
 from fl_lightning.checks import check_arguments
 from fl_lightning.data import PartitionFunction, Source
 from fl_lightning.data.inputs import Imputation
+from fl_lightning.datamodules.files import UNREADABLE, resolve_data_dir, where_to_put
+from fl_lightning.datamodules.natural import NaturalDataModule
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from datamodules.columns import check_columns, encode_classes, regression_targets
-from datamodules.files import as_path
-from datamodules.huggingface_columns import LazyRows, converter, read_column, stack_columns
-from datamodules.natural import NaturalDataModule
 from fl_lightning.checks import check_arguments, is_number
 from fl_lightning.data import ImageDataModule, PartitionFunction, Source
 from fl_lightning.data.images import channel_numbers
+from fl_lightning.datamodules.columns import check_columns, encode_classes, regression_targets
+from fl_lightning.datamodules.files import as_path
+from fl_lightning.datamodules.huggingface_columns import LazyRows, converter, read_column, stack_columns
+from fl_lightning.datamodules.natural import NaturalDataModule
 
 if TYPE_CHECKING:
     import datasets

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from datamodules.files import FromTorchvision, TorchvisionFiles
 from fl_lightning.checks import check_arguments
 from fl_lightning.data import PartitionFunction, Source
+from fl_lightning.datamodules.files import FromTorchvision, TorchvisionFiles
 
 
 class MNISTDataModule(FromTorchvision):

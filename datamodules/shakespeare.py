@@ -16,8 +16,17 @@ import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
-from datamodules.files import resolve_data_dir, where_to_put
-from datamodules.plays import (
+from fl_lightning.checks import Count, Natural, Share, check_arguments
+from fl_lightning.data import (
+    FederatedDataModule,
+    FederatedSplit,
+    PartitionFunction,
+    SampleSplit,
+    Source,
+    WithinClientSplit,
+)
+from fl_lightning.datamodules.files import resolve_data_dir, where_to_put
+from fl_lightning.datamodules.plays import (
     ALPHABET,
     WINDOW,
     RoleText,
@@ -27,15 +36,6 @@ from datamodules.plays import (
     read_text,
     role_texts,
     sample_roles,
-)
-from fl_lightning.checks import Count, Natural, Share, check_arguments
-from fl_lightning.data import (
-    FederatedDataModule,
-    FederatedSplit,
-    PartitionFunction,
-    SampleSplit,
-    Source,
-    WithinClientSplit,
 )
 from fl_lightning.files import atomic_file
 from fl_lightning.partitioners import Partition

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
-from datamodules.natural import NaturalDataModule
 from fl_lightning.checks import Count, Natural, NotNegative, check_arguments
 from fl_lightning.data import SampleSplit, Source, Split, WithinClientSplit
+from fl_lightning.datamodules.natural import NaturalDataModule
 
 
 @dataclass(frozen=True)

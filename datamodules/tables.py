@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
-from datamodules.columns import check_columns, encode_classes, regression_targets
-from datamodules.files import UNREADABLE, as_path
-from datamodules.natural import NaturalDataModule
 from fl_lightning.checks import check_arguments
 from fl_lightning.data import PartitionFunction, Source
 from fl_lightning.data.inputs import Imputation
+from fl_lightning.datamodules.columns import check_columns, encode_classes, regression_targets
+from fl_lightning.datamodules.files import UNREADABLE, as_path
+from fl_lightning.datamodules.natural import NaturalDataModule
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series

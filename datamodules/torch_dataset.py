@@ -9,12 +9,12 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, TensorDataset
 
-from datamodules.natural import NaturalDataModule
 from fl_lightning.checks import check_arguments, to_array
 from fl_lightning.data import PartitionFunction, Source
 from fl_lightning.data.as_dataset import as_dataset, why_no_classes
 from fl_lightning.data.batches import Collate, tensors_of
 from fl_lightning.data.targets import concatenate, find_targets
+from fl_lightning.datamodules.natural import NaturalDataModule
 
 Values = Sequence[int] | np.ndarray | Tensor
 

@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from fl_lightning._public import *  # noqa: F403
     from fl_lightning._public import __version__ as __version__
 
-_ROOMS = ("diagnostics", "experiment", "models", "partitioners", "parts", "report")
+_ROOMS = ("datamodules", "diagnostics", "experiment", "models", "partitioners", "parts", "report")
 
 
 def __getattr__(name: str) -> Any:

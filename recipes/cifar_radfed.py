@@ -40,10 +40,10 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 
-from datamodules import CIFAR10DataModule, DigitsDataModule
 from fl_lightning import AggregationCallback, ClientMetrics, FederatedCheckpoint, FrozenPrefixCache
 from fl_lightning.command.parser import Parser, ends_by_error, ends_by_interrupt
 from fl_lightning.data import ClientSplit, FederatedDataModule
+from fl_lightning.datamodules import CIFAR10DataModule, DigitsDataModule
 from fl_lightning.experiment.wandb_logger import make_wandb_logger
 from fl_lightning.models import ConvNetClassifier, MobileNetV2Classifier
 from fl_lightning.partitioners import Partitioner

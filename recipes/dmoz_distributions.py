@@ -19,9 +19,9 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from datamodules import DMOZDataModule
-from datamodules.dmoz_sample import write_sample_dump
 from fl_lightning.command.parser import ends_by_error
+from fl_lightning.datamodules import DMOZDataModule
+from fl_lightning.datamodules.dmoz_sample import write_sample_dump
 from fl_lightning.experiment import Table
 from fl_lightning.report import run_presets
 

@@ -30,10 +30,10 @@ from lightning.pytorch.callbacks import Callback
 from rich.console import Console
 from rich.table import Table
 
-from datamodules import FashionMNISTDataModule
 from fl_lightning import AggregationCallback, DynamicWeightFedBuff, FedAsync, FedBuff
 from fl_lightning.command.parser import Parser, ends_by_error, ends_by_interrupt
 from fl_lightning.data import SampleSplit
+from fl_lightning.datamodules import FashionMNISTDataModule
 from fl_lightning.diagnostics import Timeline
 from fl_lightning.files import atomic_file
 from fl_lightning.models import ConvNetClassifier

@@ -27,10 +27,10 @@ from lightning.pytorch.callbacks import Callback
 from rich.console import Console
 from rich.table import Table
 
-from datamodules import FashionMNISTDataModule
 from fl_lightning import FedAvg, parts
 from fl_lightning.command.parser import Parser, ends_by_error, ends_by_interrupt
 from fl_lightning.data import SampleSplit
+from fl_lightning.datamodules import FashionMNISTDataModule
 from fl_lightning.diagnostics import Communication
 from fl_lightning.experiment.statistics import summarize
 from fl_lightning.files import atomic_file

@@ -5,8 +5,8 @@ from __future__ import annotations
 import html
 from pathlib import Path
 
-from datamodules import DigitsDataModule
 from fl_lightning import partition_report
+from fl_lightning.datamodules import DigitsDataModule
 from fl_lightning.experiment import read_table
 from fl_lightning.experiment.result_rows import ResultRows
 from fl_lightning.partitioners import IIDPartitioner

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 import fl_lightning
-from datamodules import CIFAR10DataModule
 from fl_lightning import AggregationCallback, FedAdam, FedAvg, FedYogi
 from fl_lightning.checks import short
+from fl_lightning.datamodules import CIFAR10DataModule
 from fl_lightning.partitioners import DirichletPartitioner
 from fl_lightning.parts import Adaptive, Clip, TopK
 

@@ -106,8 +106,8 @@ def _refuse_data(trainer: pl.Trainer, name: str) -> None:
         raise UnsupportedError(
             f"{name} needs to know which client holds which data, but `trainer.fit` got {given}. Call "
             "trainer.fit(module, datamodule=...) with a FederatedDataModule. To distribute one data set among clients: "
-            "datamodules.TorchDatasetDataModule(loader.dataset, partitioner). For data that clients already hold: "
-            "TensorDataModule(clients=[(x, y), ...]) or ClientDatasetsModule(clients=[dataset, ...])."
+            "fl_lightning.datamodules.TorchDatasetDataModule(loader.dataset, partitioner). For data that clients "
+            "already hold: TensorDataModule(clients=[(x, y), ...]) or ClientDatasetsModule(clients=[dataset, ...])."
         )
 
 

@@ -20,8 +20,8 @@ from fl_lightning.command.parser import Parser, ends_by_interrupt, print_error
 if TYPE_CHECKING:
     from jsonargparse import Namespace
 
-#: Recipes, tables, sweeps and presets: beside this package, in a clone and in an installation alike.
-RECIPES = Path(__file__).parents[2] / "recipes"
+#: Recipes, tables, sweeps and presets.
+RECIPES = Path(__file__).parents[1] / "recipes"
 _EXAMPLES = """examples:
   # the recipes, and the options of one
   fl-lightning recipe
@@ -187,9 +187,11 @@ def _fit(arguments: Sequence[str]) -> int:
     import lightning as L
     from lightning.pytorch.cli import LightningCLI
 
-    import datamodules  # noqa: F401
     import fl_lightning.models  # noqa: F401
-    from fl_lightning import FederatedDataModule
+    from fl_lightning import (
+        FederatedDataModule,
+        datamodules,  # noqa: F401
+    )
 
     LightningCLI(
         L.LightningModule,

@@ -11,10 +11,9 @@ from typing import Any
 
 from jsonargparse import Namespace
 
-import datamodules
 import fl_lightning.data
 import fl_lightning.partitioners
-from fl_lightning import FederatedDataModule, partition_report
+from fl_lightning import FederatedDataModule, datamodules, partition_report
 from fl_lightning.command.parser import Parser
 from fl_lightning.data.splits import Split
 from fl_lightning.partitioners import Partitioner

@@ -92,6 +92,6 @@ def _is_raised_by_package(error: BaseException) -> bool:
     if last is None:
         return False
     file = Path(last.tb_frame.f_code.co_filename)
-    root = Path(__file__).parents[2]
-    is_ours = any(root / folder in file.parents for folder in ("fl_lightning", "datamodules", "recipes"))
+    root = Path(__file__).resolve().parents[2]
+    is_ours = any(root / folder in file.resolve().parents for folder in ("fl_lightning", "datamodules", "recipes"))
     return is_ours and linecache.getline(str(file), last.tb_lineno).strip().startswith("raise ")

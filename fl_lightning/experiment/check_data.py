@@ -19,7 +19,6 @@ from fl_lightning.data import FederatedDataModule
 from fl_lightning.experiment.table import DataSet
 from fl_lightning.models.classifier import Classifier
 
-_OURS = ("fl_lightning", "datamodules")
 #: Names of the metrics of clients.
 OF_CLIENTS = re.compile(r"(?:val|test)_(\w+?)_clients(?:_std|_min|_left_out)?")
 
@@ -61,7 +60,7 @@ def read_sample(data: FederatedDataModule) -> Sample:
     loaders = {"val": data.val_dataloader, "test": data.test_dataloader}
     evaluated = frozenset(stage for stage, loader in loaders.items() if loader())
     with_clients = frozenset(stage for stage in stages if data.eval_client_ids(stage) is not None)
-    if type(data).__module__.partition(".")[0] not in _OURS:
+    if type(data).__module__.partition(".")[0] != "fl_lightning":
         return Sample(data.num_clients, evaluated, with_clients, None)
     batch = next(iter(data.pooled_batches([0], generator=torch.Generator())))
     taken = data.on_after_batch_transfer(data.on_before_batch_transfer(batch, 0), 0)

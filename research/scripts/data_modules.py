@@ -23,9 +23,8 @@ from pathlib import Path
 
 import numpy as np
 
-import datamodules
-from datamodules.dmoz_sample import write_sample_dump
-from fl_lightning import FederatedDataModule, partition_report
+from fl_lightning import FederatedDataModule, datamodules, partition_report
+from fl_lightning.datamodules.dmoz_sample import write_sample_dump
 from fl_lightning.partitioners import IIDPartitioner, QPPartitioner
 
 

@@ -17,9 +17,9 @@ from pathlib import Path
 import lightning as L
 from torch import Tensor
 
-from datamodules import DigitsDataModule
 from fl_lightning import AggregationCallback, FedAvg, Scaffold
 from fl_lightning.data import SampleSplit
+from fl_lightning.datamodules import DigitsDataModule
 from fl_lightning.models import MLPClassifier
 from fl_lightning.partitioners import ClasswiseDirichletPartitioner
 

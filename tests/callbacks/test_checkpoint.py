@@ -17,8 +17,8 @@ from helpers.algorithms import Net, data
 from helpers.toys import quiet_trainer
 from lightning.pytorch.callbacks import Callback
 
-from datamodules import DigitsDataModule
 from fl_lightning import FedAvg, FederatedCheckpoint, RADFed
+from fl_lightning.datamodules import DigitsDataModule
 from fl_lightning.models import MLPClassifier
 from fl_lightning.partitioners import IIDPartitioner
 

@@ -103,7 +103,7 @@ def test_completion_knows_commands_options_and_recipes(capsys: pytest.CaptureFix
 CONFIG = """
 model: {class_path: MLPClassifier, init_args: {hidden: [4], in_features: 3072}}
 data:
-  class_path: datamodules.DigitsDataModule
+  class_path: fl_lightning.datamodules.DigitsDataModule
   init_args: {partitioner: {class_path: IIDPartitioner, init_args: {num_clients: 10}}}
 trainer:
   max_epochs: 1
@@ -126,7 +126,7 @@ def test_fit_is_that_of_lightning_with_the_classes_of_the_package(
 
 def test_the_wheel_has_recipes_and_their_files() -> None:
     setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    assert "recipes*" in setuptools["packages"]["find"]["include"]
+    assert "fl_lightning*" in setuptools["packages"]["find"]["include"]
     patterns = setuptools["package-data"]["*"]
     files = [path for path in RECIPES.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")]
     assert len(files) > 10

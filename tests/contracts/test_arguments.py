@@ -27,13 +27,6 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from datamodules import (
-    CIFAR10DataModule,
-    CovertypeDataModule,
-    HuggingFaceDataModule,
-    OrderedSplit,
-    TorchDatasetDataModule,
-)
 from fl_lightning import (
     AggregationCallback,
     Clip,
@@ -55,6 +48,13 @@ from fl_lightning import (
     report,
 )
 from fl_lightning.data import Backdoor, ClientSplit, Source, WithinClientSplit
+from fl_lightning.datamodules import (
+    CIFAR10DataModule,
+    CovertypeDataModule,
+    HuggingFaceDataModule,
+    OrderedSplit,
+    TorchDatasetDataModule,
+)
 from fl_lightning.executors import SequentialExecutor, make_executor
 from fl_lightning.metrics import OneVsRestAUROC
 from fl_lightning.models import (
@@ -372,7 +372,7 @@ FUNCTIONS: tuple[Callable[..., Any], ...] = (
 def makers() -> Iterator[Callable[..., Any]]:
     """Yield all public classes that users make, and some functions."""
     seen = set()
-    for package in [*(f"fl_lightning{room}" for room in ROOMS), "datamodules"]:
+    for package in [*(f"fl_lightning{room}" for room in ROOMS), "fl_lightning.datamodules"]:
         for name in import_module(package).__all__:
             made = getattr(import_module(package), name)
             usual = inspect.isclass(made) and not inspect.isabstract(made) and not getattr(made, "_is_protocol", False)
@@ -405,7 +405,7 @@ EMPTY = inspect.Parameter.empty
 
 
 def is_ours(cls: type) -> bool:
-    return cls.__module__.split(".")[0] in ("fl_lightning", "datamodules")
+    return cls.__module__.split(".")[0] == "fl_lightning"
 
 
 def needed_by(make: Callable[..., Any], kinds: dict[str, Kind]) -> dict[str, Any]:

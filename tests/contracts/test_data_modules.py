@@ -19,8 +19,7 @@ from helpers.tiny_modules import CASES, UNDETECTED, ready
 from helpers.toys import quiet_trainer
 from torch.utils.data import TensorDataset
 
-import datamodules
-from fl_lightning import ClientSplit, FedAvg
+from fl_lightning import ClientSplit, FedAvg, datamodules
 from fl_lightning.data import FederatedDataModule, Source
 from fl_lightning.data.splits import GLOBAL
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from datamodules import TorchDatasetDataModule
 from fl_lightning.data.splits import ClientSplit, FederatedSplit, SampleSplit, WithinClientSplit
+from fl_lightning.datamodules import TorchDatasetDataModule
 from fl_lightning.partitioners import DirichletPartitioner, IIDPartitioner, Partition, QPPartitioner
 
 LABELS = np.arange(1000) % 10

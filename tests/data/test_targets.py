@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
-from datamodules import TorchDatasetDataModule
 from fl_lightning import TensorDataModule
 from fl_lightning.data import Backdoor, ImageDataModule, LabelFlipping, Source, WithinClientSplit, find_targets
+from fl_lightning.datamodules import TorchDatasetDataModule
 from fl_lightning.partitioners import DirichletPartitioner, IIDPartitioner
 
 X, MASK, Y = torch.zeros(6, 1, 4, 4), torch.full((6,), 7), torch.arange(6) % 3

@@ -10,8 +10,8 @@ import torch
 from helpers.tiny_files import md5, write_cifar10, write_cifar100
 from torchvision.datasets import CIFAR10, utils
 
-from datamodules import CIFAR10DataModule, CIFAR100DataModule
 from fl_lightning.data import ClientSplit, SampleSplit
+from fl_lightning.datamodules import CIFAR10DataModule, CIFAR100DataModule
 from fl_lightning.partitioners import IIDPartitioner
 
 NAMES = [f"data_batch_{number}" for number in range(1, 6)] + ["test_batch"]

@@ -9,8 +9,8 @@ import pytest
 import torch
 from helpers.tiny_files import covertype_line, write_covertype
 
-from datamodules import CovertypeDataModule
 from fl_lightning.data import SampleSplit, WithinClientSplit
+from fl_lightning.datamodules import CovertypeDataModule
 from fl_lightning.partitioners import IIDPartitioner, Partition
 
 # elevation, area, soil type and cover type of each row; the other nine numbers are the row's number

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from datamodules import DigitsDataModule
+from fl_lightning.datamodules import DigitsDataModule
 from fl_lightning.partitioners import IIDPartitioner
 
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from helpers.tiny_files import dmoz_page, dmoz_topic, write_dmoz, write_dmoz_topics
 
-import datamodules.dmoz_cache
-from datamodules import DMOZDataModule
+from fl_lightning import datamodules
 from fl_lightning.data import SampleSplit
+from fl_lightning.datamodules import DMOZDataModule
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from datamodules import DMOZDataModule
-from datamodules.dmoz_sample import write_sample_dump
+from fl_lightning.datamodules import DMOZDataModule
+from fl_lightning.datamodules.dmoz_sample import write_sample_dump
 
 NAMES = ("content.rdf.u8", "structure.rdf.u8")
 

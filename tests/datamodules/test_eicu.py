@@ -9,9 +9,9 @@ import pytest
 import torch
 from helpers.tiny_files import eicu_tables, write_eicu
 
-from datamodules import EICUDataModule
-from datamodules.eicu import FEATURES
 from fl_lightning.data import ClientSplit, WithinClientSplit
+from fl_lightning.datamodules import EICUDataModule
+from fl_lightning.datamodules.eicu import FEATURES
 
 ALL = WithinClientSplit(val=0.0, test=0.0)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from datamodules.glove import PAD, SEPARATOR, UNKNOWN, read_word_vectors, tokenize
+from fl_lightning.datamodules.glove import PAD, SEPARATOR, UNKNOWN, read_word_vectors, tokenize
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import pytest
 import torch
 from PIL import Image
 
-from datamodules import HuggingFaceDataModule
 from fl_lightning.data import ClientSplit, SampleSplit, WithinClientSplit
+from fl_lightning.datamodules import HuggingFaceDataModule
 from fl_lightning.partitioners import IIDPartitioner
 
 ALL = WithinClientSplit(val=0.0, test=0.0)

@@ -10,8 +10,8 @@ import pytest
 import torch
 from helpers.tiny_files import write_idx, write_mnist
 
-from datamodules import EMNISTDataModule, FashionMNISTDataModule, MNISTDataModule
 from fl_lightning.data import SampleSplit
+from fl_lightning.datamodules import EMNISTDataModule, FashionMNISTDataModule, MNISTDataModule
 from fl_lightning.partitioners import IIDPartitioner
 
 

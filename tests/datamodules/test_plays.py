@@ -6,7 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from datamodules.plays import ALPHABET, encode, parse_gutenberg, parse_markdown, read_leaf, role_texts, sample_roles
+from fl_lightning.datamodules.plays import (
+    ALPHABET,
+    encode,
+    parse_gutenberg,
+    parse_markdown,
+    read_leaf,
+    role_texts,
+    sample_roles,
+)
 
 MARKDOWN = r"""# The Play
 

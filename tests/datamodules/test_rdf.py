@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-import datamodules.rdf
-from datamodules.rdf import Page, Relation, read_pages, read_relations
+from fl_lightning import datamodules
+from fl_lightning.datamodules.rdf import Page, Relation, read_pages, read_relations
 
 HEAD = b"""<?xml version="1.0" encoding="UTF-8"?>
 <RDF xmlns:r="http://www.w3.org/TR/RDF/" xmlns:d="http://purl.org/dc/elements/1.0/" xmlns="http://dmoz.org/rdf/">

@@ -9,7 +9,8 @@ import lightning as L
 import pytest
 from helpers.toys import quiet_trainer
 
-from datamodules import (
+from fl_lightning import FedAvg, FederatedDataModule
+from fl_lightning.datamodules import (
     CIFAR10DataModule,
     CovertypeDataModule,
     EICUDataModule,
@@ -18,7 +19,6 @@ from datamodules import (
     MNISTDataModule,
     ShakespeareDataModule,
 )
-from fl_lightning import FedAvg, FederatedDataModule
 from fl_lightning.models import CharLSTM, Classifier, ConvNetClassifier, LogisticRegressionClassifier, MLPClassifier
 from fl_lightning.partitioners import DirichletPartitioner
 

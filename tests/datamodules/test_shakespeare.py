@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from helpers.tiny_files import GUTENBERG, ROLES, text_of_role, write_leaf, write_markdown_plays
 
-import datamodules.shakespeare
-from datamodules import CropSplit, OrderedSplit, ShakespeareDataModule
-from datamodules.plays import ALPHABET
+from fl_lightning import datamodules
 from fl_lightning.data import ClientSplit
+from fl_lightning.datamodules import CropSplit, OrderedSplit, ShakespeareDataModule
+from fl_lightning.datamodules.plays import ALPHABET
 
 
 @pytest.fixture

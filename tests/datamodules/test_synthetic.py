@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from datamodules import FedDynSyntheticDataModule, FedProxSyntheticDataModule
 from fl_lightning.data import WithinClientSplit
+from fl_lightning.datamodules import FedDynSyntheticDataModule, FedProxSyntheticDataModule
 
 ALL = WithinClientSplit(val=0.0, test=0.0)
 

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 import torch
 
-from datamodules import TableDataModule
 from fl_lightning.data import ClientSplit, SampleSplit, WithinClientSplit
+from fl_lightning.datamodules import TableDataModule
 from fl_lightning.partitioners import IIDPartitioner
 
 ALL = WithinClientSplit(val=0.0, test=0.0)

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from datamodules import CropSplit, OrderedSplit
 from fl_lightning.data import FederatedSplit, Split
+from fl_lightning.datamodules import CropSplit, OrderedSplit
 from fl_lightning.partitioners import Partition
 
 SIZES = [420, 80, 10, 150, 920, 1]

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
-from datamodules import TorchDatasetDataModule
 from fl_lightning.data import ClientSplit, SampleSplit, WithinClientSplit
+from fl_lightning.datamodules import TorchDatasetDataModule
 from fl_lightning.partitioners import (
     ExplicitPartitioner,
     IIDPartitioner,

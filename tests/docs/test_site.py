@@ -19,7 +19,7 @@ PACKAGES = (
     "fl_lightning",
     *(f"fl_lightning.{room}" for room in ("callbacks", "data", "diagnostics", "executors", "experiment", "models")),
     *(f"fl_lightning.{room}" for room in ("partitioners", "parts", "parts.asynchronous", "report")),
-    "datamodules",
+    "fl_lightning.datamodules",
 )
 
 

@@ -95,7 +95,7 @@ def test_a_dry_run_gives_the_model_a_batch(arguments: dict[str, int]) -> None:
 
 def test_data_that_are_not_here_are_told_of(tmp_path: Path) -> None:
     arguments = {"data_dir": str(tmp_path), "download": False, "partitioner": None}
-    table = with_data(datamodule={"class_path": "datamodules.MNISTDataModule", "init_args": arguments})
+    table = with_data(datamodule={"class_path": "fl_lightning.datamodules.MNISTDataModule", "init_args": arguments})
     arguments["partitioner"] = small()["data"]["digits"]["datamodule"]["init_args"]["partitioner"]
     [text] = check_table(read_table(table), with_data=True).unchecked
     assert "FileNotFoundError: There is no whole MNIST" in text

@@ -103,7 +103,12 @@ def test_clients_with_names_have_them_beside_their_scores(tmp_path: Path) -> Non
     (tmp_path / "stays.csv").write_text("\n".join(["pulse,ill,hospital", *lines]))
     split = {"class_path": "fl_lightning.WithinClientSplit", "init_args": {"val": 0.2, "test": 0.2}}
     arguments = {"path": str(tmp_path / "stays.csv"), "label": "ill", "client": "hospital", "split": split}
-    data = {"datamodule": {"class_path": "datamodules.TableDataModule", "init_args": {**arguments, "batch_size": 4}}}
+    data = {
+        "datamodule": {
+            "class_path": "fl_lightning.datamodules.TableDataModule",
+            "init_args": {**arguments, "batch_size": 4},
+        }
+    }
     data["model"] = {
         "class_path": "fl_lightning.models.MLPClassifier",
         "init_args": {"in_features": 1, "hidden": [2], "num_classes": 2, "lr": 0.1},

@@ -48,13 +48,16 @@ def test_classes_are_built_at_any_depth() -> None:
     assert isinstance(method, RADFed)
     assert method.redistributions == 3
     assert build([{"object": "fl_lightning.metrics.weighted_f1"}, {"n": 1}]) == [weighted_f1, {"n": 1}]
-    named = build({"class_path": "datamodules.CovertypeDataModule.named", "init_args": {"name": "COVCLS-G"}})
+    named = build(
+        {"class_path": "fl_lightning.datamodules.CovertypeDataModule.named", "init_args": {"name": "COVCLS-G"}}
+    )
     assert named.standardize == "global"
 
 
 def test_what_a_class_takes_by_kwargs_is_built_too() -> None:
     split = {"class_path": "fl_lightning.data.ClientSplit", "init_args": {"fold": 3}}
-    spec = {"class_path": "datamodules.CovertypeDataModule.named", "init_args": {"name": "COVCLS-G", "split": split}}
+    given = {"name": "COVCLS-G", "split": split}
+    spec = {"class_path": "fl_lightning.datamodules.CovertypeDataModule.named", "init_args": given}
     assert build(spec).split.fold == 3
 
 

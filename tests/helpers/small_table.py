@@ -10,7 +10,7 @@ TABLE: dict[str, Any] = {
     "data": {
         "digits": {
             "datamodule": {
-                "class_path": "datamodules.DigitsDataModule",
+                "class_path": "fl_lightning.datamodules.DigitsDataModule",
                 "init_args": {
                     "partitioner": {
                         "class_path": "fl_lightning.partitioners.DirichletPartitioner",

@@ -15,11 +15,11 @@ import pandas as pd
 import pytest
 from torchvision.datasets import CIFAR10, CIFAR100
 
-import datamodules.covertype_table
-from datamodules import MNISTDataModule
-from datamodules.covertype_table import CovertypeTable
-from datamodules.eicu import PHYSIOLOGY, PREDICTORS
-from datamodules.plays import ALPHABET
+from fl_lightning import datamodules
+from fl_lightning.datamodules import MNISTDataModule
+from fl_lightning.datamodules.covertype_table import CovertypeTable
+from fl_lightning.datamodules.eicu import PHYSIOLOGY, PREDICTORS
+from fl_lightning.datamodules.plays import ALPHABET
 
 # ---- images ----
 

@@ -14,7 +14,8 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from datamodules import (
+from fl_lightning.data import ClientSplit, FederatedDataModule, SampleSplit, WithinClientSplit
+from fl_lightning.datamodules import (
     CIFAR10DataModule,
     CIFAR100DataModule,
     CovertypeDataModule,
@@ -33,7 +34,6 @@ from datamodules import (
     TableDataModule,
     TorchDatasetDataModule,
 )
-from fl_lightning.data import ClientSplit, FederatedDataModule, SampleSplit, WithinClientSplit
 from fl_lightning.models import (
     CharLSTM,
     Classifier,

@@ -19,8 +19,8 @@ from helpers.toys import quiet_trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
 
-from datamodules import DigitsDataModule
 from fl_lightning import FedAvg, FederatedCheckpoint, FedProx, TensorDataModule, WithinClientSplit
+from fl_lightning.datamodules import DigitsDataModule
 from fl_lightning.experiment.wandb_file import read_history, read_records
 from fl_lightning.models import MLPClassifier
 from fl_lightning.partitioners import DirichletPartitioner

@@ -9,7 +9,7 @@ from helpers.toys import steps_of_two_models
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from datamodules import DigitsDataModule
+from fl_lightning.datamodules import DigitsDataModule
 from fl_lightning.models import Classifier, ConvNetClassifier, MLPClassifier
 from fl_lightning.partitioners import IIDPartitioner
 

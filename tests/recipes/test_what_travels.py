@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from helpers.tiny_files import write_mnist
 
-from datamodules import FashionMNISTDataModule
+from fl_lightning.datamodules import FashionMNISTDataModule
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "what_travels.py"
 

@@ -11,9 +11,9 @@ import torch
 from lightning.pytorch.loggers import WandbLogger
 from torch.utils.data import TensorDataset
 
-from datamodules import DigitsDataModule
 from fl_lightning import TensorDataModule, partition_report
 from fl_lightning.data import FederatedDataModule, SampleSplit, Source, WithinClientSplit
+from fl_lightning.datamodules import DigitsDataModule
 from fl_lightning.partitioners import IIDPartitioner, Partition
 
 LABELS = np.array([0, 0, 0, 1, 0, 1, 1, 1])
