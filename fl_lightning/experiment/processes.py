@@ -26,12 +26,6 @@ from fl_lightning.experiment.store import CLAIM, write_failure
 
 # by most cells, so by the server
 _IMPORTED = (__name__, "fl_lightning.datamodules", "omegaconf", "pandas", "matplotlib.pyplot")
-    __name__,
-    "fl_lightning.datamodules",
-    "omegaconf",
-    "pandas",
-    "matplotlib.pyplot",
-)  # by most cells, so by the server
 _TAKEN = 75  # exit status of a process whose cell another runner has
 _starting = threading.Lock()
 _OUT_OF_MEMORY = ("MemoryError", "allocate memory")  # Python's, and torch's
