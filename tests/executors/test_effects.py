@@ -100,6 +100,11 @@ def cached(number: int) -> float:
     return 1.0 + number / 10
 
 
+@functools.lru_cache
+def cached_draw() -> Tensor:
+    return torch.rand(()).double()
+
+
 def default(seen: list[int] = []) -> int:  # noqa: B006
     seen.append(1)
     return len(seen)
@@ -316,6 +321,7 @@ CASES |= {
     "array": lambda m, w, loss, b, i: w.array.append(i),
     "csv_writer": lambda m, w, loss, b, i: csv.writer(w.stream).writerow([i]) and None,
     "cached_function": lambda m, w, loss, b, i: loss * cached(i),
+    "cached_draw": lambda m, w, loss, b, i: loss * cached_draw(),
     "disabled_function": lambda m, w, loss, b, i: disabled(f"{i}"),
     "text_of_tensor": lambda m, w, loss, b, i: loss * len(str(loss.detach())),
     "number_of_tensor": lambda m, w, loss, b, i: w.told.append(loss.item()),
@@ -399,7 +405,7 @@ def fit(name: str, executor: str, path: Path, monkeypatch: Any, capfd: Any, capl
     for held in [held for held in sys.modules if held.startswith("nasty")]:
         del sys.modules[held]
     NUMBER, Counts.total, default.__defaults__ = 0, 0, ([],)
-    cached.cache_clear(), VARIABLE.set(0), caplog.clear(), capfd.readouterr()
+    cached.cache_clear(), cached_draw.cache_clear(), VARIABLE.set(0), caplog.clear(), capfd.readouterr()
     L.seed_everything(0)
     WORLD = world = World(path)
     module = Module(CASES.get(name, CASES["nothing"]), world)
@@ -430,11 +436,11 @@ def fit(name: str, executor: str, path: Path, monkeypatch: Any, capfd: Any, capl
     return weights, logged, seen, getattr(trainer.fit_loop.executor, "cause", None)
 
 
-COUNTED = pytest.mark.xfail(strict=True, reason="a capture calls what a cache holds, so its counts are others")
+COUNTED = pytest.mark.xfail(strict=True, reason="Dynamo passes over caches, and the check fills them")
 
 
 def marks_of(name: str) -> list[Any]:
-    return [pytest.mark.long] * (name not in QUICK) + [COUNTED] * (name == "cached_function")
+    return [pytest.mark.long] * (name not in QUICK) + [COUNTED] * name.startswith("cached_")
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=marks_of(name)) for name in (*CASES, *CHANGES)])
