@@ -104,6 +104,7 @@ def _fork_rank(function: Callable[[], object], rank: int) -> int:
         status = 1
         try:
             os.environ["LOCAL_RANK"] = str(rank)
+            torch.set_num_threads(1)  # a fork's pool of threads is made anew here, before autograd's threads ask for it
             function()
             status = 0
         except BaseException:
