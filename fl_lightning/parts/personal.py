@@ -36,8 +36,21 @@ def places(federation: Federation, patterns: Patterns, argument: str) -> frozens
 # ---- schedules: further trainings of a round's clients ----
 
 
+class _OwnModels(Synchronous):
+    """Synchronous rounds in which each client also keeps a whole model of its own, at first the server's first one."""
+
+    def setup(self, federation: Federation) -> None:
+        """Give every client the first model."""
+        super().setup(federation)
+        self.add_client_vectors("own", federation.model)
+
+    def personal(self, client: int, model: Tensor) -> Tensor | None:
+        """Return the client's own model."""
+        return self.own.get(client)
+
+
 @dataclass(eq=False, kw_only=True)
-class ProximalModels(Synchronous):
+class ProximalModels(_OwnModels):
     """Each client also trains a model of its own, drawn to the server's (Ditto, Li et al. 2021).
 
     The client's model v_k minimises ``F_k(v) + lam/2 |v - w_t|^2``, from where it was, with w_t the model that the
@@ -53,11 +66,6 @@ class ProximalModels(Synchronous):
 
     lam: ScheduledWeight = 1.0
     epochs: Count | None = None
-
-    def setup(self, federation: Federation) -> None:
-        """Give every client the first model."""
-        super().setup(federation)
-        self.add_client_vectors("own", federation.model)
 
     def start(self, task: Task, server: Server) -> Tensor:
         """Return the client's own model in its further training."""
@@ -79,10 +87,6 @@ class ProximalModels(Synchronous):
     def expected_tasks(self) -> int:
         """Return the number of further trainings."""
         return self.cohort_size
-
-    def personal(self, client: int, model: Tensor) -> Tensor | None:
-        """Return the client's own model."""
-        return self.own.get(client)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -128,7 +132,7 @@ class PersonalFirst(Synchronous):
 
 
 @dataclass(eq=False, kw_only=True)
-class FineTuning(Synchronous):
+class FineTuning(_OwnModels):
     """In some rounds all clients fine-tune the server's new model on their own data; the server never sees that.
 
     FedAvg with fine-tuning is the baseline of personal models (Cheng et al. 2021). After FedBABU only the head that was
@@ -152,14 +156,9 @@ class FineTuning(Synchronous):
         self.frozen = None if self.frozen is None else as_patterns("frozen", self.frozen)
 
     def setup(self, federation: Federation) -> None:
-        """Give every client the first model."""
+        """Find what is not tuned."""
         super().setup(federation)
-        self.add_client_vectors("own", federation.model)
         self._frozen = frozenset() if self.frozen is None else places(federation, self.frozen, "frozen")
-
-    def start(self, task: Task, server: Server) -> Tensor:
-        """Return the server's model, in a fine-tuning the one that the round has made."""
-        return server.model
 
     def correction(self, client: LocalClient) -> Correction | None:
         """Freeze what is not tuned."""
@@ -185,13 +184,9 @@ class FineTuning(Synchronous):
         """Return the number of fine-tunings in the round."""
         return self.federation.num_clients if self._tunes else 0
 
-    def personal(self, client: int, model: Tensor) -> Tensor | None:
-        """Return the tuned model."""
-        return self.own.get(client)
-
 
 @dataclass(eq=False, kw_only=True)
-class AdaptiveStart(Synchronous):
+class AdaptiveStart(_OwnModels):
     """Clients start from a learnt mix of their last model and the server's (FedALA, Zhang et al. 2023).
 
     ``start = v_k + (w_t - v_k) * a_k``, value by value, with ``a_k`` in [0, 1] and at first 1. In a first training a_k
@@ -219,7 +214,6 @@ class AdaptiveStart(Synchronous):
     def setup(self, federation: Federation) -> None:
         """Start from a_k = 1: the server's model."""
         super().setup(federation)
-        self.add_client_vectors("own", federation.model)
         self.add_client_vectors("shares", torch.ones_like(federation.zeros()))
         self._mixed = federation.mask(federation.matching(as_patterns("mixed", self.mixed), "mixed"))[
             : federation.num_parameters
@@ -259,10 +253,6 @@ class AdaptiveStart(Synchronous):
     def expected_tasks(self) -> int:
         """Return the number of first trainings."""
         return self.cohort_size
-
-    def personal(self, client: int, model: Tensor) -> Tensor | None:
-        """Return the client's last model."""
-        return self.own.get(client)
 
 
 class _ShareWalk(Correction):
@@ -345,10 +335,6 @@ class Clusters(Schedule):
             counts = [sum(self.chosen[task.client] == cluster for task in tasks) for cluster in range(self.number)]
             server.replace(self.models[counts.index(max(counts))])
         return server.model
-
-    def expected_tasks(self) -> int:
-        """Return how often clients look at models."""
-        return 0
 
     def personal(self, client: int, model: Tensor) -> Tensor | None:
         """Return the model of the cluster that the client chose."""
