@@ -1,4 +1,4 @@
-"""What metric objects hold, to be put back later."""
+"""States of metric objects, to be put back later."""
 
 from __future__ import annotations
 

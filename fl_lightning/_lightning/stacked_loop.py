@@ -27,7 +27,7 @@ _COUNTING = (Callback, ProgressBar, TQDMProgressBar, RichProgressBar, ModelCheck
 
 
 class StackedLoop:
-    """What a stack needs of Lightning's loop.
+    """Lightning's loop, as far as a stack needs it.
 
     Args:
         loop: The clients' loop, prepared.

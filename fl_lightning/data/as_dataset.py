@@ -1,4 +1,4 @@
-"""What a user gives as a data set, and what to give instead of a stream, an array or a table."""
+"""Data sets that users give, and hints to those who give a stream, an array or a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done to the inputs of all samples at set-up: filled up, noisy, standardised."""
+"""The preparation of all samples' inputs at set-up: missing values, noise, standardisation."""
 
 from __future__ import annotations
 

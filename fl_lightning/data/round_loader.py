@@ -16,7 +16,7 @@ from fl_lightning.seeding import Stream, preserved_generators, seed_global_gener
 
 
 class HasClients(Protocol):
-    """What a process needs of a data module."""
+    """The part of a data module that a process needs."""
 
     num_workers: int
 

@@ -42,20 +42,21 @@ class PartitionStatistics:
         return {name: value for name, value in asdict(self).items() if not math.isnan(value)}
 
     def __str__(self) -> str:
-        return "\n".join(f"{name:<20}{value:>10}" for name, value in self._rows().items())
+        return "\n".join(f"{name:<20}{value:>10}" for name, value in self.rows().items())
 
     def _repr_html_(self) -> str:
-        return as_table(self._rows().items())
+        return as_table(self.rows().items())
 
     @property
     def has_classes(self) -> bool:
         """Whether the samples have classes."""
         return not math.isnan(self.c_score)
 
-    def _rows(self) -> dict[str, str]:
+    def rows(self, samples: str = "samples") -> dict[str, str]:
+        """Return the table: the texts by their names, of which one is the name of the number of samples."""
         rows = {
             "clients": f"{self.num_clients:,}",
-            "samples": f"{self.num_samples:,}",
+            samples: f"{self.num_samples:,}",
             "smallest client": f"{self.min:,}",
             "largest client": f"{self.max:,}",
             "mean size": f"{self.mean:,.1f}",

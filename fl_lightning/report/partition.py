@@ -68,21 +68,13 @@ class PartitionSummary:
 
     def rows(self) -> dict[str, str]:
         """Return the table: the texts by their names."""
-        numbers = self.statistics
         rows = {
             "data": self.data,
             "partitioner": self.partitioner,
             "split": self.split,
             **self.sets,
-            "clients": f"{numbers.num_clients:,}",
-            "samples of all clients": f"{numbers.num_samples:,}",
-            "smallest client": f"{numbers.min:,}",
-            "largest client": f"{numbers.max:,}",
-            "mean size": f"{numbers.mean:,.1f}",
-            "standard deviation": f"{numbers.std:,.1f}",
+            **self.statistics.rows("samples of all clients"),
         }
-        if numbers.has_classes:
-            rows |= {"C-score": f"{numbers.c_score:.3f}", "joint entropy (nats)": f"{numbers.entropy:.3f}"}
         rows |= {f"feature skew, {name}": f"{value:.3f}" for name, value in self.feature_skew.items()}
         return rows | {"fingerprint": self.fingerprint[:16]}
 
