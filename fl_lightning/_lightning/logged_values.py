@@ -62,13 +62,6 @@ class Entry:
         size = call.options.get("batch_size")
         return self.batch_sizes() if size is None else [size] * len(self.slots)
 
-    def one_client(self, row: int) -> Entry:
-        """Return the values of one client, as an entry of its own."""
-        at = slice(row, row + 1)
-        tensors: list[Any] = [t[at] if isinstance(t, Tensor) else [t[row]] for t in self.tensors]
-        sizes = None if self.sizes is None else self.sizes[at]
-        return Entry(self.logged, tensors, self.slots[at], self.steps[at], self.batch, sizes, self.settings)
-
     def value(self, call: LogCall, row: int) -> Any:
         """Return what one client logged."""
         if not isinstance(call.value, BatchValue):

@@ -65,7 +65,7 @@ class LogCall:
 
     def logs_as(self, other: LogCall) -> bool:
         """Return whether another call of the name has the same options; the batch size may be another one."""
-        if self is other:  # as all calls of a program's steps
+        if self is other:
             return True
         objects = [call.value if isinstance(call.value, Metric) else None for call in (self, other)]
         options = [{**call.options, "batch_size": None} for call in (self, other)]

@@ -10,8 +10,6 @@ from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Stra
 from torch.nn.modules import module
 from torch.optim import Optimizer, optimizer
 
-from fl_lightning._lightning.hooks import STEP_HOOKS
-
 _OF_STRATEGY = (
     *("on_train_batch_start", "batch_to_device", "training_step"),
     *("pre_backward", "backward", "post_backward", "optimizer_step"),
@@ -67,14 +65,6 @@ def own_of_optimizer(optimizer: Optimizer) -> str | None:
         if own is not None and not (counts and own.__wrapped__ is getattr(type(optimizer), name)):
             return name
     return None
-
-
-def steps_of_their_own(trainer: Any) -> list[Any]:
-    """Return what is not Lightning's in a step: its precision, and names of methods that users have set on objects."""
-    precision, optimizers = trainer.precision_plugin, trainer.optimizers
-    found = [type(precision), own_of_precision(precision), own_of_strategy(trainer.strategy), global_hooks()]
-    found += map(own_of_optimizer, optimizers)
-    return found + [hook for callback in trainer.callbacks for hook in STEP_HOOKS if hook in vars(callback)]
 
 
 def _other_than(part: Any, names: Sequence[str], stock: Sequence[type]) -> str | None:

@@ -60,11 +60,6 @@ class ClientHooks:
         #: Whether hooks may see in which order clients train.
         self.see_order = bool(self.starts) or self.read_logged_values
 
-    @property
-    def starters(self) -> list[Any]:
-        """The objects whose ``on_client_start`` is called."""
-        return [hook.__self__ for hook in self.starts if hasattr(hook, "__self__")]
-
     def on_client_start(self, client: LocalClient) -> None:
         """Call the hooks before a client trains."""
         self._call(self.starts, 0, client)

@@ -42,11 +42,6 @@ def _of_strided(tensor: Tensor) -> np.ndarray:
     return array
 
 
-def version_of(tensor: Tensor) -> int:
-    """Return how often a tensor, or a view of it, was changed in place; tensors of inference mode do not count it."""
-    return -1 if tensor.is_inference() else tensor._version
-
-
 def fingerprint(tensors: Sequence[Tensor]) -> str:
     """Return a text of 32 hexadecimal digits that changes with shape, type or content of any tensor."""
     digest = hashlib.blake2b(digest_size=16)

@@ -59,7 +59,7 @@ class AutoExecutor(Executor):
     """Chooses by what a client's step computes: the same script makes the same choice on every run.
 
     The operations of the fit's first client, which trains alone, are counted; nothing is timed. Steps of little
-    arithmetic are stacked, unless the trial of the next clients shows that a stack trains them differently. On a CPU
+    arithmetic are stacked, if the fit has enough of them and PyTorch can capture ``training_step``. On a CPU
     larger steps train one client after the other, convolutions with channels last in memory unless somebody hooks into
     batches or clients, and steps of much arithmetic with several threads. The choice is part of a checkpoint, so that
     a resumed run ends as the uninterrupted one.
@@ -101,7 +101,7 @@ class AutoExecutor(Executor):
         self._threads_before = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a pickle holds: nothing of a fit but the choice and the verdict on stacks."""
+        """Return what a pickle holds: nothing of a fit but the choice and why clients are not stacked."""
         return {key: value for key, value in vars(self).items() if key != "_training"}
 
     def run(self, tasks: Sequence[Task], training: LocalTraining, algorithm: Algorithm) -> Iterator[ClientResult]:
@@ -117,7 +117,7 @@ class AutoExecutor(Executor):
             yield from self._sequential.run(tasks, training, algorithm)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what was chosen, and the verdict on stacks."""
+        """Return what was chosen, and why clients are not stacked."""
         choice = None if self.choice is None else vars(self.choice).copy()
         return {"choice": choice, "vectorized": self._vectorized.state_dict()}
 

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 _CONVOLUTIONS = ("convolution", "lstm", ".gru", "_gru", "rnn")
-#: Operations of steps that are no programs of products of matrices.
+#: Operations of steps that are more than products of matrices.
 _OTHERS = (
     *_CONVOLUTIONS,
     "batch_norm",
