@@ -109,9 +109,9 @@ def copied(root: Path, tree: Path) -> Path:
         ["git", "ls-files", "-coz", "--exclude-standard"], cwd=root, capture_output=True, check=True
     )
     for name in listed.stdout.decode().split("\0"):
-        if name and (root / name).is_file():
+        if name and ((root / name).is_file() or (root / name).is_symlink()):
             (tree / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(root / name, tree / name)
+            shutil.copy2(root / name, tree / name, follow_symlinks=False)
     return tree
 
 

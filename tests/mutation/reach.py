@@ -95,7 +95,8 @@ class Loader(SourceFileLoader):
 
     def get_code(self, fullname: str) -> CodeType:
         source = self.get_data(self.path)
-        tree, file = ast.parse(source), Path(self.path).relative_to(self.plugin.tree).as_posix()
+        # of a linked folder, such as the data modules', the file that the link leads to
+        tree, file = ast.parse(source), Path(self.path).resolve().relative_to(self.plugin.tree.resolve()).as_posix()
         names = {start: name for name, spans in functions(source.decode()).items() for start, _ in spans}
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef):
