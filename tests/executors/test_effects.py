@@ -436,11 +436,8 @@ def fit(name: str, executor: str, path: Path, monkeypatch: Any, capfd: Any, capl
     return weights, logged, seen, getattr(trainer.fit_loop.executor, "cause", None)
 
 
-COUNTED = pytest.mark.xfail(strict=True, reason="Dynamo passes over caches, and the check fills them")
-
-
 def marks_of(name: str) -> list[Any]:
-    return [pytest.mark.long] * (name not in QUICK) + [COUNTED] * name.startswith("cached_")
+    return [pytest.mark.long] * (name not in QUICK)
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=marks_of(name)) for name in (*CASES, *CHANGES)])

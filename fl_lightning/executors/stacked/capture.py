@@ -27,6 +27,7 @@ from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.executors.stacked.batching import StackedBatch, leaves_of
 from fl_lightning.executors.stacked.graph import Place, StackedGraph
 
+_CACHED = ".__wrapped__"  # of `functools.lru_cache`, in the names of guards
 _ARGUMENTS = ("prog_bar", "logger", "on_step", "on_epoch", "reduce_fx", "enable_graph", "sync_dist")
 _REDUCTIONS = ("mean", "sum", "max", "min")
 #: Options of Dynamo: say what a step changes beside its tensors; capture `.item()`; look at hooks of modules, too.
@@ -320,6 +321,10 @@ class CapturedStep:
         """
         if any(guard.endswith(".grad") for guard in guards):
             raise CannotVectorize("`training_step` reads gradients (`p.grad`), which a stack takes after it")
+        caches = sorted(_readable(guard[: -len(_CACHED)]) for guard in guards if guard.endswith(_CACHED))
+        caches = [name for name in caches if not name.startswith("torch.")]
+        if caches:  # Dynamo passes over the cache
+            raise CannotVectorize(f"`training_step` calls `{caches[0]}`, whose results are kept in a cache")
         reader = _Reader(source, self._metrics, loss, assigned or {})
         return Step(source, StackedGraph(source.owning_module, reader.graph), reader.logged, reader.kept, guards)
 
