@@ -12,7 +12,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 
-from fl_lightning._lightning.cannot_vectorize import CannotVectorize, describe_error
+from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning._lightning.log_replay import Journal
 from fl_lightning._lightning.stacked_loop import StackedLoop
 from fl_lightning.checks import Count, check
@@ -20,6 +20,7 @@ from fl_lightning.clients.hooks import StartedClient
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.base import Executor
 from fl_lightning.executors.sequential import SequentialExecutor
+from fl_lightning.executors.stacked.capture import cause_of
 from fl_lightning.executors.stacked.memory import clients_that_fit
 from fl_lightning.executors.stacked.optimizer import StackedOptimizer, check_elementwise
 from fl_lightning.executors.stacked.parts import check_parts, user_defined_parts
@@ -101,8 +102,7 @@ class VectorizedExecutor(Executor):
     def give_up(self, error: Exception) -> None:
         """Train clients one after the other from now on, and say why; the error's traceback goes to the debug log."""
         log.debug("Clients are not stacked", exc_info=error)
-        known = isinstance(error, CannotVectorize)
-        self.cause = str(error) if known else f"a step fails on stacked models ({describe_error(error)})"
+        self.cause = str(error) if isinstance(error, CannotVectorize) else cause_of(error)
         rank_zero_info(f"Clients are trained one after the other, not stacked: {self.cause}.")
 
     def first_stack(self, tasks: Sequence[Task]) -> int:

@@ -278,7 +278,7 @@ class CapturedStep:
                 effects = _EFFECTS.search(str(error))
                 names = [] if effects is None else ast.literal_eval(effects[1])
                 if not names or not all(map(_OF_MODULES.fullmatch, names)):
-                    raise CannotVectorize(_cause(error)) from error
+                    raise CannotVectorize(cause_of(error)) from error
                 loss = self._call(compiled, batch, batch_idx, "silent")  # it writes into modules alone: see below
             # what it writes into the module itself is there already, but for buffers, or a mode that it sets
             changed = [
@@ -419,13 +419,13 @@ def _kind_of_number(value: Any) -> type | None:
     return float if isinstance(found, (float, torch.SymFloat)) else int
 
 
-def _cause(error: Exception) -> str:
-    """Return why a step cannot be captured, in one line, with the user's file and line."""
+def cause_of(error: Exception) -> str:
+    """Return why a step cannot be captured or stacked, in one line, with the user's file and line."""
     text = str(error)
     message = re.search(r"Message: (.*)", text)
     explained = re.search(r"Explanation: (.*)", text)
     words = explained[1].strip().rstrip(".") if explained else describe_error(error)
-    cause = message[1] if message else f"`training_step` cannot be captured: {words}"
+    cause = message[1] if message else f"a step cannot be stacked: {words}"
     if (effects := _EFFECTS.search(text)) is not None:
         cause = _changes(sorted(map(_readable, ast.literal_eval(effects[1]))))
     cause = next((known for phrase, known in _CAUSES.items() if phrase in text), cause)
@@ -442,10 +442,20 @@ _DECIDES = (
     "Python decides by a tensor's value (`if`, `while`, `assert`), and each client has its own; use `torch.where`"
 )
 _SELECTS = "a selection's size depends on values, and each client has its own; weigh all samples instead"
+_NUMBERS = "Python computes with a tensor's value (`.item()`, `float`), and each client has its own; keep it a tensor"
+#: By what PyTorch says; the first one that is found.
 _CAUSES = {
     "data-dependent branching": _DECIDES,
+    "(Size-like symbols: u": _SELECTS,
     "Could not guard on data-dependent expression": _DECIDES,
-    "dynamic shape operator": _SELECTS,
+    "Could not extract specialized integer": _DECIDES,
+    "dynamic shape": _SELECTS,
+    "calling .item() on a Tensor": _NUMBERS,
+    "expected (<class 'numpy.integer'>": _NUMBERS,
+    "Missing `as_proxy()`": "`training_step` gives PyTorch an object that is no tensor, such as a random generator",
+    "trace_autograd_ops": "`training_step` takes gradients itself (`torch.autograd.grad`)",
+    "cannot register a hook on a tensor": "`training_step` registers a hook on a tensor",
+    "accessing `data` under vmap": "`training_step` writes to a parameter's `.data`",
     "Dynamo does not support RNN": "`nn.LSTM`, `nn.GRU` and `nn.RNN` compute one model at a time",
 }
 
