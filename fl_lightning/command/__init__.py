@@ -114,6 +114,7 @@ def _run(options: Namespace, further: Sequence[str]) -> int:
 
     from fl_lightning.experiment import describe_plan, describe_time, measure_paces, read_table, run_table
     from fl_lightning.experiment.runner import check_run
+    from fl_lightning.report.experiment_report import scores_as_text
 
     table = read_table(file)
     with names_options(*run_arguments(options), "methods", "data", "folds", "seeds"):
@@ -131,7 +132,10 @@ def _run(options: Namespace, further: Sequence[str]) -> int:
     except SIGTERMException:  # a Trainer's answer to the signal; without it, the status would be 0
         print("Ended by SIGTERM. Run the same command again to continue.", file=sys.stderr)
         return 143
-    return int(any(row.get("score") is None for row in rows))
+    scored = [row for row in rows if row.get("score") is not None]
+    if scored:
+        print(f"\n{scores_as_text(output)}\n\nThe whole report: fl-lightning report {output}")
+    return int(len(scored) < len(rows))
 
 
 # ---- sweep ----

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import textwrap
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,8 +70,16 @@ def experiment_report(results: str | os.PathLike[str], out: str | os.PathLike[st
     return ReportPage(folder / "report.html")
 
 
+def scores_as_text(results: Path, width: int = 80) -> str:
+    """Return the scores of an experiment, and what its reader must know, for a screen."""
+    read = read_results(results)
+    warnings = [textwrap.fill(sentence, width) for sentence in notes.warnings_of(read)]
+    return "\n\n".join([tables.score_table(read).to_text(width), *warnings])
+
+
 def _sections(results: Results) -> Iterator[Section]:
-    scores = tables.score_table(results), tables.relative_table(results), tables.finished_table(results)
+    table = tables.score_table(results).turned_if_wide("method")
+    scores = table, tables.relative_table(results), tables.finished_table(results)
     yield Section("Scores", notes.open_cycles(results), _known(*scores))
     tests = _known(tables.significance_table(results), tables.rank_table(results))
     yield Section("Significance", " ".join(notes.power_sentences(results)), tests)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import itertools
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
@@ -84,6 +85,12 @@ class Table:
         """Return the table as CSV, in which no text can be taken for a formula."""
         harmless_frame = self.flat.rename(columns=harmless).map(harmless)
         return str(harmless_frame.to_csv(index=False, header=self.header, lineterminator="\n"))
+
+    def to_text(self, width: int) -> str:
+        """Return the table for a screen: columns become rows, and a star stands for bold."""
+        starred = self.frame + np.where(self.are_bold[:, self.frame.index.nlevels :], "*", " ")
+        note = textwrap.fill(self.note.replace("Bold:", "*:"), width)
+        return f"{self.caption}\n\n{starred.T.to_string(line_width=width)}\n\n{note}"
 
     def to_latex(self) -> str:
         """Return a LaTeX ``table`` with a ``tabular``; it needs the package booktabs."""

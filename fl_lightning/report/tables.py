@@ -43,7 +43,7 @@ def score_table(results: Results) -> Table:
     if any("(clients)" in metric for _, metric in rows):
         note += " (clients): of each test client, and then the mean over clients."
     caption = "Test scores: mean ± standard deviation over folds and seeds."
-    return Table("scores", caption, frame, note, best.to_numpy()).turned_if_wide("method")
+    return Table("scores", caption, frame, note, best.to_numpy())
 
 
 def relative_table(results: Results) -> Table | None:

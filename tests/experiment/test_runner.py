@@ -363,6 +363,9 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(options) == 0
     [row] = table_of(tmp_path / "out" / "results.csv")
     assert (row["method"], row["seed"]) == ("FedAvg", "1")
+    shown = capsys.readouterr().out.splitlines()
+    assert ["FedAvg", f"{100 * float(row['score']):.2f}"] in [line.split() for line in shown]
+    assert shown[-1] == f"The whole report: fl-lightning report {tmp_path / 'out'}"
     with pytest.raises(SystemExit) as ended:
         main(["run", str(tmp_path / "none.yaml")])
     assert ended.value.code == 2

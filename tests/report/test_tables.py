@@ -40,6 +40,20 @@ def test_scores_are_means_and_sds_with_units_and_the_best_in_bold(written: Resul
     assert "† better, ‡ worse" in table.note
 
 
+def test_a_screen_of_80_columns_has_methods_as_rows_and_a_star_for_the_best(written: Results) -> None:
+    caption, _, *lines = tables.score_table(written).to_text(80).splitlines()
+    assert caption == "Test scores: mean ± standard deviation over folds and seeds."
+    assert [line.split() for line in lines[:4]] == [
+        ["data", "easy", "hard"],
+        ["metric", "accuracy,", "%", "accuracy,", "%"],
+        ["FedAvg", "50.00", "±", "0.00", "25.00", "±", "0.00*"],
+        ["RADFed", "53.50", "±", "1.87", "†*", "24.17", "±", "0.41"],
+    ]
+    narrow = tables.score_table(written).to_text(36).splitlines()
+    assert max(map(len, narrow[2:])) <= 36
+    assert [line.split()[:1] for line in narrow].count(["RADFed"]) == 2
+
+
 def test_a_significant_loss_is_marked_and_not_highlighted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(GAPS, "hard", ALL_WORSE)
     results = write_results(tmp_path)
