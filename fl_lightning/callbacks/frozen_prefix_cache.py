@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import math
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol, Self, runtime_checkable
 
 import lightning as L
 import numpy as np
 import torch
+from filelock import FileLock
 from torch import Tensor
 from tqdm.auto import tqdm
 
 from fl_lightning.checks import Count, PathLike, check
 from fl_lightning.data.tensor_bytes import tensor_bytes
-from fl_lightning.files import atomic_file, reserve
 
 _FORMAT = "1"  # part of every file's key: raise it when what a file holds changes
 _PROBES = 64  # samples whose preprocessed values stand for the preprocessing in the key
@@ -79,16 +80,16 @@ class FrozenPrefixCache(L.Callback):
 
     The trained weights are those of a run without the callback, to rounding. On a CPU they are the same bit for bit
     where :class:`~fl_lightning.models.frozen.FrozenPrefix` gives a sample the same output in any batch, as it does with
-    32-bit convolutions. Features stored with another number of threads, or by a GPU, may differ by rounding.
+    32-bit convolutions. Features stored by a GPU may differ by rounding.
 
     Outputs are stored in the prefix's own precision, usually 32-bit, even if ``Trainer(precision="16-mixed")`` would
     compute them in half precision. The ``"true"`` half and double precisions convert the prefix after set-up and raise
     an error.
 
     A file's name depends on the prefix's weights and settings, the data, the preprocessing, the kind of device and
-    PyTorch's version, so that a change of any of them computes a new file. A file that cannot be read is
-    computed again. Old files can be deleted at any time. A file holds 4 bytes per output: for 60,000 images and
-    MobileNetV2's prefix 345 MB at 96 pixels.
+    PyTorch's version, so that a change of any of them computes a new file. A run that is killed leaves the outputs that
+    it has computed to the next one. A file that cannot be read is computed again. Old files can be deleted at any time.
+    A file holds 4 bytes per output: for 60,000 images and MobileNetV2's prefix 345 MB at 96 pixels.
 
     Args:
         cache_dir: Folder of the files; made when needed.
@@ -116,10 +117,6 @@ class FrozenPrefixCache(L.Callback):
         self._fingerprint = prefix.fingerprint()
         device = trainer.strategy.root_device
         path = self.cache_dir / f"frozen-prefix-{_key(self._fingerprint, data, device)}.npy"
-        if trainer.is_global_zero:
-            self._ensure(path, prefix, data, device)
-        trainer.strategy.barrier("frozen_prefix_cache")
-        # Other processes find the file, unless their machine does not share the folder with the first one's.
         data.replace_inputs(self._ensure(path, prefix, data, device))
         prefix.bypass = True
 
@@ -159,28 +156,60 @@ class FrozenPrefixCache(L.Callback):
 
     def _ensure(self, path: Path, prefix: Prefix, data: CacheableInputs, device: torch.device) -> Tensor:
         """Return the features of the file; compute it first if there is none that can be read."""
-        if path.exists():
-            try:
-                return _read(path)
-            except (ValueError, EOFError) as error:
-                warnings.warn(f"FrozenPrefixCache: {path} is damaged ({error}). It is computed again.", stacklevel=2)
-        self._compute(path, prefix, data, device)
-        return _read(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(path.with_suffix(".lock")):  # other processes, of any run, wait for the file
+            if path.exists():
+                try:
+                    return _read(path)
+                except (ValueError, EOFError) as error:
+                    text = f"FrozenPrefixCache: {path} is damaged ({error}). It is computed again."
+                    warnings.warn(text, stacklevel=2)
+            self._compute(path, prefix, data, device)
+            return _read(path)
 
     def _compute(self, path: Path, prefix: Prefix, data: CacheableInputs, device: torch.device) -> None:
+        """Append the outputs to a file, from where an earlier run stopped, which takes its place when it is whole."""
         worker = copy.deepcopy(prefix).to(device)  # the module itself is still where its maker left it
         worker.bypass = False
-        inputs = data.source_inputs()
-        prepare = _preprocessing(data)
+        inputs, prepare = data.source_inputs(), _preprocessing(data)
+
+        def outputs(start: int) -> np.ndarray:
+            return worker(prepare(inputs[start : start + self.batch_size]).to(device)).cpu().numpy()
+
         first = worker(prepare(inputs[:1]).to(device)).cpu().numpy()
-        with atomic_file(path) as partial:
-            rows = _create(partial, first.dtype, (len(inputs), *first.shape[1:]))
-            with tqdm(total=len(inputs), desc="Frozen prefix", unit="sample") as progress:
-                for start in range(0, len(inputs), self.batch_size):
-                    outputs = worker(prepare(inputs[start : start + self.batch_size]).to(device))
-                    rows[start : start + len(outputs)] = outputs.cpu().numpy()
-                    progress.update(len(outputs))
-            rows.flush()
+        shape, partial = (len(inputs), *first.shape[1:]), path.with_suffix(".part")
+        partial.touch()
+        with partial.open("r+b") as file:
+            header = {"descr": np.lib.format.dtype_to_descr(first.dtype), "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(file, header)
+            begin = file.tell()
+            batches = (file.seek(0, os.SEEK_END) - begin) // (first.nbytes * self.batch_size)
+            done = min(batches * self.batch_size, len(inputs))
+            file.truncate(begin + done * first.nbytes)
+            file.seek(0, os.SEEK_END)
+            with (
+                tqdm(total=len(inputs), initial=done, desc="Frozen prefix", unit="sample") as progress,
+                _in_parallel(outputs, range(done, len(inputs), self.batch_size), device) as results,
+            ):
+                for rows in results:
+                    file.write(rows.tobytes())
+                    progress.update(len(rows))
+        partial.replace(path)
+
+
+@contextmanager
+def _in_parallel(
+    function: Callable[[int], np.ndarray], arguments: Sequence[int], device: torch.device
+) -> Iterator[Iterator[np.ndarray]]:
+    """Yield the results in order; on a CPU each of torch's threads computes whole ones, and none waits for another."""
+    threads = torch.get_num_threads()
+    pool = ThreadPoolExecutor(threads if device.type == "cpu" else 1)
+    torch.set_num_threads(1)  # of each worker
+    try:
+        yield pool.map(function, arguments)
+    finally:
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(threads)
 
 
 def _read(path: Path) -> Tensor:
@@ -237,13 +266,3 @@ def _key(prefix_fingerprint: str, data: CacheableInputs, device: torch.device) -
     parts = (_FORMAT, prefix_fingerprint, data.data_fingerprint(), device.type, torch.__version__, *inputs.shape)
     digest.update("\n".join(map(str, parts)).encode())
     return digest.hexdigest()[:32]
-
-
-def _create(path: Path, dtype: np.dtype, shape: tuple[int, ...]) -> np.memmap:
-    """Return the rows of a new ``.npy`` file, memory-mapped, for which the disk has room."""
-    with path.open("w+b") as file:
-        header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-        np.lib.format.write_array_header_1_0(file, header)
-        offset = file.tell()
-        reserve(file, offset + math.prod(shape) * dtype.itemsize, path)
-        return np.memmap(file, dtype, mode="r+", offset=offset, shape=shape)
