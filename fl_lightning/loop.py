@@ -25,6 +25,7 @@ from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.view import print_clients
 from fl_lightning.executors import Executor, balance
 from fl_lightning.executors.malloc import keep_freed_memory
+from fl_lightning.executors.threads import Threads
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.messages import ClientResult, Task, same_values
@@ -46,6 +47,7 @@ class FederatedLoop(RoundLoop):
 
     Attributes:
         training: The clients' local training, once the fit has begun.
+        threads: Torch's threads in the fit.
         past_settings: Optimizers' settings of earlier rounds on whose models clients still train.
         invalid_rounds: Rounds in a row, up to now, that left out all clients that reported.
         fingerprints: Of the training clients and of the validation and test data, once they are known.
@@ -72,6 +74,7 @@ class FederatedLoop(RoundLoop):
         lightnings = set(vars(self))
         self.algorithm, self.executor, self.settings, self.corrector = algorithm, executor, settings, corrector
         self.past_settings: dict[int, Any] = {}
+        self.threads = Threads()
         self.invalid_rounds, self.max_invalid_rounds = 0, max_invalid_rounds
         self.fingerprints: tuple[str, str] | None = None
         self.executor_states: list[dict[str, Any]] = []
@@ -101,7 +104,9 @@ class FederatedLoop(RoundLoop):
 
     def run(self) -> None:
         """Run the rounds; where none is left, the parts take the checkpoint's state all the same."""
-        super().run()
+        self._how_clients_train = ""
+        with self.threads.of_fit(self.trainer.strategy.root_device):
+            super().run()
         if self.algorithm.restored is not None:  # no round has begun
             self._begin_algorithm()
 
@@ -201,7 +206,16 @@ class FederatedLoop(RoundLoop):
         """Train this process's share of tasks and yield their results."""
         share = self._share_of(tasks)
         self.training.announce(share)
-        yield from self.executor.run(share, self.training, self.algorithm)
+        for result in self.executor.run(share, self.training, self.algorithm):
+            self.threads.choose(self.training.counts, self.trainer.world_size)
+            self._say_how_clients_train()
+            yield result
+
+    def _say_how_clients_train(self) -> None:
+        how = self.executor.describe()
+        if how and how != self._how_clients_train:
+            self._how_clients_train = how
+            rank_zero_info(f"Clients train {how}.{self.threads}")
 
     def _adopt_changes(self, *, in_round: bool = False) -> None:
         """Take what hooks have written into the module since the last round as the server's model.
@@ -288,6 +302,7 @@ class FederatedLoop(RoundLoop):
             "invalid_rounds": self.invalid_rounds,
             "executors": self.executor_states,
             "executor_kind": self.executor_kind,
+            "threads": self.threads.chosen,
             "monitored": {name: value.detach().cpu() for name, value in values.items()},
             "buffers": {name: tensor.detach().cpu().clone() for name, tensor in tensors if name not in saved},
         }
@@ -295,7 +310,7 @@ class FederatedLoop(RoundLoop):
     def load_boundary_state(self, state: Mapping[str, Any]) -> None:
         """Load the state saved by :meth:`boundary_state`."""
         self.past_settings, self.invalid_rounds = state["past"], state["invalid_rounds"]
-        self.executor_states = state["executors"]
+        self.executor_states, self.threads.chosen = state["executors"], state["threads"]
         self.executor_kind, self.restored_values = state["executor_kind"], state["monitored"]
         held = dict(self.trainer.lightning_module.named_buffers())
         for name, values in state["buffers"].items():  # those that the module's `state_dict` leaves out

@@ -19,6 +19,7 @@ from fl_lightning._lightning.unlogged import UnloggedTraining
 from fl_lightning.clients.batches import ClientBatches, LocalSettings
 from fl_lightning.clients.hooks import ClientHooks, StartedClient
 from fl_lightning.clients.state_vector import StateVector
+from fl_lightning.clients.step_counts import StepCounts
 from fl_lightning.clients.steps import ClientSteps
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.parts.algorithm import Algorithm
@@ -44,7 +45,7 @@ class LocalTraining:
         vector: The module's federated state.
         batches: The clients' batches.
         hooks: The hooks of clients that callbacks have.
-        around_steps: Is entered while a client steps, and left for hooks and scores.
+        counts: Of the first step of the first client that trains here; ``None`` before.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class LocalTraining:
         self.vector = StateVector(self.trainer.lightning_module)
         self.batches = ClientBatches(self.trainer, data, settings)
         self.hooks = ClientHooks(self.trainer, settings)
-        self.around_steps: AbstractContextManager[Any] = nullcontext()
+        self.counts: StepCounts | None = None
         self._steps: ClientSteps | None = None
         self._places: dict[Task, int] = {}
         self._shown = 1
@@ -126,11 +127,12 @@ class LocalTraining:
         one_pass = self.batches.one_pass(task)
         batch = None
         try:
-            with self.around_steps:
-                for index, batch in enumerate(steps.of(self.batches.iterate(task))):
-                    if not loop.train_batch(batch, index, is_last=(index + 1) % one_pass == 0):
-                        break
-                    batch = None  # an error may come from the next one
+            for index, batch in enumerate(steps.of(self.batches.iterate(task))):
+                with self._counting():
+                    goes_on = loop.train_batch(batch, index, is_last=(index + 1) % one_pass == 0)
+                if not goes_on:
+                    break
+                batch = None  # an error may come from the next one
         except StopIteration:  # from a hook, or the step: ends the client, as Lightning ends an epoch
             pass
         except Exception as error:
@@ -141,6 +143,12 @@ class LocalTraining:
         steps.check_seen(task, model)
         self._steps = None
         return self.finish(begun.client, model, num_steps, steps.summed_lr)
+
+    def _counting(self) -> AbstractContextManager[Any]:
+        if self.counts is not None:
+            return nullcontext()
+        self.counts = StepCounts()
+        return self.counts
 
     def seed(self, task: Task) -> None:
         """Seed everything that is drawn inside a client."""

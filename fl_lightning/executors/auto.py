@@ -6,21 +6,18 @@ import logging
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
-from lightning.pytorch.utilities.rank_zero import rank_zero_info
-
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
-from fl_lightning.checks import Count, check, counted
+from fl_lightning.checks import Count, check
+from fl_lightning.clients.step_counts import StepCounts, in_words
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.base import Executor
 from fl_lightning.executors.layout_trial import works_with_channels_last
 from fl_lightning.executors.sequential import SequentialExecutor
 from fl_lightning.executors.stacked.memory import why_one_fits
-from fl_lightning.executors.step_counts import StepCounts, in_words
+from fl_lightning.executors.threads import LARGE_STEP
 from fl_lightning.executors.vectorized import VectorizedExecutor
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.messages import ClientResult, Task
@@ -31,7 +28,7 @@ ExecutorName = Literal["auto", "sequential", "vectorized"]
 
 # Of a client's step on a CPU (see docs/benchmarks.md): below, a stack saves the calls of operations, which take most of
 # the time; above, arithmetic takes it, which a stack does not save. Floating-point operations.
-_LARGE_STEP = 3e8  # of products of matrices alone
+# A step of products of matrices alone has its limit in LARGE_STEP.
 _MAPPED_STEP = 5e6  # of any other step, whose stacks call more and slower operations
 _CONVOLVING_STEP = 2e6
 _MAPPED_MODELS = 8  # that a stack of such steps needs at least
@@ -45,13 +42,11 @@ class ExecutorChoice:
     Attributes:
         executor: ``"sequential"`` or ``"vectorized"``.
         cause: Why, as the end of a sentence.
-        threads: Torch's threads; ``None`` where they stay as they are.
         channels_last: Whether convolutions train with channels last in memory.
     """
 
     executor: str
     cause: str
-    threads: int | None = None
     channels_last: bool = False
 
 
@@ -61,11 +56,9 @@ class AutoExecutor(Executor):
     The operations of the fit's first client, which trains alone, are counted; nothing is timed. Steps of little
     arithmetic are stacked, if the fit has enough of them and PyTorch can capture ``training_step``. On a CPU
     larger steps train one client after the other, convolutions with channels last in memory unless somebody hooks into
-    batches or clients, and steps of much arithmetic with several threads. The choice is part of a checkpoint, so that
-    a resumed run ends as the uninterrupted one.
+    batches or clients. The choice is part of a checkpoint, so that a resumed run ends as the uninterrupted one.
 
-    To choose yourself, give ``VectorizedExecutor(clients_at_once=...)`` or ``SequentialExecutor(channels_last=...)``,
-    and set ``torch.set_num_threads`` or ``OMP_NUM_THREADS``.
+    To choose yourself, give ``VectorizedExecutor(clients_at_once=...)`` or ``SequentialExecutor(channels_last=...)``.
 
     Args:
         clients_at_once: Models in a stack at most; ``None`` for as many as fit.
@@ -77,8 +70,6 @@ class AutoExecutor(Executor):
         self._sequential = SequentialExecutor()
         #: The choice; ``None`` before the first round.
         self.choice: ExecutorChoice | None = None
-        self._threads_before: int | None = None
-        self._untold = False
 
     def reset(self) -> None:
         """Forget the choice."""
@@ -90,15 +81,17 @@ class AutoExecutor(Executor):
         """Prepare both ways, and go on as an earlier part of the run chose."""
         self._training = training
         self._vectorized.on_fit_start(training, algorithm)
-        self._threads_before = torch.get_num_threads()
         if self.choice is not None:
-            self._prepare(self.choice)
+            self._sequential = SequentialExecutor(self.choice.channels_last)
 
-    def on_fit_end(self) -> None:
-        """Give torch its threads back."""
-        if self._threads_before not in (None, torch.get_num_threads()):
-            torch.set_num_threads(self._threads_before)
-        self._threads_before = None
+    def describe(self) -> str:
+        """Return how clients train, and why; nothing before they do."""
+        if self.choice is None:
+            return ""
+        if self.choice.executor == "sequential":
+            return f"{self._sequential.describe()}: {self.choice.cause}"
+        stacked = self._vectorized.describe()
+        return f"{stacked}: {self.choice.cause}" if stacked and self._vectorized.cause is None else stacked
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a pickle holds: nothing of a fit but the choice and why clients are not stacked."""
@@ -111,8 +104,6 @@ class AutoExecutor(Executor):
             yield from first
         if self.choice is not None and self.choice.executor == "vectorized":
             yield from self._vectorized.run(tasks, training, algorithm)
-            if self._untold and self._vectorized.cause is None:  # otherwise it has said why not
-                self._tell(self.choice)
         else:
             yield from self._sequential.run(tasks, training, algorithm)
 
@@ -134,64 +125,43 @@ class AutoExecutor(Executor):
         # processes must agree: the first that has clients decides
         known = [choice for choice in algorithm.federation.gather(mine) if choice is not None]
         if known:
-            self.choice = choice = known[0]
-            self._prepare(choice)
-            self._untold = True
-            if choice.executor == "sequential":
-                self._tell(choice)
+            self.choice = known[0]
+            self._sequential = SequentialExecutor(self.choice.channels_last)
         return first, tasks[1:]
-
-    def _tell(self, choice: ExecutorChoice) -> None:
-        self._untold = False
-        memory = " Convolutions have their channels last in memory." if choice.channels_last else ""
-        threads = "" if choice.threads is None else f" Torch uses {counted(choice.threads, 'thread')}."
-        manner = choice.cause
-        if choice.executor == "sequential":
-            manner = f"one after the other{',' if manner.startswith('not stacked') else ':'} {manner}"
-        processes = self._training.trainer.world_size
-        on_cpu = self._training.vector.device.type == "cpu"
-        advice = ""
-        if choice.executor == "vectorized" and on_cpu and processes > 1:
-            advice = f" On CPUs one process is often faster than {processes} for clients that are stacked; try both."
-        rank_zero_info(f'executor="auto": clients train {manner}.{memory}{threads}{advice}')
-
-    def _prepare(self, choice: ExecutorChoice) -> None:
-        self._sequential = SequentialExecutor(choice.channels_last)
-        if choice.threads is not None:
-            torch.set_num_threads(choice.threads)
 
     def _find(self, tasks: Sequence[Task], algorithm: Algorithm, results: list[ClientResult]) -> ExecutorChoice:
         """Train the first client, add its result to the list, and return the choice of this process."""
-        training, vectorized = self._training, self._vectorized
+        training = self._training
         on_cpu = training.vector.device.type == "cpu"
-        open_threads = adjustable_threads() if on_cpu else None
-        if open_threads is not None:
-            torch.set_num_threads(1)
-        training.around_steps = counts = StepCounts()
         results += self._sequential.run(tasks[:1], training, algorithm)
-        training.around_steps = nullcontext()
-        counts.steps = training.batches.number(tasks[0])
-        large = counts.flops >= _LARGE_STEP and training.trainer.world_size == 1
-        threads = open_threads if large or open_threads is None else 1
+        counts = training.counts
+        assert counts is not None
+        log.debug("%s.", str(counts).capitalize())
         sees_layout = training.is_watched or counts.draws or not on_cpu
         last = not sees_layout and works_with_channels_last(training, tasks[0])
+        models = self._vectorized.first_stack(tasks)
+        why_not = self._why_not_stacked(tasks, algorithm, counts if on_cpu else None, models)
+        if why_not is not None:
+            return ExecutorChoice("sequential", why_not, last)
+        cause = f"up to {models} at a time, faster here, same result"
+        if on_cpu and training.trainer.world_size > 1:
+            cause += ". On CPUs one process is often faster for stacks than several; try both"
+        return ExecutorChoice("vectorized", cause)
+
+    def _why_not_stacked(
+        self, tasks: Sequence[Task], algorithm: Algorithm, counts: StepCounts | None, models: int
+    ) -> str | None:
+        """Return why clients train one after the other; ``None`` if they are stacked, so many models at a time."""
         try:
-            vectorized.check()
+            self._vectorized.check()
         except CannotVectorize as error:
-            return ExecutorChoice("sequential", f"not stacked: {error}", threads, last)
+            return str(error)
         steps = self._expected_steps(tasks, algorithm)
         if steps < _WORTH_A_CAPTURE:
-            cause = f"a fit of some {steps:,.0f} steps of clients is too short for a stack to be faster"
-            return ExecutorChoice("sequential", cause, threads, last)
-        models = vectorized.first_stack(tasks)
+            return f"some {steps:,.0f} steps are too few to make a stack"
         if models == 1:
-            return ExecutorChoice("sequential", self._why_single(len(tasks)), threads, last)
-        log.debug("%s.", str(counts).capitalize())
-        loss = _loss_of_a_stack(counts, models) if on_cpu else None
-        if loss is not None:
-            return ExecutorChoice("sequential", loss, threads, last)
-        cause = f"up to {models} at a time, as one stack: faster here, same result"
-        return ExecutorChoice("vectorized", cause, threads)
+            return self._why_single(len(tasks))
+        return None if counts is None else _loss_of_a_stack(counts, models)
 
     def _expected_steps(self, tasks: Sequence[Task], algorithm: Algorithm) -> float:
         """Return the steps of this process's clients in the whole fit, if all rounds are as this one."""
@@ -209,25 +179,12 @@ class AutoExecutor(Executor):
 
 def _loss_of_a_stack(counts: StepCounts, models: int) -> str | None:
     """Return why, on a CPU, a stack of so many models is slower than one client after the other; ``None`` if not."""
-    most = _LARGE_STEP if counts.only_matrices else _CONVOLVING_STEP if counts.convolves else _MAPPED_STEP
+    most = LARGE_STEP if counts.only_matrices else _CONVOLVING_STEP if counts.convolves else _MAPPED_STEP
     if counts.flops >= most:
-        return f"{counts}, too many for a stack to be faster ({in_words(most)} or more)"
+        return f"{counts}, and stacks are faster below {in_words(most)}"
     if not counts.only_matrices and models < _MAPPED_MODELS:
-        return f"too few at a time ({models}) for a stack to be faster ({_MAPPED_MODELS} needed)"
+        return f"{models} at a time are too few for a stack to be faster ({_MAPPED_MODELS} needed)"
     return None
-
-
-def adjustable_threads() -> int | None:
-    """Return torch's number of threads if it is the default of several, ``None`` if the user has set it.
-
-    With all cores small networks train more slowly even on an idle machine, and many times more slowly on a busy one.
-    """
-    if any(name in os.environ for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")):
-        return None
-    # those that this process may use, where the system says which
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    present = torch.get_num_threads()
-    return present if present > 1 and present in (cores, cores // 2) else None
 
 
 #: Executors by name: each is made from the largest number of clients at once.

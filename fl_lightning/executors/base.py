@@ -33,6 +33,10 @@ class Executor(ShowsArguments, ABC):
             algorithm: Gives the models from which tasks start.
         """
 
+    def describe(self) -> str:
+        """Return how clients train, and why, after "Clients train"; nothing while that is not known."""
+        return f"by {type(self).__name__}"
+
     def on_fit_end(self) -> None:
         """Called when a fit ends, also by an exception."""
 

@@ -24,6 +24,10 @@ class SequentialExecutor(Executor):
         check("`channels_last`", channels_last, bool)
         self.channels_last = channels_last
 
+    def describe(self) -> str:
+        """Return how clients train."""
+        return "one after the other" + (", with channels last in memory" if self.channels_last else "")
+
     def run(self, tasks: Sequence[Task], training: LocalTraining, algorithm: Algorithm) -> Iterator[ClientResult]:
         """Train the clients of the tasks and yield their results."""
         layout = channels_last(training.vector.module) if self.channels_last else nullcontext()

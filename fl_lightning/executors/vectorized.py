@@ -9,7 +9,6 @@ from itertools import groupby
 from typing import Any
 
 from lightning.pytorch.utilities.exceptions import SIGTERMException
-from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
@@ -57,6 +56,11 @@ class VectorizedExecutor(Executor):
         self._training = training
         self._stacked = StackedLoop(training.loop, training.corrector)
         self._runner: StepRunner | None = None
+        self._manner = ""  # how clients train
+
+    def describe(self) -> str:
+        """Return how clients train, and why they are not stacked; nothing before the first stack."""
+        return self._manner if self.cause is None else f"one after the other: {self.cause}"
 
     def on_fit_end(self) -> None:
         """Let go of the captured steps."""
@@ -86,6 +90,7 @@ class VectorizedExecutor(Executor):
             if self.cause is None and len(chunk) > 1:
                 yield from self._train(chunk, algorithm)
                 trained.update(chunk)
+        self._manner = self._manner or "one after the other: a stack would have one model"
         yield from self._sequential.run([task for task in tasks if task not in trained], training, algorithm)
 
     def check(self) -> None:
@@ -100,10 +105,9 @@ class VectorizedExecutor(Executor):
             )
 
     def give_up(self, error: Exception) -> None:
-        """Train clients one after the other from now on, and say why; the error's traceback goes to the debug log."""
+        """Train clients one after the other from now on; the error's traceback goes to the debug log."""
         log.debug("Clients are not stacked", exc_info=error)
         self.cause = str(error) if isinstance(error, CannotVectorize) else cause_of(error)
-        rank_zero_info(f"Clients are trained one after the other, not stacked: {self.cause}.")
 
     def first_stack(self, tasks: Sequence[Task]) -> int:
         """Return how many of the tasks would train at once."""
@@ -157,6 +161,7 @@ class VectorizedExecutor(Executor):
         summed = StackTraining(training, self._runner, stack, optimizer, journal).run()
         by_slot = {task.slot: task for task in tasks}
         journal.tell(training.loop, lambda slot: training.seed(by_slot[slot]), may_draw=not generators.were_used)
+        self._manner = "in stacks"
         vector_of = stack.models.vectors()
         return {task: (vector_of(row), len(stack.windows[row]), summed[row]) for row, task in enumerate(tasks)}
 

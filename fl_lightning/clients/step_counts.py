@@ -34,14 +34,13 @@ class StepCounts(TorchDispatchMode):
     """Counts the arithmetic of operations while it is entered.
 
     Attributes:
-        steps: Training steps that were made meanwhile; to be set.
+        flops: Floating-point operations of products, convolutions and recurrences, forward and backward.
         draws: Whether random numbers were drawn from the global generators.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.steps = 1
-        self._flops = 0.0
+        self.flops = 0.0
         self._names: set[str] = set()
         self.draws = False
 
@@ -50,19 +49,13 @@ class StepCounts(TorchDispatchMode):
         out = function(*args, **(kwargs or {}))
         packet, name = function._overloadpacket, str(function._overloadpacket)
         if packet in flop_registry:
-            self._flops += flop_registry[packet](*args, **(kwargs or {}), out_val=out)
+            self.flops += flop_registry[packet](*args, **(kwargs or {}), out_val=out)
         elif name.startswith(_RECURRENT) and isinstance(args[0], torch.Tensor):
-            self._flops += _of_recurrence(*args[:3]) * (2 if name.endswith("_backward") else 1)
+            self.flops += _of_recurrence(*args[:3]) * (2 if name.endswith("_backward") else 1)
         self._names.add(name)
-        # the order of samples comes from a generator of its own
         seeded = torch.Tag.nondeterministic_seeded in function.tags and (kwargs or {}).get("generator") is None
         self.draws = self.draws or seeded
         return out
-
-    @property
-    def flops(self) -> float:
-        """Floating-point operations of a step's products, convolutions and recurrences, forward and backward."""
-        return self._flops / max(1, self.steps)
 
     @property
     def convolves(self) -> bool:
@@ -79,7 +72,7 @@ class StepCounts(TorchDispatchMode):
 
     def __str__(self) -> str:
         kind = ", and convolutions or recurrent layers" if self.convolves else ""
-        return f"a client's step has {in_words(self.flops)} floating-point operations{kind}"
+        return f"a client's step has {in_words(self.flops)} operations{kind}"
 
 
 def _of_recurrence(x: torch.Tensor, weight: Any, weight_hidden: Any) -> int:

@@ -1,0 +1,62 @@
+"""Torch's threads in a fit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from fl_lightning.clients.step_counts import StepCounts
+
+#: Floating-point operations of a client's step from which arithmetic, not calls, takes most of the time on a CPU.
+LARGE_STEP = 3e8
+
+
+class Threads:
+    """One thread for all that a fit computes on a CPU, or all of torch's if a client's step has much arithmetic.
+
+    With all cores small networks train more slowly even on an idle machine, and many times more slowly on a busy one,
+    where threads wait for each other. A number that the user has set stays.
+
+    Attributes:
+        chosen: The number, part of a checkpoint; ``None`` before a client has trained.
+    """
+
+    def __init__(self) -> None:
+        self.chosen: int | None = None
+        self._all: int | None = None  # of which may be chosen in the fit under way
+
+    @contextmanager
+    def of_fit(self, device: torch.device) -> Iterator[None]:
+        """Train with the chosen number of threads, with one until it is chosen; give torch its threads back."""
+        self._all = _default_number() if device.type == "cpu" else None
+        if self._all is None:
+            yield
+            return
+        torch.set_num_threads(self.chosen or 1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(self._all)
+
+    def choose(self, counts: StepCounts | None, processes: int) -> None:
+        """Choose by what the first step of the first client computed, once that is known."""
+        if self._all is not None and self.chosen is None and counts is not None:
+            self.chosen = self._all if counts.flops >= LARGE_STEP and processes == 1 else 1
+            torch.set_num_threads(self.chosen)
+
+    def __str__(self) -> str:
+        number = self.chosen or 1
+        return "" if self._all is None else f" Torch uses {number} {'thread' if number == 1 else 'threads'}."
+
+
+def _default_number() -> int | None:
+    """Return torch's number of threads if it is the default of several, ``None`` if the user has set it."""
+    if any(name in os.environ for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")):
+        return None
+    # those that this process may use, where the system says which
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    present = torch.get_num_threads()
+    return present if present > 1 and present in (cores, cores // 2) else None

@@ -1,0 +1,88 @@
+"""One thread for steps of little arithmetic, in all that a fit computes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.stacked import Module, clients_of, linear
+from helpers.toys import quiet_trainer
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+
+from fl_lightning import FedAvg, TensorDataModule
+
+HOOKS = ("on_train_start", "on_train_batch_start", "on_validation_batch_start", "on_round_end")
+
+
+@pytest.fixture(autouse=True)
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let torch use both cores of a machine, as it does by itself."""
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1}, raising=False)
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(1)
+
+
+class Watch(Callback):
+    """Notes torch's threads in each hook."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, list[int]] = {name: [] for name in HOOKS}
+        for name, seen in self.seen.items():
+            setattr(self, name, lambda *args, seen=seen: seen.append(torch.get_num_threads()))
+
+
+class Validated(Module):
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.layers(batch[0])
+
+
+def fit(*callbacks: Callback, executor: str = "sequential", ckpt_path: Any = None, epochs: int = 2) -> dict[str, Any]:
+    watch = Watch()
+    options = {"enable_checkpointing": bool(callbacks), "max_epochs": epochs, "num_sanity_val_steps": 0}
+    trainer = quiet_trainer(callbacks=[FedAvg(2, seed=1, executor=executor), watch, *callbacks], **options)
+    [(x, y)] = clients_of((6,), (8,))
+    data = TensorDataModule([(x, y), (x, y)], val=(x, y), batch_size=4)
+    trainer.fit(Validated(linear()), datamodule=data, ckpt_path=ckpt_path)
+    return watch.seen
+
+
+@pytest.mark.auto_decides
+@pytest.mark.parametrize("executor", ["sequential", "auto"])
+def test_small_steps_have_one_thread_and_the_others_come_back(executor: str) -> None:
+    seen = fit(executor=executor)
+    assert {number for numbers in seen.values() for number in numbers} == {1}
+    assert all(seen.values())
+    assert torch.get_num_threads() == 2
+
+
+def test_stacks_have_one_thread() -> None:
+    assert set(fit(executor="vectorized")["on_round_end"]) == {1}
+
+
+# 2 x 4 samples x (6 x 5 + 5 x 3) forward, as many for the weights' gradients, 2 x 4 x 5 x 3 for the hidden layer's: 840
+@pytest.mark.parametrize(("limit", "threads"), [(840, 2), (841, 1)])
+def test_steps_of_much_arithmetic_have_all_threads(
+    limit: float, threads: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("fl_lightning.executors.threads.LARGE_STEP", limit)
+    save = ModelCheckpoint(tmp_path, filename="last", enable_version_counter=False)
+    seen = fit(save)
+    # the first client decides: two batches of each of two clients in two rounds
+    assert seen["on_train_batch_start"] == [1] * 2 + [threads] * 6
+    assert set(seen["on_round_end"] + seen["on_validation_batch_start"]) == {threads}
+    monkeypatch.setattr("fl_lightning.executors.threads.LARGE_STEP", 1e9)
+    assert fit(save, ckpt_path=tmp_path / "last.ckpt", epochs=3)["on_train_start"] == [threads]
+
+
+def test_threads_that_the_user_set_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.set_num_threads(3)
+    assert fit()["on_round_end"] == [3, 3]
+    torch.set_num_threads(2)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert fit()["on_round_end"] == [2, 2]
