@@ -17,7 +17,7 @@ from fl_lightning._lightning.refusals import refuse_unsupported, warn_of_unused_
 from fl_lightning._lightning.round_loop import RoundLoop
 from fl_lightning._lightning.trainer_callbacks import monitored_values, restore_monitored_values
 from fl_lightning.checks import who_train
-from fl_lightning.clients.batches import ClientBatches, LocalSettings
+from fl_lightning.clients.batches import ClientBatches, LocalSettings, warn_of_single_samples
 from fl_lightning.clients.hooks import notify
 from fl_lightning.clients.steps import check_steps_known
 from fl_lightning.clients.training import LocalTraining
@@ -122,8 +122,9 @@ class FederatedLoop(RoundLoop):
             )
 
     def print_clients(self) -> None:
-        """Say in one line how many clients train, validate and test; warn of a strategy that loses results."""
+        """Say in one line how many clients train, validate and test; warn of what may go wrong."""
         warn_of_lost_results(self.trainer)
+        warn_of_single_samples(self.trainer.lightning_module, self.data)
         print_clients(self.data, self.algorithm.sampler, type(self.corrector).__name__)
 
     def batches_per_client(self) -> int:

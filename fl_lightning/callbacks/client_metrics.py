@@ -56,6 +56,8 @@ class ClientMetrics(Callback):
             :func:`~fl_lightning.metrics.accuracy`, of scores (n, C) and classes (n,), and of others that it knows.
             The AUROC of torchmetrics is 0 for samples of one class, :func:`fl_lightning.metrics.auroc` is NaN.
         name: Name of the metric in the logs.
+        pooled: Whether to log the metric of all clients' samples together, too, with the ending ``_pooled``: an AUROC
+            or C-index of all samples is not the mean of the clients'.
 
     Raises:
         TypeError: If an argument has the wrong type, such as a name for ``metric``; in an evaluation, if ``metric``
@@ -72,11 +74,11 @@ class ClientMetrics(Callback):
         shared_values: The same with the model that all clients share.
     """
 
-    def __init__(self, metric: Metric = accuracy, name: str = "acc") -> None:
+    def __init__(self, metric: Metric = accuracy, name: str = "acc", pooled: bool = False) -> None:
         check("`metric`", metric, Callable)
         check("`name`", name, str)
-        self.metric = metric
-        self.name = name
+        check("`pooled`", pooled, bool)
+        self.metric, self.name, self.pooled = metric, name, pooled
         self.values: dict[str, dict[int, float]] = {}
         self.shared_values: dict[str, dict[int, float]] = {}
         self._seen: list[tuple[Tensor, ...]] = []  # predictions, targets and, if clients have own models, theirs
@@ -160,6 +162,8 @@ class ClientMetrics(Callback):
             values = {client: score_of(self, client, *tensors) for client, tensors in rows}
             sizes = np.array([len(tensors[1]) for _, tensors in rows], np.float64)
             log |= _summary(f"{stage}_{self.name}_{whose}", np.array([*values.values()]), sizes)
+            if self.pooled:
+                log[f"{stage}_{self.name}_{whose}_pooled"] = float(self.metric(preds, target))
             self.values[stage] = values
             if whose == "clients":
                 self.shared_values[stage] = values

@@ -14,10 +14,11 @@ from typing import Any
 import lightning.pytorch as pl
 import numpy as np
 import torch
-from torch import Tensor
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
+from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from fl_lightning.checks import Count, Natural, PathLike, check_fields
+from fl_lightning.checks import Count, Natural, PathLike, check_fields, counted
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.batches import client_batches, number_of_batches, tensor_rows
 from fl_lightning.data.round_loader import PlannedBatch, RoundLoader, make_here
@@ -287,6 +288,24 @@ class ClientBatches:
         if self._bytes_per_sample is None:  # the fit has been resumed, and no client has trained one after the other
             self._bytes_per_sample = float(_bytes(self.data.client_dataset(0)[0]))
         return self._bytes_per_sample
+
+
+def warn_of_single_samples(module: pl.LightningModule, data: FederatedDataModule) -> None:
+    """Warn of clients that have a batch of one sample, where ``BatchNorm1d`` would end the fit when they train."""
+    if not any(isinstance(part, nn.BatchNorm1d) for part in module.modules()):
+        return
+    full = data.batch_size or math.inf
+    alone = [
+        client
+        for client, size in enumerate(data.client_sizes.tolist())
+        if size == 1 or full == 1 or (size % full == 1 and not data.drop_last)
+    ]
+    if alone:
+        rank_zero_warn(
+            f"{counted(len(alone), 'client')} {'has' if len(alone) == 1 else 'have'} a batch of one sample, such as "
+            f"client {alone[0]}, and BatchNorm1d cannot train on one. Set another `batch_size`, or `drop_last=True` "
+            "(not for clients of one sample), or take LayerNorm."
+        )
 
 
 def _bytes(batch: Any) -> int:

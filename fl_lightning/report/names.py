@@ -13,6 +13,7 @@ _SHARES = {"acc", "accuracy", "f1", "auroc", "auc", "precision", "recall"}
 _EPOCH = "_epoch"  # Lightning's ending for means over an epoch of what is also logged for batches
 _ENDS = {
     "_clients": " (clients)",
+    "_clients_pooled": " (all clients' samples)",
     "_clients_std": ", sd of clients",
     "_clients_min": ", smallest of clients",
     "_clients_max": ", largest of clients",

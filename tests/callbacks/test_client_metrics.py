@@ -66,6 +66,12 @@ def test_mean_over_clients_is_unweighted(returns_scores: bool, stage: str) -> No
     assert metrics.values[key] == {0: 1.0, 1: 0.0}
 
 
+def test_a_metric_of_all_clients_samples_together() -> None:
+    trainer = quiet_trainer(callbacks=[ClientMetrics(pooled=True)])
+    [logged] = trainer.validate(Echo(True), datamodule=data(CLIENTS), verbose=False)
+    assert (logged["val_acc_clients"], logged["val_acc_clients_pooled"]) == (0.5, pytest.approx(10 / 100))
+
+
 def test_predictions_that_are_no_scores_need_another_metric() -> None:
     class Regression(Echo):
         def forward(self, x: Tensor) -> Tensor:
