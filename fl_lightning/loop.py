@@ -53,12 +53,14 @@ class FederatedLoop(RoundLoop):
         fingerprints: Of the training clients and of the validation and test data, once they are known.
         executor_states: The executor's state on each process at the last round's end.
         executor_kind: The class of the executor whose states these are; one of another class cannot use them.
+        batches_done: The batches that each client has had, where its epochs go on from round to round.
         restored_values: The values that callbacks monitored when the checkpoint was written.
     """
 
     training: LocalTraining
     _published: Tensor  # the model that the user sees after the round under way
     _values_before: Mapping[str, Tensor]  # the round that is trained
+    _done_before: dict[int, int]
     _metrics: dict[str, Any]  # states of metric objects that are saved with the module, as that round found them
 
     def __init__(
@@ -75,6 +77,7 @@ class FederatedLoop(RoundLoop):
         self.algorithm, self.executor, self.settings, self.corrector = algorithm, executor, settings, corrector
         self.past_settings: dict[int, Any] = {}
         self.threads = Threads()
+        self.batches_done: dict[int, int] = {}
         self.invalid_rounds, self.max_invalid_rounds = 0, max_invalid_rounds
         self.fingerprints: tuple[str, str] | None = None
         self.executor_states: list[dict[str, Any]] = []
@@ -183,6 +186,7 @@ class FederatedLoop(RoundLoop):
         seed_global_generators(self.settings.run_seed, Stream.ROUND, self.round_index)
         self._adopt_changes()
         self._values_before = monitored_values(self)
+        self._done_before = self.batches_done.copy()
         modules = self.training.vector.module.named_modules()
         self._metrics = {path: part.state_dict() for path, part in modules if isinstance(part, Metric)}
         with self.stop.taking_back(self.on_round_abort):
@@ -205,6 +209,8 @@ class FederatedLoop(RoundLoop):
 
     def _execute(self, tasks: Sequence[Task]) -> Iterator[ClientResult]:
         """Train this process's share of tasks and yield their results."""
+        if self.settings.continue_epochs:
+            self.training.batches.place(tasks, self.batches_done)
         share = self._share_of(tasks)
         self.training.announce(share)
         for result in self.executor.run(share, self.training, self.algorithm):
@@ -285,6 +291,7 @@ class FederatedLoop(RoundLoop):
         shown = self.algorithm.shown
         assert shown is not None
         self.training.vector.write(shown)
+        self.batches_done = self._done_before
         for path, state in self._metrics.items():
             self.training.vector.module.get_submodule(path).load_state_dict(state)
         self.algorithm.roll_back()
@@ -304,6 +311,7 @@ class FederatedLoop(RoundLoop):
             "executors": self.executor_states,
             "executor_kind": self.executor_kind,
             "threads": self.threads.chosen,
+            "batches_done": self._done_before if self.in_round else self.batches_done,
             "monitored": {name: value.detach().cpu() for name, value in values.items()},
             "buffers": {name: tensor.detach().cpu().clone() for name, tensor in tensors if name not in saved},
         }
@@ -312,6 +320,7 @@ class FederatedLoop(RoundLoop):
         """Load the state saved by :meth:`boundary_state`."""
         self.past_settings, self.invalid_rounds = state["past"], state["invalid_rounds"]
         self.executor_states, self.threads.chosen = state["executors"], state["threads"]
+        self.batches_done = state["batches_done"]
         self.executor_kind, self.restored_values = state["executor_kind"], state["monitored"]
         held = dict(self.trainer.lightning_module.named_buffers())
         for name, values in state["buffers"].items():  # those that the module's `state_dict` leaves out

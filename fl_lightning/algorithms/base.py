@@ -54,6 +54,8 @@ class AggregationCallback(Callback, ABC):
             It is an error to give another number than the ``sampler`` has.
         local_epochs: Passes E over a client's data in a round; default 1.
         local_steps: Optimizer steps of a client in a round, instead of epochs. The client repeats its data as needed.
+        continue_epochs: Whether a client's ``local_steps`` go on in its epoch where those of its last round ended, so
+            that all its samples have their turn; by default each round begins a new epoch.
         sampler: Draws the clients; by default a :class:`UniformSampler` of ``clients_per_round``.
         participation: Clients that cannot be reached, drop out or do part of the work.
         exchange: What travels between the server and its clients: an :class:`~fl_lightning.parts.Exchange` such as
@@ -91,6 +93,7 @@ class AggregationCallback(Callback, ABC):
         *,
         local_epochs: int | None = None,
         local_steps: int | None = None,
+        continue_epochs: bool = False,
         sampler: ClientSampler | None = None,
         participation: Participation | None = None,
         exchange: Exchange | Sequence[Exchange] | None = None,
@@ -105,14 +108,15 @@ class AggregationCallback(Callback, ABC):
     ) -> None:
         self.clients_at_once, self.max_invalid_rounds = clients_at_once, max_invalid_rounds
         check_arguments(self)
-        self.settings = LocalSettings(local_epochs, local_steps, seed, state_dir)
+        self.continue_epochs = continue_epochs
+        self.settings = LocalSettings(local_epochs, local_steps, seed, state_dir, continue_epochs)
         self._executor_given = executor
         self._executor = make_executor(executor, self.clients_at_once)
         self._sampler = self.make_sampler(clients_per_round, sampler)
         self.participation, self.exchange, self.aggregation = participation, exchange, aggregation
         self.buffers, self.invalid_updates, self.state_dir = buffers, invalid_updates, self.settings.folder
         self.algorithm = self.configure_algorithm()
-        self._past: tuple[dict[int, Any], int] = {}, 0
+        self._past: tuple[Any, ...] = {}, 0, {}
 
     @abstractmethod
     def configure_algorithm(self) -> Algorithm:
@@ -254,7 +258,7 @@ class AggregationCallback(Callback, ABC):
         if trainer.current_epoch == 0:
             self.settings.resumed_seed = self.algorithm.restored = None  # another run's
         else:
-            loop.past_settings, loop.invalid_rounds = self._carried_over()
+            loop.past_settings, loop.invalid_rounds, loop.batches_done = self._carried_over()
         loop.check()
         install_loop(trainer, loop)
         loop.data.trained_by = type(self).__name__
@@ -264,9 +268,10 @@ class AggregationCallback(Callback, ABC):
         if trainer.loggers:
             log_run(trainer, pl_module, settings_of_run(self, loop))
 
-    def _carried_over(self) -> tuple[dict[int, Any], int]:
-        """Return the settings and the count that an earlier fit leaves to the next."""
-        return self._past if self._loop is None else (self._loop.past_settings, self._loop.invalid_rounds)
+    def _carried_over(self) -> tuple[Any, ...]:
+        """Return the settings and counts that an earlier fit leaves to the next."""
+        loop = self._loop
+        return self._past if loop is None else (loop.past_settings, loop.invalid_rounds, loop.batches_done)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a pickle holds: all but the trainer and its loop."""

@@ -20,6 +20,7 @@ class RunOptions(TypedDict, total=False):
 
     local_epochs: Count | None
     local_steps: Count | None
+    continue_epochs: bool
     buffers: Buffers
     invalid_updates: InvalidUpdates
     max_invalid_rounds: Count | None

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
-from itertools import chain, islice, repeat
+from itertools import chain, count, islice, repeat
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ class LocalSettings:
         local_steps: Optimizer steps instead of passes; ``None`` counts passes.
         seed: The run's seed; ``None`` takes the seed of ``lightning.seed_everything``.
         state_dir: Folder of vectors that clients keep; ``None`` keeps them in memory.
+        continue_epochs: Whether a client goes on in its epoch where its last round ended.
         resumed_seed: The seed of the run that is resumed, which comes before the others.
 
     Raises:
@@ -45,6 +46,7 @@ class LocalSettings:
     local_steps: Count | None = None
     seed: Natural | None = None
     state_dir: PathLike | None = None
+    continue_epochs: bool = False
     resumed_seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -99,6 +101,7 @@ class ClientBatches:
         """Forget what was counted: hooks may have set another batch size, or another amount of work."""
         self._settings = copy(self.settings)
         self._epoch_lengths: dict[int, int] = {}
+        self._begins: dict[Task, int] = {}  # batches of the client before, if its epochs go on
         self._rows: dict[int, tuple[tuple[Tensor, ...], Tensor | None] | None] = {}
 
     # ---- how many ----
@@ -142,9 +145,14 @@ class ClientBatches:
 
     def num_samples(self, task: Task) -> int:
         """Return how many samples a task's local training goes through; a repeated sample counts each time."""
+        begin = self._in_epoch(task)
+        return self._samples_of(task, begin + self.number(task)) - self._samples_of(task, begin)
+
+    def _samples_of(self, task: Task, batches: int) -> int:
+        """Return how many samples so many batches have, from an epoch's start."""
         size, n = self.data.batch_size, task.num_samples
         one_pass = self.epoch_length(task.client)
-        passes, rest = divmod(self.number(task), one_pass)
+        passes, rest = divmod(batches, one_pass)
         return n * (passes + (rest > 0)) if size is None else passes * min(one_pass * size, n) + min(rest * size, n)
 
     def mean_number(self) -> int:
@@ -171,10 +179,21 @@ class ClientBatches:
         """Whether a client's samples are drawn in a new order each epoch."""
         return self.data.shuffle and not self._trainer.overfit_batches
 
+    def place(self, tasks: Sequence[Task], done: dict[int, int]) -> None:
+        """Let tasks begin after the batches that their clients have ``done``, and add those of the tasks."""
+        for task in tasks:
+            self._begins[task] = done.get(task.client, 0)
+            done[task.client] = self._begins[task] + self.number(task)
+
+    def _in_epoch(self, task: Task) -> int:
+        """Return the batches of a task's first epoch that earlier rounds had."""
+        return self._begins.get(task, 0) % self.epoch_length(task.client)
+
     def iterate(self, task: Task) -> Iterator[Any]:
         """Yield the batches of a task's local training, epoch after epoch, each shuffled anew."""
         if not self._made_by_processes(task.client):
-            return islice(self._epochs(task), self.number(task))
+            begin = self._in_epoch(task)
+            return islice(self._epochs(task), begin, begin + self.number(task))
         if self._loader is not None:
             return islice(self._loader.batches(task.slot), self.number(task))
         return make_here(self.data, self._planned(task), self._trainer.strategy.root_device)
@@ -202,9 +221,13 @@ class ClientBatches:
             seeds = (self._settings.run_seed, *task.seeds, index)
             yield PlannedBatch(task.slot, task.client, positions.tolist(), seeds)
 
-    def generator(self, task: Task) -> torch.Generator:
-        """Return the generator of a task's order of samples."""
-        return torch_generator(self._settings.run_seed, Stream.SHUFFLE, *task.seeds)
+    def _generators(self, task: Task) -> Iterator[torch.Generator]:
+        """Yield the generator of the order of samples of each epoch of a task."""
+        seed = self._settings.run_seed
+        if task not in self._begins:
+            return repeat(torch_generator(seed, Stream.SHUFFLE, *task.seeds))
+        first = self._begins[task] // self.epoch_length(task.client)
+        return (torch_generator(seed, Stream.SHUFFLE, task.client, epoch) for epoch in count(first))
 
     def are_tensors(self, client: int) -> bool:
         """Whether a client's epoch can be gathered at once: its samples are rows of tensors, and nothing collates."""
@@ -233,16 +256,16 @@ class ClientBatches:
 
     def orders(self, task: Task) -> Iterator[Tensor]:
         """Yield the positions of a client's samples, int64, in the order of an epoch's batches, epoch after epoch."""
-        generator, size = self.generator(task), self.data.batch_size
-        length = task.num_samples if size is None else min(task.num_samples, self.epoch_length(task.client) * size)
-        while True:
+        size = self.data.batch_size or task.num_samples
+        begin, length = self._in_epoch(task) * size, min(task.num_samples, self.epoch_length(task.client) * size)
+        for generator in self._generators(task):
             drawn = self.data.client_order(task.client, generator) if self.shuffles else torch.arange(task.num_samples)
-            yield drawn[:length]
+            yield drawn[begin:length]
+            begin = 0
 
     def _epochs(self, task: Task) -> Iterator[Any]:
-        generator = self.generator(task)
         expected = self.epoch_length(task.client)
-        while True:
+        for generator in self._generators(task):
             drawn = 0
             epoch = self.data.client_batches(task.client, generator=generator, shuffle=self.shuffles)
             for batch in islice(epoch, expected):

@@ -1,0 +1,68 @@
+"""A client's epochs may go on where its last round ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.stacked import Module, clients_of, linear
+from helpers.toys import quiet_trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch import Tensor
+
+from fl_lightning import FedAvg, TensorDataModule
+
+
+class Reader(Module):
+    """Notes the samples of each batch."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.nn.Linear(1, 3))
+        self.seen: list[list[int]] = []
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        self.seen.append(batch[0][:, 0].int().tolist())
+        return super().training_step(batch, batch_idx)
+
+
+def read(rounds: int, **options: Any) -> list[list[int]]:
+    """Return the batches of a client with samples 0 to 4 that makes two steps a round."""
+    x = torch.arange(5.0).double().unsqueeze(1)
+    data = TensorDataModule([(x, torch.zeros(5, dtype=torch.long))], batch_size=2, **options)
+    module = Reader()
+    algorithm = FedAvg(1, local_steps=2, continue_epochs=True, seed=1, executor="sequential")
+    quiet_trainer(max_epochs=rounds, callbacks=[algorithm]).fit(module, datamodule=data)
+    return module.seen
+
+
+def test_steps_go_on_in_the_epoch() -> None:
+    assert read(3, shuffle=False) == [[0, 1], [2, 3], [4], [0, 1], [2, 3], [4]]
+    seen = read(3)
+    first, second = sum(seen[:3], []), sum(seen[3:], [])
+    assert sorted(first) == sorted(second) == list(range(5))
+    assert first != second
+
+
+def weights(folder: Path | None = None, rounds: int = 4, **options: Any) -> Tensor:
+    """Return the weights after four rounds; with a folder, after a checkpoint there that is resumed."""
+    module, path = Module(linear()), None
+    for epochs in (2, rounds) if folder is not None else (rounds,):
+        save = [ModelCheckpoint(folder, filename="last", enable_version_counter=False)] if folder else []
+        algorithm = FedAvg(3, local_steps=2, continue_epochs=True, seed=1, **options)
+        trainer = quiet_trainer(max_epochs=epochs, callbacks=[algorithm, *save], enable_checkpointing=bool(save))
+        data = TensorDataModule(clients_of((6,), (7, 10, 12, 5)), batch_size=4)
+        module = Module(linear())
+        trainer.fit(module, datamodule=data, ckpt_path=path)
+        path = None if folder is None else folder / "last.ckpt"
+    return torch.nn.utils.parameters_to_vector(module.parameters()).detach()
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
+def test_a_resumed_run_goes_on_in_the_epoch(executor: str, tmp_path: Path) -> None:
+    assert torch.equal(weights(tmp_path, executor=executor), weights(executor=executor))
+
+
+def test_stacked_clients_go_on_too() -> None:
+    torch.testing.assert_close(weights(executor="vectorized"), weights(executor="sequential"), rtol=1e-9, atol=1e-12)
