@@ -8,7 +8,7 @@ from pathlib import Path
 from fl_lightning import partition_report
 from fl_lightning.datamodules import DigitsDataModule
 from fl_lightning.experiment import read_table
-from fl_lightning.experiment.result_rows import ResultRows
+from fl_lightning.experiment.store import ResultRows
 from fl_lightning.partitioners import IIDPartitioner
 from fl_lightning.partitioners.notebook import as_table, in_frame
 from fl_lightning.report import ReportPage

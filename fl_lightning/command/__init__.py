@@ -113,12 +113,12 @@ def _run(options: Namespace, further: Sequence[str]) -> int:
     from lightning.pytorch.utilities.exceptions import SIGTERMException
 
     from fl_lightning.experiment import describe_plan, describe_time, measure_paces, read_table, run_table
-    from fl_lightning.experiment.runner import check_run
+    from fl_lightning.experiment.processes import RunOptions
     from fl_lightning.report.experiment_report import scores_as_text
 
     table = read_table(file)
     with names_options(*run_arguments(options), "methods", "data", "folds", "seeds"):
-        check_run(**run_arguments(options))
+        RunOptions(**run_arguments(options))
         chosen = table.only(options.methods, options.data, options.folds, options.seeds)
     output = options.output or Path("runs") / chosen.name
     if options.dry_run or options.estimate:

@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-ENGINES = ("local", "slurm", "ray")
-
 
 class Engine(Protocol):
     """Runners that have been started elsewhere."""
@@ -95,3 +93,18 @@ class Ray:
 
 def _call(runner: Callable[[], object]) -> None:
     runner()
+
+
+def start_engine(
+    name: str, runner: Callable[[], object], number: int, folder: Path, options: Mapping[str, Any]
+) -> Engine:
+    """Start a number of runners by an engine.
+
+    Raises:
+        RuntimeError: If its package is not installed.
+    """
+    make = Slurm if name == "slurm" else Ray
+    try:
+        return make(runner, number, folder, options)
+    except ImportError as error:
+        raise RuntimeError(f"`engine` {name!r} needs a package: pip install 'fl-lightning[{name}]'") from error

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from typing import Any
 
 import numpy as np
 
-from fl_lightning.experiment.search import Point, Space, Tried, import_optuna, points, propose, space_of
+from fl_lightning.experiment.search import (
+    Point,
+    Tried,
+    describe_point,
+    import_optuna,
+    note_of_equals,
+    points,
+    propose,
+    space_of,
+)
 from fl_lightning.experiment.specs import identity, substitute
-from fl_lightning.experiment.table import DataSet, Method, Table
+from fl_lightning.experiment.table import Method, Table
 
 Chosen = Mapping[tuple[str, str], Point]
 """The tuned values by (data set, method)."""
@@ -66,88 +77,120 @@ def table_cells(table: Table, chosen: Chosen) -> list[Cell]:
         chosen: The values that the searches have chosen.
 
     Raises:
-        ValueError: If the table has several folds and a data set does not use ``$fold``, or if a value is missing.
+        ValueError: If a value is missing.
     """
     return [
         make_cell(table, data, method, fold, seed, chosen.get((data, method), {}))
-        for data in table.data
-        for fold in table.folds
-        for seed in table.seeds
-        for method in table.methods
+        for data, fold, seed, method in product(table.data, table.folds, table.seeds, table.methods)
     ]
 
 
-def tuning_cells(
-    table: Table, data: str, method: str, point: Point, number: int = 0, tried: Sequence[Tried] = ()
-) -> list[Cell]:
-    """Return the cells that score one point of the search of a method.
+class Search:
+    """The search for the values of a method on a data set.
 
     Args:
         table: The table.
         data: Name of the data set.
         method: Name of the method.
-        point: The point.
-        number: Its number in the search.
-        tried: The points before those that run together with this one; a fit is pruned by theirs.
-    """
-    tuning = table.tuning
-    cells = [
-        make_cell(table, data, method, fold, seed, point, tuning.max_epochs)
-        for fold in tuning.folds
-        for seed in tuning.seeds
-    ]
-    if tuning.pruner == "none":
-        return cells
-    import_optuna(f"`pruner: {tuning.pruner}`")
-    orders = [
-        {"pruner": tuning.pruner, "number": number, "earlier": [each.fits[place] for each in tried]}
-        for place in range(len(cells))
-    ]
-    return [replace(cell, config={**cell.config, "pruning": order}) for cell, order in zip(cells, orders, strict=True)]
+        chosen: The values that were chosen for other methods.
 
-
-def tuning_points(table: Table, data: str, method: str, chosen: Chosen) -> list[Point]:
-    """Return the points of the search of a method on a data set; those of ``"tpe"`` are as if no point had a score.
-
-    Each point includes the values that the method takes from other methods. A grid that is pruned is in random order: a
-    pruner keeps what is better than before, and in an ordered grid that may be every point.
+    Attributes:
+        points: The points, with the values that the method takes from others; a single one if nothing is tuned. Those
+            of ``"tpe"`` are as if none had a score. A grid that is pruned is in random order: a pruner keeps what is
+            better than before, and in an ordered grid that may be every point.
+        tried: What came out of the points so far.
 
     Raises:
         ValueError: If the search space is wrong, or another method lacks a value that this one takes.
     """
-    taken, space = _space(table, data, method, chosen)
-    tuning = table.tuning
-    found = points(space, tuning.search, tuning.count, tuning.seed)
-    if tuning.search == "grid" and tuning.pruner != "none":
-        np.random.default_rng(tuning.seed).shuffle(found)
-    return [{**taken, **point} for point in found]
 
+    def __init__(self, table: Table, data: str, method: str, chosen: Chosen) -> None:
+        self.table, self.data, self.method = table, data, method
+        self.tried: list[Tried] = []
+        entry, tuning = table.methods[method], table.tuning
+        self._taken: Point = {}
+        for name, source in entry.take.items():
+            known = {**_values(table, data, table.methods[source]), **chosen.get((data, source), {})}
+            if name not in known:
+                raise ValueError(
+                    f"{method} takes {name} from {source}, which has no value of that name. Give {source} the value "
+                    f"in `tune` or `values`."
+                )
+            self._taken[name] = substitute(f"${name}", known)
+        self._space = space_of(substitute(entry.tune, {**_values(table, data, entry), **self._taken}))
+        found = points(self._space, tuning.search, tuning.count, tuning.seed)
+        if tuning.search == "grid" and tuning.pruner != "none":
+            np.random.default_rng(tuning.seed).shuffle(found)
+        self.points = [{**self._taken, **point} for point in found]
 
-def next_points(table: Table, data: str, method: str, chosen: Chosen, tried: Sequence[Tried]) -> list[Point]:
-    """Return the points of a search that run together after those that were tried; none after the last."""
-    tuning = table.tuning
-    left = tuning_points(table, data, method, chosen)[len(tried) :]
-    if tuning.search == "tpe":
-        taken, space = _space(table, data, method, chosen)
-        count = min(tuning.at_once, len(left))
-        found = propose(space, tried, count, tuning.seed, table.data[data].mode)
-        return [{**taken, **point} for point in found]
-    return left if tuning.pruner == "none" else left[: tuning.at_once]
+    def next_trials(self) -> list[tuple[Point, list[Cell]]]:
+        """Return the points that run together after those that were tried, with their fits; none after the last."""
+        tuning = self.table.tuning
+        left = self.points[len(self.tried) :] if len(self.points) > 1 else []
+        if tuning.search == "tpe" or tuning.pruner != "none":
+            left = left[: tuning.at_once]
+        if tuning.search == "tpe":
+            found = propose(self._space, self.tried, len(left), tuning.seed, self.table.data[self.data].mode)
+            left = [{**self._taken, **point} for point in found]
+        return [(point, self.cells(point, number)) for number, point in enumerate(left, len(self.tried))]
 
+    def cells(self, point: Point, number: int) -> list[Cell]:
+        """Return the fits that score a point, by its number in the search; those of points before may prune them."""
+        tuning = self.table.tuning
+        cells = [
+            make_cell(self.table, self.data, self.method, fold, seed, point, tuning.max_epochs)
+            for fold in tuning.folds
+            for seed in tuning.seeds
+        ]
+        if tuning.pruner == "none":
+            return cells
+        import_optuna(f"`pruner: {tuning.pruner}`")
+        orders = [
+            {"pruner": tuning.pruner, "number": number, "earlier": [each.fits[place] for each in self.tried]}
+            for place in range(len(cells))
+        ]
+        return [
+            replace(cell, config={**cell.config, "pruning": order}) for cell, order in zip(cells, orders, strict=True)
+        ]
 
-def _space(table: Table, data: str, method: str, chosen: Chosen) -> tuple[Point, Space]:
-    """Return the values that a method takes from others, and the space of its search."""
-    entry = table.methods[method]
-    taken: Point = {}
-    for name, source in entry.take.items():
-        known = {**_values(table, data, table.methods[source]), **chosen.get((data, source), {})}
-        if name not in known:
-            raise ValueError(
-                f"{method} takes {name} from {source}, which has no value of that name. Give {source} the value "
-                f"in `tune` or `values`."
+    def best(self) -> Tried | None:
+        """Return the point with the best mean validation score, the first of equals; ``None`` if none has a score."""
+        sign = 1 if self.table.data[self.data].mode == "max" else -1
+        known = [each for each in self.tried if each.score is not None and not each.pruned]
+        return max(known, key=lambda each: sign * each.score, default=None)  # type: ignore[operator]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the rows of ``tuning.csv``; if no point has a score, the first one is taken."""
+        best = self.best()
+        taken, word = (self.tried[:1], "no score") if best is None else ([best], "yes")
+        return [
+            {
+                "data": self.data,
+                "method": self.method,
+                "point": number,
+                "values": json.dumps(each.point, sort_keys=True),
+                "val": each.score,
+                "fits": each.finite,
+                "chosen": word if each in taken else "",
+                "error": each.error,
+            }
+            for number, each in enumerate(self.tried)
+        ]
+
+    def describe(self) -> str:
+        """Return a sentence on the point that is chosen, and why."""
+        best, pruned = self.best(), sum(each.pruned > 0 for each in self.tried)
+        errors = [each.error for each in self.tried if each.score is None]
+        place = f"Chosen for {self.method} on {self.data}"
+        if best is None or best.score is None:
+            return (
+                f"{place}: {describe_point(self.points[0])} (no point has a validation score: {', '.join(errors[:1])})."
             )
-        taken[name] = substitute(f"${name}", known)
-    return taken, space_of(substitute(entry.tune, {**_values(table, data, entry), **taken}))
+        reason = f"{best.score:.4f} on validation, of {len(self.tried)} points"
+        reason += f", {pruned} of them pruned" if pruned else ""
+        reason += f"; {len(errors)} without a score: {errors[0]}" if errors else ""
+        scores = [each.score for each in self.tried if each.score is not None and not each.pruned]
+        return f"{place}: {describe_point(best.point)} ({reason}).{note_of_equals(scores, best.score)}"
 
 
 def levels(table: Table) -> Iterator[list[str]]:
@@ -197,13 +240,13 @@ def planned(table: Table) -> list[Planned]:
     plan: list[Planned] = []
     chosen: dict[tuple[str, str], Point] = {}
     for methods in levels(table):
-        for data in table.data:
-            for method in methods:
-                tried = tuning_points(table, data, method, chosen)
-                chosen[data, method] = tried[0]
-                trials = [cell for i, point in enumerate(tried) for cell in tuning_cells(table, data, method, point, i)]
-                final = [make_cell(table, data, method, fold, s, tried[0]) for fold in table.folds for s in table.seeds]
-                plan.append(Planned(data, method, len(tried), trials if len(tried) > 1 else [], final))
+        for data, method in product(table.data, methods):
+            search = Search(table, data, method, chosen)
+            first = chosen[data, method] = search.points[0]
+            tried = enumerate(search.points) if len(search.points) > 1 else ()
+            trials = [cell for number, point in tried for cell in search.cells(point, number)]
+            final = [make_cell(table, data, method, *place, first) for place in product(table.folds, table.seeds)]
+            plan.append(Planned(data, method, len(search.points), trials, final))
     return plan
 
 
@@ -212,7 +255,6 @@ def make_cell(
 ) -> Cell:
     """Return one cell, with values instead of references in its configuration."""
     data_set, entry = table.data[data], table.methods[method]
-    _check_fold(table, data, data_set)
     values = {**_values(table, data, entry), **point, "fold": fold, "seed": seed}
     trainer = {**table.trainer, **data_set.trainer}
     if max_epochs is not None:
@@ -235,11 +277,3 @@ def make_cell(
 
 def _values(table: Table, data: str, method: Method) -> dict[str, Any]:
     return {**table.values, **table.data[data].values, **method.values}
-
-
-def _check_fold(table: Table, name: str, data: DataSet) -> None:
-    if len(table.folds) > 1 and not data.uses_fold:
-        raise ValueError(
-            f"`folds` are {table.folds}, but the data set {name} does not depend on $fold, so that all folds would be "
-            "the same. Give its data module a split with `fold: $fold`, or the table a single fold."
-        )

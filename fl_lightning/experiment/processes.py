@@ -1,4 +1,4 @@
-"""A cell at work: claimed by a lease, in a process of its own or in this one."""
+"""Cells at work: each is claimed by a lease, and runs in a process of its own or in this one."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import connection
+from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from filelock import SoftFileLease, Timeout
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from fl_lightning.checks import Natural, Positive, check
+from fl_lightning.checks import Count, Natural, NotNegative, Positive, check, check_fields
 from fl_lightning.experiment.cell import CellJob, run_cell
 from fl_lightning.experiment.files import read_json_if_there
 from fl_lightning.experiment.store import CLAIM, write_failure
@@ -32,53 +34,126 @@ _OUT_OF_MEMORY = ("MemoryError", "allocate memory")  # Python's, and torch's
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What a cell may take.
-
-    Attributes:
-        cell_timeout: Seconds of an attempt; then its process is killed, and the attempt has failed.
-        memory_limit: Gigabytes that a process may allocate.
-        retries: Further attempts at a cell that failed, after the other cells.
+class RunOptions:
+    """How a table is run; :func:`~fl_lightning.experiment.run_table` describes each option.
 
     Raises:
-        ValueError: If one is out of its range.
+        TypeError: If one is of another kind.
+        ValueError: If one is out of its range, or they exclude each other.
     """
 
-    cell_timeout: float | None = None
-    memory_limit: float | None = None
-    retries: int = 0
+    workers: Natural = 1
+    devices: Sequence[Natural] | None = None
+    checkpoint_seconds: NotNegative = 60.0
+    cell_timeout: Positive | None = None
+    retries: Natural = 0
+    memory_limit: Positive | None = None
+    engine: Literal["local", "slurm", "ray"] = "local"
+    engine_options: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        check("`retries`", self.retries, Natural)
-        if self.cell_timeout is not None:
-            check("`cell_timeout`", self.cell_timeout, Positive)
-        if self.memory_limit is not None:
-            check("`memory_limit`", self.memory_limit, Positive)
-            if sys.platform != "linux":
-                raise ValueError(f"`memory_limit` works only on Linux, got {self.memory_limit!r}. Leave it out here.")
+        check_fields(self)
+        if self.engine != "local":
+            check("`workers`", self.workers, Count)
+        elif self.engine_options:
+            raise ValueError(f"`engine_options` need another `engine` than 'local', got {dict(self.engine_options)!r}.")
+        if self.devices is not None and (self.engine != "local" or not self.devices or not torch.cuda.is_available()):
+            raise ValueError(
+                f"`devices` must name GPUs of this machine, got {self.devices} with the engine {self.engine!r} and "
+                f"{torch.cuda.device_count()} GPUs. Leave it out to use what there is."
+            )
+        for name, limit in (("cell_timeout", self.cell_timeout), ("memory_limit", self.memory_limit)):
+            if limit is not None and self.workers == 0:
+                raise ValueError(
+                    f"`{name}` must be None with `workers=0`, got {limit}: the cells run in this process, which cannot "
+                    "end itself. Give `workers=1`."
+                )
+        if self.memory_limit is not None and sys.platform != "linux":
+            raise ValueError(f"`memory_limit` works only on Linux, got {self.memory_limit}. Leave it out here.")
+
+
+class Workers:
+    """The processes of a runner, each of which runs one cell. With ``workers=0`` the cells run in this process.
+
+    Pools (pebble, loky) send functions and results back and forth. A cell needs neither: all that it finds out is in
+    its files. So plain processes serve, whose end says the rest.
+
+    Args:
+        options: How the table is run; the runners of an engine other than ``"local"`` are elsewhere.
+        since: When the run began, a time of the clock; see :func:`write_failure`.
+    """
+
+    def __init__(self, options: RunOptions, since: float) -> None:
+        self.options, self.since = options, since
+        self._most = max(1, options.workers) if options.engine == "local" else 0
+        self._at_work: dict[int, CellProcess] = {}
+        self._leases: dict[Path, SoftFileLease] = {}  # each is looked at for a while until it is known to be stale
+
+    def __len__(self) -> int:
+        return len(self._at_work)
+
+    def next(self, jobs: Iterable[CellJob]) -> CellJob | None:
+        """Return the first job that nobody has claimed, if a worker is free for it."""
+        mine = [process.job.folder for process in self._at_work.values()]
+        free = (job for job in jobs if job.folder not in mine and self._is_free(job.folder))
+        return next(free, None) if len(mine) < self._most else None
+
+    def _is_free(self, folder: Path) -> bool:
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            with self._leases.setdefault(folder, SoftFileLease(folder / CLAIM, timeout=0)):
+                return read_json_if_there(folder / "result.json") is None
+        except Timeout:
+            return False
+
+    def start(self, job: CellJob) -> None:
+        """Let a free worker take a job; without workers, return when it has ended."""
+        if not self.options.workers:
+            attempt(job, self.since)
+            return
+        number = next(number for number in range(self._most) if number not in self._at_work)
+        devices = self.options.devices
+        device = devices[number % len(devices)] if devices else None
+        self._at_work[number] = CellProcess(job, self.options, self.since, device)
+
+    def wait(self, seconds: float) -> None:
+        """Wait until a process ends, or for some seconds."""
+        connection.wait([process.sentinel for process in self._at_work.values()], seconds)
+
+    def end(self) -> None:
+        """Make room for other cells where a process has ended."""
+        for number, process in list(self._at_work.items()):
+            error = process.how_it_ended()
+            if error is None:
+                continue
+            del self._at_work[number]
+            if error and read_json_if_there(process.job.folder / "result.json") is None:
+                write_failure(process.job.folder, error, self.since)
+
+    def kill(self) -> None:
+        """Kill all processes."""
+        for process in self._at_work.values():
+            process.kill()
 
 
 class CellProcess:
     """A process that runs one cell. It is forked from a server that has imported everything once.
 
-    Pools (pebble, loky) send functions and results back and forth. A cell needs neither: all that it finds out is in
-    its files. So a plain process serves, whose end says the rest.
-
     Args:
         job: The cell.
-        limits: What it may take.
-        since: When the run began, a time of the clock; see :func:`write_failure`.
+        options: Its limits.
+        since: When the run began.
         device: Number of the GPU that it sees; ``None`` for all.
     """
 
-    def __init__(self, job: CellJob, limits: Limits, since: float, device: int | None = None) -> None:
-        self.job, self.limits = job, limits
+    def __init__(self, job: CellJob, options: RunOptions, since: float, device: int | None = None) -> None:
+        self.job, self._timeout = job, options.cell_timeout
         # a Trainer that sees SLURM's variables would take its signals and its number of tasks
         environment = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
         environment.setdefault("OMP_NUM_THREADS", "1")
         if device is not None:
             environment["CUDA_VISIBLE_DEVICES"] = str(device)
-        self._process = _context().Process(target=_work, args=(job, limits.memory_limit, since, environment))
+        self._process = _context().Process(target=_work, args=(job, options.memory_limit, since, environment))
         with _without_script():
             self._process.start()
         self._begun = time.monotonic()
@@ -93,13 +168,11 @@ class CellProcess:
 
         A process that is out of time is killed.
         """
-        timeout = self.limits.cell_timeout
-        late = timeout is not None and time.monotonic() - self._begun > timeout and self._process.is_alive()
-        if late:
+        late = self._timeout is not None and time.monotonic() - self._begun > self._timeout
+        if late and self._process.is_alive():
             self.kill()
+            return f"TimeoutError: the cell took longer than {self._timeout:g} s (`cell_timeout`), so it was stopped."
         code = self._process.exitcode
-        if late:
-            return f"TimeoutError: the cell took longer than {timeout:g} s (`cell_timeout`), so it was stopped."
         if code is None or code in (0, 1, _TAKEN):
             return None if code is None else ""
         signaled = code < 0 and signal.Signals(-code).name

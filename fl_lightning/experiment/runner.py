@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from multiprocessing import connection
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from time import time
 from typing import Any, Literal
 
-import torch
-from filelock import SoftFileLease, Timeout
 from rich.console import Console
 
-from fl_lightning.checks import Count, Natural, NotNegative, PathLike, check
+from fl_lightning.checks import PathLike, check
 from fl_lightning.experiment.cell import CellJob, clear
 from fl_lightning.experiment.check import refuse_mistakes
 from fl_lightning.experiment.code_version import code_version
-from fl_lightning.experiment.engines import ENGINES, Engine, Ray, Slurm
-from fl_lightning.experiment.plan import Cell, levels, next_points, table_cells, tuning_cells, tuning_points
-from fl_lightning.experiment.processes import CellProcess, Limits, attempt
+from fl_lightning.experiment.engines import Engine, start_engine
+from fl_lightning.experiment.plan import Cell, Search, levels, table_cells
+from fl_lightning.experiment.processes import RunOptions, Workers
 from fl_lightning.experiment.progress import Progress, describe_cell, say
-from fl_lightning.experiment.result_rows import ResultRows
-from fl_lightning.experiment.search import Point, Tried, describe_point, note_of_equals
-from fl_lightning.experiment.store import CLAIM, Store, message_of, write_failure
+from fl_lightning.experiment.search import Point
+from fl_lightning.experiment.store import ResultRows, Store, describe_results, message_of
 from fl_lightning.experiment.table import Table
-from fl_lightning.experiment.table_file import check_source, read_table
+from fl_lightning.experiment.table_file import read_table
 from fl_lightning.files import make_folder
 
 _LOOK = 0.5  # seconds from one look at the folder to the next
@@ -44,7 +39,7 @@ def run_table(
     cell_timeout: float | None = None,
     retries: int = 0,
     memory_limit: float | None = None,
-    engine: str = "local",
+    engine: Literal["local", "slurm", "ray"] = "local",
     engine_options: Mapping[str, Any] | None = None,
     console: Console | None = None,
 ) -> ResultRows:
@@ -89,68 +84,28 @@ def run_table(
         OSError: If no file can be written into the folder.
         RuntimeError: If an engine's package or program is missing, or its runners end before the table does.
     """
-    check_source("table", table)
-    if console is not None:
-        check("`console`", console, Console)
-    limits = check_run(
+    options = RunOptions(
         workers, devices, checkpoint_seconds, cell_timeout, retries, memory_limit, engine, engine_options
     )
-    console = Console() if console is None else console
+    console = check("`console`", console or Console(), Console)
     table = read_table(table)
     for line in refuse_mistakes(table):
         say(console, line)
-    folder = output if output is not None else Path("runs") / table.name
-    check("`output`", folder, PathLike)
+    folder = check("`output`", Path("runs") / table.name if output is None else output, PathLike)
     if "://" in os.fspath(folder):
         raise ValueError(
             f"`output` must be a folder of a file system, got {folder!r}: cells are claimed by lock files."
         )
     make_folder("output", folder, "Give another `output`.")
-    runner = Runner(table, Path(folder).absolute(), checkpoint_seconds, limits, time())
+    runner = Runner(table, Path(folder).absolute(), options, time())
     if engine == "local":
-        return runner(console, workers, devices)
-    make = Slurm if engine == "slurm" else Ray
+        return runner(console)
+    elsewhere = replace(runner, options=replace(options, workers=1, engine="local", engine_options=None))
+    started = start_engine(engine, elsewhere, workers, runner.folder, engine_options or {})
     try:
-        started = make(runner, workers, runner.folder, engine_options or {})
-    except ImportError as error:
-        raise RuntimeError(f"`engine` {engine!r} needs a package: pip install 'fl-lightning[{engine}]'") from error
-    try:
-        return runner(console, 0, engine=started)
+        return runner(console, started)
     finally:
         started.stop()
-
-
-def check_run(
-    workers: int,
-    devices: Sequence[int] | None,
-    checkpoint_seconds: float,
-    cell_timeout: float | None,
-    retries: int,
-    memory_limit: float | None,
-    engine: str,
-    engine_options: Mapping[str, Any] | None,
-) -> Limits:
-    """Check the arguments of :func:`run_table` that do not depend on the table; return the limits of a cell."""
-    check("`engine`", engine, Literal[*ENGINES])
-    check("`workers`", workers, Natural if engine == "local" else Count)
-    if devices is not None:
-        check("`devices`", devices, Sequence[Natural])
-        if engine != "local" or not len(devices) or not torch.cuda.is_available():
-            raise ValueError(
-                f"`devices` must name GPUs of this machine, got {list(devices)} with the engine {engine!r} and "
-                f"{torch.cuda.device_count()} GPUs. Leave it out to use what there is."
-            )
-    if engine_options and engine == "local":
-        raise ValueError(f"`engine_options` are for an `engine` other than 'local', got {dict(engine_options)!r}.")
-    check("`checkpoint_seconds`", checkpoint_seconds, NotNegative)
-    limits = Limits(cell_timeout, memory_limit, retries)
-    if workers == 0 and (cell_timeout is not None or memory_limit is not None):
-        name = "memory_limit" if cell_timeout is None else "cell_timeout"
-        raise ValueError(
-            f"`{name}` must be None with `workers=0`, got {getattr(limits, name)!r}: the cells run in this process, "
-            "which cannot end itself. Give `workers=1`."
-        )
-    return limits
 
 
 @dataclass
@@ -160,204 +115,94 @@ class Runner:
     Attributes:
         table: The table.
         folder: Folder of the results.
-        checkpoint_seconds: Time between two checkpoints.
-        limits: What a cell may take.
+        options: How it is run.
         since: When the whole run began: attempts that have failed since count, whoever made them.
     """
 
     table: Table
     folder: Path
-    checkpoint_seconds: float
-    limits: Limits
+    options: RunOptions
     since: float
 
-    def __call__(
-        self,
-        console: Console | None = None,
-        workers: int = 1,
-        devices: Sequence[int] | None = None,
-        engine: Engine | None = None,
-    ) -> ResultRows:
+    def __call__(self, console: Console | None = None, engine: Engine | None = None) -> ResultRows:
         """Tune, then run the table; with an engine, watch its runners do so."""
-        self.console, self.workers, self.devices, self.engine = console or Console(), workers, devices, engine
-        self.store = Store(self.folder)
-        self.chosen: dict[tuple[str, str], Point] = {}
-        self._at_work: dict[int, tuple[Cell, CellProcess]] = {}  # by the number of the worker
-        self._leases: dict[str, SoftFileLease] = {}  # each must be looked at for a while until it is known to be stale
+        self.console, self.engine = console or Console(), engine
+        self.store, self.workers = Store(self.folder), Workers(self.options, self.since)
         self.store.write_table(self.table, code_version())
         try:
-            self._tune()
-            cells = table_cells(self.table, self.chosen)
-            self._run_cells(cells, cells)
+            cells = table_cells(self.table, self._tune())
+            self._run_cells(cells, lambda: self.store.write_results(self.table, cells))
         finally:
-            for _, process in self._at_work.values():  # after Ctrl-C, which does not reach them
-                process.kill()
+            self.workers.kill()  # after Ctrl-C, which does not reach them
         rows = ResultRows(self.store.write_results(self.table, cells))
-        self._say_what_came_out(rows, cells)
+        for line in describe_results(self.table, rows, len(cells), self.folder):
+            say(self.console, line)
         return rows
 
     def checkpoint(self) -> Any:
         """Return what submitit puts into the queue again."""
         from submitit.helpers import DelayedSubmission
 
-        return DelayedSubmission(Runner(self.table, self.folder, self.checkpoint_seconds, self.limits, self.since))
+        return DelayedSubmission(replace(self))
 
-    def _say_what_came_out(self, rows: ResultRows, cells: Sequence[Cell]) -> None:
-        failed = sum(row["status"] == "failed" for row in rows)
-        text = f"{len(rows) - failed} of {len(cells)} cells are finished" + (f", {failed} failed" if failed else "")
-        unscored = {cell.data: why for cell in cells if (why := self.store.why_unscored(self.table, cell)) is not None}
-        codes = {code for row in rows if ", then " in (code := row.get("code", ""))}
-        for line in (
-            f"{text}. Results: {self.store.folder / 'results.csv'}",
-            *_failures(rows),
-            *unscored.values(),
-            *self.store.diverged(self.table, cells),
-            *(f"Fits ran under several versions of the code, which `code` names: {code}." for code in sorted(codes)),
-        ):
-            say(self.console, line)
-
-    def _tune(self) -> None:
+    def _tune(self) -> dict[tuple[str, str], Point]:
+        """Run all searches; return the chosen values by data set and method."""
         rows: list[dict[str, Any]] = []
+        chosen: dict[tuple[str, str], Point] = {}
         for methods in levels(self.table):
-            searches: dict[tuple[str, str], list[tuple[Point, list[Cell]]]] = {}
-            for place in ((data, method) for data in self.table.data for method in methods):
-                first, *others = tuning_points(self.table, *place, self.chosen)
-                self.chosen[place] = first
-                if others:
-                    searches[place] = []
-            while trials := {place: new for place in searches if (new := self._next_trials(place, searches[place]))}:
-                self._run_cells([cell for new in trials.values() for _, cells in new for cell in cells])
-                for place, new in trials.items():
-                    searches[place] += new
-            for place, done in searches.items():
-                rows += self._choose(place, [self.store.tried(*trial) for trial in done])
+            searches = [Search(self.table, *place, chosen) for place in product(self.table.data, methods)]
+            while trials := [(search, *trial) for search in searches for trial in search.next_trials()]:
+                self._run_cells([cell for _, _, cells in trials for cell in cells])
+                for search, point, cells in trials:
+                    search.tried.append(self.store.tried(point, cells))
+            for search in searches:
+                best = search.best()
+                chosen[search.data, search.method] = search.points[0] if best is None else best.point
+                rows += search.rows()
+                if search.tried:
+                    say(self.console, search.describe())
         if rows:
             self.store.write_tuning(rows)
+        return chosen
 
-    def _next_trials(
-        self, place: tuple[str, str], done: Sequence[tuple[Point, list[Cell]]]
-    ) -> list[tuple[Point, list[Cell]]]:
-        """Return the points of a search that run together after others, and their cells."""
-        tried = [self.store.tried(*trial) for trial in done]
-        points = next_points(self.table, *place, self.chosen, tried)
-        return [
-            (point, tuning_cells(self.table, *place, point, number, tried))
-            for number, point in enumerate(points, len(tried))
-        ]
+    def _run_cells(self, cells: Sequence[Cell], write: Callable[[], object] | None = None) -> None:
+        """Run cells until all have ended, whoever runs them.
 
-    def _choose(self, place: tuple[str, str], tried: Sequence[Tried]) -> list[dict[str, Any]]:
-        """Choose the point with the best mean validation score; the first one if several are equal."""
-        known = {each: each.score for each in tried if each.score is not None and not each.pruned}
-        sign = 1 if self.table.data[place[0]].mode == "max" else -1
-        best = max(known, key=lambda each: sign * known[each]) if known else tried[0]
-        self.chosen[place] = best.point
-        shown, equals = describe_point(best.point), ""
-        if known:
-            equals = note_of_equals(list(known.values()), known[best])
-            reason = f"{known[best]:.4f} on validation, of {len(tried)} points"
-            if pruned := sum(each.pruned > 0 for each in tried):
-                reason += f", {pruned} of them pruned"
-            if errors := [each.error for each in tried if each.score is None]:
-                reason += f"; {len(errors)} without a score: {errors[0]}"
-        else:
-            reason = f"all points failed: {best.error}" if best.error else "no point has a validation score"
-        text = f"Chosen for {place[1]} on {place[0]}: {shown} ({reason}).{equals}"
-        say(self.console, text)
-        return [
-            {
-                "data": place[0],
-                "method": place[1],
-                "point": number,
-                "values": json.dumps(each.point, sort_keys=True),
-                "val": each.score,
-                "fits": each.finite,
-                "chosen": "" if each is not best else "yes" if known else "no score",
-                "error": each.error,
-            }
-            for number, each in enumerate(tried)
-        ]
-
-    def _run_cells(self, cells: Sequence[Cell], table_cells: Sequence[Cell] | None = None) -> None:
-        """Run cells until all have ended, whoever runs them; write ``results.csv`` if ``table_cells`` are given."""
-        by_id = {cell.id: cell for cell in cells}
-        waiting = {name: cell for name, cell in by_id.items() if self.store.result(cell) is None}
-        if table_cells is not None:
-            self.store.write_results(self.table, table_cells)
-        if not waiting:
-            return
-        with Progress(by_id, self.store, self.console, "tuning" if table_cells is None else "cells") as progress:
-            for name in by_id.keys() - waiting.keys():
-                progress.end(by_id[name], "finished before")
-            told: Counter[str] = Counter()  # the failed attempts of which the user knows
-            while waiting or self._at_work:
+        Args:
+            cells: The cells.
+            write: Writes the results of the table so far; ``None`` if the cells are those of a search.
+        """
+        write_results = write or (lambda: None)
+        waiting = {cell.id: cell for cell in cells}
+        with Progress(dict(waiting), self.store, self.console, "cells" if write else "tuning") as progress:
+            for name in [name for name, cell in waiting.items() if self.store.result(cell) is not None]:
+                progress.end(waiting.pop(name), "finished before")
+            write_results()
+            while waiting or self.workers:
                 are_gone = self.engine is not None and self.engine.all_ended()  # before looking at what they have left
-                self._end_cells()
-                failed = Counter({name: self.store.failures(cell, self.since) for name, cell in waiting.items()})
-                done = [name for name, cell in waiting.items() if self.store.result(cell) is not None]
-                given_up = [name for name in waiting if name not in done and failed[name] > self.limits.retries]
-                for name in (*done, *given_up):
-                    progress.end(waiting.pop(name), "finished" if name in done else "failed")
-                for name in [name for name in waiting if failed[name] > told[name]]:
-                    attempts = f"{failed[name]} of {self.limits.retries}"
-                    error = message_of(self.store.error(by_id[name]) or "")
-                    progress.note(f"To be tried again ({attempts}): {describe_cell(by_id[name])}: {error}")
-                told = failed
-                if (done or given_up) and table_cells is not None:
-                    self.store.write_results(self.table, table_cells)
+                self.workers.end()
+                failed = {name: self.store.failures(cell, self.since) for name, cell in waiting.items()}
+                for name, cell in list(waiting.items()):
+                    is_finished = self.store.result(cell) is not None
+                    if is_finished or failed[name] > self.options.retries:
+                        progress.end(waiting.pop(name), "finished" if is_finished else "failed")
+                        write_results()
                 if waiting and are_gone:
                     raise RuntimeError(f"The runners have ended, and {len(waiting)} cells are left. Run it again.")
-                if not self._start_cells(sorted(waiting.values(), key=lambda cell: failed[cell.id])):
-                    connection.wait([process.sentinel for _, process in self._at_work.values()], _LOOK)
+                self._start_next(sorted(waiting.values(), key=lambda cell: failed[cell.id]), progress)
                 progress.update()
-        for cell in by_id.values():
+        for cell in cells:
             if self.store.result(cell) is not None:  # a kill may have come between the result and this
                 clear(self.store.cell_folder(cell))
 
-    def _start_cells(self, waiting: Sequence[Cell]) -> bool:
-        """Let free workers take the first cells that nobody has claimed; return whether one ran in this process."""
-        mine = {cell.id for cell, _ in self._at_work.values()}
-        free = (cell for cell in waiting if cell.id not in mine and self._is_free(cell))
-        if self.workers == 0 and self.engine is None and (cell := next(free, None)) is not None:
-            attempt(self._job(cell), self.since)
-            return True
-        for number in range(self.workers):
-            if number not in self._at_work and (cell := next(free, None)) is not None:
-                device = self.devices[number % len(self.devices)] if self.devices else None
-                self._at_work[number] = cell, CellProcess(self._job(cell), self.limits, self.since, device)
-        return False
-
-    def _job(self, cell: Cell) -> CellJob:
-        return CellJob(cell, self.folder, self.table.wandb, self.checkpoint_seconds)
-
-    def _is_free(self, cell: Cell) -> bool:
-        claim = self.store.cell_folder(cell) / CLAIM
-        claim.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with self._leases.setdefault(cell.id, SoftFileLease(claim, timeout=0)):
-                return self.store.result(cell) is None
-        except Timeout:
-            return False
-
-    def _end_cells(self) -> None:
-        """Make room for other cells where a process has ended."""
-        for number, (cell, process) in list(self._at_work.items()):
-            error = process.how_it_ended()
-            if error is None:
-                continue
-            del self._at_work[number]
-            if error and self.store.result(cell) is None:
-                write_failure(self.store.cell_folder(cell), error, self.since)
-
-
-def _failures(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a line for each error that cells have ended with."""
-    places: dict[str, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        if row["status"] == "failed":
-            places.setdefault(row["error"], []).append(row)
-    lines = []
-    for error, failed in places.items():
-        first = "{data}, {method}, fold {fold}, seed {seed}".format(**failed[0])
-        more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
-        lines.append(f"{first}{more}: {error}")
-    return lines
+    def _start_next(self, waiting: Sequence[Cell], progress: Progress) -> None:
+        """Let a free worker take the first cell that nobody has claimed; if there is none, wait a little."""
+        seconds = self.options.checkpoint_seconds
+        job = self.workers.next(CellJob(cell, self.folder, self.table.wandb, seconds) for cell in waiting)
+        if job is None:
+            self.workers.wait(_LOOK if waiting or self.workers else 0)
+            return
+        if attempts := self.store.failures(job.cell, self.since):
+            error = message_of(self.store.error(job.cell) or "")
+            progress.note(f"Tried again ({attempts} of {self.options.retries}): {describe_cell(job.cell)}: {error}")
+        self.workers.start(job)

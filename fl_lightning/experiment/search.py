@@ -10,9 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fl_lightning.checks import Count, Natural, check
-
-Search = Literal["grid", "random", "tpe"]
+SearchKind = Literal["grid", "random", "tpe"]
 Point = dict[str, Any]
 
 
@@ -25,6 +23,20 @@ class Choice:
     def draw(self, rng: np.random.Generator) -> Any:
         """Return one of the values; all are equally likely."""
         return self.values[int(rng.integers(len(self.values)))]
+
+    def distribution(self) -> Any:
+        """Return Optuna's distribution, over the places of the values."""
+        from optuna.distributions import CategoricalDistribution
+
+        return CategoricalDistribution(range(len(self.values)))
+
+    def to_optuna(self, value: Any) -> int:
+        """Return the place of a value."""
+        return self.values.index(value)
+
+    def of_optuna(self, place: int) -> Any:
+        """Return the value of a place."""
+        return self.values[place]
 
 
 @dataclass(frozen=True)
@@ -54,6 +66,20 @@ class Range:
         else:
             value = float(rng.uniform(self.low, self.high))
         return round(value / self.step) * self.step if self.step else value
+
+    def distribution(self) -> Any:
+        """Return Optuna's distribution."""
+        from optuna.distributions import FloatDistribution, IntDistribution
+
+        if self.integer:
+            return IntDistribution(int(self.low), int(self.high))
+        return FloatDistribution(self.low, self.high, log=self.log, step=None if self.log else self.step or None)
+
+    def to_optuna(self, value: Any) -> Any:
+        """Return a value as it is."""
+        return value
+
+    of_optuna = to_optuna
 
 
 Space = Mapping[str, Choice | Range]
@@ -116,9 +142,7 @@ def make_range(name: str, low: Any, high: Any, *, log: bool = False, integer: bo
     return Range(low, high, log, integer, step)
 
 
-def points(
-    space: Space, search: Search = "grid", count: int | None = None, seed: int = 0, *, setting: str = "search"
-) -> list[Point]:
+def points(space: Space, search: SearchKind = "grid", count: int | None = None, seed: int = 0) -> list[Point]:
     """Return the points that a search tries.
 
     Args:
@@ -126,36 +150,25 @@ def points(
         search: ``"grid"`` tries all combinations; the values of the last parameter change fastest. ``"random"`` draws
             ``count`` points. Without ranges it draws no point twice, and takes all points if there are no more.
             ``"tpe"`` gives those that Optuna would propose if none had a score; see :func:`propose`.
-        count: Number of points. A grid search takes the first ones, or all if ``None``.
+        count: Number of points. A grid search takes the first ones, or all if ``None``; others need it.
         seed: Seed of the draws.
-        setting: What the user's file calls ``search``.
 
     Raises:
-        ValueError: If an argument is out of range, a grid search has a range, or another search has no ``count``.
+        ValueError: If a grid search has a range.
     """
-    check(f"`{setting}`", search, Literal["grid", "random", "tpe"])
-    if count is not None:
-        check("`count`", count, Count)
-    check("`seed`", seed, Natural)
-    choices = {name: entry for name, entry in space.items() if isinstance(entry, Choice)}
-    if search == "grid":
-        if ranges := [name for name in space if name not in choices]:
-            raise ValueError(
-                f"A grid search needs lists of values, got a range for {', '.join(ranges)}. List values, or use "
-                f"`{setting}: random`."
-            )
-        return _grid(choices)[:count]
-    if count is None:
-        raise ValueError(f"`{setting}: {search}` needs `count`, the number of points to draw; got None.")
-    if search == "tpe":
-        return propose(space, (), count, seed) if space else [{}]
+    ranges = [name for name, entry in space.items() if isinstance(entry, Range)]
+    if search == "grid" and ranges:
+        raise ValueError(f"A grid search needs lists of values, got a range for {', '.join(ranges)}. Search at random.")
+    if search == "tpe" and space:
+        return propose(space, (), count or 1, seed)
     rng = np.random.default_rng(seed)
-    if len(choices) == len(space):
-        everything = _grid(choices)
-        if len(everything) <= count:
-            return everything
-        return [everything[place] for place in sorted(rng.choice(len(everything), count, replace=False).tolist())]
-    return [{name: entry.draw(rng) for name, entry in space.items()} for _ in range(count)]
+    if ranges:
+        return [{name: entry.draw(rng) for name, entry in space.items()} for _ in range(count or 1)]
+    values = [entry.values for entry in space.values() if isinstance(entry, Choice)]
+    grid = [dict(zip(space, combination, strict=True)) for combination in product(*values)]
+    if search == "grid" or count is None or len(grid) <= count:
+        return grid[:count]
+    return [grid[place] for place in sorted(rng.choice(len(grid), count, replace=False).tolist())]
 
 
 def propose(space: Space, tried: Sequence[Tried], count: int, seed: int, mode: str = "max") -> list[Point]:
@@ -171,8 +184,10 @@ def propose(space: Space, tried: Sequence[Tried], count: int, seed: int, mode: s
         seed: Seed of the search.
         mode: Whether larger (``"max"``) or smaller (``"min"``) scores are better.
     """
+    if not count:
+        return []
     optuna = import_optuna("`search: tpe`")
-    states, known = optuna.trial.TrialState, distributions(space)
+    states, known = optuna.trial.TrialState, {name: entry.distribution() for name, entry in space.items()}
     sampler = optuna.samplers.TPESampler(seed=seed + len(tried), constant_liar=True)
     study = optuna.create_study(direction=f"{mode}imize", sampler=sampler)
     for each in tried:
@@ -181,12 +196,13 @@ def propose(space: Space, tried: Sequence[Tried], count: int, seed: int, mode: s
             optuna.trial.create_trial(
                 state=state,
                 value=each.score,
-                params={name: _to_optuna(entry, each.point[name]) for name, entry in space.items()},
+                params={name: entry.to_optuna(each.point[name]) for name, entry in space.items()},
                 distributions=known,
                 intermediate_values={each.pruned: each.score} if state == states.PRUNED else None,
             )
         )
-    return [point_of(study.ask(known), space) for _ in range(count)]
+    trials = [study.ask(known) for _ in range(count)]
+    return [{name: entry.of_optuna(trial.params[name]) for name, entry in space.items()} for trial in trials]
 
 
 def import_optuna(setting: str) -> Any:
@@ -203,34 +219,6 @@ def import_optuna(setting: str) -> Any:
     return optuna
 
 
-def distributions(space: Space) -> dict[str, Any]:
-    """Return a space as Optuna's distributions; that of a choice is over the places of its values."""
-    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-
-    found: dict[str, Any] = {}
-    for name, entry in space.items():
-        if isinstance(entry, Choice):
-            found[name] = CategoricalDistribution(range(len(entry.values)))
-        elif entry.integer:
-            found[name] = IntDistribution(int(entry.low), int(entry.high))
-        else:
-            step = entry.step if entry.step and not entry.log else None
-            found[name] = FloatDistribution(entry.low, entry.high, log=entry.log, step=step)
-    return found
-
-
-def point_of(trial: Any, space: Space) -> Point:
-    """Return the point of one of Optuna's trials."""
-    given = trial.params
-    return {
-        name: entry.values[given[name]] if isinstance(entry, Choice) else given[name] for name, entry in space.items()
-    }
-
-
-def _to_optuna(entry: Choice | Range, value: Any) -> Any:
-    return entry.values.index(value) if isinstance(entry, Choice) else value
-
-
 def note_of_equals(scores: Sequence[float], best: float) -> str:
     """Return a sentence, after a space, on how many configurations share the best score; empty if one has it."""
     equal = sum(score == best for score in scores)
@@ -243,8 +231,3 @@ def describe_point(point: Mapping[str, Any]) -> str:
     return ", ".join(
         f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in shown.items()
     )
-
-
-def _grid(choices: Mapping[str, Choice]) -> list[Point]:
-    combinations = product(*(entry.values for entry in choices.values()))
-    return [dict(zip(choices, combination, strict=True)) for combination in combinations]

@@ -19,10 +19,12 @@ from fl_lightning.experiment.files import columns_of, read_json_if_there, write_
 from fl_lightning.experiment.plan import Cell
 from fl_lightning.experiment.search import Point, Tried
 from fl_lightning.experiment.table import Table
+from fl_lightning.partitioners.notebook import as_table
 
 CLAIM = "claim"
 """File in a cell's folder: the lease of the process that runs the cell."""
 _COLUMNS = ("data", "method", "fold", "seed", "values", "status", "score", "val", "best_round", "rounds")
+_SHOWN = ("data", "method", "fold", "seed", "status", "score")  # by a notebook, beside test metrics
 _HEADER = "Traceback (most recent call last):"
 _TUNING = ("data", "method", "point", "values", "val", "fits", "chosen", "error")
 
@@ -101,31 +103,6 @@ class Store:
         row |= {"status": "finished", "score": result["test"].get(score), **result["test"]}
         return {**row, "constant_score": result.get("constant", {}).get(score)}
 
-    def why_unscored(self, table: Table, cell: Cell) -> str | None:
-        """Return a sentence if a finished cell has not logged the score of its data set; else ``None``."""
-        result, score = self.result(cell), table.data[cell.data].score
-        if result is None or score in result["test"]:
-            return None
-        logged = ", ".join(sorted(result["test"])) or "nothing, because there is no test set"
-        return (
-            f"{cell.data}: `score` is {score!r}, but {cell.method} logged {logged}. Correct `score` in the table; "
-            "finished cells are not run again."
-        )
-
-    def diverged(self, table: Table, cells: Sequence[Cell]) -> list[str]:
-        """Return a sentence for each data set and method with cells whose score is NaN or infinite."""
-        counts: Counter[tuple[str, str]] = Counter()
-        for cell in cells:
-            result = self.result(cell)
-            score = None if result is None else result["test"].get(table.data[cell.data].score)
-            counts[cell.data, cell.method] += score is not None and not math.isfinite(score)
-        return [
-            f"{method} on {data}: `{table.data[data].score}` is NaN or infinite in {counted(number, 'cell')}. "
-            "Reports list these, and no number includes them. The model may have diverged: lower the learning rate."
-            for (data, method), number in counts.items()
-            if number
-        ]
-
     def write_tuning(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write ``tuning.csv``: all points that were tried, and which one was chosen."""
         write_csv(self.folder / "tuning.csv", _TUNING, rows)
@@ -142,6 +119,45 @@ class Store:
             errors.append(f"pruned after {counted(pruned, 'round')}")
         score = sum(known) / len(known) if len(known) == len(cells) else None
         return Tried(point, tuple(cell.id for cell in cells), len(known), score, errors[0] if errors else "", pruned)
+
+
+class ResultRows(list[dict[str, Any]]):
+    """The rows of a table's results, a dict for each cell; a notebook shows them as a table."""
+
+    def __repr__(self) -> str:
+        finished = sum(row.get("status") == "finished" for row in self)
+        return f"ResultRows({len(self)} rows, {finished} finished; each row is a dict)"
+
+    def _repr_html_(self) -> str:
+        columns = columns_of(self, _COLUMNS)
+        shown = [name for name in columns if name in _SHOWN or name.startswith("test_")]
+        return as_table(([row.get(name, "") for name in shown] for row in self), shown)
+
+
+def describe_results(table: Table, rows: Sequence[Mapping[str, Any]], total: int, folder: Path) -> list[str]:
+    """Return a line on how many cells of a table are finished, and one for each kind of trouble."""
+    failed = [row for row in rows if row["status"] == "failed"]
+    count = f"{len(rows) - len(failed)} of {total} cells are finished" + (f", {len(failed)} failed" if failed else "")
+    lines = [f"{count}. Results: {folder / 'results.csv'}"]
+    for error, number in Counter(row["error"] for row in failed).items():
+        first = next(row for row in failed if row["error"] == error)
+        more = f" and {number - 1} more" if number > 1 else ""
+        lines.append("{data}, {method}, fold {fold}, seed {seed}".format(**first) + f"{more}: {error}")
+    scores = [(row, table.data[row["data"]].score) for row in rows if row["status"] == "finished"]
+    for row, score in {row["data"]: (row, score) for row, score in scores if row["score"] is None}.values():
+        logged = ", ".join(sorted(name for name in row if name.startswith("test_"))) or "no metric of a test set"
+        lines.append(
+            f"{row['data']}: `score` is {score!r}, but {row['method']} logged {logged}. Correct `score` in the table; "
+            "finished cells are not run again."
+        )
+    diverged = [(row, score) for row, score in scores if row["score"] is not None and not math.isfinite(row["score"])]
+    for (data, method, score), number in Counter((r["data"], r["method"], score) for r, score in diverged).items():
+        lines.append(
+            f"{method} on {data}: `{score}` is NaN or infinite in {counted(number, 'cell')}. Reports list these, and "
+            "no number includes them. The model may have diverged: lower the learning rate."
+        )
+    codes = sorted({row["code"] for row, _ in scores if ", then " in row["code"]})
+    return lines + [f"Fits ran under several versions of the code, which `code` names: {code}." for code in codes]
 
 
 def failures(folder: Path, since: float) -> int:

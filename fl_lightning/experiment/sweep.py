@@ -9,8 +9,7 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +23,12 @@ from fl_lightning.experiment.progress import say
 from fl_lightning.experiment.search import (
     Choice,
     Point,
+    Tried,
     describe_point,
-    distributions,
     import_optuna,
     note_of_equals,
-    point_of,
     points,
+    propose,
 )
 from fl_lightning.experiment.specs import identity
 from fl_lightning.experiment.sweep_file import Sweep, read_sweep
@@ -37,8 +36,6 @@ from fl_lightning.experiment.wandb_file import read_history
 from fl_lightning.files import make_folder
 
 Row = dict[str, Any]
-Ask = Iterator[tuple[Point, Callable[[float | None], None]]]
-"""Points to try, each with a function that receives its score."""
 _COLUMNS = ("run", "status", "score", "values", "id", "folder", "error")
 _NOT_LOGGED = ("there is no folder of its Weights & Biases run", "the metric of the sweep was never logged")
 _SHOWN = 12  # runs in the table at the end; all are in the file
@@ -86,121 +83,94 @@ def run_sweep(
         check("`output`", output, PathLike)
     if console is not None:
         check("`console`", console, Console)
+    check("`seed`", seed, Natural)
+    check("`count`", count, Count | None)
     sweep = read_sweep(path)
+    if count is None and sweep.method != "grid":
+        raise ValueError(f"`method: {sweep.method}` needs `count`, the number of runs, such as `--count 20`; got None.")
+    if sweep.method == "bayes":
+        import_optuna("`method: bayes`")
+    total = count or 0 if sweep.method == "bayes" else len(points(sweep.space, sweep.method, count, seed))
+    console = console or Console()
     folder = Path(output) if output is not None else Path("runs") / "sweeps" / sweep.name
-    console = Console() if console is None else console
-    total, asked = _ask(sweep, count, seed)
     if sweep.only_in_service:
         unused = joined([f"`{name}`" for name in sweep.only_in_service])
         say(console, f"Only the service of Weights & Biases uses {unused}: no effect here.")
     make_folder("output", folder, "Give another `output`.")
+    rows: list[Row] = []
+    spent: list[float] = []  # seconds of the runs that this call has executed
     with FileLock(folder / ".lock", timeout=10.0):
-        rows = _run_all(sweep, total, asked, further, folder, console)
+        while len(rows) < total:
+            begun = time.monotonic()
+            row, executed = _run(sweep, len(rows), _next_point(sweep, rows, count, seed), further, folder)
+            spent += [time.monotonic() - begun] if executed else []
+            rows.append(row)
+            write_csv(folder / "sweep.csv", _COLUMNS, [{**row, "values": json.dumps(row["values"])} for row in rows])
+            score = row["error"] if row["score"] is None else f"{sweep.metric} {row['score']:.4f}"
+            text = f"{len(rows)}/{total} {row['status']}: {_text(sweep, row['values'])}: {score}"
+            if spent and len(rows) < total:
+                text += f"; about {duration(statistics.mean(spent) * (total - len(rows)))} left"
+            say(console, text)
+            if row["error"] in _NOT_LOGGED and all(each["score"] is None for each in rows):
+                raise RuntimeError(
+                    f"The first run of {sweep.program} ended without an error, but {row['error']}. Its Trainer must "
+                    f"log `{sweep.metric}`, the `metric` of the sweep: give it `logger=WandbLogger()` of "
+                    f'lightning.pytorch.loggers, and let the module or a callback log "{sweep.metric}". No other run '
+                    "was started."
+                )
     _report(sweep, rows, folder, further, console)
     return rows
 
 
-def _run_all(sweep: Sweep, total: int, asked: Ask, further: Sequence[str], folder: Path, console: Console) -> list[Row]:
-    rows: list[Row] = []
-    spent: list[float] = []  # seconds of the runs that this call has executed
-    for number, (point, tell) in enumerate(asked):
-        begun = time.monotonic()
-        row, executed = _run(sweep, number, point, further, folder)
-        if executed:
-            spent.append(time.monotonic() - begun)
-        tell(row["score"])
-        rows.append(row)
-        write_csv(folder / "sweep.csv", _COLUMNS, [{**row, "values": json.dumps(row["values"])} for row in rows])
-        score = row["error"] if row["score"] is None else f"{sweep.metric} {row['score']:.4f}"
-        text = f"{number + 1}/{total} {row['status']}: {_text(sweep, point)}: {score}"
-        if spent and number + 1 < total:
-            text += f"; about {duration(statistics.mean(spent) * (total - number - 1))} left"
-        say(console, text)
-        if row["error"] in _NOT_LOGGED and all(each["score"] is None for each in rows):
-            raise RuntimeError(_how_to_log(sweep, row["error"]))
-    return rows
-
-
-def _ask(sweep: Sweep, count: int | None, seed: int) -> tuple[int, Ask]:
-    """Return the number of points, and the points with the functions that receive their scores."""
-    if count is None and sweep.method != "grid":
-        raise ValueError(f"`method: {sweep.method}` needs `count`, the number of runs, such as `--count 20`; got None.")
+def _next_point(sweep: Sweep, rows: Sequence[Row], count: int | None, seed: int) -> Point:
     if sweep.method != "bayes":
-        known = points(sweep.space, sweep.method, count, seed, setting="method")
-        return len(known), ((point, lambda score: None) for point in known)
-    assert count is not None
-    check("`count`", count, Count)
-    check("`seed`", seed, Natural)
-    return count, islice(_ask_optuna(sweep, seed), count)
-
-
-def _ask_optuna(sweep: Sweep, seed: int) -> Ask:
-    optuna = import_optuna("`method: bayes`")
-    study = optuna.create_study(direction=sweep.goal, sampler=optuna.samplers.TPESampler(seed=seed))
-    while True:
-        trial = study.ask(distributions(sweep.space))
-
-        def tell(score: float | None, trial: Any = trial) -> None:
-            failed = optuna.trial.TrialState.FAIL
-            study.tell(trial, state=failed) if score is None else study.tell(trial, score)
-
-        yield point_of(trial, sweep.space), tell
+        return points(sweep.space, sweep.method, count, seed)[len(rows)]
+    tried = [Tried(row["values"], (), 1, row["score"], "", 0) for row in rows]
+    [point] = propose(sweep.space, tried, 1, seed, sweep.goal.removesuffix("imize"))
+    return point
 
 
 def _run(sweep: Sweep, number: int, point: Point, further: Sequence[str], folder: Path) -> tuple[Row, bool]:
-    """Run one point, unless an earlier run has finished it; return its row and whether it was executed."""
-    run_id = identity([sweep.name, sweep.program_given, list(sweep.command), point, list(further)])
+    """Run one point, unless an earlier run has logged the metric; return its row and whether it was executed."""
+    run_id = identity([sweep.name, sweep.program_given, sweep.command, point, list(further)])
     row: Row = {"run": number + 1, "values": point, "id": run_id, "status": "failed", "score": None, "error": ""}
+    # what is kept of a run counts also without its folder, which `wandb sync` may remove
     path = folder / "finished" / f"{run_id}.json"
-    known = _known(path, sweep)
-    executed = known is None
-    if known is None:
+    known = read_json_if_there(path)
+    executed = known is None or sweep.metric not in known["metrics"]
+    if executed:
         # without this service a run starts its own one, which has written the file when the run ends
-        inherited = {name: value for name, value in os.environ.items() if name != "WANDB_SERVICE"}
-        environment = {
-            **inherited,
+        environment = {name: value for name, value in os.environ.items() if name != "WANDB_SERVICE"} | {
             "WANDB_MODE": "offline",
             "WANDB_SILENT": "true",
             "WANDB_RUN_ID": run_id,
             "WANDB_RUN_GROUP": sweep.name,
         }
-        error = _call(sweep.command_of(point, further), environment)
-        if error:
+        if error := _call(sweep.command_of(point, further), environment):
             return {**row, "folder": "", "error": error}, True
         found = _folder_of(run_id, point, further)
-        values = [] if found is None else _values(sweep, found)
-        if not values:
-            return {**row, "folder": str(found or ""), "error": _NOT_LOGGED[found is not None]}, True
-        known = _found(sweep, values, str(found))
+        known = {"folder": str(found or ""), "metrics": {} if found is None else _best_values(found)}
         write_json(path, known)
-    score = known[sweep.goal]
+    row["folder"] = known["folder"]
+    if sweep.metric not in known["metrics"]:
+        return {**row, "error": _NOT_LOGGED[known["folder"] != ""]}, executed
+    score = known["metrics"][sweep.metric][sweep.goal]
     if score is None:
-        return {**row, "folder": known["folder"], "error": f"{sweep.metric} was never finite"}, executed
-    return {**row, "status": "finished", "score": score, "folder": known["folder"]}, executed
+        return {**row, "error": f"{sweep.metric} was never finite"}, executed
+    return {**row, "status": "finished", "score": score}, executed
 
 
-def _found(sweep: Sweep, values: Sequence[float], folder: str) -> dict[str, Any]:
-    """Return what is kept of a finished run: it counts also without its folder, which ``wandb sync`` may remove."""
-    finite = [value for value in values if math.isfinite(value)]
-    best = {"maximize": max(finite, default=None), "minimize": min(finite, default=None)}
-    return {"metric": sweep.metric, **best, "folder": folder}
-
-
-def _known(path: Path, sweep: Sweep) -> dict[str, Any] | None:
-    """Return what is kept of a finished run; ``None`` if it has to be executed."""
-    known: dict[str, Any] | None = read_json_if_there(path)
-    if known is None or known["metric"] == sweep.metric:
-        return known
-    values = _values(sweep, Path(known["folder"]))  # the file now names another metric, which the run may have logged
-    return _found(sweep, values, known["folder"]) if values else None
-
-
-def _how_to_log(sweep: Sweep, reason: str) -> str:
-    return (
-        f"The first run of {sweep.program} ended without an error, but {reason}. Its Trainer must log "
-        f"`{sweep.metric}`, the `metric` of the sweep: give it `logger=WandbLogger()` of lightning.pytorch.loggers, "
-        f'and let the module or a callback log "{sweep.metric}". No other run was started.'
-    )
+def _best_values(folder: Path) -> dict[str, dict[str, float | None]]:
+    """Return the largest and the smallest finite value of each metric of a run, ``None`` if none is finite."""
+    values: dict[str, list[float]] = {}
+    for step in (step for file in folder.glob("*.wandb") for step in read_history(file)):
+        for name, value in step.items():
+            if isinstance(value, (int, float)):
+                values.setdefault(name, []).extend([float(value)] if math.isfinite(value) else [])
+    return {
+        name: {"maximize": max(finite, default=None), "minimize": min(finite, default=None)}
+        for name, finite in values.items()
+    }
 
 
 def _call(command: list[str], environment: dict[str, str]) -> str:
@@ -228,33 +198,25 @@ def _folder_of(run_id: str, point: Point, further: Sequence[str]) -> Path | None
     return max(found, key=lambda folder: folder.name, default=None)
 
 
-def _values(sweep: Sweep, folder: Path) -> list[float]:
-    return [
-        float(step[sweep.metric])
-        for file in folder.glob("*.wandb")
-        for step in read_history(file)
-        if isinstance(step.get(sweep.metric), (int, float))
-    ]
-
-
 def _report(sweep: Sweep, rows: list[Row], folder: Path, further: Sequence[str], console: Console) -> None:
     known = [row for row in rows if row["score"] is not None]
     if not known:
         text = f"{sweep.name}: no run has a score. All runs: {folder / 'sweep.csv'}"
         console.print(text, highlight=False, soft_wrap=True)
         return
-    sign = 1 if sweep.goal == "maximize" else -1
-    table = Table(
-        "run", "configuration", sweep.metric, title=f"{sweep.name}: {len(known)} of {len(rows)} runs, best first"
-    )
-    for row in sorted(known, key=lambda row: -sign * row["score"])[:_SHOWN]:
+    title = f"{sweep.name}: {len(known)} of {len(rows)} runs, best first"
+    table = Table("run", "configuration", sweep.metric, title=title)
+    known.sort(key=lambda row: row["score"], reverse=sweep.goal == "maximize")
+    for row in known[:_SHOWN]:
         table.add_row(str(row["run"]), _text(sweep, row["values"]), f"{row['score']:.4f}")
     console.print(table)
-    best = max(known, key=lambda row: sign * row["score"])
-    command = " ".join(["python", *sweep.command_of(best["values"], further)[1:]])
-    text = f"Best configuration: {_text(sweep, best['values'])} ({sweep.metric} {best['score']:.4f})"
+    best = known[0]
     equals = note_of_equals([row["score"] for row in known], best["score"])
-    say(console, f"{text}.{equals}" if equals else text)
+    dot = "." if equals else ""
+    say(
+        console, f"Best configuration: {_text(sweep, best['values'])} ({sweep.metric} {best['score']:.4f}){dot}{equals}"
+    )
+    command = " ".join(["python", *sweep.command_of(best["values"], further)[1:]])
     console.print(f"  {command}", highlight=False, soft_wrap=True)
     folders = sorted({row["folder"] for row in known})
     text = f"{len(folders)} offline run folders; to send them: wandb sync {pattern_of(folders)}."

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from fl_lightning.checks import check
+from fl_lightning.checks import check, check_fields
 from fl_lightning.experiment.search import Choice, Point, Range, make_range
 from fl_lightning.experiment.table import check_file_name
 from fl_lightning.experiment.table_file import refuse_unknown
@@ -49,8 +49,11 @@ class Sweep:
     metric: str
     goal: Literal["maximize", "minimize"]
     space: dict[str, Choice | Range]
-    command: tuple[str, ...] = _COMMAND
-    only_in_service: tuple[str, ...] = ()
+    command: list[str]
+    only_in_service: list[str]
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def command_of(self, point: Point, further: Sequence[str] = ()) -> list[str]:
         """Return the command of a run as ``wandb agent`` would make it, with further arguments at its end."""
@@ -81,34 +84,29 @@ def read_sweep(path: str | os.PathLike[str]) -> Sweep:
     """
     content = read_yaml(Path(path))
     refuse_unknown(str(path), content, _KNOWN)
-    missing = [name for name in _NEEDED if not content.get(name)]
-    if missing:
+    if missing := [name for name in _NEEDED if not content.get(name)]:
         raise ValueError(f"{path} has no {', '.join(f'`{name}`' for name in missing)}, which a sweep needs.")
-    metric, parameters = content["metric"], content["parameters"]
-    if not isinstance(metric, Mapping) or not isinstance(metric.get("name"), str):
-        raise ValueError(f"`metric` must be a mapping with a `name` and a `goal`, got {metric!r}.")
+    metric, parameters = (
+        check("`metric`", content["metric"], Mapping),
+        check("`parameters`", content["parameters"], Mapping),
+    )
     refuse_unknown("`metric`", metric, (*_METRIC, *_METRIC_OF_SERVICE))
-    if metric.get("goal") is None:
-        raise ValueError(f"`metric` {metric['name']} has no `goal`. Give `goal: maximize` or `goal: minimize`.")
-    if not isinstance(parameters, Mapping):
-        raise ValueError(f"`parameters` must map names to values or ranges, got {parameters!r}.")
     name = content.get("name") or Path(path).stem
     check_file_name("name", name, "runs/sweeps/<name>")
-    check("`method`", content["method"], Literal["grid", "random", "bayes"])
-    check("`metric.goal`", metric["goal"], Literal["maximize", "minimize"])
+    program = str(content["program"])
     return Sweep(
         name=name,
-        program=_found(str(content["program"]), Path(path)),
-        program_given=str(content["program"]),
+        program=_found(program, Path(path)),
+        program_given=program,
         method=content["method"],
-        metric=metric["name"],
-        goal=metric["goal"],
-        space={name: _parameter(name, entry) for name, entry in parameters.items()},
-        command=tuple(content.get("command") or _COMMAND),
-        only_in_service=(
+        metric=check("`metric.name`", metric.get("name"), str),
+        goal=check("`metric.goal`", metric.get("goal"), Literal["maximize", "minimize"]),
+        space={name: _parameter(f"parameters.{name}", entry) for name, entry in parameters.items()},
+        command=list(content.get("command") or _COMMAND),
+        only_in_service=[
             *(entry for entry in _OF_SERVICE if entry in content),
             *(f"metric.{entry}" for entry in _METRIC_OF_SERVICE if entry in metric),
-        ),
+        ],
     )
 
 
@@ -131,33 +129,19 @@ def _found(program: str, file: Path) -> str:
 
 
 def _parameter(name: str, entry: Any) -> Choice | Range:
-    if not isinstance(entry, Mapping) or not set(entry) <= _ENTRIES:
-        given = sorted(entry) if isinstance(entry, Mapping) else entry
-        way_out = f"Write `{name}: {{{'values' if isinstance(entry, list) else 'value'}: {entry}}}`."
-        if isinstance(entry, Mapping):
-            way_out = "Write nested parameters with dots, as `model.lr`."
-        raise ValueError(
-            f"`parameters.{name}` must have some of {', '.join(sorted(_ENTRIES))}, got {given!r}. {way_out}"
-        )
-    ways = [way for way in ("value", "values", "min") if way in entry]
-    if len(ways) != 1 or ("min" in ways) != ("max" in entry):
-        raise ValueError(f"`parameters.{name}` must have `value`, `values`, or `min` and `max`, got {dict(entry)!r}.")
-    if "value" in entry:
-        return Choice((entry["value"],))
-    if "values" in entry:
-        if not isinstance(entry["values"], list) or not entry["values"]:
-            raise ValueError(f"`parameters.{name}.values` must be a list of values, got {entry['values']!r}.")
-        return Choice(tuple(entry["values"]))
-    low, high = entry["min"], entry["max"]
-    whole = isinstance(low, int) and isinstance(high, int)
-    distribution = entry.get("distribution", "int_uniform" if whole else "uniform")
-    check(f"`parameters.{name}.distribution`", distribution, Literal[*_RANGES])
-    step = float(entry.get("q", 1.0)) if distribution.startswith("q_") else 0.0
-    return make_range(
-        f"parameters.{name}",
-        low,
-        high,
-        log="log_" in distribution,
-        integer=distribution == "int_uniform",
-        step=step,
+    given = {} if not isinstance(entry, Mapping) or not set(entry) <= _ENTRIES else entry
+    match {key: value for key, value in given.items() if key not in ("distribution", "q")}:
+        case {"value": value, **others} if not others:
+            return Choice((value,))
+        case {"values": [*values], **others} if values and not others:
+            return Choice(tuple(values))
+        case {"min": low, "max": high, **others} if not others:
+            whole = isinstance(low, int) and isinstance(high, int)
+            kind = given.get("distribution", "int_uniform" if whole else "uniform")
+            check(f"`{name}.distribution`", kind, Literal[*_RANGES])
+            step = float(given.get("q", 1.0)) if kind.startswith("q_") else 0.0
+            return make_range(name, low, high, log="log_" in kind, integer=kind == "int_uniform", step=step)
+    raise ValueError(
+        f"`{name}` must have a `value`, a list of `values`, or `min` and `max`, got {entry!r}. Write nested parameters "
+        "with dots, as `model.lr`."
     )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from fl_lightning.checks import Count, Natural, check, joined
-from fl_lightning.experiment.search import Search
+from fl_lightning.checks import Count, Finite, Natural, check, check_fields
+from fl_lightning.experiment.search import SearchKind
 from fl_lightning.experiment.specs import Spec, references
 from fl_lightning.metrics import larger_is_better
 from fl_lightning.partitioners.notebook import as_table
@@ -54,32 +54,19 @@ class DataSet:
     mode: Mode = "max"
     score: str = "test_acc_clients"
     score_mode: Mode | None = None
-    targets: list[float] = field(default_factory=list)
+    targets: list[Finite] = field(default_factory=list)
     validate_on_test: bool = False
     stand_in: str | None = None
     curves: list[str] = field(default_factory=list)
-    smoothing: int = 1
+    smoothing: Count = 1
     paper: dict[str, float] = field(default_factory=dict)
 
-    @property
-    def uses_fold(self) -> bool:
-        """Whether the data depend on ``$fold``."""
-        return "fold" in references([self.datamodule, *self.values.values()])
-
     def __post_init__(self) -> None:
-        _check_kinds(self)
-        check("`mode`", self.mode, Literal["max", "min"])
-        check("`smoothing`", self.smoothing, Count)
+        check_fields(self)
         if set(self.metric) != {"name", "function"}:
-            raise ValueError(
-                f"`metric` must have a `name` and a `function`, got {', '.join(map(str, self.metric)) or 'nothing'}."
-            )
-        for target in self.targets:
-            if isinstance(target, bool) or not isinstance(target, (int, float)):
-                raise ValueError(f"`targets` must be numbers, got {target!r} among them.")
+            raise ValueError(f"`metric` must have a `name` and a `function`, got {self.metric}.")
         if self.score_mode is None:
             object.__setattr__(self, "score_mode", self._mode_of_score())
-        check("`score_mode`", self.score_mode, Literal["max", "min"])
 
     def _mode_of_score(self) -> Mode:
         names = [name.partition("_")[2] or name for name in (self.score, self.monitor)]
@@ -101,19 +88,19 @@ class Method:
     Attributes:
         callback: Spec of the aggregation callback.
         values: Values for references; they replace those of the data set.
-        tune: Lists or ranges by name, from which validation clients choose the values.
+        tune: Lists or ranges by name, from which validation clients choose the values, or a reference to these.
         take: Other methods by name of a value: the value that was chosen for them is used here too.
         callbacks: Specs of further callbacks.
     """
 
     callback: Spec
     values: dict[str, Any] = field(default_factory=dict)
-    tune: dict[str, Any] = field(default_factory=dict)
+    tune: dict[str, Any] | str = field(default_factory=dict)
     take: dict[str, str] = field(default_factory=dict)
     callbacks: list[Spec] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        _check_kinds(self)
+        check_fields(self)
 
 
 @dataclass(frozen=True)
@@ -133,22 +120,18 @@ class Tuning:
             alone, so that no result depends on who is faster.
     """
 
-    search: Search = "grid"
-    count: int | None = None
-    folds: list[int] = field(default_factory=lambda: [0])
-    seeds: list[int] = field(default_factory=lambda: [0])
-    max_epochs: int | None = None
-    seed: int = 0
+    search: SearchKind = "grid"
+    count: Count | None = None
+    folds: list[Natural] = field(default_factory=lambda: [0])
+    seeds: list[Natural] = field(default_factory=lambda: [0])
+    max_epochs: Count | None = None
+    seed: Natural = 0
     pruner: Pruner = "none"
-    at_once: int = 4
+    at_once: Count = 4
 
     def __post_init__(self) -> None:
-        _check_kinds(self)
-        check("`search`", self.search, Literal["grid", "random", "tpe"])
-        check("`pruner`", self.pruner, Literal["none", "asha", "hyperband"])
-        check("`at_once`", self.at_once, Count)
-        for name, numbers in (("folds", self.folds), ("seeds", self.seeds)):
-            _check_numbers(name, numbers)
+        check_fields(self)
+        _check_different(self)
         if self.search != "grid" and self.count is None:
             raise ValueError(
                 f"`tuning.search: {self.search}` needs `tuning.count`, the number of points to draw; got None."
@@ -181,8 +164,8 @@ class Table:
     data: dict[str, DataSet]
     methods: dict[str, Method]
     name: str = "experiment"
-    folds: list[int] = field(default_factory=lambda: [0])
-    seeds: list[int] = field(default_factory=lambda: [0])
+    folds: list[Natural] = field(default_factory=lambda: [0])
+    seeds: list[Natural] = field(default_factory=lambda: [0])
     trainer: dict[str, Any] = field(default_factory=dict)
     callbacks: list[Spec] = field(default_factory=list)
     values: dict[str, Any] = field(default_factory=dict)
@@ -213,24 +196,27 @@ class Table:
         return {**axes, "folds": list(self.folds), "seeds": list(self.seeds)}
 
     def __post_init__(self) -> None:
-        _check_kinds(self)
+        check_fields(self)
         check_file_name("name", self.name, "runs/<name>")
-        check("`select`", self.select, Literal["aggregated", "virtual", "last"])
+        _check_different(self)
         for name, entries in (("data", self.data), ("methods", self.methods)):
             if not entries:
                 raise ValueError(f"`{name}` must name at least one, got none.")
-            _check_names(name, entries)
-        for name, numbers in (("folds", self.folds), ("seeds", self.seeds)):
-            _check_numbers(name, numbers)
         object.__setattr__(self, "baseline", self.baseline or next(iter(self.methods)))
         check("`baseline`", self.baseline, Literal[*self.methods])
         for name, method in self.methods.items():
             for value, source in method.take.items():
                 if source not in self.methods or source == name:
                     raise ValueError(
-                        f"`take` of {name} has {value} from {source!r}, which must be another method of the table. "
-                        f"Methods are {', '.join(self.methods)}."
+                        f"`take` of {name} has {value} from {source!r}, which must be another one of the methods, "
+                        f"{', '.join(self.methods)}."
                     )
+        for name, data in self.data.items():
+            if self.folds != [0] and "fold" not in references([data.datamodule, data.values, self.values]):
+                raise ValueError(
+                    f"`folds` are {self.folds}, but the data set {name} does not depend on $fold, so that every fold "
+                    "is the same. Leave `folds` out, or give its data module a split with `fold: $fold`."
+                )
 
     def only(
         self,
@@ -250,21 +236,7 @@ class Table:
         for kind, given, known in (("methods", methods, self.methods), ("data", data, self.data)):
             for name in given or ():
                 check(f"`{kind}`", name, Literal[*known])
-        same = [name for name in (self.data if data is None else data) if not self.data[name].uses_fold]
-        if folds is not None and list(folds) != list(self.folds) and same:
-            raise ValueError(
-                f"`folds` are {list(folds)}, but the data set {same[0]} does not depend on $fold, so that every fold "
-                "is the same. Leave `folds` out, or give its data module a split with `fold: $fold`."
-            )
         kept = {name: method for name, method in self.methods.items() if methods is None or name in methods}
-        for name, method in kept.items():
-            if missing := sorted(set(method.take.values()) - set(kept)):
-                sources = joined(missing)
-                values = ", ".join(value for value, source in method.take.items() if source in missing)
-                raise ValueError(
-                    f"`methods` have {name} without {sources}, for which values are tuned that {name} takes "
-                    f"({values}). Name {sources}, too."
-                )
         part = replace(
             self,
             data={name: entry for name, entry in self.data.items() if data is None or name in data},
@@ -288,42 +260,8 @@ def check_file_name(argument: str, name: object, folder: str) -> None:
         )
 
 
-def _check_kinds(entry: Any) -> None:
-    """Raise ``ValueError`` if a field of an entry has another kind than its annotation says."""
-    for item in fields(entry):
-        value = getattr(entry, item.name)
-        for annotation, kind, text in _KINDS:
-            fits = isinstance(value, kind) or (value is None and "None" in str(item.type))
-            if str(item.type).startswith(annotation) and not fits and not _is_reference(item.name, value):
-                raise ValueError(f"`{item.name}` must be {text}{_EXAMPLES.get(item.name, '')}, got {value!r}.")
-
-
-_EXAMPLES = dict.fromkeys(("folds", "seeds"), ", such as [0, 1, 2]")
-_KINDS: tuple[tuple[str, type, str], ...] = (
-    ("dict", Mapping, "a mapping, lines of `name: value`"),
-    ("list", list, "a list"),
-    ("str", str, "a string"),
-    ("bool", bool, "true or false"),
-)
-
-
-def _is_reference(name: str, value: object) -> bool:
-    """Whether a search space is a value of another place."""
-    return name == "tune" and isinstance(value, str) and value.startswith("$")
-
-
-def _check_names(kind: str, entries: Mapping[Any, Any]) -> None:
-    for name in entries:
-        if not isinstance(name, str) or not name.strip():
-            raise ValueError(
-                f"`{kind}` must have texts for names, got {name!r}, a {type(name).__name__}. Write it in quotes."
-            )
-
-
-def _check_numbers(name: str, numbers: Any) -> None:
-    if not isinstance(numbers, list) or not numbers or len(set(numbers)) < len(numbers):
-        raise ValueError(
-            f"`{name}` must be a list of different whole numbers, at least one{_EXAMPLES[name]}, got {numbers!r}."
-        )
-    for number in numbers:
-        check(f"`{name}`", number, Natural)
+def _check_different(entry: Table | Tuning) -> None:
+    """Raise ``ValueError`` if folds or seeds are none, or some are there twice, so that fits would count twice."""
+    for name, numbers in (("folds", entry.folds), ("seeds", entry.seeds)):
+        if not numbers or len(set(numbers)) < len(numbers):
+            raise ValueError(f"`{name}` must be different whole numbers, such as [0, 1, 2], got {numbers!r}.")

@@ -13,8 +13,6 @@ from fl_lightning.checks import PathLike, check
 from fl_lightning.experiment.table import DataSet, Method, Table, Tuning
 from fl_lightning.experiment.yaml_file import read_yaml
 
-_OF_FILES = ("base", "include")  # entries of a file that are replaced by the content of other files
-
 
 def read_table(source: str | os.PathLike[str] | Mapping[str, Any] | Table) -> Table:
     """Return the table of a YAML file, or of a mapping with the same content.
@@ -28,29 +26,16 @@ def read_table(source: str | os.PathLike[str] | Mapping[str, Any] | Table) -> Ta
         FileNotFoundError: If a file does not exist.
         ValueError: If a file is no YAML, or entries are unknown, missing or of another kind; all of them are named.
     """
-    check_source("source", source)
     if isinstance(source, Table):
         return source
     if isinstance(source, Mapping):
-        for key in _OF_FILES:
-            if key in source:
-                raise ValueError(
-                    f"`{key}` names a file beside the table's own, so only a YAML file may have it, got a mapping. "
-                    "Write the entries out."
-                )
         return _make_table(_with_reference(dict(source)), "")
+    check("`source` of a table", source, PathLike)
+    if not Path(source).is_file():
+        raise FileNotFoundError(f"A `table` must be a YAML file, a mapping or a Table; there is no {source}.")
     table = _make_table(_read_with_base(Path(source), ()), str(source))
     object.__setattr__(table, "file", str(source))
     return table
-
-
-def check_source(name: str, source: object) -> None:
-    """Raise ``TypeError`` for what cannot hold a table, ``FileNotFoundError`` if it is a file that is not there."""
-    if isinstance(source, (Table, Mapping)):
-        return
-    check(f"`{name}`", source, PathLike)
-    if not Path(source).is_file():  # type: ignore[arg-type]
-        raise FileNotFoundError(f"`{name}` must be a YAML file, a mapping or a Table; there is no {source}.")
 
 
 def _make_table(given: dict[str, Any], name: str) -> Table:
@@ -58,16 +43,13 @@ def _make_table(given: dict[str, Any], name: str) -> Table:
 
     def make(kind: type, place: str, entry: Any) -> Any:
         try:
-            return _make(kind, place, entry, _OF_FILES if kind is Table and name else ())
-        except ValueError as error:
+            return _make(kind, place, entry)
+        except (TypeError, ValueError) as error:
             mistakes.append(str(error))
 
     for key, kind in (("data", DataSet), ("methods", Method)):
-        entries = given.get(key) or {}
-        if not isinstance(entries, Mapping):
-            mistakes.append(f"`{key}` must be a mapping from names to entries, got {entries!r}.")
-            entries = {}
-        given[key] = {entry: make(kind, f"{key}.{entry}", content) for entry, content in entries.items()}
+        if isinstance(entries := given.get(key), Mapping):
+            given[key] = {str(entry): make(kind, f"{key}.{entry}", content) for entry, content in entries.items()}
     given["tuning"] = make(Tuning, "tuning", given.get("tuning") or {})
     table = None if mistakes else make(Table, "the table", given)
     if mistakes:
@@ -91,25 +73,20 @@ def _read_with_base(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
         raise ValueError(f"{path} is its own `base`: {circle}. Remove one of these `base` entries.")
     given = read_yaml(path)
     base, includes = given.pop("base", None), given.pop("include", None) or {}
-    if base is not None and not isinstance(base, str):
-        raise ValueError(f"{path}: `base` must be the path of another table, got {base!r}.")
-    if not isinstance(includes, Mapping) or not all(isinstance(other, str) for other in includes.values()):
+    if not isinstance(includes, Mapping):
         raise ValueError(f"{path}: `include` must map names to paths of files, got {includes!r}.")
     included = {name: read_yaml(_beside(path, f"include.{name}", other)) for name, other in includes.items()}
-    values = given.get("values") or {}
-    if not isinstance(values, Mapping):
-        raise ValueError(f"{path}: `values` must be a mapping, lines of `name: value`, got {values!r}.")
-    given["values"] = {**included, **values}
+    if included:
+        given["values"] = {**included, **(given.get("values") or {})}
     if base is not None:
         below = _read_with_base(_beside(path, "base", base), (*above, path.resolve()))
-        reference = below.pop("reference", {})
-        merged = _merge(below, given)
-        return _with_reference(merged) if given.get("reproduces") else {**merged, "reference": reference}
+        given = _merge(below, {**given, "reference": None} if given.get("reproduces") else given)
     return _with_reference(given)
 
 
 def _beside(path: Path, entry: str, other: str) -> Path:
     """Return the path of a file that an entry of a table's file names."""
+    check(f"{path}: `{entry}`", other, str)
     found = path.parent / other
     if not found.is_file():
         raise FileNotFoundError(
@@ -137,17 +114,17 @@ def _merge(base: Any, given: Any) -> Any:
     return {name: value for name, value in merged.items() if value is not None or name not in given}
 
 
-def _make(kind: type, place: str, given: Any, further: Sequence[str] = ()) -> Any:
-    known = [*(entry.name for entry in fields(kind)), *further]
+def _make(kind: type, place: str, given: Any) -> Any:
+    known = {each.name: each.default is MISSING and each.default_factory is MISSING for each in fields(kind)}
     if not isinstance(given, Mapping):
-        raise ValueError(f"{place} must be a mapping with some of {', '.join(known)}; got {given!r}.")
-    refuse_unknown(place, given, known)
-    needed = [entry.name for entry in fields(kind) if entry.default is MISSING and entry.default_factory is MISSING]
+        raise ValueError(f"{place} must be a mapping with some of {', '.join(known)}, got {given!r}.")
+    refuse_unknown(place, given, list(known))
+    needed = [name for name, is_needed in known.items() if is_needed]
     if missing := [f"`{name}`" for name in needed if given.get(name) is None]:
         raise ValueError(f"{place} has no {' and no '.join(missing)}, which it needs.")
     try:
         return kind(**{name: value for name, value in given.items() if value is not None})
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise ValueError(f"{place}: {error}") from error
 
 

@@ -39,7 +39,7 @@ def test_a_cell_that_hangs_is_stopped(tmp_path: Path, faulty: None) -> None:
     del table["methods"]["Plain"]  # it would be stopped, too, on a slow machine
     rows, text = run(table, tmp_path, 1, cell_timeout=0.5, retries=1)
     assert rows["Hang"]["error"] == "TimeoutError: the cell took longer than 0.5 s (`cell_timeout`), so it was stopped."
-    assert text.count("To be tried again (1 of 1): digits, Hang, fold 0, seed 0: TimeoutError: the cell took") == 1
+    assert text.count("Tried again (1 of 1): digits, Hang, fold 0, seed 0: TimeoutError: the cell took") == 1
 
 
 @pytest.mark.long
@@ -50,8 +50,8 @@ def test_a_cell_that_fails_once_is_tried_again_and_goes_on(tmp_path: Path, fault
     assert {row["status"] for row in rows.values()} == {"finished"}
     lines = [line.partition("; ")[0] for line in text.splitlines()]
     assert lines[:3] == [
-        "To be tried again (1 of 2): digits, Once, fold 0, seed 0: RuntimeError: broken by the test",
         "cells 1/2 finished: digits, Plain, fold 0, seed 0",
+        "Tried again (1 of 2): digits, Once, fold 0, seed 0: RuntimeError: broken by the test",
         "cells 2/2 finished: digits, Once, fold 0, seed 0",
     ]
     # the fit is the same as one that was never broken
@@ -63,7 +63,7 @@ def test_the_curve_of_a_cell_that_went_on_is_that_of_a_whole_one(tmp_path: Path,
     table = with_faulty(Once=spec("FailOnce", marker=str(tmp_path / "marker"), at_round=at_round))
     table["trainer"] = {"max_epochs": 8, "check_val_every_n_epoch": 3, "accelerator": "cpu"}
     rows, text = run(table, tmp_path, 0, retries=1)
-    assert "To be tried again (1 of 1): digits, Once" in text
+    assert "Tried again (1 of 1): digits, Once" in text
     once, plain = ((tmp_path / "cells" / rows[name]["cell"] / "curve.csv").read_bytes() for name in ("Once", "Plain"))
     assert once == plain
     scores = [row["val_acc_clients"] for row in csv.DictReader(plain.decode().splitlines())]
