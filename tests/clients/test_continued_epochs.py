@@ -40,7 +40,7 @@ def read(rounds: int, **options: Any) -> list[list[int]]:
 def test_steps_go_on_in_the_epoch() -> None:
     assert read(3, shuffle=False) == [[0, 1], [2, 3], [4], [0, 1], [2, 3], [4]]
     seen = read(3)
-    first, second = sum(seen[:3], []), sum(seen[3:], [])
+    first, second = ([sample for batch in part for sample in batch] for part in (seen[:3], seen[3:]))
     assert sorted(first) == sorted(second) == list(range(5))
     assert first != second
 
