@@ -99,30 +99,23 @@ def run_cell(job: CellJob, watching: Sequence[Callback] = ()) -> Result:
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "config.json", config)
     begun = datetime.now(UTC)
-    L.seed_everything(config["seed"], verbose=False)
-    data = build_datamodule(config)
-    data.prepare_data()
-    data.setup()
-    L.seed_everything(config["seed"], verbose=False)  # reading data may have drawn numbers
-    model = build_model(config)
-    method = build_method(config)
+    data = _prepared_data(config)
+    model, method = build_model(config), build_method(config)
     initial = _fingerprint(model)
     best = best_checkpoint(folder, config, method.algorithm)
     keeper = KeepLast(folder / "last.ckpt", job.checkpoint_seconds, code_version())
-    curve = CurveRecorder(folder / "curve.jsonl")
-    metric = build_metric(config)
+    curve, metric = CurveRecorder(folder / "curve.jsonl"), build_metric(config)
     constant = ConstantScores(metric)
     pruning = Pruning(config, folder.parent, curve) if "pruning" in config else None
-    callbacks: list[Callback] = [method, metric, *build_callbacks(config), constant, curve, *watching]
-    callbacks += [] if pruning is None else [pruning]
-    callbacks += [keeper] if best is None else [best, keeper]
+    further = [*build_callbacks(config), constant, curve, *watching, pruning, best, keeper]
+    callbacks = [method, metric, *(each for each in further if each is not None)]
     trainer = make_trainer(config, callbacks, default_root_dir=folder, logger=_logger(job))
     resumed = _checkpoint_to_resume(keeper.path, best)
     try:
         trainer.fit(model, datamodule=data, ckpt_path=resumed)
         seconds = keeper.seconds_so_far
         result = {
-            **_outcome(config, trainer, model, data, best, curve.rounds, pruning),
+            **_outcome(config, trainer, model, data, best, pruning),
             "constant": constant.scores,
             "rounds": trainer.current_epoch,
             "aggregations": method.algorithm.server.moves,
@@ -131,23 +124,35 @@ def run_cell(job: CellJob, watching: Sequence[Callback] = ()) -> Result:
             "initial_weights": initial,
             "code": ", then ".join(keeper.codes),
         }
-        _log_summary(trainer.logger, result)
-        _draw(job, data)
+        if trainer.logger is not None:
+            own = {name: value for name, value in result.items() if name not in ("test", "constant")}
+            trainer.logger.experiment.summary.update({**own, **result["test"]})  # type: ignore[attr-defined]
     except Exception as error:
         if resumed is not None:
             error.add_note(f"The fit was resumed from {resumed}. Delete that file to start the cell anew.")
         raise
     finally:
-        _close(trainer.logger)
-    device = str(trainer.strategy.root_device)
-    times = {"seconds": seconds, "begun": _timestamp(begun), "ended": _timestamp(datetime.now(UTC))}
+        if trainer.logger is not None:  # so that the next cell of this process starts its own run
+            trainer.logger.experiment.finish()  # type: ignore[attr-defined]
+    draw_partition(job.results, data, job.cell)
     write_csv(folder / "curve.csv", columns_of(curve.rounds, ["round"]), curve.rounds)
     if clients := _rows_of_clients(metric, data):
         write_csv(folder / "clients.csv", list(clients[0]), clients)
-    write_json(folder / "run.json", {**times, "resumed": resumed is not None, "device": device, **package_versions()})
+    times = {"begun": begun.isoformat(timespec="seconds"), "ended": datetime.now(UTC).isoformat(timespec="seconds")}
+    about = {"resumed": resumed is not None, "device": str(trainer.strategy.root_device), **package_versions()}
+    write_json(folder / "run.json", {"seconds": seconds, **times, **about})
     write_json(folder / "result.json", result)
     clear(folder)
     return result
+
+
+def _prepared_data(config: Mapping[str, Any]) -> FederatedDataModule:
+    L.seed_everything(config["seed"], verbose=False)
+    data = build_datamodule(config)
+    data.prepare_data()
+    data.setup()
+    L.seed_everything(config["seed"], verbose=False)  # reading data may have drawn numbers
+    return data
 
 
 def _checkpoint_to_resume(path: Path, best: ModelCheckpoint | None) -> Path | None:
@@ -184,7 +189,6 @@ def _outcome(
     model: L.LightningModule,
     data: FederatedDataModule,
     best: ModelCheckpoint | None,
-    rounds: Sequence[Mapping[str, float]],
     pruning: Pruning | None,
 ) -> Result:
     """Return the validation score and all test metrics of the selected model; no model of a pruned fit is tested."""
@@ -196,41 +200,15 @@ def _outcome(
         path = None
     else:
         if not best.best_model_path or best.best_model_score is None or not bool(best.best_model_score.isfinite()):
-            raise ValueError(why_there_is_none(config, trainer, best, rounds))
-        outcome = {"best_round": _best_round(Path(best.best_model_path)), "val": float(best.best_model_score)}
+            raise ValueError(why_there_is_none(config["monitor"], trainer, best))
         path = best.best_model_path
+        epoch = int(torch.load(path, weights_only=True, map_location="cpu")["epoch"])
+        outcome = {"best_round": epoch + 1, "val": float(best.best_model_score)}
     logged = {}
     if data.test_dataloader():
         [metrics] = trainer.test(model, datamodule=data, ckpt_path=path, verbose=False)
         logged = {name: float(value) for name, value in metrics.items()}
     return {**outcome, "test": logged}
-
-
-def _best_round(path: Path) -> int:
-    return int(torch.load(path, weights_only=True, map_location="cpu")["epoch"]) + 1
-
-
-def _draw(job: CellJob, data: FederatedDataModule) -> None:
-    try:
-        draw_partition(job.results, data, job.cell)
-    except Exception as error:  # a result is worth more than its picture
-        warnings.warn(f"The partition could not be drawn: {error}", stacklevel=2)
-
-
-def _log_summary(logger: Any, result: Result) -> None:
-    if logger is not None:
-        own = {name: value for name, value in result.items() if name not in ("test", "constant")}
-        logger.experiment.summary.update({**own, **result["test"]})
-
-
-def _close(logger: Any) -> None:
-    """End the run of Weights & Biases, so that the next cell of this process starts its own."""
-    if logger is not None:
-        logger.experiment.finish()
-
-
-def _timestamp(moment: datetime) -> str:
-    return moment.isoformat(timespec="seconds")
 
 
 def _rows_of_clients(metric: ClientMetrics, data: FederatedDataModule) -> list[dict[str, Any]]:

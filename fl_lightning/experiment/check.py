@@ -35,14 +35,14 @@ from fl_lightning.experiment.check_data import (
     check_batch,
     check_evaluation,
     check_steps,
-    read_sample,
+    read_data,
     without_downloads,
 )
 from fl_lightning.experiment.plan import Cell, planned, rounds_of
 from fl_lightning.experiment.progress import describe_cell
 from fl_lightning.experiment.selection import best_checkpoint
 from fl_lightning.experiment.specs import references
-from fl_lightning.experiment.table import DataSet, Method, Table
+from fl_lightning.experiment.table import DataSet, Table
 from fl_lightning.experiment.table_file import describe_mistakes
 from fl_lightning.metrics import suitable_mode
 
@@ -145,13 +145,15 @@ class _Checker:
             names = [config[name] for name in ("model", "metric", "callbacks")]
             once("names", lambda: _check_names(entry, model, callbacks), cell.data, *names)
         # folds and seeds are alike in what is checked
-        if self._with_data and data is not None and (sample := once("data", lambda: read_sample(data), cell.data)):
+        if self._with_data and data is not None and once("data", lambda: read_data(data), cell.data) is not None:
             chooses = config["select"] != "last" or any(method.tune for method in self._table.methods.values())
-            once("clients", lambda: check_evaluation(entry, sample, chooses=chooses), cell.data)
+            monitor, score = entry.monitor, entry.score
+            once("val", lambda: check_evaluation(data, "monitor", monitor, "val", is_needed=chooses), cell.data)
+            once("test", lambda: check_evaluation(data, "score", score, "test", is_needed=True), cell.data)
             cohort = method.algorithm.sampler.cohort_size
-            once("cohort", lambda: cohort(sample.num_clients) or True, cell.data, config["callback"])
+            once("cohort", lambda: cohort(data.num_clients) or True, cell.data, config["callback"])
             if model is not None:
-                once("batch", lambda: check_batch(model, sample), cell.data, config["model"])
+                once("batch", lambda: check_batch(model, data), cell.data, config["model"])
 
     def _once(self, cell: Cell, name: str, make: Callable[[], Any], spec: Any) -> Any:
         """Return what ``make`` makes of a spec, or ``None`` if it fails; equal specs are tried once."""
@@ -200,13 +202,10 @@ def _check_fit(config: dict[str, Any], callbacks: Sequence[Callback]) -> bool:
     except RuntimeError as error:  # two callbacks of one kind, for instance
         raise ValueError(f"`trainer` and `callbacks` cannot be combined: {error}") from error
     refuse_settings(made, method)
-    rounds = rounds_of({**trainer, "max_epochs": None})
-    if trainer.get("max_epochs") is None and rounds is not None:
-        raise ValueError("`trainer` has no `max_epochs`, the number of rounds. Write `trainer: {max_epochs: 100}`.")
-    if trainer.get("max_epochs") is not None and not (rounds is None and trainer["max_epochs"] == -1):
-        check("`max_epochs`", trainer["max_epochs"], Count)
-    every = trainer.get("check_val_every_n_epoch", 1)
-    check("`check_val_every_n_epoch`", every, Count)
+    has_other_end = trainer.get("max_time") is not None or trainer.get("max_steps", -1) != -1
+    if not has_other_end or trainer.get("max_epochs") not in (None, -1):
+        check("`max_epochs`", trainer.get("max_epochs"), Count)
+    check("`check_val_every_n_epoch`", trainer.get("check_val_every_n_epoch", 1), Count)
     best_checkpoint(_NO_FOLDER, config, method.algorithm)
     method.check_rounds(rounds_of(trainer))
     return True
@@ -247,24 +246,12 @@ def _opposite_modes(table: Table) -> list[str]:
 def _unused_values(table: Table) -> list[str]:
     """Return a sentence for each value that a method gives, tunes or takes, and to which nothing refers."""
     whole = table.whole  # a value may be that of a data set which the user has left out of this run
+    shared = [whole.callbacks, whole.trainer, whole.values, *map(vars, whole.data.values())]
     return [
         f"methods.{name}: `{entry}` has {value!r}, which has no effect: nothing has the text ${value}. Use it, or "
         "remove it."
         for name, method in table.methods.items()
         for entry in ("values", "tune", "take")
         for value in (getattr(method, entry) if isinstance(getattr(method, entry), dict) else ())
-        if value not in _used(whole, method)
+        if value not in references([*shared, vars(method)])
     ]
-
-
-def _used(table: Table, method: Method) -> set[str]:
-    """Return all names to which the cells of a method refer, on some data set, themselves or by way of values."""
-    used: set[str] = set()
-    for data in table.data.values():
-        values = {**table.values, **data.values, **method.values}
-        of_data = [data.datamodule, data.model, data.callbacks, data.trainer, data.metric]
-        todo = references([table.callbacks, table.trainer, method.callback, method.callbacks, method.tune, *of_data])
-        while new := todo - used:
-            used |= new
-            todo = references([values.get(name) for name in new])
-    return used

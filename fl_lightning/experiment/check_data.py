@@ -6,7 +6,6 @@ import io
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import lightning as L
@@ -15,8 +14,8 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 
 from fl_lightning._lightning.refusals import refuse_steps
+from fl_lightning.checks import is_user_defined
 from fl_lightning.data import FederatedDataModule
-from fl_lightning.experiment.table import DataSet
 from fl_lightning.models.classifier import Classifier
 
 #: Names of the metrics of clients.
@@ -27,26 +26,8 @@ class NoDataError(Exception):
     """The data of a table cannot be read, because they are not on this machine yet, for instance."""
 
 
-@dataclass(frozen=True)
-class Sample:
-    """The facts about a data set that the checks need.
-
-    Attributes:
-        num_clients: Number of training clients.
-        evaluated: The stages, ``"val"`` and ``"test"``, of which there are samples.
-        with_clients: Those of them whose samples belong to clients.
-        batch: A batch ``(x, y)`` of the first one, as a model gets it; ``None`` for a data module of one's own, which
-            may need its trainer to make one.
-    """
-
-    num_clients: int
-    evaluated: frozenset[str]
-    with_clients: frozenset[str]
-    batch: Any
-
-
-def read_sample(data: FederatedDataModule) -> Sample:
-    """Read the data of a cell, without downloading them.
+def read_data(data: FederatedDataModule) -> FederatedDataModule:
+    """Return the data module of a cell when its data are read, without downloading them.
 
     Raises:
         NoDataError: If they cannot be read.
@@ -56,15 +37,7 @@ def read_sample(data: FederatedDataModule) -> Sample:
         data.setup()
     except (OSError, RuntimeError, ImportError) as error:
         raise NoDataError(f"{type(error).__name__}: {error}") from error
-    stages: tuple[Literal["val", "test"], ...] = ("val", "test")
-    loaders = {"val": data.val_dataloader, "test": data.test_dataloader}
-    evaluated = frozenset(stage for stage, loader in loaders.items() if loader())
-    with_clients = frozenset(stage for stage in stages if data.eval_client_ids(stage) is not None)
-    if type(data).__module__.partition(".")[0] != "fl_lightning":
-        return Sample(data.num_clients, evaluated, with_clients, None)
-    batch = next(iter(data.pooled_batches([0], generator=torch.Generator())))
-    taken = data.on_after_batch_transfer(data.on_before_batch_transfer(batch, 0), 0)
-    return Sample(data.num_clients, evaluated, with_clients, taken)
+    return data
 
 
 def check_steps(model: L.LightningModule) -> L.LightningModule:
@@ -83,46 +56,50 @@ def check_steps(model: L.LightningModule) -> L.LightningModule:
     return model
 
 
-def check_evaluation(data: DataSet, sample: Sample, *, chooses: bool) -> bool:
+def check_evaluation(
+    data: FederatedDataModule, argument: str, name: str, stage: Literal["val", "test"], *, is_needed: bool
+) -> bool:
     """Raise ``ValueError`` if no sample gives a metric: there is none, or none of a client for a metric of clients.
 
     Args:
-        data: The entry of the table.
-        sample: The facts about the data.
-        chooses: Whether models or hyper-parameters are chosen by ``monitor``, so that it cannot be missing.
+        data: The data module.
+        argument: ``"monitor"`` or ``"score"``.
+        name: Name of the metric.
+        stage: The stage of its samples.
+        is_needed: Whether models or hyper-parameters are chosen by the metric, or compared.
     """
-    wrong = []
-    for entry, name, kind in (("monitor", data.monitor, "validation"), ("score", data.score, "test")):
-        stage = "val" if entry == "monitor" else "test"
-        if name.startswith(stage) and stage not in sample.evaluated and (chooses or stage == "test"):
-            hint = ", or choose nothing by validation: `select: last`, and no `tune`" if stage == "val" else ""
-            wrong.append(f"`{entry}` is {name!r}, and this data set has no {kind} samples. Give it some{hint}.")
-        if OF_CLIENTS.fullmatch(name) and name.startswith(stage) and stage in sample.evaluated - sample.with_clients:
-            wrong.append(
-                f"`{entry}` is {name!r}, a metric of clients, and the {kind} samples of this data set belong to no "
-                f"client. Write a metric that the model logs, such as `{entry}: {stage}_acc`, or use a split that "
-                "gives evaluation samples to clients, such as ClientSplit or WithinClientSplit."
-            )
-    if wrong:
-        raise ValueError(" ".join(wrong))
+    if not name.startswith(stage):
+        return True
+    has_samples = bool(data.val_dataloader() if stage == "val" else data.test_dataloader())
+    if is_needed and not has_samples:
+        hint = " Give it some, or choose nothing by validation: `select: last`, and no `tune`." * (stage == "val")
+        raise ValueError(f"`{argument}` is {name!r}, and this data set has no {stage} samples.{hint}")
+    if OF_CLIENTS.fullmatch(name) and has_samples and data.eval_client_ids(stage) is None:
+        raise ValueError(
+            f"`{argument}` is {name!r}, a metric of clients, and the {stage} samples of this data set belong to no "
+            f"client. Write a metric that the model logs, such as `{argument}: {stage}_acc`, or use a split that "
+            "gives evaluation samples to clients, such as ClientSplit or WithinClientSplit."
+        )
     return True
 
 
-def check_batch(model: L.LightningModule, sample: Sample) -> bool:
-    """Raise ``ValueError`` if a model of the package cannot train on a batch; another one may need its trainer."""
-    batch = sample.batch
-    is_pair = isinstance(batch, (list, tuple)) and len(batch) == 2 and all(isinstance(each, Tensor) for each in batch)
-    if not isinstance(model, Classifier) or not is_pair:
+def check_batch(model: L.LightningModule, data: FederatedDataModule) -> bool:
+    """Raise ``ValueError`` if a model of the package cannot train on a batch; others may need their trainer."""
+    if not isinstance(model, Classifier) or is_user_defined(type(data)):
         return True
-    x, y = batch
-    with torch.no_grad():
-        try:
+    batch = next(iter(data.pooled_batches([0], generator=torch.Generator())))
+    taken = data.on_after_batch_transfer(data.on_before_batch_transfer(batch, 0), 0)
+    if not isinstance(taken, (list, tuple)) or [type(each) for each in taken] != [Tensor, Tensor]:
+        return True
+    x, y = taken
+    try:
+        with torch.no_grad():
             model.training_step((x, y), 0)
-        except (RuntimeError, IndexError, ValueError, TypeError) as error:
-            raise ValueError(
-                f"`model` {type(model).__name__} does not take the batches of `datamodule`, which are of shape "
-                f"{tuple(x.shape)} with labels up to {int(y.max())}: {type(error).__name__}: {error}"
-            ) from error
+    except (RuntimeError, IndexError, ValueError, TypeError) as error:
+        raise ValueError(
+            f"`model` {type(model).__name__} does not take the batches of `datamodule`, which are of shape "
+            f"{tuple(x.shape)} with labels up to {int(y.max())}: {type(error).__name__}: {error}"
+        ) from error
     return True
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 
 from fl_lightning.data import FederatedDataModule
@@ -24,7 +25,7 @@ def partition_picture(results: str | os.PathLike[str], fingerprint: str) -> Path
 
 
 def draw_partition(results: str | os.PathLike[str], data: FederatedDataModule, cell: Cell) -> None:
-    """Draw the partition of a data module, unless that is done.
+    """Draw the partition of a data module, unless that is done; warn if that fails, because a result is worth more.
 
     Args:
         results: Folder of the experiment.
@@ -35,6 +36,9 @@ def draw_partition(results: str | os.PathLike[str], data: FederatedDataModule, c
     if partition_picture(results, fingerprint) is not None:
         return
     name = f"{fingerprint[:16]}-fold_{cell.fold}-seed_{cell.seed}.png"
-    figure = data.plot().figure
-    with atomic_file(Path(results) / "partitions" / name) as temporary:
-        figure.savefig(temporary, format="png", dpi=110, bbox_inches="tight", metadata={"Software": None})
+    try:
+        figure = data.plot().figure
+        with atomic_file(Path(results) / "partitions" / name) as temporary:
+            figure.savefig(temporary, format="png", dpi=110, bbox_inches="tight", metadata={"Software": None})
+    except Exception as error:
+        warnings.warn(f"The partition could not be drawn: {error}", stacklevel=2)

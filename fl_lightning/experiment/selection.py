@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import lightning as L
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from fl_lightning.callbacks.checkpoint import FederatedCheckpoint
-from fl_lightning.checks import counted
 from fl_lightning.experiment.plan import rounds_of
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.sampling import ImportanceSampler, UniformSampler
@@ -68,40 +66,21 @@ def _is_regular(algorithm: Algorithm, schedule: Redistribution) -> bool:
     return everybody and not schedule.extend_cycle
 
 
-def why_there_is_none(
-    config: dict[str, Any], trainer: L.Trainer, best: ModelCheckpoint, rounds: Sequence[Mapping[str, float]]
-) -> str:
-    """Return a sentence that says why a fit has no best model.
-
-    Args:
-        config: The configuration of the cell.
-        trainer: Its trainer, after the fit.
-        best: The callback that should have kept the model.
-        rounds: What each round has logged.
-    """
-    logged = ", ".join(sorted(trainer.callback_metrics)) or "none"
-    if config["monitor"] not in trainer.callback_metrics:
-        missing = f"There is no best model: `{config['monitor']}` was never logged. Metrics were {logged}."
-        if not trainer.val_dataloaders:
-            return f"{missing} The split leaves nothing for validation: give another `split`, or `select: last`."
-        return f"{missing} Correct `monitor`."
-    if not best.best_model_path and _all_were_invalid(rounds):
+def why_there_is_none(monitor: str, trainer: L.Trainer, best: ModelCheckpoint) -> str:
+    """Return a sentence that says why a fit has no best model, after the fit."""
+    if monitor not in trainer.callback_metrics:
         return (
-            f"There is no best model: in {counted(len(rounds), 'round')}, all clients that reported were left out, "
-            "because they handed back NaN or infinite values. Lower the learning rate, or clip gradients by "
-            "`trainer: {gradient_clip_val: 1.0}`."
+            f"There is no best model: `{monitor}` was never logged. Metrics were "
+            f"{', '.join(sorted(trainer.callback_metrics)) or 'none'}. Correct `monitor`; if the split leaves nothing "
+            "for validation, give another `split`, or `select: last`."
         )
-    if not best.best_model_path:
+    if best.best_model_path:
         return (
-            "There is no best model: whenever the model was validated, the server had not aggregated it. Rounds may "
-            "have been empty. Let `check_val_every_n_epoch` be 1, give more rounds, or `select: virtual`."
+            f"There is no best model: `{monitor}` was never finite; it was {best.best_model_score}. Lower the learning "
+            "rate."
         )
     return (
-        f"There is no best model: `{config['monitor']}` was never finite; it was {best.best_model_score}. Lower the "
-        "learning rate."
+        "There is no best model: whenever the model was validated, the server had not aggregated it. Rounds may have "
+        "been empty: let `check_val_every_n_epoch` be 1, give more rounds, or `select: virtual`. Or the clients handed "
+        "back NaN, and `fed/left_out` counts them: lower the learning rate."
     )
-
-
-def _all_were_invalid(rounds: Sequence[Mapping[str, float]]) -> bool:
-    """Whether clients have reported, and all of them in all rounds were left out for their invalid values."""
-    return any(row.get("fed/left_out") for row in rounds) and not any(row.get("fed/clients") for row in rounds)
