@@ -25,16 +25,16 @@ import socket
 import sys
 import time
 import warnings
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
 import lightning as L
+import torch
 import yaml
 from jsonargparse import Namespace
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.loggers import CSVLogger, WandbLogger
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from rich.console import Console
 from rich.panel import Panel
@@ -44,7 +44,6 @@ from fl_lightning import AggregationCallback, ClientMetrics, FederatedCheckpoint
 from fl_lightning.command.parser import Parser, ends_by_error, ends_by_interrupt
 from fl_lightning.data import ClientSplit, FederatedDataModule
 from fl_lightning.datamodules import CIFAR10DataModule, DigitsDataModule
-from fl_lightning.experiment.wandb_logger import make_wandb_logger
 from fl_lightning.models import ConvNetClassifier, MobileNetV2Classifier
 from fl_lightning.partitioners import Partitioner
 from fl_lightning.report import plot_run
@@ -187,11 +186,33 @@ class FederationReport(Callback):
 
 
 def make_loggers(folder: Path, tags: list[str], options: dict[str, Any], resumed: bool) -> list[Any]:
-    """Return W&B's logger, and one that writes a CSV file for each start of the run."""
-    last = folder / "last.ckpt" if resumed else None
-    logger = make_wandb_logger(
-        folder, tags=tags, config=options, resumed=last, tell=partial(console.print, soft_wrap=True)
+    """Return W&B's logger, online where the user is logged in, and one of a CSV file for each start of the run."""
+    import wandb
+
+    os.environ.setdefault("WANDB_SILENT", "true")
+    try:
+        online = os.environ.get("WANDB_MODE", "online") == "online" and bool(wandb.login(prompt=False))
+    except (wandb.errors.Error, OSError):
+        online = False
+    before = torch.load(folder / "last.ckpt", weights_only=True, map_location="cpu") if resumed else {}
+    [run_id] = before.get("wandb_run_ids") or [None]  # a resumed fit continues its run
+    logger = WandbLogger(
+        name=folder.name,
+        project="fl-lightning",
+        save_dir=folder,
+        tags=tags,
+        config=options,
+        id=run_id,
+        resume=run_id and "allow",
+        mode="online" if online else "offline",
+        settings=wandb.Settings(console="off"),  # it would record every state of the progress bar
     )
+    if online:
+        console.print("Weights & Biases: online, project fl-lightning.")
+    elif rank_zero_only.rank == 0:  # other processes have no run
+        here = os.path.relpath(Path(logger.experiment.dir).parent)
+        text = f"Weights & Biases: offline (not logged in). To send this run later: wandb sync {here}"
+        console.print(text, soft_wrap=True)
     # a sweep compares the best value, not the last one
     logger.experiment.define_metric("val_acc_clients", summary="max")
     attempt = len(list(folder.glob("log-*"))) + 1
