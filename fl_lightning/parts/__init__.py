@@ -77,7 +77,7 @@ from fl_lightning.parts.sampling import (
     UniformSampler,
 )
 from fl_lightning.parts.schedules import Redistribution, Schedule, Synchronous
-from fl_lightning.parts.server import Adaptive, DynamicServer, Mixing, Momentum, Server, ServerOptimizer
+from fl_lightning.parts.server import Adaptive, DynamicServer, Mixing, Momentum, Server, ServerOptimizer, TorchServer
 
 __all__ = [
     "QSGD",
@@ -160,6 +160,7 @@ __all__ = [
     "Synchronous",
     "Task",
     "TopK",
+    "TorchServer",
     "Traffic",
     "TrimmedMean",
     "UniformSampler",

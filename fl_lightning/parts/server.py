@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from fl_lightning.checks import (
     Fraction,
@@ -16,9 +18,11 @@ from fl_lightning.checks import (
     Positive,
     Scheduled,
     ScheduledFraction,
+    check,
     check_fields,
     checked_vector,
     is_finite,
+    short,
 )
 from fl_lightning.parts.aggregation import MeanAggregation, RunningMean
 from fl_lightning.parts.federation import Federation
@@ -70,6 +74,8 @@ class Mixing(ServerOptimizer):
 class Momentum(ServerOptimizer):
     """``v <- momentum v + Delta; w <- w + lr v`` with ``Delta = aggregate - w`` (FedAvgM, eq. (21)).
 
+    It is ``TorchServer(torch.optim.SGD, lr, momentum=momentum)``, and its momentum may be a schedule.
+
     Equations are numbered as in ``docs/references.md``.
 
     Args:
@@ -100,7 +106,7 @@ class Adaptive(ServerOptimizer):
     """Adagrad, Adam or Yogi on the server (FedOpt, Reddi et al. Algorithm 2; eq. (17)-(20)).
 
     With ``Delta = aggregate - w``: ``m <- beta1 m + (1 - beta1) Delta``; v by the rule; ``w <- w + lr m / (sqrt(v) +
-    tau)``.
+    tau)``. PyTorch's Adam corrects the bias of m and v, and starts v at 0; its Adagrad has no m; it has no Yogi.
 
     Equations are numbered as in ``docs/references.md``.
 
@@ -165,6 +171,57 @@ class Adaptive(ServerOptimizer):
             m = m / (1 - beta1**self.steps)
             v = v if self.rule == "adagrad" else v / (1 - self.beta2**self.steps)
         return current + self.at("lr") * m / (v.sqrt() + self.tau)
+
+
+class TorchServer(ServerOptimizer):
+    """Any optimizer of PyTorch on the server, whose gradient is ``w - aggregate``; SGD with ``lr=1`` is FedAvg.
+
+    The optimizer sees one parameter for each parameter tensor of the module. It keeps its state from round to round.
+
+    Args:
+        optimizer: A class such as ``torch.optim.AdamW``; its ``step`` must need no closure.
+        lr: Server learning rate, greater than 0; a function of the round makes a schedule.
+        options: The optimizer's other arguments, such as ``weight_decay=0.01``.
+
+    Raises:
+        TypeError: If ``optimizer`` is no optimizer's class, or has no such option.
+        ValueError: If ``lr`` or an option is out of its range.
+    """
+
+    optimizer: Callable[..., Optimizer]
+    lr: Scheduled
+
+    def __init__(self, optimizer: type[Optimizer], lr: Scheduled = 1.0, **options: Any) -> None:
+        if not (isinstance(optimizer, type) and issubclass(optimizer, Optimizer)):
+            raise TypeError(f"`optimizer` must be a class such as torch.optim.AdamW, got {short(optimizer)}.")
+        self.optimizer, self.lr, self.options = optimizer, check("`lr`", lr, Scheduled), options
+        self._make([torch.zeros(1)])  # so that a wrong option is an error here
+
+    def __repr__(self) -> str:
+        options = "".join(f", {name}={value!r}" for name, value in self.options.items())
+        return f"TorchServer({short(self.optimizer)}, lr={short(self.lr)}{options})"
+
+    def setup(self, federation: Federation) -> None:
+        """Start without moments."""
+        self.add_state("state", None)
+
+    def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
+        """Return the parameters after one step of the optimizer."""
+        current = model.to(aggregate.dtype, copy=True)
+        parameters, targets = (list(self.federation.tensors(vector).values()) for vector in (current, aggregate))
+        for parameter, target in zip(parameters, targets, strict=True):
+            parameter.grad = parameter - target
+        optimizer = self._make(parameters)
+        if self.state is not None:
+            optimizer.load_state_dict(deepcopy(self.state))  # which the step writes to
+        for group in optimizer.param_groups:
+            group["lr"] = self.at("lr")
+        optimizer.step()
+        self.state = optimizer.state_dict()
+        return current
+
+    def _make(self, parameters: list[Tensor]) -> Optimizer:
+        return self.optimizer(parameters, lr=self.at("lr"), **self.options)
 
 
 @dataclass(eq=False)

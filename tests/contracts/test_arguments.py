@@ -272,6 +272,7 @@ OTHERS: dict[str, Kind] = {
     "test_indices": only(np.arange(3), [0], None, wrong=(3, "x", [0.5], [True, False])),
     "topics": only(("Top/A", "Top/B"), ["a", "b"], wrong=("ab", (), ("a", "a"), 3, None, [1, 2])),
     "transform": replace(FUNCTION, right=(abs, None)),
+    "TorchServer.optimizer": only(torch.optim.AdamW, wrong=(3, "AdamW", None, nn.Linear)),
     "trim": only(0, 2, np.int64(1), 0.25, wrong=(-1, 0.5, NAN, "x", None, True, torch.tensor(1))),
     "val_fold": replace(COUNT, right=(1, np.int64(3), None)),
     "values": only([1.0, 2.0], np.arange(3), wrong=(3, "x", [NAN], [[1.0]], None)),

@@ -71,6 +71,7 @@ from fl_lightning.parts import (
     StalenessWeightedDeltas,
     Synchronous,
     TopK,
+    TorchServer,
     TrimmedMean,
     UniformSampler,
     VirtualClock,
@@ -178,6 +179,7 @@ PARTS: dict[str, tuple[Callable[[], Options], int | None]] = {
     "Mixing": (lambda: {"server": Mixing(lambda t: 1 / (1 + t))}, WHOLE),
     "Momentum": (lambda: {"server": Momentum(0.9, 0.5)}, WHOLE),
     "Adaptive": (lambda: {"server": Adaptive("yogi", 0.1, bias_correction=True)}, WHOLE),
+    "TorchServer": (lambda: {"server": TorchServer(torch.optim.AdamW, lambda t: 0.1 / (1 + t))}, WHOLE),
     # the documentation's examples
     "RoundRobin": (lambda: {"sampler": example("round_robin").RoundRobin(3)}, WHOLE),
     "PowerOfChoice": (lambda: {"sampler": example("power_of_choice").PowerOfChoice(3, 5)}, None),

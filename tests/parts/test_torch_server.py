@@ -1,0 +1,94 @@
+"""PyTorch's optimizers on the server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.toys import Quadratic, clients_that_reach, fit_quadratic, quadratic_clients
+from torch import Tensor
+
+from fl_lightning import FedAdam, FedAvg, Federated
+from fl_lightning.parts import Federation, Momentum, ServerOptimizer, TorchServer
+
+
+def walk(server: ServerOptimizer, aggregates: list[list[float]]) -> list[list[float]]:
+    """Return the server's ways from 0 over a matrix of one row and a bias, whose aggregates are given."""
+    model = torch.zeros(3, dtype=torch.float64)
+    shapes = [torch.Size([1, 2]), torch.Size([1])]
+    server.begin_fit(Federation(np.ones(1), model, [2, 1], names=["weight", "bias"], shapes=shapes))
+    way = []
+    for round_index, aggregate in enumerate(aggregates):
+        server.begin_round(round_index)
+        model = server.step(model, torch.tensor(aggregate, dtype=torch.float64))
+        server.end_round()
+        way.append(model.tolist())
+    return way
+
+
+def test_sgd_with_rate_1_is_fedavg_bit_for_bit() -> None:
+    class Single(Quadratic):
+        def __init__(self) -> None:
+            super().__init__(0.3, [0.5] * 7)
+            self.float()
+
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            return super().training_step([each.float() for each in batch], batch_idx)
+
+    optima = torch.randn(5, 7, generator=torch.Generator().manual_seed(0)).tolist()
+    clients = clients_that_reach(optima, [1, 2, 3, 4, 5])
+    callbacks = FedAvg(3, seed=1), Federated(3, server=TorchServer(torch.optim.SGD), seed=1)
+    fedavg, sgd = (fit_quadratic(callback, Single(), clients, 4) for callback in callbacks)
+    assert torch.equal(fedavg, sgd)
+
+
+def test_adamw_over_three_rounds_by_hand() -> None:
+    lr, beta1, beta2, eps, decay = (lambda t: 0.1 / (1 + t)), 0.9, 0.99, 0.01, 0.05
+    server = TorchServer(torch.optim.AdamW, lr, betas=(beta1, beta2), eps=eps, weight_decay=decay)
+    aggregates = [[1.0, -1.0, 0.5], [0.5, -2.0, 0.5], [2.0, 0.0, 0.0]]
+    w, m, v, expected = np.zeros(3), np.zeros(3), np.zeros(3), []
+    for t, aggregate in enumerate(aggregates):
+        gradient = w - aggregate
+        w = w * (1 - lr(t) * decay)
+        m, v = beta1 * m + (1 - beta1) * gradient, beta2 * v + (1 - beta2) * gradient**2
+        corrected = m / (1 - beta1 ** (t + 1)), v / (1 - beta2 ** (t + 1))
+        w = w - lr(t) * corrected[0] / (np.sqrt(corrected[1]) + eps)
+        expected.append(w)
+    np.testing.assert_allclose(walk(server, aggregates), expected, rtol=1e-12)
+
+
+def test_momentum_and_a_corrected_adam_are_pytorchs() -> None:
+    aggregates = [[1.0, -1.0, 0.5], [0.5, -2.0, 0.5], [2.0, 0.0, 0.0]]
+    sgd = TorchServer(torch.optim.SGD, 0.5, momentum=0.9)
+    np.testing.assert_allclose(walk(sgd, aggregates), walk(Momentum(0.9, 0.5), aggregates), rtol=1e-12)
+    adam = Federated(1.0, server=TorchServer(torch.optim.Adam, 0.1, betas=(0.9, 0.99), eps=0.01))
+    fedadam = FedAdam(1.0, server_lr=0.1, tau=0.01, bias_correction=True)
+    clients = quadratic_clients([1.0, 4.0], [0.0, 1.0])
+    weights, same = (fit_quadratic(callback, Quadratic(0.1), clients, 3) for callback in (adam, fedadam))
+    assert float(weights) == pytest.approx(float(same), rel=1e-12)
+
+
+def test_matrices_stay_matrices() -> None:
+    class RowMean(torch.optim.Optimizer):
+        """Steps a matrix along the mean of its row, and leaves vectors."""
+
+        def __init__(self, params: Any, lr: float) -> None:
+            super().__init__(params, {"lr": lr})
+
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    if parameter.ndim == 2:
+                        parameter -= group["lr"] * parameter.grad.mean(1, keepdim=True)
+
+    assert walk(TorchServer(RowMean), [[1.0, 3.0, 5.0]]) == [[2.0, 2.0, 0.0]]
+
+
+def test_wrong_options() -> None:
+    with pytest.raises(TypeError, match="nesterow"):
+        TorchServer(torch.optim.SGD, nesterow=True)
+    with pytest.raises(ValueError, match="weight_decay"):
+        TorchServer(torch.optim.AdamW, weight_decay=-1.0)
+    assert repr(TorchServer(torch.optim.AdamW, 0.1, eps=0.01)) == "TorchServer(AdamW, lr=0.1, eps=0.01)"
