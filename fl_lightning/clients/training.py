@@ -95,7 +95,7 @@ class LocalTraining:
         self.loop.on_client_start(task.round)
         client = ClientAtWork(task, start, self)
         self.hooks.on_client_start(client)
-        return self._run(StartedClient(client, self.algorithm.correction(client), start))
+        return self._run(self._started(client))
 
     def begin(self, task: Task, start: Tensor, held: Tensor | None = None) -> StartedClient:
         """Begin a client, to train it later with :meth:`go_on` or in a stack.
@@ -108,8 +108,13 @@ class LocalTraining:
         self.loop.stop.poll()
         if start is not held:
             self.vector.write(start)
-        client = ClientAtWork(task, start, self)
-        return StartedClient(client, self.algorithm.correction(client), start)
+        return self._started(ClientAtWork(task, start, self))
+
+    def _started(self, client: ClientAtWork) -> StartedClient:
+        """Compute what is computed before a client's first batch; the module holds the model that it received."""
+        if self.algorithm.sampler.scored_at == "received" and not client.task.phase:
+            client.score = float(self.algorithm.sampler.score(client))
+        return StartedClient(client, self.algorithm.correction(client), client.start)
 
     def go_on(self, begun: StartedClient) -> ClientResult:
         """Train a client that has begun, and return its result."""
@@ -171,8 +176,10 @@ class LocalTraining:
             summed_lr: Sum of their learning rates, for each parameter tensor, if the objective needs it.
         """
         algorithm, length = self.algorithm, self.vector.num_parameters
-        result = ClientResult(client.task, client.start, model, num_steps, summed_lr, num_parameters=length)
-        if algorithm.sampler.needs_scores and result.is_finite and not client.task.phase:
+        result = ClientResult(
+            client.task, client.start, model, num_steps, summed_lr, score=client.score, num_parameters=length
+        )
+        if algorithm.sampler.scored_at == "trained" and result.is_finite and not client.task.phase:
             result = replace(result, score=float(algorithm.sampler.score(client)))
         self.hooks.on_client_end(result, self.vector.read)
         return result
@@ -180,7 +187,7 @@ class LocalTraining:
     @property
     def is_watched(self) -> bool:
         """Whether anything looks at the module when a client starts or ends."""
-        return bool(self.hooks.starts or self.hooks.ends) or self.algorithm.sampler.needs_scores
+        return bool(self.hooks.starts or self.hooks.ends) or self.algorithm.sampler.scored_at == "trained"
 
     # ---- beside the clients' training ----
 
@@ -192,9 +199,12 @@ class LocalTraining:
             clients: The clients.
         """
         federation, sampler, scores = self.algorithm.federation, self.algorithm.sampler, dict[int, float]()
+        shown = self.vector.read()
+        self.vector.write(self.algorithm.server.model)
         for client in with_progress(self.trainer, clients[federation.rank :: federation.num_ranks], "Scoring clients"):
             task = Task(0, client, int(self.data.client_sizes[client]), round=round_index)
             scores[client] = sampler.score(ClientAtWork(task, self.algorithm.server.model, self))
+        self.vector.write(shown)
         known = {client: score for share in federation.gather(scores) for client, score in share.items()}
         return {client: known[client] for client in clients}
 
@@ -211,22 +221,31 @@ class ClientAtWork:
     task: Task
     start: Tensor
     training: LocalTraining
+    score: float | None = None
 
     def gradients(self, batch_size: int | str | None = "data") -> Iterator[tuple[dict[str, Tensor], int]]:
         """Yield the gradient of each batch that has a loss by parameter name, and the batch's size."""
-        size = self.training.data.batch_size if batch_size == "data" else batch_size
-        assert size is None or isinstance(size, int)
+        size = self._size(batch_size)
         for index, gradients in self.training.quiet.gradients(self._batches(size), self.training.vector.names):
             yield gradients, self._length(index, size)
 
+    def losses(self, batch_size: int | str | None = "data") -> Iterator[tuple[float, int]]:
+        """Yield the loss of each batch that has one, and the batch's size."""
+        size = self._size(batch_size)
+        for index, loss in self.training.quiet.losses(self._batches(size)):
+            yield loss, self._length(index, size)
+
     def loss(self) -> float:
         """Return the mean loss of the client's samples at the module's weights; NaN if no batch has a loss."""
-        size = self.training.data.batch_size
         total = counted = 0.0
-        for index, loss in self.training.quiet.losses(self._batches(size)):
-            length = self._length(index, size)
+        for loss, length in self.losses():
             total, counted = total + length * loss, counted + length
         return total / counted if counted else float("nan")
+
+    def _size(self, batch_size: int | str | None) -> int | None:
+        size = self.training.data.batch_size if batch_size == "data" else batch_size
+        assert size is None or isinstance(size, int)
+        return size
 
     def _batches(self, size: int | None) -> Iterator[Any]:
         """Seed the draws of the steps to come, and return the client's batches of a size."""

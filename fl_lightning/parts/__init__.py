@@ -77,11 +77,13 @@ from fl_lightning.parts.sampling import (
     UniformSampler,
 )
 from fl_lightning.parts.schedules import Redistribution, Schedule, Synchronous
+from fl_lightning.parts.selection import ActiveSampler, Oort, PowerOfChoice, TierSampler
 from fl_lightning.parts.server import Adaptive, DynamicServer, Mixing, Momentum, Server, ServerOptimizer, TorchServer
 
 __all__ = [
     "QSGD",
     "ALittleIsEnough",
+    "ActiveSampler",
     "Adaptive",
     "AdaptiveStart",
     "Aggregation",
@@ -134,11 +136,13 @@ __all__ = [
     "NearestNeighborMixing",
     "NormBounding",
     "NormalizedMean",
+    "Oort",
     "Part",
     "Participation",
     "Payload",
     "PersonalFirst",
     "PersonalParameters",
+    "PowerOfChoice",
     "PreAggregation",
     "Proximal",
     "ProximalModels",
@@ -159,6 +163,7 @@ __all__ = [
     "StalenessWeightedDeltas",
     "Synchronous",
     "Task",
+    "TierSampler",
     "TopK",
     "TorchServer",
     "Traffic",

@@ -92,7 +92,6 @@ class Algorithm:
         self.tasks: Sequence[Task] = ()
         # whether the module was given another model than the server's at the last round's end
         self._shows_other = False
-        self._scored = 0  # clients that received the model to be scored before the draw
         self._before: tuple[Any, ...] | None = None  # the own state at the start of the round under way
 
     def _check_parts(self) -> None:
@@ -292,21 +291,22 @@ class Algorithm:
             ValueError: If a part cannot play the round.
         """
         self._before = self._own_state()
-        self.report, self.tasks, self._scores, self._scored = RoundReport(), (), dict[int, float](), 0
+        self.report, self.tasks, self._scores = RoundReport(), (), dict[int, float]()
         for part in self._all:
             part.begin_round(index)
-        if score is not None and (waiting := list(self.sampler.clients_without_score())):
-            self.sampler.take_scores(score(waiting))
-            self._scored = len(waiting)
         self.schedule.cohort_size = self.sampler.cohort_size(self.federation.num_clients)
         if not self.schedule.asynchronous:
-            self.tasks = self._draw_tasks(index, full_work)
+            self.tasks = self._draw_tasks(index, full_work, score)
 
-    def _draw_tasks(self, index: int, full_work: int) -> list[Task]:
+    def _draw_tasks(self, index: int, full_work: int, score: Score | None) -> list[Task]:
         """Return the round's tasks, without those of clients that drop out."""
         sizes, seed, sampler = self.federation.sizes, self.federation.seed, self.sampler
         rng, chances = (numpy_generator(seed, stream, index) for stream in (Stream.SAMPLING, Stream.PARTICIPATION))
         available = self.participation.reachable(index, len(sizes), chances)
+        asked = sampler.clients_to_score(rng, np.arange(len(sizes)) if available is None else available)
+        if score is not None and (to_score := [int(client) for client in asked]):
+            sampler.take_scores(score(to_score))
+            self.report.scored = len(to_score)
         drawn = np.asarray(sampler.draw(len(sizes), rng, available)).reshape(-1)
         if len(drawn):
             distinct = drawn.dtype.kind in "iu" and len(np.unique(drawn)) == len(drawn)
@@ -376,10 +376,9 @@ class Algorithm:
         )
         self.server.join_changing()
         self._count()
-        if self.sampler.needs_scores:
-            self.sampler.take_scores(
-                {client: score for _, scores in shares for client, score in sorted(scores.items())}
-            )
+        self._scores = {client: score for _, scores in shares for client, score in sorted(scores.items())}
+        if self.sampler.scored_at is not None:
+            self.sampler.take_scores(self._scores)
         for part in self._all:
             part.on_round_end()
         for part in self._all:
@@ -465,7 +464,7 @@ class Algorithm:
 
     def _count(self) -> None:
         """Count a round's messages: the models and what goes with them, and the scores before the draw."""
-        report, traffic, scored, names = self.report, self.traffic, self._scored, list(self.federation.names)
+        report, traffic, scored, names = self.report, self.traffic, self.report.scored, list(self.federation.names)
         changing = self._message(names.index(name) for name in sorted(self.server.changing, key=names.index))
         vectors, sent, reported = self.objective.vectors_sent, report.sent, len(report.uploads)
         traffic.models_down += vectors * sent + scored
@@ -477,7 +476,7 @@ class Algorithm:
             traffic.send_up(upload)
         traffic.send_up(self.payload, (vectors - 1) * reported)
         traffic.send_up(changing, reported)
-        numbers = int(self.sampler.needs_scores) + int(self.objective.sends_loss)  # besides the vectors
+        numbers = int(self.sampler.scored_at is not None) + int(self.objective.sends_loss)  # besides the vectors
         traffic.send_up(Payload(1, self.federation.payload([0]).bits_per_value), numbers * reported + scored)
 
     def values(self) -> dict[str, float]:
@@ -498,6 +497,8 @@ class Algorithm:
             "fed/aggregated": float(self.aggregated),
             "fed/models_sent": self.models_sent,
         }
+        if self.sampler.sends_scores:
+            joined["fed/scored"] = self.report.scored + len(self._scores)
         for part in self._all:
             values = part.values()
             if twice := joined.keys() & values.keys():

@@ -23,10 +23,12 @@ class LocalClient(Protocol):
     Attributes:
         task: Its task.
         start: The model that it received, shape ``(size,)``; not to be written to.
+        score: Its score at that model, if the sampler asks for one.
     """
 
     task: Task
     start: Tensor
+    score: float | None
 
     def gradients(self, batch_size: int | str | None = "data") -> Iterator[tuple[dict[str, Tensor], int]]:
         """Yield the gradient of each batch's loss at the module's present weights, without training.
@@ -39,6 +41,14 @@ class LocalClient(Protocol):
 
         Yields:
             The gradients by parameter name (overwritten by the next batch), and the number of samples.
+        """
+        ...
+
+    def losses(self, batch_size: int | str | None = "data") -> Iterator[tuple[float, int]]:
+        """Yield the loss of each batch at the module's present weights, and its number of samples.
+
+        Args:
+            batch_size: As for :meth:`gradients`.
         """
         ...
 

@@ -241,6 +241,7 @@ class RoundReport:
         left_out: Clients that handed back NaN or infinite values.
         sent: How many times the server sent its model.
         uploads: The messages that reached it.
+        scored: Clients that received the server's model to be scored before the draw.
     """
 
     reported: list[int] = field(default_factory=list)
@@ -248,6 +249,7 @@ class RoundReport:
     left_out: list[int] = field(default_factory=list)
     sent: int = 0
     uploads: list[Payload] = field(default_factory=list)
+    scored: int = 0
 
 
 def same_values(first: Tensor, second: Tensor) -> bool:

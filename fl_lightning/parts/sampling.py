@@ -15,6 +15,8 @@ from fl_lightning.parts.federation import Federation, LocalClient
 from fl_lightning.parts.part import Part
 
 Rounding = Literal["floor", "round", "ceil"]
+#: The model at which the clients of a round are scored; ``None`` for none.
+ScoredAt = Literal["trained", "received"] | None
 Availability = Share | Callable[[int], Any]
 _ROUND = {"floor": np.floor, "round": np.rint, "ceil": np.ceil}
 
@@ -41,15 +43,19 @@ class ClientSampler(Part, ABC):
                 needs, all of them train.
         """
 
-    def clients_without_score(self) -> Iterable[int]:
-        """Return clients to be scored now, at the server's model; asked between ``on_round_start`` and ``draw``."""
+    def clients_to_score(self, rng: np.random.Generator, available: np.ndarray) -> Iterable[int]:
+        """Return clients that receive the server's model to be scored at it, just before the draw.
+
+        Args:
+            rng: The round's generator, which ``draw`` gets next.
+            available: The clients that can be reached, sorted.
+        """
         return ()
 
     def score(self, client: LocalClient) -> float:
         """Return the importance of a client at the module's present weights.
 
-        These are the server's for :meth:`clients_without_score`. A sampler that defines this method also scores every
-        client that has trained, at the weights that it has just trained.
+        These are the server's for :meth:`clients_to_score`, and those of :attr:`scored_at` for the round's clients.
         """
         raise NotImplementedError(f"{type(self).__name__} must define `score(client)`, which returns a number.")
 
@@ -57,14 +63,14 @@ class ClientSampler(Part, ABC):
         """Take scores by client, on all processes: before a draw, and of the clients that trained when a round ends."""
 
     @property
-    def needs_scores(self) -> bool:
-        """Whether every client that trained is scored."""
-        return type(self).score is not ClientSampler.score
+    def scored_at(self) -> ScoredAt:
+        """Where the round's clients are scored: at the weights that they have ``"trained"``, if there is a score."""
+        return None if type(self).score is ClientSampler.score else "trained"
 
     @property
     def sends_scores(self) -> bool:
-        """Whether clients send scores, after training or before a draw."""
-        return self.needs_scores or type(self).clients_without_score is not ClientSampler.clients_without_score
+        """Whether clients send scores."""
+        return type(self).score is not ClientSampler.score
 
     @property
     def draws_in_random_order(self) -> bool:
@@ -225,7 +231,7 @@ class ImportanceSampler(UniformSampler):
         self.add_state("scores", np.full(federation.num_clients, 1.0 if self.initial == "uniform" else np.nan))
         self.add_state("counts", np.zeros(federation.num_clients))
 
-    def clients_without_score(self) -> Iterable[int]:
+    def clients_to_score(self, rng: np.random.Generator, available: np.ndarray) -> Iterable[int]:
         """Return the clients that were never scored; a score that is not finite becomes 0, the floor."""
         return np.flatnonzero(np.isnan(self.scores)).tolist()
 

@@ -139,9 +139,9 @@ class ReadingData(LocalObjective):
 class Asking(UniformSampler):
     """Asks a client for its loss before each draw, and no client after its training."""
 
-    needs_scores = False
+    scored_at = None
 
-    def clients_without_score(self) -> list[int]:
+    def clients_to_score(self, rng: Any, available: Any) -> list[int]:
         return [0]
 
     def score(self, client: Any) -> float:

@@ -161,18 +161,19 @@ SETS = only([DATASET], [(X, Y)], wrong=(3, "x", DATASET, [DATASET, 3], None))
 OF_NUMBERS: dict[Kind, str] = {
     INDEX: """burn_in search seed sample_seed fold gap max_staleness num_byzantine num_workers steps target trim
         distribution retries workers digits""",
-    POSITIVE: """DirichletPartitioner.alpha ClasswiseDirichletPartitioner.alpha QuantitySkewPartitioner.alpha
+    POSITIVE: """pace DirichletPartitioner.alpha ClasswiseDirichletPartitioner.alpha QuantitySkewPartitioner.alpha
         FedDyn.alpha DynamicRegularizer.alpha size_alpha class_alpha feature_alpha a broadcast_threshold clip norm
         radius scale smoothing stay_weight std tau lipschitz server_lr lr VirtualClock.work epsilon spread share_lr
         MoreauEnvelope.lam PFedMe.lam PerFedAvg.alpha PerFedAvg.delta MetaLearning.alpha MetaLearning.delta""",
     NOT_NEGATIVE: """FedProxSyntheticDataModule.alpha beta gamma1 gamma2 gamma3 b average_staleness feature_noise
-        jitter l2 level mu q rho size_sigma tolerance v0 weight_decay noise_multiplier checkpoint_seconds
+        alpha2 penalty jitter l2 level mu q rho size_sigma tolerance v0 weight_decay noise_multiplier checkpoint_seconds
         Classifier.lr Classifier.momentum CharLSTM.lr CharLSTM.momentum lam alpha_lr""",
-    SHARE: "beta1 beta2 dropout gamma momentum",
+    SHARE: "alpha1 beta1 beta2 dropout gamma momentum",
     replace(SHARE, right=(0.5, np.float32(0.5), 0.0, 0.1)): "test val",
-    PART: "floor probability fraction step mixing DynamicWeightFedBuff.alpha",
+    PART: "cutoff floor probability fraction step mixing DynamicWeightFedBuff.alpha",
     OPEN: "delta adaptive_quantile quantile confidence",
-    UNIT: "crop_probability stragglers polynomial.a DynamicWeightMean.alpha APFL.alpha ModelMixture.alpha",
+    UNIT: """exploration alpha3 crop_probability stragglers polynomial.a DynamicWeightMean.alpha APFL.alpha
+        ModelMixture.alpha""",
     FINITE: "value z Communication.target relative_difference.score",
     replace(FINITE, right=(2.0, -1.0), wrong=(0, NAN, INF, *NO_NUMBER)): "baseline",
     whole(3): "num_folds",
@@ -272,6 +273,7 @@ OTHERS: dict[str, Kind] = {
     "test_indices": only(np.arange(3), [0], None, wrong=(3, "x", [0.5], [True, False])),
     "topics": only(("Top/A", "Top/B"), ["a", "b"], wrong=("ab", (), ("a", "a"), 3, None, [1, 2])),
     "transform": replace(FUNCTION, right=(abs, None)),
+    "credits": only(3, [3, 1], None, wrong=(0, "x", [0], 1.5)),
     "TorchServer.optimizer": only(torch.optim.AdamW, wrong=(3, "AdamW", None, nn.Linear)),
     "trim": only(0, 2, np.int64(1), 0.25, wrong=(-1, 0.5, NAN, "x", None, True, torch.tensor(1))),
     "val_fold": replace(COUNT, right=(1, np.int64(3), None)),

@@ -28,6 +28,7 @@ from torch.nn import functional as F
 from fl_lightning import Federated, TensorDataModule
 from fl_lightning.parts import (
     QSGD,
+    ActiveSampler,
     Adaptive,
     ALittleIsEnough,
     Asynchronous,
@@ -57,8 +58,10 @@ from fl_lightning.parts import (
     NearestNeighborMixing,
     NormalizedMean,
     NormBounding,
+    Oort,
     Participation,
     PersonalParameters,
+    PowerOfChoice,
     Proximal,
     RandomK,
     Redistribution,
@@ -70,6 +73,7 @@ from fl_lightning.parts import (
     StalenessMixing,
     StalenessWeightedDeltas,
     Synchronous,
+    TierSampler,
     TopK,
     TorchServer,
     TrimmedMean,
@@ -118,6 +122,10 @@ PARTS: dict[str, tuple[Callable[[], Options], int | None]] = {
     "ImportanceSampler, means": (
         lambda: {"sampler": ImportanceSampler(3, score="sample", initial="uniform", gamma=None)}, WHOLE + 64,
     ),
+    "PowerOfChoice": (lambda: {"sampler": PowerOfChoice(3, 5)}, None),
+    "ActiveSampler": (lambda: {"sampler": ActiveSampler(3, alpha1=0.3, alpha2=1.0, alpha3=0.4)}, None),
+    "Oort": (lambda: {"sampler": Oort(3, VirtualClock(SPEEDS), window=1)}, WHOLE + 64),
+    "TierSampler": (lambda: {"sampler": TierSampler(2, VirtualClock(SPEEDS), num_tiers=2, interval=2)}, None),
     "Participation": (
         lambda: {"participation": Participation(available=0.9, dropout=0.1, stragglers=0.5), "local_epochs": 3}, WHOLE,
     ),
@@ -182,7 +190,6 @@ PARTS: dict[str, tuple[Callable[[], Options], int | None]] = {
     "TorchServer": (lambda: {"server": TorchServer(torch.optim.AdamW, lambda t: 0.1 / (1 + t))}, WHOLE),
     # the documentation's examples
     "RoundRobin": (lambda: {"sampler": example("round_robin").RoundRobin(3)}, WHOLE),
-    "PowerOfChoice": (lambda: {"sampler": example("power_of_choice").PowerOfChoice(3, 5)}, None),
     "Quorum": (
         lambda: {"schedule": example("quorum").Quorum(3), "participation": Participation(dropout=0.4)}, WHOLE,
     ),

@@ -231,7 +231,7 @@ class DrawnCohort(ClientSampler):
     def cohort_size(self, num_clients: int) -> int:
         return 3
 
-    def clients_without_score(self) -> list[int]:
+    def clients_to_score(self, rng: np.random.Generator, available: np.ndarray) -> list[int]:
         return (
             [] if self.scores else torch.randperm(self.federation.num_clients, generator=self.generator())[:4].tolist()
         )
@@ -326,8 +326,8 @@ class DrawsAs(ClientSampler):
     def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray | None = None) -> Any:
         return self.inner.draw(num_clients, rng, available)
 
-    def clients_without_score(self) -> Iterable[int]:
-        return self.inner.clients_without_score()
+    def clients_to_score(self, rng: np.random.Generator, available: np.ndarray) -> Iterable[int]:
+        return self.inner.clients_to_score(rng, available)
 
     def score(self, client: LocalClient) -> float:
         return self.inner.score(client)

@@ -115,27 +115,6 @@ def test_clients_train_in_turn() -> None:
     assert [sorted(module.seen[i : i + 2]) for i in (0, 2, 4)] == [[0.0, 1.0], [2.0, 3.0], [0.0, 4.0]]
 
 
-def power_of_choice(rounds: int, path: Path | None = None) -> tuple[float, Any]:
-    data = TensorDataModule(quadratic_clients([1.0] * 4, [0.0, 1.0, 5.0, 3.0]), batch_size=None)
-    callback = FedAvg(sampler=example("power_of_choice").PowerOfChoice(2, 4))
-    module, trainer = Quadratic(1.0), quiet_trainer(max_epochs=rounds, callbacks=[callback])
-    trainer.fit(module, datamodule=data, ckpt_path=path)
-    return float(module.w), trainer
-
-
-def test_clients_with_the_largest_losses_train(tmp_path: Path) -> None:
-    # one step takes a client to its optimum. At 0 those at 5 and 3 have the largest losses; at 4 those at 0 and 1
-    assert power_of_choice(1)[0] == 4.0
-    weight, trainer = power_of_choice(2)
-    assert weight == 0.5
-    # in each round four clients receive the model to be scored, and two to train it; these two send theirs
-    assert trainer.callback_metrics["fed/models_sent"] == 2 * (4 + 2 + 2)
-
-    power_of_choice(1)[1].save_checkpoint(tmp_path / "last.ckpt")
-    weight, trainer = power_of_choice(2, tmp_path / "last.ckpt")
-    assert (weight, trainer.callback_metrics["fed/models_sent"]) == (0.5, 16)
-
-
 class Reported(L.Callback):
     """Notes the clients that report in each round, and the weight after it; may break off a round once."""
 
