@@ -11,6 +11,7 @@ from fl_lightning.algorithms.federated import Federated
 from fl_lightning.algorithms.fednova import FedNova
 from fl_lightning.algorithms.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from fl_lightning.algorithms.fedprox import FedProx
+from fl_lightning.algorithms.losses import MOON, FedDecorr, FedLC, FedNTD, FedProto, FedRoD, FedSAM
 from fl_lightning.algorithms.personal import (
     APFL,
     IFCA,
@@ -57,6 +58,7 @@ if TYPE_CHECKING:  # training needs no reports
 __all__ = [
     "APFL",
     "IFCA",
+    "MOON",
     "AggregationCallback",
     "BernoulliSampler",
     "ClientDatasetsModule",
@@ -76,11 +78,17 @@ __all__ = [
     "FedBABU",
     "FedBN",
     "FedBuff",
+    "FedDecorr",
     "FedDyn",
+    "FedLC",
+    "FedNTD",
     "FedNova",
     "FedPer",
+    "FedProto",
     "FedProx",
     "FedRep",
+    "FedRoD",
+    "FedSAM",
     "FedYogi",
     "Federated",
     "FederatedCheckpoint",

@@ -36,6 +36,8 @@ class ClientStep(_TrainingEpochLoop):
 
     #: Returns the value of the term whose gradient hooks add.
     added_to_loss: Callable[[], Tensor | float]
+    #: Makes the loss to minimise of a batch and of the loss that ``training_step`` returned.
+    change_loss: Callable[[Any, Tensor], Tensor] | None = None
     _window: int  # batches whose gradients are accumulated, the present one included
     _accumulating: bool  # whether the present batch only adds to them
 
@@ -81,7 +83,7 @@ class ClientStep(_TrainingEpochLoop):
             ran = True
             # an optimizer whose `step` runs without gradients counts on the closure, as in Lightning
             with torch.enable_grad():
-                loss, extra = self._read(self._training_step(batch, batch_idx))
+                loss, extra = self._read(self._changed(self._training_step(batch, batch_idx), batch))
                 if self._window == 1:
                     self._zero_grad(optimizer, batch_idx)
                 if loss is None:
@@ -147,6 +149,15 @@ class ClientStep(_TrainingEpochLoop):
                         output = module.training_step(*args)
         enter_fx(module, previous)
         return output
+
+    def _changed(self, output: Any, batch: Any) -> Any:
+        """Return what ``training_step`` returned, with the loss that the local objective makes of its loss."""
+        loss = output.get("loss") if isinstance(output, Mapping) else output
+        if self.change_loss is None or not isinstance(loss, Tensor):
+            return output
+        with self.trainer.precision_plugin.train_step_context():
+            loss = self.change_loss(batch, loss)
+        return {**output, "loss": loss} if isinstance(output, Mapping) else loss
 
     def _read(self, output: Any) -> tuple[Tensor | None, dict[str, Any]]:
         """Return the loss to minimise and the other entries of what ``training_step`` returned."""

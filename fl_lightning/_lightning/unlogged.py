@@ -15,7 +15,7 @@ from torchmetrics import Metric
 
 from fl_lightning._lightning.client_loop import ClientLoop
 from fl_lightning._lightning.plain_copies import plain_copy
-from fl_lightning._lightning.predictions import joined, read_batch
+from fl_lightning._lightning.predictions import joined, read_batch, rule_of
 
 
 class UnloggedTraining:
@@ -89,6 +89,11 @@ class UnloggedTraining:
             loop, module = self._loop, self._module
             preds, target = joined([read_batch(loop.trainer, module, loop._transfer(batch)) for batch in batches])
             return preds, target
+
+    def targets(self, batches: Iterable[Any]) -> Tensor:
+        """Return the targets of batches."""
+        read, loop = rule_of(self._loop.trainer), self._loop
+        return torch.cat([read(loop._transfer(batch), None)[1] for batch in batches])
 
     def _check_automatic(self) -> None:
         if not self._module.automatic_optimization:

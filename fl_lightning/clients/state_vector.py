@@ -141,6 +141,11 @@ class StateVector:
         buffers = [held[key] for held, key in self._buffers]
         return [*self.parameters, *(buffer for buffer in buffers if buffer is not None)]
 
+    def named(self, vector: Tensor) -> dict[str, Tensor]:
+        """Return the tensors of a state by name, in the module's types; not to be written to."""
+        pairs = zip(self.tensor_names, self.views(vector), self.tensors(), strict=True)
+        return {name: view if view.dtype == held.dtype else _like(held, view) for name, view, held in pairs}
+
     def views(self, vector: Tensor) -> list[Tensor]:
         """Return views of ``vector`` shaped as the tensors of the state, parameters first."""
         parts = vector.split(self._lengths)

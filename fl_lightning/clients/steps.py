@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from fl_lightning._lightning.local_optimizers import is_step_skipped, unscale_before_hooks
+from fl_lightning.clients.forward_pass import RecordedPass
 from fl_lightning.clients.state_vector import StateVector, unshared
 from fl_lightning.parts.aggregation import FairMean, NormalizedMean
 from fl_lightning.parts.algorithm import Algorithm
@@ -54,6 +55,10 @@ class ClientSteps:
         counted = not by_lightning and any(isinstance(part, NormalizedMean) for part in walk(algorithm.aggregation))
         #: The model before the first step, if a step that Lightning does not see would be wrong.
         self._before = vector.read() if counted or correction is not None else None
+        #: Sees the forward passes, if the objective changes their losses.
+        self.forward = None
+        if correction is not None and correction.loss is not None:
+            self.forward = RecordedPass(correction.loss, vector, trainer)
         prepare_optimizers(correction, trainer)
 
     def of(self, batches: Iterator[Any]) -> Iterator[Any]:
@@ -124,9 +129,15 @@ def prepare_optimizers(correction: Correction | None, trainer: pl.Trainer) -> No
     """Prepare the optimizers for the client that begins; add the correction's weight decay to their own.
 
     Raises:
-        ValueError: If gradients at several points meet more than one optimizer, or more than one batch a step.
+        ValueError: If gradients at several points meet more than one optimizer, or more than one batch a step, or a
+            change of the loss meets manual optimisation.
     """
     if correction is not None:
+        if correction.loss is not None and not trainer.lightning_module.automatic_optimization:
+            raise ValueError(
+                "The objective changes the loss that `training_step` returns, so it needs "
+                "`automatic_optimization=True`, as without it the step takes the gradient itself."
+            )
         if correction.walks and (trainer.accumulate_grad_batches != 1 or len(trainer.optimizers) != 1):
             raise ValueError(
                 "The objective takes gradients at several points, which needs `accumulate_grad_batches=1` and one "

@@ -128,16 +128,18 @@ class LocalTraining:
         self.show([task])
         steps = ClientSteps(begun.correction, self.vector, begun.client.start, self.algorithm, self.trainer)
         self._steps, loop.added_to_loss = steps, steps.value
+        loop.change_loss = None if steps.forward is None else steps.forward.change
         self.seed(task)
         one_pass = self.batches.one_pass(task)
         batch = None
         try:
-            for index, batch in enumerate(steps.of(self.batches.iterate(task))):
-                with self._counting():
-                    goes_on = loop.train_batch(batch, index, is_last=(index + 1) % one_pass == 0)
-                if not goes_on:
-                    break
-                batch = None  # an error may come from the next one
+            with steps.forward or nullcontext():
+                for index, batch in enumerate(steps.of(self.batches.iterate(task))):
+                    with self._counting():
+                        goes_on = loop.train_batch(batch, index, is_last=(index + 1) % one_pass == 0)
+                    if not goes_on:
+                        break
+                    batch = None  # an error may come from the next one
         except StopIteration:  # from a hook, or the step: ends the client, as Lightning ends an epoch
             pass
         except Exception as error:
@@ -246,6 +248,10 @@ class ClientAtWork:
         size = self.training.data.batch_size if batch_size == "data" else batch_size
         assert size is None or isinstance(size, int)
         return size
+
+    def targets(self) -> Tensor:
+        """Return the targets of the client's samples, in their stored order."""
+        return self.training.quiet.targets(self._batches(self.training.data.batch_size))
 
     def _batches(self, size: int | None) -> Iterator[Any]:
         """Seed the draws of the steps to come, and return the client's batches of a size."""

@@ -33,7 +33,16 @@ from fl_lightning.parts.attacks import (
 from fl_lightning.parts.client_vectors import ClientVectors
 from fl_lightning.parts.compression import QSGD, Compressor, LowRank, RandomK, SignSGD, TopK
 from fl_lightning.parts.exchange import BufferExchange, Clip, Exchange, PersonalParameters
-from fl_lightning.parts.federation import Federation, LocalClient
+from fl_lightning.parts.federation import Federation, ForwardPass, LocalClient
+from fl_lightning.parts.losses import (
+    CalibratedLogits,
+    Decorrelation,
+    ModelContrast,
+    NotTrueDistillation,
+    Prototypes,
+    SharpnessAware,
+    TwoHeads,
+)
 from fl_lightning.parts.messages import ClientResult, Payload, RoundReport, Task, Traffic
 from fl_lightning.parts.objectives import (
     ControlVariates,
@@ -94,6 +103,7 @@ __all__ = [
     "BernoulliSampler",
     "Bucketing",
     "BufferExchange",
+    "CalibratedLogits",
     "CenteredClipping",
     "ClientResult",
     "ClientSampler",
@@ -105,6 +115,7 @@ __all__ = [
     "ControlVariates",
     "Correction",
     "CurrentMean",
+    "Decorrelation",
     "DifferentialPrivacy",
     "DynamicRegularizer",
     "DynamicServer",
@@ -113,6 +124,7 @@ __all__ = [
     "FairMean",
     "Federation",
     "FineTuning",
+    "ForwardPass",
     "Frozen",
     "GaussianAttack",
     "GeometricMedian",
@@ -130,12 +142,14 @@ __all__ = [
     "MetaLearning",
     "Mimic",
     "Mixing",
+    "ModelContrast",
     "ModelMixture",
     "Momentum",
     "MoreauEnvelope",
     "NearestNeighborMixing",
     "NormBounding",
     "NormalizedMean",
+    "NotTrueDistillation",
     "Oort",
     "Part",
     "Participation",
@@ -144,6 +158,7 @@ __all__ = [
     "PersonalParameters",
     "PowerOfChoice",
     "PreAggregation",
+    "Prototypes",
     "Proximal",
     "ProximalModels",
     "RandomK",
@@ -156,6 +171,7 @@ __all__ = [
     "SecureAggregation",
     "Server",
     "ServerOptimizer",
+    "SharpnessAware",
     "SignFlipping",
     "SignSGD",
     "StaleMean",
@@ -168,6 +184,7 @@ __all__ = [
     "TorchServer",
     "Traffic",
     "TrimmedMean",
+    "TwoHeads",
     "UniformSampler",
     "Updates",
     "VirtualClock",

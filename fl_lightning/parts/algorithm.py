@@ -373,6 +373,7 @@ class Algorithm:
             reported=sorted(client for report, _ in shares for client in report.reported),
             left_out=sorted(client for report, _ in shares for client in report.left_out),
             uploads=[payload for report, _ in shares for payload in report.uploads],
+            numbers=sum(report.numbers for report, _ in shares),
         )
         self.server.join_changing()
         self._count()
@@ -443,6 +444,7 @@ class Algorithm:
                 self.server.watch(result)
             self.schedule.on_client_end(result)
             result = self.objective.on_client_end(result) or result
+            self.report.numbers += self.objective.numbers_up(result)
             uploaded = self.exchange.upload(replace(result, payload=self.payload))
             self.report.reported.append(result.client)
             self.report.uploads.append(uploaded.payload)
@@ -477,7 +479,9 @@ class Algorithm:
         traffic.send_up(self.payload, (vectors - 1) * reported)
         traffic.send_up(changing, reported)
         numbers = int(self.sampler.scored_at is not None) + int(self.objective.sends_loss)  # besides the vectors
-        traffic.send_up(Payload(1, self.federation.payload([0]).bits_per_value), numbers * reported + scored)
+        number = Payload(1, self.federation.payload([0]).bits_per_value)
+        traffic.send_up(number, numbers * reported + scored + report.numbers)
+        traffic.send_down(number, self.objective.numbers_down * sent)
 
     def values(self) -> dict[str, float]:
         """Return the values that the round logs.

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fl_lightning.parts.messages import Payload, Task
 
@@ -54,6 +54,46 @@ class LocalClient(Protocol):
 
     def loss(self) -> float:
         """Return the mean loss of the client's samples at the module's present weights, in eval mode."""
+        ...
+
+    def targets(self) -> Tensor:
+        """Return the targets of the client's samples, in their stored order."""
+        ...
+
+
+class ForwardPass(Protocol):
+    """The forward pass of a ``training_step``, as a loss of a :class:`Correction` sees it.
+
+    The output layer is the last ``nn.Linear`` that is called. Dimensions but the last count as rows.
+
+    Attributes:
+        module: The LightningModule, with the client's present weights.
+        batch: The batch, as ``training_step`` gets it.
+    """
+
+    module: nn.Module
+    batch: Any
+
+    @property
+    def target(self) -> Tensor:
+        """The batch's targets, shape ``(rows,)``."""
+        ...
+
+    @property
+    def features(self) -> Tensor:
+        """The input of the output layer, shape ``(rows, width)``."""
+        ...
+
+    @property
+    def logits(self) -> Tensor:
+        """The output of the output layer, shape ``(rows, classes)``."""
+        ...
+
+    def of(self, model: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the features and logits of another model, shape ``(size,)``, in eval mode and without gradients.
+
+        It calls ``forward`` with the batch's inputs.
+        """
         ...
 
 

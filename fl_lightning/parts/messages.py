@@ -242,6 +242,7 @@ class RoundReport:
         sent: How many times the server sent its model.
         uploads: The messages that reached it.
         scored: Clients that received the server's model to be scored before the draw.
+        numbers: Numbers that the objective sent besides.
     """
 
     reported: list[int] = field(default_factory=list)
@@ -250,6 +251,7 @@ class RoundReport:
     sent: int = 0
     uploads: list[Payload] = field(default_factory=list)
     scored: int = 0
+    numbers: int = 0
 
 
 def same_values(first: Tensor, second: Tensor) -> bool:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fl_lightning.checks import Finite, Fraction, Positive, ScheduledWeight, check_fields
-from fl_lightning.parts.federation import Federation, LocalClient
+from fl_lightning.parts.federation import Federation, ForwardPass, LocalClient
 from fl_lightning.parts.messages import ClientResult, Task
 from fl_lightning.parts.part import Part
 
@@ -24,6 +24,9 @@ class Correction:
     clipping, so any ``training_step`` works unchanged. For a term of another form override :meth:`add`, and
     :meth:`value` for optimizers that look at the loss.
 
+    ``loss(value, forward)`` makes the loss to minimise of the one that ``training_step`` returned and of its
+    :class:`ForwardPass`. Its clients train one after the other.
+
     A subclass that ``walks`` takes gradients at other points than the client's model: it goes there in
     :meth:`on_step_start`, and comes back in :meth:`add`, which then gets all parameters of the one optimizer's module.
 
@@ -33,6 +36,7 @@ class Correction:
         weight_decay: Added to the optimizer's own ``weight_decay``: a term ``weight_decay/2 |w|^2``, not clipped.
         frozen: Places of the parameter tensors that the client leaves as they are.
         steps_per_batch: How often successive batches are stepped, if it walks: ``(1, 2)`` steps every second one twice.
+        loss: Changes the loss; ``None`` leaves it as it is. The returned tensor needs a gradient.
 
     Raises:
         ValueError: If ``pull`` or ``weight_decay`` is no finite number.
@@ -45,6 +49,7 @@ class Correction:
     weight_decay: Finite = 0.0
     frozen: frozenset[int] = frozenset()
     steps_per_batch: tuple[int, ...] = (1,)
+    loss: Callable[[Tensor, ForwardPass], Tensor] | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -90,6 +95,15 @@ class LocalObjective(Part):
     needs_summed_lr: bool = False
     #: Whether all clients of a round must start from the server's model.
     starts_from_server: bool = False
+
+    @property
+    def numbers_down(self) -> int:
+        """Numbers that the server sends to a client besides vectors of the model's length."""
+        return 0
+
+    def numbers_up(self, result: ClientResult) -> int:
+        """Return how many numbers the client sends besides those and a loss; called after :meth:`on_client_end`."""
+        return 0
 
     @property
     def sends_loss(self) -> bool:

@@ -370,14 +370,14 @@ class Frozen(LocalObjective):
         return self._correction
 
 
-class _WalkingObjective(LocalObjective):
+class WalkingObjective(LocalObjective):
     """An objective whose clients take gradients at several points, by a walk of their own."""
 
     def on_round_start(self, round_index: int) -> None:
         """Forget walks of a round that broke off."""
         self._walks: dict[int, Any] = {}
 
-    def correction(self, client: LocalClient) -> Correction:
+    def correction(self, client: LocalClient) -> Correction | None:
         """Return the client's walk."""
         self._walks[client.task.client] = self.walk(client)
         return self._walks[client.task.client]
@@ -392,7 +392,7 @@ class _WalkingObjective(LocalObjective):
 
 
 @dataclass(eq=False)
-class MoreauEnvelope(_WalkingObjective):
+class MoreauEnvelope(WalkingObjective):
     """``min_theta F_k(theta) + lam/2 |theta - w|^2`` as a function of w (pFedMe, Dinh et al. 2020, Algorithm 1).
 
     On each batch the client's model theta takes ``inner_steps`` steps of the module's optimizer, then w one along the
@@ -430,7 +430,7 @@ class MoreauEnvelope(_WalkingObjective):
 
 
 @dataclass(eq=False)
-class ModelMixture(_WalkingObjective):
+class ModelMixture(WalkingObjective):
     """Each client learns the mixture of a model of its own and the server's (APFL, Deng et al. 2020, Algorithm 1).
 
     On each batch w takes a step along ``grad F_k(w)``, and the client's v one along the gradient by v of
@@ -474,7 +474,7 @@ class ModelMixture(_WalkingObjective):
 
 
 @dataclass(eq=False)
-class MetaLearning(_WalkingObjective):
+class MetaLearning(WalkingObjective):
     """``F_k(w - alpha grad F_k(w))``: the loss after one step of fine-tuning (Per-FedAvg, Fallah et al. 2020).
 
     Each step takes a batch for the inner gradient and another for the gradient g at the point that it leads to. With
@@ -499,7 +499,7 @@ class MetaLearning(_WalkingObjective):
 # ---- how their clients go ----
 
 
-class _Walk(Correction):
+class Walk(Correction):
     """Steps at several points: the module holds w, or a point to which it went from w."""
 
     walks = True
@@ -529,7 +529,7 @@ class _Walk(Correction):
         return result.with_vector(torch.cat([*(tensor.flatten() for tensor in self.outer), result.buffers]))
 
 
-class _EnvelopeWalk(_Walk):
+class _EnvelopeWalk(Walk):
     """theta near w; ``outer`` is w all the time."""
 
     def __init__(self, settings: MoreauEnvelope) -> None:
@@ -566,7 +566,7 @@ class _EnvelopeWalk(_Walk):
         return super().sent(result)
 
 
-class _MixtureWalk(_Walk):
+class _MixtureWalk(Walk):
     """w, then v at the mixture; ``outer`` is w while the module holds the mixture or v."""
 
     def __init__(self, own: Sequence[Tensor], alpha: float, alpha_lr: float) -> None:
@@ -603,7 +603,7 @@ class _MixtureWalk(_Walk):
         return super().sent(result)
 
 
-class _MetaWalk(_Walk):
+class _MetaWalk(Walk):
     """w, the point of the inner step, and with second order two points beside w along its gradient."""
 
     def __init__(self, settings: MetaLearning) -> None:

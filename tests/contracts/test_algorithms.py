@@ -24,13 +24,19 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from torch import Tensor
 
 from fl_lightning import (
+    MOON,
     AggregationCallback,
     FedAvg,
     FedAvgM,
     FedBuff,
+    FedDecorr,
     Federated,
+    FedLC,
     FedNova,
+    FedNTD,
+    FedProto,
     FedProx,
+    FedSAM,
     QFedAvg,
     RADFed,
     _public,
@@ -39,6 +45,7 @@ from fl_lightning import (
 from fl_lightning.parts import (
     DifferentialPrivacy,
     Mixing,
+    PersonalParameters,
     Proximal,
     RandomK,
     TopK,
@@ -146,6 +153,12 @@ NOISELESS: dict[str, Any] = {"noise_multiplier": 0.0, "delta": 1e-5}
 REDUCTIONS: dict[str, tuple[Callable[[], AggregationCallback], dict[str, Any], float]] = {
     "Federated": (lambda: Federated(4, seed=5), {}, 0),
     "FedProx": (lambda: FedProx(0.0, 4, seed=5), {}, 0),
+    "MOON": (lambda: MOON(0.0, 4, seed=5), {}, 0),
+    "FedLC": (lambda: FedLC(0.0, 4, seed=5), {}, 0),
+    "FedNTD": (lambda: FedNTD(0.0, 4, seed=5), {}, 0),
+    "FedDecorr": (lambda: FedDecorr(0.0, 4, seed=5), {}, 0),
+    "FedSAM": (lambda: FedSAM(0.0, 4, seed=5), {}, 0),
+    "FedProto": (lambda: FedProto(0.0, 4, seed=5), {"exchange": PersonalParameters("*")}, 0),
     "FedAvgM": (lambda: FedAvgM(0.0, clients_per_round=4, seed=5), {}, 1e-14),
     "FedNova with as many steps": (
         lambda: FedNova(4, local_steps=3, buffers="server", seed=5), {"local_steps": 3, "buffers": "server"}, 1e-14,

@@ -164,10 +164,11 @@ OF_NUMBERS: dict[Kind, str] = {
     POSITIVE: """pace DirichletPartitioner.alpha ClasswiseDirichletPartitioner.alpha QuantitySkewPartitioner.alpha
         FedDyn.alpha DynamicRegularizer.alpha size_alpha class_alpha feature_alpha a broadcast_threshold clip norm
         radius scale smoothing stay_weight std tau lipschitz server_lr lr VirtualClock.work epsilon spread share_lr
+        head_lr
         MoreauEnvelope.lam PFedMe.lam PerFedAvg.alpha PerFedAvg.delta MetaLearning.alpha MetaLearning.delta""",
     NOT_NEGATIVE: """FedProxSyntheticDataModule.alpha beta gamma1 gamma2 gamma3 b average_staleness feature_noise
         alpha2 penalty jitter l2 level mu q rho size_sigma tolerance v0 weight_decay noise_multiplier checkpoint_seconds
-        Classifier.lr Classifier.momentum CharLSTM.lr CharLSTM.momentum lam alpha_lr""",
+        Classifier.lr Classifier.momentum CharLSTM.lr CharLSTM.momentum lam alpha_lr FedLC.tau CalibratedLogits.tau""",
     SHARE: "alpha1 beta1 beta2 dropout gamma momentum",
     replace(SHARE, right=(0.5, np.float32(0.5), 0.0, 0.1)): "test val",
     PART: "cutoff floor probability fraction step mixing DynamicWeightFedBuff.alpha",

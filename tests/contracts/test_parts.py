@@ -34,10 +34,12 @@ from fl_lightning.parts import (
     Asynchronous,
     BernoulliSampler,
     Bucketing,
+    CalibratedLogits,
     CenteredClipping,
     Clip,
     ControlVariates,
     CurrentMean,
+    Decorrelation,
     DifferentialPrivacy,
     DynamicRegularizer,
     DynamicServer,
@@ -54,19 +56,23 @@ from fl_lightning.parts import (
     Median,
     Mimic,
     Mixing,
+    ModelContrast,
     Momentum,
     NearestNeighborMixing,
     NormalizedMean,
     NormBounding,
+    NotTrueDistillation,
     Oort,
     Participation,
     PersonalParameters,
     PowerOfChoice,
+    Prototypes,
     Proximal,
     RandomK,
     Redistribution,
     SampledStaleness,
     SecureAggregation,
+    SharpnessAware,
     SignFlipping,
     SignSGD,
     StaleMean,
@@ -77,6 +83,7 @@ from fl_lightning.parts import (
     TopK,
     TorchServer,
     TrimmedMean,
+    TwoHeads,
     UniformSampler,
     VirtualClock,
     WeightedMean,
@@ -146,6 +153,13 @@ PARTS: dict[str, tuple[Callable[[], Options], int | None]] = {
     "ControlVariates": (lambda: {"objective": ControlVariates(), "aggregation": WeightedMean("uniform")}, WHOLE),
     "ControlVariates, gradients": (lambda: {"objective": ControlVariates(1)}, WHOLE),
     "MeasuredLoss": (fair, WHOLE + 64),
+    "ModelContrast": (lambda: {"objective": ModelContrast(0.5)}, WHOLE),
+    "CalibratedLogits": (lambda: {"objective": CalibratedLogits(0.5)}, WHOLE),
+    "NotTrueDistillation": (lambda: {"objective": NotTrueDistillation(0.5, 2.0)}, WHOLE),
+    "Decorrelation": (lambda: {"objective": Decorrelation(0.5)}, WHOLE),
+    "SharpnessAware": (lambda: {"objective": SharpnessAware(0.1)}, WHOLE),
+    "Prototypes": (lambda: {"objective": Prototypes(0.5)}, None),
+    "TwoHeads": (lambda: {"objective": TwoHeads("head")}, WHOLE),
     # what travels
     "Clip": (lambda: {"exchange": Clip(0.05)}, WHOLE),
     "PersonalParameters": (lambda: {"exchange": PersonalParameters("head")}, 64 * 28),
@@ -194,6 +208,7 @@ PARTS: dict[str, tuple[Callable[[], Options], int | None]] = {
         lambda: {"schedule": example("quorum").Quorum(3), "participation": Participation(dropout=0.4)}, WHOLE,
     ),
     "HuberAnchor": (lambda: {"objective": example("huber_anchor").HuberAnchor(0.1)}, WHOLE),
+    "KeptFeatures": (lambda: {"objective": example("kept_features").KeptFeatures(0.1)}, WHOLE),
     "LastMove": (last_move, WHOLE),
     "TopK of the docs": (lambda: {"exchange": example("top_k").TopK(10)}, 10 * (64 + 6)),
     "PersonalHead": (lambda: {"exchange": example("personal_head").PersonalHead()}, 64 * 28),
@@ -262,8 +277,11 @@ class Net(L.LightningModule):
         self.body, self.drop, self.head = nn.Linear(6, 4), nn.Dropout(0.2), nn.Linear(4, 3)
         self.double()
 
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.drop(torch.tanh(self.body(x))))
+
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        return F.cross_entropy(self.head(self.drop(torch.tanh(self.body(batch[0])))), batch[1])
+        return F.cross_entropy(self(batch[0]), batch[1])
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=0.1)

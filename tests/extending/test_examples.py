@@ -166,6 +166,36 @@ def test_the_anchor_pulls_no_harder_than_mu(executor: Any) -> None:
     assert float(fit_quadratic(callback, Quadratic(0.5, 1.0), quadratic_clients([1.0], [3.0]), 1)) == 2.375
 
 
+class Scaled(L.LightningModule):
+    """z = w x with the loss (z - c)^2 / 2, and an output layer that does not count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w, self.head = nn.Linear(1, 1, bias=False), nn.Linear(1, 1)
+        nn.init.ones_(self.w.weight)
+        self.double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.w(x))
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        x, c = batch
+        return 0.5 * (self.w(x) - c).square().sum() + 0 * self(x).sum()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.25)
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
+def test_features_are_kept_near_the_received_model_s(executor: Any) -> None:
+    # c = 3, x = 1, mu 1/2: from 1 by (3 - 1) / 4 to 3/2, then by (3 - 3/2 - (3/2 - 1)) / 4 to 7/4
+    objective = example("kept_features").KeptFeatures(0.5)
+    callback = Federated(1.0, objective=objective, local_steps=2, executor=executor)
+    data = TensorDataModule([(torch.ones(1, 1).double(), torch.full((1, 1), 3.0).double())], batch_size=None)
+    quiet_trainer(max_epochs=1, callbacks=[callback]).fit(module := Scaled(), datamodule=data)
+    assert float(module.w.weight) == 7 / 4
+
+
 @pytest.mark.parametrize("executor", ["sequential", "vectorized"])
 def test_an_objective_reads_the_servers_last_move(executor: Any) -> None:
     # lr 1/4 and two steps from 0 to 4: 1, 7/4. The last move is 7/4, mixed in by half: w + (4 - w) / 8 + 7/4 / 4

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from fl_lightning import (
     APFL,
     IFCA,
+    MOON,
     AggregationCallback,
     Ditto,
     DynamicWeightFedBuff,
@@ -27,11 +28,17 @@ from fl_lightning import (
     FedBABU,
     FedBN,
     FedBuff,
+    FedDecorr,
     FedDyn,
+    FedLC,
     FedNova,
+    FedNTD,
     FedPer,
+    FedProto,
     FedProx,
     FedRep,
+    FedRoD,
+    FedSAM,
     FedYogi,
     LGFedAvg,
     Local,
@@ -182,12 +189,20 @@ ALGORITHMS: dict[str, Make] = {
     "PerFedAvg-second": lambda **k: PerFedAvg(0.05, 4, gradient="hessian-free", every=3, **k),
     "FedALA": lambda **k: FedALA("layers.4", 4, **k),
     "IFCA": lambda **k: IFCA(2, 4, **k),
+    "MOON": lambda **k: MOON(1.0, 4, **k),
+    "FedLC": lambda **k: FedLC(0.5, 4, **k),
+    "FedNTD": lambda **k: FedNTD(1.0, 4, tau=2.0, **k),
+    "FedDecorr": lambda **k: FedDecorr(0.2, 4, **k),
+    "FedSAM": lambda **k: FedSAM(0.1, 4, **k),
+    "FedProto": lambda **k: FedProto(2.0, 4, **k),
+    "FedRoD": lambda **k: FedRoD("layers.4", 4, **k),
     "RADFeda": lambda **k: RADFed(3, 4, server=Adaptive("yogi", 0.1, 0.9, 0.99, 0.01, 0.0), **k),
 }
 
 
-#: Their clients go to several points, or look at models without training.
-ONE_BY_ONE = {"PFedMe", "APFL", "PerFedAvg", "PerFedAvg-second", "FedALA", "IFCA"}
+#: Their clients go to several points, look at models without training, or change the loss.
+ONE_BY_ONE = {"PFedMe", "APFL", "PerFedAvg", "PerFedAvg-second", "FedALA", "IFCA", "FedSAM"}
+ONE_BY_ONE |= {"MOON", "FedLC", "FedNTD", "FedDecorr", "FedProto", "FedRoD"}
 
 
 def one_in(number: int, names: Iterable[str] = ALGORITHMS) -> list[Any]:
@@ -214,8 +229,11 @@ class Net(L.LightningModule):
         self.layers = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 3))
         self.double()
 
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = F.cross_entropy(self.layers(batch[0]), batch[1])
+        loss = F.cross_entropy(self(batch[0]), batch[1])
         self.log("train_loss", loss, on_epoch=True)
         return loss
 

@@ -1,0 +1,423 @@
+"""Objectives on the loss: numbers by hand from the papers' formulas, gradients by finite differences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from helpers.toys import Quadratic, fit_quadratic, quiet_trainer
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fl_lightning import (
+    MOON,
+    AggregationCallback,
+    FedAvg,
+    FedDecorr,
+    FedLC,
+    FedNTD,
+    FedProto,
+    FedRoD,
+    FedSAM,
+    Local,
+    TensorDataModule,
+)
+from fl_lightning.parts.part import personal_model, walk
+
+Clients = list[tuple[Tensor, Tensor]]
+
+
+class Net(L.LightningModule):
+    """A body and an output layer, in float64."""
+
+    def __init__(self, lr: float = 0.1, width: int = 4, classes: int = 3) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.body, self.head, self.lr = nn.Linear(3, width), nn.Linear(width, classes), lr
+        self.double()
+
+    def features(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.body(x))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.features(x))
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return F.cross_entropy(self(batch[0]), batch[1])
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=self.lr)
+
+
+class Biases(Net):
+    """Logits that are one vector, at first 0, whatever the input."""
+
+    def __init__(self, lr: float = 1.0) -> None:
+        super().__init__(lr)
+        for parameter in (self.body.weight, self.body.bias, self.head.weight, self.head.bias):
+            parameter.data.zero_()
+
+
+class Losses(Callback):
+    """Keeps the loss of each batch."""
+
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.seen.append(float(outputs["loss"]))
+
+
+def clients(*sizes: int) -> Clients:
+    generator = torch.Generator().manual_seed(5)
+    return [
+        (torch.randn(n, 3, generator=generator).double(), torch.randint(0, 3, (n,), generator=generator)) for n in sizes
+    ]
+
+
+def of_classes(*classes: int) -> tuple[Tensor, Tensor]:
+    return torch.zeros(len(classes), 3).double(), torch.tensor(classes)
+
+
+def fit(callback: AggregationCallback, module: Any, data: Clients, rounds: int = 1, **options: Any) -> list[float]:
+    """Train on all of a client's samples at once; return the losses, sorted."""
+    batch_size = options.pop("batch_size", None)
+    trainer = quiet_trainer(max_epochs=rounds, callbacks=[callback, losses := Losses()], **options)
+    trainer.fit(module, datamodule=TensorDataModule(data, batch_size=batch_size, shuffle=False))
+    return sorted(losses.seen)
+
+
+def own(callback: Any, client: int) -> Tensor:
+    algorithm = callback.algorithm
+    return personal_model(walk(*algorithm.parts.values()), client, algorithm.server.model)
+
+
+# ---- gradients ----
+
+
+def contrast(net: Net, x: Tensor, y: Tensor, received: Net, former: Net) -> Tensor:
+    total = torch.zeros(())
+    for z, near, far in zip(net.features(x), received.features(x), former.features(x), strict=True):
+        a, b = (torch.exp(z @ other / z.norm() / other.norm() / 0.5) for other in (near, far))
+        total = total - torch.log(a / (a + b))
+    return total / len(x)
+
+
+def calibrated(net: Net, x: Tensor, y: Tensor, *models: Net) -> Tensor:
+    shifts = torch.tensor([0.7 * int((y == c).sum()) ** -0.25 for c in range(3)]).double()
+    return F.nll_loss((net(x) - shifts).log_softmax(1), y) - F.nll_loss(net(x).log_softmax(1), y)
+
+
+def not_true(net: Net, x: Tensor, y: Tensor, received: Net, former: Net) -> Tensor:
+    total = torch.zeros(())
+    for row, other, true in zip(net(x), received(x), y.tolist(), strict=True):
+        rest = [c for c in range(3) if c != true]
+        q, known = (torch.softmax(each[rest] / 2.0, 0) for each in (row, other))
+        total = total + 4 * (known * (known / q).log()).sum()
+    return 0.5 * total / len(x)
+
+
+def decorrelated(net: Net, x: Tensor, y: Tensor, *models: Net) -> Tensor:
+    return 0.3 / 16 * torch.corrcoef(net.features(x).T).square().sum()
+
+
+TERMS: dict[str, tuple[Callable[[], AggregationCallback], Callable[..., Tensor]]] = {
+    "MOON": (lambda: MOON(1.0, 1.0), contrast),
+    "FedLC": (lambda: FedLC(0.7, 1.0), calibrated),
+    "FedNTD": (lambda: FedNTD(0.5, 1.0, tau=2.0), not_true),
+    "FedDecorr": (lambda: FedDecorr(0.3, 1.0), decorrelated),
+}
+
+
+def differences(value: Callable[[], Tensor], parameters: list[nn.Parameter], h: float = 1e-5) -> Tensor:
+    """Return the gradient by central differences."""
+    slopes = []
+    with torch.no_grad():
+        for flat in [parameter.view(-1) for parameter in parameters]:
+            for place in range(len(flat)):
+                flat[place] += h
+                up = float(value())
+                flat[place] -= 2 * h
+                slopes.append((up - float(value())) / (2 * h))
+                flat[place] += h
+    return torch.tensor(slopes)
+
+
+@pytest.mark.parametrize("name", TERMS)
+def test_the_gradient_of_the_added_term(name: str) -> None:
+    """Two rounds of one full-batch step: in the second the received model, and the former one, are others."""
+    make, term = TERMS[name]
+    data, net = clients(12, 9), Net()
+    w, formers, values = Net(), [Net(), Net()], []
+    for round_index in range(2):
+        ends, now, received = [], [Net(), Net()], Net()
+        received.load_state_dict(w.state_dict())
+        for k, (x, y) in enumerate(data):
+            now[k].load_state_dict(w.state_dict())
+            plain = name == "MOON" and round_index == 0
+
+            def value() -> Tensor:
+                loss = now[k].training_step((x, y), 0)  # noqa: B023
+                return loss if plain else loss + term(now[k], x, y, received, formers[k])  # noqa: B023
+
+            values.append(float(value()))
+            step = 0.1 * differences(value, list(now[k].parameters()))
+            for p, s in zip(now[k].parameters(), step.split([p.numel() for p in now[k].parameters()]), strict=True):
+                p.data -= s.view_as(p)
+            ends.append(now[k].state_dict())
+        formers = now
+        w.load_state_dict({key: (12 * ends[0][key] + 9 * ends[1][key]) / 21 for key in ends[0]})
+    assert fit(make(), net, data, rounds=2) == pytest.approx(sorted(values), abs=1e-7)
+    for key, value_of_key in w.state_dict().items():
+        assert torch.allclose(net.state_dict()[key], value_of_key, rtol=0, atol=1e-7)
+
+
+# ---- numbers by hand ----
+
+
+class Points(Net):
+    """Features are a point z in the plane; client k's loss is <c_k, z>."""
+
+    def __init__(self) -> None:
+        super().__init__(lr=0.5, width=2)
+        self.body, self.head = nn.Linear(1, 2, bias=False), nn.Linear(2, 2)
+        self.body.weight.data[:] = 2.0
+        self.double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x[:, :1]))
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return (self.body(batch[0][:, :1]) * batch[0][:, 1:]).sum() + 0 * self(batch[0]).sum()
+
+
+def test_moon_for_two_clients() -> None:
+    """From z = (2, 2), c_1 = (2, 0), c_2 = (0, 2), rate 0.5: f_1 = (1, 2), f_2 = (2, 1), received (1.5, 1.5).
+
+    There the cosine to the received z is 1 with gradient 0, that to f_1 is 3/sqrt(10), with gradient
+    (f_1/|f_1| - cos z/|z|)/|z| = (-1, 1)/sqrt(90); it counts mu/tau sigmoid((cos - 1)/tau).
+    """
+    callback = MOON(1.0, 1.0, tau=0.5)
+    one = torch.tensor([0])
+    data = [(torch.tensor([[1.0, 2.0, 0.0]]).double(), one), (torch.tensor([[1.0, 0.0, 2.0]]).double(), one)]
+    losses = fit(callback, Points(), data, rounds=2)
+    away = (3 / math.sqrt(10) - 1) / 0.5
+    push = 2 / (1 + math.exp(-away)) / math.sqrt(90)
+    expected = [[1.5 - 0.5 * (2 - push), 1.5 - 0.5 * push], [1.5 - 0.5 * push, 1.5 - 0.5 * (2 - push)]]
+    former = callback.algorithm.objective.former
+    assert [former[k][:2].tolist() for k in (0, 1)] == [pytest.approx(each, abs=1e-14) for each in expected]
+    assert losses == pytest.approx([3 + math.log(1 + math.exp(away))] * 2 + [4, 4])
+
+
+def test_fedlc_shifts_logits_by_the_counts_of_classes() -> None:
+    """Of 16 samples and 1: the softmax of (-0.5, -1), and no third class."""
+    net = Biases()
+    [loss] = fit(FedLC(1.0, 1.0), net, [of_classes(*[0] * 16, 1)])
+    p = 1 / (1 + math.exp(-0.5))
+    assert net.head.bias.tolist() == pytest.approx([16 / 17 - p, 1 / 17 - (1 - p), 0.0], abs=1e-15)
+    assert loss == pytest.approx(-(16 * math.log(p) + math.log(1 - p)) / 17)
+
+
+def test_fedntd_keeps_what_the_received_model_says_of_other_classes() -> None:
+    """Two steps from logits (0, 1, 0) with the true class 0; in the first the received model says the same."""
+    net, start, beta, tau = Biases(0.5), [0.0, 1.0, 0.0], 2.0, 2.0
+    net.head.bias.data[1] = 1.0
+    fit(FedNTD(beta, 1.0, tau=tau, local_epochs=2), net, [of_classes(0)])
+
+    def softmax(logits: list[float]) -> list[float]:
+        return [math.exp(each) / sum(map(math.exp, logits)) for each in logits]
+
+    b, known = list(start), softmax([each / tau for each in start[1:]])
+    for _ in range(2):
+        p, q = softmax(b), softmax([each / tau for each in b[1:]])
+        away = [0.0, *(beta * tau * (own - other) for own, other in zip(q, known, strict=True))]
+        b = [b[c] - 0.5 * (p[c] - (c == 0) + away[c]) for c in range(3)]
+    assert net.head.bias.tolist() == pytest.approx(b, abs=1e-14)
+
+
+def test_feddecorr_of_equal_and_of_unrelated_features() -> None:
+    class Inputs(Net):
+        def features(self, x: Tensor) -> Tensor:
+            return x[:, :2]
+
+    def term(*rows: tuple[float, float]) -> float:
+        x, y = torch.tensor([(*row, 0.0) for row in rows]).double(), torch.zeros(len(rows), dtype=torch.long)
+        with_term, without = (fit(each, Inputs(width=2), [(x, y)])[0] for each in (FedDecorr(3.0, 1.0), FedAvg(1.0)))
+        return with_term - without
+
+    assert term((1, 2), (2, 4), (5, 10)) == pytest.approx(3)  # K is all ones
+    assert term((1, 1), (1, -1), (-1, 1), (-1, -1)) == pytest.approx(1.5)  # K is the identity
+    assert term((1, 1)) == 0  # one sample has no correlations
+
+
+def test_fedsam_has_the_gradient_uphill() -> None:
+    rho, lr, w = 0.3, 0.1, [2.0, 0.5]
+    a, c = torch.tensor([[1.0, 4.0]]).double(), torch.tensor([[0.0, 1.0]]).double()
+    expected = list(w)
+    for _ in range(3):
+        g = [1.0 * expected[0], 4.0 * (expected[1] - 1.0)]
+        up = [expected[i] + rho * g[i] / math.hypot(*g) for i in (0, 1)]
+        expected = [expected[0] - lr * up[0], expected[1] - lr * 4.0 * (up[1] - 1.0)]
+    end = fit_quadratic(FedSAM(rho, 1.0, local_epochs=3), Quadratic(lr, w), [(a, c)], rounds=1)
+    assert end.tolist() == pytest.approx(expected, abs=1e-12)
+
+
+class Still(Net):
+    """Features are the inputs; the head stays as it is."""
+
+    def __init__(self, lr: float = 1.0) -> None:
+        super().__init__(lr, width=3)
+        self.body.weight.data.copy_(torch.eye(3))
+        self.body.bias.data.zero_()
+
+    def features(self, x: Tensor) -> Tensor:
+        return self.body(x)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return 0 * self(batch[0]).sum()
+
+
+def test_fedproto_s_prototypes_are_means_over_the_clients_samples() -> None:
+    x = torch.tensor([[1.0, 0, 0], [3.0, 0, 0], [0, 1.0, 0], [0, 7.0, 2.0]]).double()
+    data = [(x[:3], torch.tensor([0, 0, 1])), (x[2:], torch.tensor([0, 2]))]
+    callback, net = FedProto(1.5, 1.0), Still()
+    losses = fit(callback, net, data, rounds=2)
+    means = [[4 / 3, 1 / 3, 0], [0, 1, 0], [0, 7, 2]]  # class 0: (1, 0, 0), (3, 0, 0), (0, 1, 0)
+    # the second round's features are those of the first, as nothing pulled in it
+    apart = [(1 / 9 + 1 / 9) + (25 / 9 + 1 / 9) + 0, (16 / 9 + 4 / 9) + 0]
+    assert losses == pytest.approx([0, 0, 1.5 * apart[0] / 9, 1.5 * apart[1] / 6])
+    prototypes = callback.algorithm.objective.means
+    assert prototypes[1:].tolist() == [pytest.approx(each) for each in means[1:]]
+    assert prototypes[0].tolist() == pytest.approx(means[0])
+    bias = own(callback, 1)[9:12]  # one step along -1.5 * 2/6 (z - prototype), summed over the samples
+    assert bias.tolist() == pytest.approx([0.5 * 4 / 3, 0.5 * (1 / 3 - 1), 0])
+    traffic = callback.algorithm.traffic
+    assert traffic.bits_up == 2 * 64 * (2 + 2) * (3 + 1)  # two classes each, with their counts
+    assert traffic.bits_down == 2 * 64 * 9  # three prototypes, in the second round
+
+
+def test_fedproto_keeps_prototypes_of_classes_that_did_not_come() -> None:
+    x = torch.tensor([[1.0, 0, 0], [0, 5.0, 0]]).double()
+    callback = FedProto(0.1, 1, seed=0)
+    fit(callback, Still(0.0), [(x[:1], torch.tensor([0])), (x[1:], torch.tensor([2]))], rounds=6)
+    means = callback.algorithm.objective.means
+    assert means[0].tolist() == [1, 0, 0] and means[2].tolist() == [0, 5, 0] and bool(means[1].isnan().all())
+
+
+def test_fedrod_learns_a_balanced_head_and_what_a_client_adds() -> None:
+    """At logits 0 the balanced softmax is the share of each class, so the bias has no gradient; the client's has."""
+    net, callback = Biases(), FedRoD("head", 1.0, head_lr=0.5)
+    [loss] = fit(callback, net, [of_classes(0, 0, 0, 1)])
+    assert net.head.bias.tolist() == pytest.approx([0, 0, 0], abs=1e-15)
+    assert loss == pytest.approx(-(3 * math.log(3 / 4) + math.log(1 / 4)) / 4)
+    head = callback.algorithm.objective.heads[0]
+    assert head[-3:].tolist() == pytest.approx([0.5 * (3 / 4 - 1 / 3), 0.5 * (1 / 4 - 1 / 3), -0.5 / 3])
+
+
+def test_fedrod_is_fedavg_for_balanced_classes_and_evaluates_the_sum_of_heads() -> None:
+    data = [(x, torch.arange(len(x)) % 3) for x, _ in clients(9, 6)]
+    one, other, callback = Net(), Net(), FedRoD("head", 1.0)
+    fit(callback, one, data, rounds=3)
+    fit(FedAvg(1.0), other, data, rounds=3)
+    for mine, its in zip(one.parameters(), other.parameters(), strict=True):
+        assert torch.allclose(mine, its, rtol=0, atol=1e-14)
+    federation, head = callback.algorithm.federation, callback.algorithm.objective.heads[1]
+    values, x = federation.tensors(own(callback, 1)), data[1][0]
+    with torch.no_grad():
+        both = one(x) + F.linear(one.features(x), head[:12].view(3, 4), head[12:])
+        assert torch.allclose(torch.func.functional_call(one, values, (x,)), both, atol=1e-12)
+    assert float(head.abs().max()) > 0.01
+
+
+def test_fedrod_wants_one_linear_layer() -> None:
+    with pytest.raises(ValueError, match="`pattern`"):
+        fit(FedRoD("*", 1.0), Net(), clients(6))
+
+
+# ---- with what Lightning does ----
+
+ALL = [*(make for make, _ in TERMS.values()), lambda: FedProto(1.0, 1.0), lambda: FedRoD("head", 1.0)]
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_a_step_may_return_a_dict_and_accumulate(make: Callable[[], AggregationCallback]) -> None:
+    class Dict(Net):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return {"loss": super().training_step(batch, batch_idx), "more": 1}
+
+    data, ends = clients(12, 8), []
+    for net in (Net(), Dict()):
+        fit(make(), net, data, rounds=2, batch_size=4, accumulate_grad_batches=2)
+        ends.append(nn.utils.parameters_to_vector(net.parameters()))
+    assert torch.equal(*ends)
+
+
+def test_accumulated_batches_count_as_their_mean() -> None:
+    x, y = clients(8)[0]
+    ends = []
+    for options in ({"batch_size": 4, "accumulate_grad_batches": 2}, {"batch_size": None}):
+        fit(FedNTD(0.5, 1.0, local_epochs=3), net := Net(), [(x, y)], **options)
+        ends.append(nn.utils.parameters_to_vector(net.parameters()))
+    assert torch.allclose(*ends, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("make", ALL)
+@pytest.mark.parametrize("kind", ["bf16-mixed", "LBFGS"])
+def test_other_precisions_and_optimizers(make: Callable[[], AggregationCallback], kind: str) -> None:
+    class Other(Net):
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return (
+                torch.optim.LBFGS(self.parameters(), lr=0.1, max_iter=3)
+                if kind == "LBFGS"
+                else super().configure_optimizers()
+            )
+
+    net = Other().float()
+    data = [(x.float(), y) for x, y in clients(12, 8)]
+    fit(make(), net, data, rounds=2, precision="32" if kind == "LBFGS" else kind)
+    assert all(p.isfinite().all() for p in net.parameters())
+    assert not any(part._forward_hooks for part in net.modules())
+
+
+def test_other_models_are_looked_at_in_eval_mode_and_leave_no_trace() -> None:
+    class Normed(Net):
+        def __init__(self) -> None:
+            super().__init__(lr=0.0)
+            self.norm, self.drop = nn.BatchNorm1d(4).double(), nn.Dropout(0.5)
+            self.draws: list[float] = []
+
+        def features(self, x: Tensor) -> Tensor:
+            return self.drop(self.norm(self.body(x)))
+
+        def on_train_batch_end(self, *args: Any) -> None:
+            self.draws.append(float(torch.rand(())))
+            assert self.drop.training
+
+    ends = []
+    for callback in (MOON(1.0, 1.0, seed=1), FedNTD(1.0, 1.0, seed=1), FedAvg(1.0, seed=1)):
+        fit(callback, net := Normed(), clients(12, 8), rounds=3)
+        ends.append([*net.draws, *net.norm.running_var.tolist()])
+    assert ends[0] == ends[1] == ends[2]
+
+
+def test_modules_that_cannot_be_changed_are_refused() -> None:
+    class Manual(Net):
+        automatic_optimization = False
+
+    with pytest.raises(ValueError, match="automatic_optimization"):
+        fit(FedLC(1.0, 1.0), Manual(), clients(6))
+    with pytest.raises(TypeError, match="Linear"):
+        fit(FedDecorr(1.0, 1.0), Quadratic(0.1), [(torch.ones(3).double(), torch.ones(3).double())])
+
+
+def test_fedproto_without_a_pull_is_local_training() -> None:
+    ends = []
+    for callback in (FedProto(0.0, 1.0, seed=1), Local(seed=1)):
+        fit(callback, Net(), clients(12, 8), rounds=3)
+        ends.append(own(callback, 1))
+    assert torch.equal(*ends)
