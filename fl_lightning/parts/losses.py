@@ -47,9 +47,11 @@ class ModelContrast(LocalObjective):
     def correction(self, client: LocalClient) -> Correction | None:
         """Return the contrast of the received and the former model."""
         former = self.former.get(client.task.client)
-        return Correction(loss=partial(self._loss, client.start, former)) if self.mu and former is not None else None
+        return Correction(loss=partial(self._loss, client.start, former)) if self.mu else None
 
-    def _loss(self, received: Tensor, former: Tensor, loss: Tensor, forward: ForwardPass) -> Tensor:
+    def _loss(self, received: Tensor, former: Tensor | None, loss: Tensor, forward: ForwardPass) -> Tensor:
+        if former is None:  # the received one, too: a constant
+            return loss
         near, far = (F.cosine_similarity(forward.features, forward.of(model)[0]) for model in (received, former))
         return loss + self.mu * F.softplus((far - near) / self.tau).mean()
 

@@ -106,6 +106,11 @@ class LocalObjective(Part):
         return 0
 
     @property
+    def sends_numbers(self) -> bool:
+        """Whether clients send such numbers."""
+        return type(self).numbers_up is not LocalObjective.numbers_up
+
+    @property
     def sends_loss(self) -> bool:
         """Whether clients send a loss; see :meth:`loss_of`."""
         return type(self).loss_of is not LocalObjective.loss_of

@@ -15,6 +15,7 @@ from fl_lightning import (
     FedDyn,
     Federated,
     FedNova,
+    FedProto,
     ImportanceSampler,
     QFedAvg,
     RADFed,
@@ -138,9 +139,10 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: Scaffold(exchange=private()), "clients"),
     (lambda: FedDyn(exchange=private()), "clients"),
     (lambda: Federated(objective=MeasuredLoss(), exchange=private(), aggregation=WeightedMean("uniform")), "losses"),
+    (lambda: FedProto(exchange=private(), aggregation=WeightedMean("uniform")), "Prototypes"),
     (lambda: FedAvg(exchange=private(), participation=Participation(stragglers=0.5), **UNIFORM), "presence"),
     (lambda: FedAvg(exchange=private(), participation=DROPS, **UNIFORM), "drop-out"),
-    *((lambda make=make: make(exchange=local()), "LocalDifferentialPrivacy") for make in (Scaffold, FedDyn)),
+    *((lambda make=make: make(exchange=local()), "LocalDifferentialPrivacy") for make in (Scaffold, FedDyn, FedProto)),
     (lambda: QFedAvg(1.0, exchange=local()), "LocalDifferentialPrivacy"),
     (lambda: FedAvg(sampler=ImportanceSampler(0.1), exchange=local()), "LocalDifferentialPrivacy"),
     # sums
@@ -150,6 +152,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: RADFed(2, exchange=SecureAggregation(1.0)), "Redistribution"),
     (lambda: FedBuff(2, exchange=SecureAggregation(1.0)), "StalenessWeightedDeltas"),
     (lambda: Scaffold(exchange=SecureAggregation(1.0)), "clients"),
+    (lambda: FedProto(exchange=SecureAggregation(1.0), aggregation=WeightedMean("uniform")), "Prototypes"),
     (lambda: FedAvg(exchange=[SecureAggregation(1.0), private()], **UNIFORM), "SecureAggregation"),
     (lambda: FedAvg(exchange=[SecureAggregation(1.0), Clip(1.0)], **UNIFORM), "SecureAggregation"),
 ]

@@ -258,8 +258,8 @@ def _unanalysed(algorithm: Any) -> Iterator[str]:
         yield f"no analysis covers the clients that {sampler!r} draws. Use BernoulliSampler or UniformSampler."
     if sends_more(algorithm.objective) or getattr(algorithm.aggregation, "last", None) is not None:
         yield (
-            f"with {algorithm.objective!r} vectors or losses of clients reach the server without noise. Use FedAvg, "
-            "FedProx or an adaptive server."
+            f"with {algorithm.objective!r} vectors, losses or other numbers of clients reach the server without noise. "
+            "Use FedAvg, FedProx or an adaptive server."
         )
     if participation.stragglers:
         yield "`stragglers` are a share of the round's clients, so that one client's presence changes what others do."
@@ -271,5 +271,6 @@ def _unanalysed(algorithm: Any) -> Iterator[str]:
 
 
 def sends_more(objective: Any) -> bool:
-    """Return whether clients send vectors or losses besides their updates."""
-    return bool(objective.vectors_sent > 1 or objective.starts_from_server or objective.sends_loss)
+    """Return whether clients send vectors, losses or other numbers besides their updates."""
+    more = objective.sends_loss or objective.sends_numbers
+    return bool(objective.vectors_sent > 1 or objective.starts_from_server or more)

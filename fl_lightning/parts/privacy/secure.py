@@ -62,7 +62,7 @@ class SecureAggregation(Exchange):
                 f"`exchange` cannot have {self!r} with {schedule!r}: the server sees single models. Use a synchronous "
                 'algorithm with `evaluate="server"`.'
             )
-        if objective.vectors_sent > 1 or objective.starts_from_server:
+        if objective.vectors_sent > 1 or objective.starts_from_server or objective.sends_numbers:
             raise ValueError(
                 f"`exchange` cannot have {self!r} with {objective!r}: vectors of single clients reach the server "
                 "besides the sum. Use FedAvg, FedProx or an adaptive server."
