@@ -152,8 +152,10 @@ class ClientStep(_TrainingEpochLoop):
 
     def _changed(self, output: Any, batch: Any) -> Any:
         """Return what ``training_step`` returned, with the loss that the local objective makes of its loss."""
+        if self.change_loss is None:
+            return output
         loss = output.get("loss") if isinstance(output, Mapping) else output
-        if self.change_loss is None or not isinstance(loss, Tensor):
+        if not isinstance(loss, Tensor):
             return output
         with self.trainer.precision_plugin.train_step_context():
             loss = self.change_loss(batch, loss)

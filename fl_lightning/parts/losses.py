@@ -17,14 +17,14 @@ from torch.nn import functional as F
 from fl_lightning.checks import NotNegative, Positive, check_fields
 from fl_lightning.parts.exchange import as_patterns
 from fl_lightning.parts.federation import Federation, ForwardPass, LocalClient
-from fl_lightning.parts.messages import ClientResult
+from fl_lightning.parts.messages import ClientResult, accumulator
 from fl_lightning.parts.objectives import Correction, LocalObjective
 from fl_lightning.parts.personal import Patterns, Walk, WalkingObjective
 
 
 @dataclass(eq=False)
 class ModelContrast(LocalObjective):
-    """A client's features are drawn to the received model's, away from its former model's (MOON, Li et al. 2021, MOON).
+    """A client's features are drawn to the received model's, away from its former model's (MOON, Li et al. 2021).
 
     Adds ``mu mean(-log(e^(near/tau) / (e^(near/tau) + e^(far/tau))))`` (eq. (60)), with the cosines of a sample's
     features to those of the two models. In a client's first training both are the same, and nothing is added.
@@ -230,12 +230,12 @@ class Prototypes(LocalObjective):
 
     def _loss(self, client: int, loss: Tensor, forward: ForwardPass) -> Tensor:
         z, target = forward.features, forward.target
-        rows = torch.cat([z.detach(), torch.ones_like(z[:, :1])], 1).double()  # the last column counts samples
-        sums = rows.new_zeros(forward.logits.shape[1], rows.shape[1]).index_add(0, target, rows)
+        rows = torch.cat([z.detach(), torch.ones_like(z[:, :1])], 1).to(accumulator(z))  # the last column counts
+        sums = F.one_hot(target, forward.logits.shape[1]).to(rows).T @ rows
         self._seen[client] = self._seen[client] + sums if client in self._seen else sums
         if self.means is None:
             return loss
-        prototypes = self.means[target]
+        prototypes = self.means[target].to(z)
         return loss + self.lam * F.mse_loss(z, torch.where(prototypes.isnan(), z.detach(), prototypes))
 
     @property
@@ -309,10 +309,11 @@ class TwoHeads(_ByClass):
 
     def _loss(self, client: int, prior: Tensor, loss: Tensor, forward: ForwardPass) -> Tensor:
         head = self._learnt[client].clone().requires_grad_()
-        parts = [
-            part.view(s) for part, s in zip(head.split([s.numel() for s in self._shapes]), self._shapes, strict=True)
-        ]
-        own = F.linear(forward.features.detach(), *parts)
+        split = head.split([shape.numel() for shape in self._shapes])
+        own = F.linear(
+            forward.features.detach().to(head),
+            *(part.view(shape) for part, shape in zip(split, self._shapes, strict=True)),
+        )
         (gradient,) = torch.autograd.grad(F.cross_entropy(forward.logits.detach() + own, forward.target), head)
         self._learnt[client] = head.detach() - self.lr * gradient
         return shifted(loss, forward, prior)

@@ -367,7 +367,7 @@ def test_accumulated_batches_count_as_their_mean() -> None:
 
 
 @pytest.mark.parametrize("make", ALL)
-@pytest.mark.parametrize("kind", ["bf16-mixed", "LBFGS"])
+@pytest.mark.parametrize("kind", ["bf16-mixed", "bf16-true", "LBFGS"])
 def test_other_precisions_and_optimizers(make: Callable[[], AggregationCallback], kind: str) -> None:
     class Other(Net):
         def configure_optimizers(self) -> torch.optim.Optimizer:
