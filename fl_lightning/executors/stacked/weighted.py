@@ -47,6 +47,7 @@ class WeightedSteps:
         self._captured, self._check = captured, check
         self._steps: dict[Step, Step | None] = {}
         self._proven: dict[tuple[Step, Step], bool] = {}
+        self._settled = set[tuple[Step, int]]()  # sizes whose step depends on nothing but what the whole one does
 
     def find(
         self, batch: StackedBatch, sizes: Collection[int], parameters: list[Tensor], generators: ClientGenerators
@@ -71,6 +72,8 @@ class WeightedSteps:
         if step is None:
             raise NotOfSamples
         for own in sorted({size, *sizes}, reverse=True):
+            if (whole, own) in self._settled:
+                continue
             short = StackedBatch([tensor[:, :own] for tensor in batch.tensors])
             other, others = self._captured(short, 0, short=own < size)
             key = step, other
@@ -81,6 +84,8 @@ class WeightedSteps:
                 key = step, other
             if not self._proven[key]:
                 raise NotOfSamples
+            if other.guards <= whole.guards:
+                self._settled.add((whole, own))
         return step, inputs
 
     def _weigh(self, whole: Step, inputs: Sequence[Any], size: int) -> Step | None:
