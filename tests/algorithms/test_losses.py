@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import lightning as L
@@ -17,6 +18,7 @@ from torch.nn import functional as F
 from fl_lightning import (
     MOON,
     AggregationCallback,
+    ClientMetrics,
     FedAvg,
     FedDecorr,
     FedLC,
@@ -332,6 +334,22 @@ def test_fedrod_is_fedavg_for_balanced_classes_and_evaluates_the_sum_of_heads() 
         both = one(x) + F.linear(one.features(x), head[:12].view(3, 4), head[12:])
         assert torch.allclose(torch.func.functional_call(one, values, (x,)), both, atol=1e-12)
     assert float(head.abs().max()) > 0.01
+
+
+def test_clients_are_evaluated_with_their_own_heads_from_a_checkpoint_too(tmp_path: Path) -> None:
+    class Tested(Biases):
+        def test_step(self, batch: Any, batch_idx: int) -> None: ...
+
+    sets = [of_classes(0, 0, 0, 1), of_classes(1, 2)]
+    data = TensorDataModule(sets, test=sets, batch_size=None)
+    trainer = quiet_trainer(max_epochs=1, callbacks=[FedRoD("head", 1.0, head_lr=1.0)])
+    trainer.fit(Tested(), datamodule=data)
+    trainer.save_checkpoint(tmp_path / "a.ckpt")
+    metrics = ClientMetrics(lambda preds, target: preds[:, 0].mean(), "first")
+    again = quiet_trainer(callbacks=[FedRoD("head"), metrics])
+    again.test(Tested(), datamodule=data, ckpt_path=tmp_path / "a.ckpt", verbose=False)
+    assert metrics.values["test"] == pytest.approx({0: 3 / 4 - 1 / 3, 1: -1 / 3})
+    assert metrics.shared_values["test"] == pytest.approx({0: 0, 1: 0}, abs=1e-15)
 
 
 def test_fedrod_wants_one_linear_layer() -> None:
