@@ -45,7 +45,7 @@ class ClientSteps:
         #: Sum of the learning rates so far, for each parameter tensor; empty unless they are summed.
         self.summed_lr: list[float] = [0.0] * number if algorithm.needs_summed_lr else []
         self.skipped = 0
-        """Steps that a gradient scaler has skipped."""
+        """Steps that a gradient scaler has skipped, or on which a walk went to another point instead."""
         self._places = {id(p): place for place, p in enumerate(vector.parameters)}
         self._start = [] if correction is None else vector.views(start)[:number]
         linear = None if correction is None else correction.linear
@@ -81,6 +81,8 @@ class ClientSteps:
             return
         if self._correction is not None:
             self._add_gradient(optimizer, self._correction)
+            if self._correction.walks and all(parameter.grad is None for parameter in self._vector.parameters):
+                self.skipped += 1
         if self.summed_lr:
             for group in optimizer.param_groups:
                 for parameter in group["params"]:

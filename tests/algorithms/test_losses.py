@@ -27,8 +27,10 @@ from fl_lightning import (
     FedRoD,
     FedSAM,
     Local,
+    PerFedAvg,
     TensorDataModule,
 )
+from fl_lightning.parts import ClientResult
 from fl_lightning.parts.part import personal_model, walk
 
 Clients = list[tuple[Tensor, Tensor]]
@@ -267,6 +269,19 @@ def test_fedsam_has_the_gradient_uphill() -> None:
         expected = [expected[0] - lr * up[0], expected[1] - lr * 4.0 * (up[1] - 1.0)]
     end = fit_quadratic(FedSAM(rho, 1.0, local_epochs=3), Quadratic(lr, w), [(a, c)], rounds=1)
     assert end.tolist() == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("make", [lambda: FedSAM(0.1, 1.0), lambda: PerFedAvg(0.1, 1.0)])
+def test_going_uphill_is_no_step(make: Callable[[], AggregationCallback]) -> None:
+    steps: list[int] = []
+
+    class Counts(Callback):
+        def on_client_end(self, trainer: Any, pl_module: Any, result: ClientResult) -> None:
+            steps.append(result.num_steps)
+
+    data = TensorDataModule(clients(12), batch_size=3, shuffle=False)
+    quiet_trainer(max_epochs=1, callbacks=[make(), Counts()]).fit(Net(), datamodule=data)
+    assert steps[0] == (4 if isinstance(make(), FedSAM) else 2)  # Per-FedAvg takes two batches for a step
 
 
 class Still(Net):
