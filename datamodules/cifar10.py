@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import pickle
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
+from fl_lightning.checks import check_arguments
 from fl_lightning.data import ImageDataModule, PartitionFunction, Source
 from fl_lightning.data.images import channel_numbers
 from fl_lightning.datamodules.files import FromTorchvision, TorchvisionFiles
@@ -68,14 +70,18 @@ class CIFAR10DataModule(FromTorchvision, ImageDataModule):
         """Read all images as bytes, shape (60000, 3, 32, 32): training images, then test images."""
         train, test = self.read()
         images = torch.cat([torch.from_numpy(part.data) for part in (train, test)]).permute(0, 3, 1, 2).contiguous()
-        labels = np.array([*train.targets, *test.targets], dtype=np.int64)
+        targets, labels, names = self.classes(np.array([*train.targets, *test.targets], dtype=np.int64), train.classes)
         return Source(
-            TensorDataset(images, torch.from_numpy(labels)),
+            TensorDataset(images, torch.from_numpy(targets)),
             labels,
             test_indices=np.arange(len(train.targets), len(labels)),
-            class_names=train.classes,
+            class_names=names,
             pools_test=True,
         )
+
+    def classes(self, labels: np.ndarray, names: list[str]) -> tuple[np.ndarray, np.ndarray, list[str]]:
+        """Return the targets, the classes by which a partitioner shares images out, and the names of the latter."""
+        return labels, labels, names
 
 
 class CIFAR100DataModule(CIFAR10DataModule):
@@ -83,8 +89,43 @@ class CIFAR100DataModule(CIFAR10DataModule):
 
     As :class:`CIFAR10DataModule`, with ``cifar-100-python`` or ``cifar-100-python.tar.gz`` in ``data_dir``; normalised
     by mean (0.5071, 0.4867, 0.4408) and standard deviation (0.2675, 0.2565, 0.2761).
+
+    Args:
+        data_dir: As for :class:`CIFAR10DataModule`.
+        partitioner: Shares the samples out among clients.
+        labels: What a model predicts: the 100 ``"fine"`` classes, or the 20 ``"coarse"`` ones, each of five fine ones.
+        partition_labels: The classes that the partitioner goes by, the same if ``None``: by ``"coarse"`` ones a client
+            has fine classes that are alike.
+        **options: Further arguments of :class:`CIFAR10DataModule`.
+
+    Raises:
+        ValueError: If an argument is out of range.
     """
 
     mean = (0.5071, 0.4867, 0.4408)
     std = (0.2675, 0.2565, 0.2761)
     files = TorchvisionFiles("CIFAR100")
+    stored_as: ClassVar[Mapping[str, str]] = {"labels": "target_labels"}
+
+    def __init__(
+        self,
+        data_dir: str | os.PathLike[str] | None = None,
+        partitioner: PartitionFunction | None = None,
+        *,
+        labels: Literal["fine", "coarse"] = "fine",
+        partition_labels: Literal["fine", "coarse"] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(data_dir, partitioner, **options)
+        check_arguments(self, {"labels": labels, "partition_labels": partition_labels})
+        self.target_labels, self.partition_labels = labels, partition_labels
+
+    def classes(self, labels: np.ndarray, names: list[str]) -> tuple[np.ndarray, np.ndarray, list[str]]:
+        """Return the targets, the classes by which a partitioner shares images out, and the names of the latter."""
+        if "coarse" not in (self.target_labels, self.partition_labels):
+            return labels, labels, names
+        # torchvision, which has checked the files, leaves the coarse classes out
+        train, test, meta = (pickle.loads(path.read_bytes(), encoding="latin1") for path in self.paths())
+        coarse = np.array([*train["coarse_labels"], *test["coarse_labels"]], dtype=np.int64)
+        found = {"fine": (labels, names), "coarse": (coarse, meta["coarse_label_names"])}
+        return found[self.target_labels][0], *found[self.partition_labels or self.target_labels]

@@ -42,7 +42,8 @@ class HuggingFaceDataModule(NaturalDataModule, ImageDataModule):
         partitioner: Shares the samples out in place of the client column, which is then not used.
         name: Configuration of the data set.
         train_split: The split of the data set to read.
-        test_split: The split of the data set that is the test set, of no client, whatever ``split``; none of it trains.
+        test_split: The split of the data set that is the test set, whatever ``split``: none of it trains, and each
+            sample belongs to its client.
         data_files: Files by split, as ``datasets.load_dataset`` takes them.
         cache_dir: Folder of downloads and converted files; that of ``datasets`` if ``None``.
         transform: Makes an array of one value of the input column, for example the token ids of a text.

@@ -42,7 +42,8 @@ class TableDataModule(NaturalDataModule):
         features: Columns of numbers that are inputs; all other columns if ``None``, which must then have names.
         categorical: Input columns that become indicators, numbers or texts.
         partitioner: Shares the rows out in place of the client column, which is then not used, nor an input.
-        test_path: A file of the same columns that is the test set, whatever the split: of no client, and no row trains.
+        test_path: A file of the same columns that is the test set, whatever the split: no row trains, and each belongs
+            to its client.
         impute: ``"local"`` fills missing numbers with the client's mean, ``"global"`` with that of all training
             clients; ``None`` refuses missing numbers.
         regression: Whether the target is a number, float32, instead of a class.

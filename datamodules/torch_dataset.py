@@ -43,6 +43,7 @@ class TorchDatasetDataModule(NaturalDataModule):
             a ``partitioner``; at set-up, if a partitioner that goes by classes finds none.
     """
 
+    tests_clients = False
     _hidden = ("targets", "test_targets", "clients")
 
     def __init__(

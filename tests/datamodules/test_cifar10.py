@@ -10,7 +10,7 @@ import torch
 from helpers.tiny_files import md5, write_cifar10, write_cifar100
 from torchvision.datasets import CIFAR10, utils
 
-from fl_lightning.data import ClientSplit, SampleSplit
+from fl_lightning.data import ClientSplit, SampleSplit, WithinClientSplit
 from fl_lightning.datamodules import CIFAR10DataModule, CIFAR100DataModule
 from fl_lightning.partitioners import IIDPartitioner
 
@@ -148,3 +148,23 @@ def test_cifar100_has_fine_labels(tmp_path, monkeypatch, no_network):
     assert data.source_inputs()[:, 1, 3, 4].tolist() == [0, 1, 2, 3, 4, 5]
     assert data.class_names[99] == "fine 99"
     assert no_network == []
+
+
+@pytest.mark.parametrize(
+    ("options", "targets", "seen", "name"),
+    [
+        ({"labels": "coarse"}, [1, 19, 0, 1, 1, 19], [1, 19, 0, 1, 1, 19], "coarse 1"),
+        ({"partition_labels": "coarse"}, [7, 99, 0, 5, 7, 99], [1, 19, 0, 1, 1, 19], "coarse 1"),
+        ({"labels": "coarse", "partition_labels": "fine"}, [1, 19, 0, 1, 1, 19], [7, 99, 0, 5, 7, 99], "fine 1"),
+    ],
+)
+def test_cifar100_has_coarse_labels(tmp_path, monkeypatch, options, targets, seen, name):
+    write_cifar100(tmp_path, monkeypatch, [7, 99, 0, 5], [7, 99])
+    given = []
+    partitioner = lambda labels: given.extend(labels.tolist()) or [[0, 1, 2], [3, 4, 5]]  # noqa: E731
+    data = CIFAR100DataModule(tmp_path, partitioner, split=WithinClientSplit(0.0, 0.0), **options)
+    data.setup("fit")
+    assert data.load().dataset.tensors[1].tolist() == targets
+    assert given == data.labels.tolist() == seen
+    assert data.class_names[1] == name
+    assert all(f"{argument}={value!r}" in repr(data) for argument, value in options.items())

@@ -6,9 +6,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from helpers.toys import quiet_trainer
 
+from fl_lightning import ClientMetrics
 from fl_lightning.data import ClientSplit, SampleSplit, WithinClientSplit
 from fl_lightning.datamodules import TableDataModule
+from fl_lightning.models import MLPClassifier
 from fl_lightning.partitioners import IIDPartitioner
 
 ALL = WithinClientSplit(val=0.0, test=0.0)
@@ -123,8 +126,29 @@ def test_a_test_file_is_the_official_test_set(tmp_path):
         split=SampleSplit(val=0.0, test="official"),
     )
     ((x, _),) = data.test_dataloader()
-    assert x[:, 0].tolist() == [12.0, 13.0, 14.0]
-    assert data.partition.sizes.tolist() == [4, 4, 4]
+    assert x[:, 0].tolist() == [13.0, 12.0, 14.0]  # of the clients a, b, c
+    assert data.partition.sizes.tolist() == [5, 5, 5]
+    assert data.client_sizes.tolist() == [4, 4, 4]
+
+
+def test_rows_of_a_test_file_are_scored_for_their_clients(tmp_path):
+    test = frame(18).iloc[12:]
+    test.iloc[-2:, test.columns.get_loc("site")] = ["z", "d"]  # two clients that only test come last
+    data = ready(
+        write(tmp_path / "t.csv", frame()),
+        test_path=write(tmp_path / "test.csv", test),
+        split=WithinClientSplit(val=0.25, test=0.25),
+    )
+    assert data.client_names == ["a", "b", "c", "d", "z"]
+    assert data.num_clients == 3
+    ids = data.eval_client_ids("test").tolist()
+    ((x, _),) = data.test_dataloader()
+    sites = {float(row.age): row.site for row in test.itertuples()}
+    assert [data.client_names[client] for client in ids] == [sites[age] for age in x[:, 0].tolist()]
+    metrics = ClientMetrics()
+    module = MLPClassifier(in_features=x.shape[1], hidden=(2,), num_classes=len(data.class_names))
+    quiet_trainer(max_epochs=1, callbacks=[metrics]).test(module, datamodule=data)
+    assert sorted(metrics.values["test"]) == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("partitioner", [None, IIDPartitioner(3)])
@@ -136,7 +160,7 @@ def test_rows_of_a_test_file_never_train(tmp_path, partitioner):
         split=WithinClientSplit(val=0.25, test=0.25),
     )
     ((x, _),) = data.test_dataloader()
-    assert x[:, 0].tolist() == [12.0, 13.0, 14.0]
+    assert sorted(x[:, 0].tolist()) == [12.0, 13.0, 14.0]
     assert data.client_sizes.tolist() == [3, 3, 3]  # of four rows one validates
 
 

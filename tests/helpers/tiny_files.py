@@ -56,9 +56,10 @@ def write_cifar100(folder: Path, patch: pytest.MonkeyPatch, train: Sequence[int]
     for name, labels in (("train", train), ("test", test)):
         images = np.arange(first, first + len(labels)).astype(np.uint8)
         content = {"data": np.repeat(images[:, None], 3072, axis=1), "fine_labels": list(labels)}
-        (place / name).write_bytes(pickle.dumps({**content, "coarse_labels": [0] * len(labels)}))
+        (place / name).write_bytes(pickle.dumps({**content, "coarse_labels": [fine // 5 for fine in labels]}))
         first += len(labels)
-    (place / "meta").write_bytes(pickle.dumps({"fine_label_names": [f"fine {k}" for k in range(100)]}))
+    names = {f"{kind}_label_names": [f"{kind} {k}" for k in range(n)] for kind, n in (("fine", 100), ("coarse", 20))}
+    (place / "meta").write_bytes(pickle.dumps(names))
     patch.setattr(CIFAR100, "train_list", [["train", md5(place / "train")]])
     patch.setattr(CIFAR100, "test_list", [["test", md5(place / "test")]])
     patch.setattr(CIFAR100, "meta", {**CIFAR100.meta, "md5": md5(place / "meta")})
