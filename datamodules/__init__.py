@@ -5,6 +5,7 @@ from fl_lightning.datamodules.covertype import CovertypeDataModule
 from fl_lightning.datamodules.digits import DigitsDataModule
 from fl_lightning.datamodules.dmoz import DMOZDataModule
 from fl_lightning.datamodules.eicu import EICUDataModule
+from fl_lightning.datamodules.fed_tcga_brca import FedTCGABRCADataModule
 from fl_lightning.datamodules.huggingface import HuggingFaceDataModule
 from fl_lightning.datamodules.mnist import EMNISTDataModule, FashionMNISTDataModule, MNISTDataModule
 from fl_lightning.datamodules.shakespeare import ShakespeareDataModule
@@ -25,6 +26,7 @@ __all__ = [
     "FashionMNISTDataModule",
     "FedDynSyntheticDataModule",
     "FedProxSyntheticDataModule",
+    "FedTCGABRCADataModule",
     "HuggingFaceDataModule",
     "MNISTDataModule",
     "OrderedSplit",

@@ -15,7 +15,7 @@ from fl_lightning.checks import check, is_number, short
 
 Average = Literal["macro", "weighted"]
 
-_LARGER = {"acc", "accuracy", "auc", "auroc", "f1", "precision", "recall", "iou", "dice", "bleu", "r2"}
+_LARGER = {"acc", "accuracy", "auc", "auroc", "cindex", "f1", "precision", "recall", "iou", "dice", "bleu", "r2"}
 _SMALLER = {"loss", "error", "err", "mae", "mape", "mse", "nll", "perplexity", "rmse", "std", "gap"}
 IGNORED = -100  # torch's default `ignore_index`
 
@@ -158,7 +158,36 @@ def auroc(preds: Tensor, target: Tensor, average: Average = "macro", one_class: 
     return (areas * weights).sum() / weights.sum()
 
 
-class OneVsRestAUROC(Metric):
+class _OverAllSamples(Metric):
+    """A metric that keeps all predictions and targets until ``reset``."""
+
+    is_differentiable = False
+    higher_is_better = True
+    full_state_update = False
+    preds: list[Tensor]
+    target: list[Tensor]
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.add_state("preds", [], dist_reduce_fx="cat")
+        self.add_state("target", [], dist_reduce_fx="cat")
+
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        """Keep predictions and targets, one row for each sample."""
+        self.preds.append(preds.detach())
+        self.target.append(target.detach())
+
+    def compute(self) -> Tensor:
+        """Return the metric of all samples kept, a float32 scalar."""
+        preds, target = dim_zero_cat(self.preds), dim_zero_cat(self.target)
+        return self.score(preds, target).to(device=preds.device, dtype=torch.float32)
+
+    def score(self, preds: Tensor, target: Tensor) -> Tensor:
+        """Return the metric."""
+        raise NotImplementedError
+
+
+class OneVsRestAUROC(_OverAllSamples):
     """:func:`auroc` as a torchmetrics metric: ``update(preds, target)``, and ``compute()`` over all samples seen.
 
     Unlike torchmetrics' own, it does not count a class without samples as 0. It keeps all scores until ``reset``.
@@ -172,31 +201,48 @@ class OneVsRestAUROC(Metric):
         ValueError: If ``average`` is unknown.
     """
 
-    is_differentiable = False
-    higher_is_better = True
-    full_state_update = False
-    preds: list[Tensor]
-    target: list[Tensor]
-
     def __init__(self, average: Average = "macro", one_class: float = math.nan, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         check("`average`", average, Average)
         _check_one_class(one_class)
         self.average = average
         self.one_class = one_class
-        self.add_state("preds", [], dist_reduce_fx="cat")
-        self.add_state("target", [], dist_reduce_fx="cat")
 
-    def update(self, preds: Tensor, target: Tensor) -> None:
-        """Keep scores (n, C) and classes (n,)."""
-        self.preds.append(preds.detach())
-        self.target.append(target.detach())
+    def score(self, preds: Tensor, target: Tensor) -> Tensor:
+        """Return the area under the curve."""
+        return auroc(preds, target, self.average, self.one_class)
 
-    def compute(self) -> Tensor:
-        """Return the area over all samples kept, a float32 scalar."""
-        preds, target = dim_zero_cat(self.preds), dim_zero_cat(self.target)
-        area = auroc(preds, target, self.average, self.one_class)
-        return area.to(device=preds.device, dtype=torch.float32)
+
+def c_index(preds: Tensor, target: Tensor) -> Tensor:
+    """Return the concordance index: the share of comparable pairs of samples that the risks order rightly.
+
+    A pair is comparable if the one sample had its event before the other one's event or censoring, or at the time of
+    its censoring. Equal risks count half (Harrell et al. 1996, as in lifelines). It takes memory for n^2 numbers.
+
+    Args:
+        preds: Risks, or their logarithms, shape (n,) or (n, 1).
+        target: Events (1, or 0 if censored) and times, shape (n, 2).
+
+    Returns:
+        A float64 scalar on the CPU; NaN if no pair is comparable.
+    """
+    risk, (event, time) = preds.detach().cpu().flatten(), target.detach().cpu().unbind(1)
+    earlier = (time[:, None] < time) | ((time[:, None] == time) & (event == 0))
+    comparable = (event[:, None] == 1) & earlier
+    ordered = (risk[:, None] > risk).double() + 0.5 * (risk[:, None] == risk)
+    return ordered[comparable].mean()
+
+
+class ConcordanceIndex(_OverAllSamples):
+    """:func:`c_index` as a torchmetrics metric, over all samples seen; it is no mean of batches.
+
+    Args:
+        **kwargs: Arguments of ``torchmetrics.Metric``.
+    """
+
+    def score(self, preds: Tensor, target: Tensor) -> Tensor:
+        """Return the index."""
+        return c_index(preds, target)
 
 
 def _check_one_class(one_class: object) -> None:

@@ -12,7 +12,7 @@ from helpers.toys import quiet_trainer
 from torch import Tensor
 
 from fl_lightning import ClientMetrics, TensorDataModule
-from fl_lightning.metrics import OneVsRestAUROC, accuracy, auroc, weighted_f1
+from fl_lightning.metrics import ConcordanceIndex, OneVsRestAUROC, accuracy, auroc, c_index, weighted_f1
 from fl_lightning.models import Classifier
 
 
@@ -215,3 +215,16 @@ def test_clients_of_one_class_may_count_as_zero() -> None:
     data = TensorDataModule(clients=CLIENTS, val=CLIENTS)
     [logged] = quiet_trainer(callbacks=[callback]).validate(Echo(), datamodule=data, verbose=False)
     assert logged["val_auroc_clients"] == pytest.approx((7 / 8 + 0) / 2)
+
+
+def test_the_concordance_index_counts_pairs_whose_order_is_known() -> None:
+    # the first comes before all others; the third before the second, which is censored at the same time, and the fourth
+    target = torch.tensor([[1.0, 1.0], [0.0, 2.0], [1.0, 2.0], [1.0, 3.0]])
+    risk = torch.tensor([3.0, 1.0, 1.0, 2.0])
+    assert float(c_index(risk, target)) == 3.5 / 5
+    assert float(c_index(risk[:, None], target)) == 3.5 / 5
+    assert math.isnan(c_index(risk, target * torch.tensor([0.0, 1.0])))
+    metric = ConcordanceIndex()
+    metric.update(risk[:1], target[:1])
+    metric.update(risk[1:], target[1:])
+    assert float(metric.compute()) == pytest.approx(0.7)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fl_lightning.models.char_lstm import CharLSTM
 from fl_lightning.models.classifier import Classifier
 from fl_lightning.models.convnet import ConvNetClassifier
+from fl_lightning.models.cox import CoxRegression
 from fl_lightning.models.logistic import LogisticRegressionClassifier
 from fl_lightning.models.mlp import MLPClassifier
 from fl_lightning.models.mobilenet import MobileNetV2Classifier
@@ -15,6 +16,7 @@ __all__ = [
     "CharLSTM",
     "Classifier",
     "ConvNetClassifier",
+    "CoxRegression",
     "LogisticRegressionClassifier",
     "MLPClassifier",
     "MobileNetV2Classifier",

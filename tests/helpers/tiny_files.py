@@ -225,3 +225,17 @@ def write_dmoz_topics(folder: Path) -> Path:
     structure += dmoz_topic("Top/B", "symbolic=Deep things:Top/A/X/Deep", "related=Top/News", "altlang=B:Top/A/Y")
     structure += dmoz_topic("Top/A/X", "narrow2=Top/A/X/Deep", "related=Top/B")
     return write_dmoz(folder, content, structure + dmoz_topic("Top/World", "related=Top/News"))
+
+
+def write_fed_tcga_brca(folder: Path) -> Path:
+    """Write FLamby's two tables with three features of 36 patients, of whom six regions test two each."""
+    rng = np.random.default_rng(0)
+    regions, folds = [i % 6 for i in range(36)], ["test" if i < 12 else "train" for i in range(36)]
+    patients = pd.DataFrame({"pid": [f"p{i}" for i in range(36)], "age": rng.integers(30, 90, 36)})
+    patients = patients.assign(a=rng.integers(2, size=36), b=rng.integers(2, size=36))
+    patients.assign(E=rng.integers(2, size=36), T=rng.integers(1, 999, 36)).to_csv(folder / "brca.csv", index=False)
+    both = [f"{fold}_{region}" for fold, region in zip(folds, regions, strict=True)]
+    split = pd.DataFrame({"pid": patients["pid"], "fold": folds, "fold2": both})
+    (folder / "dataset_creation_scripts").mkdir()
+    split.to_csv(folder / "dataset_creation_scripts" / "train_test_split.csv", index=False)
+    return folder / "brca.csv"

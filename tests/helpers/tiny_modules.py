@@ -27,6 +27,7 @@ from fl_lightning.datamodules import (
     FashionMNISTDataModule,
     FedDynSyntheticDataModule,
     FedProxSyntheticDataModule,
+    FedTCGABRCADataModule,
     HuggingFaceDataModule,
     MNISTDataModule,
     OrderedSplit,
@@ -38,6 +39,7 @@ from fl_lightning.models import (
     CharLSTM,
     Classifier,
     ConvNetClassifier,
+    CoxRegression,
     LogisticRegressionClassifier,
     MLPClassifier,
 )
@@ -51,6 +53,7 @@ from helpers.tiny_files import (
     write_covertype,
     write_dmoz_topics,
     write_eicu,
+    write_fed_tcga_brca,
     write_idx,
     write_leaf,
     write_markdown_plays,
@@ -65,7 +68,7 @@ class Case:
     """How to make a data module and its files, and a model that fits it."""
 
     make: Make
-    model: Callable[[], Classifier]
+    model: Callable[[], Classifier | CoxRegression]
 
 
 def cifar10(folder: Path, patch: pytest.MonkeyPatch) -> CIFAR10DataModule:
@@ -136,6 +139,10 @@ def eicu(folder: Path, patch: pytest.MonkeyPatch) -> EICUDataModule:
         values = rng.integers(10, size=len(tables["apacheApsVar"])).astype(float)
         tables["apacheApsVar"][name] = np.where(values == 0, -1.0, values)
     return EICUDataModule(write_eicu(folder, tables), cohort="demo", impute="global", standardize="global")
+
+
+def fed_tcga_brca(folder: Path, patch: pytest.MonkeyPatch) -> FedTCGABRCADataModule:
+    return FedTCGABRCADataModule(write_fed_tcga_brca(folder), standardize="global")
 
 
 def dmoz(folder: Path, patch: pytest.MonkeyPatch) -> DMOZDataModule:
@@ -215,6 +222,7 @@ CASES: dict[str, Case] = {
     "markdown-roles": Case(partial(shakespeare, "markdown", False), _lstm),
     "leaf-roles": Case(partial(shakespeare, "leaf", False), _lstm),
     "eicu": Case(eicu, lambda: LogisticRegressionClassifier(49, 2, metrics=("acc", "auroc"), l2=0.01)),
+    "fed-tcga-brca": Case(fed_tcga_brca, lambda: CoxRegression(3)),
     "dmoz": Case(dmoz, lambda: LogisticRegressionClassifier(330, 2, optimizer="adam", lr=1e-3)),
     "feddyn-synthetic": Case(lambda folder, patch: FedDynSyntheticDataModule(), _mlp(30, 5)),
     "fedprox-synthetic": Case(lambda folder, patch: FedProxSyntheticDataModule(), _mlp(60, 10)),
@@ -244,6 +252,7 @@ UNDETECTED = {
     ("markdown-roles", ".md", "cut"),
     ("markdown-roles", ".md", "bytes"),
     ("eicu", "apachePatientResult", "bytes"),  # in a column that is not read
+    ("fed-tcga-brca", "brca.csv", "cut"),  # fewer patients
     ("dmoz", "structure", "bytes"),  # the real dumps have bytes that are no UTF-8
     ("hugging-face", "t.parquet", "bytes"),  # other numbers
     ("hugging-face-images", "state.json", "missing"),  # the folder is then read as one of Arrow files

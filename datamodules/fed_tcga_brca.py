@@ -1,0 +1,87 @@
+"""Fed-TCGA-BRCA: survival of breast cancer patients by clinical features; six regions are the clients."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.utils.data import TensorDataset
+
+from fl_lightning.data import PartitionFunction, Source, Split, WithinClientSplit
+from fl_lightning.datamodules.columns import check_columns
+from fl_lightning.datamodules.files import UNREADABLE, as_path
+from fl_lightning.datamodules.natural import NaturalDataModule
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+_NO_FEATURES = ("pid", "E", "T", "region", "fold", "fold2")
+
+
+class FedTCGABRCADataModule(NaturalDataModule):
+    """1,088 patients of TCGA-BRCA in six regions, with FLamby's features and its test part of each region.
+
+    A sample has 39 clinical features, float32, as FLamby does: all but the age are indicators. Its target is two
+    numbers, float32: whether death was seen (1) or not (0), and after how many days that was. The labels are the
+    events alone.
+
+    Args:
+        path: FLamby's ``brca.csv``, with ``dataset_creation_scripts/train_test_split.csv`` beside it as in its
+            repository; or one table that also has the columns ``region`` (0 to 5) and ``fold`` (``train`` or ``test``).
+        partitioner: Shares the patients out in place of the regions.
+        split: Which patients train and test; FLamby's split of each region, without validation, if ``None``.
+        **options: Further arguments of :class:`~fl_lightning.data.FederatedDataModule`.
+
+    Raises:
+        FileNotFoundError: At set-up, if a file is not there.
+        RuntimeError: At set-up, if a file cannot be read or has other columns.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        partitioner: PartitionFunction | None = None,
+        *,
+        split: Split | None = None,
+        **options: Any,
+    ) -> None:
+        official = WithinClientSplit(val=0.0, test="official")
+        super().__init__(partitioner, split=official if split is None else split, **options)
+        self.path = as_path("path", path)
+
+    def load(self) -> Source:
+        """Read the tables."""
+        try:
+            table = self._read()
+            check_columns(("E", "T", "region", "fold"), list(table), "the table")
+            if table.isna().any(axis=None):
+                raise ValueError("there are gaps")
+            x = table.drop(columns=[name for name in _NO_FEATURES if name in table]).to_numpy(np.float32)
+            y = table[["E", "T"]].to_numpy(np.float32)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(f"There is no {error.filename}. Give FLamby's brca.csv as `path`.") from error
+        except (*UNREADABLE, KeyError) as error:
+            files = f"{self.path} and {self._split_file}"
+            raise RuntimeError(f"{files} cannot be read as FLamby's tables: {str(error).strip()}.") from error
+        self._set_clients(table["region"].to_numpy())
+        dataset = TensorDataset(torch.from_numpy(x), torch.from_numpy(y))
+        test = np.flatnonzero(table["fold"] == "test")
+        return Source(dataset, y[:, 0].astype(np.int64), test, class_names=["censored", "died"])
+
+    @property
+    def _split_file(self) -> Path:
+        return self.path.parent / "dataset_creation_scripts" / "train_test_split.csv"
+
+    def _read(self) -> DataFrame:
+        """Return the patients, with their region and fold."""
+        import pandas
+
+        table = pandas.read_csv(self.path)
+        if "fold" in table:
+            return table
+        split = pandas.read_csv(self._split_file)
+        table = table.merge(split[["pid", "fold", "fold2"]], on="pid", how="left")
+        return table.assign(region=table["fold2"].str.rpartition("_")[2].astype(int))  # such as train_0
