@@ -206,13 +206,12 @@ class ClientLoop(ClientStep):
         else:
             start.call_callbacks(batch, round_idx)
             goes_on = start.call_module(batch, batch_idx) != -1
-            if self._own_strategy:
-                trainer.strategy.on_train_batch_start(batch, batch_idx)
+            trainer.strategy.on_train_batch_start(batch, batch_idx)
         self._accumulating = not (is_last or self._window >= trainer.accumulate_grad_batches)
         progress.increment_started()
         outputs: dict[str, Any] | None = None if batch is None else {}
         if goes_on and batch is not None:
-            with self.profile("run_training_batch"):
+            with trainer.profiler.profile("run_training_batch"):
                 outputs = self._optimize(batch, batch_idx)
         progress.increment_processed()
         if not self._accumulating:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import lightning.pytorch as pl
@@ -21,13 +22,12 @@ from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signatu
 from torch import Tensor
 from torch.optim import LBFGS, SGD, Optimizer
 
-from fl_lightning._lightning.hooks import STEP_HOOKS, Hook, Profile, enter_fx
-from fl_lightning._lightning.unmodified_classes import (
-    is_plain_after_training_step,
-    is_plain_around_training_step,
+from fl_lightning._lightning.hooks import STEP_HOOKS, Hook, enter_fx
+from fl_lightning._lightning.overrides import (
     optimizers_have_global_hooks,
-    own_of_optimizer,
-    own_of_strategy,
+    overridden_in_precision,
+    overridden_in_strategy,
+    replaced_in_optimizer,
 )
 
 
@@ -46,27 +46,20 @@ class ClientStep(_TrainingEpochLoop):
         trainer = self.trainer
         self._module = module = trainer.lightning_module
         self._automatic = module.automatic_optimization
-        self.profile = Profile(trainer)
-        self._hooks = {name: Hook(trainer, name, self.profile) for name in STEP_HOOKS}
+        self._hooks = {name: Hook(trainer, name) for name in STEP_HOOKS}
         self._pass_batch_idx = is_param_in_hook_signature(module.training_step, "batch_idx", min_args=2)
-        precision = trainer.precision_plugin
-        self._own_strategy = own_of_strategy(trainer.strategy) is not None
-        self._plain_context = is_plain_around_training_step(precision) and not self._own_strategy
-        self._plain_precision = self._plain_context and is_plain_after_training_step(precision)
-        self._own_optimizer_step = is_overridden("optimizer_step", module)
-        self._own_zero_grad = is_overridden("optimizer_zero_grad", module)
         around_backward = self._hooks["on_before_backward"] or self._hooks["on_after_backward"]
-        self._plain_backward = (
-            self._plain_precision
-            and not self.profile.active
+        # whether nobody would notice that backward pass and optimizer step go without strategy and precision plugin
+        self._is_plain = (
+            overridden_in_precision(trainer.precision_plugin, (Precision,)) is None
+            and overridden_in_strategy(trainer.strategy) is None
             and not around_backward
-            and not is_overridden("backward", module)
+            and not any(is_overridden(name, module) for name in ("backward", "optimizer_step"))
         )
-        self._own_clipping = is_overridden("configure_gradient_clipping", module)
-        self._actions = (
-            f"[Strategy]{type(trainer.strategy).__name__}.training_step",
-            f"[Strategy]{type(trainer.strategy).__name__}.backward",
-        )
+        self._clips = is_overridden("configure_gradient_clipping", module)
+        self._actions = [
+            f"[Strategy]{type(trainer.strategy).__name__}.{name}" for name in ("training_step", "backward")
+        ]
 
     def _optimize(self, batch: Any, batch_idx: int) -> dict[str, Any]:
         """Run ``training_step``, the backward pass and, unless gradients are accumulated, the optimizer."""
@@ -83,16 +76,26 @@ class ClientStep(_TrainingEpochLoop):
             ran = True
             # an optimizer whose `step` runs without gradients counts on the closure, as in Lightning
             with torch.enable_grad():
-                loss, extra = self._read(self._changed(self._training_step(batch, batch_idx), batch))
+                output = self._changed(self._training_step(batch, batch_idx), batch)
+                accumulate = self.trainer.accumulate_grad_batches
+                if accumulate == 1 and isinstance(output, Tensor):
+                    result = ClosureResult(output)  # without a division by 1
+                else:
+                    result = ClosureResult.from_training_step_output(output, accumulate)
                 if self._window == 1:
-                    self._zero_grad(optimizer, batch_idx)
-                if loss is None:
+                    self._hooks["on_before_zero_grad"](optimizer)
+                    args = (self.trainer.current_epoch, batch_idx, optimizer)
+                    call._call_lightning_module_hook(self.trainer, "optimizer_zero_grad", *args)
+                if result.closure_loss is None or result.loss is None:
                     self._warning_cache.warn("`training_step` returned `None`; if on purpose, ignore this warning.")
                     return None
-                detached = loss.detach().clone()  # a scaler, or a step, may change the loss in place
-                outputs.update({"loss": detached, **extra})
-                self._backward(loss, optimizer)
-                return detached if is_blind_to_loss(optimizer) else detached + self.added_to_loss()
+                outputs.update(result.asdict())
+                if self._is_plain:
+                    self._call("backward", self._actions[1], result.closure_loss.backward)
+                else:
+                    backward = self.trainer.strategy.backward
+                    self._call("backward", self._actions[1], backward, result.closure_loss, optimizer)
+                return result.loss if is_blind_to_loss(optimizer) else result.loss + self.added_to_loss()
 
         if self._accumulating:
             closure()
@@ -110,44 +113,41 @@ class ClientStep(_TrainingEpochLoop):
 
     def _step(self, optimizer: Optimizer, batch_idx: int, closure: Callable[[], Tensor | None]) -> None:
         trainer, module = self.trainer, self._module
-        if self._own_optimizer_step or self._own_strategy:
+        if not self._is_plain:
             wrapped = trainer.strategy._lightning_optimizers[0]
             args = (trainer.current_epoch, batch_idx, wrapped, closure)
             call._call_lightning_module_hook(trainer, "optimizer_step", *args)
-        elif not self._plain_precision:
-            trainer.precision_plugin.optimizer_step(optimizer, model=module, closure=closure)
+            return
+
+        def closure_and_hooks() -> Tensor | None:
+            loss = closure()
+            self._hooks["on_before_optimizer_step"](optimizer)
+            if self._clips or trainer.gradient_clip_val is not None:
+                trainer.precision_plugin._clip_gradients(
+                    module, optimizer, trainer.gradient_clip_val, trainer.gradient_clip_algorithm
+                )
+            return loss
+
+        if is_plain_sgd(optimizer):
+            closure_and_hooks()
+            step_plain_sgd(optimizer)
         else:
+            optimizer.step(closure=closure_and_hooks)  # type: ignore[arg-type]
 
-            def closure_and_hooks() -> Tensor | None:
-                loss = closure()
-                self._hooks["on_before_optimizer_step"](optimizer)
-                if self._own_clipping or trainer.gradient_clip_val is not None:
-                    trainer.precision_plugin._clip_gradients(
-                        module, optimizer, trainer.gradient_clip_val, trainer.gradient_clip_algorithm
-                    )
-                return loss
-
-            if is_plain_sgd(optimizer):
-                closure_and_hooks()
-                step_plain_sgd(optimizer)
-            else:
-                optimizer.step(closure=closure_and_hooks)  # type: ignore[arg-type]
-
-    def _training_step(self, batch: Any, batch_idx: int, module: pl.LightningModule | None = None) -> Any:
-        module = self._module if module is None else module
+    def _training_step(self, batch: Any, batch_idx: int, copy: pl.LightningModule | None = None) -> Any:
+        """Run ``training_step`` of the module, or of a copy."""
         args = (batch, batch_idx) if self._pass_batch_idx else (batch,)
-        previous = enter_fx(module, "training_step")
-        if self._plain_context and not self.profile.active:
-            output = module.training_step(*args)
-        else:
-            own_strategy = self._own_strategy and module is self._module
-            with self.profile(self._actions[0]):
-                if own_strategy:
-                    output = self.trainer.strategy.training_step(*args)
-                else:
-                    with self.trainer.precision_plugin.train_step_context():
-                        output = module.training_step(*args)
-        enter_fx(module, previous)
+        if copy is None:
+            return self._call("training_step", self._actions[0], self.trainer.strategy.training_step, *args)
+        with self.trainer.precision_plugin.train_step_context():
+            return copy.training_step(*args)
+
+    def _call(self, hook: str, action: str, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a function as a hook, and record it under the name of an action."""
+        previous = enter_fx(self._module, hook)
+        with self.trainer.profiler.profile(action):
+            output = function(*args)
+        enter_fx(self._module, previous)
         return output
 
     def _changed(self, output: Any, batch: Any) -> Any:
@@ -161,38 +161,10 @@ class ClientStep(_TrainingEpochLoop):
             loss = self.change_loss(batch, loss)
         return {**output, "loss": loss} if isinstance(output, Mapping) else loss
 
-    def _read(self, output: Any) -> tuple[Tensor | None, dict[str, Any]]:
-        """Return the loss to minimise and the other entries of what ``training_step`` returned."""
-        accumulate = self.trainer.accumulate_grad_batches
-        if accumulate == 1 and isinstance(output, Tensor):
-            return output, {}
-        if accumulate == 1 and isinstance(output, Mapping) and isinstance(output.get("loss"), Tensor):
-            return output["loss"], {key: value for key, value in output.items() if key != "loss"}
-        result = ClosureResult.from_training_step_output(output, accumulate)
-        return result.closure_loss, result.extra
-
-    def _zero_grad(self, optimizer: Optimizer, batch_idx: int) -> None:
-        self._hooks["on_before_zero_grad"](optimizer)
-        if self._own_zero_grad:
-            args = (self.trainer.current_epoch, batch_idx, optimizer)
-            call._call_lightning_module_hook(self.trainer, "optimizer_zero_grad", *args)
-        else:
-            optimizer.zero_grad()
-
-    def _backward(self, loss: Tensor, optimizer: Optimizer) -> None:
-        if self._plain_backward:
-            loss.backward()
-        else:
-            previous = enter_fx(self._module, "backward")
-            with self.profile(self._actions[1]):
-                self.trainer.strategy.backward(loss, optimizer)
-            enter_fx(self._module, previous)
-
 
 def batch_transfer(trainer: pl.Trainer) -> Callable[[Any], Any]:
     """Return how a batch gets from the client's data to the module: only the hooks that are overridden."""
     module, precision = trainer.lightning_module, trainer.precision_plugin
-    device: torch.device = trainer.strategy.root_device
     if not is_plain_transfer(trainer):
 
         def with_hooks(batch: Any) -> Any:
@@ -201,13 +173,7 @@ def batch_transfer(trainer: pl.Trainer) -> Callable[[Any], Any]:
             return call._call_strategy_hook(trainer, "batch_to_device", batch, dataloader_idx=0)
 
         return with_hooks
-    if device.type == "cpu":  # a list of tensors is there already, and is made anew for each batch
-        return lambda batch: batch if _is_of_tensors(batch) else move_data_to_device(batch, device)
-    return lambda batch: move_data_to_device(batch, device)
-
-
-def _is_of_tensors(batch: Any) -> bool:
-    return type(batch) in (list, tuple) and all(type(part) is torch.Tensor and part.is_cpu for part in batch)
+    return partial(move_data_to_device, device=trainer.strategy.root_device)
 
 
 def is_plain_transfer(trainer: pl.Trainer) -> bool:
@@ -222,7 +188,7 @@ def has_transfer_hooks(trainer: pl.Trainer) -> bool:
     module, data = trainer.lightning_module, trainer.datamodule
     names = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
     overridden = any(is_overridden(name, module) or (data is not None and is_overridden(name, data)) for name in names)
-    return overridden or own_of_strategy(trainer.strategy) == "batch_to_device"
+    return overridden or overridden_in_strategy(trainer.strategy) == "batch_to_device"
 
 
 def takes_dataloader_iter(module: pl.LightningModule) -> bool:
@@ -243,7 +209,7 @@ def is_plain_sgd(optimizer: Optimizer, but: str = "") -> bool:
     """
     if type(optimizer) is not SGD or optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
         return False
-    if own_of_optimizer(optimizer) is not None or optimizers_have_global_hooks():
+    if replaced_in_optimizer(optimizer) is not None or optimizers_have_global_hooks():
         return False
     options = [name for name in _PLAIN if name != but]
     groups = optimizer.param_groups

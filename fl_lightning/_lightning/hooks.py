@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.callbacks.progress import RichProgressBar, TQDMProgressBar
-from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from fl_lightning._lightning.progress_bars import set_total
@@ -39,36 +37,20 @@ def enter_fx(module: pl.LightningModule, name: str | None) -> str | None:
     return previous
 
 
-class Profile:
-    """Names the stretches that Lightning's own loops name, at no cost without a profiler."""
-
-    def __init__(self, trainer: pl.Trainer) -> None:
-        self._profiler = trainer.profiler
-        self.active = not isinstance(trainer.profiler, PassThroughProfiler)
-        self._nothing: AbstractContextManager[None] = nullcontext()
-
-    def __call__(self, name: str) -> AbstractContextManager[Any]:
-        """Return a context that records ``name``."""
-        return self._profiler.profile(name) if self.active else self._nothing
-
-
 class Hook:
     """One hook of the callbacks, then of the module, as ``trainer.call`` would run it.
 
     Args:
         trainer: The trainer, with its module attached.
         name: The hook.
-        profile: Records each call.
         callbacks: The callbacks; all of the trainer's, and the module, if ``None``.
     """
 
-    def __init__(
-        self, trainer: pl.Trainer, name: str, profile: Profile, callbacks: Sequence[Callback] | None = None
-    ) -> None:
+    def __init__(self, trainer: pl.Trainer, name: str, callbacks: Sequence[Callback] | None = None) -> None:
         self._trainer = trainer
         self._module = module = trainer.lightning_module
         self._name = name
-        self._profile = profile
+        self._profile = trainer.profiler.profile
         self._callbacks = [
             (_throttled(callback, name), f"[Callback]{callback.state_key}.{name}")
             for callback in (trainer.callbacks if callbacks is None else callbacks)
@@ -95,10 +77,7 @@ class Hook:
         module, trainer = self._module, self._trainer
         previous = enter_fx(module, self._name)
         for hook, action in self._callbacks:
-            if self._profile.active:
-                with self._profile(action):
-                    hook(trainer, module, *args)
-            else:
+            with self._profile(action):
                 hook(trainer, module, *args)
         enter_fx(module, previous)
 

@@ -19,7 +19,12 @@ from fl_lightning._lightning.client_log import has_own_log
 from fl_lightning._lightning.client_loop import ClientLoop
 from fl_lightning._lightning.client_step import has_transfer_hooks
 from fl_lightning._lightning.hooks import STEP_HOOKS, Hook
-from fl_lightning._lightning.unmodified_classes import global_hooks, own_of_optimizer, own_of_precision, own_of_strategy
+from fl_lightning._lightning.overrides import (
+    global_hooks,
+    overridden_in_precision,
+    overridden_in_strategy,
+    replaced_in_optimizer,
+)
 
 _OF_MODULE = (*STEP_HOOKS, "backward", "optimizer_step", "optimizer_zero_grad", "configure_gradient_clipping")
 #: Lightning's own callbacks whose hooks look at counters and learning rates alone.
@@ -39,7 +44,7 @@ class StackedLoop:
         self.module: pl.LightningModule = loop.trainer.lightning_module
         bars = [callback for callback in loop.trainer.callbacks if isinstance(callback, ProgressBar)]
         hooks = ("on_train_batch_start", "on_train_batch_end")
-        self._bars = [Hook(loop.trainer, name, loop.profile, bars) for name in hooks] if bars else []
+        self._bars = [Hook(loop.trainer, name, bars) for name in hooks] if bars else []
         self._shown = 0
 
     # ---- whether it can be ----
@@ -84,13 +89,13 @@ class StackedLoop:
                     f"{type(config.scheduler).__name__} calls a function of your own after each step, which sees one "
                     "client at a time (torch's other schedules, and `SequentialLR` of them, are stacked)"
                 )
-        if (method := own_of_optimizer(trainer.optimizers[0])) is not None:
+        if (method := replaced_in_optimizer(trainer.optimizers[0])) is not None:
             raise CannotVectorize(f"the optimizer's `{method}` was replaced by another, which sees one model at a time")
-        if (method := own_of_strategy(trainer.strategy)) is not None:
+        if (method := overridden_in_strategy(trainer.strategy)) is not None:
             kind = type(trainer.strategy).__name__
             raise CannotVectorize(f"the strategy {kind} overrides `{method}`, which sees one model at a time")
         precision = trainer.precision_plugin
-        if (method := own_of_precision(precision)) is not None:
+        if (method := overridden_in_precision(precision)) is not None:
             kind = type(precision).__name__
             raise CannotVectorize(f"the precision plugin {kind} overrides `{method}`, which sees one model at a time")
         if isinstance(precision, MixedPrecision) and precision.scaler is not None:

@@ -29,6 +29,7 @@ class UnloggedTraining:
 
     def __init__(self, loop: ClientLoop, frozen: Sequence[str], module: pl.LightningModule | None = None) -> None:
         self._loop, self._frozen = loop, set(frozen)
+        self._copy = module
         self._module = loop.trainer.lightning_module if module is None else module
 
     def gradients(self, batches: Iterable[Any], names: list[str]) -> Iterator[tuple[int, dict[str, Tensor]]]:
@@ -59,7 +60,7 @@ class UnloggedTraining:
         self._check_automatic()
         with self.unnoticed(), self._eval_mode(), torch.no_grad():
             for index, batch in enumerate(batches):
-                output = self._loop._training_step(self._loop._transfer(batch), index, self._module)
+                output = self._loop._training_step(self._loop._transfer(batch), index, self._copy)
                 if output is not None:
                     yield index, float(output if isinstance(output, Tensor) else output["loss"])
 
@@ -108,7 +109,7 @@ class UnloggedTraining:
         loop = self._loop
         self._check_automatic()
         with torch.enable_grad():
-            output = loop._training_step(loop._transfer(batch), index, self._module)
+            output = loop._training_step(loop._transfer(batch), index, self._copy)
             if output is None:
                 return False
             loss = output if isinstance(output, Tensor) else output["loss"]

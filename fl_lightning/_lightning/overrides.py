@@ -14,8 +14,7 @@ _OF_STRATEGY = (
     *("on_train_batch_start", "batch_to_device", "training_step"),
     *("pre_backward", "backward", "post_backward", "optimizer_step"),
 )
-_AROUND_TRAINING_STEP = ("forward_context", "train_step_context")
-_AFTER_IT = (
+_OF_PRECISION = (
     *("pre_backward", "backward", "post_backward", "optimizer_step", "_wrap_closure", "_after_closure"),
     *("_clip_gradients", "clip_gradients", "clip_grad_by_value", "clip_grad_by_norm", "main_params"),
 )
@@ -34,27 +33,20 @@ def optimizers_have_global_hooks() -> bool:
     return bool(optimizer._global_optimizer_pre_hooks or optimizer._global_optimizer_post_hooks)
 
 
-def own_of_strategy(strategy: Strategy) -> str | None:
-    """Return the name of a method of a step that a strategy of the user's own has, ``None`` if there is none."""
+def overridden_in_strategy(strategy: Strategy) -> str | None:
+    """Return the name of a method of a step that is not Lightning's, ``None`` if all are."""
     return _other_than(strategy, _OF_STRATEGY, (Strategy, SingleDeviceStrategy, DDPStrategy))
 
 
-def own_of_precision(precision: Precision) -> str | None:
-    """Return the name of a method after the training step that is not Lightning's for 32 bits or mixed precision."""
-    return _other_than(precision, _AFTER_IT, (Precision, MixedPrecision))
+def overridden_in_precision(precision: Precision, stock: Sequence[type] = (Precision, MixedPrecision)) -> str | None:
+    """Return the name of a method after the training step that is none of the ``stock`` classes', ``None`` if all are.
+
+    Backward pass, clipping and optimizer step are left as they are by :class:`Precision`.
+    """
+    return _other_than(precision, _OF_PRECISION, stock)
 
 
-def is_plain_around_training_step(precision: Precision) -> bool:
-    """Whether a precision plugin leaves ``training_step`` as it is."""
-    return _other_than(precision, _AROUND_TRAINING_STEP, (Precision,)) is None
-
-
-def is_plain_after_training_step(precision: Precision) -> bool:
-    """Whether a precision plugin leaves backward pass, clipping and optimizer step as they are without it."""
-    return _other_than(precision, _AFTER_IT, (Precision,)) is None
-
-
-def own_of_optimizer(optimizer: Optimizer) -> str | None:
+def replaced_in_optimizer(optimizer: Optimizer) -> str | None:
     """Return the name of a method that was replaced in an optimizer object, ``None`` if there is none.
 
     Learning-rate schedules wrap ``step`` to count its calls; that does not count.
