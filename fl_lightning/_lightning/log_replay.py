@@ -15,7 +15,7 @@ from torchmetrics import Metric
 from fl_lightning._lightning.client_loop import ClientLoop
 from fl_lightning._lightning.hooks import enter_fx
 from fl_lightning._lightning.logged_values import ClientEntries, Entry
-from fl_lightning._lightning.metric_replay import replay, value_of_step
+from fl_lightning._lightning.metric_replay import replay
 from fl_lightning._lightning.rates import show_rates
 from fl_lightning._lightning.recording import LogCall, logged_type
 
@@ -183,7 +183,7 @@ def _leave_values(
             continue
         entry, row, call = found
         if isinstance(call.value, Metric):
-            metric._forward_cache = value_of_step(entry, row, call)
+            metric._forward_cache = entry.cached[row, entry.logged.calls.index(call)]
         else:
             metric._forward_cache = entry.value(call, row).clone()
             if not metric.meta.on_epoch:
