@@ -69,7 +69,7 @@ def check(name: str, value: Any, hint: Any) -> Any:
         TypeError: If it has another type.
         ValueError: If it is out of the range, none of the choices, or an empty text.
     """
-    value, kind, args = plain(value), get_origin(hint), get_args(hint)
+    value, kind, args = plain(value) if isinstance(value, np.generic) else value, get_origin(hint), get_args(hint)
     if kind is Annotated:
         _check_number(name, value, args[1], whole=args[0] is int)
     elif kind is Literal:

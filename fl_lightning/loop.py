@@ -163,7 +163,7 @@ class FederatedLoop(RoundLoop):
             seed=self.settings.run_seed,
             rank=trainer.global_rank,
             num_ranks=trainer.world_size,
-            state_dir=self.settings.folder,
+            state_dir=self.settings.state_dir,
             sum_over_ranks=self.sum_over_ranks,
             gather=self.gather_objects,
             local_work=self._local_work,

@@ -19,11 +19,6 @@ from lightning.pytorch.utilities.data import extract_batch_size
 from torch import Tensor
 
 
-def weight_of(name: str) -> str:
-    """Return the name under which the weights of a logged mean are counted."""
-    return f"batch_size of {name}"
-
-
 class ClientLog:
     """Stands in for ``module.log`` while clients train.
 
@@ -246,18 +241,8 @@ def _register(description: dict[str, Any], module: pl.LightningModule, reduce_fn
     return registered
 
 
-def log_round(trainer: pl.Trainer, module: pl.LightningModule, values: Mapping[str, float]) -> None:
+def log_round(trainer: pl.Trainer, module: pl.LightningModule, values: Mapping[str, float], **options: Any) -> None:
     """Log numbers that are the same on all processes, at a round's end."""
-    if trainer.barebones:  # it warns of every value that is logged
-        return
-    results, fx = trainer._results, module._current_fx_name
-    overridden = has_own_log(module)
-    for name, value in values.items():
-        key = f"{fx}.{name}"
-        metric = None if results is None else results.get(key)
-        if results is not None and not overridden and metric is not None and metric.is_tensor:
-            _enter_hook(trainer, results, fx)
-            number = torch.tensor(float(value), dtype=metric.value.dtype, device=metric.value.device)
-            results.update_metrics(key, number, 1)
-        else:
-            module.log(name, float(value), sync_dist=trainer.world_size > 1)
+    if not trainer.barebones:  # it warns of every value that is logged
+        for name, value in values.items():
+            module.log(name, float(value), sync_dist=trainer.world_size > 1, **options)

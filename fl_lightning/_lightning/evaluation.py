@@ -167,7 +167,7 @@ def size_of_batch(trainer: pl.Trainer, batch_idx: int, samples: int, owner: obje
         raise ValueError(
             f"{type(owner).__name__} knows the client of each sample by its place in the evaluation set of {samples} "
             f"samples. `{hook}` of the data module must return one DataLoader that goes through the whole set in "
-            f"order, got {_named(loaders)}. Leave `{hook}` as it is, or make a DataLoader without `shuffle`, `sampler` "
+            f"order, got {loaders!r}. Leave `{hook}` as it is, or make a DataLoader without `shuffle`, `sampler` "
             "and `batch_sampler` of `super()." + hook + "().dataset`."
         )
     assert loader.batch_size is not None
@@ -180,13 +180,3 @@ def _is_in_order(loader: DataLoader[object]) -> bool:
         isinstance(sampler, DistributedSampler) and not sampler.shuffle
     )
     return is_in_order and type(loader.batch_sampler) is BatchSampler
-
-
-def _named(loaders: list[object]) -> str:
-    if len(loaders) != 1:
-        return f"{len(loaders)} loaders"
-    if not isinstance(loader := loaders[0], DataLoader):
-        return f"a {type(loader).__name__}"
-    if _is_in_order(loader):
-        return f"one of a set of {len(loader.dataset)} samples"  # type: ignore[arg-type]
-    return f"one with a {type(loader.sampler).__name__} and a {type(loader.batch_sampler).__name__}"

@@ -14,10 +14,8 @@ from torchmetrics import Metric
 
 from fl_lightning._lightning.client_loop import ClientLoop
 from fl_lightning._lightning.hooks import enter_fx
-from fl_lightning._lightning.logged_values import ClientEntries, Entry
 from fl_lightning._lightning.metric_replay import replay
-from fl_lightning._lightning.rates import show_rates
-from fl_lightning._lightning.recording import LogCall, logged_type
+from fl_lightning._lightning.recording import ClientEntries, Entry, LogCall, logged_type
 
 
 class Journal:
@@ -118,11 +116,26 @@ class Journal:
                 unheard = _leave_values(loop._results, clients, (client, place), earlier)
                 loop._batches_that_stepped = due
                 for entry, _ in clients[client][first : place + 1]:  # all batches that the step accumulates
-                    show_rates(loop, rates, entry.settings)
+                    _show_rates(loop, rates, entry.settings)
                 trainer._logger_connector.update_train_step_metrics()
                 for metric in unheard:
                     metric.has_reset = False
         loop._batches_that_stepped = before + so_far[-1]
+
+
+def _show_rates(
+    loop: ClientLoop, monitors: Sequence[LearningRateMonitor], settings: list[dict[str, Any]] | None
+) -> None:
+    """Let monitors of learning rates see a step's."""
+    trainer = loop.trainer
+    groups = trainer.optimizers[0].param_groups
+    present = [dict(group) for group in groups]
+    for group, values in zip(groups, settings or (), strict=False):
+        group.update(values)
+    for monitor in monitors:
+        monitor.on_train_batch_start(trainer, trainer.lightning_module, None, 0)
+    for group, values in zip(groups, present, strict=True):
+        group.update(values)
 
 
 def _with_equal_options(pairs: Sequence[tuple[Entry, LogCall]]) -> list[list[tuple[Entry, LogCall]]]:

@@ -4,35 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torchmetrics import Metric, MetricCollection
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
-from fl_lightning._lightning.recording import BatchValue, Logged, MetricCall, TensorPlace
+from fl_lightning._lightning.recording import BatchValue, ClientEntries, Entry, MetricCall, TensorPlace
 from fl_lightning.seeding import changed_generators, global_states, preserved_generators
 
 
-class StackedBatch(Protocol):
-    """One batch of each of some clients, with the values that metric objects return for it.
-
-    Attributes:
-        logged: What the clients logged, and gave to metric objects.
-        tensors: Its tensors, shape ``(K, ...)`` each.
-        returned: What metric objects return, by the client's row and the call's place.
-        cached: The values of single steps that they have when they are logged, by row and the ``self.log``'s place.
-    """
-
-    logged: Logged
-    tensors: Sequence[Tensor]
-    returned: dict[tuple[int, int], Any]
-    cached: dict[tuple[int, int], Any]
-
-
 def replay(
-    clients: Mapping[int, Sequence[tuple[StackedBatch, int]]],
+    clients: Mapping[int, ClientEntries],
     module: nn.Module,
     seed: Callable[[int], None],
     *,
@@ -65,7 +49,7 @@ def replay(
                 raise CannotVectorize("a metric object draws random numbers, and so do the data or `training_step`")
 
 
-def _replay_batch(batch: StackedBatch, row: int) -> None:
+def _replay_batch(batch: Entry, row: int) -> None:
     """Make one client's calls of a step, and note the values that are logged by the names of metric objects."""
     calls, logs = batch.logged.metric_calls, batch.logged.calls
     used = {log.value.call for log in logs if isinstance(log.value, BatchValue)}

@@ -102,9 +102,9 @@ def refuse_foreign_parameters(trainer: pl.Trainer) -> None:
 def _refuse_data(trainer: pl.Trainer, name: str) -> None:
     data = getattr(trainer, "datamodule", None)
     if not isinstance(data, FederatedDataModule):
-        given = _given_data(trainer) if data is None else type(data).__name__
+        given = trainer.fit_loop._data_source.instance if data is None else data
         raise UnsupportedError(
-            f"{name} needs to know which client holds which data, but `trainer.fit` got {given}. Call "
+            f"{name} needs to know which client holds which data, but got a {type(given).__name__}. Call "
             "trainer.fit(module, datamodule=...) with a FederatedDataModule. To distribute one data set among clients: "
             "fl_lightning.datamodules.TorchDatasetDataModule(loader.dataset, partitioner). For data that clients "
             "already hold: TensorDataModule(clients=[(x, y), ...]) or ClientDatasetsModule(clients=[dataset, ...])."
@@ -119,13 +119,6 @@ def warn_of_unused_loader(data: FederatedDataModule) -> None:
             "`client_batches`. Change samples in `load` or by `train_transform`, their order by `sampler`, and batches "
             "in `client_batches`."
         )
-
-
-def _given_data(trainer: pl.Trainer) -> str:
-    source = trainer.fit_loop._data_source.instance
-    if source is None or isinstance(source, pl.LightningModule):
-        return "no data module"
-    return f"a {type(source).__name__}, which does not say which client holds which sample"
 
 
 def _refuse_validation_inside_rounds(trainer: pl.Trainer) -> None:

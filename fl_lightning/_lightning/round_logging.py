@@ -10,8 +10,6 @@ from weakref import WeakKeyDictionary
 import lightning.pytorch as pl
 from lightning.fabric.utilities.apply_func import convert_tensors_to_scalars
 from lightning.pytorch.loggers import Logger, WandbLogger
-from lightning.pytorch.loops.fit_loop import _FitLoop
-from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 #: The names that each W&B logger draws over rounds.
 _over_rounds: WeakKeyDictionary[Logger, set[str]] = WeakKeyDictionary()
@@ -111,20 +109,3 @@ def rounds_of(checkpoint: Mapping[str, Any]) -> int | None:
 def wandb_run_ids(trainer: pl.Trainer) -> list[str]:
     """Return the ids of the runs of Weights & Biases that the trainer logs to."""
     return [str(logger.version) for logger in trainer.loggers if isinstance(logger, WandbLogger)]
-
-
-def warn_of_step_values(loop: _FitLoop) -> None:
-    """Warn after the first round of what is logged for single batches only and has no value in such a round."""
-    trainer = loop.trainer
-    steps, every = trainer.global_step, trainer.log_every_n_steps
-    if trainer.current_epoch or not trainer.loggers or trainer.fast_dev_run or steps >= every:
-        return
-    logged = [metric.meta for _, metric in loop.epoch_loop._results.valid_items()]
-    of_steps = {meta.name: meta for meta in logged if meta.logger and meta.on_step and not meta.on_epoch}
-    if of_steps:
-        names = " and ".join(f"`{name}`" for name in of_steps)
-        rank_zero_warn(
-            f"{names} {'is' if len(of_steps) == 1 else 'are'} logged for single batches only: the loggers get a value "
-            f"at every {every}th optimizer step of all clients (`log_every_n_steps`), and this round had {steps}. For "
-            f'a value of each round write `self.log("{next(iter(of_steps))}", ..., on_step=False, on_epoch=True)`.'
-        )

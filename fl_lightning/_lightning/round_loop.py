@@ -24,7 +24,7 @@ from fl_lightning._lightning.evaluation import use_bare_module, validate_round
 from fl_lightning._lightning.processes import gather_objects
 from fl_lightning._lightning.progress_bars import RoundBars
 from fl_lightning._lightning.refusals import refuse_foreign_parameters, refuse_step_plateau
-from fl_lightning._lightning.round_logging import counting_rounds, warn_of_step_values
+from fl_lightning._lightning.round_logging import counting_rounds
 from fl_lightning._lightning.stopping import StopRequests, interrupts_wait
 from fl_lightning._lightning.trainer_callbacks import let_checkpoints_save_again, stop_where_stopped
 
@@ -186,7 +186,6 @@ class RoundLoop(_FitLoop, ABC):
         self.epoch_loop.update_lr_schedulers("epoch", update_plateau_schedulers=True)
         call._call_callback_hooks(trainer, "on_train_epoch_end", monitoring_callbacks=True)
         trainer._logger_connector.on_epoch_end()
-        warn_of_step_values(self)
         with self.epoch_loop.at_last_batch(), counting_rounds(trainer, self.round_index):
             trainer._logger_connector.update_train_epoch_metrics()
         self.epoch_progress.increment_completed()

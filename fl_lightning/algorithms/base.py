@@ -114,7 +114,7 @@ class AggregationCallback(Callback, ABC):
         self._executor = make_executor(executor, self.clients_at_once)
         self._sampler = self.make_sampler(clients_per_round, sampler)
         self.participation, self.exchange, self.aggregation = participation, exchange, aggregation
-        self.buffers, self.invalid_updates, self.state_dir = buffers, invalid_updates, self.settings.folder
+        self.buffers, self.invalid_updates, self.state_dir = buffers, invalid_updates, self.settings.state_dir
         self.algorithm = self.configure_algorithm()
         self._past: tuple[Any, ...] = {}, 0, {}
 

@@ -45,12 +45,8 @@ def settings_of_run(callback: object, loop: FederatedLoop) -> dict[str, Any]:
 
 def log_values(trainer: pl.Trainer, pl_module: pl.LightningModule, values: Mapping[str, float]) -> None:
     """Log numbers that are the same on all processes; some are shown in the progress bar."""
-    log_round(trainer, pl_module, {name: value for name, value in values.items() if name not in IN_THE_BAR})
-    if trainer.barebones:  # it warns of every value that is logged
-        return
-    for name in IN_THE_BAR:
-        if name in values:
-            pl_module.log(name, float(values[name]), prog_bar=True, sync_dist=trainer.world_size > 1)
+    for name, value in values.items():
+        log_round(trainer, pl_module, {name: value}, prog_bar=name in IN_THE_BAR)
 
 
 def _described(instance: object) -> dict[str, Any]:

@@ -56,13 +56,8 @@ class LocalSettings:
                 f"Give `local_epochs` or `local_steps`, not both; got {self.local_epochs} and {self.local_steps}. "
                 "A client trains for whole passes over its data, or for a fixed number of optimizer steps."
             )
-        if self.folder is not None and self.folder.is_file():
-            raise ValueError(f"`state_dir` must be a folder, got the file {self.folder}.")
-
-    @property
-    def folder(self) -> Path | None:
-        """Folder of vectors that clients keep."""
-        return None if self.state_dir is None else Path(self.state_dir)
+        if self.state_dir is not None and Path(self.state_dir).is_file():
+            raise ValueError(f"`state_dir` must be a folder, got the file {self.state_dir}.")
 
     @property
     def epochs(self) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fl_lightning.checks import PathLike
 from fl_lightning.files import reserve
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.messages import accumulator
@@ -134,9 +135,9 @@ class MappedVectors:
         OSError: If the disk has no room for the file, or for one that is twice as long.
     """
 
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self._folder = folder
+    def __init__(self, folder: PathLike) -> None:
+        self._folder = Path(folder)
+        self._folder.mkdir(parents=True, exist_ok=True)
         self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (it lives as long as the rows)
         self._places: dict[int, int] = {}
         self._map: np.ndarray = np.empty((0, 0))

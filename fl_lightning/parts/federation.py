@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fl_lightning.checks import PathLike
 from fl_lightning.parts.messages import Payload, Task
 
 
@@ -144,7 +144,7 @@ class Federation:
     seed: int = 0
     rank: int = 0
     num_ranks: int = 1
-    state_dir: Path | None = None
+    state_dir: PathLike | None = None
     sum_over_ranks: Callable[[Tensor], Tensor] = _sum_alone
     gather: Callable[[Any], list[Any]] = _gather_alone
     local_work: Callable[[str], Sequence[int]] = _no_local_work

@@ -60,7 +60,7 @@ RETURNING: dict[str, Callable[[Of], Any]] = {
     "Step.step": lambda of: Federated(1.0, server=Step(lambda model, aggregate: of(aggregate))),
     "Merge.merge": lambda of: FedAvg(1.0, aggregation=Merge(lambda model, mean: of(mean))),
     "Way.download": lambda of: FedAvg(1.0, exchange=Way(download=of)),
-    "with_vector": lambda of: FedAvg(1.0, exchange=Way(upload=lambda result: result.with_vector(of(result.vector)))),
+    "Way.upload": lambda of: FedAvg(1.0, exchange=Way(upload=lambda result: result.with_vector(of(result.vector)))),
     "Way.on_aggregate": lambda of: FedAvg(1.0, exchange=Way(on_aggregate=of)),
     "Way.on_publish": lambda of: FedAvg(1.0, exchange=Way(on_publish=of)),
     "Plan.start": lambda of: Federated(1.0, schedule=Plan(start=of)),

@@ -112,7 +112,7 @@ def test_data_of_no_clients() -> None:
         def train_dataloader(self) -> Any:
             return DataLoader(TensorDataset(*samples(4)))
 
-    with pytest.raises(ValueError, match="got Plain"):
+    with pytest.raises(ValueError, match="got a Plain"):
         quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0)]).fit(Classifier(), datamodule=Plain())
     with pytest.raises(UnsupportedError, match=r"got a DataLoader.*TorchDatasetDataModule"):
         quiet_trainer(max_epochs=1, callbacks=[RADFed(1, 1.0)]).fit(Classifier(), Plain().train_dataloader())

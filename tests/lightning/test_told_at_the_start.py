@@ -6,12 +6,10 @@ import warnings
 from typing import Any
 
 import lightning as L
-import pytest
 import torch
 from helpers.stacked import Module, clients_of
 from helpers.toys import quiet_trainer
-from lightning.pytorch.loggers import CSVLogger
-from torch import Tensor, nn
+from torch import nn
 
 from fl_lightning import FedAvg, TensorDataModule
 
@@ -25,20 +23,3 @@ def fit(*callbacks: L.Callback, module: L.LightningModule | None = None, rounds:
         trainer = quiet_trainer(max_epochs=rounds, callbacks=[FedAvg(1.0, seed=0), *callbacks], **options)
         trainer.fit(made, datamodule=TensorDataModule(clients_of((6,)), batch_size=4))
     return [str(warning.message) for warning in caught]
-
-
-class OfSteps(Module):
-    """Logs as Lightning does by default: single batches only."""
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = super().training_step(batch, batch_idx)
-        self.log("mse", loss)
-        return loss
-
-
-@pytest.mark.parametrize(("every", "is_told"), [(50, True), (2, False)])
-def test_values_of_single_batches(every: int, is_told: bool, tmp_path: Any) -> None:
-    logger = CSVLogger(tmp_path)
-    module = OfSteps(nn.Linear(6, 3))
-    told = fit(module=module, logger=logger, log_every_n_steps=every, rounds=2)
-    assert sum(text.startswith("`mse` is logged for single batches only") for text in told) == is_told

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning._lightning.log_replay import Journal
-from fl_lightning._lightning.logged_values import Entry
-from fl_lightning._lightning.recording import Logged
+from fl_lightning._lightning.recording import Entry, Logged
 from fl_lightning._lightning.stacked_loop import StackedLoop
 from fl_lightning.clients.state_vector import unshared
 from fl_lightning.clients.training import LocalTraining
