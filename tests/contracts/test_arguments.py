@@ -242,6 +242,7 @@ OTHERS: dict[str, Kind] = {
     "image_size": only(16, np.int64(16), wrong=(0, -1, 1.5, NAN, "x", True, 3)),
     "indices": only([[0], [1]], wrong=(3, None, "ab", [0, 1], [[0], [0]], [[-1]], [[0.5]])),
     "inputs": only("a", ["a", "b"], wrong=(5, [], [""], [None], None)),
+    "CIFAR100DataModule.labels": choice("fine", "coarse"),
     "labels": only(np.arange(40) % 4, None, wrong=(3, "x", [[1]])),
     "label_counts.labels": only(np.arange(40) % 4, wrong=(3, "x", [[1]], None)),
     "layers": only(nn.Identity(), wrong=(3, None, nn.Identity)),
