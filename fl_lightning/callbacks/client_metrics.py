@@ -58,6 +58,8 @@ class ClientMetrics(Callback):
         name: Name of the metric in the logs.
         pooled: Whether to log the metric of all clients' samples together, too, with the ending ``_pooled``: an AUROC
             or C-index of all samples is not the mean of the clients'.
+        always_personal: Whether ``val_acc_personal`` and so on are also logged where clients have no models of their
+            own: of the model that they share. Methods with and without such models then have a score in common.
 
     Raises:
         TypeError: If an argument has the wrong type, such as a name for ``metric``; in an evaluation, if ``metric``
@@ -74,11 +76,14 @@ class ClientMetrics(Callback):
         shared_values: The same with the model that all clients share.
     """
 
-    def __init__(self, metric: Metric = accuracy, name: str = "acc", pooled: bool = False) -> None:
+    def __init__(
+        self, metric: Metric = accuracy, name: str = "acc", pooled: bool = False, *, always_personal: bool = False
+    ) -> None:
         check("`metric`", metric, Callable)
         check("`name`", name, str)
         check("`pooled`", pooled, bool)
-        self.metric, self.name, self.pooled = metric, name, pooled
+        check("`always_personal`", always_personal, bool)
+        self.metric, self.name, self.pooled, self.always_personal = metric, name, pooled, always_personal
         self.values: dict[str, dict[int, float]] = {}
         self.shared_values: dict[str, dict[int, float]] = {}
         self._seen: list[tuple[Tensor, ...]] = []  # predictions, targets and, if clients have own models, theirs
@@ -156,6 +161,8 @@ class ClientMetrics(Callback):
         if self._clients is None or not self._seen or trainer.sanity_checking:
             return
         owners, (shared, target, *personal) = self._by_client(trainer, self._clients)
+        if self.always_personal and not personal:
+            personal = [shared]
         log: dict[str, float] = {}
         for whose, preds in (("clients", shared), *(("personal", preds) for preds in personal)):
             rows = list(rows_of_clients(owners, preds, target))

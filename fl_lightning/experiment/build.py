@@ -57,7 +57,8 @@ def build_callbacks(config: Mapping[str, Any]) -> list[Callback]:
 
 def build_metric(config: Mapping[str, Any]) -> ClientMetrics:
     """Return the callback that computes the metric of each client."""
-    return ClientMetrics(_locate(config["metric"]["function"]), config["metric"]["name"])
+    compared = "_personal" in config["monitor"]  # with methods whose clients have no models of their own
+    return ClientMetrics(_locate(config["metric"]["function"]), config["metric"]["name"], always_personal=compared)
 
 
 def make_trainer(config: Mapping[str, Any], callbacks: Sequence[Callback], **settings: Any) -> L.Trainer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -212,10 +213,16 @@ def _outcome(
 
 
 def _rows_of_clients(metric: ClientMetrics, data: FederatedDataModule) -> list[dict[str, Any]]:
-    """Return each test client's number, its name if clients have names, and its score."""
-    names = data.client_names
+    """Return each test client's number, its name if clients have names, its number of samples, and its score."""
+    names, owners = data.client_names, data.eval_client_ids("test")
+    samples = Counter([] if owners is None else owners.tolist())
     return [
-        {"client": client, **({} if names is None else {"name": names[client]}), f"test_{metric.name}": score}
+        {
+            "client": client,
+            **({} if names is None else {"name": names[client]}),
+            "samples": samples[client],
+            f"test_{metric.name}": score,
+        }
         for client, score in metric.values.get("test", {}).items()
     ]
 

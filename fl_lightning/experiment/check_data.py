@@ -19,7 +19,7 @@ from fl_lightning.data import FederatedDataModule
 from fl_lightning.models.classifier import Classifier
 
 #: Names of the metrics of clients.
-OF_CLIENTS = re.compile(r"(?:val|test)_(\w+?)_clients(?:_std|_min|_left_out)?")
+OF_CLIENTS = re.compile(r"(?:val|test)_(\w+?)_(?:clients|personal)(?:_std|_min|_max|_weighted|_lowest10|_left_out)?")
 
 
 class NoDataError(Exception):

@@ -13,13 +13,16 @@ from fl_lightning.checks import PathLike, check
 from fl_lightning.experiment.table import DataSet, Method, Table, Tuning
 from fl_lightning.experiment.yaml_file import read_yaml
 
+_BASELINES = ("Local", "FedAvg", "FedAvgFineTuned")
+
 
 def read_table(source: str | os.PathLike[str] | Mapping[str, Any] | Table) -> Table:
     """Return the table of a YAML file, or of a mapping with the same content.
 
     Paths in a file are relative to its folder. ``include`` maps names to other files; the content of a file becomes the
     value of the name: ``include: {grid: grids/xue2021.yaml}`` and then ``$grid.mu``. ``base`` names another table; the
-    entries of this file replace those of the base, and ``null`` removes an entry.
+    entries of this file replace those of the base, and ``null`` removes an entry. ``baselines`` adds the methods
+    ``Local``, ``FedAvg`` and ``FedAvgFineTuned``, before the others; its content are their ``init_args``.
 
     Raises:
         TypeError: If it is none of them.
@@ -47,6 +50,7 @@ def _make_table(given: dict[str, Any], name: str) -> Table:
         except (TypeError, ValueError) as error:
             mistakes.append(str(error))
 
+    given = _with_baselines(given)
     for key, kind in (("data", DataSet), ("methods", Method)):
         if isinstance(entries := given.get(key), Mapping):
             given[key] = {str(entry): make(kind, f"{key}.{entry}", content) for entry, content in entries.items()}
@@ -56,6 +60,15 @@ def _make_table(given: dict[str, Any], name: str) -> Table:
         raise ValueError(describe_mistakes(name, mistakes))
     assert isinstance(table, Table)
     return table
+
+
+def _with_baselines(given: dict[str, Any]) -> dict[str, Any]:
+    """Return a table's content with the baselines of personal models among its methods, if it asks for them."""
+    arguments, methods = given.pop("baselines", None), given.get("methods") or {}
+    if arguments is None or not isinstance(methods, Mapping):
+        return given
+    added = {name: {"callback": {"class_path": f"fl_lightning.{name}", "init_args": arguments}} for name in _BASELINES}
+    return {**given, "methods": {**added, **methods}}
 
 
 def describe_mistakes(name: str, mistakes: list[str]) -> str:

@@ -83,6 +83,7 @@ def _sections(results: Results) -> Iterator[Section]:
     yield Section("Scores", notes.open_cycles(results), _known(*scores))
     tests = _known(tables.significance_table(results), tables.rank_table(results))
     yield Section("Significance", " ".join(notes.power_sentences(results)), tests)
+    yield Section("Clients beside training alone", "", _known(tables.client_table(results)), [*figures.gains(results)])
     yield Section("Beside the paper", tables=_known(tables.paper_table(results), reference_table(results)))
     yield Section("Validation curves", notes.missing_columns(results), pictures=list(figures.curves(results)))
     yield Section("Spread over runs", pictures=list(figures.spread(results)))

@@ -14,7 +14,7 @@ from fl_lightning.experiment.statistics import most_representative_fold
 from fl_lightning.report.drawing import DASHES, MARKS, add_legend, color, in_percent, label, whole_rounds
 from fl_lightning.report.names import is_share, metric_name
 from fl_lightning.report.page import Picture, as_png
-from fl_lightning.report.results import DIAGNOSTICS, Results
+from fl_lightning.report.results import ALONE, DIAGNOSTICS, Results
 
 _DPI = 130
 _LONGEST = 80  # characters of a file's name
@@ -158,6 +158,22 @@ def draw_spread(results: Results, data: str) -> Figure:
             axes.plot([scores.mean()] * 2, [place - 0.3, place + 0.3], color="black", linewidth=1.2)
     axes.set(xlabel=label(f"test {results.metric(data)}", 44), title=label(data, 44))
     return figure
+
+
+def gains(results: Results) -> Iterator[Picture]:
+    """Yield the gain of each client over training alone, for each data set and method."""
+    for data, clients in results.clients.dropna().groupby("data"):
+        figure = Figure()
+        axes = figure.subplots()
+        for place, method in enumerate(name for name in results.methods if name != ALONE):
+            found = np.sort(clients.loc[clients["method"] == method, "gain"]) * results.scale(data).factor
+            share = 100 * (np.arange(len(found)) + 0.5) / max(1, len(found))
+            axes.plot(share, found, color=color(place), label=label(method), marker=".", linewidth=1.2)
+        axes.axhline(0, color="black", linewidth=0.8)
+        axes.set(xlabel="clients, %", ylabel=label(f"gain in {results.metric(data)}", 44), title=label(data, 44))
+        add_legend(figure, axes.get_legend_handles_labels()[0])
+        caption = f"{data}: gain of each client over training alone, sorted; below the line it is better off alone."
+        yield _picture("gains", data, caption, figure)
 
 
 def representative_fold(results: Results, data: str) -> int | None:

@@ -14,6 +14,7 @@ _EPOCH = "_epoch"  # Lightning's ending for means over an epoch of what is also 
 _ENDS = {
     "_clients": " (clients)",
     "_clients_pooled": " (all clients' samples)",
+    "_personal": " (clients' own models)",
     "_clients_std": ", sd of clients",
     "_clients_min": ", smallest of clients",
     "_clients_max": ", largest of clients",

@@ -17,6 +17,7 @@ from fl_lightning.experiment.statistics import holm, signed_rank_test, summarize
 from fl_lightning.report.names import Scale, is_share, metric_name
 
 LEVEL = 0.05
+ALONE = "Local"  # the method whose clients train alone
 BETTER, WORSE = "†", "‡"
 RUN = ["data", "method", "fold", "seed"]
 DIAGNOSTICS = {
@@ -28,6 +29,7 @@ _RUNS = [*RUN, "status", "score", "constant_score", "rounds", "partition", "code
 _TUNING = ["data", "method", "values", "val", "chosen"]
 _ABOUT = ["begun", "ended", "seconds", "device", "python", "torch", "lightning", "numpy"]
 _TESTS = ["data", "method", "difference", "low", "high", "pairs", "zeros", "p", "gain"]
+_CLIENTS = {"data": str, "method": str, "fold": int, "seed": int, "client": int, "samples": int, "score": float}
 _DIGITS = 12  # of means, so that those of the same numbers in another order are equal
 
 
@@ -122,6 +124,24 @@ class Results:
         clients_a_round = trained.cumsum() / curves["round"]
         cost = curves["fed/models_sent"] / (2 * clients_a_round)
         return curves.assign(cost=cost.mask(clients_a_round == 0, 0.0))
+
+    @cached_property
+    def clients(self) -> pd.DataFrame:
+        """The scores of the test clients: a row for each run and client, with its number of samples.
+
+        ``gain`` is how much better the score is than that of ``Local`` for the same client, fold and seed.
+        """
+        frames = [pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in _CLIENTS.items()})]
+        for *run, cell in self.scored[[*RUN, "cell"]].itertuples(index=False):
+            path = self.folder / "cells" / cell / "clients.csv"
+            if path.is_file():
+                rows = pd.read_csv(path)
+                rows = rows.rename(columns={rows.columns[-1]: "score"})[["client", "samples", "score"]]
+                frames.append(rows.assign(**dict(zip(RUN, run, strict=True))).dropna())
+        found, same = pd.concat(frames, ignore_index=True), ["data", "fold", "seed", "client"]
+        alone = found[found["method"] == ALONE].set_index(same)["score"].rename("alone")
+        found = found.join(alone, on=same)
+        return found.assign(gain=(found["score"] - found["alone"]) * found["data"].map(self.sign).astype(float))
 
     # ---- scores ----
 

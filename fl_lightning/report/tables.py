@@ -20,7 +20,7 @@ from fl_lightning.experiment.statistics import (
 )
 from fl_lightning.report.names import Scale, is_share, metric_name, p_text, signed
 from fl_lightning.report.page import Table
-from fl_lightning.report.results import BETTER, LEVEL, RUN, WORSE, Results
+from fl_lightning.report.results import ALONE, BETTER, LEVEL, RUN, WORSE, Results
 
 
 def score_table(results: Results) -> Table:
@@ -145,6 +145,32 @@ def rank_table(results: Results) -> Table | None:
         )
     caption = f"Average ranks over {len(gains)} data sets by mean score; 1 is best."
     return Table("ranks", caption, _frame(rows, ["method"]), note)
+
+
+def client_table(results: Results) -> Table | None:
+    """Return what each method gives to single clients, and how many of them are better off alone."""
+    if ALONE not in results.methods or results.clients.empty:
+        return None
+    rows = {}
+    for (data, method), clients in results.clients.groupby(["data", "method"], sort=False):
+        scale, runs = results.scale(data), [run for _, run in clients.groupby(["fold", "seed"])]
+        worst = [run["score"].sort_values(ascending=results.sign(data) > 0)[: max(1, len(run) // 10)] for run in runs]
+        means = {
+            "mean": [run["score"].mean() for run in runs],
+            "weighted by samples": [np.average(run["score"], weights=run["samples"]) for run in runs],
+            "worst tenth": [scores.mean() for scores in worst],
+        }
+        gains = clients["gain"].dropna() if method != ALONE else pd.Series(dtype=float)
+        rows[data, method, results.metric(data)] = {
+            **{name: scale.text(float(np.mean(values))) for name, values in means.items()},
+            "gain over alone": scale.text(gains.mean(), sign=True),
+            "worse off than alone": f"{100 * (gains < 0).mean():.0f} %" if len(gains) else "",
+        }
+    note = (
+        "Each client's own model, where it has one, else the server's, on the client's test samples; means over runs. "
+        "Worst tenth: of a run's clients. Worse off than alone: the share of clients, of all runs together."
+    )
+    return Table("clients", "What single clients gain.", _frame(rows, ["data", "method", "metric"]), note)
 
 
 def paper_table(results: Results) -> Table | None:

@@ -72,6 +72,13 @@ def test_a_metric_of_all_clients_samples_together() -> None:
     assert (logged["val_acc_clients"], logged["val_acc_clients_pooled"]) == (0.5, pytest.approx(10 / 100))
 
 
+def test_a_shared_model_may_be_scored_as_a_personal_one() -> None:
+    [logged] = quiet_trainer(callbacks=[ClientMetrics(always_personal=True)]).test(
+        Echo(True), datamodule=data(CLIENTS), verbose=False
+    )
+    assert (logged["test_acc_personal"], logged["test_acc_personal_weighted"]) == (0.5, pytest.approx(0.1))
+
+
 def test_predictions_that_are_no_scores_need_another_metric() -> None:
     class Regression(Echo):
         def forward(self, x: Tensor) -> Tensor:

@@ -92,9 +92,10 @@ def test_only_aggregated_models_compete_unless_asked(tmp_path: Path) -> None:
 def test_each_test_clients_score_is_in_a_file(finished_table: Run) -> None:
     for place, row in enumerate(finished_table.rows):
         scores = table_of(finished_table.cell(place) / "clients.csv")
-        assert list(scores[0]) == ["client", "test_acc"]
+        assert list(scores[0]) == ["client", "samples", "test_acc"]
         assert len({client["client"] for client in scores}) == len(scores) > 1
         values = [float(client["test_acc"]) for client in scores]
+        assert sum(int(client["samples"]) for client in scores) > len(scores)
         assert sum(values) / len(values) == pytest.approx(row["test_acc_clients"], abs=1e-6)
 
 

@@ -40,6 +40,15 @@ def test_a_table_on_top_of_another(tmp_path: Path) -> None:
     assert table.values == {"batch": None}
 
 
+def test_baselines_of_personal_models_stand_before_the_others() -> None:
+    mine = {"callback": {"class_path": "fl_lightning.FedAvg", "init_args": {"clients_per_round": 2}}}
+    table = read_table(small(baselines={"clients_per_round": 1.0}, methods={"FedAvg": mine, "RADFed": mine}))
+    assert list(table.methods) == ["Local", "FedAvg", "FedAvgFineTuned", "RADFed"]
+    tuned = {"class_path": "fl_lightning.FedAvgFineTuned", "init_args": {"clients_per_round": 1.0}}
+    assert table.methods["FedAvgFineTuned"].callback == tuned
+    assert table.methods["FedAvg"].callback == mine["callback"]
+
+
 def test_cells_share_all_but_the_method() -> None:
     table = read_table(small(folds=[0, 1], seeds=[3, 4]))
     cells = table_cells(table, {})

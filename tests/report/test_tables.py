@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from helpers.written_results import GAPS, write_results
 
-from fl_lightning.report import tables
+from fl_lightning.report import figures, tables
 from fl_lightning.report.notes import power_sentences, warnings_of
 from fl_lightning.report.page import Table
 from fl_lightning.report.results import Results, read_results
@@ -61,6 +61,25 @@ def test_a_significant_loss_is_marked_and_not_highlighted(tmp_path: Path, monkey
     assert rows(tables.significance_table(results))[1][-1] == "0.031 ‡"
     assert bold(tables.significance_table(results)) == [(0, 8)]
     assert bold(tables.relative_table(results)) == [(0, 3)]
+
+
+def test_what_single_clients_gain_over_training_alone(tmp_path: Path) -> None:
+    write_results(tmp_path)
+    for name in ("results.csv", "table.json"):
+        (tmp_path / name).write_text((tmp_path / name).read_text().replace("FedAvg", "Local"))
+    for method, scores in (("Local", [0.5, 0.6, 0.1]), ("RADFed", [0.7, 0.5, 0.3])):
+        lines = [f"{client},{(1, 1, 2)[client]},{score}" for client, score in enumerate(scores)]
+        folder = tmp_path / "cells" / f"easy-{method}-0"
+        folder.mkdir(exist_ok=True)
+        (folder / "clients.csv").write_text("\n".join(["client,samples,test_acc", *lines]))
+    results = read_results(tmp_path)
+    # weighted: 1.3 / 4 and 1.8 / 4; gains of 0.2, -0.1 and 0.2
+    assert [row[3:] for row in rows(tables.client_table(results))] == [
+        ["40.00", "32.50", "10.00", "", ""],
+        ["50.00", "45.00", "30.00", "+10.00", "33 %"],
+    ]
+    [picture] = figures.gains(results)
+    assert picture.name == "gains-easy"
 
 
 def test_a_smaller_loss_is_a_gain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
