@@ -6,35 +6,55 @@ Each federation runs in a process of its own, on one thread.
     python research/scripts/many_clients.py --clients 1000 100000 --samples 10 --per-round 100 --features 784 --hidden
     python research/scripts/many_clients.py --clients 10000 --samples 10 --per-round 1000 --features 784 --hidden \
         --algorithm FedDyn --rounds 40                        # nearly every client keeps a vector
+    python research/scripts/many_clients.py --clients 10000 --per-round 10000 --features 784 --hidden 200 \
+        --rounds 1 --algorithm FedPer --evaluate --state-dir /tmp  # each has a head, in a mapped file
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import resource
 import statistics
 import subprocess
 import sys
 import time
 import warnings
+from pathlib import Path
+from typing import Any
 
 import lightning as L
 import torch
 
-from fl_lightning import FedAvg, FedDyn, TensorDataModule
+from fl_lightning import ClientMetrics, FedAvg, FedDyn, FedPer, TensorDataModule
 from fl_lightning.models import MLPClassifier
 
 
 class RoundTimer(L.Callback):
     def __init__(self) -> None:
         self.seconds: list[float] = []
+        self.validations: list[float] = []
+        self.anonymous = 0.0
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.begun = time.perf_counter()
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self.seconds.append(time.perf_counter() - self.begun)
+        # the validation of a round comes before its end
+        self.seconds.append(time.perf_counter() - self.begun - sum(self.validations[len(self.seconds) :]))
+        self.anonymous = max(self.anonymous, anonymous())
+
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.validation_begun = time.perf_counter()
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.validations.append(time.perf_counter() - self.validation_begun)
+
+
+def anonymous() -> float:
+    """Return the process's own memory in MB, without mapped files."""
+    return int(re.search(r"RssAnon:\s+(\d+)", Path("/proc/self/status").read_text())[1]) / 1024  # type: ignore[index]
 
 
 def measure(num_clients: int, options: argparse.Namespace) -> dict[str, float]:
@@ -45,20 +65,29 @@ def measure(num_clients: int, options: argparse.Namespace) -> dict[str, float]:
     x = torch.randn(num_clients * options.samples, options.features)
     y = torch.randint(0, 10, (num_clients * options.samples,))
     clients = list(zip(x.split(options.samples), y.split(options.samples), strict=True))
-    callback = FedDyn(0.01, options.per_round) if options.algorithm == "FedDyn" else FedAvg(options.per_round)
+    shared: dict[str, Any] = {"clients_per_round": options.per_round, "state_dir": options.state_dir}
+    callback = {
+        "FedAvg": lambda: FedAvg(**shared),
+        "FedDyn": lambda: FedDyn(0.01, **shared),
+        "FedPer": lambda: FedPer(f"layers.{1 + 2 * len(options.hidden)}", **shared),
+    }[options.algorithm]()
+    own = anonymous()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     timer = RoundTimer()
     trainer = L.Trainer(
         max_epochs=options.rounds + 1,
         accelerator="cpu",
-        callbacks=[callback, timer],
+        callbacks=[timer, callback, *([ClientMetrics()] if options.evaluate else [])],
+        num_sanity_val_steps=0,
         enable_progress_bar=False,
         enable_checkpointing=False,
         enable_model_summary=False,
         logger=False,
     )
     module = MLPClassifier(options.features, options.hidden, 10)
-    trainer.fit(module, datamodule=TensorDataModule(clients, batch_size=options.samples))
+    trainer.fit(
+        module, datamodule=TensorDataModule(clients, clients if options.evaluate else None, batch_size=options.samples)
+    )
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     seconds = timer.seconds[1:]
     return {
@@ -68,6 +97,8 @@ def measure(num_clients: int, options: argparse.Namespace) -> dict[str, float]:
         "max": 1000 * max(seconds),
         "data MB": (x.nbytes + y.nbytes) / 2**20,
         "fit adds MB": (after - before) / 1024,
+        "anonymous": timer.anonymous - own,
+        **({"ms to score": 1000 * statistics.median(timer.validations)} if options.evaluate else {}),
     }
 
 
@@ -79,7 +110,9 @@ def main() -> None:
     parser.add_argument("--per-round", type=int, default=50, help="clients of a round")
     parser.add_argument("--features", type=int, default=64)
     parser.add_argument("--hidden", type=int, nargs="*", default=[32], help="widths; none: logistic regression")
-    parser.add_argument("--algorithm", choices=["FedAvg", "FedDyn"], default="FedAvg")
+    parser.add_argument("--algorithm", choices=["FedAvg", "FedDyn", "FedPer"], default="FedAvg")
+    parser.add_argument("--state-dir", help="folder of the clients' vectors; without it they are in memory")
+    parser.add_argument("--evaluate", action="store_true", help="score each client once a round")
     parser.add_argument("--single", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.single:
