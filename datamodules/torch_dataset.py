@@ -11,7 +11,7 @@ from torch.utils.data import ConcatDataset, Dataset, TensorDataset
 
 from fl_lightning.checks import check_arguments, to_array
 from fl_lightning.data import PartitionFunction, Source
-from fl_lightning.data.as_dataset import as_dataset, why_no_classes
+from fl_lightning.data.as_dataset import as_dataset
 from fl_lightning.data.batches import Collate, tensors_of
 from fl_lightning.data.targets import concatenate, find_targets
 from fl_lightning.datamodules.natural import NaturalDataModule
@@ -133,9 +133,6 @@ def _check_clients(values: Any, dataset: Dataset[Any]) -> np.ndarray:
 
 
 def _check_targets(name: str, values: Any, dataset: Dataset[Any]) -> np.ndarray:
-    reason = why_no_classes(values, _length(dataset))
-    if reason is not None:
-        raise TypeError(f"`{name}` must be whole numbers, one class per sample. {reason}")
     array = _one_per_sample(name, values, dataset)
     if array.dtype.kind not in "iub":
         raise TypeError(f"`{name}` must be whole numbers, one class per sample, got {array.dtype}. Number the classes.")

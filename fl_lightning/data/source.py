@@ -12,9 +12,8 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch.utils.data import Dataset
 
 from fl_lightning.checks import ShowsArguments, check, is_user_defined, short, to_array, to_indices
-from fl_lightning.data.as_dataset import as_dataset, why_no_classes
+from fl_lightning.data.as_dataset import as_dataset
 from fl_lightning.data.batches import Collate
-from fl_lightning.data.targets import why_no_targets
 
 
 @dataclass(frozen=True, repr=False)
@@ -53,9 +52,6 @@ class Source(ShowsArguments):
         check("`pools_test`", self.pools_test, bool)
         samples = len(self)
         if self.labels is not None:
-            reason = why_no_classes(self.labels, samples)
-            if reason is not None:
-                raise ValueError(f"`labels` must be whole numbers, one class per sample. {reason}")
             object.__setattr__(self, "labels", to_array("labels", self.labels))
             if self.labels.shape != (samples,):
                 raise ValueError(
@@ -90,13 +86,10 @@ def labels_for(partitioner: Any, source: Source) -> np.ndarray | int:
     if source.labels is not None:
         return source.labels
     if getattr(partitioner, "needs_classes", False):
-        reason = why_no_targets(source.dataset) or (
-            "Give the class of each sample: `targets=`, or the `labels` of a Source. Numbers to predict become classes "
-            "by `np.digitize(y, np.quantile(y, [0.25, 0.5, 0.75]))`. IIDPartitioner and QuantitySkewPartitioner need "
-            "none."
-        )
         raise ValueError(
-            f"{type(partitioner).__name__} shares samples out by class, and no classes were found. {reason}"
+            f"{type(partitioner).__name__} shares samples out by class, and no classes were found. Give whole numbers, "
+            "the class of each sample: `targets=`, or the `labels` of a Source. Numbers to predict become classes by "
+            "`np.digitize(y, np.quantile(y, [0.25, 0.5, 0.75]))`. IIDPartitioner and QuantitySkewPartitioner need none."
         )
     if not _is_of_library(partitioner):
         rank_zero_info(

@@ -10,7 +10,6 @@ import numpy as np
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
 from fl_lightning.checks import is_sequence, short, to_array
-from fl_lightning.data.as_dataset import why_no_classes
 from fl_lightning.data.batches import subset_indices
 
 TARGET_ATTRIBUTES = ("targets", "labels", "_labels", "y")
@@ -135,15 +134,6 @@ def _transformed(dataset: Any, values: Any) -> Any:
 def _has_values(candidate: Any) -> bool:
     """Return whether an attribute holds values in a row: a list, an array, a tensor or a column of a table."""
     return not isinstance(candidate, type) and (is_sequence(candidate) or hasattr(candidate, "__array__"))
-
-
-def why_no_targets(dataset: Dataset[Any]) -> str | None:
-    """Return in a sentence why the targets of a data set are no classes; ``None`` if none are found."""
-    while isinstance(dataset, (Subset, ConcatDataset)):
-        dataset = dataset.dataset if isinstance(dataset, Subset) else dataset.datasets[0]
-    number = len(dataset)  # type: ignore[arg-type]
-    reasons = (why_no_classes(candidate, number) for candidate in _candidates(dataset, outputs_and_targets))
-    return next((reason for reason in reasons if reason is not None), None)
 
 
 def concatenate(parts: Iterable[np.ndarray | None]) -> np.ndarray | None:

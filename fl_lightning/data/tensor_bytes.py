@@ -13,7 +13,7 @@ from torch import Tensor
 def tensor_bytes(tensor: Tensor) -> memoryview:
     """Return the numbers of a tensor as bytes, in the order of its elements, shape ``(number of bytes,)``.
 
-    A type that numpy lacks, such as bfloat16, is no exception. The bytes of a sparse tensor are those of the places of
+    A type that numpy lacks, such as bfloat16, has them, too. The bytes of a sparse tensor are those of the places of
     its numbers and of the numbers. A tensor on the meta device has no bytes.
     """
     if tensor.is_meta:
@@ -24,14 +24,8 @@ def tensor_bytes(tensor: Tensor) -> memoryview:
 
 def _strided(tensor: Tensor) -> list[Tensor]:
     """Return ordinary tensors that hold what a tensor holds."""
-    if tensor.is_nested:
-        return list(tensor.unbind())
-    if tensor.is_quantized:
-        return [tensor.dequantize()]
     if tensor.layout is torch.strided:
         return [tensor]
-    if tensor.is_mkldnn:
-        return [tensor.to_dense()]
     coordinates = tensor.to_sparse_coo().coalesce()
     return [coordinates.indices(), coordinates.values()]
 
