@@ -6,7 +6,6 @@ from typing import Any, Unpack
 
 from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.algorithms.options import CommonOptions, choose_arrivals
-from fl_lightning.algorithms.rounds import warn_of_no_aggregation
 from fl_lightning.checks import Count
 from fl_lightning.parts.aggregation import Aggregation
 from fl_lightning.parts.asynchronous.clock import Speeds, VirtualClock
@@ -68,10 +67,6 @@ class AsynchronousCallback(AggregationCallback):
             ValueError: If a sampler is given.
         """
         return choose_arrivals(clients_per_round, sampler)
-
-    def check_rounds(self, max_epochs: int | None, num_clients: int | None = None) -> None:
-        """Warn when the fit would end before the buffer is full for the first time."""
-        warn_of_no_aggregation(type(self).__name__, self.algorithm.schedule, self.sampler, max_epochs, num_clients)
 
     def schedule(self, **how: Any) -> Asynchronous:
         """Return the schedule; ``how`` is for :class:`~fl_lightning.parts.Asynchronous`."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch.optim import Optimizer
 
 from fl_lightning._lightning.evaluation import prepare_evaluation
@@ -300,7 +301,12 @@ class AggregationCallback(Callback, ABC):
         self._resumed = None
 
     def check_rounds(self, max_epochs: int | None, num_clients: int | None = None) -> None:
-        """Warn when the number of rounds does not suit the algorithm."""
+        """Warn when the number of rounds does not suit the schedule."""
+        schedule, known = self.algorithm.schedule, num_clients is not None or isinstance(self.clients_per_round, int)
+        if max_epochs is not None and max_epochs > 0 and (known or not schedule.asynchronous):
+            arrivals = self.sampler.cohort_size(num_clients or 0) if schedule.asynchronous else 0
+            if warning := schedule.unsuitable_rounds(max_epochs, arrivals):
+                rank_zero_warn(warning)
 
     def on_before_optimizer_step(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer

@@ -7,7 +7,6 @@ from typing import Unpack
 
 from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.algorithms.options import RunOptions, choose_arrivals, choose_sampler
-from fl_lightning.algorithms.rounds import warn_of_no_aggregation, warn_of_open_cycle
 from fl_lightning.checks import check
 from fl_lightning.parts.aggregation import Aggregation
 from fl_lightning.parts.algorithm import Algorithm
@@ -72,11 +71,6 @@ class Federated(AggregationCallback):
         """
         choose = choose_arrivals if self.schedule.asynchronous else choose_sampler
         return choose(clients_per_round, sampler)
-
-    def check_rounds(self, max_epochs: int | None, num_clients: int | None = None) -> None:
-        """Warn when the fit would end in the middle of a cycle, or before the first aggregation."""
-        warn_of_open_cycle(self.schedule, max_epochs)
-        warn_of_no_aggregation(type(self).__name__, self.schedule, self.sampler, max_epochs, num_clients)
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm of the parts."""

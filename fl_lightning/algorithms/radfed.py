@@ -6,7 +6,6 @@ from typing import Literal, Unpack
 
 from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.algorithms.options import FederatedOptions
-from fl_lightning.algorithms.rounds import warn_of_open_cycle
 from fl_lightning.checks import Count
 from fl_lightning.parts.aggregation import Aggregation, WeightedMean
 from fl_lightning.parts.algorithm import Algorithm
@@ -60,16 +59,12 @@ class RADFed(AggregationCallback):
     ) -> None:
         self.redistributions = redistributions
         self.evaluate = evaluate
-        self._schedule = Redistribution(redistributions, evaluate, unequal, extend_cycle)
         self.unequal, self.extend_cycle = unequal, extend_cycle
         self.local, self.server = local, server
         super().__init__(clients_per_round, aggregation=aggregation, **options)
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm."""
+        schedule = Redistribution(self.redistributions, self.evaluate, self.unequal, self.extend_cycle)
         mean = WeightedMean("uniform")
-        return self.compose(schedule=self._schedule, objective=self.local, aggregation=mean, server=self.server)
-
-    def check_rounds(self, max_epochs: int | None, num_clients: int | None = None) -> None:
-        """Warn when the fit would end in the middle of a cycle."""
-        warn_of_open_cycle(self._schedule, max_epochs)
+        return self.compose(schedule=schedule, objective=self.local, aggregation=mean, server=self.server)

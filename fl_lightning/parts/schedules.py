@@ -83,6 +83,15 @@ class Schedule(Part, ABC):
     def on_client_end(self, result: ClientResult) -> None:
         """Called when a client is done, with its result as it leaves the client: before any exchange."""
 
+    def unsuitable_rounds(self, rounds: int, arrivals: int) -> str | None:
+        """Return why a fit of so many rounds would not end with an aggregation; ``None`` if it would.
+
+        Args:
+            rounds: Rounds of the fit.
+            arrivals: Results that arrive in a round of an asynchronous schedule.
+        """
+        return None
+
     def expected_tasks(self) -> int:
         """Return about how many tasks the round will have besides those that are known when it begins."""
         return 0
@@ -230,6 +239,18 @@ class Redistribution(Schedule):
     def shows_aggregate(self) -> bool:
         """Whether the shown model is the server's."""
         return self.evaluate == "aggregate" or not self.has_models_under_way
+
+    def unsuitable_rounds(self, rounds: int, arrivals: int) -> str | None:
+        """Return a warning of a fit that would end in the middle of a cycle."""
+        over, cycle = rounds % self.redistributions, self.redistributions
+        if over == 0:
+            return None
+        ending = "the mean of the circulating models" if self.evaluate == "virtual" else "the last aggregate"
+        return (
+            f"`max_epochs={rounds}` is not a multiple of `redistributions={cycle}`: the fit ends {over} rounds after "
+            f"the last aggregation, and the final model is {ending}. An epoch is one inner round; the paper has T x S "
+            f"of them. Give whole cycles, such as max_epochs={rounds - over + cycle}."
+        )
 
     def slots(self, num_active: int, cohort_size: int, rng: np.random.Generator) -> Sequence[int]:
         """Return the slots that train in an inner round; see ``unequal``."""

@@ -150,6 +150,17 @@ class Asynchronous(Schedule):
         self._rng = numpy_generator(self.federation.seed, Stream.SAMPLING, round_index)
         self._sent_in_round: Counter[int] = Counter()
 
+    def unsuitable_rounds(self, rounds: int, arrivals: int) -> str | None:
+        """Return a warning of fewer results in a fit than the server's buffer holds."""
+        results = rounds * arrivals
+        if self.flush_rounds or results >= self.buffer_size:
+            return None
+        return (
+            f"The server never aggregates in this fit: `buffer_size` is {self.buffer_size}, and {results} results "
+            f"arrive ({rounds} rounds x {arrivals}). Give a `buffer_size` of at most {results}, more "
+            "`clients_per_round` or more rounds."
+        )
+
     def expected_tasks(self) -> int:
         """Return about how many tasks the round will have."""
         ahead = min(self._together, self.most_at_once)  # what is trained ahead is on average half used up at the end

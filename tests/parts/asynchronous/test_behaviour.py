@@ -231,35 +231,23 @@ def test_an_asynchronous_algorithm_logs_its_time() -> None:
     assert logged["fed/aggregations"] == 8.0
 
 
-# ---- timeline ----
-
-
 # ---- a buffer that is never full ----
-
-NEVER = (
-    r"^{} never aggregates in this fit: `buffer_size` is 10, but only {} \({} x {}\). Give a `buffer_size` of at most "
-    r"{}, more `clients_per_round` or more rounds.$"
-)
 
 
 @pytest.mark.parametrize(
-    ("callback", "rounds", "words"),
+    ("callback", "rounds", "found"),
     [
-        # a tenth of 8 clients, at least 1
-        (FedBuff(), 9, ("FedBuff", "9 results arrive", "9 rounds", 1, 9)),
-        (FedBuff(clients_per_round=3), 3, ("FedBuff", "9 results arrive", "3 rounds", 3, 9)),
-        (DynamicWeightFedBuff(10), 1, ("DynamicWeightFedBuff", "1 result arrives", "1 round", 1, 1)),
+        (FedBuff(), 9, r"9 results arrive \(9 rounds x 1\)"),  # a tenth of 8 clients, at least 1
+        (FedBuff(clients_per_round=3), 3, r"9 results arrive \(3 rounds x 3\)"),
         (
             Federated(0.5, schedule=Asynchronous(VirtualClock(1), buffer_size=10)),
             2,
-            ("Federated", "8 results arrive", "2 rounds", 4, 8),
+            r"8 results .*2 rounds x 4",
         ),
     ],
 )
-def test_a_fit_that_never_fills_the_buffer_is_a_warning(
-    callback: AggregationCallback, rounds: int, words: tuple[Any, ...]
-) -> None:
-    with pytest.warns(UserWarning, match=NEVER.format(*words)):
+def test_a_fit_that_never_fills_the_buffer_is_a_warning(callback: AggregationCallback, rounds: int, found: str) -> None:
+    with pytest.warns(UserWarning, match=rf"`buffer_size` is 10, and {found}"):
         train_eight(callback, rounds)
 
 
