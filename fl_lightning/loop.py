@@ -73,7 +73,6 @@ class FederatedLoop(RoundLoop):
         max_invalid_rounds: int | None = None,
     ) -> None:
         super().__init__(trainer)
-        lightnings = set(vars(self))
         self.algorithm, self.executor, self.settings, self.corrector = algorithm, executor, settings, corrector
         self.past_settings: dict[int, Any] = {}
         self.threads = Threads()
@@ -83,13 +82,6 @@ class FederatedLoop(RoundLoop):
         self.executor_states: list[dict[str, Any]] = []
         self.executor_kind = _kind(executor)
         self.restored_values: Mapping[str, Tensor] = {}
-        self._own = frozenset(vars(self)) - lightnings  # what no other loop has a say in
-
-    def take_over(self, stock: Any) -> None:
-        """Continue where ``stock`` is, with what this loop was given."""
-        own = {name: self.__dict__[name] for name in self._own}
-        super().take_over(stock)
-        self.__dict__.update(own)
 
     @property
     def data(self) -> FederatedDataModule:

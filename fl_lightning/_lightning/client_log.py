@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import lightning.pytorch as pl
@@ -24,15 +23,13 @@ class ClientLog:
 
     The first call with a name goes through Lightning, which validates it and registers the metric. Further calls with
     the same arguments update that metric as Lightning does. Values are never reduced over processes inside a round,
-    where processes do unequal numbers of steps; :func:`join_results` does it once at the round's end.
+    where processes do unequal numbers of steps; :func:`join_results` does it once at the round's end. A module that
+    overrides ``log`` keeps it.
     """
 
     def __init__(self, module: pl.LightningModule, results: _ResultCollection) -> None:
         self._module = module
         self._results = results
-        self._own: Callable[..., None] | None = None  # set on the module itself
-        #: Whether the module has a ``log`` of the user's.
-        self.is_own = False
         self._known: dict[tuple[str | None, str], tuple[dict[str, Any], _ResultMetric]] = {}
         self._entered: set[str | None] = set()  # hooks that logged in this round
 
@@ -41,24 +38,17 @@ class ClientLog:
         registered = {id(metric) for metric in self._results.values()}
         self._known = {key: known for key, known in self._known.items() if id(known[1]) in registered}
         self._entered.clear()
-        attributes = self._module.__dict__
-        own = attributes.pop("log", None)
-        self._own = None if isinstance(own, ClientLog) else own
-        self.is_own = self._own is not None or has_own_log(self._module)
-        attributes["log"] = self
         self._results.__dict__["log"] = self._log_here
-        self._point_callbacks_to(self)
+        if not has_own_log(self._module):
+            self._module.__dict__["log"] = self
+            self._point_callbacks_to(self)
 
     def remove(self) -> None:
         """Give the module its own ``log`` back."""
-        if self._results.__dict__.pop("log", None) is None:
-            return
-        attributes = self._module.__dict__
-        if attributes.get("log") is self:  # no hook has set another
-            del attributes["log"]
-            if self._own is not None:
-                attributes["log"], self._own = self._own, None
-        self._point_callbacks_to(self._module.log)
+        self._results.__dict__.pop("log", None)
+        if self._module.__dict__.get("log") is self:  # no hook has set another
+            del self._module.__dict__["log"]
+            self._point_callbacks_to(self._module.log)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # a copy of the module that is made inside a round logs as the copy, and does not copy the trainer
@@ -83,14 +73,10 @@ class ClientLog:
             self._log(name, value, *args, **kwargs)
 
     def _log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
-        own, self._own = self._own, None  # one that was made in a round may call this object
-        try:
-            (own or partial(type(self._module).log, self._module))(name, value, *args, **kwargs)
-        finally:
-            self._own = own
+        type(self._module).log(self._module, name, value, *args, **kwargs)
         fx = self._module._current_fx_name
         metric = self._results.get(f"{fx}.{name}")
-        if metric is not None and not (args or metric.meta.enable_graph or self.is_own):
+        if metric is not None and not (args or metric.meta.enable_graph):
             self._known[fx, name] = (_options(kwargs), metric)
 
     def _log_here(self, *args: Any, **kwargs: Any) -> None:
@@ -141,7 +127,7 @@ class ClientLog:
 def has_own_log(module: pl.LightningModule) -> bool:
     """Whether a module has a ``log`` that is not Lightning's: of its class, or set on the module itself."""
     log = module.log
-    return log.is_own if isinstance(log, ClientLog) else getattr(log, "__func__", None) is not pl.LightningModule.log
+    return not isinstance(log, ClientLog) and getattr(log, "__func__", None) is not pl.LightningModule.log
 
 
 def _enter_hook(trainer: pl.Trainer, results: _ResultCollection, fx: str | None) -> None:

@@ -41,7 +41,7 @@ class RoundLoop(_FitLoop, ABC):
 
     def take_over(self, stock: _FitLoop) -> None:
         """Continue with the settings, data source and progress of ``stock``."""
-        self.__dict__.update(stock.__dict__)
+        self.__dict__.update({name: stock.__dict__[name] for name in vars(_FitLoop(self.trainer))})
         self.epoch_loop = ClientLoop.take_over(stock.epoch_loop)
         self._round_start: dict[str, Any] | None = None
         self.stop = self.epoch_loop.stop = StopRequests(self.trainer)

@@ -12,7 +12,6 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from fl_lightning._lightning.round_loop import RoundLoop
-from fl_lightning.callbacks.checkpoint import FederatedCheckpoint
 from fl_lightning.checks import LOAD_WEIGHTS, arguments, short
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.loop import FederatedLoop
@@ -217,12 +216,8 @@ def log_how_to_resume(trainer: pl.Trainer, exception: BaseException) -> None:
     last = next((path for path in kept if path), "")
     if last:
         hint = f'Resume with: trainer.fit(..., ckpt_path="{last}")'
-    elif not any(isinstance(each, FederatedCheckpoint) and each.keeps_last for each in trainer.checkpoint_callbacks):
-        hint = "There is no checkpoint to resume from; the callback FederatedCheckpoint() writes one after every round."
-    elif trainer.current_epoch == 0:
-        hint = "No round was finished, so there is no checkpoint yet."
     else:
-        hint = "There is no checkpoint yet; FederatedCheckpoint(last_every_n_epochs=1) writes one after every round."
+        hint = "There is no checkpoint to resume from; the callback FederatedCheckpoint() writes one after every round."
     rank_zero_info(f"{end} in round {trainer.current_epoch + 1}. {hint}")
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import lightning as L
 import numpy as np
@@ -21,6 +21,9 @@ from tqdm.auto import tqdm
 
 from fl_lightning.checks import Count, PathLike, check
 from fl_lightning.data.tensor_bytes import tensor_bytes
+
+if TYPE_CHECKING:
+    from fl_lightning.models.frozen import FrozenPrefix
 
 _FORMAT = "1"  # part of every file's key: raise it when what a file holds changes
 _PROBES = 64  # samples whose preprocessed values stand for the preprocessing in the key
@@ -46,28 +49,6 @@ class CacheableInputs(Protocol):
 
     def data_fingerprint(self) -> str:
         """A text that changes with the data."""
-
-
-class Prefix(Protocol):
-    """The frozen first part of a network, a :class:`~fl_lightning.models.frozen.FrozenPrefix`.
-
-    Attributes:
-        bypass: Whether inputs are passed on unchanged.
-    """
-
-    bypass: bool
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Return the outputs for inputs of shape (batch, ...)."""
-        ...
-
-    def to(self, device: torch.device) -> Self:
-        """Return the layers on a device."""
-        ...
-
-    def fingerprint(self) -> str:
-        """Return a text that changes with weights, buffers and settings."""
-        ...
 
 
 class FrozenPrefixCache(L.Callback):
@@ -131,21 +112,6 @@ class FrozenPrefixCache(L.Callback):
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Raise ``RuntimeError`` if the prefix has changed since set-up."""
-        self._refuse_changed(pl_module)
-
-    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Raise ``RuntimeError`` if the prefix has changed since set-up."""
-        self._refuse_changed(pl_module)
-
-    def on_test_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Raise ``RuntimeError`` if the prefix has changed since set-up."""
-        self._refuse_changed(pl_module)
-
-    def on_predict_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Raise ``RuntimeError`` if the prefix has changed since set-up."""
-        self._refuse_changed(pl_module)
-
-    def _refuse_changed(self, pl_module: L.LightningModule) -> None:
         # Lightning loads a checkpoint after set-up, when the features stand.
         if _find_prefix(pl_module).fingerprint() != self._fingerprint:
             raise RuntimeError(
@@ -154,7 +120,9 @@ class FrozenPrefixCache(L.Callback):
                 "(load_from_checkpoint). Use a 32-bit or mixed precision. Otherwise remove FrozenPrefixCache."
             )
 
-    def _ensure(self, path: Path, prefix: Prefix, data: CacheableInputs, device: torch.device) -> Tensor:
+    on_validation_start = on_test_start = on_predict_start = on_fit_start
+
+    def _ensure(self, path: Path, prefix: FrozenPrefix, data: CacheableInputs, device: torch.device) -> Tensor:
         """Return the features of the file; compute it first if there is none that can be read."""
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(path.with_suffix(".lock")):  # other processes, of any run, wait for the file
@@ -167,7 +135,7 @@ class FrozenPrefixCache(L.Callback):
             self._compute(path, prefix, data, device)
             return _read(path)
 
-    def _compute(self, path: Path, prefix: Prefix, data: CacheableInputs, device: torch.device) -> None:
+    def _compute(self, path: Path, prefix: FrozenPrefix, data: CacheableInputs, device: torch.device) -> None:
         """Append the outputs to a file, from where an earlier run stopped, which takes its place when it is whole."""
         worker = copy.deepcopy(prefix).to(device)  # the module itself is still where its maker left it
         worker.bypass = False
@@ -217,13 +185,13 @@ def _read(path: Path) -> Tensor:
     return torch.from_numpy(np.load(path, mmap_mode="c"))
 
 
-def _prefixes(module: L.LightningModule) -> list[Prefix]:
-    from fl_lightning.models.frozen import FrozenPrefix  # with it come all models, and torchvision
+def _prefixes(module: L.LightningModule) -> list[FrozenPrefix]:
+    from fl_lightning.models import frozen  # with it come all models, and torchvision
 
-    return [part for part in module.modules() if isinstance(part, FrozenPrefix)]
+    return [part for part in module.modules() if isinstance(part, frozen.FrozenPrefix)]
 
 
-def _find_prefix(module: L.LightningModule) -> Prefix:
+def _find_prefix(module: L.LightningModule) -> FrozenPrefix:
     found = _prefixes(module)
     if len(found) != 1:
         raise ValueError(
