@@ -287,10 +287,9 @@ def _weighted_counts(name: str, weights: Tensor, **options: Any) -> Tensor:
     if target.is_floating_point():
         return _weighted_loss(name, weights, **options)
     losses = mapped_function(getattr(F, name))(**options)
-    is_ignored = target == ignored
-    counts = is_ignored.logical_not().to(losses.dtype)
+    counts = (target != ignored).to(losses.dtype)
     if weight is not None:
-        counts = counts * weight[torch.where(is_ignored, 0, target)]
+        counts = counts * weight[torch.where(target == ignored, 0, target)]
     own = weights.to(losses.dtype).view(-1, *(1,) * (losses.dim() - 1))
     mean: Tensor = (losses * own).sum() / (counts * own).sum()
     return mean
