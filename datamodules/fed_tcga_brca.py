@@ -32,7 +32,7 @@ class FedTCGABRCADataModule(NaturalDataModule):
         path: FLamby's ``brca.csv``, with ``dataset_creation_scripts/train_test_split.csv`` beside it as in its
             repository; or one table that also has the columns ``region`` (0 to 5) and ``fold`` (``train`` or ``test``).
         partitioner: Shares the patients out in place of the regions.
-        split: Which patients train and test; FLamby's split of each region, without validation, if ``None``.
+        split: Which of FLamby's training patients validate; none if ``None``. Its test patients always test.
         **options: Further arguments of :class:`~fl_lightning.data.FederatedDataModule`.
 
     Raises:
@@ -48,8 +48,7 @@ class FedTCGABRCADataModule(NaturalDataModule):
         split: Split | None = None,
         **options: Any,
     ) -> None:
-        official = WithinClientSplit(val=0.0, test="official")
-        super().__init__(partitioner, split=official if split is None else split, **options)
+        super().__init__(partitioner, split=WithinClientSplit(0.0, 0.0) if split is None else split, **options)
         self.path = as_path("path", path)
 
     def load(self) -> Source:

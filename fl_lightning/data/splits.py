@@ -154,15 +154,14 @@ class WithinClientSplit(Split):
 
     Args:
         val: Fraction of each client's samples for validation, rounded down.
-        test: Fraction of each client's samples for testing, rounded down; at least one sample is left for training. Or
-            ``"official"`` for those of the data set's own test part; ``val`` then is a fraction of the others.
+        test: Fraction of each client's samples for testing, rounded down; at least one sample is left for training.
         seed: Seed of the draw.
 
     Raises:
-        ValueError: If an argument is out of range; on ``apply``, if there is no official test part.
+        ValueError: If an argument is out of range.
     """
 
-    def __init__(self, val: Fraction = 0.1, test: Fraction | Literal["official"] = 0.1, seed: Natural = 0) -> None:
+    def __init__(self, val: Fraction = 0.1, test: Fraction = 0.1, seed: Natural = 0) -> None:
         self.val, self.test, self.seed = val, test, seed
         check_arguments(self)
         check_sum(val, test)
@@ -173,25 +172,19 @@ class WithinClientSplit(Split):
         """Partition, then cut each client's samples; see :meth:`Split.split`."""
         rng = np.random.default_rng(self.seed)
         partition = partitioner(labels)
-        official, share = np.arange(0), self.test
-        if isinstance(share, str):
-            official, share = check_test_indices(test_indices, len(labels)), 0.0
-        parts = [self._cut(rng.permutation(indices), official, share) for indices in partition.indices]
+        parts = [self._cut(rng.permutation(indices)) for indices in partition.indices]
         val, test, train = (_by_client(tuple(part)) for part in zip(*parts, strict=True))
         _warn_of_none(
             self,
-            {"val": (self.val, val), "test": (share, test)},
+            {"val": (self.val, val), "test": (self.test, test)},
             f"the largest client has {counted(max(map(len, partition.indices)), 'sample')}",
         )
         return FederatedSplit(train, val, test, partition)
 
-    def _cut(self, indices: np.ndarray, official: np.ndarray, share: float) -> list[np.ndarray]:
+    def _cut(self, indices: np.ndarray) -> list[np.ndarray]:
         """Cut a client's samples into validation, test and training set."""
-        is_official = np.isin(indices, official)
-        rest = indices[~is_official]
-        num_val, num_test = (whole_part(fraction * len(rest)) for fraction in (self.val, share))
-        val, test, train = np.split(rest, [num_val, num_val + num_test])
-        return [val, np.concatenate([indices[is_official], test]), train]
+        num_val, num_test = (whole_part(fraction * len(indices)) for fraction in (self.val, self.test))
+        return np.split(indices, [num_val, num_val + num_test])
 
 
 def _warn_of_none(split: Split, held_out: Mapping[str, tuple[float, Sized]], few: str) -> None:

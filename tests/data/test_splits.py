@@ -240,14 +240,3 @@ def test_stratify_needs_classes() -> None:
     )
     with pytest.raises(ValueError, match=r"`stratify=True` .* no classes were found\. Leave it out.*`np\.digitize"):
         data.setup()
-
-
-def test_a_clients_part_of_the_official_test_set_is_its_own() -> None:
-    split = WithinClientSplit(val=0.25, test="official").apply(
-        12, lambda labels: [range(8), range(8, 12)], [0, 1, 2, 3, 9]
-    )
-    assert {client: sorted(part) for client, part in split.test.items()} == {0: [0, 1, 2, 3], 1: [9]}
-    assert {client: len(part) for client, part in split.val.items()} == {0: 1}  # of four and three others
-    assert {client: len(part) for client, part in split.train.items()} == {0: 3, 1: 3}
-    with pytest.raises(ValueError, match="`test`"):
-        WithinClientSplit(test="official").apply(12, IIDPartitioner(2))
