@@ -11,9 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
+from helpers.tiny_files import write_mnist
 
-from fl_lightning.experiment import Findings, check_table, read_table
+from fl_lightning.datamodules import FashionMNISTDataModule
+from fl_lightning.experiment import Findings, check_table, read_table, run_table
 from fl_lightning.experiment.plan import planned
+from fl_lightning.report import experiment_report
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 TABLES = sorted((RECIPES / "tables").glob("*.yaml"))
@@ -65,6 +69,21 @@ def test_tables_fit_the_signatures_of_what_they_name(ending: str) -> None:
         if replace(findings, warnings=others) != Findings():
             wrong[path.stem] = findings
     assert wrong == {}
+
+
+@pytest.mark.long
+def test_personal_models_in_pfllibs_protocol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_mnist(tmp_path, monkeypatch, FashionMNISTDataModule, 160, 40)
+    table = yaml.safe_load((TABLES[0].parent / "personal_fashion.yaml").read_text())
+    arguments = table["data"]["Fashion-dir.1"]["datamodule"]["init_args"]
+    arguments["data_dir"], arguments["download"] = str(tmp_path), False
+    arguments["partitioner"]["init_args"] |= {"num_clients": 3, "min_partition_size": 20}
+    changes = {"seeds": [0], "trainer": {"max_epochs": 1, "limit_train_batches": 1, "accelerator": "cpu"}}
+    rows = run_table({**table, **changes}, tmp_path / "run", workers=0)
+    assert [row["status"] for row in rows] == 8 * ["finished"]
+    page = experiment_report(tmp_path / "run")
+    assert "worse off than alone" in page.read_text(encoding="utf-8")
+    assert (page.parent / "figures" / "gains-Fashion-dir.1.png").exists()
 
 
 def test_presets_are_files() -> None:
