@@ -67,7 +67,7 @@ class StackedLoop:
                 raise CannotVectorize(f"{name} overrides `{hook}`, which sees one model at a time")
         if has_own_log(module):
             raise CannotVectorize(f"{name} overrides `log`")
-        if has_transfer_hooks(trainer):
+        if has_transfer_hooks(trainer) and not getattr(trainer.datamodule, "stacks", False):
             raise CannotVectorize("a hook of the batches' transfer is overridden, which sees one batch at a time")
         for callback in trainer.callbacks:
             self._check_callback(callback)

@@ -39,6 +39,8 @@ class ImageDataModule(FederatedDataModule):
     crop_padding: ClassVar[int] = 4
     always_images: ClassVar[bool] = True
     """Whether the inputs can be nothing but images; others may be standardised."""
+    stacks: ClassVar[bool] = True
+    """Clients may be stacked though a hook sees their batches: it keeps nothing of one client for the next."""
 
     def __init__(
         self,
