@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from jsonargparse import set_parsing_settings
 
 from fl_lightning.command.options import add_options, names_options, run_arguments
-from fl_lightning.command.parser import Parser, ends_by_interrupt, print_error
+from fl_lightning.command.parser import Parser, ends_by_error, ends_by_interrupt, print_error
 
 if TYPE_CHECKING:
     from jsonargparse import Namespace
@@ -55,7 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments[:1] == ["recipe"]:
             return _recipe(arguments[1:])
         if arguments[:1] == ["fit"]:
-            return _fit(arguments)
+            with ends_by_error():
+                return _fit(arguments)
         if arguments[:1] == ["describe"]:  # its options are the arguments of classes
             arguments = [
                 re.sub(r"^--[\w-]+", lambda name: f"--{name[0][2:].replace('-', '_')}", word) for word in arguments

@@ -124,6 +124,17 @@ def test_fit_is_that_of_lightning_with_the_classes_of_the_package(
     assert "FedAvg" in (tmp_path / "config.yaml").read_text()
 
 
+def test_an_error_of_the_package_ends_fit_with_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text(CONFIG.replace("num_clients: 10", "num_clients: 5000"))
+    with pytest.raises(SystemExit) as ended:
+        main(["fit", "--config", "mine.yaml"])
+    assert ended.value.code == 2
+    assert "num_clients" in capsys.readouterr().err
+
+
 def test_the_wheel_has_recipes_and_their_files() -> None:
     setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     assert "fl_lightning*" in setuptools["packages"]["find"]["include"]
