@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pandas as pd
 
-from fl_lightning.checks import counted, joined
+from fl_lightning.checks import counted
 from fl_lightning.report.names import p_text
 from fl_lightning.report.reference import reference_sentence
 from fl_lightning.report.results import LEVEL, Results
@@ -40,13 +40,10 @@ def _incomplete(results: Results) -> str:
     if scored == expected:
         return ""
     missing = expected - scored - failed - diverged
-    parts = [f"{missing} are missing"] if missing else []
-    parts += [f"{failed} failed"] if failed else []
-    parts += [f"the score of {diverged} is NaN or infinite"] if diverged else []
-    listed = "; they are listed below, and no number includes them" if failed or diverged else ""
     return (
-        f"The experiment is not complete: {scored:,} of {expected:,} runs have a score. {_sentence(joined(parts))}"
-        f"{listed}. Means of different numbers of runs stand side by side."
+        f"The experiment is not complete: {scored:,} of {expected:,} runs have a score; {missing} missing, {failed} "
+        f"failed, {diverged} with a score that is NaN or infinite. No number includes these. Means of different "
+        "numbers of runs stand side by side."
     )
 
 
@@ -57,18 +54,16 @@ def _at_chance(results: Results) -> list[str]:
         scale, means = results.scale(data), results.means.loc[data]
         weak = means.index[means < constants[data] + _MARGIN].tolist()
         if weak and results.sign(data) == 1 and scale.percent and math.isfinite(constants[data]):
-            methods = "all methods" if len(weak) == len(results.methods) > 1 else ", ".join(weak)
             found.append(
-                f"At the level of chance: {methods} on {data}. Predicting one class for every sample scores up to "
-                f"{scale.text(constants[data])} %. Differences between such results mean nothing."
+                f"At the level of chance: {', '.join(weak)} on {data}. Predicting one class for every sample scores up "
+                f"to {scale.text(constants[data])} %. Differences between such results mean nothing."
             )
     return found
 
 
 def _on_test(results: Results) -> str:
     on_test = [data for data in results.data if results.table["data"][data]["validate_on_test"]]
-    which = "all data sets" if len(on_test) == len(results.data) else ", ".join(on_test)
-    return f"The curves of {which} are of the test set, as in the paper." if on_test else ""
+    return f"The curves of {', '.join(on_test)} are of the test set, as in the paper." if on_test else ""
 
 
 def _versions(results: Results) -> str:
@@ -92,24 +87,20 @@ def power_sentences(results: Results) -> list[str]:
     for data in results.data if results.others else []:
         pairs = results.tests["pairs"].get(data, pd.Series(dtype=int))
         if not len(pairs) or len(pairs) * _smallest_p(pairs.max()) >= LEVEL:
-            few.setdefault((pairs.max() if len(pairs) else 0, len(pairs)), []).append(data)
+            few.setdefault((len(pairs), pairs.max() if len(pairs) else 0), []).append(data)
     sentences = []
-    for (pairs, methods), names in sorted(few.items(), key=lambda item: item[0][1] > 0):
-        on = "" if len(names) == len(results.data) else f"On {joined(names)} "
-        if not methods:
-            sentences.append(
-                f"{on}no method has two runs that can be paired with runs of {results.baseline}, so that no difference "
-                "can be tested."
+    for (methods, pairs), names in sorted(few.items()):
+        if methods:
+            needed = next(n for n in range(2, 100) if methods * _smallest_p(n) < LEVEL)
+            why = (
+                f"with {pairs} pairs of runs the smallest p-value is {p_text(_smallest_p(pairs))}, "
+                f"{p_text(min(1.0, methods * _smallest_p(pairs)))} corrected for {counted(methods, 'method')}. It "
+                f"takes at least {needed} pairs"
             )
-            continue
-        smallest = _smallest_p(pairs)
-        corrected = f", and {p_text(min(1.0, methods * smallest))} after the correction for {methods} methods"
-        needed = next(n for n in range(2, 100) if methods * _smallest_p(n) < LEVEL)
-        sentences.append(
-            f"{on}with {pairs} pairs of runs no difference can be significant: the smallest p-value is "
-            f"{p_text(smallest)}{corrected if methods > 1 else ''}. It takes at least {needed} pairs."
-        )
-    return [_sentence(sentence) for sentence in sentences]
+        else:
+            why = f"no method has two runs that can be paired with runs of {results.baseline}"
+        sentences.append(f"No difference can be significant on {', '.join(names)}: {why}.")
+    return sentences
 
 
 def _smallest_p(pairs: int) -> float:
@@ -125,13 +116,11 @@ def open_cycles(results: Results) -> str:
         if late.any():
             runs = f"{np.count_nonzero(late)} of {counted(len(late), 'run')}, up to {counted(int(late.max()), 'round')}"
             found.append(f"{method} on {data} ({runs})")
+    if not found:
+        return ""
     return (
-        ""
-        if not found
-        else (
-            "These runs end after their last aggregation, so that their last rounds are in no aggregated model: "
-            f"{', '.join(found)}. A number of rounds that is a multiple of `redistributions` ends with an aggregation."
-        )
+        "These runs end after their last aggregation, so that their last rounds are in no aggregated model: "
+        f"{', '.join(found)}. A number of rounds that is a multiple of `redistributions` ends with an aggregation."
     )
 
 
@@ -150,7 +139,3 @@ def missing_columns(results: Results) -> str:
         if not np.isfinite(curves.loc[curves["data"] == data, column]).any()
     ]
     return f"No run has logged a finite value of {', '.join(missing)}." if missing else ""
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -27,25 +27,20 @@ _Found = Iterator[tuple[str, str, str]]
 
 def reference_sentence(results: Results) -> str:
     """Return a sentence that says that the settings are not the paper's; empty if they are, or there is no paper."""
-    parts, others = [], 0
     found = differences(results)
-    for places, setting, here, there in found:
-        if setting == "rounds":
-            on = "" if set(places) == set(results.table["data"]) else f" ({joined(places, most=4)})"
-            parts.append(f"{here} rounds of {there}{on}")
-        elif setting in _COUNTED.values():
-            parts.append(f"{here} {setting.removesuffix('s') if here == '1' else setting} of {there}")
-        else:
-            others += 1
-    if others:
+    if not found:
+        return ""
+    names = {"rounds", *_COUNTED.values()}
+    parts = [
+        f"{setting}: {here} of {there}{f' ({joined(places, most=4)})' if places else ''}"
+        for places, setting, here, there in found
+        if setting in names
+    ]
+    if others := len(found) - len(parts):
         parts.append(counted(others, "other setting"))
     return (
-        ""
-        if not found
-        else (
-            f"The settings are not those of {results.table['reproduces']}: {'; '.join(parts)}. No number here is a "
-            "reproduction of one there. All differences are listed below."
-        )
+        f"The settings are not those of {results.table['reproduces']}: {'; '.join(parts)}. No number here is a "
+        "reproduction of one there. All differences are listed below."
     )
 
 

@@ -208,7 +208,7 @@ def test_a_score_that_is_not_finite_is_told_and_left_out_of_the_report(tmp_path:
     _, text = run(table, tmp_path)
     assert "Wild on digits: `test_loss` is NaN or infinite in 1 cell. Reports list these" in text
     page = experiment_report(tmp_path).read_text(encoding="utf-8")
-    assert "The score of 1 is NaN or infinite; they are listed below, and no number includes them." in page
+    assert "1 with a score that is NaN or infinite. No number includes these." in page
     assert "`test_loss` is nan: the model may have diverged." in page
     wild = small(methods={"Wild": table["methods"]["Wild"]}, data=table["data"], select="last", baseline="Wild")
     run(wild, tmp_path)

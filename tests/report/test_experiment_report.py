@@ -73,7 +73,7 @@ def test_the_page_holds_all_it_needs(tmp_path: Path) -> None:
     assert {link[1:] for link in page.links if link.startswith("#")} == page.ids
     assert "By &lt;hand&gt;" in text
     assert "Stand-in data: easy, hard. A &amp; B." in text
-    assert "1 failed; they are listed below, and no number includes them" in text
+    assert "1 failed, 0 with a score that is NaN or infinite. No number includes these." in text
     assert "RADFed on hard (2 of 6 runs, up to 2 rounds)" in text
     assert "2 versions of the code: 1, 2" in text
     assert re.search(r"<strong>53\.50 ± 1\.87 †</strong>", text) and "\N{MINUS SIGN}3.33" in text

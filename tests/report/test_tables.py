@@ -165,7 +165,7 @@ def test_runs_without_a_score_are_listed(tmp_path: Path) -> None:
 def test_data_sets_with_fewer_runs_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(GAPS, "hard", [1, 2])
     [text] = power_sentences(write_results(tmp_path))
-    assert text.startswith("On hard with 2 pairs of runs no difference can be significant")
+    assert text.startswith("No difference can be significant on hard: with 2 pairs of runs")
 
 
 def test_results_at_the_level_of_chance_are_told(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_results_at_the_level_of_chance_are_told(tmp_path: Path) -> None:
     assert not any("level of chance" in sentence for sentence in warnings_of(results))
     results.scored["constant_score"] = 0.25  # the means on the second set are 0.25 and 0.2417
     [sentence] = [sentence for sentence in warnings_of(results) if "level of chance" in sentence]
-    assert "all methods on hard" in sentence and "up to 25.00 %" in sentence
+    assert "FedAvg, RADFed on hard" in sentence and "up to 25.00 %" in sentence
 
 
 def test_cost_counts_models_in_rounds_of_fedavg(tmp_path: Path) -> None:
