@@ -37,29 +37,32 @@ ScheduledShare = Share | Callable[[int], float]
 ScheduledWeight = NotNegative | Callable[[int], float]
 
 _Value = TypeVar("_Value")
+Limits = Mapping[str, tuple[Any, Any]]  # type and default, by name
 
 
-def check_fields(owner: object) -> None:
+def check_fields(owner: object, values: MutableMapping[str, Any] | None = None, limits: Limits | None = None) -> None:
     """Check the attributes of an object against the types of its class's fields, unless they have their defaults.
 
     They are kept as :func:`check` returns them.
+
+    Args:
+        owner: The object.
+        values: Values to check instead of its attributes.
+        limits: Type and default of each value instead of those of its class's fields.
 
     Raises:
         TypeError: If a value has the wrong type.
         ValueError: If a value is out of its range.
     """
-    _check_all(owner, vars(owner), _fields(type(owner)))  # type: ignore[arg-type]
+    values, limits = vars(owner) if values is None else values, limits or _fields(type(owner))  # type: ignore[arg-type]
+    for name, value in values.items():
+        if name in limits and value is not limits[name][1]:
+            values[name] = check(f"`{name}` of {type(owner).__name__}", value, limits[name][0])
 
 
 def check_arguments(owner: object, values: MutableMapping[str, Any] | None = None) -> None:
     """Do so for values that have the names of arguments of its class's constructors: its attributes, or others."""
-    _check_all(owner, vars(owner) if values is None else values, _arguments(type(owner)))  # type: ignore[arg-type]
-
-
-def _check_all(owner: object, values: MutableMapping[str, Any], limits: Mapping[str, tuple[Any, Any]]) -> None:
-    for name, value in values.items():
-        if name in limits and value is not limits[name][1]:
-            values[name] = check(f"`{name}` of {type(owner).__name__}", value, limits[name][0])
+    check_fields(owner, values, _arguments(type(owner)))  # type: ignore[arg-type]
 
 
 def check(name: str, value: Any, hint: Any) -> Any:

@@ -1,14 +1,18 @@
-"""Checks for strategies, precision plugins and optimizers that are not Lightning's and torch's own."""
+"""What users have overridden of Lightning's and torch's steps; and the step of plain SGD."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+import lightning.pytorch as pl
+import torch
 from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
+from lightning.pytorch.utilities.model_helpers import is_overridden
+from torch import Tensor
 from torch.nn.modules import module
-from torch.optim import Optimizer, optimizer
+from torch.optim import LBFGS, SGD, Optimizer, optimizer
 
 _OF_STRATEGY = (
     *("on_train_batch_start", "batch_to_device", "training_step"),
@@ -65,3 +69,54 @@ def _other_than(part: Any, names: Sequence[str], stock: Sequence[type]) -> str |
         if name in vars(part) or not any(getattr(type(part), name, None) is method for method in known):
             return name
     return None
+
+
+def is_plain_transfer(trainer: pl.Trainer) -> bool:
+    """Whether a batch is only moved to the device."""
+    precision = trainer.precision_plugin
+    plain = type(precision).convert_input is Precision.convert_input and "convert_input" not in vars(precision)
+    return not has_transfer_hooks(trainer) and plain
+
+
+def has_transfer_hooks(trainer: pl.Trainer) -> bool:
+    """Whether a user's module, data module or strategy sees batches on their way."""
+    module, data = trainer.lightning_module, trainer.datamodule
+    names = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
+    overridden = any(is_overridden(name, module) or (data is not None and is_overridden(name, data)) for name in names)
+    return overridden or overridden_in_strategy(trainer.strategy) == "batch_to_device"
+
+
+#: Options of SGD's parameter groups under which a step is ``parameter -= lr * gradient``.
+_PLAIN = ("momentum", "weight_decay", "nesterov", "maximize", "differentiable", "fused")
+
+
+def is_plain_sgd(optimizer: Optimizer, but: str = "") -> bool:
+    """Whether a step of ``optimizer`` is ``parameter -= lr * gradient`` at its present settings, and nothing else.
+
+    Args:
+        optimizer: The optimizer.
+        but: An option that may have any value.
+    """
+    if type(optimizer) is not SGD or optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+        return False
+    if replaced_in_optimizer(optimizer) is not None or optimizers_have_global_hooks():
+        return False
+    options = [name for name in _PLAIN if name != but]
+    groups = optimizer.param_groups
+    return not any(any(group[name] for name in options) or isinstance(group["lr"], Tensor) for group in groups)
+
+
+def step_plain_sgd(optimizer: Optimizer) -> None:
+    """Step every parameter that has a gradient; see :func:`is_plain_sgd`."""
+    attributes: dict[str, Any] = optimizer.__dict__
+    attributes["_opt_called"] = True  # schedules warn if they are stepped before the optimizer
+    with torch.no_grad():
+        for group in optimizer.param_groups:
+            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if parameters:
+                torch._foreach_add_(parameters, [p.grad for p in parameters], alpha=-group["lr"])
+
+
+def is_blind_to_loss(optimizer: Optimizer) -> bool:
+    """Whether the optimizer is known not to look at the loss that its closure returns: torch's own but LBFGS."""
+    return type(optimizer).__module__.startswith("torch.optim.") and not isinstance(optimizer, LBFGS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from inspect import signature
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import (
@@ -18,7 +19,6 @@ from lightning.pytorch.callbacks import (
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
-from fl_lightning._lightning.client_step import takes_dataloader_iter
 from fl_lightning.checks import counted
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.datamodule import check_lightning
@@ -66,7 +66,7 @@ def refuse_settings(trainer: pl.Trainer, aggregation: Callback) -> None:
 
 def refuse_steps(module: pl.LightningModule) -> None:
     """Raise ``UnsupportedError`` for a ``training_step`` that cannot work."""
-    if takes_dataloader_iter(module):
+    if "dataloader_iter" in signature(module.training_step).parameters:
         raise UnsupportedError(
             "`training_step(self, dataloader_iter)` cannot run federatedly: a round has no single data loader. "
             "Use `training_step(self, batch, batch_idx)`."

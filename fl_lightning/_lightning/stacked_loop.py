@@ -17,10 +17,10 @@ from torch.optim.lr_scheduler import LambdaLR, MultiplicativeLR
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning._lightning.client_log import has_own_log
 from fl_lightning._lightning.client_loop import ClientLoop
-from fl_lightning._lightning.client_step import has_transfer_hooks
 from fl_lightning._lightning.hooks import STEP_HOOKS, Hook
 from fl_lightning._lightning.overrides import (
     global_hooks,
+    has_transfer_hooks,
     overridden_in_precision,
     overridden_in_strategy,
     replaced_in_optimizer,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fl_lightning._lightning.client_loop import ClientLoop
-from fl_lightning._lightning.client_step import is_plain_transfer
+from fl_lightning._lightning.overrides import is_plain_transfer
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.stacked.batching import StackedBatch, by_shape, stack_batches
 from fl_lightning.executors.stacked.device_copy import DeviceCopy
