@@ -11,6 +11,7 @@ from fl_lightning.algorithms.federated import Federated
 from fl_lightning.algorithms.fednova import FedNova
 from fl_lightning.algorithms.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from fl_lightning.algorithms.fedprox import FedProx
+from fl_lightning.algorithms.lora import FedLoRA
 from fl_lightning.algorithms.losses import MOON, FedDecorr, FedLC, FedNTD, FedProto, FedRoD, FedSAM
 from fl_lightning.algorithms.personal import (
     APFL,
@@ -81,6 +82,7 @@ __all__ = [
     "FedDecorr",
     "FedDyn",
     "FedLC",
+    "FedLoRA",
     "FedNTD",
     "FedNova",
     "FedPer",

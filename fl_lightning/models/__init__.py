@@ -7,6 +7,7 @@ from fl_lightning.models.classifier import Classifier
 from fl_lightning.models.convnet import ConvNetClassifier
 from fl_lightning.models.cox import CoxRegression
 from fl_lightning.models.logistic import LogisticRegressionClassifier
+from fl_lightning.models.lora import add_lora
 from fl_lightning.models.mlp import MLPClassifier
 from fl_lightning.models.mobilenet import MobileNetV2Classifier
 from fl_lightning.models.resnet import ResNet18Classifier
@@ -22,4 +23,5 @@ __all__ = [
     "MobileNetV2Classifier",
     "ResNet18Classifier",
     "VGG9Classifier",
+    "add_lora",
 ]

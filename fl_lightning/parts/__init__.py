@@ -1,5 +1,6 @@
 """The parts of federated algorithms. They need only torch and numpy, not Lightning."""
 
+from fl_lightning.parts.adapters import AdapterMean
 from fl_lightning.parts.aggregation import (
     Aggregation,
     CurrentMean,
@@ -93,6 +94,7 @@ __all__ = [
     "QSGD",
     "ALittleIsEnough",
     "ActiveSampler",
+    "AdapterMean",
     "Adaptive",
     "AdaptiveStart",
     "Aggregation",

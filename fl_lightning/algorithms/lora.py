@@ -1,0 +1,66 @@
+"""Federated fine-tuning of low-rank adapters."""
+
+from __future__ import annotations
+
+from typing import Literal, Unpack
+
+import lightning.pytorch as pl
+
+from fl_lightning.algorithms.base import AggregationCallback
+from fl_lightning.algorithms.options import FederatedOptions
+from fl_lightning.checks import check
+from fl_lightning.parts.adapters import AdapterMean
+from fl_lightning.parts.aggregation import Weighting
+from fl_lightning.parts.algorithm import Algorithm
+
+Mode = Literal["average", "ffa", "svd"]
+
+
+class FedLoRA(AggregationCallback):
+    """Adapters of frozen layers are trained and travel, as do other parameters that are not frozen (eq. (78)-(80)).
+
+    Adapters are pairs of parameters ``lora_A`` and ``lora_B``: those of peft, or of
+    :func:`~fl_lightning.models.add_lora`. Each round logs ``fed/lora_error``, by how much the server's B A differs from
+    the mean of the clients', as Frobenius norm over all pairs.
+
+    Equations are numbered as in ``docs/references.md``.
+
+    Args:
+        mode: ``"average"`` takes the means of A and of B, whose product is not the mean of the products. ``"ffa"``
+            freezes A as it is at the start (FFA-LoRA, Sun et al. 2024): B alone is trained and travels, without an
+            error. ``"svd"`` splits the mean of the products by a singular value decomposition, cut off at the rank
+            (FlexLoRA, Bai et al. 2024).
+        clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
+        weighting: ``"samples"`` weighs a client by its size n_k, ``"uniform"`` gives all clients the same weight.
+        options: The other arguments of :class:`AggregationCallback`.
+
+    Raises:
+        ValueError: If an argument is out of its range; when the fit begins, if the module has no adapter.
+    """
+
+    def __init__(
+        self,
+        mode: Mode = "average",
+        clients_per_round: int | float | None = None,
+        *,
+        weighting: Weighting = "samples",
+        **options: Unpack[FederatedOptions],
+    ) -> None:
+        self.mode, self.weighting = check("`mode`", mode, Mode), weighting
+        super().__init__(clients_per_round, **options)
+
+    def configure_algorithm(self) -> Algorithm:
+        """Return the algorithm."""
+        return self.compose(aggregation=AdapterMean(self.mode == "svd", self.weighting))
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Find the adapters; freeze A if it is not trained."""
+        factors = [part for name, part in pl_module.named_parameters() if "lora_A" in name.split(".")]
+        if stage == "fit" and not factors:
+            raise ValueError(
+                f"FedLoRA needs a module with adapters, parameters named `lora_A` and `lora_B`, got "
+                f"{type(pl_module).__name__} without any. Make them by `fl_lightning.models.add_lora(module)` or peft."
+            )
+        for factor in factors if self.mode == "ffa" else ():
+            factor.requires_grad_(False)
+        super().setup(trainer, pl_module, stage)

@@ -1,0 +1,191 @@
+"""FedLoRA: adapters alone are trained and travel, and what their means lose."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+from helpers.algorithms import Net, data
+from helpers.contract import Break, content, different, distance, fit
+from helpers.forking import on_two_processes
+from helpers.toys import quiet_trainer
+from torch import Tensor, nn
+
+from fl_lightning import FedAvg, FedLoRA, TensorDataModule
+from fl_lightning.models import add_lora
+from fl_lightning.parts import AdapterMean, ClientResult, Federation, Task
+
+MODES = ("average", "ffa", "svd")
+
+
+class Linear(L.LightningModule):
+    """A linear model of four inputs and three outputs, in float64."""
+
+    def __init__(self, rank: int | None, seed: int = 0) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.net = nn.Sequential(nn.Linear(4, 3, bias=False)).double()
+        if rank is not None:
+            add_lora(self, rank=rank)
+
+    def weight(self) -> Tensor:
+        layer = self.net[0]
+        weight = layer.weight if isinstance(layer, nn.Linear) else layer.layer.weight + layer.lora_B @ layer.lora_A
+        return weight.detach()
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return (self.net(batch[0]) - batch[1]).square().sum() / len(batch[0])
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.05)
+
+
+class Kept(L.Callback):
+    """Keeps the clients' results."""
+
+    def __init__(self) -> None:
+        self.results: list[ClientResult] = []
+
+    def on_client_end(self, trainer: Any, pl_module: Any, result: ClientResult) -> None:
+        self.results.append(result)
+
+
+def train(callback: Any, module: Linear, rounds: int = 3, subspace: Tensor | None = None, *more: Any) -> Linear:
+    """Train on two clients of 4 and 8 samples, whose inputs may lie in the span of some rows."""
+    generator = torch.Generator().manual_seed(1)
+    make = {"generator": generator, "dtype": torch.float64}
+    x = [torch.randn(n, 4 if subspace is None else len(subspace), **make) for n in (4, 8)]
+    x = x if subspace is None else [each @ subspace for each in x]
+    clients = [(each, torch.randn(len(each), 3, **make)) for each in x]
+    trainer = quiet_trainer(max_epochs=rounds, callbacks=[callback, *more])
+    trainer.fit(module, datamodule=TensorDataModule(clients, batch_size=2))
+    return module
+
+
+def test_it_is_full_fine_tuning_of_the_same_subspace() -> None:
+    # A has orthonormal rows and all inputs lie in their span, so B A moves as W does: grad_B A = grad_W A^T A = grad_W
+    rows = torch.linalg.qr(torch.randn(4, 2, generator=torch.Generator().manual_seed(2)).double()).Q.T
+    adapted = Linear(rank=2)
+    adapted.net[0].lora_A.data.copy_(rows)
+    train(FedLoRA("ffa", 1.0, seed=1), adapted, subspace=rows)
+    full = train(FedAvg(1.0, seed=1), Linear(rank=None), subspace=rows)
+    assert torch.allclose(adapted.weight(), full.weight(), rtol=1e-12)
+    assert not torch.allclose(adapted.weight(), Linear(rank=None).weight(), rtol=1e-3)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_is_trained_travels_and_nothing_else(mode: Any) -> None:
+    callback, module = FedLoRA(mode, 1.0), Linear(rank=2)
+    before = module.net[0].layer.weight.clone()
+    train(callback, module)
+    traffic = callback.algorithm.traffic
+    values = 3 * 2 if mode == "ffa" else 3 * 2 + 2 * 4  # B, and A, of 64 bits; two clients in three rounds
+    assert traffic.bits_up == traffic.bits_down == 64 * values * 2 * 3
+    assert torch.equal(module.net[0].layer.weight, before)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_error_of_a_round(mode: Any) -> None:
+    # clients of 4 and 8 samples count 1/3 and 2/3
+    callback, kept, module = FedLoRA(mode, 1.0), Kept(), Linear(rank=2, seed=3)
+    train(callback, module, 1, None, kept)
+    a, b = module.net[0].lora_A.detach(), module.net[0].lora_B.detach()
+    shares = [result.num_samples / 12 for result in kept.results]
+    if mode == "ffa":
+        factors = [(a, result.parameters.view(3, 2)) for result in kept.results]
+    else:
+        factors = [(r.parameters[:8].view(2, 4), r.parameters[8:].view(3, 2)) for r in kept.results]
+    exact = sum(share * b_k @ a_k for share, (a_k, b_k) in zip(shares, factors, strict=True))
+    error = float((exact - b @ a).norm())
+    [logged] = [value for name, value in callback.algorithm.values().items() if name == "fed/lora_error"]
+    assert logged == pytest.approx(error, abs=1e-14)
+    if mode == "ffa":
+        assert logged == 0.0
+    elif mode == "average":
+        mean_a, mean_b = (sum(s * f[i] for s, f in zip(shares, factors, strict=True)) for i in (0, 1))
+        assert torch.allclose(b @ a, mean_b @ mean_a, rtol=1e-12)
+        assert error > 1e-3
+    else:  # what is cut off: the third singular value
+        assert error == pytest.approx(float(torch.linalg.svdvals(exact)[2]), abs=1e-12)
+        assert error > 1e-5
+
+
+def test_svd_is_the_exact_mean_where_the_rank_suffices() -> None:
+    callback, kept, module = FedLoRA("svd", 1.0, weighting="uniform"), Kept(), Linear(rank=5)
+    train(callback, module, 1, None, kept)
+    products = [r.parameters[20:].view(3, 5) @ r.parameters[:20].view(5, 4) for r in kept.results]
+    layer = module.net[0]
+    assert torch.allclose(layer.lora_B @ layer.lora_A, sum(products) / 2, rtol=1e-12)
+    assert callback.algorithm.values()["fed/lora_error"] < 1e-12
+    train(callback, module, 1, None, kept)  # the parts of A and B beyond the matrix's own rank are 0
+    assert callback.algorithm.values()["fed/lora_error"] < 1e-12
+
+
+def test_names_of_peft() -> None:
+    names = ["model.q.lora_A.default.weight", "model.q.lora_B.default.weight", "model.lora_A", "head.weight"]
+    shapes = [torch.Size(shape) for shape in ((2, 4), (3, 2), (2, 2), (3,))]
+    model = torch.cat([torch.full((shape.numel(),), 1.0 + place) for place, shape in enumerate(shapes)])
+    part = AdapterMean()
+    lengths = [shape.numel() for shape in shapes]
+    part.begin_fit(Federation(np.ones(2), model, lengths, names=names, shapes=shapes))
+    vector, _ = part.weighted(ClientResult(Task(0, 0, 1), model, model, 1))
+    # one product of a 3 x 2 matrix of twos and a 2 x 4 one of ones; what has no partner is a parameter as others are
+    assert vector.tolist() == [*model.tolist(), *[4.0] * 12]
+
+
+def test_where_adapters_are_put() -> None:
+    net = nn.ModuleDict({"body": nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)), "head": nn.Linear(4, 2)})
+    x = torch.randn(5, 4)
+    before = net["body"](x)
+    assert add_lora(net, "body.*", rank=2, alpha=4) is net
+    assert torch.equal(net["body"](x), before)
+    trained = [name for name, parameter in net.named_parameters() if parameter.requires_grad]
+    assert trained == ["body.0.lora_A", "body.0.lora_B", "body.2.lora_A", "body.2.lora_B"]
+    layer = net["body"][0]
+    nn.init.ones_(layer.lora_B)
+    expected = layer.layer(x) + 2 * x @ layer.lora_A.sum(0, keepdim=True).T
+    assert torch.allclose(layer(x), expected.expand(5, 4), atol=1e-6)
+    with pytest.raises(ValueError, match="targets"):
+        add_lora(net, "tail")
+    with pytest.raises(ValueError, match="lora_A"):
+        train(FedLoRA(), Linear(rank=None))
+
+
+class Adapted(Net):
+    """A frozen network with adapters and a trained BatchNorm, dropout and momentum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        add_lora(self, rank=2)
+        self.layers[1].requires_grad_(True)
+
+
+@pytest.mark.parametrize("mode", ["svd", pytest.param("average", marks=pytest.mark.long), "ffa"])
+def test_the_contract_of_algorithms(mode: Any, tmp_path: Path) -> None:
+    def make(executor: str = "sequential") -> FedLoRA:
+        return FedLoRA(mode, 4, seed=1, executor=executor)
+
+    whole = fit(make(), net := Adapted(), data(8), 3)
+    assert eval(repr(make()), {"FedLoRA": FedLoRA}).mode == mode
+    with pytest.raises(ArithmeticError):
+        fit(make(), Adapted(), data(8), 3, Break(1, tmp_path / "mid.ckpt"))
+    resumed = fit(make(), Adapted(), data(8), 3, ckpt_path=tmp_path / "mid.ckpt")
+    assert different(content(resumed, tmp_path), content(whole, tmp_path)) == []
+    trainer = fit(make("vectorized"), stacked := Adapted(), data(8), 3)
+    assert trainer.fit_loop.executor.cause is None
+    assert distance(stacked.state_dict(), net.state_dict()) < 1e-8  # a decomposition magnifies rounding
+
+
+@pytest.mark.long
+def test_two_processes_end_as_one_does(tmp_path: Path) -> None:
+    def on_processes() -> Any:
+        fit(FedLoRA("svd", 4, seed=1), net := Adapted(), data(8), 3, devices=2, strategy="ddp")
+        return net.state_dict()
+
+    fit(FedLoRA("svd", 4, seed=1, executor="sequential"), alone := Adapted(), data(8), 3)
+    for state in on_two_processes(on_processes, tmp_path):
+        assert distance(state, alone.state_dict()) < 1e-8
