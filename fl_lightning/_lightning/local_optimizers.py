@@ -8,14 +8,18 @@ from contextlib import contextmanager
 from typing import Any
 
 import lightning.pytorch as pl
+import torch
 from lightning.pytorch.trainer import call
-from torch.optim import Adagrad, Optimizer
+from torch import Tensor
+from torch.optim import SGD, Adagrad, Optimizer
 
-from fl_lightning._lightning.optimizer_memory import OptimizerMemory, State, copied_state, options_of, set_options
-from fl_lightning._lightning.plain_copies import same_content
+from fl_lightning._lightning.contents import remember, same_content
 
 Options = list[list[dict[str, Any]]]
 Settings = tuple[Options, list[dict[str, Any]]]  # of the optimizers' groups, and the schedules' states
+#: What every optimizer has besides its state and groups; learning-rate schedules wrap `step` and set `_opt_called`.
+_COMMON = {*vars(SGD([torch.zeros(1)])), "step", "_opt_called", "_warned_capturable_if_run_uncaptured"}
+_COMMON -= {"state", "param_groups"}
 
 
 def unscale_before_hooks(optimizers: Sequence[Optimizer]) -> None:
@@ -49,7 +53,7 @@ class LocalOptimizers:
         by_step = [config for config in trainer.lr_scheduler_configs if config.interval == "step"]
         #: Schedules that step after a client's optimizer steps.
         self.by_step = by_step if self._automatic else []
-        self._configured = list(map(OptimizerMemory, trainer.optimizers))
+        self._remember()
         #: Settings of earlier rounds, on whose models clients still train.
         self.past: dict[int, Settings] = {}
         #: With manual optimisation, the slot of the round's first client, and the settings that it left.
@@ -63,15 +67,23 @@ class LocalOptimizers:
     def on_clients_start(self) -> None:
         """Note the settings from which every client starts, with what hooks have set at the round's start."""
         self._for_clients = self._settings()
-        self._configured = list(map(OptimizerMemory, self._trainer.optimizers))
+        self._remember()
         if self.by_step:
             self._mean_batches = self._batches_per_client()
+
+    def _remember(self) -> None:
+        """Note what optimizers hold, and what a checkpoint has of their state."""
+        self._configured = list(map(_Memory, self._trainer.optimizers))
+        self._states = [
+            copy.deepcopy(optimizer.state_dict()["state"]) if optimizer.state else {}
+            for optimizer in self._trainer.optimizers
+        ]
 
     @property
     def begin_with_state(self) -> bool:
         """Whether ``configure_optimizers``, or a hook, has given optimizers a state before the first step."""
-        pairs = zip(self._trainer.optimizers, self._configured, strict=False)
-        return any(not _is_made_anew(optimizer, configured.state) for optimizer, configured in pairs)
+        pairs = zip(self._trainer.optimizers, self._states, strict=False)
+        return any(state and not _is_made_anew(optimizer, state) for optimizer, state in pairs)
 
     def on_round_abort(self) -> None:
         """Return to the settings of the round's start, also where schedules have stepped."""
@@ -92,7 +104,7 @@ class LocalOptimizers:
     def reset(self, round_index: int | None = None) -> None:
         """Clear gradients, and return to the configured state and the settings of a round, by default this one's."""
         for optimizer, configured in zip(self._trainer.optimizers, self._configured, strict=False):
-            configured.restore()
+            configured.put_back()
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     parameter.grad = None  # `zero_grad` may be the user's own
@@ -115,7 +127,7 @@ class LocalOptimizers:
 
     def options(self) -> Options:
         """Return the present options of the optimizers' groups."""
-        return [[options_of(group) for group in optimizer.param_groups] for optimizer in self._trainer.optimizers]
+        return [[_options(group) for group in optimizer.param_groups] for optimizer in self._trainer.optimizers]
 
     def on_client_end(self, slot: int) -> None:
         """Keep the settings that the round's first client left, if its module steps schedules itself.
@@ -160,14 +172,12 @@ class LocalOptimizers:
     def patch_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Put the round's start in the place of what a client left in the optimizers and schedules."""
         options_at_start, schedules = self._start
-        optimizers = zip(self._trainer.optimizers, self._configured, strict=False)
-        states = [_state_dict(optimizer, configured.state) for optimizer, configured in optimizers]
         for number, (state, options) in enumerate(
             zip(checkpoint.get("optimizer_states", []), options_at_start, strict=False)
         ):
-            state["state"] = states[number]
+            state["state"] = self._states[number]
             for group, values in zip(state["param_groups"], options, strict=True):
-                set_options(group, values)
+                _set_options(group, values)
         if "lr_schedulers" in checkpoint:
             checkpoint["lr_schedulers"] = list(schedules)
 
@@ -180,7 +190,7 @@ class LocalOptimizers:
         for optimizer, groups in zip(self._trainer.optimizers, options, strict=True):
             # a callback that unfreezes layers appends groups
             for group, values in zip(optimizer.param_groups, groups, strict=False):
-                set_options(group, values)
+                _set_options(group, values)
         if self.by_step or not self._automatic:
             self._set_schedules(schedules)
 
@@ -189,22 +199,43 @@ class LocalOptimizers:
             config.scheduler.load_state_dict(copy.deepcopy(state))
 
 
-def _state_dict(optimizer: Optimizer, state: State) -> Any:
-    """Return what a checkpoint has of a state."""
-    if not state:
-        return {}
-    before = dict(optimizer.state)
-    optimizer.state.clear()
-    optimizer.state.update(copied_state(state))
-    saved = optimizer.state_dict()["state"]
-    optimizer.state.clear()
-    optimizer.state.update(before)
-    return saved
+class _Memory:
+    """What an optimizer holds, and those that it wraps, such as SAM and Lookahead do: state, groups, attributes."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        found = [optimizer]
+        for each in found:
+            held = [value for name, value in vars(each).items() if name not in _COMMON]
+            inner = [part for value in held for part in (value if isinstance(value, (list, tuple)) else [value])]
+            found += [one for one in inner if isinstance(one, Optimizer) and not any(one is known for known in found)]
+        self._contents = [
+            (vars(each), {name: remember(value) for name, value in vars(each).items() if name not in _COMMON})
+            for each in found
+        ]
+
+    def put_back(self) -> None:
+        """Put everything back as it was."""
+        for attributes, contents in self._contents:
+            for name in attributes.keys() - contents.keys() - _COMMON:
+                del attributes[name]
+            attributes.update({name: content() for name, content in contents.items()})
 
 
-def _is_made_anew(optimizer: Optimizer, state: State) -> bool:
+def _options(group: dict[str, Any]) -> dict[str, Any]:
+    """Return a parameter group without its parameters; schedules set a learning rate in a tensor in place."""
+    return {k: v.clone() if isinstance(v, Tensor) else v for k, v in group.items() if k != "params"}
+
+
+def _set_options(group: dict[str, Any], options: dict[str, Any]) -> None:
+    """Give a parameter group these options and no others: some optimizers count their steps in a new one."""
+    for name in group.keys() - options.keys() - {"params"}:
+        del group[name]
+    group.update(_options(options))
+
+
+def _is_made_anew(optimizer: Optimizer, state: dict[int, Any]) -> bool:
     """Whether an optimizer makes such a state itself where it finds none: Adagrad has one from the start."""
-    if not state or type(optimizer) is not Adagrad:
-        return not state
-    first = {p: group["initial_accumulator_value"] for group in optimizer.param_groups for p in group["params"]}
-    return all(not held["step"] and bool((held["sum"] == first[p]).all()) for p, held in state.items())
+    if type(optimizer) is not Adagrad:
+        return False
+    first = [group["initial_accumulator_value"] for group in optimizer.param_groups for _ in group["params"]]
+    return all(not held["step"] and bool((held["sum"] == first[place]).all()) for place, held in state.items())

@@ -14,7 +14,6 @@ from torch.optim import Optimizer
 from torchmetrics import Metric
 
 from fl_lightning._lightning.client_loop import ClientLoop
-from fl_lightning._lightning.plain_copies import plain_copy
 from fl_lightning._lightning.predictions import joined, read_batch, rule_of
 
 
@@ -138,7 +137,7 @@ class UnloggedTraining:
         for path, submodule in self._module.named_modules():
             keys = [key for key in submodule._parameters if f"{path}.{key}".lstrip(".") in self._frozen]
             owned += [(submodule._parameters, key) for key in keys]
-        before = [(buffers, name, buffers[name], plain_copy(buffers[name])) for buffers, name in owned]
+        before = [(buffers, name, buffers[name], _copied(buffers[name])) for buffers, name in owned]
         modes = [(submodule, submodule.training) for submodule in self._module.modules()]
         # cuDNN has no backward pass for recurrent layers in eval mode
         recurrent = any(isinstance(submodule, nn.RNNBase) for submodule, _ in modes)
@@ -162,7 +161,14 @@ def _gradient(parameter: Tensor) -> Tensor:
 
 def _metric_state(metric: Metric) -> dict[str, Any]:
     names = [*metric._defaults, "_update_count", "_computed", "_forward_cache", "_is_synced"]
-    return {name: plain_copy(metric.__dict__[name]) for name in names if name in metric.__dict__}
+    return {name: _copied(metric.__dict__[name]) for name in names if name in metric.__dict__}
+
+
+def _copied(value: Any) -> Any:
+    """Return a copy of a tensor or a list of tensors; any other object as it is."""
+    if isinstance(value, list):
+        return [_copied(item) for item in value]
+    return value.detach().clone() if isinstance(value, Tensor) else value
 
 
 def _drop(*args: Any, **kwargs: Any) -> None:

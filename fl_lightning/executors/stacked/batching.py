@@ -12,7 +12,7 @@ from lightning_utilities.core.apply_func import apply_to_collection, is_dataclas
 from torch import Tensor
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
-from fl_lightning._lightning.plain_copies import same_content
+from fl_lightning._lightning.contents import same_content
 
 _BUILT_IN = (dict, list, tuple)
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
