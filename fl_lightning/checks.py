@@ -411,11 +411,6 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
-def who_train(number: int) -> str:
-    """Return ``"1 client trains"`` or ``"2 clients train"``."""
-    return f"{counted(number, 'client')} train{'s' * (number == 1)}"
-
-
 def joined(words: Sequence[str], by: str = "and", most: int | None = None) -> str:
     """Return words as a list in a sentence: ``"a, b and c"``.
 

@@ -16,7 +16,6 @@ from fl_lightning._lightning.processes import warn_of_lost_results
 from fl_lightning._lightning.refusals import refuse_unsupported, warn_of_unused_loader
 from fl_lightning._lightning.round_loop import RoundLoop
 from fl_lightning._lightning.trainer_callbacks import monitored_values, restore_monitored_values
-from fl_lightning.checks import who_train
 from fl_lightning.clients.batches import ClientBatches, LocalSettings, warn_of_single_samples
 from fl_lightning.clients.hooks import notify
 from fl_lightning.clients.steps import check_steps_known
@@ -112,8 +111,8 @@ class FederatedLoop(RoundLoop):
         cohort = self.algorithm.sampler.cohort_size(self.data.num_clients)
         if cohort < self.trainer.world_size:
             raise ValueError(
-                f"{who_train(cohort)} in a round, but there are {self.trainer.world_size} processes, so some would "
-                f"stay idle. Raise `clients_per_round` or give `Trainer(devices=...)` at most {cohort}."
+                f"`clients_per_round` must be at least {self.trainer.world_size}, the number of processes, got "
+                f"{cohort}: some would stay idle. Raise it, or give `Trainer(devices=...)` at most {cohort}."
             )
 
     def print_clients(self) -> None:
