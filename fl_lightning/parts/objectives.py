@@ -25,7 +25,7 @@ class Correction:
     :meth:`value` for optimizers that look at the loss.
 
     ``loss(value, forward)`` makes the loss to minimise of the one that ``training_step`` returned and of its
-    :class:`ForwardPass`. Its clients train one after the other.
+    :class:`ForwardPass`; a subclass may define it as a method. Its clients train one after the other.
 
     A subclass that ``walks`` takes gradients at other points than the client's model: it goes there in
     :meth:`on_step_start`, and comes back in :meth:`add`, which then gets all parameters of the one optimizer's module.
@@ -53,6 +53,8 @@ class Correction:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.loss is None:
+            del self.loss  # a subclass's method would be hidden
 
     def on_step_start(self, parameters: Sequence[Tensor]) -> None:
         """Called before the step's forward pass; it may write to the client's parameters."""

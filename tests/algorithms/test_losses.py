@@ -21,6 +21,7 @@ from fl_lightning import (
     ClientMetrics,
     FedAvg,
     FedDecorr,
+    Federated,
     FedLC,
     FedNTD,
     FedProto,
@@ -30,7 +31,7 @@ from fl_lightning import (
     PerFedAvg,
     TensorDataModule,
 )
-from fl_lightning.parts import ClientResult
+from fl_lightning.parts import ClientResult, Correction, ForwardPass, LocalClient, LocalObjective
 from fl_lightning.parts.part import personal_model, walk
 
 Clients = list[tuple[Tensor, Tensor]]
@@ -465,6 +466,19 @@ def test_other_models_are_looked_at_in_eval_mode_and_leave_no_trace() -> None:
         fit(callback, net := Normed(), clients(12, 8), rounds=3)
         ends.append([*net.draws, *net.norm.running_var.tolist()])
     assert ends[0] == ends[1] == ends[2]
+
+
+def test_a_correction_may_have_the_loss_as_a_method() -> None:
+    class Halved(Correction):
+        def loss(self, loss: Tensor, forward: ForwardPass) -> Tensor:
+            return loss / 2
+
+    class Half(LocalObjective):
+        def correction(self, client: LocalClient) -> Correction:
+            return Halved(pull=0.5)
+
+    [whole], [half] = (fit(each, Net(), clients(6)) for each in (FedAvg(1.0), Federated(1.0, objective=Half())))
+    assert half == whole / 2
 
 
 def test_modules_that_cannot_be_changed_are_refused() -> None:
