@@ -84,12 +84,12 @@ def test_recipes_are_listed_and_run(capsys: pytest.CaptureFixture[str], monkeypa
     assert all(f"\n  {path.stem} " in listed for path in (ROOT / "recipes").glob("*.py"))
     monkeypatch.setattr(sys, "argv", ["fl-lightning"])
     with pytest.raises(SystemExit) as ended:
-        main(["recipe", "fashion_async", "--help"])
+        main(["recipe", "cifar_radfed", "--help"])
     assert ended.value.code == 0
     # examples stay lines, and defaults are shown
     text = capsys.readouterr().out
-    assert "\n    python recipes/fashion_async.py --data-dir data --preset paper" in text
-    assert "folder of the results (type:" in " ".join(text.split())
+    assert "\n    python recipes/cifar_radfed.py --preset paper" in text
+    assert "folder with one folder for each run (type:" in " ".join(text.split())
 
 
 def test_completion_knows_commands_options_and_recipes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -191,7 +191,7 @@ TYPOS = {
     "run mnist_methods --dry-run --workers -1": ["--workers"],
     "run mnist_methods --dry-run --checkpoint-seconds nan": ["checkpoint_seconds"],
     "run mnist_methods --dry-run --methods X": ["--methods"],
-    "recipe fashion_async --uploads=-20": ["--uploads"],
+    "recipe radfed_table --preset smal": ["small"],
     "sweep cifar_fedadam": ["--count"],
 }
 
