@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import pickle
-from functools import partial
 from typing import Any, TypeVar
 
 import lightning.pytorch as pl
@@ -34,31 +33,14 @@ def gather_objects(trainer: pl.Trainer, mine: T) -> list[T]:
     if device.type == "cpu":
         torch.distributed.all_gather_object(everyone, mine)
         return everyone
-    torch.distributed.all_gather_object(everyone, packed(mine))
-    return [unpacked(share, device) for share in everyone]
-
-
-def packed(thing: Any) -> bytes:
-    """Return an object as bytes."""
     buffer = io.BytesIO()
-    torch.save(thing, buffer, pickle_protocol=pickle.DEFAULT_PROTOCOL)
-    return buffer.getvalue()
+    torch.save(mine, buffer, pickle_protocol=pickle.DEFAULT_PROTOCOL)
+    torch.distributed.all_gather_object(everyone, buffer.getvalue())
 
+    def place(storage: Any, origin: str) -> Any:
+        return storage if origin == "cpu" else default_restore_location(storage, str(device))
 
-def unpacked(content: bytes, device: torch.device) -> Any:
-    """Return an object of bytes that :func:`packed` made; its tensors are on the CPU if they were, else on a device."""
-    return torch.load(io.BytesIO(content), map_location=partial(arrived, device), weights_only=False)
-
-
-def arrived(device: torch.device, storage: Any, place: str) -> Any:
-    """Return the values of a tensor, which have been read to the CPU, where they belong.
-
-    Args:
-        device: The receiver's.
-        storage: The values.
-        place: Where they were, such as ``"cpu"`` or ``"cuda:1"``.
-    """
-    return storage if place == "cpu" else default_restore_location(storage, str(device))
+    return [torch.load(io.BytesIO(share), map_location=place, weights_only=False) for share in everyone]
 
 
 def ends_with_fit(trainer: pl.Trainer) -> bool:

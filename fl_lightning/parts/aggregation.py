@@ -164,14 +164,6 @@ class WeightedMean(MeanAggregation):
         """Return a client's model and p_k."""
         return result.vector, self.weight_of(result)
 
-    def refuse_circulating(self, algorithm: Any) -> None:
-        """Raise ``ValueError`` for a mean over all clients if the server does not see the model of a single client."""
-        if algorithm.schedule.circulates or algorithm.schedule.asynchronous:
-            raise ValueError(
-                f"`aggregation` cannot be {self!r}, a mean over all clients, with {algorithm.schedule!r}. Use "
-                "WeightedMean(), or Synchronous()."
-            )
-
 
 class CurrentMean(WeightedMean):
     """The mean over all clients; a client that did not train counts with the server's model (eq. (3c)).
@@ -220,7 +212,11 @@ class StaleMean(WeightedMean):
 
     def check_with(self, algorithm: Any) -> None:
         """Raise ``ValueError`` if the server does not see the model of a single client."""
-        self.refuse_circulating(algorithm)
+        if algorithm.schedule.circulates or algorithm.schedule.asynchronous:
+            raise ValueError(
+                f"`aggregation` cannot be {self!r}, a mean over all clients, with {algorithm.schedule!r}. Use "
+                "WeightedMean(), or Synchronous()."
+            )
 
     def setup(self, federation: Federation) -> None:
         """Give every client the first model."""
