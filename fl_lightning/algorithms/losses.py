@@ -1,6 +1,6 @@
 """Algorithms whose clients change the loss that their ``training_step`` returns, or where its gradient is taken.
 
-They need a module whose output layer is an ``nn.Linear``, but for FedSAM. Equations are numbered as in
+They need a module whose output layer is linear, but for FedSAM. Equations are numbered as in
 ``docs/references.md``.
 """
 

@@ -28,10 +28,11 @@ class RecordedPass:
         self._loss, self._vector, self._trainer = loss, vector, trainer
         self.module: nn.Module = trainer.lightning_module
         self.batch: Any = None
-        self._last: tuple[Tensor, Tensor] | None = None  # input and output of the last linear layer that was called
+        self._last: tuple[Tensor, Tensor] | None = None  # input and output of the last layer that was called
 
     def __enter__(self) -> None:
-        layers = [part for part in self.module.modules() if isinstance(part, nn.Linear)]
+        parts = self.module.modules()
+        layers = [part for part in parts if hasattr(part, "in_features") and hasattr(part, "out_features")]
         self._hooks = [layer.register_forward_hook(self._note) for layer in layers]
 
     def __exit__(self, *error: object) -> None:
@@ -52,8 +53,8 @@ class RecordedPass:
     def _outputs(self) -> tuple[Tensor, Tensor]:
         if self._last is None:
             raise TypeError(
-                "The objective takes features and logits from the last `nn.Linear` that is called, and "
-                f"{type(self.module).__name__} calls none. Let its output layer be one."
+                "The objective takes features and logits from the last layer that is called and has `in_features` and "
+                f"`out_features`, as nn.Linear has, and {type(self.module).__name__} calls none."
             )
         return self._last
 

@@ -64,7 +64,8 @@ class LocalClient(Protocol):
 class ForwardPass(Protocol):
     """The forward pass of a ``training_step``, as a loss of a :class:`Correction` sees it.
 
-    The output layer is the last ``nn.Linear`` that is called. Dimensions but the last count as rows.
+    The output layer is the last layer that is called and has ``in_features`` and ``out_features``, as ``nn.Linear`` and
+    layers with adapters have. Dimensions but the last count as rows.
 
     Attributes:
         module: The LightningModule, with the client's present weights.

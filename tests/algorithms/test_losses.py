@@ -31,6 +31,7 @@ from fl_lightning import (
     PerFedAvg,
     TensorDataModule,
 )
+from fl_lightning.models import add_lora
 from fl_lightning.parts import ClientResult, Correction, ForwardPass, LocalClient, LocalObjective
 from fl_lightning.parts.part import personal_model, walk
 
@@ -468,6 +469,14 @@ def test_other_models_are_looked_at_in_eval_mode_and_leave_no_trace() -> None:
     assert ends[0] == ends[1] == ends[2]
 
 
+def test_the_output_layer_may_have_an_adapter() -> None:
+    adapted, merged = add_lora(Net(), "head", rank=2), Net()
+    nn.init.ones_(adapted.head.lora_B)
+    merged.head.weight.data += (adapted.head.lora_B @ adapted.head.lora_A).detach()
+    losses = [fit(FedLC(1.0, 1.0), net, clients(9)) for net in (adapted, merged)]
+    assert losses[0] == pytest.approx(losses[1])
+
+
 def test_a_correction_may_have_the_loss_as_a_method() -> None:
     class Halved(Correction):
         def loss(self, loss: Tensor, forward: ForwardPass) -> Tensor:
@@ -487,7 +496,7 @@ def test_modules_that_cannot_be_changed_are_refused() -> None:
 
     with pytest.raises(ValueError, match="automatic_optimization"):
         fit(FedLC(1.0, 1.0), Manual(), clients(6))
-    with pytest.raises(TypeError, match="Linear"):
+    with pytest.raises(TypeError, match="in_features"):
         fit(FedDecorr(1.0, 1.0), Quadratic(0.1), [(torch.ones(3).double(), torch.ones(3).double())])
 
 
