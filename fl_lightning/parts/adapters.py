@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from fl_lightning.parts.aggregation import MeanAggregation, Weighting
+from fl_lightning.parts.aggregation import Aggregation, RunningMean, Weighting
 from fl_lightning.parts.federation import Federation
-from fl_lightning.parts.messages import ClientResult, accumulator
+from fl_lightning.parts.messages import ClientResult
 
 
 @dataclass(eq=False)
-class AdapterMean(MeanAggregation):
+class AdapterMean(Aggregation):
     """The weighted mean of the clients' models, in which adapters may be merged by their products (eq. (79), (80)).
 
     Adapters are pairs of trained parameters ``lora_A`` and ``lora_B``, as peft names them. Each round logs
@@ -46,25 +46,30 @@ class AdapterMean(MeanAggregation):
         views = self.federation.tensors(parameters)
         return [(views[a].flatten(1), views[b].flatten(1)) for a, b in self._pairs]
 
-    def weighted(self, result: ClientResult) -> tuple[Tensor, float]:
-        """Return a client's parameters with its products B A, and its weight."""
-        parameters = result.parameters.to(accumulator(result.parameters))
-        products = [(b @ a).flatten() for a, b in self._factors(parameters)]
-        return torch.cat([parameters, *products]), self.weight_of(result)
-
-    def finish(self, model: Tensor, mean: Any, weight: float) -> Tensor:
+    def merge(self, model: Tensor, results: Sequence[ClientResult]) -> Tensor | None:
         """Return the mean, with B A by its products if asked for."""
-        n = len(model)
-        merged, square = mean[:n].clone(), 0.0
-        factors = self._factors(merged)
-        products = mean[n:].split([len(b) * a.shape[1] for a, b in factors])
-        for (a, b), flat in zip(factors, products, strict=True):
-            product = flat.view(len(b), a.shape[1])
+        running, weights = RunningMean(), [self.weight_of(result) for result in results]
+        for result, weight in zip(results, weights, strict=True):
+            running.add(result.parameters, weight)
+        merged, total = running.pop()
+        if merged is None:
+            return None
+        merged, square = merged.clone(), 0.0
+        clients = [self._factors(result.parameters.to(merged)) for result in results]
+        for place, (a, b) in enumerate(self._factors(merged)):
+            own = [factors[place] for factors in clients]
+            # the mean of B A as one product, of matrices that are as narrow as all clients' adapters together
+            left = torch.cat([b_k * (weight / total) for (_, b_k), weight in zip(own, weights, strict=True)], dim=1)
+            right = torch.cat([a_k for a_k, _ in own])
             if self.by_svd:
-                left, values, right = torch.linalg.svd(product, full_matrices=False)
+                (q_left, r_left), (q_right, r_right) = torch.linalg.qr(left), torch.linalg.qr(right.T)
+                u, values, v = torch.linalg.svd(r_left @ r_right.T)
                 rank = min(len(a), len(values))
-                a.zero_()[:rank], b.zero_()[:, :rank] = right[:rank], left[:, :rank] * values[:rank]
-            square += float((product - b @ a).square().sum())
+                a.zero_()[:rank] = (v @ q_right.T)[:rank]
+                b.zero_()[:, :rank] = (q_left @ u)[:, :rank] * values[:rank]
+            r_left = torch.linalg.qr(torch.cat([left, -b], dim=1), mode="r").R
+            r_right = torch.linalg.qr(torch.cat([right, a]).T, mode="r").R
+            square += float((r_left @ r_right.T).square().sum())
         self.error = square**0.5
         return merged
 

@@ -128,13 +128,20 @@ def test_svd_is_the_exact_mean_where_the_rank_suffices() -> None:
 def test_names_of_peft() -> None:
     names = ["model.q.lora_A.default.weight", "model.q.lora_B.default.weight", "model.lora_A", "head.weight"]
     shapes = [torch.Size(shape) for shape in ((2, 4), (3, 2), (2, 2), (3,))]
-    model = torch.cat([torch.full((shape.numel(),), 1.0 + place) for place, shape in enumerate(shapes)])
-    part = AdapterMean()
     lengths = [shape.numel() for shape in shapes]
-    part.begin_fit(Federation(np.ones(2), model, lengths, names=names, shapes=shapes))
-    vector, _ = part.weighted(ClientResult(Task(0, 0, 1), model, model, 1))
-    # one product of a 3 x 2 matrix of twos and a 2 x 4 one of ones; what has no partner is a parameter as others are
-    assert vector.tolist() == [*model.tolist(), *[4.0] * 12]
+    zeros = torch.zeros(sum(lengths), dtype=torch.float64)
+    part = AdapterMean(by_svd=True)
+    part.begin_fit(Federation(np.ones(2), zeros, lengths, names=names, shapes=shapes))
+    models = [torch.cat([torch.full((length,), float(x)) for length, x in zip(lengths, values, strict=True)]).double()
+              for values in ((1, 2, 3, 4), (3, 4, 5, 6))]  # fmt: skip
+    results = [ClientResult(Task(slot, slot, 1 + slot), zeros, model, 1) for slot, model in enumerate(models)]
+    merged = part.merge(zeros, results)
+    assert merged is not None
+    a, b, rest = merged[:8].view(2, 4), merged[8:14].view(3, 2), merged[14:]
+    # all values of B A are 2 * 1 * 2 = 4 and 2 * 3 * 4 = 24; what has no partner is a parameter as others are
+    assert torch.allclose(b @ a, torch.full((3, 4), (4 + 2 * 24) / 3).double())
+    assert rest.tolist() == pytest.approx([(3 + 2 * 5) / 3] * 4 + [(4 + 2 * 6) / 3] * 3)
+    assert part.values()["fed/lora_error"] < 1e-12
 
 
 def test_where_adapters_are_put() -> None:
