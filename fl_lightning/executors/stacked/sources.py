@@ -17,7 +17,7 @@ from fl_lightning.executors.stacked.device_copy import DeviceCopy
 from fl_lightning.executors.stacked.randomness import ClientGenerators
 from fl_lightning.parts.messages import Task
 
-_TABLES = 64 * 2**20  # bytes of batches that are held at once
+_TABLES = 24 * 2**20  # bytes of batches that are held at once: less than what `malloc` maps anew each time
 
 Groups = list[tuple[Sequence[int], StackedBatch]]
 
@@ -135,21 +135,20 @@ class GatheredBatches:
     def padded(self, active: Sequence[int], size: int) -> Padded:
         """Return the batches of the next steps; where one is short, its first sample is repeated with weight 0."""
         tensors, device = self._clients[0].tensors, self._training.vector.device
-        shapes = [(len(self._clients), len(active) * size, *tensor.shape[1:]) for tensor in tensors]
+        # a step's batches are neighbours in memory, however many steps there are
+        shapes = [(len(active), len(self._clients), size, *tensor.shape[1:]) for tensor in tensors]
         if self._upload is None or self._upload.shapes != shapes:
             self._upload = DeviceCopy(shapes, [tensor.dtype for tensor in tensors], device)
-        tables = [table.unbind() for table in self._upload.host()]
+        tables = self._upload.host()
         sizes: list[list[int]] = [[] for _ in active]
         steps = len(active)
         for row in range(len(self._clients)):
             while steps and active[steps - 1] <= row:  # fewer clients take part in later steps
                 steps -= 1
-            own = [rows[row] for rows in tables]
-            self._clients[row].read(own, steps, size, sizes)
-            for rows in own if steps < len(active) else ():
-                rows[steps * size :].zero_()
-        # a step's batches are neighbours in memory, however many steps there are
-        sent = [table.unflatten(1, (-1, size)).transpose(0, 1).contiguous() for table in self._upload.send()]
+            self._clients[row].read([table[:steps, row] for table in tables], size, sizes)
+            for table in tables if steps < len(active) else ():
+                table[steps:, row].zero_()
+        sent = self._upload.send()
         counts = torch.tensor([[*own, *[1] * (len(self._clients) - len(own))] for own in sizes]).unsqueeze(2)
         dtype = self._training.vector.parameters[0].dtype
         weights = ((torch.arange(size) < counts).to(dtype) / counts).to(device)
@@ -175,17 +174,15 @@ class _RowsOfClient:
         """Memory of a sample."""
         return sum(tensor[:1].nbytes for tensor in self.tensors)
 
-    def read(self, tables: Sequence[Tensor], steps: int, size: int, sizes: list[list[int]]) -> None:
+    def read(self, tables: Sequence[Tensor], size: int, sizes: list[list[int]]) -> None:
         """Read the next batches.
 
         Args:
-            tables: Take them, shape ``(steps * B, ...)`` or longer each; rows beyond a batch's samples
-                repeat its first.
-            steps: Number of batches.
+            tables: Take them, shape ``(steps, B, ...)`` each; rows beyond a batch's samples repeat its first.
             size: Samples of a batch, B.
             sizes: Lists of sizes, one for each step, to which the batch's size is added.
         """
-        step = 0
+        step, steps = 0, len(tables[0])
         while step < steps:
             if self._order is None:
                 order = next(self._orders)
@@ -194,15 +191,17 @@ class _RowsOfClient:
             samples, self._order = len(chosen), None
             if samples > most:
                 chosen, self._order, samples = chosen[:most], chosen[most:], most
-            number = -(-samples // size)
-            begin, filled, end = step * size, step * size + samples, (step + number) * size
+            whole, rest = divmod(samples, size)
             for tensor, table in zip(self.tensors, tables, strict=True):
-                torch.index_select(tensor, 0, chosen.to(tensor.device), out=table[begin:filled])
-                if filled < end:
-                    table[filled:end] = table[end - size]
-            for place in range(number):
-                sizes[step + place].append(min(size, samples - place * size))
-            step += number
+                rows = tensor.index_select(0, chosen.to(tensor.device))
+                table[step : step + whole] = rows[: whole * size].unflatten(0, (whole, size))
+                if rest:
+                    table[step + whole, :rest] = rows[whole * size :]
+                    table[step + whole, rest:] = rows[whole * size]
+            own = [size] * whole + [rest] * bool(rest)
+            for place, number in enumerate(own, start=step):
+                sizes[place].append(number)
+            step += len(own)
 
 
 def make_source(
