@@ -168,7 +168,8 @@ OF_NUMBERS: dict[Kind, str] = {
         MoreauEnvelope.lam PFedMe.lam PerFedAvg.alpha PerFedAvg.delta MetaLearning.alpha MetaLearning.delta""",
     NOT_NEGATIVE: """FedProxSyntheticDataModule.alpha beta gamma1 gamma2 gamma3 b average_staleness feature_noise
         alpha2 penalty jitter l2 level mu q rho size_sigma tolerance v0 weight_decay noise_multiplier checkpoint_seconds
-        Classifier.lr Classifier.momentum CharLSTM.lr CharLSTM.momentum CoxRegression.lr lam alpha_lr FedLC.tau CalibratedLogits.tau""",
+        Classifier.lr Classifier.momentum CharLSTM.lr CharLSTM.momentum CoxRegression.lr lam alpha_lr
+        FedLC.tau CalibratedLogits.tau""",
     SHARE: "alpha1 beta1 beta2 dropout gamma momentum",
     replace(SHARE, right=(0.5, np.float32(0.5), 0.0, 0.1)): "test val",
     PART: "cutoff floor probability fraction step mixing DynamicWeightFedBuff.alpha",
