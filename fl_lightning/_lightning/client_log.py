@@ -228,7 +228,18 @@ def _register(description: dict[str, Any], module: pl.LightningModule, reduce_fn
 
 
 def log_round(trainer: pl.Trainer, module: pl.LightningModule, values: Mapping[str, float], **options: Any) -> None:
-    """Log numbers that are the same on all processes, at a round's end."""
-    if not trainer.barebones:  # it warns of every value that is logged
-        for name, value in values.items():
+    """Log numbers that are the same on all processes, at a round's end.
+
+    A number that has been logged before updates Lightning's metric at once: a call of ``module.log`` takes 1 ms.
+    """
+    if trainer.barebones:  # it warns of every value that is logged
+        return
+    results, fx, is_stock = trainer._results, module._current_fx_name, not has_own_log(module)
+    for name, value in values.items():
+        metric = None if results is None else results.get(f"{fx}.{name}")
+        if results is not None and metric is not None and metric.is_tensor and is_stock:
+            _enter_hook(trainer, results, fx)
+            number = torch.tensor(float(value), dtype=metric.value.dtype, device=metric.value.device)
+            results.update_metrics(f"{fx}.{name}", number, 1)
+        else:
             module.log(name, float(value), sync_dist=trainer.world_size > 1, **options)
