@@ -114,7 +114,8 @@ def _attributes(value: Any) -> dict[str, Any]:
 
 class _NoCollectionKind(type):
     def __instancecheck__(cls, value: Any) -> bool:
-        return not isinstance(value, Mapping | Sequence) or isinstance(value, str | bytes)
+        # tensors first: whether they are sequences takes Python 0.2 ms
+        return isinstance(value, Tensor | str | bytes) or not isinstance(value, Mapping | Sequence)
 
 
 class _NoCollection(metaclass=_NoCollectionKind):
