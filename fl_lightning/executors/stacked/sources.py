@@ -147,7 +147,8 @@ class GatheredBatches:
                 steps -= 1
             self._clients[row].read([table[:steps, row] for table in tables], size, sizes)
             for table in tables if steps < len(active) else ():
-                table[steps:, row].zero_()
+                if not table.is_floating_point():  # classes must be some; the values of a client at rest do not matter
+                    table[steps:, row].zero_()
         sent = self._upload.send()
         counts = torch.tensor([[*own, *[1] * (len(self._clients) - len(own))] for own in sizes]).unsqueeze(2)
         dtype = self._training.vector.parameters[0].dtype
