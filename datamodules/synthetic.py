@@ -98,6 +98,8 @@ class FedDynSyntheticDataModule(_SyntheticDataModule):
         ValueError: If an argument is out of range.
     """
 
+    tests_clients = False  # its test set is all training samples once more
+
     def __init__(
         self,
         gamma1: NotNegative = 1.0,
