@@ -63,7 +63,7 @@ def assert_same(out: Path, whole: Path) -> None:
     assert len(curves) == CELLS
     for curve in curves:
         assert (out / curve).read_bytes() == (whole / curve).read_bytes()
-    assert not [path for path in out.glob("cells/*/*") if path.suffix == ".ckpt" or path.name == "claim"]
+    assert not [*out.glob("cells/*/*.ckpt")]  # a claim may stay, of a process that was killed with its result written
 
 
 @pytest.mark.long
