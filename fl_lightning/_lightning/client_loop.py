@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,7 @@ from lightning.pytorch.loops.optimization.automatic import ClosureResult
 from lightning.pytorch.loops.optimization.manual import ManualResult
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.plugins.precision import Precision
+from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.trainer import call
 from lightning.pytorch.utilities import move_data_to_device
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
@@ -90,6 +91,8 @@ class ClientLoop(_TrainingEpochLoop):
             and not any(is_overridden(name, module) for name in ("backward", "optimizer_step"))
         )
         self._clips = is_overridden("configure_gradient_clipping", module)
+        self._zeroes = is_overridden("optimizer_zero_grad", module)
+        self._is_profiled = type(trainer.profiler) is not PassThroughProfiler
         self._actions = [
             f"[Strategy]{type(trainer.strategy).__name__}.{name}" for name in ("training_step", "backward")
         ]
@@ -320,8 +323,11 @@ class ClientLoop(_TrainingEpochLoop):
                     result = ClosureResult.from_training_step_output(output, accumulate)
                 if self._window == 1:
                     self._hooks["on_before_zero_grad"](optimizer)
-                    args = (self.trainer.current_epoch, batch_idx, optimizer)
-                    call._call_lightning_module_hook(self.trainer, "optimizer_zero_grad", *args)
+                    if self._zeroes:
+                        args = (self.trainer.current_epoch, batch_idx, optimizer)
+                        call._call_lightning_module_hook(self.trainer, "optimizer_zero_grad", *args)
+                    else:
+                        optimizer.zero_grad()
                 if result.closure_loss is None or result.loss is None:
                     self._warning_cache.warn("`training_step` returned `None`; if on purpose, ignore this warning.")
                     return None
@@ -381,7 +387,7 @@ class ClientLoop(_TrainingEpochLoop):
     def _call(self, hook: str, action: str, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function as a hook, and record it under the name of an action."""
         previous = enter_fx(self._module, hook)
-        with self.trainer.profiler.profile(action):
+        with self.trainer.profiler.profile(action) if self._is_profiled else nullcontext():
             output = function(*args)
         enter_fx(self._module, previous)
         return output
