@@ -17,6 +17,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 import pytest
+import torch
 
 from tests.mutation.faults import CODE, functions
 from tests.mutation.forks import Plugin, Work, in_forks
@@ -100,14 +101,15 @@ class Loader(SourceFileLoader):
         names = {start: name for name, spans in functions(source.decode()).items() for start, _ in spans}
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef):
-                call = ast.parse(f"__reached__({f'{file}::{names[node.lineno - 1]}'!r})").body[0]
+                # what PyTorch captures must not see the call
+                call = ast.parse(f"__captured__() or __reached__({f'{file}::{names[node.lineno - 1]}'!r})").body[0]
                 for part in ast.walk(call):
                     ast.copy_location(part, node.body[0])
                 node.body.insert(ast.get_docstring(node, clean=False) is not None, call)
         return compile(tree, self.path, "exec")
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__dict__["__reached__"] = self.plugin.reached.add
+        module.__dict__.update(__reached__=self.plugin.reached.add, __captured__=torch.compiler.is_compiling)
         super().exec_module(module)
 
 
