@@ -122,6 +122,12 @@ class Pull(Correction):
             parameter.grad.add_(parameter.detach() - received, alpha=self.strength)
 
 
+class Stacking(Pull):
+    """Says that a stack may add it, row by row."""
+
+    stacks = True
+
+
 class Warm(Pull):
     """Pulls harder with each step."""
 
@@ -204,6 +210,7 @@ ENTRIES = [
         with_part("exchange keeps what it received last", "exchange", Received, "a client hands on"),
         with_part("exchange reads others' norms", "exchange", Norms, "a client hands on"),
     ),
+    corrected("correction of each client in a stack", Stacking, EACH),
     *alike(
         corrected("correction of each client", Pull, EACH),
         corrected("new correction each time", Pull, NEW),
