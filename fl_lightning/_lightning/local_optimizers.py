@@ -200,7 +200,7 @@ class LocalOptimizers:
 
 
 class _Memory:
-    """What an optimizer holds, and those that it wraps, such as SAM and Lookahead do: state, groups, attributes."""
+    """The state, groups and attributes of an optimizer, and of those that it wraps, as SAM and Lookahead do."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         found = [optimizer]

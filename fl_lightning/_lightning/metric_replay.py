@@ -43,6 +43,8 @@ def replay(
     for entry in entries:
         for call in entry.logged.metric_calls:
             calls.setdefault(id(call.metric), []).append((entry, call))
+    if not calls:
+        return
     apart = _needed_apart(entries, module)
     done = {metric for metric, own in calls.items() if metric not in apart and _update_at_once(own)}
     if not calls.keys() - done:

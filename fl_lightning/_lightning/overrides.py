@@ -1,4 +1,4 @@
-"""What users have overridden of Lightning's and torch's steps; and the step of plain SGD."""
+"""Users' overrides of Lightning's and torch's steps; and the step of plain SGD."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a local objective may see of a forward pass, to change its loss."""
+"""The forward pass that a local objective sees, to change its loss."""
 
 from __future__ import annotations
 

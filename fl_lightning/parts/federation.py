@@ -1,4 +1,4 @@
-"""What parts may know about the run, and about a client at work."""
+"""The run and the client at work, as parts see them."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _no_local_work(kind: str) -> Sequence[int]:
 
 @dataclass(frozen=True)
 class Federation:
-    """What the parts of an algorithm may know about the run.
+    """The run, as the parts of an algorithm see it.
 
     Attributes:
         sizes: Samples n_k of each training client, shape ``(K,)``.

@@ -1,4 +1,4 @@
-"""What travels: tasks, results and payloads; and what is counted of it."""
+"""Tasks, results and payloads, which travel; and counts of them."""
 
 from __future__ import annotations
 

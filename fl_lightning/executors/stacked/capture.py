@@ -40,7 +40,7 @@ _OPTIONS: dict[str, Any] = {
 }
 
 seen: list[Any] = []
-"""What a step has logged that ran as it is, not as a graph."""
+"""The values that a step has logged that ran as it is, not as a graph."""
 
 
 # ---- in the module's place: what a step logs and gives to metric objects becomes nodes of its graph ----

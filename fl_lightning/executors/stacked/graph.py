@@ -33,7 +33,7 @@ class Place(NamedTuple):
 
 @dataclass
 class Stacks:
-    """What stands for one client's tensors: stacks of K clients' tensors, shape ``(K, ...)`` each.
+    """Stacks of K clients' tensors, shape ``(K, ...)`` each, in the place of one client's tensors.
 
     Attributes:
         parameters: The trained parameters, leaves.
@@ -63,7 +63,7 @@ class Stacks:
 
 
 class Computed(NamedTuple):
-    """What a step has computed.
+    """The results of a step.
 
     Attributes:
         losses: The clients' losses, shape ``(K,)``.

@@ -130,9 +130,9 @@ class GatheredBatches:
         """
         sample = self._clients[0].bytes_per_sample
         most = max(1, _TABLES // max(1, active[begin] * size * sample))
-        return self.padded(active[begin : begin + most], size)._replace(begin=begin, end=min(begin + most, len(active)))
+        return self._padded(begin, active[begin : begin + most], size)
 
-    def padded(self, active: Sequence[int], size: int) -> Padded:
+    def _padded(self, begin: int, active: Sequence[int], size: int) -> Padded:
         """Return the batches of the next steps; where one is short, its first sample is repeated with weight 0."""
         tensors, device = self._clients[0].tensors, self._training.vector.device
         # a step's batches are neighbours in memory, however many steps there are
@@ -153,7 +153,7 @@ class GatheredBatches:
         counts = torch.tensor([[*own, *[1] * (len(self._clients) - len(own))] for own in sizes]).unsqueeze(2)
         dtype = self._training.vector.parameters[0].dtype
         weights = ((torch.arange(size) < counts).to(dtype) / counts).to(device)
-        return Padded(0, len(active), sent, sizes, weights)
+        return Padded(begin, begin + len(active), sent, sizes, weights)
 
 
 class _RowsOfClient:
