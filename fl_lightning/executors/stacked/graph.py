@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import BuiltinFunctionType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning.executors.stacked.inplace_sgd import InPlaceSgd
@@ -22,6 +24,11 @@ _RESHAPES = {
     *(aten.expand.default, aten.view.default, aten._unsafe_view.default, aten.reshape.default),
     *(aten.permute.default, aten.transpose.int),
 }
+_TRACED = 5, 6  # numbers of clients, from whose graphs that of any other number follows
+
+
+class DependsOnNumber(Exception):
+    """A step of filled-up batches has other operations for another number of clients."""
 
 
 class Place(NamedTuple):
@@ -98,7 +105,7 @@ class StackedGraph:
         self.takes_zeros = replace_unmapped(graph)
         self._module = fx.GraphModule(root or {}, graph)
         self._draws = any(map(draws_by_name, graph.nodes))
-        self._traced: dict[Any, tuple[fx.Graph, list[int]]] = {}
+        self._traced: dict[Any, list[tuple[fx.Graph, list[int]]]] = {}
         self._flat: dict[Any, _Flat] = {}
         self._now: Stacks | None = None
         #: Whether a step of it has been compared with the module itself.
@@ -110,10 +117,12 @@ class StackedGraph:
         Args:
             stacks: The clients' tensors.
             inputs: For each input the :class:`Place` of a stack, or the value that all clients share.
-            flat: Whether to make a flat list of operations of it, which costs some 0.2 s for each new form.
+            flat: Whether to make a flat list of operations of it, which costs some 0.1 s for each new form; forms with
+                ``stacks.weights`` serve any number of clients.
 
         Raises:
             CannotVectorize: If the step changes what clients share, or parameters.
+            DependsOnNumber: If there are weights, and other operations for other numbers of clients.
         """
         inputs = [
             *inputs,
@@ -172,15 +181,17 @@ class StackedGraph:
     # ---- flat ----
 
     def _run_flat(self, stacks: Stacks, inputs: Sequence[Any], values: Sequence[Any]) -> Computed:
+        number, steps = len(stacks.parameters[0]), stacks.update is not None
         form = tuple(
-            (isinstance(place, Place), value.shape, value.stride(), value.dtype) if isinstance(value, Tensor) else value
+            (value.shape[isinstance(place, Place) :], value.stride(), value.dtype)
+            if isinstance(value, Tensor)
+            else value
             for value, place in zip(values, inputs, strict=True)
         )
-        if form not in self._traced:
-            self._traced[form] = self._trace(inputs, values)
-        key = form, stacks.update is not None
+        key = form, number, steps
         if key not in self._flat:
-            self._flat[key] = self._flatten(*self._traced[form], steps=stacks.update is not None)
+            numbers = (number,) if stacks.weights is None else _TRACED
+            self._flat[key] = self._flatten(*self._graph(form, numbers, number, inputs, values), steps=steps)
         flat = self._flat[key]
         with torch.no_grad():
             losses, *found = flat.run(*[value for value in values if isinstance(value, Tensor)])
@@ -190,6 +201,18 @@ class StackedGraph:
         for place, gradient in zip(flat.used, own, strict=True):
             gradients[place] = gradient
         return Computed(losses, kept, gradients, flat.steps)
+
+    def _graph(
+        self, form: Any, numbers: Sequence[int], number: int, inputs: Sequence[Any], values: Sequence[Any]
+    ) -> tuple[fx.Graph, list[int]]:
+        """Return the graph for a number of clients, from those that are traced for some numbers."""
+        if (form, numbers) not in self._traced:
+            self._traced[form, numbers] = [
+                self._trace(inputs, [_resized(v, n, place) for v, place in zip(values, inputs, strict=True)])
+                for n in numbers
+            ]
+        (graph, used), *others = self._traced[form, numbers]
+        return (_between(graph, others[0][0], number) if others else graph), used
 
     def _trace(self, inputs: Sequence[Any], values: Sequence[Any]) -> tuple[fx.Graph, list[int]]:
         """Return forward and backward pass as one graph, and the places of the parameters that have a gradient."""
@@ -222,6 +245,8 @@ class StackedGraph:
         if steps:
             self._step_at_end(graph, used)
         graph.eliminate_dead_code(is_impure_node=self._is_impure)
+        for node in graph.nodes:
+            node.target = _as_called_fastest(node.target)
         return _Flat(fx.GraphModule(traced.owning_module or {}, graph).forward, used, steps)
 
     def _simplify(self, graph: fx.Graph) -> None:
@@ -287,6 +312,50 @@ class StackedGraph:
     def _draw(self, function: Any, *args: Any, **kwargs: Any) -> Any:
         assert self._now is not None
         return self._now.draws.draw(function, args, kwargs)
+
+
+def _resized(value: Any, number: int, place: Any) -> Any:
+    """Return a stack like another one, of a number of clients."""
+    if not isinstance(place, Place) or len(value) == number:
+        return value
+    return value.detach().new_empty_strided((number, *value.shape[1:]), value.stride())
+
+
+def _between(one: fx.Graph, other: fx.Graph, number: int) -> fx.Graph:
+    """Return the graph for another number of clients, given two: their sizes are linear in it.
+
+    Raises:
+        DependsOnNumber: If the two differ in more than sizes.
+    """
+    graph, copies, twins = fx.Graph(one.owning_module), dict[Any, Any](), dict[Any, Any]()
+
+    def find(a: Any, b: Any) -> Any:
+        if isinstance(a, fx.Node) and twins[a] is b:
+            return copies[a]
+        if type(a) is int and type(b) is int:
+            return a + (b - a) * (number - _TRACED[0])
+        if type(a) is not type(b) or a != b:
+            raise DependsOnNumber
+        return a
+
+    if len(one.nodes) != len(other.nodes):
+        raise DependsOnNumber
+    for node, twin in zip(one.nodes, other.nodes, strict=True):
+        twins[node] = twin
+        (leaves, spec), (others, other_spec) = (pytree.tree_flatten((n.args, n.kwargs)) for n in (node, twin))
+        if (node.op, node.target, spec) != (twin.op, twin.target, other_spec):
+            raise DependsOnNumber
+        args, kwargs = pytree.tree_unflatten(list(map(find, leaves, others)), spec)
+        copies[node] = graph.create_node(node.op, node.target, args, kwargs, node.name, node.type)
+    return graph
+
+
+def _as_called_fastest(target: Any) -> Any:
+    """Return the function of ``torch`` that does the same as an overload, in half the time that a call takes."""
+    if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten" or target._schema.is_mutable:
+        return target
+    function = getattr(torch, target.overloadpacket.__name__, None)
+    return function if isinstance(function, BuiltinFunctionType) else target
 
 
 def _check_unchanged(kept: Sequence[tuple[Tensor, int]], before: Sequence[tuple[Tensor, Tensor]]) -> None:

@@ -101,17 +101,6 @@ class StackedOptimizer:
         for leaf in leaves:
             leaf.grad = None
 
-    def states(self, rows: range) -> list[list[dict[str, Any]]]:
-        """Return copies of the states of neighbouring rows: for each row, one for each parameter, empty for none."""
-        states: list[list[dict[str, Any]]] = [[{} for _ in range(self._number)] for _ in rows]
-        for group, places in zip(self._own.param_groups, self._places, strict=True):
-            for leaf, place in zip(group["params"], places, strict=True):
-                for key, value in self._own.state.get(leaf, {}).items():
-                    copies = _apart(value, leaf, rows)
-                    for own, copy in zip(states, copies, strict=True):
-                        own[place][key] = copy
-        return states
-
     @property
     def stepped(self) -> list[bool]:
         """Whether the optimizer steps each parameter tensor."""
@@ -145,14 +134,6 @@ class StackedOptimizer:
 
 def _rows(value: Any, old: Tensor, new: Tensor) -> Any:
     return value[: len(new)] if isinstance(value, Tensor) and value.shape == old.shape else value
-
-
-def _apart(value: Any, leaf: Tensor, rows: range) -> list[Any]:
-    if not isinstance(value, Tensor):
-        return [value] * len(rows)
-    if value.shape != leaf.shape:
-        return [value.clone() for _ in rows]
-    return list(value[rows.start : rows.stop].clone().unbind())
 
 
 def clip(gradients: Sequence[Tensor], value: float, algorithm: str | None) -> None:

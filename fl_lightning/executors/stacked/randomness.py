@@ -144,8 +144,12 @@ class PerClientDraws(TorchDispatchMode):
             row = self._rows[self._permutations % len(self._rows)]
             self._permutations += 1
             return self._draw(row, function, args, kwargs)
-        own = [self._share(function, place, args, kwargs) for place in range(len(self._rows))]
-        shares = [self._draw(row, function, *share) for row, share in zip(self._rows, own, strict=True)]
+        given = [self._shares(*each) for each in zip(_arguments(function), args, strict=False)]
+        named = {name: self._shares(name, value) for name, value in kwargs.items()}
+        shares = [
+            self._draw(row, function, [own[place] for own in given], {key: own[place] for key, own in named.items()})
+            for place, row in enumerate(self._rows)
+        ]
         if function._schema.is_mutable:
             self._clear(args[0])
             return args[0]
@@ -153,26 +157,24 @@ class PerClientDraws(TorchDispatchMode):
             return torch.cat([self._filled(share) for share in shares])
         return tuple(torch.cat([self._filled(part) for part in parts]) for parts in zip(*shares, strict=True))
 
-    def _share(self, function: Any, place: int, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """Return one client's part of an operation's arguments."""
+    def _shares(self, name: str, value: Any) -> Sequence[Any]:
+        """Return each client's part of an operation's argument."""
         number = len(self._rows)
-
-        def share(name: str, value: Any) -> Any:
-            if name == "size":  # of something new
-                shape = [value[0] // number, *value[1:]]
-                dim = self._dim_of_samples(shape)
-                return shape if dim is None else [*shape[:dim], self._sizes[place], *shape[dim + 1 :]]  # type: ignore[index]
-            if not isinstance(value, Tensor) or not value.dim():
-                return value
-            if len(value) % number:
-                raise CannotVectorize("a random operation of several clients cannot be taken apart")
-            size = len(value) // number
-            own = value[place * size : (place + 1) * size]
-            dim = self._dim_of_samples(own.shape)
-            return own if dim is None else own.narrow(dim, 0, self._sizes[place])  # type: ignore[index]
-
-        named = zip(_arguments(function), args, strict=False)  # the last ones may be left out
-        return [share(*argument) for argument in named], {name: share(name, value) for name, value in kwargs.items()}
+        if name == "size":  # of something new
+            shape = [value[0] // number, *value[1:]]
+            dim = self._dim_of_samples(shape)
+            if dim is None:
+                return [shape] * number
+            return [[*shape[:dim], size, *shape[dim + 1 :]] for size in self._sizes or ()]
+        if not isinstance(value, Tensor) or not value.dim():
+            return [value] * number
+        if len(value) % number:
+            raise CannotVectorize("a random operation of several clients cannot be taken apart")
+        shares = value.chunk(number)
+        dim = self._dim_of_samples(shares[0].shape)
+        if dim is None:
+            return shares
+        return [own.narrow(dim, 0, size) for own, size in zip(shares, self._sizes or (), strict=True)]  # type: ignore[arg-type]
 
     def _dim_of_samples(self, shape: Sequence[int]) -> int | None:
         """Return the dimension of a client's share that has samples, where batches are filled up."""
@@ -191,10 +193,9 @@ class PerClientDraws(TorchDispatchMode):
 
     def _clear(self, value: Tensor) -> None:
         """Set to zero what was not drawn."""
-        number = len(self._rows)
-        for place, size in enumerate(self._sizes or ()):
-            own = value[place * (len(value) // number) : (place + 1) * (len(value) // number)]
-            dim = self._dim_of_samples(own.shape)
+        shares = value.chunk(len(self._rows))
+        dim = self._dim_of_samples(shares[0].shape)
+        for own, size in zip(shares, self._sizes or [self._largest] * len(shares), strict=True):
             if dim is not None and size < self._largest:
                 own.narrow(dim, size, self._largest - size).zero_()
 

@@ -146,9 +146,6 @@ class GatheredBatches:
             while steps and active[steps - 1] <= row:  # fewer clients take part in later steps
                 steps -= 1
             self._clients[row].read([table[:steps, row] for table in tables], size, sizes)
-            for table in tables if steps < len(active) else ():
-                if not table.is_floating_point():  # classes must be some; the values of a client at rest do not matter
-                    table[steps:, row].zero_()
         sent = self._upload.send()
         counts = torch.tensor([[*own, *[1] * (len(self._clients) - len(own))] for own in sizes]).unsqueeze(2)
         dtype = self._training.vector.parameters[0].dtype

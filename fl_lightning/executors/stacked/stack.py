@@ -36,7 +36,6 @@ class ModelStack:
         stacked = [_copy(row, tensor) for row, tensor in zip(rows, like, strict=True)]
         number = len(vector.parameters)
         self._whole = stacked
-        self._ended: list[tuple[range, list[Tensor]]] = []
         #: Clients still at work.
         self.active = len(starts)
         #: The parameters of the clients at work, leaves of the graph, shape ``(active, *shape)`` each.
@@ -53,11 +52,6 @@ class ModelStack:
         self.buffers = [tensor[:active] for tensor in self._whole[number:]]
         return True
 
-    def end(self, rows: range) -> None:
-        """Keep the models of rows as they are now; they may go on for nothing."""
-        held = [tensor.detach()[rows.start : rows.stop].clone() for tensor in self._whole]
-        self._ended.append((rows, held))
-
     def renew_buffers(self, rows: Sequence[int], values: Sequence[Tensor]) -> None:
         """Put new values, shape ``(len(rows), *shape)`` each, in the place of the buffers' rows."""
         for buffer, value in zip(self.buffers, values, strict=True):
@@ -66,9 +60,6 @@ class ModelStack:
 
     def vectors(self) -> Callable[[int], Tensor]:
         """Return a function that gives a row's model, shape ``(size,)``."""
-        for ended, held in self._ended:
-            for tensor, own in zip(self._whole, held, strict=True):
-                tensor.detach()[ended.start : ended.stop] = own
         rows = [tensor.detach().to(self._dtype).reshape(len(tensor), -1).unbind() for tensor in self._whole]
 
         def vector_of(row: int) -> Tensor:

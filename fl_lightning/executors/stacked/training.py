@@ -93,9 +93,8 @@ class StackTraining:
         schedules = training.loop.optimizers
         so_far = [0.0] * len(self._models.parameters)
         summed: list[list[float]] = [[] for _ in self._windows]
-        for step, (active, next_active) in enumerate(zip(self._active, [*self._active[1:], 0], strict=True)):
-            rows = self._rows(active)
-            if self._models.keep(rows) or step == 0:
+        for step, active in enumerate(self._active):
+            if self._models.keep(active) or step == 0:
                 optimizer.attach(self._models.parameters)
                 self._prepare()
             training.loop.stop.poll()
@@ -109,18 +108,7 @@ class StackTraining:
                     schedules.step_in_client(step + 1, self._batches_until(step, active))
                 optimizer.refresh()
                 self._prepare()
-            if next_active < active <= rows and self._weighted is not None:
-                self._models.end(range(next_active, active))
         return summed
-
-    def _rows(self, active: int) -> int:
-        """Return how many rows take part in a step: with weights so many halves of a stack that few forms come."""
-        if self._weighted is None:
-            return active
-        rows = self._models.active
-        while active <= rows // 2:
-            rows = max(1, rows // 2)
-        return rows
 
     def _prepare(self) -> None:
         if self._sgd is not None:
@@ -167,23 +155,19 @@ class StackTraining:
             self._tables = self._stack.source.segment(self._active, number, size)
         tables, place = self._tables, number - self._tables.begin
         sizes = tables.sizes[place]
-        rows = range(models.active)
-        generators = self._stack.generators
         stacks = Stacks(
             models.parameters,
             [],
-            [table[place, : models.active] for table in tables.tables],
-            generators.drawing(rows, [*sizes, *[size] * (models.active - active)], size),
-            tables.weights[place, : models.active],
+            [table[place, :active] for table in tables.tables],
+            self._stack.generators.drawing(range(active), sizes, size),
+            tables.weights[place, :active],
             self._sgd,
         )
         computed = step.graph.run(stacks, inputs, flat=True)
         kept: list[Any] = []
         for tensor, (one, of_samples) in zip(computed.kept, step.kept, strict=True):
-            own = tensor[:active]
-            kept.append(
-                [own[row, :n] for row, n in enumerate(sizes)] if of_samples else own.reshape(active) if one else own
-            )
+            own = tensor.reshape(active) if one else tensor
+            kept.append([own[row, :n] for row, n in enumerate(sizes)] if of_samples else own)
         self._keep(Entry(step.logged, kept, self._stack.slots[:active], [True] * active, sizes=sizes))
         self._runner.stacked.show(active)
         if not computed.stepped:

@@ -19,7 +19,7 @@ from fl_lightning._lightning.recording import Logged, TensorPlace
 from fl_lightning.executors.stacked.batching import StackedBatch
 from fl_lightning.executors.stacked.capture import CapturedStep, Step, notes_of
 from fl_lightning.executors.stacked.check import Check
-from fl_lightning.executors.stacked.graph import Computed, Place, Stacks
+from fl_lightning.executors.stacked.graph import Computed, DependsOnNumber, Place, Stacks
 from fl_lightning.executors.stacked.randomness import ClientGenerators, draws_by_name
 from fl_lightning.executors.stacked.unmapped import mapped_function
 
@@ -115,8 +115,12 @@ class WeightedSteps:
         weights = torch.zeros_like(stacks.parameters[0].detach().reshape(number, -1)[:, :1]).repeat(1, largest)
         weights[:, :size] = 1 / size
         draws = generators.drawing(rows, [size] * number, largest)
-        mine = step.graph.run(replace(stacks, weights=weights, draws=draws), inputs, flat=True)
-        generators.rewind(rows, states)
+        try:
+            mine = step.graph.run(replace(stacks, weights=weights, draws=draws), inputs, flat=True)
+        except DependsOnNumber:
+            return False
+        finally:
+            generators.rewind(rows, states)
         step.graph.checked = True
         return _agree(step, mine, short, theirs, size)
 
@@ -287,9 +291,9 @@ def _weighted_counts(name: str, weights: Tensor, **options: Any) -> Tensor:
     if target.is_floating_point():
         return _weighted_loss(name, weights, **options)
     losses = mapped_function(getattr(F, name))(**options)
-    counts = (target != ignored).to(losses.dtype)
+    counts: Tensor = target != ignored
     if weight is not None:
         counts = counts * weight[torch.where(target == ignored, 0, target)]
     own = weights.to(losses.dtype).view(-1, *(1,) * (losses.dim() - 1))
-    mean: Tensor = (losses * own).sum() / (counts * own).sum()
+    mean: Tensor = (losses * (own / (counts * own).sum())).sum()
     return mean
