@@ -67,6 +67,10 @@ class CellJob:
         """File for the output of a process that runs the cell."""
         return self.folder / "log.txt"
 
+    def run(self) -> None:
+        """Write the result of the cell to its folder."""
+        run_cell(self)
+
 
 @contextmanager
 def quiet() -> Iterator[None]:

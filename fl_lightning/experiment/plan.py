@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from typing import Any
 
 import numpy as np
 
-from fl_lightning.experiment.search import (
-    Point,
-    Tried,
-    describe_point,
-    import_optuna,
-    note_of_equals,
-    points,
-    propose,
-    space_of,
-)
+from fl_lightning.experiment.search import Point, Search, describe_point, import_optuna, space_of
 from fl_lightning.experiment.specs import identity, substitute
 from fl_lightning.experiment.table import Method, Table
 
@@ -57,7 +48,7 @@ class Cell:
     @property
     def max_epochs(self) -> int:
         """Number of rounds of the fit; 0 if something else than their number ends it."""
-        return rounds_of(self.config["trainer"]) or 0
+        return rounds_of(self.config.get("trainer", {})) or 0
 
 
 def rounds_of(trainer: dict[str, Any]) -> int | None:
@@ -85,8 +76,11 @@ def table_cells(table: Table, chosen: Chosen) -> list[Cell]:
     ]
 
 
-class Search:
+class MethodSearch(Search):
     """The search for the values of a method on a data set.
+
+    A grid that is pruned is in random order: a pruner keeps what is better than before, and in an ordered grid that may
+    be every point.
 
     Args:
         table: The table.
@@ -94,21 +88,14 @@ class Search:
         method: Name of the method.
         chosen: The values that were chosen for other methods.
 
-    Attributes:
-        points: The points, with the values that the method takes from others; a single one if nothing is tuned. Those
-            of ``"tpe"`` are as if none had a score. A grid that is pruned is in random order: a pruner keeps what is
-            better than before, and in an ordered grid that may be every point.
-        tried: What came out of the points so far.
-
     Raises:
         ValueError: If the search space is wrong, or another method lacks a value that this one takes.
     """
 
     def __init__(self, table: Table, data: str, method: str, chosen: Chosen) -> None:
         self.table, self.data, self.method = table, data, method
-        self.tried: list[Tried] = []
         entry, tuning = table.methods[method], table.tuning
-        self._taken: Point = {}
+        taken: Point = {}
         for name, source in entry.take.items():
             known = {**_values(table, data, table.methods[source]), **chosen.get((data, source), {})}
             if name not in known:
@@ -116,26 +103,15 @@ class Search:
                     f"{method} takes {name} from {source}, which has no value of that name. Give {source} the value "
                     f"in `tune` or `values`."
                 )
-            self._taken[name] = substitute(f"${name}", known)
-        self._space = space_of(substitute(entry.tune, {**_values(table, data, entry), **self._taken}))
-        found = points(self._space, tuning.search, tuning.count, tuning.seed)
+            taken[name] = substitute(f"${name}", known)
+        space = space_of(substitute(entry.tune, {**_values(table, data, entry), **taken}))
+        at_once = tuning.at_once if tuning.search == "tpe" or tuning.pruner != "none" else None
+        super().__init__(space, tuning.search, tuning.count, tuning.seed, table.data[data].mode, at_once, taken)
         if tuning.search == "grid" and tuning.pruner != "none":
-            np.random.default_rng(tuning.seed).shuffle(found)
-        self.points = [{**self._taken, **point} for point in found]
-
-    def next_trials(self) -> list[tuple[Point, list[Cell]]]:
-        """Return the points that run together after those that were tried, with their fits; none after the last."""
-        tuning = self.table.tuning
-        left = self.points[len(self.tried) :] if len(self.points) > 1 else []
-        if tuning.search == "tpe" or tuning.pruner != "none":
-            left = left[: tuning.at_once]
-        if tuning.search == "tpe":
-            found = propose(self._space, self.tried, len(left), tuning.seed, self.table.data[self.data].mode)
-            left = [{**self._taken, **point} for point in found]
-        return [(point, self.cells(point, number)) for number, point in enumerate(left, len(self.tried))]
+            np.random.default_rng(tuning.seed).shuffle(self.points)  # type: ignore[arg-type]
 
     def cells(self, point: Point, number: int) -> list[Cell]:
-        """Return the fits that score a point, by its number in the search; those of points before may prune them."""
+        """Return the fits that score a point; those of points before may prune them."""
         tuning = self.table.tuning
         cells = [
             make_cell(self.table, self.data, self.method, fold, seed, point, tuning.max_epochs)
@@ -145,19 +121,10 @@ class Search:
         if tuning.pruner == "none":
             return cells
         import_optuna(f"`pruner: {tuning.pruner}`")
-        orders = [
-            {"pruner": tuning.pruner, "number": number, "earlier": [each.fits[place] for each in self.tried]}
-            for place in range(len(cells))
-        ]
-        return [
-            replace(cell, config={**cell.config, "pruning": order}) for cell, order in zip(cells, orders, strict=True)
-        ]
-
-    def best(self) -> Tried | None:
-        """Return the point with the best mean validation score, the first of equals; ``None`` if none has a score."""
-        sign = 1 if self.table.data[self.data].mode == "max" else -1
-        known = [each for each in self.tried if each.score is not None and not each.pruned]
-        return max(known, key=lambda each: sign * each.score, default=None)  # type: ignore[operator]
+        for place, cell in enumerate(cells):
+            earlier = [each.fits[place] for each in self.tried]
+            cell.config["pruning"] = {"pruner": tuning.pruner, "number": number, "earlier": earlier}
+        return cells
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows of ``tuning.csv``; if no point has a score, the first one is taken."""
@@ -182,15 +149,12 @@ class Search:
         best, pruned = self.best(), sum(each.pruned > 0 for each in self.tried)
         errors = [each.error for each in self.tried if each.score is None]
         place = f"Chosen for {self.method} on {self.data}"
-        if best is None or best.score is None:
-            return (
-                f"{place}: {describe_point(self.points[0])} (no point has a validation score: {', '.join(errors[:1])})."
-            )
+        if best is None:
+            return f"{place}: {describe_point(self.points[0])} (no point has a validation score: {errors[0]})."
         reason = f"{best.score:.4f} on validation, of {len(self.tried)} points"
         reason += f", {pruned} of them pruned" if pruned else ""
         reason += f"; {len(errors)} without a score: {errors[0]}" if errors else ""
-        scores = [each.score for each in self.tried if each.score is not None and not each.pruned]
-        return f"{place}: {describe_point(best.point)} ({reason}).{note_of_equals(scores, best.score)}"
+        return f"{place}: {describe_point(best.point)} ({reason}).{self.note_of_equals()}"
 
 
 def levels(table: Table) -> Iterator[list[str]]:
@@ -241,7 +205,7 @@ def planned(table: Table) -> list[Planned]:
     chosen: dict[tuple[str, str], Point] = {}
     for methods in levels(table):
         for data, method in product(table.data, methods):
-            search = Search(table, data, method, chosen)
+            search = MethodSearch(table, data, method, chosen)
             first = chosen[data, method] = search.points[0]
             tried = enumerate(search.points) if len(search.points) > 1 else ()
             trials = [cell for number, point in tried for cell in search.cells(point, number)]

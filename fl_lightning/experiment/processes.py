@@ -1,4 +1,4 @@
-"""Cells at work: each is claimed by a lease, and runs in a process of its own or in this one."""
+"""Cells at work: a runner claims each by a lease, and runs it in a process of its own or in this one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import connection
@@ -22,13 +22,12 @@ from filelock import SoftFileLease, Timeout
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from fl_lightning.checks import Count, Natural, NotNegative, Positive, check, check_fields
-from fl_lightning.experiment.cell import CellJob, run_cell
+from fl_lightning.experiment.cell import CellJob
 from fl_lightning.experiment.files import read_json_if_there
 from fl_lightning.experiment.store import CLAIM, write_failure
 
 # by most cells, so by the server
 _IMPORTED = (__name__, "fl_lightning.datamodules", "omegaconf", "pandas", "matplotlib.pyplot")
-_TAKEN = 75  # exit status of a process whose cell another runner has
 _starting = threading.Lock()
 _OUT_OF_MEMORY = ("MemoryError", "allocate memory")  # Python's, and torch's
 
@@ -68,18 +67,17 @@ class RunOptions:
                     f"`{name}` must be None with `workers=0`, got {limit}: the cells run in this process, which cannot "
                     "end itself. Give `workers=1`."
                 )
-        if self.memory_limit is not None and sys.platform != "linux":
-            raise ValueError(f"`memory_limit` works only on Linux, got {self.memory_limit}. Leave it out here.")
 
 
 class Workers:
     """The processes of a runner, each of which runs one cell. With ``workers=0`` the cells run in this process.
 
     Pools (pebble, loky) send functions and results back and forth. A cell needs neither: all that it finds out is in
-    its files. So plain processes serve, whose end says the rest.
+    its files. So plain processes serve, whose end says the rest. The runner holds the claims of its cells, and its
+    processes end with it.
 
     Args:
-        options: How the table is run; the runners of an engine other than ``"local"`` are elsewhere.
+        options: How the cells are run; the runners of an engine other than ``"local"`` are elsewhere.
         since: When the run began, a time of the clock; see :func:`write_failure`.
     """
 
@@ -92,24 +90,33 @@ class Workers:
     def __len__(self) -> int:
         return len(self._at_work)
 
-    def next(self, jobs: Iterable[CellJob]) -> CellJob | None:
-        """Return the first job that nobody has claimed, if a worker is free for it."""
+    def claim(self, jobs: Iterable[CellJob]) -> CellJob | None:
+        """Claim the first job that nobody else has, if a worker is free for it, and return it."""
         mine = [process.job.folder for process in self._at_work.values()]
-        free = (job for job in jobs if job.folder not in mine and self._is_free(job.folder))
+        free = (job for job in jobs if job.folder not in mine and self._is_claimed(job.folder))
         return next(free, None) if len(mine) < self._most else None
 
-    def _is_free(self, folder: Path) -> bool:
+    def _is_claimed(self, folder: Path) -> bool:
         folder.mkdir(parents=True, exist_ok=True)
+        if folder not in self._leases:  # another runner takes the claim of one that stands still
+            claim = SoftFileLease(folder / CLAIM, timeout=0, on_compromise=lambda lost: self._kill(folder))
+            self._leases[folder] = claim
         try:
-            with self._leases.setdefault(folder, SoftFileLease(folder / CLAIM, timeout=0)):
-                return read_json_if_there(folder / "result.json") is None
+            self._leases[folder].acquire()
         except Timeout:
             return False
+        if read_json_if_there(folder / "result.json") is not None:  # another runner has just finished it
+            self._leases[folder].release()
+            return False
+        return True
 
     def start(self, job: CellJob) -> None:
-        """Let a free worker take a job; without workers, return when it has ended."""
+        """Let a free worker run a claimed job; without workers, return when it has ended."""
         if not self.options.workers:
-            attempt(job, self.since)
+            try:
+                attempt(job, self.since)
+            finally:
+                self._leases[job.folder].release()
             return
         number = next(number for number in range(self._most) if number not in self._at_work)
         devices = self.options.devices
@@ -123,17 +130,25 @@ class Workers:
     def end(self) -> None:
         """Make room for other cells where a process has ended."""
         for number, process in list(self._at_work.items()):
-            error = process.how_it_ended()
+            error, folder = process.how_it_ended(), process.job.folder
             if error is None:
                 continue
             del self._at_work[number]
-            if error and read_json_if_there(process.job.folder / "result.json") is None:
-                write_failure(process.job.folder, error, self.since)
+            lease = self._leases[folder]
+            if error and lease.compromise is None and read_json_if_there(folder / "result.json") is None:
+                write_failure(folder, error, self.since)
+            lease.release()
 
     def kill(self) -> None:
         """Kill all processes."""
         for process in self._at_work.values():
-            process.kill()
+            process.end()
+            self._leases[process.job.folder].release()
+
+    def _kill(self, folder: Path) -> None:
+        for process in list(self._at_work.values()):
+            if process.job.folder == folder:
+                process.kill()
 
 
 class CellProcess:
@@ -170,10 +185,10 @@ class CellProcess:
         """
         late = self._timeout is not None and time.monotonic() - self._begun > self._timeout
         if late and self._process.is_alive():
-            self.kill()
+            self.end()
             return f"TimeoutError: the cell took longer than {self._timeout:g} s (`cell_timeout`), so it was stopped."
         code = self._process.exitcode
-        if code is None or code in (0, 1, _TAKEN):
+        if code in (None, 0, 1):
             return None if code is None else ""
         signaled = code < 0 and signal.Signals(-code).name
         how = f"was ended by {signaled}" if signaled else f"ended with code {code}"
@@ -181,8 +196,12 @@ class CellProcess:
         return f"The worker process {how}{reason} in the middle of the cell; see {self.job.log}."
 
     def kill(self) -> None:
-        """Kill the process."""
+        """Kill the process, without waiting for it."""
         self._process.kill()
+
+    def end(self) -> None:
+        """Kill the process."""
+        self.kill()
         self._process.join()
 
 
@@ -221,48 +240,38 @@ def _work(job: CellJob, memory_limit: float | None, since: float, environment: M
 
         size = int(memory_limit * 1e9)
         resource.setrlimit(resource.RLIMIT_DATA, (size, size))
-    code = attempt(job, since, memory_limit, lost=lambda compromise: os._exit(_TAKEN))
+    is_finished = attempt(job, since, memory_limit)
     sys.stdout.flush()
-    os._exit(code)
+    os._exit(0 if is_finished else 1)
 
 
 def _end_with_runner() -> None:
     runner = multiprocessing.parent_process()
     assert runner is not None
     runner.join()
-    os._exit(_TAKEN)
+    os._exit(1)
 
 
-def attempt(
-    job: CellJob, since: float, memory_limit: float | None = None, lost: Callable[[Any], None] | None = None
-) -> int:
-    """Claim a cell and run it; return the exit status of a process that does so.
+def attempt(job: CellJob, since: float, memory_limit: float | None = None) -> bool:
+    """Run a cell that is claimed; return whether it is finished.
 
     Args:
         job: The cell.
         since: When the run began.
         memory_limit: Gigabytes that this process may allocate.
-        lost: Called if another runner has taken the claim, because this process stood still.
     """
-    folder = job.folder
+    handler = signal.getsignal(signal.SIGINT)
     try:
-        with SoftFileLease(folder / CLAIM, timeout=0, on_compromise=lost):
-            if read_json_if_there(folder / "result.json") is not None:  # another runner has just finished it
-                return 0
-            handler = signal.getsignal(signal.SIGINT)
-            try:
-                run_cell(job)
-                return 0
-            except (KeyboardInterrupt, SIGTERMException):
-                raise
-            except BaseException as error:
-                if isinstance(error.__context__, KeyboardInterrupt):
-                    signal.signal(signal.SIGINT, handler)  # the Trainer makes a SystemExit of it, and ignores the next
-                    raise KeyboardInterrupt from error
-                text = traceback.format_exc()
-                if memory_limit is not None and any(sign in text for sign in _OUT_OF_MEMORY):
-                    text = f"{text.rstrip()}. OutOfMemory: a worker may take {memory_limit:g} GB (`memory_limit`)."
-                write_failure(folder, text, since)
-                return 1
-    except Timeout:
-        return _TAKEN
+        job.run()
+    except (KeyboardInterrupt, SIGTERMException):
+        raise
+    except BaseException as error:
+        if isinstance(error.__context__, KeyboardInterrupt):
+            signal.signal(signal.SIGINT, handler)  # the Trainer makes a SystemExit of it, and ignores the next
+            raise KeyboardInterrupt from error
+        text = traceback.format_exc()
+        if memory_limit is not None and any(sign in text for sign in _OUT_OF_MEMORY):
+            text = f"{text.rstrip()}. OutOfMemory: a worker may take {memory_limit:g} GB (`memory_limit`)."
+        write_failure(job.folder, text, since)
+        return False
+    return True

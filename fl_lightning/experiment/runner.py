@@ -17,10 +17,10 @@ from fl_lightning.experiment.cell import CellJob, clear
 from fl_lightning.experiment.check import refuse_mistakes
 from fl_lightning.experiment.code_version import code_version
 from fl_lightning.experiment.engines import Engine, start_engine
-from fl_lightning.experiment.plan import Cell, Search, levels, table_cells
+from fl_lightning.experiment.plan import Cell, MethodSearch, levels, table_cells
 from fl_lightning.experiment.processes import RunOptions, Workers
 from fl_lightning.experiment.progress import Progress, describe_cell, say
-from fl_lightning.experiment.search import Point
+from fl_lightning.experiment.search import Point, Search
 from fl_lightning.experiment.store import ResultRows, Store, describe_results, message_of
 from fl_lightning.experiment.table import Table
 from fl_lightning.experiment.table_file import read_table
@@ -97,7 +97,7 @@ def run_table(
             f"`output` must be a folder of a file system, got {folder!r}: cells are claimed by lock files."
         )
     make_folder("output", folder, "Give another `output`.")
-    runner = Runner(table, Path(folder).absolute(), options, time())
+    runner = TableRunner(Path(folder).absolute(), options, time(), table)
     if engine == "local":
         return runner(console)
     elsewhere = replace(runner, options=replace(options, workers=1, engine="local", engine_options=None))
@@ -110,34 +110,109 @@ def run_table(
 
 @dataclass
 class Runner:
-    """Runs the cells of a table that no other runner of the folder takes; engines send it elsewhere.
+    """Runs cells that no other runner of the folder takes.
 
     Attributes:
-        table: The table.
         folder: Folder of the results.
-        options: How it is run.
+        options: How they are run.
         since: When the whole run began: attempts that have failed since count, whoever made them.
     """
 
-    table: Table
     folder: Path
     options: RunOptions
     since: float
 
-    def __call__(self, console: Console | None = None, engine: Engine | None = None) -> ResultRows:
-        """Tune, then run the table; with an engine, watch its runners do so."""
+    def begin(self, console: Console | None = None, engine: Engine | None = None) -> None:
+        """Get ready; with an engine, its runners run the cells."""
         self.console, self.engine = console or Console(), engine
         self.store, self.workers = Store(self.folder), Workers(self.options, self.since)
+
+    def job(self, cell: Cell) -> CellJob:
+        """Return the order to run a cell."""
+        return CellJob(cell, self.folder, checkpoint_seconds=self.options.checkpoint_seconds)
+
+    def try_next(self, searches: Sequence[Search]) -> bool:
+        """Run the next points of searches; return whether there were any."""
+        trials = [
+            (search, point, search.cells(point, number))
+            for search in searches
+            for number, point in enumerate(search.next_points(), len(search.tried))
+        ]
+        if trials:
+            self.run_cells([cell for _, _, cells in trials for cell in cells], "tuning")
+        for search, point, cells in trials:
+            search.tried.append(self.store.tried(point, cells))
+        return bool(trials)
+
+    def run_cells(self, cells: Sequence[Cell], stage: str, on_change: Callable[[], object] = lambda: None) -> None:
+        """Run cells until all have ended, whoever runs them.
+
+        Args:
+            cells: The cells.
+            stage: What they are for.
+            on_change: Called at the start, and when a cell has ended.
+        """
+        waiting = {cell.id: cell for cell in cells}
+        with Progress(dict(waiting), self.store, self.console, stage) as progress:
+            for name in [name for name, cell in waiting.items() if self.store.result(cell) is not None]:
+                progress.end(waiting.pop(name), "finished before")
+            on_change()
+            while waiting or self.workers:
+                are_gone = self.engine is not None and self.engine.all_ended()  # before looking at what they have left
+                self.workers.end()
+                failed = {name: self.store.failures(cell, self.since) for name, cell in waiting.items()}
+                for name, cell in list(waiting.items()):
+                    is_finished = self.store.result(cell) is not None
+                    if is_finished or failed[name] > self.options.retries:
+                        progress.end(waiting.pop(name), "finished" if is_finished else "failed")
+                        on_change()
+                if waiting and are_gone:
+                    raise RuntimeError(f"The runners have ended, and {len(waiting)} cells are left. Run it again.")
+                self._start_next(sorted(waiting.values(), key=lambda cell: failed[cell.id]), progress)
+                progress.update()
+        for cell in cells:
+            if self.store.result(cell) is not None:  # a kill may have come between the result and this
+                clear(self.store.cell_folder(cell))
+
+    def _start_next(self, waiting: Sequence[Cell], progress: Progress) -> None:
+        """Let a free worker take the first cell that nobody has claimed; if there is none, wait a little."""
+        job = self.workers.claim(map(self.job, waiting))
+        if job is None:
+            self.workers.wait(_LOOK if waiting or self.workers else 0)
+            return
+        if attempts := self.store.failures(job.cell, self.since):
+            error = message_of(self.store.error(job.cell) or "")
+            progress.note(f"Tried again ({attempts} of {self.options.retries}): {describe_cell(job.cell)}: {error}")
+        self.workers.start(job)
+
+
+@dataclass
+class TableRunner(Runner):
+    """Runs a table; engines send it elsewhere.
+
+    Attributes:
+        table: The table.
+    """
+
+    table: Table
+
+    def __call__(self, console: Console | None = None, engine: Engine | None = None) -> ResultRows:
+        """Tune, then run the table; with an engine, watch its runners do so."""
+        self.begin(console, engine)
         self.store.write_table(self.table, code_version())
         try:
             cells = table_cells(self.table, self._tune())
-            self._run_cells(cells, lambda: self.store.write_results(self.table, cells))
+            self.run_cells(cells, "cells", lambda: self.store.write_results(self.table, cells))
         finally:
             self.workers.kill()  # after Ctrl-C, which does not reach them
         rows = ResultRows(self.store.write_results(self.table, cells))
         for line in describe_results(self.table, rows, len(cells), self.folder):
             say(self.console, line)
         return rows
+
+    def job(self, cell: Cell) -> CellJob:
+        """Return the order to run a cell."""
+        return replace(super().job(cell), wandb=self.table.wandb)
 
     def checkpoint(self) -> Any:
         """Return what submitit puts into the queue again."""
@@ -150,59 +225,16 @@ class Runner:
         rows: list[dict[str, Any]] = []
         chosen: dict[tuple[str, str], Point] = {}
         for methods in levels(self.table):
-            searches = [Search(self.table, *place, chosen) for place in product(self.table.data, methods)]
-            while trials := [(search, *trial) for search in searches for trial in search.next_trials()]:
-                self._run_cells([cell for _, _, cells in trials for cell in cells])
-                for search, point, cells in trials:
-                    search.tried.append(self.store.tried(point, cells))
-            for search in searches:
-                best = search.best()
-                chosen[search.data, search.method] = search.points[0] if best is None else best.point
+            searches = [MethodSearch(self.table, *place, chosen) for place in product(self.table.data, methods)]
+            chosen |= {(each.data, each.method): each.points[0] for each in searches}
+            tuned = [search for search in searches if len(search.points) > 1]
+            while self.try_next(tuned):
+                continue
+            for search in tuned:
+                if (best := search.best()) is not None:
+                    chosen[search.data, search.method] = best.point
                 rows += search.rows()
-                if search.tried:
-                    say(self.console, search.describe())
+                say(self.console, search.describe())
         if rows:
             self.store.write_tuning(rows)
         return chosen
-
-    def _run_cells(self, cells: Sequence[Cell], write: Callable[[], object] | None = None) -> None:
-        """Run cells until all have ended, whoever runs them.
-
-        Args:
-            cells: The cells.
-            write: Writes the results of the table so far; ``None`` if the cells are those of a search.
-        """
-        write_results = write or (lambda: None)
-        waiting = {cell.id: cell for cell in cells}
-        with Progress(dict(waiting), self.store, self.console, "cells" if write else "tuning") as progress:
-            for name in [name for name, cell in waiting.items() if self.store.result(cell) is not None]:
-                progress.end(waiting.pop(name), "finished before")
-            write_results()
-            while waiting or self.workers:
-                are_gone = self.engine is not None and self.engine.all_ended()  # before looking at what they have left
-                self.workers.end()
-                failed = {name: self.store.failures(cell, self.since) for name, cell in waiting.items()}
-                for name, cell in list(waiting.items()):
-                    is_finished = self.store.result(cell) is not None
-                    if is_finished or failed[name] > self.options.retries:
-                        progress.end(waiting.pop(name), "finished" if is_finished else "failed")
-                        write_results()
-                if waiting and are_gone:
-                    raise RuntimeError(f"The runners have ended, and {len(waiting)} cells are left. Run it again.")
-                self._start_next(sorted(waiting.values(), key=lambda cell: failed[cell.id]), progress)
-                progress.update()
-        for cell in cells:
-            if self.store.result(cell) is not None:  # a kill may have come between the result and this
-                clear(self.store.cell_folder(cell))
-
-    def _start_next(self, waiting: Sequence[Cell], progress: Progress) -> None:
-        """Let a free worker take the first cell that nobody has claimed; if there is none, wait a little."""
-        seconds = self.options.checkpoint_seconds
-        job = self.workers.next(CellJob(cell, self.folder, self.table.wandb, seconds) for cell in waiting)
-        if job is None:
-            self.workers.wait(_LOOK if waiting or self.workers else 0)
-            return
-        if attempts := self.store.failures(job.cell, self.since):
-            error = message_of(self.store.error(job.cell) or "")
-            progress.note(f"Tried again ({attempts} of {self.options.retries}): {describe_cell(job.cell)}: {error}")
-        self.workers.start(job)

@@ -1,4 +1,4 @@
-"""Spaces of hyper-parameters, and the points that a search tries: a grid, random ones, or Optuna's."""
+"""Searches for hyper-parameters: over a grid, at random, or by Optuna."""
 
 from __future__ import annotations
 
@@ -10,33 +10,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fl_lightning.checks import Count, check, is_number, is_sequence
+
 SearchKind = Literal["grid", "random", "tpe"]
 Point = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A parameter with a list of values."""
-
-    values: tuple[Any, ...]
-
-    def draw(self, rng: np.random.Generator) -> Any:
-        """Return one of the values; all are equally likely."""
-        return self.values[int(rng.integers(len(self.values)))]
-
-    def distribution(self) -> Any:
-        """Return Optuna's distribution, over the places of the values."""
-        from optuna.distributions import CategoricalDistribution
-
-        return CategoricalDistribution(range(len(self.values)))
-
-    def to_optuna(self, value: Any) -> int:
-        """Return the place of a value."""
-        return self.values.index(value)
-
-    def of_optuna(self, place: int) -> Any:
-        """Return the value of a place."""
-        return self.values[place]
 
 
 @dataclass(frozen=True)
@@ -49,6 +26,9 @@ class Range:
         log: Whether its logarithm is uniform.
         integer: Whether it is a whole number; both bounds are then possible.
         step: The value is rounded to a multiple of the step; 0 does not round.
+
+    Raises:
+        ValueError: If a bound is not a number, ``low`` is not below ``high``, or a bound has no logarithm.
     """
 
     low: float
@@ -56,6 +36,13 @@ class Range:
     log: bool = False
     integer: bool = False
     step: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (is_number(self.low) and is_number(self.high)) or self.low >= self.high or (self.log and self.low <= 0):
+            above = " above 0, because its scale is logarithmic" if self.log else ""
+            raise ValueError(
+                f"A range needs numbers with `min` below `max`{above}, got {self.low!r} and {self.high!r}."
+            )
 
     def draw(self, rng: np.random.Generator) -> float:
         """Return a number in the range."""
@@ -67,22 +54,9 @@ class Range:
             value = float(rng.uniform(self.low, self.high))
         return round(value / self.step) * self.step if self.step else value
 
-    def distribution(self) -> Any:
-        """Return Optuna's distribution."""
-        from optuna.distributions import FloatDistribution, IntDistribution
 
-        if self.integer:
-            return IntDistribution(int(self.low), int(self.high))
-        return FloatDistribution(self.low, self.high, log=self.log, step=None if self.log else self.step or None)
-
-    def to_optuna(self, value: Any) -> Any:
-        """Return a value as it is."""
-        return value
-
-    of_optuna = to_optuna
-
-
-Space = Mapping[str, Choice | Range]
+Space = Mapping[str, Sequence[Any] | Range]
+"""A list of values or a range for each parameter."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +80,7 @@ class Tried:
     pruned: int
 
 
-def space_of(tune: Mapping[str, Any]) -> dict[str, Choice | Range]:
+def space_of(tune: Mapping[str, Any]) -> Space:
     """Return the space that the ``tune`` of a method describes.
 
     Args:
@@ -115,12 +89,12 @@ def space_of(tune: Mapping[str, Any]) -> dict[str, Choice | Range]:
     Raises:
         ValueError: If an entry is neither a list nor a range.
     """
-    space: dict[str, Choice | Range] = {}
+    space: dict[str, Sequence[Any] | Range] = {}
     for name, entry in tune.items():
-        if isinstance(entry, Sequence) and not isinstance(entry, str) and len(entry) > 0:
-            space[name] = Choice(tuple(entry))
+        if is_sequence(entry) and len(entry) > 0:
+            space[name] = entry
         elif isinstance(entry, Mapping) and {"min", "max"} <= set(entry) <= {"min", "max", "log"}:
-            space[name] = make_range(name, entry["min"], entry["max"], log=bool(entry.get("log", False)))
+            space[name] = Range(entry["min"], entry["max"], log=bool(entry.get("log", False)))
         else:
             raise ValueError(
                 f"`tune.{name}` must be a list of values, or a range such as {{min: 0.001, max: 1, log: true}}, got "
@@ -129,80 +103,130 @@ def space_of(tune: Mapping[str, Any]) -> dict[str, Choice | Range]:
     return space
 
 
-def make_range(name: str, low: Any, high: Any, *, log: bool = False, integer: bool = False, step: float = 0.0) -> Range:
-    """Check the bounds of a range and return it.
-
-    Raises:
-        ValueError: If a bound is not a number, ``low`` is not below ``high``, or a bound has no logarithm.
-    """
-    if not all(isinstance(bound, (int, float)) and not isinstance(bound, bool) for bound in (low, high)) or low >= high:
-        raise ValueError(f"`{name}` must have numbers with `min` below `max`, got {low!r} and {high!r}.")
-    if log and low <= 0:
-        raise ValueError(f"`{name}` has a logarithmic scale, so `min` must be greater than 0, got {low!r}.")
-    return Range(low, high, log, integer, step)
-
-
-def points(space: Space, search: SearchKind = "grid", count: int | None = None, seed: int = 0) -> list[Point]:
-    """Return the points that a search tries.
+class Search:
+    """A search for the point with the best score.
 
     Args:
         space: The parameters.
-        search: ``"grid"`` tries all combinations; the values of the last parameter change fastest. ``"random"`` draws
-            ``count`` points. Without ranges it draws no point twice, and takes all points if there are no more.
-            ``"tpe"`` gives those that Optuna would propose if none had a score; see :func:`propose`.
-        count: Number of points. A grid search takes the first ones, or all if ``None``; others need it.
+        kind: ``"grid"`` tries all combinations; the values of the last parameter change fastest. ``"random"`` draws
+            points; without ranges it draws no point twice, and takes all points if there are no more. ``"tpe"`` lets
+            Optuna propose points by the scores so far.
+        count: Number of points. A grid search takes the first ones, or all if ``None``.
         seed: Seed of the draws.
+        mode: Whether larger (``"max"``) or smaller (``"min"``) scores are better.
+        at_once: Number of points that are tried together; all if ``None``.
+        taken: Further values of every point.
+
+    Attributes:
+        points: The points. Those of ``"tpe"`` are as if none had a score.
+        tried: What came out of the points so far.
 
     Raises:
-        ValueError: If a grid search has a range.
+        ValueError: If a grid search has a range, or another search no ``count``.
     """
-    ranges = [name for name, entry in space.items() if isinstance(entry, Range)]
-    if search == "grid" and ranges:
-        raise ValueError(f"A grid search needs lists of values, got a range for {', '.join(ranges)}. Search at random.")
-    if search == "tpe" and space:
-        return propose(space, (), count or 1, seed)
-    rng = np.random.default_rng(seed)
-    if ranges:
-        return [{name: entry.draw(rng) for name, entry in space.items()} for _ in range(count or 1)]
-    values = [entry.values for entry in space.values() if isinstance(entry, Choice)]
-    grid = [dict(zip(space, combination, strict=True)) for combination in product(*values)]
-    if search == "grid" or count is None or len(grid) <= count:
-        return grid[:count]
-    return [grid[place] for place in sorted(rng.choice(len(grid), count, replace=False).tolist())]
 
+    def __init__(
+        self,
+        space: Space,
+        kind: SearchKind = "grid",
+        count: int | None = None,
+        seed: int = 0,
+        mode: str = "max",
+        at_once: int | None = None,
+        taken: Point | None = None,
+    ) -> None:
+        if kind != "grid" and check("`count`", count, Count | None) is None:
+            raise ValueError(f"`count`, the number of points, is needed by a search other than of a grid, got {count}.")
+        self.space, self.kind, self.count, self.seed, self.mode = space, kind, count, seed, mode
+        self.at_once, self.taken = at_once, taken or {}
+        self.tried: list[Tried] = []
+        found = self._propose(count or 1) if kind == "tpe" and space else self._draw()
+        self.points: list[Point] = [{**self.taken, **point} for point in found]
 
-def propose(space: Space, tried: Sequence[Tried], count: int, seed: int, mode: str = "max") -> list[Point]:
-    """Return the next points of a search by the tree-structured Parzen estimator (Bergstra et al. 2011).
+    def next_points(self) -> list[Point]:
+        """Return the points that are tried together after those that were; none after the last."""
+        left = self.points[len(self.tried) :][: self.at_once]
+        if self.kind == "tpe" and left:
+            return [{**self.taken, **point} for point in self._propose(len(left))]
+        return left
 
-    They follow from the arguments alone, so all runs that share a folder try the same points, also after a kill. A
-    journal of Optuna's would know in which order trials have ended, and the clock would choose the points.
+    def cells(self, point: Point, number: int) -> list[Any]:
+        """Return the cells that score a point, by its number in the search."""
+        raise NotImplementedError
 
-    Args:
-        space: The parameters.
-        tried: The points so far.
-        count: Number of points.
-        seed: Seed of the search.
-        mode: Whether larger (``"max"``) or smaller (``"min"``) scores are better.
-    """
-    if not count:
-        return []
-    optuna = import_optuna("`search: tpe`")
-    states, known = optuna.trial.TrialState, {name: entry.distribution() for name, entry in space.items()}
-    sampler = optuna.samplers.TPESampler(seed=seed + len(tried), constant_liar=True)
-    study = optuna.create_study(direction=f"{mode}imize", sampler=sampler)
-    for each in tried:
-        state = states.FAIL if each.score is None else states.PRUNED if each.pruned else states.COMPLETE
-        study.add_trial(
-            optuna.trial.create_trial(
-                state=state,
-                value=each.score,
-                params={name: entry.to_optuna(each.point[name]) for name, entry in space.items()},
-                distributions=known,
-                intermediate_values={each.pruned: each.score} if state == states.PRUNED else None,
+    def best(self) -> Tried | None:
+        """Return the point with the best score, the first of equals; ``None`` if none has a score."""
+        sign = 1 if self.mode == "max" else -1
+        known = [each for each in self.tried if each.score is not None and not each.pruned]
+        return max(known, key=lambda each: sign * each.score, default=None)  # type: ignore[operator]
+
+    def note_of_equals(self) -> str:
+        """Return a sentence, after a space, on how many points share the best score; empty if one has it."""
+        best = self.best()
+        equal = sum(each.score == best.score and not each.pruned for each in self.tried) if best else 0
+        return f" {equal} configurations have this score; the first is taken." if equal > 1 else ""
+
+    def _draw(self) -> list[Point]:
+        ranges = [name for name, entry in self.space.items() if isinstance(entry, Range)]
+        if self.kind == "grid" and ranges:
+            raise ValueError(
+                f"A grid search needs lists of values, got a range for {', '.join(ranges)}. Search at random."
             )
-        )
-    trials = [study.ask(known) for _ in range(count)]
-    return [{name: entry.of_optuna(trial.params[name]) for name, entry in space.items()} for trial in trials]
+        rng = np.random.default_rng(self.seed)
+        if ranges:
+            return [
+                {
+                    name: entry.draw(rng) if isinstance(entry, Range) else entry[int(rng.integers(len(entry)))]
+                    for name, entry in self.space.items()
+                }
+                for _ in range(self.count or 1)
+            ]
+        grid = [dict(zip(self.space, values, strict=True)) for values in product(*self.space.values())]  # type: ignore[arg-type]
+        if self.kind == "grid" or self.count is None or len(grid) <= self.count:
+            return grid[: self.count]
+        return [grid[place] for place in sorted(rng.choice(len(grid), self.count, replace=False).tolist())]
+
+    def _propose(self, count: int) -> list[Point]:
+        """Return the next points by the tree-structured Parzen estimator (Bergstra et al. 2011).
+
+        They follow from what was tried alone, so all runs that share a folder try the same points, also after a kill. A
+        journal of Optuna's would know in which order trials have ended, and the clock would choose the points.
+        """
+        optuna = import_optuna("`search: tpe`")
+        kinds = optuna.distributions
+
+        def distribution(entry: Sequence[Any] | Range) -> Any:
+            if not isinstance(entry, Range):
+                return kinds.CategoricalDistribution(range(len(entry)))
+            if entry.integer:
+                return kinds.IntDistribution(int(entry.low), int(entry.high))
+            step = None if entry.log else entry.step or None
+            return kinds.FloatDistribution(entry.low, entry.high, log=entry.log, step=step)
+
+        known = {name: distribution(entry) for name, entry in self.space.items()}
+        sampler = optuna.samplers.TPESampler(seed=self.seed + len(self.tried), constant_liar=True)
+        study = optuna.create_study(direction=f"{self.mode}imize", sampler=sampler)
+        states = optuna.trial.TrialState
+        for each in self.tried:
+            state = states.FAIL if each.score is None else states.PRUNED if each.pruned else states.COMPLETE
+            params = {
+                name: each.point[name] if isinstance(entry, Range) else entry.index(each.point[name])
+                for name, entry in self.space.items()
+            }
+            reported = {each.pruned: each.score} if state == states.PRUNED else None
+            study.add_trial(
+                optuna.trial.create_trial(
+                    state=state, value=each.score, params=params, distributions=known, intermediate_values=reported
+                )
+            )
+        trials = [study.ask(known) for _ in range(count)]
+        return [
+            {
+                name: trial.params[name] if isinstance(entry, Range) else entry[trial.params[name]]
+                for name, entry in self.space.items()
+            }
+            for trial in trials
+        ]
 
 
 def import_optuna(setting: str) -> Any:
@@ -217,12 +241,6 @@ def import_optuna(setting: str) -> Any:
         raise RuntimeError(f"{setting} needs the package optuna: pip install 'fl-lightning[search]'.") from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
-
-
-def note_of_equals(scores: Sequence[float], best: float) -> str:
-    """Return a sentence, after a space, on how many configurations share the best score; empty if one has it."""
-    equal = sum(score == best for score in scores)
-    return f" {equal} configurations have this score; the first is taken." if equal > 1 else ""
 
 
 def describe_point(point: Mapping[str, Any]) -> str:

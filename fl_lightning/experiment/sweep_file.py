@@ -1,18 +1,16 @@
-"""Reads the YAML file of a Weights & Biases sweep."""
+"""Reads the YAML file of a Weights & Biases sweep, as a search over the options of a program."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from fl_lightning.checks import check, check_fields
-from fl_lightning.experiment.search import Choice, Point, Range, make_range
-from fl_lightning.experiment.table import check_file_name
+from fl_lightning.checks import check
+from fl_lightning.experiment.plan import Cell
+from fl_lightning.experiment.search import Point, Range, Search, SearchKind, describe_point
 from fl_lightning.experiment.table_file import refuse_unknown
 from fl_lightning.experiment.yaml_file import read_yaml
 
@@ -22,92 +20,78 @@ _NEEDED = ("program", "method", "metric", "parameters")
 _OF_SERVICE = ("early_terminate", "run_cap", "project", "entity", "controller", "scheduler", "job", "image_uri")
 _KNOWN = (*_NEEDED, "name", "command", *_OF_SERVICE, "description", "kind", "apiVersion")
 _METRIC, _METRIC_OF_SERVICE = ("name", "goal"), ("target", "impute", "impute_while_running")
-_ENTRIES = {"value", "values", "min", "max", "distribution", "q"}
+_METHODS: dict[str, SearchKind] = {"grid": "grid", "random": "random", "bayes": "tpe"}
 _RANGES = ("uniform", "int_uniform", "q_uniform", "log_uniform_values", "q_log_uniform_values")
 
 
-@dataclass(frozen=True)
-class Sweep:
-    """A sweep.
+class Sweep(Search):
+    """The search of a file for ``wandb sweep``, one point at a time. Its cells are calls of a program.
+
+    The program may be named from the current folder or from a folder above the file.
+
+    Args:
+        path: The file.
+        count: Largest number of runs.
+        seed: Seed of the search.
+        further: Words at the end of each command.
 
     Attributes:
-        name: Name of the sweep.
-        program: Script of a run.
-        program_given: The script as the file names it, which does not depend on the current folder.
-        method: ``"grid"``, ``"random"`` or ``"bayes"``.
-        metric: Name of the metric that is optimised.
-        goal: ``"maximize"`` or ``"minimize"``.
-        space: The parameters.
-        command: Words of the command, with the macros of Weights & Biases.
         only_in_service: Entries of the file that only the service of Weights & Biases uses.
-    """
-
-    name: str
-    program: str
-    program_given: str
-    method: Literal["grid", "random", "bayes"]
-    metric: str
-    goal: Literal["maximize", "minimize"]
-    space: dict[str, Choice | Range]
-    command: list[str]
-    only_in_service: list[str]
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-
-    def command_of(self, point: Point, further: Sequence[str] = ()) -> list[str]:
-        """Return the command of a run as ``wandb agent`` would make it, with further arguments at its end."""
-        arguments = [f"--{name}={value}" for name, value in point.items()]
-        words: list[str] = []
-        for word in self.command:
-            if word in ("${interpreter}", "python", "python3"):
-                words.append(sys.executable)
-            elif word == "${program}":
-                words.append(self.program)
-            elif word == "${args}":
-                words += arguments
-            elif word == "${args_no_hyphens}":
-                words += [argument.removeprefix("--") for argument in arguments]
-            elif word != "${env}":
-                words.append(word)
-        return [*words, *further]
-
-
-def read_sweep(path: str | os.PathLike[str]) -> Sweep:
-    """Return the sweep of a file for ``wandb sweep``.
-
-    Its program may be named from the current folder or from a folder above the file.
 
     Raises:
         FileNotFoundError: If the file or its program does not exist.
         ValueError: If an entry is unknown or missing, or only the service of Weights & Biases understands it.
     """
-    content = read_yaml(Path(path))
-    refuse_unknown(str(path), content, _KNOWN)
-    if missing := [name for name in _NEEDED if not content.get(name)]:
-        raise ValueError(f"{path} has no {', '.join(f'`{name}`' for name in missing)}, which a sweep needs.")
-    metric, parameters = (
-        check("`metric`", content["metric"], Mapping),
-        check("`parameters`", content["parameters"], Mapping),
-    )
-    refuse_unknown("`metric`", metric, (*_METRIC, *_METRIC_OF_SERVICE))
-    name = content.get("name") or Path(path).stem
-    check_file_name("name", name, "runs/sweeps/<name>")
-    program = str(content["program"])
-    return Sweep(
-        name=name,
-        program=_found(program, Path(path)),
-        program_given=program,
-        method=content["method"],
-        metric=check("`metric.name`", metric.get("name"), str),
-        goal=check("`metric.goal`", metric.get("goal"), Literal["maximize", "minimize"]),
-        space={name: _parameter(f"parameters.{name}", entry) for name, entry in parameters.items()},
-        command=list(content.get("command") or _COMMAND),
-        only_in_service=[
-            *(entry for entry in _OF_SERVICE if entry in content),
-            *(f"metric.{entry}" for entry in _METRIC_OF_SERVICE if entry in metric),
-        ],
-    )
+
+    def __init__(self, path: Path, count: int | None = None, seed: int = 0, further: Sequence[str] = ()) -> None:
+        content = read_yaml(path)
+        refuse_unknown(str(path), content, _KNOWN)
+        if missing := [name for name in _NEEDED if not content.get(name)]:
+            raise ValueError(f"{path} has no {', '.join(f'`{name}`' for name in missing)}, which a sweep needs.")
+        metric = check("`metric`", content["metric"], Mapping)
+        refuse_unknown("`metric`", metric, (*_METRIC, *_METRIC_OF_SERVICE))
+        goal = check("`metric.goal`", metric.get("goal"), Literal["maximize", "minimize"])
+        kind = _METHODS[check("`method`", content["method"], Literal[*_METHODS])]
+        parameters = check("`parameters`", content["parameters"], Mapping)
+        space = {name: _parameter(f"parameters.{name}", entry) for name, entry in parameters.items()}
+        super().__init__(space, kind, count, seed, goal.removesuffix("imize"), at_once=1)
+        self.name, self.further = str(content.get("name") or path.stem), list(further)
+        self.metric = check("`metric.name`", metric.get("name"), str)
+        self.program_given = str(content["program"])  # does not depend on the current folder
+        self.program = _found(self.program_given, path)
+        self.words = list(content.get("command") or _COMMAND)
+        self.only_in_service = [entry for entry in _OF_SERVICE if entry in content]
+        self.only_in_service += [f"metric.{entry}" for entry in _METRIC_OF_SERVICE if entry in metric]
+
+    def cells(self, point: Point, number: int) -> list[Cell]:
+        """Return the one run of a point."""
+        config = {
+            "sweep": self.name,
+            "program": self.program_given,
+            "command": self.words,
+            "further": self.further,
+            "metric": self.metric,
+            "values": point,
+        }
+        return [Cell(self.name, self.program_given, 0, self.seed, point, config)]
+
+    def command(self, point: Point) -> list[str]:
+        """Return the command of a run as ``wandb agent`` would make it."""
+        arguments = [f"--{name}={value}" for name, value in point.items()]
+        macros = {
+            "${env}": [],
+            "${program}": [self.program],
+            "${args}": arguments,
+            "${args_no_hyphens}": [argument.removeprefix("--") for argument in arguments],
+            **{word: [sys.executable] for word in ("${interpreter}", "python", "python3")},
+        }
+        return [part for word in self.words for part in macros.get(word, [word])] + self.further
+
+    def describe(self, point: Point) -> str:
+        """Return a point as a text, without the parameters that have a single value unless all have."""
+        fixed = [name for name, entry in self.space.items() if not isinstance(entry, Range) and len(entry) == 1]
+        varied = {name: value for name, value in point.items() if name not in fixed}
+        return describe_point(varied or point) or self.name
 
 
 def _found(program: str, file: Path) -> str:
@@ -118,29 +102,27 @@ def _found(program: str, file: Path) -> str:
     """
     if Path(program).exists() or shutil.which(program):
         return program
-    above = (folder / program for folder in file.resolve().parents)
-    found = next((str(path) for path in above if path.exists()), None)
+    found = next((folder / program for folder in file.resolve().parents if (folder / program).exists()), None)
     if found is None:
         raise FileNotFoundError(
             f"`program` of {file} must be a script; there is no {program} in the present folder, nor in a folder above "
             "the sweep's file."
         )
-    return found
+    return str(found)
 
 
-def _parameter(name: str, entry: Any) -> Choice | Range:
-    given = {} if not isinstance(entry, Mapping) or not set(entry) <= _ENTRIES else entry
-    match {key: value for key, value in given.items() if key not in ("distribution", "q")}:
-        case {"value": value, **others} if not others:
-            return Choice((value,))
-        case {"values": [*values], **others} if values and not others:
-            return Choice(tuple(values))
-        case {"min": low, "max": high, **others} if not others:
+def _parameter(name: str, entry: Any) -> Sequence[Any] | Range:
+    match entry:
+        case {"value": value, **others} if set(others) <= {"distribution"}:
+            return [value]
+        case {"values": [*values], **others} if values and set(others) <= {"distribution"}:
+            return values
+        case {"min": low, "max": high, **others} if set(others) <= {"distribution", "q"}:
             whole = isinstance(low, int) and isinstance(high, int)
-            kind = given.get("distribution", "int_uniform" if whole else "uniform")
+            kind: Any = others.get("distribution", "int_uniform" if whole else "uniform")
             check(f"`{name}.distribution`", kind, Literal[*_RANGES])
-            step = float(given.get("q", 1.0)) if kind.startswith("q_") else 0.0
-            return make_range(name, low, high, log="log_" in kind, integer=kind == "int_uniform", step=step)
+            step = float(entry.get("q", 1.0)) if kind.startswith("q_") else 0.0
+            return Range(low, high, log="log_" in kind, integer=kind == "int_uniform", step=step)
     raise ValueError(
         f"`{name}` must have a `value`, a list of `values`, or `min` and `max`, got {entry!r}. Write nested parameters "
         "with dots, as `model.lr`."

@@ -132,10 +132,6 @@ class Tuning:
     def __post_init__(self) -> None:
         check_fields(self)
         _check_different(self)
-        if self.search != "grid" and self.count is None:
-            raise ValueError(
-                f"`tuning.search: {self.search}` needs `tuning.count`, the number of points to draw; got None."
-            )
 
 
 @dataclass(frozen=True, repr=False)

@@ -1,24 +1,28 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
-from fl_lightning.experiment.search import Choice, Range, points, space_of
+from fl_lightning.experiment.search import Range, Search, space_of
+
+
+def points(*arguments: Any) -> list[dict[str, Any]]:
+    return Search(*arguments).points
 
 
 def test_a_grid_goes_through_all_combinations_in_order() -> None:
     space = space_of({"S": [2, 5], "lr": [0.1, 1.0]})
-    assert space == {"S": Choice((2, 5)), "lr": Choice((0.1, 1.0))}
     assert points(space) == [{"S": 2, "lr": 0.1}, {"S": 2, "lr": 1.0}, {"S": 5, "lr": 0.1}, {"S": 5, "lr": 1.0}]
-    assert points(space, count=1) == [{"S": 2, "lr": 0.1}]
+    assert points(space, "grid", 1) == [{"S": 2, "lr": 0.1}]
     assert points({}) == [{}]
 
 
 def test_a_random_search_draws_different_points_of_a_grid() -> None:
     space = space_of({"a": list(range(10)), "b": list(range(10))})
-    drawn = points(space, "random", 20, seed=1)
+    drawn = points(space, "random", 20, 1)
     assert len({(point["a"], point["b"]) for point in drawn}) == 20
-    assert drawn == points(space, "random", 20, seed=1)
-    assert drawn != points(space, "random", 20, seed=2)
+    assert drawn == points(space, "random", 20, 1)
+    assert drawn != points(space, "random", 20, 2)
     assert points(space_of({"a": [1, 2]}), "random", 20) == [{"a": 1}, {"a": 2}]
 
 

@@ -17,9 +17,9 @@ from rich.console import Console
 
 from fl_lightning.command import main
 from fl_lightning.experiment import run_sweep
-from fl_lightning.experiment.search import Choice, Range
+from fl_lightning.experiment.search import Range
 from fl_lightning.experiment.sweep import pattern_of
-from fl_lightning.experiment.sweep_file import read_sweep
+from fl_lightning.experiment.sweep_file import Sweep
 from fl_lightning.experiment.wandb_file import read_history
 
 ROOT = Path(__file__).parents[2]
@@ -79,7 +79,7 @@ def test_a_sweep_runs_offline_to_the_end_and_is_not_run_twice(tmp_path: Path, mo
     assert [(row["values"]["x"], row["score"]) for row in rows] == [(1, 1.25), (2, 2.25), (3, None)]
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "1/3 finished: x=1: score 1.2500; about " in text
-    assert "3/3 failed: x=3: exit code 1: three is too many\n" in text
+    assert "3/3 failed: x=3: RuntimeError: exit code 1: three is too many\n" in text
     assert "Best configuration: x=2 (score 2.2500)" in text
     assert "2 offline run folders" in text
     written = list(csv.DictReader((tmp_path / "runs/sweeps/small/sweep.csv").open()))
@@ -101,7 +101,7 @@ def test_a_sweep_runs_offline_to_the_end_and_is_not_run_twice(tmp_path: Path, mo
     # another program has runs of its own
     (tmp_path / "other.py").write_text("raise SystemExit('another program')")
     assert [row["error"] for row in run_sweep(write(tmp_path, program="other.py"), **kept)] == [
-        "exit code 1: another program"
+        "RuntimeError: exit code 1: another program"
     ] * 2
 
 
@@ -141,23 +141,23 @@ def test_parameters_in_all_forms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         "e": {"distribution": "log_uniform_values", "min": 0.1, "max": 10},
         "f": {"distribution": "q_uniform", "min": 0, "max": 1, "q": 0.5},
     }
-    sweep = read_sweep(write(tmp_path, method="random", parameters=parameters))
+    sweep = Sweep(write(tmp_path, method="random", parameters=parameters), 1, further=["--more"])
     assert sweep.space == {
-        "a": Choice((1,)),
-        "b": Choice(("x", "y")),
+        "a": [1],
+        "b": ["x", "y"],
         "c": Range(1, 4, integer=True),
         "d": Range(0.0, 1.0),
         "e": Range(0.1, 10, log=True),
         "f": Range(0, 1, step=0.5),
     }
-    command = sweep.command_of({"a": 1, "b.c": "x"}, ["--more"])
+    command = sweep.command({"a": 1, "b.c": "x"})
     assert command == [sys.executable, "program.py", "--a=1", "--b.c=x", "--more"]
 
 
 def test_the_command_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     path = write(tmp_path, command=["${env}", "python", "-O", "${program}", "${args_no_hyphens}", "end"])
-    assert read_sweep(path).command_of({"x": 1}) == [sys.executable, "-O", "program.py", "x=1", "end"]
+    assert Sweep(path).command({"x": 1}) == [sys.executable, "-O", "program.py", "x=1", "end"]
 
 
 @pytest.mark.long
@@ -170,14 +170,14 @@ def test_values_that_are_not_finite_are_never_the_best(tmp_path: Path, monkeypat
         rows = run_sweep(path, console=console)
         assert [(row["status"], row["score"]) for row in rows] == [("failed", None), ("finished", 8), ("finished", 1)]
         text = console.file.getvalue()  # type: ignore[attr-defined]
-        assert "1/3 failed: x=9: score was never finite" in text
+        assert "1/3 failed: x=9: the validation metric is nan" in text
         assert "Best configuration: x=8 (score 8.0000)" in text
     assert len(list(tmp_path.rglob("offline-run-*"))) == 3
 
 
 def test_bayes_without_optuna_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(RuntimeError, match="`method: bayes`"):
+    with pytest.raises(RuntimeError, match="optuna"):
         run_sweep(write(tmp_path, method="bayes"), count=2)
 
 
@@ -204,12 +204,12 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_shipped_sweeps_parse_against_the_recipes_options(path: Path) -> None:
-    sweep = read_sweep(path)
+    sweep = Sweep(path, 1)
     recipe = runpy.run_path(str(ROOT / sweep.program))
-    ends = [entry.values if isinstance(entry, Choice) else (entry.low, entry.high) for entry in sweep.space.values()]
+    ends = [(entry.low, entry.high) if isinstance(entry, Range) else entry for entry in sweep.space.values()]
     for place in range(max(map(len, ends))):  # each value once
         point = {name: values[place % len(values)] for name, values in zip(sweep.space, ends, strict=True)}
-        _, options = recipe["read_options"](sweep.command_of(point)[2:])
+        _, options = recipe["read_options"](sweep.command(point)[2:])
         for name, value in point.items():
             given = options.as_dict()
             if name == "method":
@@ -221,24 +221,17 @@ def test_shipped_sweeps_parse_against_the_recipes_options(path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("program", "reason"),
-    [
-        ("print('trained')", "there is no folder of its Weights & Biases run"),
-        (PROGRAM.replace('"score"', '"other"'), "the metric of the sweep was never logged"),
-    ],
-)
+@pytest.mark.parametrize("program", ["print('trained')", PROGRAM.replace('"score"', '"other"')])
 def test_a_sweep_stops_at_a_program_that_does_not_log_the_metric(
-    program: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     path = write(tmp_path)
     (tmp_path / "program.py").write_text(program)
-    with pytest.raises(RuntimeError, match=f"{reason}. Its Trainer must log `score`.*WandbLogger") as raised:
+    with pytest.raises(RuntimeError, match="has not logged `score`"):
         run_sweep(path, console=Console(file=io.StringIO()))
-    assert str(raised.value).endswith("No other run was started.")
     [row] = csv.DictReader((tmp_path / "runs/sweeps/small/sweep.csv").open())
-    assert row["error"] == reason
+    assert row["status"] == "failed"
 
 
 @pytest.mark.parametrize(

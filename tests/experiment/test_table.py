@@ -8,7 +8,7 @@ import yaml
 from helpers.small_table import small, with_methods
 
 from fl_lightning.experiment import read_table
-from fl_lightning.experiment.plan import Search, levels, make_cell, planned, table_cells
+from fl_lightning.experiment.plan import MethodSearch, levels, make_cell, planned, table_cells
 
 
 def test_a_file_and_its_includes(tmp_path: Path) -> None:
@@ -17,7 +17,7 @@ def test_a_file_and_its_includes(tmp_path: Path) -> None:
     content = with_methods(FedAvg={"tune": {"mu": "$grid.mu"}})
     (tmp_path / "table.yaml").write_text(yaml.safe_dump({**content, "include": {"grid": "grids/paper.yaml"}}))
     table = read_table(tmp_path / "table.yaml")
-    assert Search(table, "digits", "FedAvg", {}).points == [{"mu": 0.01}, {"mu": 1.0}]
+    assert MethodSearch(table, "digits", "FedAvg", {}).points == [{"mu": 0.01}, {"mu": 1.0}]
     assert (table.baseline, table.folds, table.seeds) == ("FedAvg", [0], [0])
 
 
@@ -87,7 +87,7 @@ def test_methods_take_over_what_was_chosen_for_others() -> None:
         with_methods(FedAvg={"take": {"lr": "RADFed"}, "tune": {"m": [2, 3]}}, RADFed={"tune": {"lr": [0.1, 0.2]}})
     )
     assert list(levels(table)) == [["RADFed"], ["FedAvg"]]
-    points = Search(table, "digits", "FedAvg", {("digits", "RADFed"): {"lr": 0.2}}).points
+    points = MethodSearch(table, "digits", "FedAvg", {("digits", "RADFed"): {"lr": 0.2}}).points
     assert points == [{"lr": 0.2, "m": 2}, {"lr": 0.2, "m": 3}]
     assert [(entry.method, entry.num_points) for entry in planned(table)] == [("RADFed", 2), ("FedAvg", 2)]
 
@@ -143,7 +143,6 @@ def test_wrong_tables() -> None:
     fails(r"methods\.A has no `callback`", methods={"A": {}})
     fails("methods.A must be a mapping", methods={"A": 3})
     fails("`baseline` must be one of 'FedAvg', 'RADFed', got 'x'", baseline="x")
-    fails("tuning: `tuning.count`|`tuning.count`", tuning={"search": "random"})
     for name, value in (("select", "best"), ("seeds", [1, 1]), ("folds", [-1]), ("callbacks", "x"), ("seeds", 3)):
         fails(f"the table: `{name}`", **{name: value})
     for name, value in (("trainer", ["a"]), ("comparisons", ["digits"]), ("methods", 3), ("data", [])):
@@ -183,6 +182,11 @@ def test_whether_larger_scores_are_better_follows_from_the_names(
     data = small()["data"]
     data["digits"].update(score=score, monitor=monitor, mode=mode)
     assert read_table(small(data=data)).data["digits"].score_mode == expected
+
+
+def test_a_random_search_needs_a_number_of_points() -> None:
+    with pytest.raises(ValueError, match="`count`"):
+        planned(read_table(small(tuning={"search": "random"})))
 
 
 def test_wrong_takes() -> None:
