@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pydoc
-import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import lightning as L
 from jsonargparse import ArgumentError, ArgumentParser
@@ -16,18 +15,11 @@ from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.callbacks.client_metrics import ClientMetrics
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.experiment.specs import Spec
-from fl_lightning.experiment.table_file import refuse_unknown
 
-#: Arguments of the Trainer that the runner sets, or that a cell cannot have. Each fit has one process and one device.
-_NOT_IN_TABLES = ("callbacks", "logger", "default_root_dir", "fast_dev_run")
-_ONE_DEVICE = {"devices": Literal[1, "1", "auto"], "strategy": Literal["auto"], "num_nodes": Literal[1]}
+_OF_RUNNER = ("callbacks", "logger", "default_root_dir", "fast_dev_run")
+_ONE = ("devices", "strategy", "num_nodes")
 _T = TypeVar("_T")
 _DEFAULTS = {"enable_progress_bar": False, "enable_model_summary": False, "num_sanity_val_steps": 0}
-
-
-#: Where jsonargparse names an argument, and the kinds of values that it takes.
-_NAME = re.compile('Parser key "(.*)":')
-_KINDS = re.compile(r"Subtypes: \[(.*)\]|Expected an? (.*?)(?:\. Got value.*)?$", re.MULTILINE)
 
 
 def build_datamodule(config: Mapping[str, Any]) -> FederatedDataModule:
@@ -62,17 +54,22 @@ def build_metric(config: Mapping[str, Any]) -> ClientMetrics:
 
 
 def make_trainer(config: Mapping[str, Any], callbacks: Sequence[Callback], **settings: Any) -> L.Trainer:
-    """Return the Trainer of a cell.
+    """Return the Trainer of a cell, with one process and one device.
 
     Args:
         config: The configuration of the cell.
         callbacks: All callbacks.
         settings: Logger and folder.
     """
-    given = _checked(L.Trainer, build(config["trainer"]))
-    refuse_unknown("`trainer`", given, sorted(_parser_of(L.Trainer)[1]))
-    # "auto" would be all GPUs that the worker sees
-    return L.Trainer(**{**_DEFAULTS, **given, "devices": 1, **settings}, callbacks=list(callbacks))
+    given = build(config["trainer"])
+    for name, value in given.items():
+        if name in _OF_RUNNER or (name in _ONE and value not in (1, "1", "auto")):
+            raise ValueError(
+                f"`{name}` must not be in `trainer`, got {value!r}: each fit has one process and one device, and the "
+                "runner's own callbacks, logger and folder."
+            )
+    # devices "auto" would be all GPUs that the worker sees
+    return L.Trainer(**{**_DEFAULTS, **given, "devices": 1, **settings, "callbacks": list(callbacks)})
 
 
 def build(spec: Spec) -> Any:
@@ -92,15 +89,15 @@ def build(spec: Spec) -> Any:
         return _locate(spec["object"])
     if "class_path" not in spec:
         return {name: build(value) for name, value in spec.items()}
-    if not set(spec) <= {"class_path", "init_args"} or not isinstance(spec.get("init_args") or {}, Mapping):
+    if not set(spec) <= {"class_path", "init_args"}:
         raise ValueError(f"A class has a `class_path` and, in `init_args`, its arguments by name, got {dict(spec)}.")
     target = _locate(spec["class_path"])
-    return target(**_checked(target, build(spec.get("init_args") or {})))
+    return _call(target, build(spec.get("init_args") or {}))
 
 
 def _build_part(name: str, kind: type[_T], spec: Spec, defaults: Mapping[str, Any] | None = None) -> _T:
     """Build an object of a kind, whose class gets further arguments unless the spec gives them."""
-    if isinstance(spec, Mapping) and isinstance(spec.get("init_args") or {}, Mapping):
+    if isinstance(spec, Mapping):
         spec = {**spec, "init_args": {**(defaults or {}), **(spec.get("init_args") or {})}}
     made = build(spec)
     if not isinstance(made, kind):
@@ -112,10 +109,7 @@ def _build_part(name: str, kind: type[_T], spec: Spec, defaults: Mapping[str, An
 
 
 def _locate(path: str) -> Any:
-    try:
-        found = pydoc.locate(path) if isinstance(path, str) else None
-    except pydoc.ErrorDuringImport as error:  # the module exists, but it cannot be imported
-        raise ImportError(str(error)) from error
+    found = pydoc.locate(path) if isinstance(path, str) else None
     if found is None:
         raise ValueError(
             f"{path!r} cannot be imported. Give the full path of a class or function, such as 'fl_lightning.FedAvg', "
@@ -124,31 +118,19 @@ def _locate(path: str) -> Any:
     return found
 
 
-def _checked(target: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments in the types of the signature; others, such as those taken by ``**``, stay as they are."""
+def _call(target: Callable[..., Any], given: Mapping[str, Any]) -> Any:
+    """Call a class or function with arguments in the types of its signature; those taken by ``**`` stay as they are."""
     parser, known = _parser_of(target)
     try:
-        return {
-            **given,
-            **vars(parser.parse_object({name: given[name] for name in known & set(given)}, defaults=False)),
-        }
+        typed = parser.parse_object({name: given[name] for name in known & set(given)}, defaults=False)
     except ArgumentError as error:
-        text = str(error)
-        name, kinds = _NAME.search(text), _KINDS.search(text)
-        if name and kinds:
-            expected = re.sub(r"<class '([^']*)'>", r"\1", kinds[1] or kinds[2])
-            text = f"`{name[1]}` must be {expected}, got {given[name[1]]!r}"
-        raise ValueError(f"{target.__qualname__}: {text}.") from error
+        raise ValueError(f"{target.__qualname__}: {' '.join(str(error).split())}") from error
+    return target(**{**given, **vars(typed)})
 
 
 @cache
 def _parser_of(target: Callable[..., Any]) -> tuple[ArgumentParser, set[str]]:
     """Return the parser of a signature, and the arguments that it has."""
     parser = ArgumentParser(exit_on_error=False)
-    if target is L.Trainer:
-        known = parser.add_class_arguments(L.Trainer, skip={*_NOT_IN_TABLES, *_ONE_DEVICE})
-        for name, values in _ONE_DEVICE.items():
-            parser.add_argument(f"--{name}", type=values)
-        return parser, {*known, *_ONE_DEVICE}
     add = parser.add_class_arguments if isinstance(target, type) else parser.add_function_arguments
     return parser, set(add(target, fail_untyped=False))

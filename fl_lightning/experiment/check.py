@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import pydoc
+import re
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import lightning as L
+import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.seed import isolate_rng
 
-from fl_lightning._lightning.refusals import refuse_settings
+from fl_lightning._lightning.refusals import refuse_settings, refuse_steps
 from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.callbacks.client_metrics import ClientMetrics
-from fl_lightning.checks import Count, check
+from fl_lightning.checks import Count, check, is_user_defined
+from fl_lightning.data import FederatedDataModule
 from fl_lightning.experiment.build import (
     build_callbacks,
     build_datamodule,
@@ -28,27 +32,18 @@ from fl_lightning.experiment.build import (
     make_trainer,
 )
 from fl_lightning.experiment.cell import quiet
-from fl_lightning.experiment.check_data import (
-    OF_CLIENTS,
-    DownloadError,
-    NoDataError,
-    check_batch,
-    check_evaluation,
-    check_steps,
-    read_data,
-    without_downloads,
-)
 from fl_lightning.experiment.plan import Cell, planned, rounds_of
 from fl_lightning.experiment.progress import describe_cell
 from fl_lightning.experiment.selection import best_checkpoint
-from fl_lightning.experiment.specs import references
 from fl_lightning.experiment.table import DataSet, Table
 from fl_lightning.experiment.table_file import describe_mistakes
 from fl_lightning.metrics import suitable_mode
+from fl_lightning.models.classifier import Classifier
 
+_OF_CLIENTS = re.compile(r"(?:val|test)_(\w+?)_(?:clients|personal)(?:_std|_min|_max|_weighted|_lowest10|_left_out)?")
 _OURS = ("fl_lightning.", "lightning.")
 _MISTAKES = (ValueError, TypeError, AttributeError, LookupError, MisconfigurationException)
-_OBSTACLES = (OSError, ImportError, MemoryError, RuntimeError, SystemExit)
+_OBSTACLES = (OSError, ImportError, MemoryError, RuntimeError, SystemExit, pydoc.ErrorDuringImport)
 _SHOWN = 2  # warnings
 _NO_FOLDER = Path("unused")  # nothing is written there
 
@@ -77,29 +72,32 @@ def check_table(table: Table, *, with_data: bool = False) -> Findings:
     Args:
         table: The table.
         with_data: Whether to read each data set too, in its first fold and seed, without downloading it: as many
-            clients must train as each method asks for, and a model of the package must take a batch. Weights of models
-            are not downloaded either.
+            clients must train as each method asks for, and a model of the package must take a batch.
     """
     try:
         plan = planned(table)
     except ValueError as error:
         return Findings([str(error)])
-    checker = _Checker(table, with_data)
-    with quiet(), isolate_rng(), without_downloads() if with_data else nullcontext():
+    checker = _Checker()
+    with quiet(), isolate_rng():
         for entry in plan:
             for cell in entry.cells.values():
-                checker.check(cell)
-    found = {kind: checker.listed(kind) for kind in ("mistakes", "obstacles", "warnings", "unchecked")}
-    found["mistakes"] += _unused_values(table)
-    found["warnings"] = [*_opposite_modes(table), *found["warnings"]]
-    return Findings(**found)
+                _check_cell(table, cell, checker, with_data)
+    words = {"max": "largest", "min": "smallest"}
+    checker.findings.warnings = [
+        f"data.{name}: the models and values with the {words[data.mode]} {data.monitor} are chosen, because `mode` is "
+        f"{data.mode}. Give `mode: {suitable}`."
+        for name, data in table.data.items()
+        if (suitable := suitable_mode(data.monitor, data.mode)) is not None
+    ]
+    return checker.summed_up()
 
 
 def refuse_mistakes(table: Table, *, with_data: bool = False) -> list[str]:
     """Raise ``ValueError`` with all mistakes of a table; return a line for each thing that the user should know."""
     findings = check_table(table, with_data=with_data)
     if findings.mistakes:
-        raise ValueError(describe_mistakes(table.file or table.name, findings.mistakes))
+        raise ValueError(describe_mistakes(table.name, findings.mistakes))
     failing = [f"{obstacle}. These cells will fail." for obstacle in findings.obstacles]
     warned = [f"WARNING: {text}" for text in findings.warnings[:_SHOWN]]
     if more := len(findings.warnings[_SHOWN:]):
@@ -108,150 +106,162 @@ def refuse_mistakes(table: Table, *, with_data: bool = False) -> list[str]:
 
 
 class _Checker:
-    """Builds each part of the cells once, and notes which cells share a failure."""
+    """Tries each thing once, and notes which cells share a failure."""
 
-    def __init__(self, table: Table, with_data: bool) -> None:
-        self._table, self._with_data = table, with_data
-        self._made: dict[tuple[str, str], Any] = {}
+    def __init__(self) -> None:
+        self.findings = Findings()
+        self._tried: dict[tuple[str, str], tuple[Any, str, str]] = {}
         self._places: dict[tuple[str, str], list[str]] = defaultdict(list)
 
-    def listed(self, kind: str) -> list[str]:
-        """Return the failures of a kind, each with the first of its cells."""
-        texts = []
-        for (found, text), places in self._places.items():
-            if found == kind:
-                more = f" and {len(places) - 1} more" if len(places) > 1 else ""
-                texts.append(f"{places[0]}{more}: {text}")
-        return texts
-
-    def check(self, cell: Cell) -> None:
-        """Build all parts of a cell, and check them together."""
-        config, entry = cell.config, self._table.data[cell.data]
-
-        def once(name: str, make: Callable[[], Any], *spec: Any) -> Any:
-            return self._once(cell, name, make, spec or config[name])
-
-        data = once("datamodule", lambda: build_datamodule(config))
-        model = once("model", lambda: check_steps(build_model(config)))
-        method = once("callback", lambda: build_method(config))
-        metric = once("metric", lambda: build_metric(config))
-        further = once("callbacks", lambda: build_callbacks(config))
-        if None in (method, metric, further):
-            return
-        callbacks = [method, metric, *further]
-        place = [config[name] for name in ("callback", "callbacks", "trainer", "select", "monitor")]
-        once("fit", lambda: _check_fit(config, callbacks), *place)
-        if model is not None:
-            names = [config[name] for name in ("model", "metric", "callbacks")]
-            once("names", lambda: _check_names(entry, model, callbacks), cell.data, *names)
-        # folds and seeds are alike in what is checked
-        if self._with_data and data is not None and once("data", lambda: read_data(data), cell.data) is not None:
-            chooses = config["select"] != "last" or any(method.tune for method in self._table.methods.values())
-            monitor, score = entry.monitor, entry.score
-            once("val", lambda: check_evaluation(data, "monitor", monitor, "val", is_needed=chooses), cell.data)
-            once("test", lambda: check_evaluation(data, "score", score, "test", is_needed=True), cell.data)
-            cohort = method.algorithm.sampler.cohort_size
-            once("cohort", lambda: cohort(data.num_clients) or True, cell.data, config["callback"])
-            if model is not None:
-                once("batch", lambda: check_batch(model, data), cell.data, config["model"])
-
-    def _once(self, cell: Cell, name: str, make: Callable[[], Any], spec: Any) -> Any:
+    def once(self, cell: Cell, name: str, make: Callable[[], Any], *spec: Any) -> Any:
         """Return what ``make`` makes of a spec, or ``None`` if it fails; equal specs are tried once."""
         key = (name, repr(spec))
-        if key not in self._made:
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always" if name == "fit" else "ignore")
-                self._made[key] = _attempt(_title(name, spec), make)
-            if caught:
-                self._made[key] = ("warnings", " ".join(str(each.message) for each in caught))
-        found = self._made[key]
-        if isinstance(found, tuple):
-            self._places[found].append(describe_cell(cell))
-            return None
-        return found
+        if key not in self._tried:
+            self._tried[key] = _attempt(name, make, spec[0] if len(spec) == 1 else None)
+        made, kind, text = self._tried[key]
+        if kind:
+            self._places[kind, text].append(describe_cell(cell))
+        return made
+
+    def summed_up(self) -> Findings:
+        """Return the failures, each with the first of its cells."""
+        for (kind, text), places in self._places.items():
+            more = f" and {len(places) - 1} more" if len(places) > 1 else ""
+            getattr(self.findings, kind).append(f"{places[0]}{more}: {text}")
+        return self.findings
 
 
-def _title(name: str, spec: Any) -> str:
-    path = spec.get("class_path") if isinstance(spec, dict) else None
-    return f"`{name}`" if path is None else f"`{name}` {path}"
+def _attempt(name: str, make: Callable[[], Any], spec: Any) -> tuple[Any, str, str]:
+    """Return what ``make`` makes, the kind of a failure or warning, and its text."""
+    path = spec.get("class_path", "") if isinstance(spec, dict) else ""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always" if name == "fit" else "ignore")
+        try:
+            made = make()
+        except _MISTAKES as error:  # a ValueError names its argument
+            text = str(error) if isinstance(error, ValueError) else f"`{name}` {path}: {type(error).__name__}: {error}"
+            return None, "mistakes", text
+        except _OBSTACLES as error:
+            text = f"{type(error).__name__}: {error}"
+            if name == "data":
+                return (
+                    None,
+                    "unchecked",
+                    f"its data are not here yet ({text}), so its clients and batches are unchecked",
+                )
+            return None, "obstacles", f"`{name}` {path} cannot be built on this machine: {text}"
+    return made, "warnings" if caught else "", " ".join(str(each.message) for each in caught)
 
 
-def _attempt(title: str, make: Callable[[], Any]) -> Any:
-    """Return what ``make`` makes, or the kind of failure and its text."""
-    try:
-        return make()
-    except _MISTAKES as error:
-        # a ValueError names its argument
-        return "mistakes", f"{error}" if isinstance(error, ValueError) else f"{title}: {type(error).__name__}: {error}"
-    except NoDataError as error:
-        text = f"its data are not here yet ({error}), so the number of clients and the model's input are unchecked"
-        return "unchecked", text
-    except DownloadError as error:
-        return "unchecked", f"{title} downloads {error} when it is made, which a dry run does not do"
-    except _OBSTACLES as error:
-        return "obstacles", f"{title} cannot be built on this machine: {type(error).__name__}: {error}"
+def _check_cell(table: Table, cell: Cell, checker: _Checker, with_data: bool) -> None:
+    """Build all parts of a cell, and check them together."""
+    config, entry = cell.config, table.data[cell.data]
+
+    def once(name: str, make: Callable[[], Any], *spec: Any) -> Any:
+        return checker.once(cell, name, make, *spec or [config[name]])
+
+    data = once("datamodule", lambda: build_datamodule(config))
+    model = once("model", lambda: _with_steps(build_model(config)))
+    method = once("callback", lambda: build_method(config))
+    metric = once("metric", lambda: build_metric(config))
+    further = once("callbacks", lambda: build_callbacks(config))
+    if None in (method, metric, further):
+        return
+    callbacks = [method, metric, *further]
+    place = [config[name] for name in ("callback", "callbacks", "trainer", "select", "monitor")]
+    once("fit", lambda: _check_fit(config, method, callbacks), *place)
+    if model is not None:
+        names = [config[name] for name in ("model", "metric", "callbacks")]
+        once("names", lambda: _check_names(entry, model, callbacks), cell.data, *names)
+    # folds and seeds are alike in what is checked
+    if with_data and data is not None and once("data", lambda: data.setup() or data, cell.data):
+        chooses = config["select"] != "last" or any(method.tune for method in table.methods.values())
+        once("val", lambda: _check_samples(data, "monitor", entry.monitor, "val", is_needed=chooses), cell.data)
+        once("test", lambda: _check_samples(data, "score", entry.score, "test", is_needed=True), cell.data)
+        cohort = method.algorithm.sampler.cohort_size
+        once("cohort", lambda: cohort(data.num_clients), cell.data, config["callback"])
+        if isinstance(model, Classifier) and not is_user_defined(type(data)):  # others may need their trainer
+            once("batch", lambda: _check_batch(model, data), cell.data, config["model"])
 
 
-def _check_fit(config: dict[str, Any], callbacks: Sequence[Callback]) -> bool:
-    """Raise ``ValueError`` for a fit that cannot be; the first callback is the aggregation callback."""
-    method, trainer = callbacks[0], config["trainer"]
-    assert isinstance(method, AggregationCallback)
+def _with_steps(model: L.LightningModule) -> L.LightningModule:
+    """Return a model, if it has the methods that every fit of a table calls."""
+    missing = [name for name in ("forward", "validation_step", "test_step") if not is_overridden(name, model)]
+    if missing:
+        raise ValueError(
+            f"`model` {type(model).__name__} has no {' and no '.join(f'`{name}`' for name in missing)}. A fit of a "
+            "table validates and tests, and computes `metric` from the scores that `forward(x)` returns."
+        )
+    refuse_steps(model)
+    return model
+
+
+def _check_fit(config: dict[str, Any], method: AggregationCallback, callbacks: Sequence[Callback]) -> None:
+    """Raise ``ValueError`` for a fit that cannot be."""
+    trainer = config["trainer"]
+    has_other_end = trainer.get("max_time") is not None or trainer.get("max_steps", -1) != -1
+    if not has_other_end or trainer.get("max_epochs") not in (None, -1):
+        check("`max_epochs`", trainer.get("max_epochs"), Count)
+    check("`check_val_every_n_epoch`", trainer.get("check_val_every_n_epoch", 1), Count)
     best = [] if config["select"] == "last" else [ModelCheckpoint(_NO_FOLDER, monitor=config["monitor"])]
     try:
         made = make_trainer(config, [*callbacks, *best], logger=False, default_root_dir=_NO_FOLDER)
     except RuntimeError as error:  # two callbacks of one kind, for instance
         raise ValueError(f"`trainer` and `callbacks` cannot be combined: {error}") from error
     refuse_settings(made, method)
-    has_other_end = trainer.get("max_time") is not None or trainer.get("max_steps", -1) != -1
-    if not has_other_end or trainer.get("max_epochs") not in (None, -1):
-        check("`max_epochs`", trainer.get("max_epochs"), Count)
-    check("`check_val_every_n_epoch`", trainer.get("check_val_every_n_epoch", 1), Count)
     best_checkpoint(_NO_FOLDER, config, method.algorithm)
     method.check_rounds(rounds_of(trainer))
-    return True
 
 
-def _check_names(data: DataSet, model: L.LightningModule, callbacks: Sequence[Callback]) -> bool:
-    """Raise ``ValueError`` if the metrics of a data set will never be logged."""
+def _check_names(data: DataSet, model: L.LightningModule, callbacks: Sequence[Callback]) -> None:
+    """Raise ``ValueError`` if a metric of a data set will never be logged."""
+    if not all(type(callback).__module__.startswith(_OURS) for callback in callbacks):
+        return
     metrics = [callback.name for callback in callbacks if isinstance(callback, ClientMetrics)]
-    ours = all(type(callback).__module__.startswith(_OURS) for callback in callbacks)
-    logs = type(model).__module__.startswith("fl_lightning.models.")  # else only its run shows what it logs
-    wrong = []
+    is_known = type(model).__module__.startswith("fl_lightning.models.")  # else only its run shows what it logs
     for entry, name, stage in (("score", data.score, "test"), ("monitor", data.monitor, "val")):
-        names = {f"{stage}_{metric}" for metric in (*getattr(model, f"{stage}_metrics"), "loss")} if logs else set()
-        of_clients = {f"{stage}_{metric}_clients" for metric in metrics}
-        found = OF_CLIENTS.fullmatch(name)
-        in_training = entry == "monitor" and name.startswith(("train_", "fed/"))
-        is_logged = found[1] in metrics and name.startswith(stage) if found else in_training or not logs
-        if ours and not is_logged and name not in names:
-            wrong.append(
-                f"`{entry}` is {name!r}, which is never logged. Names are {', '.join(sorted(names | of_clients))}."
-            )
-    if wrong:
-        raise ValueError(" ".join(wrong))
-    return True
+        logged = [f"{stage}_{metric}" for metric in (*getattr(model, f"{stage}_metrics"), "loss")] if is_known else []
+        found = _OF_CLIENTS.fullmatch(name)
+        if found and found[1] in metrics and name.startswith(stage):
+            continue
+        if found or (
+            is_known and name not in logged and not (entry == "monitor" and name.startswith(("train_", "fed/")))
+        ):
+            names = ", ".join(sorted({*logged, *(f"{stage}_{metric}_clients" for metric in metrics)}))
+            raise ValueError(f"`{entry}` is {name!r}, which is never logged. Names are {names}.")
 
 
-def _opposite_modes(table: Table) -> list[str]:
-    """Return a sentence for each data set that keeps the models with the worst values of its metric."""
-    words = {"max": "largest", "min": "smallest"}
-    return [
-        f"data.{name}: the models and values with the {words[data.mode]} {data.monitor} are chosen, because `mode` is "
-        f"{data.mode}. Give `mode: {suitable}`."
-        for name, data in table.data.items()
-        if (suitable := suitable_mode(data.monitor, data.mode)) is not None
-    ]
+def _check_samples(data: FederatedDataModule, argument: str, name: str, stage: Any, *, is_needed: bool) -> None:
+    """Raise ``ValueError`` if no sample gives a metric: there is none, or none of a client for a metric of clients.
+
+    Args:
+        data: The data module.
+        argument: ``"monitor"`` or ``"score"``.
+        name: Name of the metric.
+        stage: The stage of its samples.
+        is_needed: Whether models or hyper-parameters are chosen by the metric, or compared.
+    """
+    has_samples = bool(data.val_dataloader() if stage == "val" else data.test_dataloader())
+    if is_needed and name.startswith(stage) and not has_samples:
+        hint = " Give it some, or choose nothing by validation: `select: last`, and no `tune`." * (stage == "val")
+        raise ValueError(f"`{argument}` is {name!r}, and this data set has no {stage} samples.{hint}")
+    if _OF_CLIENTS.fullmatch(name) and has_samples and data.eval_client_ids(stage) is None:
+        raise ValueError(
+            f"`{argument}` is {name!r}, a metric of clients, and the {stage} samples of this data set belong to no "
+            f"client. Write a metric that the model logs, such as `{argument}: {stage}_acc`, or use a split that "
+            "gives evaluation samples to clients, such as ClientSplit or WithinClientSplit."
+        )
 
 
-def _unused_values(table: Table) -> list[str]:
-    """Return a sentence for each value that a method gives, tunes or takes, and to which nothing refers."""
-    whole = table.whole  # a value may be that of a data set which the user has left out of this run
-    shared = [whole.callbacks, whole.trainer, whole.values, *map(vars, whole.data.values())]
-    return [
-        f"methods.{name}: `{entry}` has {value!r}, which has no effect: nothing has the text ${value}. Use it, or "
-        "remove it."
-        for name, method in table.methods.items()
-        for entry in ("values", "tune", "take")
-        for value in (getattr(method, entry) if isinstance(getattr(method, entry), dict) else ())
-        if value not in references([*shared, vars(method)])
-    ]
+def _check_batch(model: Classifier, data: FederatedDataModule) -> None:
+    """Raise ``ValueError`` if a model of the package cannot train on a batch."""
+    batch = next(iter(data.pooled_batches([0], generator=torch.Generator())))
+    taken = data.on_after_batch_transfer(data.on_before_batch_transfer(batch, 0), 0)
+    try:
+        with torch.no_grad():
+            model.training_step(taken, 0)
+    except (RuntimeError, IndexError, ValueError, TypeError) as error:
+        raise ValueError(
+            f"`model` {type(model).__name__} does not take the batches of `datamodule`, such as one of "
+            f"{tuple(taken[0].shape)}: {type(error).__name__}: {error}"
+        ) from error

@@ -11,8 +11,7 @@ from typing import Any, Literal
 from fl_lightning.checks import check
 from fl_lightning.experiment.plan import Cell
 from fl_lightning.experiment.search import Point, Range, Search, SearchKind, describe_point
-from fl_lightning.experiment.table_file import refuse_unknown
-from fl_lightning.experiment.yaml_file import read_yaml
+from fl_lightning.experiment.table_file import read_yaml, refuse_unknown
 
 _COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")
 _NEEDED = ("program", "method", "metric", "parameters")

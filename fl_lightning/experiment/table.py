@@ -15,11 +15,10 @@ from fl_lightning.partitioners.notebook import as_table
 Select = Literal["aggregated", "virtual", "last"]
 Mode = Literal["max", "min"]
 Pruner = Literal["none", "asha", "hyperband"]
-_MOST_CHARACTERS = 100  # of a table's name, which names a folder
 _ACCURACY = {"name": "acc", "function": "fl_lightning.callbacks.client_metrics.accuracy"}
 
 
-@dataclass(frozen=True)
+@dataclass
 class DataSet:
     """A data set and the model that is trained on it.
 
@@ -63,25 +62,18 @@ class DataSet:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if set(self.metric) != {"name", "function"}:
-            raise ValueError(f"`metric` must have a `name` and a `function`, got {self.metric}.")
         if self.score_mode is None:
-            object.__setattr__(self, "score_mode", self._mode_of_score())
-
-    def _mode_of_score(self) -> Mode:
-        names = [name.partition("_")[2] or name for name in (self.score, self.monitor)]
-        if names[0] == names[1]:
-            return self.mode
-        larger = larger_is_better(names[0])
-        if larger is not None:
-            return "max" if larger else "min"
-        raise ValueError(
-            f"`score` is {self.score!r}, and `monitor` is another metric, {self.monitor!r}, so it is not known whether "
-            "larger scores are better. Give `score_mode: max` or `score_mode: min`."
-        )
+            score, monitor = (name.partition("_")[2] or name for name in (self.score, self.monitor))
+            larger = self.mode == "max" if score == monitor else larger_is_better(score)
+            if larger is None:
+                raise ValueError(
+                    f"`score_mode` must be max or min, because nobody knows whether larger values of `score`, "
+                    f"{self.score!r}, are better; got None."
+                )
+            self.score_mode = "max" if larger else "min"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Method:
     """A federated algorithm and the values that are tuned.
 
@@ -103,7 +95,7 @@ class Method:
         check_fields(self)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Tuning:
     """The settings of the search for hyper-parameters.
 
@@ -134,7 +126,7 @@ class Tuning:
         _check_different(self)
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(repr=False)
 class Table:
     """Methods x data sets x folds x seeds.
 
@@ -172,8 +164,6 @@ class Table:
     comparisons: dict[str, list[str]] = field(default_factory=dict)
     reproduces: str = ""
     reference: dict[str, Any] = field(default_factory=dict)
-    file = ""  # that the table was read from; no field, because it is no entry of that file
-    _whole = None  # of which this is a part
 
     def __repr__(self) -> str:
         return f"Table({self.name!r}: {', '.join(f'{len(things)} {kind}' for kind, things in self._axes().items())})"
@@ -182,31 +172,20 @@ class Table:
         rows = [(kind, ", ".join(map(str, things))) for kind, things in self._axes().items()]
         return as_table([("table", self.name), *rows])
 
-    @property
-    def whole(self) -> Table:
-        """The table of which this one is a part, as :meth:`only` made it; else the table itself."""
-        return self if self._whole is None else self._whole
-
     def _axes(self) -> dict[str, list[Any]]:
         axes = {"methods": list(self.methods), "data sets": list(self.data)}
         return {**axes, "folds": list(self.folds), "seeds": list(self.seeds)}
 
     def __post_init__(self) -> None:
         check_fields(self)
-        check_file_name("name", self.name, "runs/<name>")
         _check_different(self)
-        for name, entries in (("data", self.data), ("methods", self.methods)):
-            if not entries:
-                raise ValueError(f"`{name}` must name at least one, got none.")
-        object.__setattr__(self, "baseline", self.baseline or next(iter(self.methods)))
+        check("The number of `data`", len(self.data), Count)
+        check("The number of `methods`", len(self.methods), Count)
+        self.baseline = self.baseline or next(iter(self.methods))
         check("`baseline`", self.baseline, Literal[*self.methods])
         for name, method in self.methods.items():
-            for value, source in method.take.items():
-                if source not in self.methods or source == name:
-                    raise ValueError(
-                        f"`take` of {name} has {value} from {source!r}, which must be another one of the methods, "
-                        f"{', '.join(self.methods)}."
-                    )
+            if lost := set(method.take.values()) - set(self.methods):
+                raise ValueError(f"`take` of {name} must name methods of the table, got {', '.join(sorted(lost))}.")
         for name, data in self.data.items():
             if self.folds != [0] and "fold" not in references([data.datamodule, data.values, self.values]):
                 raise ValueError(
@@ -233,26 +212,13 @@ class Table:
             for name in given or ():
                 check(f"`{kind}`", name, Literal[*known])
         kept = {name: method for name, method in self.methods.items() if methods is None or name in methods}
-        part = replace(
+        return replace(
             self,
             data={name: entry for name, entry in self.data.items() if data is None or name in data},
             methods=kept,
             folds=list(self.folds if folds is None else folds),
             seeds=list(self.seeds if seeds is None else seeds),
             baseline=self.baseline if self.baseline in kept else "",
-        )
-        object.__setattr__(part, "file", self.file)
-        object.__setattr__(part, "_whole", self.whole)
-        return part
-
-
-def check_file_name(argument: str, name: object, folder: str) -> None:
-    """Raise ``ValueError`` unless a name can be that of a folder below the present one."""
-    plain = isinstance(name, str) and name.isprintable() and not set(name) & set("/\\") and name.strip(". ") != ""
-    if not plain or len(str(name)) > _MOST_CHARACTERS:
-        raise ValueError(
-            f"`{argument}` must be a string of at most {_MOST_CHARACTERS} characters without slashes, because {folder} "
-            f"is a folder; got {name!r}. Give the folder of the results by `--output`."
         )
 
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+import yaml  # type: ignore[import-untyped]
+from omegaconf import OmegaConf
+
 from fl_lightning.checks import PathLike, check
+from fl_lightning.experiment.specs import references
 from fl_lightning.experiment.table import DataSet, Method, Table, Tuning
-from fl_lightning.experiment.yaml_file import read_yaml
 
 _BASELINES = ("Local", "FedAvg", "FedAvgFineTuned")
 
@@ -32,13 +35,39 @@ def read_table(source: str | os.PathLike[str] | Mapping[str, Any] | Table) -> Ta
     if isinstance(source, Table):
         return source
     if isinstance(source, Mapping):
-        return _make_table(_with_reference(dict(source)), "")
-    check("`source` of a table", source, PathLike)
-    if not Path(source).is_file():
-        raise FileNotFoundError(f"A `table` must be a YAML file, a mapping or a Table; there is no {source}.")
-    table = _make_table(_read_with_base(Path(source), ()), str(source))
-    object.__setattr__(table, "file", str(source))
-    return table
+        return _make_table(_with_reference(dict(source)), "The table")
+    return _make_table(_read_with_base(Path(check("`source` of a table", source, PathLike))), str(source))
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Return the mapping in a YAML file. ``1e-3`` is a number there, and a name that is there twice is an error.
+
+    Raises:
+        FileNotFoundError: If the file does not exist.
+        ValueError: If it is no YAML, or has a name twice in a mapping.
+        TypeError: If it holds something else than a mapping.
+    """
+    try:
+        content = OmegaConf.to_container(OmegaConf.load(path))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} must be YAML: {error}") from error
+    return dict(check(f"The content of {path}", content, Mapping))
+
+
+def describe_mistakes(name: str, mistakes: list[str]) -> str:
+    """Return a text with all mistakes of a table."""
+    if len(mistakes) == 1:
+        return f"{name}: {mistakes[0]}"
+    return "\n".join([f"{name} has {len(mistakes)} mistakes:", *(f"  - {mistake}" for mistake in mistakes)])
+
+
+def refuse_unknown(place: str, given: Iterable[object], known: Sequence[str]) -> None:
+    """Raise ``ValueError`` for the first entry that is not known, with the nearest known one and all known ones."""
+    for name in given:
+        if name not in known:
+            close = get_close_matches(str(name), known, n=1)
+            meant = f"Did you mean `{close[0]}`? " if close else ""
+            raise ValueError(f"{place} has an unknown entry {name!r}. {meant}It takes {', '.join(known)}.")
 
 
 def _make_table(given: dict[str, Any], name: str) -> Table:
@@ -46,66 +75,51 @@ def _make_table(given: dict[str, Any], name: str) -> Table:
 
     def make(kind: type, place: str, entry: Any) -> Any:
         try:
-            return _make(kind, place, entry)
+            refuse_unknown(place, check(place, entry, Mapping), [each.name for each in fields(kind)])
+            return kind(**{key: value for key, value in entry.items() if value is not None})
         except (TypeError, ValueError) as error:
-            mistakes.append(str(error))
+            mistakes.append(f"{place}: {error}")
 
-    given = _with_baselines(given)
+    if (arguments := given.pop("baselines", None)) is not None:
+        specs = {name: {"class_path": f"fl_lightning.{name}", "init_args": arguments} for name in _BASELINES}
+        given["methods"] = {name: {"callback": spec} for name, spec in specs.items()} | (given.get("methods") or {})
     for key, kind in (("data", DataSet), ("methods", Method)):
         if isinstance(entries := given.get(key), Mapping):
             given[key] = {str(entry): make(kind, f"{key}.{entry}", content) for entry, content in entries.items()}
     given["tuning"] = make(Tuning, "tuning", given.get("tuning") or {})
     table = None if mistakes else make(Table, "the table", given)
+    if table is not None:
+        mistakes += _unused_values(table)
     if mistakes:
         raise ValueError(describe_mistakes(name, mistakes))
     assert isinstance(table, Table)
     return table
 
 
-def _with_baselines(given: dict[str, Any]) -> dict[str, Any]:
-    """Return a table's content with the baselines of personal models among its methods, if it asks for them."""
-    arguments, methods = given.pop("baselines", None), given.get("methods") or {}
-    if arguments is None or not isinstance(methods, Mapping):
-        return given
-    added = {name: {"callback": {"class_path": f"fl_lightning.{name}", "init_args": arguments}} for name in _BASELINES}
-    return {**given, "methods": {**added, **methods}}
+def _unused_values(table: Table) -> list[str]:
+    """Return a sentence for each value that a method gives, tunes or takes, and to which nothing refers."""
+    shared = [table.callbacks, table.trainer, table.values, *map(vars, table.data.values())]
+    return [
+        f"methods.{name}: `{entry}` has {value!r}, which has no effect: nothing has the text ${value}. Use it, or "
+        "remove it."
+        for name, method in table.methods.items()
+        for entry in ("values", "tune", "take")
+        for value in (getattr(method, entry) if isinstance(getattr(method, entry), Mapping) else ())
+        if value not in references([*shared, vars(method)])
+    ]
 
 
-def describe_mistakes(name: str, mistakes: list[str]) -> str:
-    """Return a text with all mistakes of a table; ``name`` is its file, if there is one."""
-    if len(mistakes) == 1:
-        return f"{name}: {mistakes[0]}" if name else mistakes[0]
-    name = name or "The table"
-    return "\n".join([f"{name} has {len(mistakes)} mistakes:", *(f"  - {mistake}" for mistake in mistakes)])
-
-
-def _read_with_base(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
+def _read_with_base(path: Path) -> dict[str, Any]:
     """Return a table's file, on top of its base, with included files among its values."""
-    if path.resolve() in above:
-        circle = " -> ".join(part.name for part in (*above, path))
-        raise ValueError(f"{path} is its own `base`: {circle}. Remove one of these `base` entries.")
     given = read_yaml(path)
     base, includes = given.pop("base", None), given.pop("include", None) or {}
-    if not isinstance(includes, Mapping):
-        raise ValueError(f"{path}: `include` must map names to paths of files, got {includes!r}.")
-    included = {name: read_yaml(_beside(path, f"include.{name}", other)) for name, other in includes.items()}
+    included = {name: read_yaml(path.parent / other) for name, other in includes.items()}
     if included:
         given["values"] = {**included, **(given.get("values") or {})}
     if base is not None:
-        below = _read_with_base(_beside(path, "base", base), (*above, path.resolve()))
+        below = _read_with_base(path.parent / base)
         given = _merge(below, {**given, "reference": None} if given.get("reproduces") else given)
     return _with_reference(given)
-
-
-def _beside(path: Path, entry: str, other: str) -> Path:
-    """Return the path of a file that an entry of a table's file names."""
-    check(f"{path}: `{entry}`", other, str)
-    found = path.parent / other
-    if not found.is_file():
-        raise FileNotFoundError(
-            f"{path}: `{entry}` must be the path of a YAML file, seen from the folder of this one; there is no {found}."
-        )
-    return found
 
 
 def _with_reference(given: dict[str, Any]) -> dict[str, Any]:
@@ -121,30 +135,5 @@ def _merge(base: Any, given: Any) -> Any:
         return given
     if "class_path" in given and given["class_path"] != base.get("class_path"):
         return given
-    merged = dict(base)
-    for name, value in given.items():
-        merged[name] = _merge(base[name], value) if name in base else value
+    merged = {**base, **{name: _merge(base.get(name), value) for name, value in given.items()}}
     return {name: value for name, value in merged.items() if value is not None or name not in given}
-
-
-def _make(kind: type, place: str, given: Any) -> Any:
-    known = {each.name: each.default is MISSING and each.default_factory is MISSING for each in fields(kind)}
-    if not isinstance(given, Mapping):
-        raise ValueError(f"{place} must be a mapping with some of {', '.join(known)}, got {given!r}.")
-    refuse_unknown(place, given, list(known))
-    needed = [name for name, is_needed in known.items() if is_needed]
-    if missing := [f"`{name}`" for name in needed if given.get(name) is None]:
-        raise ValueError(f"{place} has no {' and no '.join(missing)}, which it needs.")
-    try:
-        return kind(**{name: value for name, value in given.items() if value is not None})
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{place}: {error}") from error
-
-
-def refuse_unknown(place: str, given: Iterable[object], known: Sequence[str]) -> None:
-    """Raise ``ValueError`` for the first entry that is not known, with the nearest known one and all known ones."""
-    for name in given:
-        if name not in known:
-            close = get_close_matches(str(name), known, n=1)
-            meant = f"Did you mean `{close[0]}`? " if close else ""
-            raise ValueError(f"{place} has an unknown entry {name!r}. {meant}It takes {', '.join(known)}.")

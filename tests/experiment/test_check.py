@@ -103,18 +103,6 @@ def test_data_that_are_not_here_are_told_of(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_dry_run_downloads_no_weights(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in ("TORCH_HOME", "FL_LIGHTNING_DATA"):
-        monkeypatch.setenv(name, str(tmp_path))  # where no weights are
-    table = with_data(model={"class_path": "fl_lightning.models.MobileNetV2Classifier"}, monitor="val_acc")
-    [text] = check_table(read_table(table), with_data=True).unchecked
-    assert "https://download.pytorch.org/models/mob" in text
-    assert not list(tmp_path.rglob("*.pth"))
-    assert "".join(capsys.readouterr()) == ""
-
-
 def test_metrics_of_clients_need_samples_of_clients() -> None:
     table = small()
     table["data"]["digits"]["datamodule"]["init_args"]["split"] = {
@@ -125,17 +113,6 @@ def test_metrics_of_clients_need_samples_of_clients() -> None:
     assert "'val_acc_clients'" in monitor and "`score: test_acc`" in score
     table["data"]["digits"] |= {"monitor": "val_acc", "score": "test_acc"}
     assert check_table(read_table(table), with_data=True) == Findings()
-
-
-def test_a_value_for_a_data_set_that_is_left_out_has_an_effect() -> None:
-    table = with_methods(FedAvg={"values": {"width": 4}})
-    model = {
-        "class_path": "fl_lightning.models.MLPClassifier",
-        "init_args": {"in_features": 3072, "hidden": ["$width"]},
-    }
-    other = {**table["data"]["digits"], "model": model}
-    table["data"]["other"], table["methods"] = other, {"FedAvg": table["methods"]["FedAvg"]}
-    assert check_table(read_table(table).only(data=["digits"])).mistakes == []
 
 
 @pytest.mark.parametrize("of_clients", [True, False])
@@ -169,18 +146,18 @@ def test_samples_that_a_table_needs_and_has_not_are_named(
 
 
 MISTAKES = {
-    "'max_epoch'. Did you mean `max_epochs`": small(trainer={"max_epoch": 4, "accelerator": "cpu"}),
+    "'max_epoch'": small(trainer={"max_epochs": 4, "max_epoch": 4, "accelerator": "cpu"}),
     "`max_epochs` must be a whole number": small(trainer={"accelerator": "cpu"}),
     "`max_epochs` must be": small(trainer={"max_epochs": 0, "accelerator": "cpu"}),
-    "'callbacks'": small(trainer={"max_epochs": 4, "callbacks": []}),
+    "`callbacks` must not": small(trainer={"max_epochs": 4, "callbacks": []}),
     "enable_checkpointing": small(trainer={"max_epochs": 4, "accelerator": "cpu", "enable_checkpointing": False}),
-    "`init_args`": with_data(model={"class_path": "fl_lightning.models.MLPClassifier", "init_args": ["lr"]}),
-    "`hidden` must be": with_data(
-        model={"class_path": "fl_lightning.models.MLPClassifier", "init_args": {"hidden": "wide"}}
+    "`model` fl_lightning.models.MLPClassifier: ": with_data(
+        model={"class_path": "fl_lightning.models.MLPClassifier", "init_args": ["lr"]}
     ),
+    '"hidden"': with_data(model={"class_path": "fl_lightning.models.MLPClassifier", "init_args": {"hidden": "wide"}}),
     "`score` is 'test_accuracy'": with_data(score="test_accuracy", score_mode="max"),
     "`monitor` is 'val_f1_clients'": with_data(monitor="val_f1_clients"),
-    "`callbacks` must": small(callbacks=["x"]),
+    "`callbacks` must have": small(callbacks=["x"]),
     "`callback` must": with_methods(No={"callback": "fl_lightning.FedProx"}),
     "kind AggregationCallback, got": with_methods(
         No={"callback": {"class_path": "lightning.pytorch.callbacks.ModelSummary"}}
@@ -194,8 +171,7 @@ MISTAKES = {
     "'nu'": with_methods(No={"callback": {**FEDPROX, "init_args": {"mu": 1, "nu": 1}}}),
     "required: mu": with_methods(No={"callback": FEDPROX}),
     "`metric`": with_data(metric={"name": "acc", "function": "math.pi"}),
-    "`tune` has 'lt'": with_methods(FedAvg={"tune": {"lt": [1, 2]}}),
-    "`values` has 'lt'": with_methods(FedAvg={"values": {"lt": 1}}),
+    "'function'": with_data(metric={"name": "f1"}),
 }
 
 

@@ -27,7 +27,7 @@ def test_a_trainer_may_name_its_one_device(devices: int | str) -> None:
 )
 def test_what_a_fit_of_a_table_cannot_have(name: str, value: Any) -> None:
     [mistake] = check({name: value}).mistakes
-    assert f"`{name}` must be " in mistake and repr(value) in mistake
+    assert f"`{name}` must " in mistake and repr(value) in mistake
 
 
 @pytest.mark.parametrize("rounds", [-1, -5, "60"])
@@ -47,7 +47,7 @@ UNFREEZES = "lightning.pytorch.callbacks.BackboneFinetuning"
         ({"accumulate_grad_batches": -1}, None, "`accumulate_grad_batches` must be at least 1, got -1."),
         ({}, (CHECKPOINT, {"every_n_train_steps": 2}), "ModelCheckpoint with `every_n_train_steps` or `train_time_int"),
         ({}, (UNFREEZES, {"unfreeze_backbone_at_epoch": 2}), "BackboneFinetuning(unfreeze_backbone_at_epoch=2) would"),
-        ({"fast_dev_run": True}, None, "`trainer` has an unknown entry 'fast_dev_run'."),
+        ({"fast_dev_run": True}, None, "`fast_dev_run` must not be in `trainer`"),
     ],
 )
 def test_what_every_fit_refuses_is_a_mistake(trainer: dict[str, Any], callback: Any, mistake: str) -> None:
