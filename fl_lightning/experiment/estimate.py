@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 import time
-import traceback
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -78,8 +77,8 @@ def measure_paces(table: Table, rounds: int = 4) -> tuple[dict[str, float], dict
         try:
             with tempfile.TemporaryDirectory() as temporary:
                 run_cell(CellJob(cell, Path(temporary), checkpoint_seconds=1e9), [clock])
-        except Exception:
-            errors[name] = message_of(traceback.format_exc())
+        except Exception as error:
+            errors[name] = message_of(error)
             continue
         ends = clock.ends
         plain = (ends[-2] - ends[0]) / (rounds - 2)

@@ -24,12 +24,11 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from fl_lightning.checks import Count, Natural, NotNegative, Positive, check, check_fields
 from fl_lightning.experiment.cell import CellJob
 from fl_lightning.experiment.files import read_json_if_there
-from fl_lightning.experiment.store import CLAIM, write_failure
+from fl_lightning.experiment.store import CLAIM, message_of, write_failure
 
 # by most cells, so by the server
 _IMPORTED = (__name__, "fl_lightning.datamodules", "omegaconf", "pandas", "matplotlib.pyplot")
 _starting = threading.Lock()
-_OUT_OF_MEMORY = ("MemoryError", "allocate memory")  # Python's, and torch's
 
 
 @dataclass(frozen=True)
@@ -240,7 +239,7 @@ def _work(job: CellJob, memory_limit: float | None, since: float, environment: M
 
         size = int(memory_limit * 1e9)
         resource.setrlimit(resource.RLIMIT_DATA, (size, size))
-    is_finished = attempt(job, since, memory_limit)
+    is_finished = attempt(job, since)
     sys.stdout.flush()
     os._exit(0 if is_finished else 1)
 
@@ -252,14 +251,8 @@ def _end_with_runner() -> None:
     os._exit(1)
 
 
-def attempt(job: CellJob, since: float, memory_limit: float | None = None) -> bool:
-    """Run a cell that is claimed; return whether it is finished.
-
-    Args:
-        job: The cell.
-        since: When the run began.
-        memory_limit: Gigabytes that this process may allocate.
-    """
+def attempt(job: CellJob, since: float) -> bool:
+    """Run a cell that is claimed; return whether it is finished."""
     handler = signal.getsignal(signal.SIGINT)
     try:
         job.run()
@@ -269,9 +262,6 @@ def attempt(job: CellJob, since: float, memory_limit: float | None = None) -> bo
         if isinstance(error.__context__, KeyboardInterrupt):
             signal.signal(signal.SIGINT, handler)  # the Trainer makes a SystemExit of it, and ignores the next
             raise KeyboardInterrupt from error
-        text = traceback.format_exc()
-        if memory_limit is not None and any(sign in text for sign in _OUT_OF_MEMORY):
-            text = f"{text.rstrip()}. OutOfMemory: a worker may take {memory_limit:g} GB (`memory_limit`)."
-        write_failure(job.folder, text, since)
+        write_failure(job.folder, message_of(error), since, traceback.format_exc())
         return False
     return True

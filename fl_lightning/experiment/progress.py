@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Self
+from collections.abc import Sequence
 
 from rich import progress as bars
 from rich.console import Console
@@ -18,22 +17,20 @@ from fl_lightning.experiment.store import Store
 _PERIOD = 3600.0  # seconds of the past from which the time left is estimated
 
 
-class Progress:
+class Progress(bars.Progress):
     """A bar for each method and data set, and one for all, read from the files of the cells, whoever runs them.
 
     If the console is no terminal, each cell prints a line when it ends.
 
     Args:
-        cells: All cells of this stage by their ids.
+        cells: All cells of this stage.
         store: The folder with their files.
         console: Console for the output.
         stage: What the cells are for: ``"cells"`` of the table, or ``"tuning"``.
     """
 
-    def __init__(self, cells: Mapping[str, Cell], store: Store, console: Console, stage: str = "cells") -> None:
-        self.cells, self.store, self.console, self.stage = cells, store, console, stage
-        self._ended: dict[str, str] = {}
-        self.bars = bars.Progress(
+    def __init__(self, cells: Sequence[Cell], store: Store, console: Console, stage: str) -> None:
+        super().__init__(
             bars.TextColumn("{task.description}"),
             bars.BarColumn(bar_width=None),
             bars.TextColumn("{task.fields[counts]}", justify="right"),
@@ -45,58 +42,44 @@ class Progress:
             refresh_per_second=2,
             expand=True,
         )
-        self._tasks: dict[tuple[str, str] | None, bars.TaskID] = {}
-        totals: Counter[tuple[str, str] | None] = Counter()
-        for cell in cells.values():
-            totals[cell.data, cell.method] += max(1, cell.max_epochs)
-        if len(totals) > 1:
-            totals[None] = totals.total()
-        for place, total in totals.items():
-            name = stage if place is None else f"{place[1]} on {place[0]}"
-            self._tasks[place] = self.bars.add_task(name, total=total, counts="")
-        self._totals = totals
-
-    def __enter__(self) -> Self:
-        self.bars.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.bars.stop()
+        self._store, self._stage, self._ended = store, stage, dict[str, str]()
+        groups: dict[str, list[Cell]] = {}
+        for cell in cells:
+            groups.setdefault(f"{cell.method} on {cell.data}", []).append(cell)
+        groups = {**groups, stage: list(cells)} if len(groups) > 1 else groups
+        totals = {name: sum(max(1, cell.max_epochs) for cell in group) for name, group in groups.items()}
+        self._groups = {self.add_task(name, total=totals[name], counts=""): group for name, group in groups.items()}
+        self._number = len(cells)
 
     def end(self, cell: Cell, status: str) -> None:
         """Note the end of a cell: ``"finished"``, ``"finished before"`` (by an earlier run) or ``"failed"``."""
         self._ended[cell.id] = status
         if status != "finished before":
-            self.update()
+            self.look()
             if not self.console.is_terminal:
-                number = f"{self.stage} {len(self._ended)}/{len(self.cells)}"
-                self.note(f"{number} {status}: {describe_cell(cell)}{self._left()}")
+                seconds = self.tasks[-1].time_remaining
+                left = f"; about {duration(seconds)} left" if seconds else ""
+                number = f"{self._stage} {len(self._ended)}/{self._number}"
+                say(self.console, f"{number} {status}: {describe_cell(cell)}{left}")
 
-    def update(self) -> None:
+    def look(self) -> None:
         """Read the rounds of the cells that are at work."""
-        rounds: Counter[tuple[str, str] | None] = Counter()
-        counts: Counter[tuple[tuple[str, str] | None, str]] = Counter()
-        for name, cell in self.cells.items():
-            state, done = self._ended.get(name, ""), max(1, cell.max_epochs)
-            if not state:
-                known = self.store.rounds(cell)
-                state, done = ("waiting", 0) if known is None else ("running", min(known, done))
-            for place in ((cell.data, cell.method), None):
-                rounds[place] += done
-                counts[place, state.split()[0]] += 1
-        for place, task in self._tasks.items():
-            numbers = ", ".join(
-                f"{counts[place, state]} {state}" for state in ("finished", "failed", "running") if counts[place, state]
-            )
-            self.bars.update(task, completed=rounds[place], counts=numbers)
+        for task, group in self._groups.items():
+            states: Counter[str] = Counter()
+            rounds = 0
+            for cell in group:
+                state, done = self._state(cell)
+                states[state] += 1
+                rounds += done
+            counts = [f"{states[state]} {state}" for state in ("finished", "failed", "running") if states[state]]
+            self.update(task, completed=rounds, counts=", ".join(counts))
 
-    def _left(self) -> str:
-        seconds = self.bars.tasks[-1].time_remaining
-        return f"; about {duration(seconds)} left" if seconds else ""
-
-    def note(self, text: str) -> None:
-        """Print a line, above the bars if there are any."""
-        say(self.console, text)
+    def _state(self, cell: Cell) -> tuple[str, int]:
+        """Return whether a cell is finished, failed, running or waiting, and how many of its rounds are done."""
+        if cell.id in self._ended:
+            return self._ended[cell.id].split()[0], max(1, cell.max_epochs)
+        rounds = self._store.rounds(cell)
+        return ("waiting", 0) if rounds is None else ("running", rounds)
 
 
 def say(console: Console, text: str) -> None:

@@ -21,7 +21,7 @@ from fl_lightning.experiment.plan import Cell, MethodSearch, levels, table_cells
 from fl_lightning.experiment.processes import RunOptions, Workers
 from fl_lightning.experiment.progress import Progress, describe_cell, say
 from fl_lightning.experiment.search import Point, Search
-from fl_lightning.experiment.store import ResultRows, Store, describe_results, message_of
+from fl_lightning.experiment.store import ResultRows, Store, describe_results
 from fl_lightning.experiment.table import Table
 from fl_lightning.experiment.table_file import read_table
 from fl_lightning.files import make_folder
@@ -153,7 +153,7 @@ class Runner:
             on_change: Called at the start, and when a cell has ended.
         """
         waiting = {cell.id: cell for cell in cells}
-        with Progress(dict(waiting), self.store, self.console, stage) as progress:
+        with Progress(list(waiting.values()), self.store, self.console, stage) as progress:
             for name in [name for name, cell in waiting.items() if self.store.result(cell) is not None]:
                 progress.end(waiting.pop(name), "finished before")
             on_change()
@@ -168,21 +168,21 @@ class Runner:
                         on_change()
                 if waiting and are_gone:
                     raise RuntimeError(f"The runners have ended, and {len(waiting)} cells are left. Run it again.")
-                self._start_next(sorted(waiting.values(), key=lambda cell: failed[cell.id]), progress)
-                progress.update()
+                self._start_next(sorted(waiting.values(), key=lambda cell: failed[cell.id]))
+                progress.look()
         for cell in cells:
             if self.store.result(cell) is not None:  # a kill may have come between the result and this
                 clear(self.store.cell_folder(cell))
 
-    def _start_next(self, waiting: Sequence[Cell], progress: Progress) -> None:
+    def _start_next(self, waiting: Sequence[Cell]) -> None:
         """Let a free worker take the first cell that nobody has claimed; if there is none, wait a little."""
         job = self.workers.claim(map(self.job, waiting))
         if job is None:
             self.workers.wait(_LOOK if waiting or self.workers else 0)
             return
         if attempts := self.store.failures(job.cell, self.since):
-            error = message_of(self.store.error(job.cell) or "")
-            progress.note(f"Tried again ({attempts} of {self.options.retries}): {describe_cell(job.cell)}: {error}")
+            error = f"{describe_cell(job.cell)}: {self.store.failure(job.cell)['error']}"
+            say(self.console, f"Tried again ({attempts} of {self.options.retries}): {error}")
         self.workers.start(job)
 
 

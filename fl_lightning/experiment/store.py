@@ -6,10 +6,10 @@ import json
 import math
 import os
 import time
-from collections import Counter
+import traceback
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ CLAIM = "claim"
 """File in a cell's folder: the lease of the process that runs the cell."""
 _COLUMNS = ("data", "method", "fold", "seed", "values", "status", "score", "val", "best_round", "rounds")
 _SHOWN = ("data", "method", "fold", "seed", "status", "score")  # by a notebook, beside test metrics
-_HEADER = "Traceback (most recent call last):"
 _TUNING = ("data", "method", "point", "values", "val", "fits", "chosen", "error")
 
 
@@ -58,14 +57,13 @@ class Store:
             self._results[cell.id] = result
         return self._results[cell.id]
 
-    def error(self, cell: Cell) -> str | None:
-        """Return the traceback of a cell that failed; ``None`` if it did not."""
-        failure = read_json_if_there(self.cell_folder(cell) / "failed.json")
-        return None if failure is None else str(failure["error"])
+    def failure(self, cell: Cell) -> dict[str, Any]:
+        """Return the entries of a cell's last failure; none if it has not failed."""
+        return read_json_if_there(self.cell_folder(cell) / "failed.json") or {}
 
     def failures(self, cell: Cell, since: float) -> int:
         """Return how many attempts at a cell have failed since a time of the clock, whoever ran them."""
-        return failures(self.cell_folder(cell), since)
+        return _attempts(self.failure(cell), since)
 
     def rounds(self, cell: Cell) -> int | None:
         """Return how many rounds a cell at work has finished; ``None`` if no process has claimed it."""
@@ -96,8 +94,8 @@ class Store:
         }
         result = self.result(cell)
         if result is None:
-            error = self.error(cell)
-            return None if error is None else {**row, "status": "failed", "error": message_of(error)}
+            failure = self.failure(cell)
+            return {**row, "status": "failed", "error": failure["error"]} if failure else None
         score = table.data[cell.data].score
         row |= {key: value for key, value in result.items() if key not in ("test", "constant")}
         row |= {"status": "finished", "score": result["test"].get(score), **result["test"]}
@@ -112,7 +110,7 @@ class Store:
         results = [result for cell in cells if (result := self.result(cell)) is not None]
         values = [result["val"] for result in results if result["val"] is not None]
         known = [value for value in values if math.isfinite(value)]
-        errors = [message_of(error) for cell in cells if (error := self.error(cell)) is not None]
+        errors = [failure["error"] for cell in cells if (failure := self.failure(cell))]
         errors += [f"the validation metric is {value}" for value in values if not math.isfinite(value)]
         pruned = min((result["rounds"] for result in results if result.get("pruned")), default=0)
         if pruned:
@@ -136,56 +134,57 @@ class ResultRows(list[dict[str, Any]]):
 
 def describe_results(table: Table, rows: Sequence[Mapping[str, Any]], total: int, folder: Path) -> list[str]:
     """Return a line on how many cells of a table are finished, and one for each kind of trouble."""
-    failed = [row for row in rows if row["status"] == "failed"]
-    count = f"{len(rows) - len(failed)} of {total} cells are finished" + (f", {len(failed)} failed" if failed else "")
+    failed = sum(row["status"] == "failed" for row in rows)
+    count = f"{len(rows) - failed} of {total} cells are finished" + (f", {failed} failed" if failed else "")
     lines = [f"{count}. Results: {folder / 'results.csv'}"]
-    for error, number in Counter(row["error"] for row in failed).items():
-        first = next(row for row in failed if row["error"] == error)
-        more = f" and {number - 1} more" if number > 1 else ""
-        lines.append("{data}, {method}, fold {fold}, seed {seed}".format(**first) + f"{more}: {error}")
-    scores = [(row, table.data[row["data"]].score) for row in rows if row["status"] == "finished"]
-    for row, score in {row["data"]: (row, score) for row, score in scores if row["score"] is None}.values():
+    troubles: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for row in rows:
+        if trouble := _trouble(row, table.data[row["data"]].score):
+            troubles[trouble].append(row)
+    for trouble, found in troubles.items():
+        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+        lines.append("{data}, {method}, fold {fold}, seed {seed}".format(**found[0]) + f"{more}: {trouble}")
+    return lines
+
+
+def _trouble(row: Mapping[str, Any], score: str) -> str:
+    """Return what is wrong with a row; the empty string if nothing is."""
+    if row["status"] == "failed":
+        return str(row["error"])
+    if row["score"] is None:
         logged = ", ".join(sorted(name for name in row if name.startswith("test_"))) or "no metric of a test set"
-        lines.append(
-            f"{row['data']}: `score` is {score!r}, but {row['method']} logged {logged}. Correct `score` in the table; "
-            "finished cells are not run again."
+        return (
+            f"`score` is {score!r}, but the cell logged {logged}. Correct `score` in the table; finished cells are not "
+            "run again."
         )
-    diverged = [(row, score) for row, score in scores if row["score"] is not None and not math.isfinite(row["score"])]
-    for (data, method, score), number in Counter((r["data"], r["method"], score) for r, score in diverged).items():
-        lines.append(
-            f"{method} on {data}: `{score}` is NaN or infinite in {counted(number, 'cell')}. Reports list these, and "
-            "no number includes them. The model may have diverged: lower the learning rate."
+    if not math.isfinite(row["score"]):
+        return (
+            f"`{score}` is NaN or infinite. Reports list such cells, and no number includes them. The model may have "
+            "diverged: lower the learning rate."
         )
-    codes = sorted({row["code"] for row, _ in scores if ", then " in row["code"]})
-    return lines + [f"Fits ran under several versions of the code, which `code` names: {code}." for code in codes]
+    return f"It ran under several versions of the code: {row['code']}." if ", then " in row["code"] else ""
 
 
-def failures(folder: Path, since: float) -> int:
-    """Return how many attempts at the cell of a folder have failed since a time of the clock."""
-    failure = read_json_if_there(folder / "failed.json")
-    return failure["attempts"] if failure is not None and failure["time"] >= since else 0
-
-
-def write_failure(folder: Path, error: str, since: float) -> None:
-    """Write the traceback of a cell that failed.
+def write_failure(folder: Path, error: str, since: float, traceback: str = "") -> None:
+    """Write the error of a cell that failed.
 
     All runs on a folder count the attempts together. A later run tries the cell again.
 
     Args:
         folder: Folder of the cell.
-        error: The traceback.
+        error: The error, in one line.
         since: When the run began; attempts before do not count.
+        traceback: Where it was raised.
     """
-    attempts = failures(folder, since) + 1
-    write_json(folder / "failed.json", {"error": error, "attempts": attempts, "time": time.time()})
+    path = folder / "failed.json"
+    attempts = _attempts(read_json_if_there(path) or {}, since) + 1
+    write_json(path, {"error": error, "traceback": traceback, "attempts": attempts, "time": time.time()})
 
 
-def message_of(error: str) -> str:
-    """Return the error of a traceback in one line: its kind and its whole message, also where that has several lines.
+def _attempts(failure: Mapping[str, Any], since: float) -> int:
+    return failure["attempts"] if failure and failure["time"] >= since else 0
 
-    A text without a traceback is a message already.
-    """
-    _, _, last = error.rpartition(_HEADER)
-    lines = last.strip("\n").splitlines()
-    calls = takewhile(lambda line: line.startswith("  "), lines)  # indented, as the message is not
-    return " ".join(" ".join(lines[len(list(calls)) :]).split())
+
+def message_of(error: BaseException) -> str:
+    """Return the kind of an error, its message and its notes in one line."""
+    return " ".join("".join(traceback.format_exception_only(error)).split())

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import statistics
 import subprocess
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 
@@ -22,11 +24,20 @@ from fl_lightning.experiment.plan import Cell
 from fl_lightning.experiment.processes import RunOptions
 from fl_lightning.experiment.progress import say
 from fl_lightning.experiment.runner import Runner
-from fl_lightning.experiment.sweep_file import Sweep
+from fl_lightning.experiment.search import Point, Range, Search, SearchKind, describe_point
+from fl_lightning.experiment.table_file import read_yaml, refuse_unknown
 from fl_lightning.experiment.wandb_file import read_history
 from fl_lightning.files import make_folder
 
 Row = dict[str, Any]
+_COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")
+_NEEDED = ("program", "method", "metric", "parameters")
+#: Entries of the format of Weights & Biases that only its service uses.
+_OF_SERVICE = ("early_terminate", "run_cap", "project", "entity", "controller", "scheduler", "job", "image_uri")
+_KNOWN = (*_NEEDED, "name", "command", *_OF_SERVICE, "description", "kind", "apiVersion")
+_METRIC, _METRIC_OF_SERVICE = ("name", "goal"), ("target", "impute", "impute_while_running")
+_METHODS: dict[str, SearchKind] = {"grid": "grid", "random": "random", "bayes": "tpe"}
+_RANGES = ("uniform", "int_uniform", "q_uniform", "log_uniform_values", "q_log_uniform_values")
 _NOT_LOGGED = "the metric of the sweep was never logged"
 
 
@@ -64,35 +75,36 @@ def run_sweep(
         RuntimeError: If a Bayesian search needs optuna and optuna is not installed, or the first run that ends without
             an error has not logged the metric; no other run is started then.
     """
-    check("`path`", path, PathLike)
-    check("`further`", further, Sequence[str])
     check("`output`", output, PathLike | None)
-    check("`seed`", seed, Natural)
-    sweep = Sweep(Path(path), count, seed, further)
+    sweep = Sweep(check("`path`", path, PathLike), count, check("`seed`", seed, Natural), further)
     folder = Path(output or Path("runs", "sweeps", sweep.name)).absolute()
     console = check("`console`", console or Console(), Console)
     if sweep.only_in_service:
         unused = joined([f"`{name}`" for name in sweep.only_in_service])
         say(console, f"Only the service of Weights & Biases uses {unused}: no effect here.")
     make_folder("output", folder, "Give another `output`.")
-    runner = _ProgramRunner(folder, RunOptions(workers=0), time.time(), sweep)
+    runner = _SweepRunner(folder, RunOptions(workers=0), time.time(), sweep)
     runner.begin(Console(quiet=True))
     rows: list[Row] = []
     spent: list[float] = []  # seconds of the runs that this call has executed
     total, begun = len(sweep.points), time.monotonic()
     known = {path.parent.name for path in folder.glob("cells/*/result.json")}
     while runner.try_next([sweep]):
-        row = _row(sweep, folder)
-        rows.append(row)
-        write_csv(folder / "sweep.csv", list(row), [{**each, "values": json.dumps(each["values"])} for each in rows])
-        score = row["error"] if row["score"] is None else f"{sweep.metric} {row['score']:.4f}"
-        text = f"{len(rows)}/{total} {row['status']}: {sweep.describe(row['values'])}: {score}"
-        spent += [] if row["id"] in known else [time.monotonic() - begun]
+        tried = sweep.tried[-1]
+        [run_id] = tried.fits
+        row: Row = {"run": len(sweep.tried), "status": "failed" if tried.score is None else "finished"}
+        row |= {"score": tried.score, "values": tried.point, "id": run_id}
+        row["folder"] = (read_json_if_there(folder / "cells" / run_id / "result.json") or {}).get("folder", "")
+        rows.append({**row, "error": tried.error})
+        write_csv(folder / "sweep.csv", list(rows[0]), [{**row, "values": json.dumps(row["values"])} for row in rows])
+        score = tried.error if tried.score is None else f"{sweep.metric} {tried.score:.4f}"
+        text = f"{len(rows)}/{total} {row['status']}: {sweep.describe(tried.point)}: {score}"
+        spent += [] if run_id in known else [time.monotonic() - begun]
         begun = time.monotonic()
         if spent and len(rows) < total:
             text += f"; about {duration(statistics.mean(spent) * (total - len(rows)))} left"
         say(console, text)
-        if _NOT_LOGGED in row["error"] and sweep.best() is None:
+        if _NOT_LOGGED in tried.error and sweep.best() is None:
             raise RuntimeError(
                 f"`metric`: the first run of {sweep.program} ended without an error, but has not logged "
                 f"`{sweep.metric}`. Give its Trainer `logger=WandbLogger()` of lightning.pytorch.loggers, and let the "
@@ -107,23 +119,73 @@ def run_sweep(
     return rows
 
 
-def _row(sweep: Sweep, folder: Path) -> Row:
-    """Return what came out of the last run."""
-    tried = sweep.tried[-1]
-    result = read_json_if_there(folder / "cells" / tried.fits[0] / "result.json") or {}
-    return {
-        "run": len(sweep.tried),
-        "status": "failed" if tried.score is None else "finished",
-        "score": tried.score,
-        "values": tried.point,
-        "id": tried.fits[0],
-        "folder": result.get("folder", ""),
-        "error": tried.error,
-    }
+class Sweep(Search):
+    """The search of a file for ``wandb sweep``, one point at a time.
+
+    The program may be named from the current folder or from a folder above the file.
+
+    Args:
+        path: The file.
+        count: Largest number of runs.
+        seed: Seed of the search.
+        further: Words at the end of each command.
+
+    Attributes:
+        only_in_service: Entries of the file that only the service of Weights & Biases uses.
+
+    Raises:
+        FileNotFoundError: If the file or its program does not exist.
+        ValueError: If an entry is unknown or missing, or only the service of Weights & Biases understands it.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], count: int | None = None, seed: int = 0, further: Sequence[str] = ()
+    ) -> None:
+        content = read_yaml(Path(path))
+        refuse_unknown(str(path), content, _KNOWN)
+        given = {name: content.get(name) for name in _NEEDED}
+        metric = check("`metric`", given["metric"], Mapping)
+        refuse_unknown("`metric`", metric, (*_METRIC, *_METRIC_OF_SERVICE))
+        mode = check("`metric.goal`", metric.get("goal"), Literal["maximize", "minimize"]).removesuffix("imize")
+        kind = _METHODS[check("`method`", given["method"], Literal[*_METHODS])]
+        parameters = check("`parameters`", given["parameters"], Mapping)
+        space = {name: _parameter(f"parameters.{name}", entry) for name, entry in parameters.items()}
+        super().__init__(space, kind, count, seed, mode, at_once=1)
+        self.name, self.further = str(content.get("name") or Path(path).stem), list(further)
+        self.metric = check("`metric.name`", metric.get("name"), str)
+        self.program_given = check("`program`", given["program"], str)  # does not depend on the current folder
+        self.program = _found(self.program_given, Path(path))
+        self.words = list(content.get("command") or _COMMAND)
+        self.only_in_service = [entry for entry in _OF_SERVICE if entry in content]
+        self.only_in_service += [f"metric.{entry}" for entry in _METRIC_OF_SERVICE if entry in metric]
+
+    def cells(self, point: Point, number: int) -> list[Cell]:
+        """Return the one run of a point."""
+        names = {"sweep": self.name, "program": self.program_given, "metric": self.metric}
+        config = {**names, "command": self.words, "further": self.further, "values": point}
+        return [Cell(self.name, self.program_given, 0, self.seed, point, config)]
+
+    def command(self, point: Point) -> list[str]:
+        """Return the command of a run as ``wandb agent`` would make it."""
+        arguments = [f"--{name}={value}" for name, value in point.items()]
+        macros = {
+            "${env}": [],
+            "${program}": [self.program],
+            "${args}": arguments,
+            "${args_no_hyphens}": [argument.removeprefix("--") for argument in arguments],
+            **{word: [sys.executable] for word in ("${interpreter}", "python", "python3")},
+        }
+        return [part for word in self.words for part in macros.get(word, [word])] + self.further
+
+    def describe(self, point: Point) -> str:
+        """Return a point as a text, without the parameters that have a single value unless all have."""
+        fixed = [name for name, entry in self.space.items() if not isinstance(entry, Range) and len(entry) == 1]
+        varied = {name: value for name, value in point.items() if name not in fixed}
+        return describe_point(varied or point) or self.name
 
 
 @dataclass
-class _ProgramRunner(Runner):
+class _SweepRunner(Runner):
     sweep: Sweep
 
     def job(self, cell: Cell) -> CellJob:
@@ -139,12 +201,9 @@ class _ProgramJob(CellJob):
 
     def run(self) -> None:
         # without this service a run starts its own one, which has written the file when the run ends
-        environment = {name: value for name, value in os.environ.items() if name != "WANDB_SERVICE"} | {
-            "WANDB_MODE": "offline",
-            "WANDB_SILENT": "true",
-            "WANDB_RUN_ID": self.cell.id,
-            "WANDB_RUN_GROUP": self.cell.data,
-        }
+        environment = {name: value for name, value in os.environ.items() if name != "WANDB_SERVICE"}
+        environment |= {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}
+        environment |= {"WANDB_RUN_ID": self.cell.id, "WANDB_RUN_GROUP": self.cell.data}
         with self.log.open("w") as log:
             code = subprocess.call(self.command, env=environment, stdout=log, stderr=log)
         if code:
@@ -163,6 +222,41 @@ class _ProgramJob(CellJob):
         best = max if self.mode == "max" else min
         score = best(filter(math.isfinite, values), default=math.nan)
         write_json(self.folder / "result.json", {"val": score, "folder": str(folder)})
+
+
+def _found(program: str, file: Path) -> str:
+    """Return the path of a program that is named from the current folder, or from a folder above the sweep's file.
+
+    Raises:
+        FileNotFoundError: If there is none, nor a command of this name.
+    """
+    if shutil.which(program):
+        return program
+    for folder in (Path(), *file.resolve().parents):
+        if (folder / program).exists():
+            return str(folder / program)
+    raise FileNotFoundError(
+        f"`program` of {file} must be a script; there is no {program} in the present folder, nor in a folder above "
+        "the sweep's file."
+    )
+
+
+def _parameter(name: str, entry: Any) -> Sequence[Any] | Range:
+    match entry:
+        case {"value": value, **others} if set(others) <= {"distribution"}:
+            return [value]
+        case {"values": [*values], **others} if values and set(others) <= {"distribution"}:
+            return values
+        case {"min": low, "max": high, **others} if set(others) <= {"distribution", "q"}:
+            whole = isinstance(low, int) and isinstance(high, int)
+            kind: Any = others.get("distribution", "int_uniform" if whole else "uniform")
+            check(f"`{name}.distribution`", kind, Literal[*_RANGES])
+            step = float(entry.get("q", 1.0)) if kind.startswith("q_") else 0.0
+            return Range(low, high, log="log_" in kind, integer=kind == "int_uniform", step=step)
+    raise ValueError(
+        f"`{name}` must have a `value`, a list of `values`, or `min` and `max`, got {entry!r}. Write nested parameters "
+        "with dots, as `model.lr`."
+    )
 
 
 def pattern_of(folders: Sequence[str]) -> str:

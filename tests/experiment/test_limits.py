@@ -90,7 +90,7 @@ def test_ctrl_c_inside_of_a_fit_ends_the_run_and_is_no_failure(tmp_path: Path, f
 def test_memory_of_a_worker_is_limited(tmp_path: Path, faulty: None) -> None:
     table = with_faulty(Allocate=spec("Allocate", gigabytes=6.0))
     rows, _ = run(table, tmp_path, 1, memory_limit=5.0)
-    assert rows["Allocate"]["error"] == "MemoryError. OutOfMemory: a worker may take 5 GB (`memory_limit`)."
+    assert rows["Allocate"]["error"] == "MemoryError"
     assert rows["Plain"]["status"] == "finished"
 
 

@@ -18,15 +18,15 @@ def test_bars_count_what_is_finished_failed_and_running(tmp_path: Path) -> None:
     store = Store(tmp_path)
     first, second, third, fourth = cells = table_cells(read_table(small(seeds=[0, 1])), {})
     console = Console(file=io.StringIO(), force_terminal=True, width=80)
-    with Progress({cell.id: cell for cell in cells}, store, console) as progress:
+    with Progress(cells, store, console, "cells") as progress:
         progress.end(first, "finished before")
         progress.end(second, "failed")
         folder = store.cell_folder(third)
         folder.mkdir(parents=True)
         (folder / CLAIM).touch()  # as if a process were at work there
         (folder / "curve.jsonl").write_text("{}\n{}\n{}\n")
-        progress.update()
-        bars = {task.description: task for task in progress.bars.tasks}
+        progress.look()
+        bars = {task.description: task for task in progress.tasks}
     assert list(bars) == ["FedAvg on digits", "RADFed on digits", "cells"]
     assert bars["cells"].fields["counts"] == "1 finished, 1 failed, 1 running"
     # four rounds each: first and second have ended, third has finished three

@@ -18,8 +18,7 @@ from rich.console import Console
 from fl_lightning.command import main
 from fl_lightning.experiment import run_sweep
 from fl_lightning.experiment.search import Range
-from fl_lightning.experiment.sweep import pattern_of
-from fl_lightning.experiment.sweep_file import Sweep
+from fl_lightning.experiment.sweep import Sweep, pattern_of
 from fl_lightning.experiment.wandb_file import read_history
 
 ROOT = Path(__file__).parents[2]
@@ -252,5 +251,5 @@ def test_a_sweep_stops_at_a_program_that_does_not_log_the_metric(
     ],
 )
 def test_wrong_files(tmp_path: Path, changes: dict[str, Any], name: str) -> None:
-    with pytest.raises(ValueError, match=name):
+    with pytest.raises((ValueError, TypeError), match=name):
         run_sweep(write(tmp_path, **changes))
