@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from jsonargparse import set_parsing_settings
 
-from fl_lightning.command.options import add_options, names_options, run_arguments
+from fl_lightning.command.options import add_options, run_arguments
 from fl_lightning.command.parser import Parser, ends_by_error, ends_by_interrupt, print_error
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         try:
             return _COMMANDS[options.command][2](options[options.command], arguments[place + 1 :])
-        except (ValueError, OSError, RuntimeError) as error:
+        except (ValueError, TypeError, OSError, RuntimeError) as error:
             print_error(error)
             return 1
 
@@ -114,22 +114,17 @@ def _run(options: Namespace, further: Sequence[str]) -> int:
     from lightning.pytorch.utilities.exceptions import SIGTERMException
 
     from fl_lightning.experiment import describe_plan, describe_time, measure_paces, read_table, run_table
-    from fl_lightning.experiment.processes import RunOptions
     from fl_lightning.report.experiment_report import scores_as_text
 
-    table = read_table(file)
-    with names_options(*run_arguments(options), "methods", "data", "folds", "seeds"):
-        RunOptions(**run_arguments(options))
-        chosen = table.only(options.methods, options.data, options.folds, options.seeds)
-    output = options.output or Path("runs") / chosen.name
+    table = read_table(file).only(options.methods, options.data, options.folds, options.seeds)
+    output = options.output or Path("runs") / table.name
     if options.dry_run or options.estimate:
-        print(describe_plan(chosen, output, with_data=True))
+        print(describe_plan(table, output, with_data=True))
         if options.estimate:
-            print(describe_time(chosen, *measure_paces(chosen), options.workers))
+            print(describe_time(table, *measure_paces(table), options.workers))
         return 0
     try:
-        with names_options("output"):
-            rows = run_table(chosen, output, **run_arguments(options))
+        rows = run_table(table, output, **run_arguments(options))
     except SIGTERMException:  # a Trainer's answer to the signal; without it, the status would be 0
         print("Ended by SIGTERM. Run the same command again to continue.", file=sys.stderr)
         return 143
@@ -153,8 +148,7 @@ def _sweep(options: Namespace, further: Sequence[str]) -> int:
     file = _file("sweep", options.file)
     from fl_lightning.experiment import run_sweep
 
-    with names_options("count", "seed", "output"):
-        rows = run_sweep(file, count=options.count, seed=options.seed, output=options.output, further=further)
+    rows = run_sweep(file, count=options.count, seed=options.seed, output=options.output, further=further)
     return int(any(row["score"] is None for row in rows))
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -59,21 +57,3 @@ def run_arguments(options: argparse.Namespace) -> dict[str, Any]:
     pairs = [word.partition("=") for word in options.engine_options]
     of_engine = {name: yaml.safe_load(value) for name, _, value in pairs}
     return {**{name: getattr(options, name) for name in names}, "engine_options": of_engine}
-
-
-@contextmanager
-def names_options(*names: str) -> Iterator[None]:
-    """Let errors name options, such as ``--methods``, in place of the arguments of functions that they stand for.
-
-    Args:
-        *names: The arguments.
-    """
-    try:
-        yield
-    except (ValueError, TypeError, OSError) as error:
-        text = str(error)
-        for name in names:
-            text = text.replace(f"`{name}`", f"`--{name.replace('_', '-')}`")
-        if text == str(error):
-            raise
-        raise type(error)(text) from error

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import linecache
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -86,12 +86,9 @@ def ends_by_error() -> Iterator[None]:
 
 def _is_raised_by_package(error: BaseException) -> bool:
     """Whether the error comes from a statement ``raise`` in this package's files, and not from a call in one."""
-    last = error.__traceback__
-    while last is not None and last.tb_next is not None:
-        last = last.tb_next
-    if last is None:
-        return False
-    file = Path(last.tb_frame.f_code.co_filename)
+    last = traceback.extract_tb(error.__traceback__)[-1]
     root = Path(__file__).resolve().parents[2]
-    is_ours = any(root / folder in file.resolve().parents for folder in ("fl_lightning", "datamodules", "recipes"))
-    return is_ours and linecache.getline(str(file), last.tb_lineno).strip().startswith("raise ")
+    is_ours = any(
+        Path(last.filename).is_relative_to(root / room) for room in ("fl_lightning", "datamodules", "recipes")
+    )
+    return is_ours and (last.line or "").startswith("raise ")

@@ -22,19 +22,19 @@ _T = TypeVar("_T")
 _DEFAULTS = {"enable_progress_bar": False, "enable_model_summary": False, "num_sanity_val_steps": 0}
 
 
-def build_datamodule(config: Mapping[str, Any]) -> FederatedDataModule:
+def datamodule(config: Mapping[str, Any]) -> FederatedDataModule:
     """Build the data module of a cell; no data are read."""
     data = _build_part("datamodule", FederatedDataModule, config["datamodule"])
     data.validates_on_test = config["validate_on_test"]
     return data
 
 
-def build_model(config: Mapping[str, Any]) -> L.LightningModule:
+def model(config: Mapping[str, Any]) -> L.LightningModule:
     """Build the model of a cell."""
     return _build_part("model", L.LightningModule, config["model"])
 
 
-def build_method(config: Mapping[str, Any]) -> AggregationCallback:
+def method(config: Mapping[str, Any]) -> AggregationCallback:
     """Build the aggregation callback of a cell."""
     # not "auto": its roundings are others, so cells that are added to a finished table would not be comparable with
     # the earlier ones to the last digit, and they depend on the machine's memory
@@ -42,23 +42,23 @@ def build_method(config: Mapping[str, Any]) -> AggregationCallback:
     return _build_part("callback", AggregationCallback, config["callback"], defaults)  # type: ignore[type-abstract]
 
 
-def build_callbacks(config: Mapping[str, Any]) -> list[Callback]:
+def callbacks(config: Mapping[str, Any]) -> list[Callback]:
     """Build the further callbacks of a cell."""
     return [_build_part("callbacks", Callback, spec) for spec in config["callbacks"]]
 
 
-def build_metric(config: Mapping[str, Any]) -> ClientMetrics:
+def metric(config: Mapping[str, Any]) -> ClientMetrics:
     """Return the callback that computes the metric of each client."""
     compared = "_personal" in config["monitor"]  # with methods whose clients have no models of their own
     return ClientMetrics(_locate(config["metric"]["function"]), config["metric"]["name"], always_personal=compared)
 
 
-def make_trainer(config: Mapping[str, Any], callbacks: Sequence[Callback], **settings: Any) -> L.Trainer:
+def trainer(config: Mapping[str, Any], further: Sequence[Callback], **settings: Any) -> L.Trainer:
     """Return the Trainer of a cell, with one process and one device.
 
     Args:
         config: The configuration of the cell.
-        callbacks: All callbacks.
+        further: All callbacks.
         settings: Logger and folder.
     """
     given = build(config["trainer"])
@@ -69,7 +69,7 @@ def make_trainer(config: Mapping[str, Any], callbacks: Sequence[Callback], **set
                 "runner's own callbacks, logger and folder."
             )
     # devices "auto" would be all GPUs that the worker sees
-    return L.Trainer(**{**_DEFAULTS, **given, "devices": 1, **settings, "callbacks": list(callbacks)})
+    return L.Trainer(**{**_DEFAULTS, **given, "devices": 1, **settings, "callbacks": list(further)})
 
 
 def build(spec: Spec) -> Any:

@@ -22,23 +22,12 @@ from fl_lightning.algorithms.versions import package_versions
 from fl_lightning.callbacks.client_metrics import ClientMetrics
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.tensor_bytes import tensor_bytes
-from fl_lightning.experiment.build import (
-    build_callbacks,
-    build_datamodule,
-    build_method,
-    build_metric,
-    build_model,
-    make_trainer,
-)
-from fl_lightning.experiment.callbacks import ConstantScores, CurveRecorder, KeepLast
-from fl_lightning.experiment.code_version import code_version
+from fl_lightning.experiment import build
+from fl_lightning.experiment.callbacks import ConstantScores, CurveRecorder, KeepLast, Pruning
 from fl_lightning.experiment.files import columns_of, write_csv, write_json
-from fl_lightning.experiment.partition_picture import draw_partition
 from fl_lightning.experiment.plan import Cell
-from fl_lightning.experiment.pruning import Pruning
 from fl_lightning.experiment.selection import best_checkpoint, why_there_is_none
-
-Result = dict[str, Any]
+from fl_lightning.experiment.store import Result, code_version, draw_partition
 
 
 @dataclass(frozen=True)
@@ -105,16 +94,16 @@ def run_cell(job: CellJob, watching: Sequence[Callback] = ()) -> Result:
     write_json(folder / "config.json", config)
     begun = datetime.now(UTC)
     data = _prepared_data(config)
-    model, method = build_model(config), build_method(config)
+    model, method = build.model(config), build.method(config)
     initial = _fingerprint(model)
     best = best_checkpoint(folder, config, method.algorithm)
     keeper = KeepLast(folder / "last.ckpt", job.checkpoint_seconds, code_version())
-    curve, metric = CurveRecorder(folder / "curve.jsonl"), build_metric(config)
+    curve, metric = CurveRecorder(folder / "curve.jsonl"), build.metric(config)
     constant = ConstantScores(metric)
     pruning = Pruning(config, folder.parent, curve) if "pruning" in config else None
-    further = [*build_callbacks(config), constant, curve, *watching, pruning, best, keeper]
+    further = [*build.callbacks(config), constant, curve, *watching, pruning, best, keeper]
     callbacks = [method, metric, *(each for each in further if each is not None)]
-    trainer = make_trainer(config, callbacks, default_root_dir=folder, logger=_logger(job))
+    trainer = build.trainer(config, callbacks, default_root_dir=folder, logger=_logger(job))
     resumed = _checkpoint_to_resume(keeper.path, best)
     try:
         trainer.fit(model, datamodule=data, ckpt_path=resumed)
@@ -153,7 +142,7 @@ def run_cell(job: CellJob, watching: Sequence[Callback] = ()) -> Result:
 
 def _prepared_data(config: Mapping[str, Any]) -> FederatedDataModule:
     L.seed_everything(config["seed"], verbose=False)
-    data = build_datamodule(config)
+    data = build.datamodule(config)
     data.prepare_data()
     data.setup()
     L.seed_everything(config["seed"], verbose=False)  # reading data may have drawn numbers

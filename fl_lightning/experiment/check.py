@@ -23,14 +23,7 @@ from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.callbacks.client_metrics import ClientMetrics
 from fl_lightning.checks import Count, check, is_user_defined
 from fl_lightning.data import FederatedDataModule
-from fl_lightning.experiment.build import (
-    build_callbacks,
-    build_datamodule,
-    build_method,
-    build_metric,
-    build_model,
-    make_trainer,
-)
+from fl_lightning.experiment import build
 from fl_lightning.experiment.cell import quiet
 from fl_lightning.experiment.plan import Cell, planned, rounds_of
 from fl_lightning.experiment.progress import describe_cell
@@ -83,10 +76,8 @@ def check_table(table: Table, *, with_data: bool = False) -> Findings:
         for entry in plan:
             for cell in entry.cells.values():
                 _check_cell(table, cell, checker, with_data)
-    words = {"max": "largest", "min": "smallest"}
     checker.findings.warnings = [
-        f"data.{name}: the models and values with the {words[data.mode]} {data.monitor} are chosen, because `mode` is "
-        f"{data.mode}. Give `mode: {suitable}`."
+        f"data.{name}: `mode` is {data.mode}, so the worst {data.monitor} is chosen. Give `mode: {suitable}`."
         for name, data in table.data.items()
         if (suitable := suitable_mode(data.monitor, data.mode)) is not None
     ]
@@ -160,11 +151,11 @@ def _check_cell(table: Table, cell: Cell, checker: _Checker, with_data: bool) ->
     def once(name: str, make: Callable[[], Any], *spec: Any) -> Any:
         return checker.once(cell, name, make, *spec or [config[name]])
 
-    data = once("datamodule", lambda: build_datamodule(config))
-    model = once("model", lambda: _with_steps(build_model(config)))
-    method = once("callback", lambda: build_method(config))
-    metric = once("metric", lambda: build_metric(config))
-    further = once("callbacks", lambda: build_callbacks(config))
+    data = once("datamodule", lambda: build.datamodule(config))
+    model = once("model", lambda: _with_steps(build.model(config)))
+    method = once("callback", lambda: build.method(config))
+    metric = once("metric", lambda: build.metric(config))
+    further = once("callbacks", lambda: build.callbacks(config))
     if None in (method, metric, further):
         return
     callbacks = [method, metric, *further]
@@ -205,7 +196,7 @@ def _check_fit(config: dict[str, Any], method: AggregationCallback, callbacks: S
     check("`check_val_every_n_epoch`", trainer.get("check_val_every_n_epoch", 1), Count)
     best = [] if config["select"] == "last" else [ModelCheckpoint(_NO_FOLDER, monitor=config["monitor"])]
     try:
-        made = make_trainer(config, [*callbacks, *best], logger=False, default_root_dir=_NO_FOLDER)
+        made = build.trainer(config, [*callbacks, *best], logger=False, default_root_dir=_NO_FOLDER)
     except RuntimeError as error:  # two callbacks of one kind, for instance
         raise ValueError(f"`trainer` and `callbacks` cannot be combined: {error}") from error
     refuse_settings(made, method)

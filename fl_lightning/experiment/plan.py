@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from graphlib import TopologicalSorter
 from itertools import product
 from typing import Any
 
@@ -161,18 +162,14 @@ def levels(table: Table) -> Iterator[list[str]]:
     """Yield the methods in groups; a group takes values only from earlier groups.
 
     Raises:
-        ValueError: If methods take values from each other in a circle.
+        ValueError: If methods take values from each other in a cycle.
     """
-    left = dict(table.methods)
-    while left:
-        free = [name for name, method in left.items() if not set(method.take.values()) & set(left)]
-        if not free:
-            raise ValueError(
-                f"The methods {', '.join(left)} take values from each other in a circle. Give one of them values "
-                "of its own."
-            )
-        yield free
-        left = {name: method for name, method in left.items() if name not in free}
+    sorter = TopologicalSorter({name: method.take.values() for name, method in table.methods.items()})
+    sorter.prepare()
+    while sorter.is_active():
+        free = sorter.get_ready()
+        yield [name for name in table.methods if name in free]
+        sorter.done(*free)
 
 
 @dataclass(frozen=True)

@@ -60,12 +60,11 @@ class RunOptions:
                 f"`devices` must name GPUs of this machine, got {self.devices} with the engine {self.engine!r} and "
                 f"{torch.cuda.device_count()} GPUs. Leave it out to use what there is."
             )
-        for name, limit in (("cell_timeout", self.cell_timeout), ("memory_limit", self.memory_limit)):
-            if limit is not None and self.workers == 0:
-                raise ValueError(
-                    f"`{name}` must be None with `workers=0`, got {limit}: the cells run in this process, which cannot "
-                    "end itself. Give `workers=1`."
-                )
+        if self.workers == 0 and (self.cell_timeout is not None or self.memory_limit is not None):
+            raise ValueError(
+                "`cell_timeout` and `memory_limit` must be None with `workers=0`: the cells run in this process, which "
+                "cannot end itself. Give `workers=1`."
+            )
 
 
 class Workers:

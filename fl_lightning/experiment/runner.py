@@ -15,13 +15,12 @@ from rich.console import Console
 from fl_lightning.checks import PathLike, check
 from fl_lightning.experiment.cell import CellJob, clear
 from fl_lightning.experiment.check import refuse_mistakes
-from fl_lightning.experiment.code_version import code_version
 from fl_lightning.experiment.engines import Engine, start_engine
 from fl_lightning.experiment.plan import Cell, MethodSearch, levels, table_cells
 from fl_lightning.experiment.processes import RunOptions, Workers
 from fl_lightning.experiment.progress import Progress, describe_cell, say
 from fl_lightning.experiment.search import Point, Search
-from fl_lightning.experiment.store import ResultRows, Store, describe_results
+from fl_lightning.experiment.store import ResultRows, Store, code_version, describe_results
 from fl_lightning.experiment.table import Table
 from fl_lightning.experiment.table_file import read_table
 from fl_lightning.files import make_folder

@@ -5,22 +5,27 @@ from __future__ import annotations
 import json
 import math
 import os
+import subprocess
 import time
 import traceback
+import warnings
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from fl_lightning.algorithms.versions import __version__
 from fl_lightning.checks import counted
-from fl_lightning.experiment.cell import Result
+from fl_lightning.data import FederatedDataModule
 from fl_lightning.experiment.files import columns_of, read_json_if_there, write_csv, write_json
 from fl_lightning.experiment.plan import Cell
 from fl_lightning.experiment.search import Point, Tried
 from fl_lightning.experiment.table import Table
+from fl_lightning.files import atomic_file
 from fl_lightning.partitioners.notebook import as_table
 
+Result = dict[str, Any]
 CLAIM = "claim"
 """File in a cell's folder: the lease of the process that runs the cell."""
 _COLUMNS = ("data", "method", "fold", "seed", "values", "status", "score", "val", "best_round", "rounds")
@@ -188,3 +193,57 @@ def _attempts(failure: Mapping[str, Any], since: float) -> int:
 def message_of(error: BaseException) -> str:
     """Return the kind of an error, its message and its notes in one line."""
     return " ".join("".join(traceback.format_exception_only(error)).split())
+
+
+def partition_picture(results: str | os.PathLike[str], fingerprint: str) -> Path | None:
+    """Return the path of the picture of a partition; ``None`` if there is none.
+
+    Its name ends with the fold and the seed that it shows: folds share a partition, and differ in the clients that
+    train, validate and test.
+
+    Args:
+        results: Folder of the experiment.
+        fingerprint: Fingerprint of the partition.
+    """
+    return next(iter(sorted((Path(results) / "partitions").glob(f"{fingerprint[:16]}-*.png"))), None)
+
+
+def draw_partition(results: str | os.PathLike[str], data: FederatedDataModule, cell: Cell) -> None:
+    """Draw the partition of a data module, unless that is done; warn if that fails, because a result is worth more.
+
+    Args:
+        results: Folder of the experiment.
+        data: The data module, ready for use.
+        cell: The cell, for its fold and seed.
+    """
+    fingerprint = data.partition.fingerprint()
+    if partition_picture(results, fingerprint) is not None:
+        return
+    name = f"{fingerprint[:16]}-fold_{cell.fold}-seed_{cell.seed}.png"
+    try:
+        figure = data.plot().figure
+        with atomic_file(Path(results) / "partitions" / name) as temporary:
+            figure.savefig(temporary, format="png", dpi=110, bbox_inches="tight", metadata={"Software": None})
+    except Exception as error:
+        warnings.warn(f"The partition could not be drawn: {error}", stacklevel=2)
+
+
+def code_version() -> str:
+    """Return the version of the package, with the commit if it is a git checkout: ``0.1.0+g1a2b3c4d5e``.
+
+    The version of a changed checkout ends with ``-dirty``.
+    """
+    folder = Path(__file__).parents[1]
+    commit = _git(folder, "rev-parse", "--short=10", "HEAD")
+    if commit is None or _git(folder, "ls-files", "--error-unmatch", "__init__.py") is None:
+        return __version__  # a package that is installed inside of another checkout
+    dirty = "-dirty" if _git(folder, "status", "--porcelain", "--untracked-files=no") else ""
+    return f"{__version__}+g{commit}{dirty}"
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        command = ["git", "-C", str(folder), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None

@@ -9,8 +9,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fl_lightning.experiment.partition_picture import partition_picture
 from fl_lightning.experiment.statistics import most_representative_fold
+from fl_lightning.experiment.store import partition_picture
 from fl_lightning.report.drawing import DASHES, MARKS, add_legend, color, in_percent, label, whole_rounds
 from fl_lightning.report.names import is_share, metric_name
 from fl_lightning.report.page import Picture, as_png

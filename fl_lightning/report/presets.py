@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from fl_lightning.command.options import add_options, names_options, run_arguments
+from fl_lightning.command.options import add_options, run_arguments
 from fl_lightning.command.parser import Parser, ends_by_interrupt
 from fl_lightning.experiment.estimate import describe_plan, describe_time, measure_paces
 from fl_lightning.experiment.runner import run_table
@@ -42,16 +42,14 @@ def run_presets(
     try:
         with ends_by_interrupt(lambda: "Interrupted. Run the same command again to continue."):
             return _run(options, presets, prepare)
-    except (ValueError, OSError, RuntimeError) as error:
+    except (ValueError, TypeError, OSError, RuntimeError) as error:
         parser.error(str(error))
 
 
 def _run(
     options: argparse.Namespace, presets: Mapping[str, Path], prepare: Callable[[Table], Table] | None
 ) -> Path | None:
-    table = read_table(presets[options.preset])
-    with names_options("methods", "data", "folds", "seeds"):
-        table = table.only(options.methods, options.data, options.folds, options.seeds)
+    table = read_table(presets[options.preset]).only(options.methods, options.data, options.folds, options.seeds)
     if prepare is not None:
         table = prepare(table)
     output = options.output or Path("runs") / table.name

@@ -188,11 +188,11 @@ TYPOS = {
     "run mnist_metods": ["mnist_methods"],
     "sweep xyz.yaml": ["cifar_fedadam"],
     "describe digits --partitioner iid --num-cliens 9": ["--num_clients"],
-    "run mnist_methods --dry-run --workers -1": ["--workers"],
-    "run mnist_methods --dry-run --checkpoint-seconds nan": ["checkpoint_seconds"],
-    "run mnist_methods --dry-run --methods X": ["--methods"],
+    "run mnist_methods --workers -1": ["workers"],
+    "run mnist_methods --checkpoint-seconds nan": ["checkpoint_seconds"],
+    "run mnist_methods --dry-run --methods X": ["methods"],
     "recipe radfed_table --preset smal": ["small"],
-    "sweep cifar_fedadam": ["--count"],
+    "sweep cifar_fedadam": ["count"],
 }
 
 

@@ -41,8 +41,8 @@ def test_a_preset_is_run_and_reported(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_what_is_wrong_ends_the_program_with_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for options, message in (
-        (["--preset", "missing"], "there is no"),
-        (["--methods", "FedNothing"], "`--methods` must be one of 'FedAvg', 'RADFed', got 'FedNothing'"),
+        (["--preset", "missing"], "missing.yaml"),
+        (["--methods", "FedNothing"], "`methods` must be one of 'FedAvg', 'RADFed', got 'FedNothing'"),
     ):
         with pytest.raises(SystemExit):
             run_presets("d", write(tmp_path), options)
