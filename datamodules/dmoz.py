@@ -15,14 +15,17 @@ from torch.utils.data import TensorDataset
 
 from fl_lightning.checks import Count, Natural, check_arguments
 from fl_lightning.data import FederatedDataModule, FederatedSplit, PartitionFunction, SampleSplit, Source, Split
-from fl_lightning.datamodules.dmoz_cache import DumpSource, encoded_pages, top_level
+from fl_lightning.datamodules.dmoz_cache import EncodedPages, encoded_pages, top_level
 from fl_lightning.datamodules.files import as_path, resolve_data_dir, where_to_put
 from fl_lightning.partitioners import TopicGraph, TopicGraphPartitioner, entropy_curve, pick_client_topics
 
-_WAYS_OUT = {
-    "content.rdf.u8": "DMOZ's last dump of pages (12 March 2017; mirrors keep it), plain or as content.rdf.u8.gz",
-    "structure.rdf.u8": "the dump of topics of the same date, plain or as structure.rdf.u8.gz",
-    "glove.6B.50d.txt": "GloVe's 6B vectors of 50 dimensions, from https://nlp.stanford.edu/data/glove.6B.zip",
+_FILES = {
+    ("dmoz", "content.rdf.u8"): "DMOZ's last dump of pages (12 March 2017; mirrors keep it), plain or with .gz behind",
+    ("dmoz", "structure.rdf.u8"): "the dump of topics of the same date, plain or with .gz behind",
+    (
+        "glove",
+        "glove.6B.50d.txt",
+    ): "GloVe's 6B vectors of 50 dimensions, from https://nlp.stanford.edu/data/glove.6B.zip",
 }
 
 
@@ -39,7 +42,8 @@ class DMOZDataModule(FederatedDataModule):
     (n, max_tokens, 50), 8,250 numbers a page. In memory and on disk a page is the numbers of its 165 words;
     vectors are looked up on the device, a batch at a time. They are not trained.
 
-    The dumps are read once, in a few minutes, in ``prepare_data``; later starts map a cache of 660 bytes a page.
+    The dumps are read into memory once, in a few minutes, in ``prepare_data``; later starts map a cache of 660 bytes a
+    page.
 
     Args:
         data_dir: Folder that holds ``dmoz/content.rdf.u8`` and ``dmoz/structure.rdf.u8``, plain or gzipped with the
@@ -87,22 +91,26 @@ class DMOZDataModule(FederatedDataModule):
 
     def prepare_data(self) -> None:
         """Read the dumps into the cache, unless they are there."""
-        encoded_pages(self._source_files(), self.cache_dir)
+        self._pages()
 
     def load(self) -> Source:
         """Map the pages' words, int32, shape (N, max_tokens), and pick the client topics."""
-        pages = encoded_pages(self._source_files(), self.cache_dir)
+        pages = self._pages()
+        with_pages, topic, sizes = np.unique(pages.page_topics, return_inverse=True, return_counts=True)
+        paths = [pages.topics[number] for number in with_pages]
         self._graph = pick_client_topics(
-            pages.topic_counts(), pages.related_topics(), min_samples=self.min_samples, root=self.root
+            dict(zip(paths, sizes.tolist(), strict=True)),
+            ((pages.topics[a], pages.topics[b]) for a, b in pages.relations),
+            min_samples=self.min_samples,
+            root=self.root,
         )
         labels = [str(top_level(topic)) for topic in self._graph.topics]
         names = sorted(set(labels))
         self._client_labels = np.array([names.index(label) for label in labels])
-        with_pages, topic = np.unique(pages.page_topics, return_inverse=True)
-        self._homes = self._graph.homes(pages.topics[number] for number in with_pages)[topic]
-        self._tables[torch.device("cpu")] = torch.from_numpy(pages.vectors)
+        self._homes = self._graph.homes(paths)[topic]
+        self._tables[torch.device("cpu")] = pages.vectors
         classes = self._client_labels[self._homes]
-        dataset = TensorDataset(torch.from_numpy(pages.tokens), torch.from_numpy(classes))
+        dataset = TensorDataset(pages.tokens, torch.from_numpy(classes))
         return Source(dataset, classes, class_names=names)
 
     def federate(self, source: Source) -> FederatedSplit:
@@ -151,10 +159,9 @@ class DMOZDataModule(FederatedDataModule):
         # the precision plugin converted the batch's floats when there were none yet
         return [x if self.trainer is None else self.trainer.precision_plugin.convert_input(x), *others]
 
-    def _source_files(self) -> DumpSource:
-        content, structure = (self._find("dmoz", name) for name in ("content.rdf.u8", "structure.rdf.u8"))
-        vectors = self._find("glove", "glove.6B.50d.txt")
-        return DumpSource(content, structure, vectors, tuple(self.exclude), self.max_tokens)
+    def _pages(self) -> EncodedPages:
+        content, structure, vectors = (self._find(*place) for place in _FILES)
+        return encoded_pages(content, structure, vectors, self.exclude, self.max_tokens, self.cache_dir)
 
     def _find(self, folder: str, name: str) -> Path:
         path = self.data_dir / folder / name
@@ -162,6 +169,6 @@ class DMOZDataModule(FederatedDataModule):
             if candidate.exists():
                 return candidate
         raise FileNotFoundError(
-            f"There is no {path}. {where_to_put(f'{_WAYS_OUT[name]}, there', f'the folder above {folder}')} "
+            f"There is no {path}. {where_to_put(f'{_FILES[folder, name]}, there', f'the folder above {folder}')} "
             "For a trial, `fl_lightning.datamodules.dmoz_sample` makes up dumps."
         )

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Iterator
-from contextlib import contextmanager
 from html import escape
 from pathlib import Path
-from typing import IO
-
-import numpy as np
-from tqdm import tqdm
 
 from fl_lightning.files import atomic_file
 
@@ -36,33 +32,23 @@ _COMMON = """
     club list online news services products contact based history guide resources description events free
 """
 _THIRD = ("Directories", "History", "People", "R&B", "Côte_d'Azur", "Organizations")
-_FOURTH = ("A", "B", 'C_("x")')
-_LEFT_OUT = ("News", "Regional", "World")
-_CLASS_WORD_SHARE = 0.35
-_HEADER = (
-    '<?xml version="1.0" encoding="UTF-8"?>\n<RDF xmlns:r="http://www.w3.org/TR/RDF/" '
-    'xmlns:d="http://purl.org/dc/elements/1.0/" xmlns="http://dmoz.org/rdf/">\n'
-    "  <!-- Invented sample in the syntax of DMOZ's dumps -->\n\n"
-)
+_FOURTH = ("", "/A", "/B", '/C_("x")')
+_HEADER = """<?xml version="1.0" encoding="UTF-8"?>
+<RDF xmlns:r="http://www.w3.org/TR/RDF/" xmlns:d="http://purl.org/dc/elements/1.0/" xmlns="http://dmoz.org/rdf/">
+  <!-- Invented sample in the syntax of DMOZ's dumps -->
+"""
 # what the real dumps hold now and then: escaped markup, bare ampersands, control characters, bytes that are no UTF-8
-_ODDITIES = (
-    b" R&amp;D",
-    b" &lt;b&gt;new&lt;/b&gt;",
-    b" Q & A",
-    b" \x0b",
-    b" \xff\xfe",
-    b" &#11;",
-    " Café".encode(),
-)
+_ODDITIES = (" R&amp;D", " &lt;b&gt;new&lt;/b&gt;", " Q & A", " \x0b", " \udcff\udcfe", " &#11;", " Café")
+_DESCRIPTION = "    <d:Description>{}</d:Description>\n"
 
 
 def write_sample_dump(data_dir: str | os.PathLike[str], num_pages: int = 20_000, seed: int = 0) -> None:
     """Write ``dmoz/content.rdf.u8`` and ``dmoz/structure.rdf.u8``: 3,765 topics of four levels, and invented pages.
 
-    About half of the pages are in the three topics that the thesis leaves out. A page's words tell its class.
+    Half of the pages or so are in topics that :class:`~fl_lightning.datamodules.DMOZDataModule` leaves out.
 
     Args:
-        data_dir: The folder that a :class:`~fl_lightning.datamodules.DMOZDataModule` gets; made if need be.
+        data_dir: Folder that a :class:`~fl_lightning.datamodules.DMOZDataModule` gets; made if need be.
         num_pages: Number of pages, about 350 bytes each.
         seed: Seed of pages and relations; the same one writes the same bytes on every machine.
 
@@ -70,24 +56,13 @@ def write_sample_dump(data_dir: str | os.PathLike[str], num_pages: int = 20_000,
         FileExistsError: If one of the files is there already.
     """
     folder = Path(data_dir) / "dmoz"
-    paths = [folder / name for name in ("content.rdf.u8", "structure.rdf.u8")]
-    for path in paths:
-        if path.exists() or path.with_name(f"{path.name}.gz").exists():
-            raise FileExistsError(f"There is a {path} already, which may be DMOZ's own. Choose another `data_dir`.")
-    folder.mkdir(parents=True, exist_ok=True)
-    topics = list(_topics())
-    rng = np.random.default_rng(seed)
-    # whole numbers and no functions of the C library, whose last bits differ from machine to machine
-    popularity = rng.integers(1, 10, len(topics)) ** 2
-    left_out = np.array([topic.split("/")[1] in _LEFT_OUT for topic in topics])
-    weights = popularity / np.where(left_out, 2 * popularity[left_out].sum(), 2 * popularity[~left_out].sum())
-    counts = np.bincount(rng.choice(len(topics), num_pages, p=weights), minlength=len(topics))
-    with _written(paths[0]) as file:
-        numbers = tqdm(counts.tolist(), desc=paths[0].name, unit=" topics", leave=False, disable=None)
-        for number, (topic, count) in enumerate(zip(topics, numbers, strict=True)):
-            _write_pages(file, number, topic, count, rng)
-    with _written(paths[1]) as file:
-        _write_structure(file, topics, rng)
+    if found := sorted(folder.glob("*.rdf.u8*")):
+        raise FileExistsError(f"There is a {found[0]} already, which may be DMOZ's own. Choose another `data_dir`.")
+    rng, topics = random.Random(seed), list(_topics())
+    for name, entries in (("content", _pages(topics, num_pages, rng)), ("structure", _relations(topics, rng))):
+        with atomic_file(folder / f"{name}.rdf.u8") as temporary:
+            text = "".join([_HEADER, *entries, "</RDF>\n"])
+            temporary.write_text(text, encoding="utf-8", errors="surrogateescape", newline="\n")
 
 
 def _topics() -> Iterator[str]:
@@ -95,69 +70,37 @@ def _topics() -> Iterator[str]:
     for label, words in _WORDS.items():
         yield f"Top/{label}"
         for second in words.split():
-            path = f"Top/{label}/{second.capitalize()}"
-            yield path
-            for third in _THIRD:
-                yield f"{path}/{third}"
-                yield from (f"{path}/{third}/{fourth}" for fourth in _FOURTH)
+            below = ["", *(f"/{third}{fourth}" for third in _THIRD for fourth in _FOURTH)]
+            yield from (f"Top/{label}/{second.capitalize()}{path}" for path in below)
 
 
-def _write_pages(file: IO[bytes], number: int, topic: str, count: int, rng: np.random.Generator) -> None:
-    """Write a topic's links and its pages."""
-    urls = [f"http://www.example.com/{number}/{page}?a=1&amp;b=2" for page in range(count)]
-    links = "".join(f'    <link r:resource="{url}"></link>\n' for url in urls)
-    name = escape(topic)
-    file.write(f'  <Topic r:id="{name}">\n    <catid>{number}</catid>\n{links}  </Topic>\n'.encode())
-    common_words = _COMMON.split()
-    words = common_words + _WORDS[topic.split("/")[1]].split()
-    lengths = np.stack([rng.integers(2, 6, count), rng.integers(4, 31, count)], axis=1)
-    common = rng.integers(len(common_words), size=lengths.sum())
-    own = rng.integers(len(common_words), len(words), size=lengths.sum())
-    picks = np.where(rng.random(lengths.sum()) < _CLASS_WORD_SHARE, own, common).tolist()
-    odd = rng.integers(20 * len(_ODDITIES), size=count).tolist()
-    start = 0
-    for url, (in_title, in_text), oddity in zip(urls, lengths.tolist(), odd, strict=True):
-        title = " ".join([words[pick] for pick in picks[start : start + in_title]]).capitalize()
-        text = " ".join([words[pick] for pick in picks[start + in_title : start + in_title + in_text]])
-        start += in_title + in_text
-        file.write(f'  <ExternalPage about="{url}">\n    <d:Title>{title}</d:Title>\n'.encode())
-        if oddity != len(_ODDITIES):  # else a page without description
-            end = _ODDITIES[oddity] if oddity < len(_ODDITIES) else b""
-            file.write(b"    <d:Description>%s%s.</d:Description>\n" % (text.capitalize().encode(), end))
-        file.write(f"    <topic>{name}</topic>\n  </ExternalPage>\n".encode())
+def _pages(topics: list[str], num_pages: int, rng: random.Random) -> Iterator[str]:
+    """Yield the pages: of each topic some, whose words are those of its label and common ones."""
+    left_out = ("Top/News", "Top/Regional", "Top/World")
+    weights = [rng.randint(1, 9) ** 2 * (4 if topic.startswith(left_out) else 1) for topic in topics]
+    for number, topic in enumerate(sorted(rng.choices(topics, weights, k=num_pages))):
+        own, common = _WORDS[topic.split("/")[1]].split(), _COMMON.split()
+        shares = [0.35 / len(own)] * len(own) + [0.65 / len(common)] * len(common)
+        title, text = (" ".join(rng.choices(own + common, shares, k=rng.randint(*ends))) for ends in ((2, 5), (4, 30)))
+        text += rng.choice(_ODDITIES) if rng.random() < 0.05 else ""
+        description = "" if rng.random() < 0.01 else _DESCRIPTION.format(f"{text.capitalize()}.")
+        yield f'  <ExternalPage about="http://www.example.com/{number}?a=1&amp;b=2">\n'
+        yield f"    <d:Title>{title.capitalize()}</d:Title>\n{description}"
+        yield f"    <topic>{escape(topic)}</topic>\n  </ExternalPage>\n"
 
 
-def _write_structure(file: IO[bytes], topics: list[str], rng: np.random.Generator) -> None:
-    """Write the topics with their children, links to two topics elsewhere, and links to topics without pages."""
+def _relations(topics: list[str], rng: random.Random) -> Iterator[str]:
+    """Yield the topics with links to their parts, to two topics elsewhere, and to topics without pages."""
     children: dict[str, list[str]] = {}
     for topic in topics:
         children.setdefault(topic.rpartition("/")[0], []).append(topic)
-    upper = np.array([number for number, topic in enumerate(topics) if topic.count("/") < 3])
-    anywhere = rng.integers(len(topics), size=(len(topics), 2))
-    # half of the links lead to the two upper levels
-    elsewhere = np.where(rng.random(anywhere.shape) < 0.5, rng.choice(upper, anywhere.shape), anywhere).tolist()
-    # some topics have pages and no entry of their own
-    absent = rng.random(len(topics)) < 0.03
-    for number, (topic, (symbolic, related)) in enumerate(zip(topics, elsewhere, strict=True)):
-        if absent[number] and topic.count("/") > 1:
-            continue
-        lines = [f'  <Topic r:id="{escape(topic)}">', f"    <catid>{number}</catid>", "    <d:Title>Name</d:Title>"]
-        lines += [
-            f'    <narrow{("", 1, 2)[place % 3]} r:resource="{escape(child)}"></narrow{("", 1, 2)[place % 3]}>'
-            for place, child in enumerate(children.get(topic, ()))
-        ]
-        lines.append(f'    <symbolic{number % 2 + 1} r:resource="Name:{escape(topics[symbolic])}"/>')
-        lines.append(f'    <related r:resource="{escape(topics[related])}"/>')
-        lines.append(f'    <related r:resource="{escape(topic)}/Without_Pages"/>')
-        lines.append(f'    <altlang r:resource="Deutsch:Top/World/Deutsch/{number}"/>')
-        lines.append("  </Topic>\n")
-        file.write("\n".join(lines).encode())
-
-
-@contextmanager
-def _written(path: Path) -> Iterator[IO[bytes]]:
-    """Open an RDF file that appears whole or not at all."""
-    with atomic_file(path) as temporary, temporary.open("wb") as file:
-        file.write(_HEADER.encode())
-        yield file
-        file.write(b"</RDF>\n")
+    upper = [topic for topic in topics if topic.count("/") < 3]
+    for number, topic in enumerate(topics):
+        # half of the links lead to the two upper levels
+        symbolic, related = (rng.choice(upper if rng.random() < 0.5 else topics) for _ in range(2))
+        links = [(f"narrow{('', 1, 2)[place % 3]}", child) for place, child in enumerate(children.get(topic, ()))]
+        links += [(f"symbolic{number % 2 + 1}", f"Name:{symbolic}"), ("related", related)]
+        links += [("related", f"{topic}/Without_Pages"), ("altlang", f"Deutsch:Top/World/Deutsch/{number}")]
+        if topic in upper or rng.random() > 0.03:  # some topics have pages and no entry of their own
+            lines = "".join(f'    <{kind} r:resource="{escape(target)}"/>\n' for kind, target in links)
+            yield f'  <Topic r:id="{escape(topic)}">\n{lines}  </Topic>\n'
