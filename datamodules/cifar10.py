@@ -11,11 +11,12 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 from torch.utils.data import TensorDataset
+from torchvision.datasets import CIFAR10, CIFAR100
 
 from fl_lightning.checks import check_arguments
 from fl_lightning.data import ImageDataModule, PartitionFunction, Source
 from fl_lightning.data.images import channel_numbers
-from fl_lightning.datamodules.files import FromTorchvision, TorchvisionFiles
+from fl_lightning.datamodules.files import FromTorchvision
 
 
 class CIFAR10DataModule(FromTorchvision, ImageDataModule):
@@ -42,7 +43,7 @@ class CIFAR10DataModule(FromTorchvision, ImageDataModule):
 
     mean: ClassVar[tuple[float, ...]] = (0.4914, 0.4822, 0.4465)
     std: ClassVar[tuple[float, ...]] = (0.2023, 0.1994, 0.2010)
-    files: ClassVar[Any] = TorchvisionFiles("CIFAR10")
+    files: ClassVar[Any] = CIFAR10
 
     def __init__(
         self,
@@ -104,7 +105,7 @@ class CIFAR100DataModule(CIFAR10DataModule):
 
     mean = (0.5071, 0.4867, 0.4408)
     std = (0.2675, 0.2565, 0.2761)
-    files = TorchvisionFiles("CIFAR100")
+    files = CIFAR100
     stored_as: ClassVar[Mapping[str, str]] = {"labels": "target_labels"}
 
     def __init__(

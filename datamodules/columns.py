@@ -1,17 +1,19 @@
-"""Columns of a table as classes and numbers without gaps."""
+"""Columns of a table as classes without gaps."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
 
-def check_columns(needed: Iterable[str | None], present: Sequence[str], of: object) -> None:
-    """Raise ``ValueError`` for the first column that is needed and not there."""
+def check_there(needed: Iterable[str | None], present: Iterable[Any], of: object, kind: str = "column") -> None:
+    """Raise ``ValueError`` for the first column, or split, that is needed and not there."""
+    present = list(present)
     missing = next((name for name in needed if name is not None and name not in present), None)
     if missing is not None:
-        raise ValueError(f"{of} has no column {missing!r}; its columns are {', '.join(map(str, present))}.")
+        raise ValueError(f"{of} has no {kind} {missing!r}; its {kind}s are {', '.join(map(str, present))}.")
 
 
 def encode_classes(values: np.ndarray, name: str) -> tuple[np.ndarray, list[str]]:
@@ -37,26 +39,3 @@ def encode_classes(values: np.ndarray, name: str) -> tuple[np.ndarray, list[str]
         values = values.astype(np.int64)
     distinct, labels = np.unique(values, return_inverse=True)
     return labels.astype(np.int64), [str(value) for value in distinct]
-
-
-def regression_targets(values: np.ndarray, name: str) -> np.ndarray:
-    """Return numbers to predict, float32, shape (N,).
-
-    Args:
-        values: Numbers, shape (N,).
-        name: The name of the values in errors.
-
-    Raises:
-        ValueError: If they are no numbers, or one is infinite or too large for float32.
-    """
-    if values.dtype.kind not in "biuf":
-        raise ValueError(f"{name} must hold numbers for `regression=True`, got {values.dtype}.")
-    with np.errstate(over="ignore"):  # numbers that are too large become infinite
-        targets: np.ndarray = values.astype(np.float32)
-    wrong = ~np.isfinite(targets)
-    if wrong.any():
-        raise ValueError(
-            f"{name} has a number that is infinite or too large for float32 in row {wrong.argmax()}, counted from 0. "
-            "Rescale it, or leave such rows out."
-        )
-    return targets

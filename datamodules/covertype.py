@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
+import hashlib
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -14,11 +15,12 @@ from torch.utils.data import TensorDataset
 
 from fl_lightning.checks import Count, Natural, check, check_arguments
 from fl_lightning.data import FederatedDataModule, FederatedSplit, PartitionFunction, Source
-from fl_lightning.datamodules.covertype_table import NUM_NUMERIC, find_source, load_table, read_cache, write_cache
-from fl_lightning.datamodules.files import resolve_data_dir, where_to_put
+from fl_lightning.datamodules.files import UNREADABLE, fetch, resolve_data_dir, where_to_put
 from fl_lightning.partitioners import FeatureQPPartitioner, Partition, QPPartitioner
 
 URL = "https://archive.ics.uci.edu/ml/machine-learning-databases/covtype/covtype.data.gz"
+CONTENT_SHA256 = "374d5311b45f82216fef53d5f74bda06336ef91e24f09b2a62ff374ddf9fb206"
+"""SHA-256 of the table, int16: 10 numbers, indicators of 4 areas and 40 soil types, and the cover type, 1 to 7."""
 PAPER_COUNTS = (211_560, 280_440)
 """43 % and 57 % of 492,000, the samples of Xue et al. 2021."""
 
@@ -57,7 +59,7 @@ class CovertypeDataModule(FederatedDataModule):
         RuntimeError: At set-up, if the file is damaged or the download fails.
     """
 
-    standardized_features = slice(0, NUM_NUMERIC)
+    standardized_features = slice(0, 10)
     categorical_names = ("wilderness area", "soil type")
 
     def __init__(
@@ -75,6 +77,7 @@ class CovertypeDataModule(FederatedDataModule):
         if partitioner is not None and feature_partitioner is not None:
             raise ValueError("`partitioner` and `feature_partitioner` exclude each other; give one of them.")
         self.data_dir = resolve_data_dir(data_dir)
+        self.folder = self.data_dir / "covertype"
         self.feature_partitioner, self.class_counts = feature_partitioner, class_counts
         self.sample_seed, self.download = sample_seed, download
         check_arguments(self)
@@ -101,67 +104,64 @@ class CovertypeDataModule(FederatedDataModule):
             **options: Further arguments of the class, in place of the set-up's own.
 
         Raises:
-            ValueError: If the name is unknown, or COVCLS is given a ``feature_partitioner``.
+            ValueError: If the name is unknown, or COVCLS is given a ``feature_partitioner`` beside its own.
         """
         check("`name`", name, SetUp)
-        by_features = name.startswith("COVFEAT")
-        if feature_partitioner is not None and not by_features:
-            raise ValueError(
-                f"{name} does not take a `feature_partitioner`: it skews only sizes and classes. Use COVFEAT-G or "
-                "COVFEAT-L."
-            )
-        # without the original code's early stop the burn-in mixes the clients: a C-score of 0.5, 0.79 in Table I
-        partitioner = None if by_features else QPPartitioner(100, 1.0, 0.1, burn_in_stop=1.1, seed=1020)
-        by_feature = covfeat_partitioner if feature_partitioner is None else feature_partitioner
+        if name.startswith("COVFEAT"):
+            partitioner, feature_partitioner = None, feature_partitioner or covfeat_partitioner
+        else:
+            # without the original code's early stop the burn-in mixes the clients: a C-score of 0.5, 0.79 in Table I
+            partitioner = QPPartitioner(100, 1.0, 0.1, burn_in_stop=1.1, seed=1020)
         settings = {
             "partitioner": partitioner,
-            "feature_partitioner": by_feature if by_features else None,
+            "feature_partitioner": feature_partitioner,
             "standardize": "global" if name.endswith("-G") else "local",
             "batch_size": 256,
         }
         return cls(data_dir, **{**settings, **options})
 
     def prepare_data(self) -> None:
-        """Download the file unless it is there, and keep its content in a form that loads fast."""
-        folder = self.data_dir / "covertype"
-        if read_cache(folder) is not None:
-            return
-        if find_source(folder) is None and self.download:
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-                torch.hub.download_url_to_file(URL, str(folder / URL.rpartition("/")[2]))
-            except OSError as error:
-                raise RuntimeError(f"Covertype could not be downloaded ({error}). {self._hint()}") from None
-        table = load_table(folder)
-        with contextlib.suppress(OSError):  # a folder that may not be written to
-            if table is not None:
-                write_cache(folder, table)
+        """Download the file unless it is there."""
+        if self.download and self._file() is None:
+            fetch(URL, self.folder / "covtype.data.gz", self._hint())
 
     def load(self) -> Source:
         """Read the two classes' samples in the order of the file: float32, shape (N, 49)."""
-        folder = self.data_dir / "covertype"
-        table = load_table(folder)
-        if table is None:
-            raise FileNotFoundError(
-                f"There is no {folder / 'covtype.data.gz'}. {self._hint('`download=True` fetches it')}"
-            )
-        rows = self._draw_rows(table.label)
-        indicators = []
-        for values in (table.area, table.soil):
-            occurring = np.unique(values[table.label <= 2])
-            indicators.append(values[rows, None] == occurring)
-        x = np.concatenate([table.numeric[rows], *indicators], axis=1, dtype=np.float32)
-        labels = table.label[rows].astype(np.int64) - 1
-        self._categories = np.stack([table.area[rows], table.soil[rows]], axis=1).astype(np.int64)
+        table = self._read()
+        rows, cover = self._draw_rows(table[:, -1]), table[:, -1]
+        occurs = table[cover <= 2, :54].any(axis=0) | (np.arange(54) < 10)  # 5 indicators never do
+        labels = cover[rows].astype(np.int64) - 1
+        self._categories = np.stack([table[rows, 10:14].argmax(axis=1), table[rows, 14:54].argmax(axis=1)], axis=1)
+        x = table[rows, :54][:, occurs].astype(np.float32)
         dataset = TensorDataset(torch.from_numpy(x), torch.from_numpy(labels))
         return Source(dataset, labels, class_names=["spruce/fir", "lodgepole pine"])
+
+    def _read(self) -> np.ndarray:
+        """Return the table, int16, shape (581012, 55)."""
+        import pandas
+
+        path = self._file()
+        if path is None:
+            raise FileNotFoundError(f"There is no {self.folder / 'covtype.data.gz'}. {self._hint()}")
+        try:
+            table: np.ndarray = pandas.read_csv(path, header=None, dtype=np.int16).to_numpy(dtype="<i2")
+            if hashlib.sha256(table.tobytes()).hexdigest() != CONTENT_SHA256:
+                raise ValueError("its content is not the data set's")
+        except (*UNREADABLE, OverflowError) as error:
+            raise RuntimeError(f"{path} is damaged: {str(error).strip()}. Delete and refetch it.") from error
+        return table
+
+    def _file(self) -> Path | None:
+        """Return the UCI file, gzipped or plain, or ``None``."""
+        files = [self.folder / name for name in ("covtype.data.gz", "covtype.data")]
+        return next((file for file in files if file.exists()), None)
 
     def federate(self, source: Source) -> FederatedSplit:
         """Share the samples out by their classes, or by classes and categorical features."""
         if self.feature_partitioner is None:
             return super().federate(source)
-        make, features, labels = self.feature_partitioner, self.categorical_features, source.labels
-        assert labels is not None
+        make, features, labels = self.feature_partitioner, self._categories, source.labels
+        assert labels is not None and features is not None
 
         def partition(rows: np.ndarray) -> Partition:
             return make(features[rows])(labels[rows])
@@ -172,8 +172,8 @@ class CovertypeDataModule(FederatedDataModule):
     @property
     def categorical_features(self) -> np.ndarray:
         """Wilderness area (0 to 3) and soil type (0 to 39) of each sample: int64, shape (N, 2); known after set-up."""
-        if self._categories is None:
-            raise RuntimeError("The features are known after `setup()`; call `data.prepare_data()` and `data.setup()`.")
+        self._ready()
+        assert self._categories is not None
         return self._categories
 
     def _draw_rows(self, label: np.ndarray) -> np.ndarray:
@@ -192,7 +192,5 @@ class CovertypeDataModule(FederatedDataModule):
             kept.append(rng.choice(rows, count, replace=False, shuffle=False))
         return np.sort(np.concatenate(kept))
 
-    def _hint(self, download: str = "") -> str:
-        """Return what to do; a download that was tried is no hint."""
-        file = f"covtype.data.gz (from {URL}) into {self.data_dir / 'covertype'}"
-        return where_to_put(file, "that folder's parent", download)
+    def _hint(self) -> str:
+        return where_to_put(f"covtype.data.gz (from {URL})", self.folder)

@@ -169,6 +169,6 @@ class DMOZDataModule(FederatedDataModule):
             if candidate.exists():
                 return candidate
         raise FileNotFoundError(
-            f"There is no {path}. {where_to_put(f'{_FILES[folder, name]}, there', f'the folder above {folder}')} "
-            "For a trial, `fl_lightning.datamodules.dmoz_sample` makes up dumps."
+            f"There is no {path}. {where_to_put(_FILES[folder, name], path.parent)} For a trial, "
+            "`fl_lightning.datamodules.dmoz_sample` makes up dumps."
         )

@@ -135,7 +135,6 @@ class EICUDataModule(NaturalDataModule):
         path = self._find(table)
         wanted = (STAY, *columns)
         try:
-            _check_end(path)
             content = pandas.read_csv(path, usecols=lambda name: name.lower() in wanted)
             content = content.rename(columns=str.lower)[list(wanted)].apply(pandas.to_numeric)
         except (*UNREADABLE, KeyError) as error:
@@ -152,20 +151,7 @@ class EICUDataModule(NaturalDataModule):
             found = sorted(path for path in place.glob("*") if path.name.lower() in names)
             if found:
                 return found[0]
-        tables = (
-            "the tables patient, apacheApsVar, apachePredVar and apachePatientResult there "
-            "(https://physionet.org/content/eicu-crd, or eicu-crd-demo for the open demo)"
-        )
+        tables = "eICU's tables (https://physionet.org/content/eicu-crd, or eicu-crd-demo for the open demo)"
         raise FileNotFoundError(
-            f"There is no {table}.csv or {table}.csv.gz in {folder} or {folder / 'csv'}. "
-            f"{where_to_put(tables, 'the parent of that folder')}"
+            f"There is no {table}.csv or {table}.csv.gz in {folder} or {folder / 'csv'}. {where_to_put(tables, folder)}"
         )
-
-
-def _check_end(path: Path) -> None:
-    """Raise ``ValueError`` if a table that is not gzipped ends within a line."""
-    if path.suffix.lower() == ".csv" and path.stat().st_size > 0:
-        with path.open("rb") as file:
-            file.seek(-1, os.SEEK_END)
-            if file.read() != b"\n":
-                raise ValueError("its last line is cut off")

@@ -11,7 +11,6 @@ import torch
 from torch.utils.data import TensorDataset
 
 from fl_lightning.data import PartitionFunction, Source, Split, WithinClientSplit
-from fl_lightning.datamodules.columns import check_columns
 from fl_lightning.datamodules.files import UNREADABLE, as_path
 from fl_lightning.datamodules.natural import NaturalDataModule
 
@@ -55,13 +54,12 @@ class FedTCGABRCADataModule(NaturalDataModule):
         """Read the tables."""
         try:
             table = self._read()
-            check_columns(("E", "T", "region", "fold"), list(table), "the table")
-            if table.isna().any(axis=None):
-                raise ValueError("there are gaps")
             x = table.drop(columns=[name for name in _NO_FEATURES if name in table]).to_numpy(np.float32)
             y = table[["E", "T"]].to_numpy(np.float32)
-        except FileNotFoundError as error:
-            raise FileNotFoundError(f"There is no {error.filename}. Give FLamby's brca.csv as `path`.") from error
+            if table.isna().any(axis=None):
+                raise ValueError("there are gaps")
+        except FileNotFoundError:
+            raise
         except (*UNREADABLE, KeyError) as error:
             files = f"{self.path} and {self._split_file}"
             raise RuntimeError(f"{files} cannot be read as FLamby's tables: {str(error).strip()}.") from error

@@ -1,4 +1,4 @@
-"""Places of the data modules' files, and the data sets that torchvision downloads and reads."""
+"""Places of the data modules' files, downloads, and the data sets that torchvision reads."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 import zlib
 from pathlib import Path
 from typing import Any, ClassVar
+
+import torch
 
 from fl_lightning.checks import check, check_arguments
 from fl_lightning.data import FederatedDataModule, PartitionFunction
@@ -30,33 +32,25 @@ def as_path(name: str, value: str | os.PathLike[str]) -> Path:
     return Path(check(f"`{name}`", value, str | os.PathLike))
 
 
-def where_to_put(files: str, folder: str, download: str = "") -> str:
-    """Return in a sentence how to get a data set's files.
+def where_to_put(files: str, folder: Path) -> str:
+    """Return in a sentence how to get a data set's files into their folder, which is one of those in ``data_dir``."""
+    return (
+        f"Put {files} into {folder}, or name the folder above by `data_dir` or the environment variable "
+        f"{ENVIRONMENT_VARIABLE}; what can be downloaded `download=True` fetches in `prepare_data()`."
+    )
 
-    Args:
-        files: What to put where.
-        folder: What ``data_dir`` names.
-        download: What the class can do with network access; an empty text if nothing, or if it was tried.
+
+def fetch(url: str, path: Path, hint: str) -> None:
+    """Download a file, which appears whole or not at all.
+
+    Raises:
+        RuntimeError: If that fails, with the hint.
     """
-    otherwise = f"; with network access, {download} in `prepare_data()`" if download else ""
-    return f"Put {files}, or name {folder} by `data_dir` or the environment variable {ENVIRONMENT_VARIABLE}{otherwise}."
-
-
-class TorchvisionFiles:
-    """A class attribute that holds one of torchvision's data sets, which is imported when it is first asked for.
-
-    Args:
-        name: Name of the class in ``torchvision.datasets``.
-    """
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __get__(self, instance: object, owner: type) -> Any:
-        """Return the class."""
-        from torchvision import datasets
-
-        return getattr(datasets, self.name)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        torch.hub.download_url_to_file(url, str(path))
+    except OSError as error:
+        raise RuntimeError(f"{url} could not be downloaded ({error}). {hint}") from None
 
 
 class FromTorchvision(FederatedDataModule):
@@ -69,6 +63,7 @@ class FromTorchvision(FederatedDataModule):
         **options: Further arguments of the other base class.
     """
 
+    #: torchvision's class, and its arguments
     files: ClassVar[Any]
     file_options: ClassVar[dict[str, Any]] = {}
 
@@ -91,12 +86,13 @@ class FromTorchvision(FederatedDataModule):
 
     def prepare_data(self) -> None:
         """Download the files, or unpack an archive that is there, unless they are there."""
-        if self._is_there() or not (self.download or self._archive().exists()):
+        archive = self.data_dir / getattr(self.files, "filename", "no archive")
+        if self._is_there() or not (self.download or archive.exists()):
             return
         try:
             self.files(self.data_dir, download=True, **self.file_options)
         except (OSError, RuntimeError) as error:
-            raise RuntimeError(f"{self._name} could not be downloaded ({error}). {self._hint()}") from None
+            raise RuntimeError(f"{self.files.__name__} could not be downloaded ({error}). {self._hint()}") from None
 
     def read(self) -> tuple[Any, Any]:
         """Return training and test set as torchvision reads them.
@@ -106,26 +102,16 @@ class FromTorchvision(FederatedDataModule):
             RuntimeError: If a file is damaged.
         """
         if not self._is_there():
-            hint = self._hint("`download=True` fetches them")
-            raise FileNotFoundError(f"There is no whole {self._name} in {self.data_dir}. {hint}")
+            raise FileNotFoundError(f"There is no whole {self.files.__name__} in {self.data_dir}. {self._hint()}")
         try:
             train, test = (self.files(self.data_dir, train=train, **self.file_options) for train in (True, False))
         except (OSError, RuntimeError, ValueError, AssertionError) as error:
-            raise RuntimeError(f"A file in {self.paths()[0].parent} is damaged. {self._hint()}") from error
+            raise RuntimeError(f"A file in {self.paths()[0].parent} is damaged ({error}). {self._hint()}") from error
         return train, test
-
-    @property
-    def _name(self) -> str:
-        return str(self.files.__name__)
 
     def _is_there(self) -> bool:
         return all(path.exists() for path in self.paths())
 
-    def _archive(self) -> Path:
-        return self.data_dir / getattr(self.files, "filename", "no archive")
-
-    def _hint(self, download: str = "") -> str:
-        """Return what to do; a download that was tried is no hint."""
+    def _hint(self) -> str:
         first = self.paths()[0]
-        files = f"{first.name} and the other files, as torchvision's {self._name} unpacks them, into {first.parent}"
-        return where_to_put(files, "the folder above", download)
+        return where_to_put(f"{first.name} and the other files, as torchvision unpacks them,", first.parent)

@@ -10,21 +10,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
-from torch.utils.data import TensorDataset
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import Dataset, TensorDataset
+from tqdm.auto import tqdm
 
-from fl_lightning.checks import check_arguments, is_number
+from fl_lightning.checks import Finite, check_arguments
 from fl_lightning.data import ImageDataModule, PartitionFunction, Source
 from fl_lightning.data.images import channel_numbers
-from fl_lightning.datamodules.columns import check_columns, encode_classes, regression_targets
+from fl_lightning.datamodules.columns import check_there, encode_classes
 from fl_lightning.datamodules.files import as_path
-from fl_lightning.datamodules.huggingface_columns import LazyRows, converter, read_column, stack_columns
 from fl_lightning.datamodules.natural import NaturalDataModule
 
 if TYPE_CHECKING:
     import datasets
 
 _BUILDERS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv", ".arrow": "arrow"}
+_ROWS = 1000  # that are decoded at a time
 
 
 class HuggingFaceDataModule(NaturalDataModule, ImageDataModule):
@@ -78,7 +81,7 @@ class HuggingFaceDataModule(NaturalDataModule, ImageDataModule):
         data_files: str | Sequence[str] | Mapping[str, Any] | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         transform: Callable[[Any], Any] | None = None,
-        pad_value: float = 0,
+        pad_value: Finite = 0,
         mean: Sequence[float] = (0.0,),
         std: Sequence[float] = (1.0,),
         regression: bool = False,
@@ -97,8 +100,6 @@ class HuggingFaceDataModule(NaturalDataModule, ImageDataModule):
         self.std = channel_numbers("std", std)  # type: ignore[misc]
         if not self.inputs or label in self.inputs:
             raise ValueError(f"`inputs` must name one or more columns, and not the `label`, got {self.inputs}.")
-        if not is_number(pad_value):
-            raise ValueError(f"`pad_value` must be a number, got {pad_value!r}. 0 is the default.")
         if len(self.inputs) > 1 and (transform is not None or not in_memory):
             raise ValueError(f"`transform` and `in_memory=False` are for a single input column, got {self.inputs}.")
 
@@ -112,23 +113,15 @@ class HuggingFaceDataModule(NaturalDataModule, ImageDataModule):
 
         parts = self._read_splits()
         for part in parts:
-            check_columns([*self.inputs, self.label, self.client], part.column_names, self.path)
+            check_there([*self.inputs, self.label, self.client], part.column_names, self.path)
         whole = datasets.concatenate_datasets(parts)
-        self._set_clients_by(self.client, partial(read_column, whole))
+        self._set_clients_by(self.client, partial(_read_column, whole))
         target, names = self._targets(whole)
         test = None if len(parts) == 1 else np.arange(len(parts[0]), len(whole))
         labels = None if self.regression else target.numpy()
         if not self.in_memory:
-            convert = converter(whole.features[self.inputs[0]], self.inputs[0], self.transform)
-            return Source(LazyRows(whole, self.inputs[0], convert, target), labels, test, names)
-        try:
-            x = torch.from_numpy(stack_columns(whole, self.inputs, self.transform, self.pad_value))
-        except (OSError, SyntaxError) as error:  # PIL's errors at a broken image
-            raise RuntimeError(
-                f"A value in column {self.inputs[0]!r} of {self.path} cannot be decoded ({error}). Delete the data "
-                "set and fetch it again."
-            ) from error
-        return Source(TensorDataset(x, target), labels, test, names)
+            return Source(_LazyRows(whole, self.inputs[0], self._convert, target), labels, test, names)
+        return Source(TensorDataset(self._inputs(whole), target), labels, test, names)
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Scale, normalise and augment images on their device; other inputs stay as they are."""
@@ -138,9 +131,9 @@ class HuggingFaceDataModule(NaturalDataModule, ImageDataModule):
 
     def _targets(self, whole: datasets.Dataset) -> tuple[Tensor, Sequence[str] | None]:
         """Return the targets, shape (N,), and the names of the classes."""
-        values = read_column(whole, self.label)
+        values = _read_column(whole, self.label)
         if self.regression:
-            return torch.from_numpy(regression_targets(values, f"Column {self.label!r} of {self.path}")), None
+            return torch.from_numpy(values.astype(np.float32)), None
         names = getattr(whole.features[self.label], "names", None)
         if names is None:
             labels, names = encode_classes(values, f"`label` column {self.label!r}")
@@ -152,32 +145,57 @@ class HuggingFaceDataModule(NaturalDataModule, ImageDataModule):
             )
         return torch.from_numpy(values.astype(np.int64)), names
 
+    def _inputs(self, whole: datasets.Dataset) -> Tensor:
+        """Return one column's values, shape (N, ...), or several columns of numbers, float32, shape (N, columns)."""
+        import datasets
+
+        if len(self.inputs) > 1:
+            parts = [_read_column(whole, column) for column in self.inputs]
+            return torch.from_numpy(np.stack(parts, axis=1).astype(np.float32))
+        [column] = self.inputs
+        _check_complete(whole, column)
+        if self.transform is None and not isinstance(whole.features[column], datasets.Image):
+            whole = whole.with_format("numpy")  # many times faster than Python's numbers
+        batches = tqdm(whole.select_columns([column]).iter(_ROWS), f"Reading {column}", leave=False)
+        try:
+            values = [torch.from_numpy(self._convert(value)) for batch in batches for value in batch[column]]
+            if len({value.dtype for value in values}) > 1:
+                values = [value.float() for value in values]
+            if values[0].dim() == 1:
+                return pad_sequence(values, batch_first=True, padding_value=self.pad_value)
+            return torch.stack(values)
+        except (OSError, SyntaxError, RuntimeError) as error:  # PIL's at a broken image, torch's at other shapes
+            raise RuntimeError(f"A value in column {column!r} of {self.path} cannot be read: {error}.") from error
+
+    def _convert(self, value: Any) -> np.ndarray:
+        """Return a value of the input column as an array: a single number is a vector of one feature."""
+        if self.transform is None and isinstance(value, Image.Image):
+            return _pixels(value)
+        array = np.asarray(value if self.transform is None else self.transform(value))
+        if array.dtype.kind not in "biuf":
+            raise ValueError(
+                f"Column {self.inputs[0]!r} must hold numbers, got {array.dtype}. Give a `transform` that makes "
+                "numbers of one value, such as a tokeniser: `lambda text: tokenizer(text)['input_ids']`."
+            )
+        if array.dtype.kind == "f" or array.ndim == 0:
+            array = array.astype(np.float32)
+        elif self.transform is None:
+            array = array.astype(np.int64)
+        return np.atleast_1d(array)
+
     def _read_splits(self) -> list[datasets.Dataset]:
         import datasets
 
         try:
             content = self._open()
-        except (
-            OSError,
-            ValueError,
-            IndexError,
-            datasets.exceptions.DatasetsError,
-        ) as error:  # IndexError: an empty one
-            if isinstance(error, FileNotFoundError) and Path(self.path).suffix in _BUILDERS:
-                raise
-            raise RuntimeError(
-                f"The data set {self.path} could not be loaded ({error}). Give a name on the Hub, with network access "
-                "for the first time, a folder that `save_to_disk` wrote, or a file that ends in "
-                f"{', '.join(_BUILDERS)}."
-            ) from None
+        except FileNotFoundError:
+            raise
+        except (OSError, ValueError, IndexError, datasets.exceptions.DatasetsError) as error:  # IndexError: empty
+            raise RuntimeError(f"The data set {self.path} could not be loaded ({error}).") from error
         if isinstance(content, datasets.Dataset):
             content = datasets.DatasetDict({"train": content})
         splits = [split for split in (self.train_split, self.test_split) if split is not None]
-        missing = [split for split in splits if split not in content]
-        if missing:
-            raise ValueError(
-                f"{self.path} has no split {missing[0]!r}; its splits are {', '.join(map(repr, content))}."
-            )
+        check_there(splits, content, self.path, "split")
         # a saved format, such as "torch", would turn values into tensors
         return [content[split].with_format(None) for split in splits]
 
@@ -187,9 +205,59 @@ class HuggingFaceDataModule(NaturalDataModule, ImageDataModule):
         path = Path(self.path)
         if path.is_dir() and ((path / "state.json").exists() or (path / "dataset_dict.json").exists()):
             return datasets.load_from_disk(self.path)
-        builder = _BUILDERS.get(path.suffix)
-        if builder is None:
-            return datasets.load_dataset(self.path, self.name, data_files=self.data_files, cache_dir=self.cache_dir)
-        if not path.is_file():
-            raise FileNotFoundError(f"There is no file {self.path}. Put it there, or give another `path`.")
-        return datasets.load_dataset(builder, data_files={"train": self.path}, cache_dir=self.cache_dir)
+        if builder := _BUILDERS.get(path.suffix):
+            return datasets.load_dataset(builder, data_files={"train": self.path}, cache_dir=self.cache_dir)
+        return datasets.load_dataset(self.path, self.name, data_files=self.data_files, cache_dir=self.cache_dir)
+
+
+class _LazyRows(Dataset[tuple[Any, Tensor]]):
+    """Samples that are converted when they are asked for.
+
+    Args:
+        content: The data set.
+        column: Its input column.
+        convert: Makes an array of one value of it.
+        targets: The target of each sample, shape (N,).
+    """
+
+    def __init__(
+        self, content: datasets.Dataset, column: str, convert: Callable[[Any], np.ndarray], targets: Tensor
+    ) -> None:
+        _check_complete(content, column)
+        self.content = content.select_columns([column])
+        self.column, self.convert, self.targets = column, convert, targets
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __getitem__(self, index: int) -> tuple[Any, Tensor]:
+        return self.convert(self.content[int(index)][self.column]), self.targets[index]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[tuple[Any, Tensor]]:
+        values = self.content[[int(index) for index in indices]][self.column]
+        return [(self.convert(value), self.targets[index]) for value, index in zip(values, indices, strict=True)]
+
+
+def _check_complete(content: datasets.Dataset, column: str) -> None:
+    missing = content.select_columns([column]).with_format("arrow")[:][column].is_null().to_numpy()
+    if missing.any():
+        raise ValueError(
+            f"Column {column!r} has no value in row {missing.argmax()}, counted from 0; filter such rows out."
+        )
+
+
+def _read_column(content: datasets.Dataset, column: str) -> np.ndarray:
+    """Return a column of numbers or texts, shape (N,)."""
+    _check_complete(content, column)
+    return np.array(content.select_columns([column])[column][:])
+
+
+def _pixels(image: Image.Image) -> np.ndarray:
+    """Return an image as bytes, shape (1, H, W) in shades of grey, (3, H, W) otherwise."""
+    if image.mode.startswith(("I", "F")):
+        raise ValueError(
+            f"Images of mode {image.mode!r} have more than 256 shades of grey, which bytes cannot hold. Give a "
+            "`transform` that makes an array of one, such as `lambda image: numpy.array(image) / 65535`."
+        )
+    pixels = np.array(image if image.mode in ("L", "RGB") else image.convert("L" if image.mode == "1" else "RGB"))
+    return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)

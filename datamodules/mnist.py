@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
+from torchvision.datasets import EMNIST, MNIST, FashionMNIST
 
 from fl_lightning.checks import check_arguments
 from fl_lightning.data import PartitionFunction, Source
-from fl_lightning.datamodules.files import FromTorchvision, TorchvisionFiles
+from fl_lightning.datamodules.files import FromTorchvision
 
 
 class MNISTDataModule(FromTorchvision):
@@ -35,22 +36,18 @@ class MNISTDataModule(FromTorchvision):
         RuntimeError: At set-up, if a file is damaged or the download fails.
     """
 
-    files: ClassVar[Any] = TorchvisionFiles("MNIST")
+    files: ClassVar[Any] = MNIST
 
     def paths(self) -> list[Path]:
         """Return the files as torchvision unpacks them."""
         names = [Path(url).stem for url, _ in self.files.resources]
-        return [self.data_dir / self._name / "raw" / name for name in names]
+        return [self.data_dir / self.files.__name__ / "raw" / name for name in names]
 
     def load(self) -> Source:
         """Read all images: training images, then test images."""
         (images, labels), (more, others) = (self.choose(part.data, part.targets) for part in self.read())
         x = torch.cat([images, more]).unsqueeze(1).to(torch.float32).div_(255)
         y = torch.cat([labels, others])
-        if len(x) != len(y):
-            raise RuntimeError(
-                f"The files in {self.paths()[0].parent} do not have a label for each image. Refetch them."
-            )
         return Source(
             TensorDataset(x, y),
             y.numpy().astype(np.int64),
@@ -71,7 +68,7 @@ class MNISTDataModule(FromTorchvision):
 class FashionMNISTDataModule(MNISTDataModule):
     """Fashion-MNIST: 70,000 pictures of clothes in 10 classes; arguments as for :class:`MNISTDataModule`."""
 
-    files = TorchvisionFiles("FashionMNIST")
+    files = FashionMNIST
 
 
 class EMNISTDataModule(MNISTDataModule):
@@ -87,7 +84,7 @@ class EMNISTDataModule(MNISTDataModule):
         ValueError: If ``classes`` is unknown.
     """
 
-    files = TorchvisionFiles("EMNIST")
+    files = EMNIST
     file_options: ClassVar[dict[str, Any]] = {"split": "letters"}
 
     def __init__(

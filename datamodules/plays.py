@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import zipfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -65,7 +66,7 @@ def encode(text: str) -> np.ndarray:
     return positions
 
 
-def read_text(path: Path) -> str:
+def read_text(path: Path | zipfile.Path) -> str:
     """Return a file's text; bytes that are no UTF-8 are not in the alphabet either."""
     return path.read_text(encoding="utf-8", errors="replace")
 
@@ -192,15 +193,14 @@ def _leaf_windows(path: Path) -> Iterable[tuple[str, list[str]]]:
         document = json.loads(path.read_text(encoding="utf-8"))
         data = {user: document["user_data"][user] for user in document["users"]}
         windows = {user: [x + y for x, y in zip(own["x"], own["y"], strict=True)] for user, own in data.items()}
+        if any(len(window) != WINDOW + 1 for own in windows.values() for window in own):
+            raise ValueError(f"not {WINDOW} characters and the next one")
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"{path} is not one of LEAF's Shakespeare files ({type(error).__name__}: {error}): it needs `users`, and "
-            "`user_data` with as many strings `x` as characters `y` for each user. Make it with LEAF's preprocess.sh."
+            f"`user_data` with as many strings `x` of {WINDOW} characters as characters `y` for each user. Make it "
+            "with LEAF's preprocess.sh."
         ) from error
-    if any(len(window) != WINDOW + 1 for own in windows.values() for window in own):
-        raise ValueError(
-            f"{path} must have samples of {WINDOW} characters and the next one. Make it with LEAF's scripts."
-        )
     return windows.items()
 
 

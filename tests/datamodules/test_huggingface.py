@@ -122,9 +122,7 @@ def test_texts_through_a_tokeniser(tmp_path):
     path = write(tmp_path, "t.parquet")
     tokens = ready(path, "text", transform=lambda text: [len(word) for word in text.split()]).source_inputs()
     assert tokens[:3].tolist() == [[4, 0, 0], [4, 4, 0], [4, 4, 4]]
-    with pytest.raises(
-        ValueError, match=r"Column 'text' holds string, which is not a number. Give a `transform`.*token"
-    ):
+    with pytest.raises(ValueError, match=r"Column 'text' must hold numbers"):
         ready(path, "text")
 
 
@@ -188,10 +186,9 @@ def test_wrong_columns(tmp_path):
         ({"inputs": "picture"}, r"t.parquet has no column 'picture'; its columns are writer_id, number"),
         ({"label": "target"}, "has no column 'target'"),
         ({"client": "hospital"}, "has no column 'hospital'"),
-        ({"train_split": "validation"}, "has no split 'validation'; its splits are 'train'"),
-        ({"client": "pair"}, r"Column 'pair' must hold numbers or texts"),
-        ({"inputs": ["half", "text"]}, r"Column 'text' of several `inputs` must hold numbers"),
-        ({"inputs": "text", "transform": str.upper}, r"`transform` must make numbers of a value of 'text', got <U"),
+        ({"train_split": "validation"}, "has no split 'validation'; its splits are train"),
+        ({"inputs": ["half", "text"]}, "convert string to float"),
+        ({"inputs": "text", "transform": str.upper}, r"Column 'text' must hold numbers, got <U"),
         ({"inputs": ["half", "number"], "transform": str}, r"are for a single input column, got \['half', 'number'\]"),
         ({"client": None}, "HuggingFaceDataModule has no `partitioner`"),
     ]:

@@ -229,7 +229,6 @@ def test_wrong_columns(tmp_path):
         (lambda t: t, {"client": "hospital"}, r"has no column 'hospital'"),
         (lambda t: t, {"features": ["weight"]}, r"has no column 'weight'"),
         (lambda t: t, {"categorical": ()}, r"Column 'colour' does not hold numbers but .*`categorical`.*`features`"),
-        (lambda t: t.iloc[:0], {}, r"t.csv has no rows"),
         (lambda t: with_gaps(), {}, r"Column 'age' of .* has missing numbers.*Give `impute='local'`"),
         (lambda t: t.assign(site=t.site.mask(t.age == 5)), {}, r"Column 'site' has no value in row 5"),
         (lambda t: t.assign(risk=t.risk.mask(t.age == 7)), {}, r"Column 'risk' has no value in row 7"),

@@ -17,7 +17,6 @@ from torchvision.datasets import CIFAR10, CIFAR100
 
 from fl_lightning import datamodules
 from fl_lightning.datamodules import MNISTDataModule
-from fl_lightning.datamodules.covertype_table import CovertypeTable
 from fl_lightning.datamodules.eicu import PHYSIOLOGY, PREDICTORS
 from fl_lightning.datamodules.plays import ALPHABET
 
@@ -98,15 +97,12 @@ def covertype_line(number: int, row: CovertypeRow) -> str:
 
 def write_covertype(folder: Path, patch: pytest.MonkeyPatch, rows: Sequence[CovertypeRow]) -> Path:
     """Write the table, gzipped, and take its content for the data set's."""
-    elevation, area, soil, cover = (np.array(column) for column in zip(*rows, strict=True))
-    numeric = np.stack([elevation, *[np.arange(len(rows))] * 9], axis=1)
-    table = CovertypeTable(
-        numeric.astype(np.int16), area.astype(np.uint8), soil.astype(np.uint8), cover.astype(np.uint8)
-    )
-    patch.setattr(datamodules.covertype_table, "CONTENT_SHA256", table.digest())
+    lines = [covertype_line(number, row) for number, row in enumerate(rows)]
+    table = np.array([line.split(",") for line in lines]).astype("<i2")
+    patch.setattr(datamodules.covertype, "CONTENT_SHA256", hashlib.sha256(table.tobytes()).hexdigest())
     (folder / "covertype").mkdir()
     with gzip.open(folder / "covertype" / "covtype.data.gz", "wt", compresslevel=1) as file:
-        file.writelines(covertype_line(number, row) for number, row in enumerate(rows))
+        file.writelines(lines)
     return folder
 
 

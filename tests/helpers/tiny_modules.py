@@ -252,6 +252,7 @@ UNDETECTED = {
     ("markdown-roles", ".md", "cut"),
     ("markdown-roles", ".md", "bytes"),
     ("eicu", "apachePatientResult", "bytes"),  # in a column that is not read
+    ("eicu", ".csv", "cut"),  # fewer stays
     ("fed-tcga-brca", "brca.csv", "cut"),  # fewer patients
     ("dmoz", "structure", "bytes"),  # the real dumps have bytes that are no UTF-8
     ("hugging-face", "t.parquet", "bytes"),  # other numbers
