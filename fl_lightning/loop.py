@@ -41,7 +41,7 @@ class FederatedLoop(RoundLoop):
         algorithm: The federated algorithm.
         executor: Computes the tasks of a round.
         settings: How long clients train.
-        corrector: The callback that installs the loop, and whose hook corrects gradients.
+        corrector: The callback that installs the loop: its hook corrects gradients, and settings may be set on it.
         max_invalid_rounds: Number of :attr:`invalid_rounds` that ends the fit with an error; ``None`` never ends it.
 
     Attributes:
@@ -181,6 +181,7 @@ class FederatedLoop(RoundLoop):
         modules = self.training.vector.module.named_modules()
         self._metrics = {path: part.state_dict() for path, part in modules if isinstance(part, Metric)}
         with self.stop.taking_back(self.on_round_abort):
+            self.corrector.take_settings()
             batches.count_anew()
             score = partial(self.training.score, self.round_index)
             algorithm.start_round(self.round_index, self.settings.full_work, score)

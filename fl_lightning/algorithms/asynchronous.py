@@ -1,27 +1,17 @@
 """The base of asynchronous algorithms."""
 
-from __future__ import annotations
-
-from typing import Any, Unpack
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
 
 from fl_lightning.algorithms.base import AggregationCallback
-from fl_lightning.algorithms.options import CommonOptions, choose_arrivals
+from fl_lightning.algorithms.options import choose_arrivals
 from fl_lightning.checks import Count
-from fl_lightning.parts.aggregation import Aggregation
 from fl_lightning.parts.asynchronous.clock import Speeds, VirtualClock
 from fl_lightning.parts.asynchronous.schedule import Asynchronous
-from fl_lightning.parts.sampling import ClientSampler
+from fl_lightning.parts.sampling import ClientSampler, Participation
 
 
-class AsynchronousOptions(CommonOptions, total=False):
-    """The arguments that all asynchronous algorithms share; see :class:`AsynchronousCallback`."""
-
-    speeds: Speeds | None
-    clock: VirtualClock | None
-    concurrency: Count | None
-    lookahead: Count | None
-
-
+@dataclass(eq=False, repr=False)
 class AsynchronousCallback(AggregationCallback):
     """The base of asynchronous algorithms: a round is ``clients_per_round`` arrivals in virtual time.
 
@@ -43,22 +33,20 @@ class AsynchronousCallback(AggregationCallback):
         ValueError: If an argument is out of its range, or ``speeds`` and ``clock`` are both given.
     """
 
-    def __init__(
-        self,
-        clients_per_round: int | float | None = None,
-        *,
-        speeds: Speeds | None = None,
-        clock: VirtualClock | None = None,
-        concurrency: Count | None = None,
-        lookahead: Count | None = None,
-        aggregation: Aggregation | None = None,
-        **options: Unpack[CommonOptions],
-    ) -> None:
-        if speeds is not None and clock is not None:
+    _: KW_ONLY
+    speeds: Speeds | None = None
+    clock: VirtualClock | None = None
+    concurrency: Count | None = None
+    lookahead: Count | None = None
+    sampler: ClientSampler | None = field(default=None, init=False)  # clients train whenever they are free
+    participation: Participation | None = field(default=None, init=False)  # the clock says who is there
+
+    def __post_init__(self) -> None:
+        if self.speeds is not None and self.clock is not None:
             raise ValueError("Give `speeds` or a `clock`, not both: a VirtualClock has its own speeds.")
-        self.clock = VirtualClock(100 if speeds is None else speeds) if clock is None else clock
-        self.speeds, self.concurrency, self.lookahead = speeds, concurrency, lookahead
-        super().__init__(clients_per_round, aggregation=aggregation, **options)
+        if self.clock is None:
+            self.clock = VirtualClock(100 if self.speeds is None else self.speeds)
+        super().__post_init__()
 
     def make_sampler(self, clients_per_round: int | float | None, sampler: ClientSampler | None) -> ClientSampler:
         """Return the number of results in a round as a sampler.
@@ -70,4 +58,5 @@ class AsynchronousCallback(AggregationCallback):
 
     def schedule(self, **how: Any) -> Asynchronous:
         """Return the schedule; ``how`` is for :class:`~fl_lightning.parts.Asynchronous`."""
+        assert self.clock is not None
         return Asynchronous(self.clock, concurrency=self.concurrency, lookahead=self.lookahead, **how)

@@ -1,11 +1,9 @@
 """The base of all algorithms' callbacks: puts the federated loop into the trainer and carries its state."""
 
-from __future__ import annotations
-
-import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
@@ -27,7 +25,7 @@ from fl_lightning.algorithms.resuming import (
 )
 from fl_lightning.algorithms.run_log import log_values, settings_of_run
 from fl_lightning.callbacks.alone import check_alone
-from fl_lightning.checks import Count, FullSignature, check, check_arguments, represent
+from fl_lightning.checks import Count, Natural, PathLike, check_fields, represent
 from fl_lightning.clients.batches import LocalSettings
 from fl_lightning.data.datamodule import check_lightning
 from fl_lightning.executors import Executor, make_executor
@@ -42,10 +40,15 @@ from fl_lightning.parts.schedules import Schedule
 from fl_lightning.parts.server import ServerOptimizer
 
 
+@dataclass(eq=False, repr=False)
 class AggregationCallback(Callback, ABC):
     """Trains federatedly: one trainer epoch is one round, in which some clients train locally.
 
-    A named algorithm is a subclass whose :meth:`configure_algorithm` returns the parts. :attr:`sampler` draws clients.
+    A named algorithm is a subclass whose :meth:`configure_algorithm` returns the parts. Its arguments are its fields;
+    ``clients_per_round`` is one of them, in a place of its own.
+
+    The fields ``sampler``, ``clients_per_round``, ``local_epochs`` and ``local_steps`` may be set between two rounds,
+    ``executor`` between two fits; they count from the next one.
 
     Callbacks may define ``on_client_start(trainer, pl_module, client)``, ``on_client_end(trainer, pl_module, result)``
     and ``on_round_end(trainer, pl_module)``; see :class:`~fl_lightning.diagnostics.RoundObserver`.
@@ -82,42 +85,47 @@ class AggregationCallback(Callback, ABC):
         ValueError: If an argument is out of its range, two arguments exclude each other, or parts cannot be combined.
     """
 
-    __signature__ = FullSignature()
-    _fitting = False
-    _loaded_rounds: int | None = None
-    _resumed: dict[str, Any] | None = None  # the state of a checkpoint, until the fit begins
-    _loop: FederatedLoop | None = None
+    _: KW_ONLY
+    local_epochs: Count = 1
+    local_steps: Count | None = None
+    continue_epochs: bool = False
+    sampler: ClientSampler | None = None
+    participation: Participation | None = None
+    exchange: Exchange | Sequence[Exchange] | None = None
+    aggregation: Aggregation | None = None
+    buffers: Buffers = "average"
+    invalid_updates: InvalidUpdates = "skip"
+    max_invalid_rounds: Count | None = 20
+    state_dir: PathLike | None = None
+    executor: ExecutorName | Executor = "auto"
+    clients_at_once: Count | None = None
+    seed: Natural | None = None
 
-    def __init__(
-        self,
-        clients_per_round: int | float | None = None,
-        *,
-        local_epochs: int | None = None,
-        local_steps: int | None = None,
-        continue_epochs: bool = False,
-        sampler: ClientSampler | None = None,
-        participation: Participation | None = None,
-        exchange: Exchange | Sequence[Exchange] | None = None,
-        aggregation: Aggregation | None = None,
-        buffers: Buffers = "average",
-        invalid_updates: InvalidUpdates = "skip",
-        max_invalid_rounds: Count | None = 20,
-        state_dir: str | os.PathLike[str] | None = None,
-        executor: ExecutorName | Executor = "auto",
-        clients_at_once: Count | None = None,
-        seed: int | None = None,
-    ) -> None:
-        self.clients_at_once, self.max_invalid_rounds = clients_at_once, max_invalid_rounds
-        check_arguments(self)
-        self.continue_epochs = continue_epochs
-        self.settings = LocalSettings(local_epochs, local_steps, seed, state_dir, continue_epochs)
-        self._executor_given = executor
-        self._executor = make_executor(executor, self.clients_at_once)
-        self._sampler = self.make_sampler(clients_per_round, sampler)
-        self.participation, self.exchange, self.aggregation = participation, exchange, aggregation
-        self.buffers, self.invalid_updates, self.state_dir = buffers, invalid_updates, self.settings.state_dir
+    #: The settings of the algorithm's own aggregation, and their defaults; ``aggregation`` replaces them.
+    replaced: ClassVar[Mapping[str, object]] = {}
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        for name, usual in self.replaced.items() if self.aggregation is not None else ():
+            if (value := getattr(self, name)) != usual:
+                raise ValueError(
+                    f"`{name}={value!r}` belongs to the algorithm's own aggregation, which "
+                    f"`aggregation={self.aggregation!r}` replaces. Give only one of the two."
+                )
+        self.settings = self._local_settings()
+        self._executor, self._executor_given = make_executor(self.executor, self.clients_at_once), self.executor
+        self.sampler = self.make_sampler(getattr(self, "clients_per_round", None), self.sampler)
+        self.clients_per_round = _number_of(self.sampler)
         self.algorithm = self.configure_algorithm()
+        self._fitting = False
+        self._loaded_rounds: int | None = None
+        self._resumed: dict[str, Any] | None = None  # the state of a checkpoint, until the fit begins
+        self._loop: FederatedLoop | None = None
         self._past: tuple[Any, ...] = {}, 0, {}
+
+    def _local_settings(self) -> LocalSettings:
+        epochs = None if self.local_epochs == 1 else self.local_epochs
+        return LocalSettings(epochs, self.local_steps, self.seed, self.state_dir, self.continue_epochs)
 
     @abstractmethod
     def configure_algorithm(self) -> Algorithm:
@@ -128,9 +136,9 @@ class AggregationCallback(Callback, ABC):
         *,
         schedule: Schedule | None = None,
         objective: LocalObjective | None = None,
-        exchange: Exchange | Sequence[Exchange] | None = None,
+        exchange: Exchange | None = None,
         aggregation: Aggregation | None = None,
-        server: ServerOptimizer | None = None,
+        server_optimizer: ServerOptimizer | None = None,
     ) -> Algorithm:
         """Return an algorithm of these parts and of the arguments that all algorithms share.
 
@@ -139,25 +147,20 @@ class AggregationCallback(Callback, ABC):
             objective: What clients minimise.
             exchange: What travels, before the exchanges of the argument ``exchange``.
             aggregation: How results are merged, unless the argument ``aggregation`` replaces it.
-            server: How the server moves.
+            server_optimizer: How the server moves.
         """
-        exchanges = [
-            each
-            for given in (exchange, self.exchange)
-            for each in (given if isinstance(given, (list, tuple)) else [given])
-            if each is not None
-        ]
+        more = self.exchange if isinstance(self.exchange, (list, tuple)) else [self.exchange]
         parts = {
-            "sampler": self._sampler,
+            "sampler": self.sampler,
             "schedule": schedule,
             "objective": objective,
-            "exchange": exchanges,
+            "exchange": [each for each in (exchange, *more) if each is not None],
             "aggregation": aggregation if self.aggregation is None else self.aggregation,
-            "server_optimizer": server,
+            "server_optimizer": server_optimizer,
             "participation": self.participation,
         }
-        given_parts: dict[str, Any] = {name: part for name, part in parts.items() if part is not None}
-        return Algorithm(**given_parts, buffers=self.buffers, invalid_updates=self.invalid_updates)
+        given: dict[str, Any] = {name: part for name, part in parts.items() if part is not None}
+        return Algorithm(**given, buffers=self.buffers, invalid_updates=self.invalid_updates)
 
     def make_sampler(self, clients_per_round: int | float | None, sampler: ClientSampler | None) -> ClientSampler:
         """Return the sampler that the two arguments describe.
@@ -167,74 +170,29 @@ class AggregationCallback(Callback, ABC):
         """
         return choose_sampler(clients_per_round, sampler)
 
-    # ---- what a user may read and set ----
-
     def __repr__(self) -> str:
-        is_usual = type(self._sampler) in (UniformSampler, Arrivals) and self.clients_per_round is not None
+        is_usual = type(self.sampler) in (UniformSampler, Arrivals) and self.clients_per_round is not None
         hidden = {"sampler" if is_usual else "clients_per_round"}
-        own = {"seed": self.settings.seed, "local_epochs": self.settings.local_epochs}
-        hidden |= {name for name, value in own.items() if value is None}
         return represent(self, leave_out=sorted(hidden))
 
-    @property
-    def clients_per_round(self) -> int | float | None:
-        """Clients that train in a round; ``None`` if the sampler has no such number. A new value counts at once.
+    def take_settings(self) -> None:
+        """Take the sampler, or the number of clients, and the local work that were set since the last round.
+
+        The loop calls this before each round.
 
         Raises:
-            ValueError: If the new value is out of its range.
+            TypeError: If the sampler is none.
+            ValueError: If a value is out of its range, or the sampler cannot be combined with another part.
         """
-        return getattr(self._sampler, "clients_per_round", None)
-
-    @clients_per_round.setter
-    def clients_per_round(self, value: int | float) -> None:
-        self.sampler = with_clients_per_round(self._sampler, value)
-
-    @property
-    def sampler(self) -> ClientSampler:
-        """Draws the clients. A new one draws from the next round on.
-
-        Raises:
-            TypeError: If the new one is no :class:`ClientSampler`.
-        """
-        return self._sampler
-
-    @sampler.setter
-    def sampler(self, sampler: ClientSampler) -> None:
-        self.algorithm.replace_sampler(sampler)
-        self._sampler = sampler
-
-    @property
-    def local_epochs(self) -> int:
-        """Passes over a client's data in a round. A new value counts from the next round."""
-        return self.settings.epochs
-
-    @local_epochs.setter
-    def local_epochs(self, value: int) -> None:
-        self.settings.local_epochs, self.settings.local_steps = check("`local_epochs`", value, Count), None
-
-    @property
-    def local_steps(self) -> int | None:
-        """Optimizer steps of a client in a round, if these are counted. A new value counts from the next round."""
-        return self.settings.local_steps
-
-    @local_steps.setter
-    def local_steps(self, value: int | None) -> None:
-        self.settings.local_epochs, self.settings.local_steps = None, check("`local_steps`", value, Count | None)
-
-    @property
-    def executor(self) -> ExecutorName | Executor:
-        """How clients are computed. A new value counts from the next fit."""
-        return self._executor_given
-
-    @executor.setter
-    def executor(self, executor: ExecutorName | Executor) -> None:
-        self._executor = make_executor(executor, self.clients_at_once)
-        self._executor_given = executor
-
-    @property
-    def seed(self) -> int:
-        """Seed of client draws, shuffling and everything random inside clients."""
-        return self.settings.run_seed
+        present = self.algorithm.sampler
+        # 1 is one client, 1.0 are all
+        if self.sampler is present and str(self.clients_per_round) != str(_number_of(present)):
+            self.sampler = with_clients_per_round(present, self.clients_per_round)
+        if self.sampler is not present:
+            self.algorithm.replace_sampler(self.sampler)
+        self.clients_per_round = _number_of(self.sampler)
+        work = self._local_settings()
+        self.settings.local_epochs, self.settings.local_steps = work.local_epochs, work.local_steps
 
     # ---- the loop ----
 
@@ -254,6 +212,9 @@ class AggregationCallback(Callback, ABC):
             return
         log_above_bars()
         self._loaded_rounds = None
+        self.take_settings()
+        if self.executor is not self._executor_given:
+            self._executor, self._executor_given = make_executor(self.executor, self.clients_at_once), self.executor
         check_alone(self, AggregationCallback, trainer, "aggregation callbacks", "there is one server")
         loop = FederatedLoop(trainer, self.algorithm, self._executor, self.settings, self, self.max_invalid_rounds)
         if trainer.current_epoch == 0:
@@ -304,7 +265,7 @@ class AggregationCallback(Callback, ABC):
         """Warn when the number of rounds does not suit the schedule."""
         schedule, known = self.algorithm.schedule, num_clients is not None or isinstance(self.clients_per_round, int)
         if max_epochs is not None and max_epochs > 0 and (known or not schedule.asynchronous):
-            arrivals = self.sampler.cohort_size(num_clients or 0) if schedule.asynchronous else 0
+            arrivals = self.algorithm.sampler.cohort_size(num_clients or 0) if schedule.asynchronous else 0
             if warning := schedule.unsuitable_rounds(max_epochs, arrivals):
                 rank_zero_warn(warning)
 
@@ -362,3 +323,8 @@ class AggregationCallback(Callback, ABC):
         if self._loop is not None:
             self._loop.patch_checkpoint(checkpoint)
             checkpoint["wandb_run_ids"] = wandb_run_ids(trainer)
+
+
+def _number_of(sampler: Any) -> Any:
+    """Return the clients of a round; ``None`` if the sampler has no such number."""
+    return getattr(sampler, "clients_per_round", None)

@@ -1,13 +1,10 @@
 """FedAsync: the server acts on every result."""
 
-from __future__ import annotations
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar
 
-from typing import Any, Unpack
-
-from fl_lightning.algorithms.asynchronous import AsynchronousCallback, AsynchronousOptions
-from fl_lightning.algorithms.options import check_with_aggregation
+from fl_lightning.algorithms.asynchronous import AsynchronousCallback
 from fl_lightning.checks import Count, Natural, ScheduledShare, ScheduledWeight
-from fl_lightning.parts.aggregation import Aggregation
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.asynchronous.aggregations import StalenessMixing
 from fl_lightning.parts.asynchronous.schedule import Asynchronous, SampledStaleness
@@ -15,6 +12,7 @@ from fl_lightning.parts.asynchronous.staleness import Staleness
 from fl_lightning.parts.objectives import proximal
 
 
+@dataclass(eq=False, repr=False)
 class FedAsync(AsynchronousCallback):
     """FedAsync (Xie et al. 2019; eq. (23)-(25)): the server mixes each result in as it arrives.
 
@@ -41,28 +39,23 @@ class FedAsync(AsynchronousCallback):
             round, if ``mixing s(d)`` is above 1.
     """
 
-    def __init__(
-        self,
-        clients_per_round: int | float | None = None,
-        *,
-        mixing: ScheduledShare = 0.6,
-        staleness: Staleness = "polynomial",
-        rho: ScheduledWeight = 0.0,
-        max_staleness: Natural | None = None,
-        history: Count | None = None,
-        aggregation: Aggregation | None = None,
-        **options: Unpack[AsynchronousOptions],
-    ) -> None:
-        check_with_aggregation(aggregation, mixing=(mixing, 0.6), staleness=(staleness, "polynomial"))
-        timed = [name for name in ("speeds", "clock", "concurrency") if options.get(name) is not None]
-        if history is not None and timed:
+    clients_per_round: int | float | None = None
+    _: KW_ONLY
+    mixing: ScheduledShare = 0.6
+    staleness: Staleness = "polynomial"
+    rho: ScheduledWeight = 0.0
+    max_staleness: Natural | None = None
+    history: Count | None = None
+    replaced: ClassVar = {"mixing": 0.6, "staleness": "polynomial"}
+
+    def __post_init__(self) -> None:
+        timed = [name for name in ("speeds", "clock", "concurrency") if getattr(self, name) is not None]
+        if self.history is not None and timed:
             raise ValueError(
                 f"`history` draws staleness at random and has no clock, so it cannot be combined with `{timed[0]}`. "
                 "Give only one of them."
             )
-        self.mixing, self.staleness, self.rho, self.history = mixing, staleness, rho, history
-        self.max_staleness = max_staleness
-        super().__init__(clients_per_round, aggregation=aggregation, **options)
+        super().__post_init__()
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm."""

@@ -1,13 +1,11 @@
 """Federated averaging."""
 
-from __future__ import annotations
-
-from typing import Literal, Unpack
+from dataclasses import KW_ONLY, dataclass
+from typing import ClassVar, Literal
 
 from fl_lightning.algorithms.base import AggregationCallback
-from fl_lightning.algorithms.options import FederatedOptions, check_with_aggregation
 from fl_lightning.checks import Scheduled
-from fl_lightning.parts.aggregation import Aggregation, CurrentMean, StaleMean, WeightedMean, Weighting
+from fl_lightning.parts.aggregation import CurrentMean, StaleMean, WeightedMean, Weighting
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.objectives import LocalObjective
 from fl_lightning.parts.schedules import EvaluatedModel, Synchronous
@@ -16,16 +14,37 @@ from fl_lightning.parts.server import Mixing, ServerOptimizer
 _AGGREGATIONS = {"selected": WeightedMean, "stale": StaleMean, "current": CurrentMean}
 
 
-class FedAvgOptions(FederatedOptions, total=False):
-    """The arguments of :class:`FedAvg` that algorithms with its server share."""
+@dataclass(eq=False, repr=False)
+class AveragingCallback(AggregationCallback):
+    """The base of FedAvg and of algorithms with another objective or server; the arguments are :class:`FedAvg`'s."""
 
-    weighting: Weighting
-    partial: Literal["selected", "stale", "current"]
-    aggregation: Aggregation | None
-    evaluate: EvaluatedModel
+    _: KW_ONLY
+    weighting: Weighting = "samples"
+    partial: Literal["selected", "stale", "current"] = "selected"
+    server_lr: Scheduled = 1.0
+    evaluate: EvaluatedModel = "server"
+    replaced: ClassVar = {"weighting": "samples", "partial": "selected"}
+
+    def configure_algorithm(self) -> Algorithm:
+        """Return the algorithm."""
+        return self.compose(
+            schedule=Synchronous(self.evaluate, self.weighting),
+            objective=self.configure_objective(),
+            aggregation=_AGGREGATIONS[self.partial](self.weighting),
+            server_optimizer=self.configure_server(),
+        )
+
+    def configure_objective(self) -> LocalObjective:
+        """Return the clients' objective."""
+        return LocalObjective()
+
+    def configure_server(self) -> ServerOptimizer:
+        """Return the server optimizer."""
+        return Mixing(self.server_lr)
 
 
-class FedAvg(AggregationCallback):
+@dataclass(eq=False, repr=False)
+class FedAvg(AveragingCallback):
     """FedAvg (McMahan et al. 2017; eq. (1)-(3c)): the server moves to the mean of the clients' models.
 
     With ``local_epochs=1`` and a data module of ``batch_size=None`` this is FedSGD.
@@ -49,37 +68,4 @@ class FedAvg(AggregationCallback):
         ValueError: If an argument is out of its range.
     """
 
-    def __init__(
-        self,
-        clients_per_round: int | float | None = None,
-        *,
-        weighting: Weighting = "samples",
-        partial: Literal["selected", "stale", "current"] = "selected",
-        server_lr: Scheduled = 1.0,
-        aggregation: Aggregation | None = None,
-        evaluate: EvaluatedModel = "server",
-        **options: Unpack[FederatedOptions],
-    ) -> None:
-        check_with_aggregation(aggregation, weighting=(weighting, "samples"), partial=(partial, "selected"))
-        self.weighting = weighting
-        self.partial = partial
-        self.server_lr = server_lr
-        self.evaluate = evaluate
-        super().__init__(clients_per_round, aggregation=aggregation, **options)
-
-    def configure_algorithm(self) -> Algorithm:
-        """Return the algorithm."""
-        return self.compose(
-            schedule=Synchronous(self.evaluate, self.weighting),
-            objective=self.configure_objective(),
-            aggregation=_AGGREGATIONS[self.partial](self.weighting),
-            server=self.configure_server(),
-        )
-
-    def configure_objective(self) -> LocalObjective:
-        """Return the clients' objective."""
-        return LocalObjective()
-
-    def configure_server(self) -> ServerOptimizer:
-        """Return the server optimizer."""
-        return Mixing(self.server_lr)
+    clients_per_round: int | float | None = None

@@ -1,13 +1,10 @@
 """FedBuff and buffered aggregation with dynamic weights: the server acts when some results have arrived."""
 
-from __future__ import annotations
+from dataclasses import KW_ONLY, dataclass
+from typing import ClassVar, Literal
 
-from typing import Literal, Unpack
-
-from fl_lightning.algorithms.asynchronous import AsynchronousCallback, AsynchronousOptions
-from fl_lightning.algorithms.options import check_with_aggregation
+from fl_lightning.algorithms.asynchronous import AsynchronousCallback
 from fl_lightning.checks import Count, Natural, NotNegative, Positive, Scheduled, ScheduledWeight, Share
-from fl_lightning.parts.aggregation import Aggregation
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.asynchronous.aggregations import Division, DynamicWeightMean, Examples, StalenessWeightedDeltas
 from fl_lightning.parts.asynchronous.schedule import Stamp
@@ -16,6 +13,7 @@ from fl_lightning.parts.objectives import proximal
 from fl_lightning.parts.server import Mixing, ServerOptimizer
 
 
+@dataclass(eq=False, repr=False)
 class FedBuff(AsynchronousCallback):
     """FedBuff (Nguyen et al. 2022; eq. (27)-(29)): the server moves when ``buffer_size`` updates have arrived.
 
@@ -52,45 +50,36 @@ class FedBuff(AsynchronousCallback):
             begins, if clients wait for a buffer that is larger than their number.
     """
 
-    def __init__(
-        self,
-        buffer_size: Count = 10,
-        clients_per_round: int | float | None = None,
-        *,
-        server_lr: Scheduled | None = None,
-        server: ServerOptimizer | None = None,
-        staleness: Staleness = "polynomial",
-        weighting: Examples = "uniform",
-        divide_by: Division = "count",
-        average_staleness: NotNegative = 0.0,
-        wait_for_flush: bool = False,
-        once_per_buffer: bool = False,
-        flush_rounds: bool = False,
-        broadcast_threshold: Positive | None = None,
-        stamp: Stamp = "version",
-        mu: ScheduledWeight = 0.0,
-        max_staleness: Natural | None = None,
-        aggregation: Aggregation | None = None,
-        **options: Unpack[AsynchronousOptions],
-    ) -> None:
-        check_with_aggregation(
-            aggregation,
-            staleness=(staleness, "polynomial"),
-            weighting=(weighting, "uniform"),
-            divide_by=(divide_by, "count"),
-            average_staleness=(average_staleness, 0.0),
-        )
-        if server is not None and server_lr is not None:
+    buffer_size: Count = 10
+    clients_per_round: int | float | None = None
+    _: KW_ONLY
+    server_lr: Scheduled | None = None
+    server: ServerOptimizer | None = None
+    staleness: Staleness = "polynomial"
+    weighting: Examples = "uniform"
+    divide_by: Division = "count"
+    average_staleness: NotNegative = 0.0
+    wait_for_flush: bool = False
+    once_per_buffer: bool = False
+    flush_rounds: bool = False
+    broadcast_threshold: Positive | None = None
+    stamp: Stamp = "version"
+    mu: ScheduledWeight = 0.0
+    max_staleness: Natural | None = None
+    replaced: ClassVar = {
+        "staleness": "polynomial",
+        "weighting": "uniform",
+        "divide_by": "count",
+        "average_staleness": 0.0,
+    }
+
+    def __post_init__(self) -> None:
+        if self.server is not None and self.server_lr is not None:
             raise ValueError(
-                f"`server_lr={server_lr!r}` and `server` exclude each other: a server optimizer has its own learning "
-                f"rate. Leave `server_lr` out, and give {type(server).__name__} its `lr`."
+                f"`server_lr={self.server_lr!r}` and `server` exclude each other: a server optimizer has its own "
+                f"learning rate. Leave `server_lr` out, and give {type(self.server).__name__} its `lr`."
             )
-        self.buffer_size, self.max_staleness, self.stamp, self.mu = buffer_size, max_staleness, stamp, mu
-        self.server_lr, self.server, self.staleness, self.weighting = server_lr, server, staleness, weighting
-        self.divide_by, self.average_staleness = divide_by, average_staleness
-        self.wait_for_flush, self.once_per_buffer, self.flush_rounds = wait_for_flush, once_per_buffer, flush_rounds
-        self.broadcast_threshold = broadcast_threshold
-        super().__init__(clients_per_round, aggregation=aggregation, **options)
+        super().__post_init__()
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm."""
@@ -107,10 +96,13 @@ class FedBuff(AsynchronousCallback):
             schedule=schedule,
             objective=proximal(self.mu),
             aggregation=StalenessWeightedDeltas(self.staleness, self.weighting, self.divide_by, self.average_staleness),
-            server=Mixing(1.0 if self.server_lr is None else self.server_lr) if self.server is None else self.server,
+            server_optimizer=Mixing(1.0 if self.server_lr is None else self.server_lr)
+            if self.server is None
+            else self.server,
         )
 
 
+@dataclass(eq=False, repr=False)
 class DynamicWeightFedBuff(AsynchronousCallback):
     """Buffered models with dynamic weights (Gao et al. 2024, Algorithm 1; eq. (30)-(34)).
 
@@ -139,26 +131,17 @@ class DynamicWeightFedBuff(AsynchronousCallback):
         ValueError: If an argument is out of its range.
     """
 
-    def __init__(
-        self,
-        buffer_size: Count = 3,
-        clients_per_round: int | float | None = None,
-        *,
-        alpha: Share = 0.5,
-        mu: ScheduledWeight = 0.01,
-        stamp: Stamp = "upload",
-        staleness_at: Literal["receipt", "flush"] = "receipt",
-        frequency: Literal["flush", "arrival"] = "flush",
-        broadcast_threshold: Positive | None = None,
-        max_staleness: Natural | None = None,
-        aggregation: Aggregation | None = None,
-        **options: Unpack[AsynchronousOptions],
-    ) -> None:
-        check_with_aggregation(aggregation, staleness_at=(staleness_at, "receipt"), frequency=(frequency, "flush"))
-        self.buffer_size, self.alpha, self.mu, self.stamp = buffer_size, alpha, mu, stamp
-        self.staleness_at, self.frequency = staleness_at, frequency
-        self.broadcast_threshold, self.max_staleness = broadcast_threshold, max_staleness
-        super().__init__(clients_per_round, aggregation=aggregation, **options)
+    buffer_size: Count = 3
+    clients_per_round: int | float | None = None
+    _: KW_ONLY
+    alpha: Share = 0.5
+    mu: ScheduledWeight = 0.01
+    stamp: Stamp = "upload"
+    staleness_at: Literal["receipt", "flush"] = "receipt"
+    frequency: Literal["flush", "arrival"] = "flush"
+    broadcast_threshold: Positive | None = None
+    max_staleness: Natural | None = None
+    replaced: ClassVar = {"staleness_at": "receipt", "frequency": "flush"}
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm."""
@@ -169,4 +152,6 @@ class DynamicWeightFedBuff(AsynchronousCallback):
             broadcast_threshold=self.broadcast_threshold,
         )
         mean = DynamicWeightMean(self.alpha, self.staleness_at, self.frequency)
-        return self.compose(schedule=schedule, objective=proximal(self.mu), aggregation=mean, server=Mixing(self.alpha))
+        return self.compose(
+            schedule=schedule, objective=proximal(self.mu), aggregation=mean, server_optimizer=Mixing(self.alpha)
+        )

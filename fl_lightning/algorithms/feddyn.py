@@ -1,13 +1,11 @@
 """FedDyn: dynamic regularisation."""
 
-from __future__ import annotations
-
-from typing import Literal, Unpack
+from dataclasses import KW_ONLY, dataclass
+from typing import Literal
 
 from torch import Tensor
 
 from fl_lightning.algorithms.base import AggregationCallback
-from fl_lightning.algorithms.options import MergedOptions
 from fl_lightning.checks import Positive
 from fl_lightning.parts.aggregation import WeightedMean
 from fl_lightning.parts.algorithm import Algorithm
@@ -16,6 +14,7 @@ from fl_lightning.parts.schedules import EvaluatedModel, Synchronous
 from fl_lightning.parts.server import DynamicServer
 
 
+@dataclass(eq=False, repr=False)
 class FedDyn(AggregationCallback):
     """FedDyn (Acar et al. 2021; eq. (5)-(12)): each client's objective is changed so that it has the server's optimum.
 
@@ -37,27 +36,21 @@ class FedDyn(AggregationCallback):
         ValueError: If an argument is out of its range.
     """
 
-    def __init__(
-        self,
-        alpha: Positive = 0.01,
-        clients_per_round: int | float | None = None,
-        *,
-        scale_alpha: Literal["size", "none"] = "size",
-        evaluate: EvaluatedModel = "server",
-        penalty: Literal["gradient", "weight_decay"] = "gradient",
-        **options: Unpack[MergedOptions],
-    ) -> None:
-        self._regularizer = DynamicRegularizer(alpha, scale_alpha, penalty)
-        self.alpha, self.scale_alpha, self.evaluate, self.penalty = alpha, scale_alpha, evaluate, penalty
-        super().__init__(clients_per_round, **options)
+    alpha: Positive = 0.01
+    clients_per_round: int | float | None = None
+    _: KW_ONLY
+    scale_alpha: Literal["size", "none"] = "size"
+    evaluate: EvaluatedModel = "server"
+    penalty: Literal["gradient", "weight_decay"] = "gradient"
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm."""
+        self._regularizer = DynamicRegularizer(self.alpha, self.scale_alpha, self.penalty)
         return self.compose(
             schedule=Synchronous(self.evaluate),
             objective=self._regularizer,
             aggregation=WeightedMean("uniform"),
-            server=DynamicServer(self._regularizer),
+            server_optimizer=DynamicServer(self._regularizer),
         )
 
     @property

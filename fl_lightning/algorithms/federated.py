@@ -1,22 +1,17 @@
 """Any mix of parts as an algorithm."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from typing import Unpack
+from dataclasses import KW_ONLY, dataclass
 
 from fl_lightning.algorithms.base import AggregationCallback
-from fl_lightning.algorithms.options import RunOptions, choose_arrivals, choose_sampler
-from fl_lightning.checks import check
-from fl_lightning.parts.aggregation import Aggregation
+from fl_lightning.algorithms.options import choose_arrivals, choose_sampler
 from fl_lightning.parts.algorithm import Algorithm
-from fl_lightning.parts.exchange import Exchange
 from fl_lightning.parts.objectives import LocalObjective
-from fl_lightning.parts.sampling import ClientSampler, Participation
-from fl_lightning.parts.schedules import Schedule, Synchronous
+from fl_lightning.parts.sampling import ClientSampler
+from fl_lightning.parts.schedules import Schedule
 from fl_lightning.parts.server import ServerOptimizer
 
 
+@dataclass(eq=False, repr=False)
 class Federated(AggregationCallback):
     """A federated algorithm made of any six parts; the defaults make FedAvg.
 
@@ -38,30 +33,11 @@ class Federated(AggregationCallback):
         ValueError: If an argument is out of its range, or parts cannot be combined.
     """
 
-    def __init__(
-        self,
-        clients_per_round: int | float | None = None,
-        *,
-        sampler: ClientSampler | None = None,
-        schedule: Schedule | None = None,
-        objective: LocalObjective | None = None,
-        exchange: Exchange | Sequence[Exchange] | None = None,
-        aggregation: Aggregation | None = None,
-        server: ServerOptimizer | None = None,
-        participation: Participation | None = None,
-        **options: Unpack[RunOptions],
-    ) -> None:
-        self.schedule = Synchronous() if schedule is None else schedule
-        check("`schedule`", self.schedule, Schedule)  # before the sampler is made, which depends on it
-        self.objective, self.server = objective, server
-        super().__init__(
-            clients_per_round,
-            sampler=sampler,
-            participation=participation,
-            exchange=exchange,
-            aggregation=aggregation,
-            **options,
-        )
+    clients_per_round: int | float | None = None
+    _: KW_ONLY
+    schedule: Schedule | None = None
+    objective: LocalObjective | None = None
+    server: ServerOptimizer | None = None
 
     def make_sampler(self, clients_per_round: int | float | None, sampler: ClientSampler | None) -> ClientSampler:
         """Return the sampler that the two arguments describe.
@@ -69,9 +45,9 @@ class Federated(AggregationCallback):
         Raises:
             ValueError: If both are given and differ, or a sampler and an asynchronous schedule.
         """
-        choose = choose_arrivals if self.schedule.asynchronous else choose_sampler
-        return choose(clients_per_round, sampler)
+        arrives = self.schedule is not None and self.schedule.asynchronous
+        return (choose_arrivals if arrives else choose_sampler)(clients_per_round, sampler)
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm of the parts."""
-        return self.compose(schedule=self.schedule, objective=self.objective, server=self.server)
+        return self.compose(schedule=self.schedule, objective=self.objective, server_optimizer=self.server)

@@ -1,18 +1,17 @@
 """FedNova: clients that make more steps do not count for more."""
 
-from __future__ import annotations
-
-from typing import Unpack
+from dataclasses import KW_ONLY, dataclass
+from typing import ClassVar
 
 from fl_lightning.algorithms.base import AggregationCallback
-from fl_lightning.algorithms.options import FederatedOptions, check_with_aggregation
 from fl_lightning.checks import Fraction, NotNegative, Scheduled
-from fl_lightning.parts.aggregation import Aggregation, NormalizedMean, Weighting
+from fl_lightning.parts.aggregation import NormalizedMean, Weighting
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.objectives import proximal
 from fl_lightning.parts.server import Mixing
 
 
+@dataclass(eq=False, repr=False)
 class FedNova(AggregationCallback):
     """FedNova (Wang et al. 2020): each update is divided by the reach of its local steps before the mean is taken.
 
@@ -34,22 +33,15 @@ class FedNova(AggregationCallback):
             this momentum, or its learning rate changes within a round.
     """
 
-    def __init__(
-        self,
-        clients_per_round: int | float | None = None,
-        *,
-        momentum: Fraction = 0.0,
-        mu: NotNegative = 0.0,
-        weighting: Weighting = "samples",
-        server_lr: Scheduled = 1.0,
-        aggregation: Aggregation | None = None,
-        **options: Unpack[FederatedOptions],
-    ) -> None:
-        check_with_aggregation(aggregation, momentum=(momentum, 0.0), weighting=(weighting, "samples"))
-        self._mean = NormalizedMean(momentum, mu, weighting)
-        self.momentum, self.mu, self.weighting, self.server_lr = momentum, mu, weighting, server_lr
-        super().__init__(clients_per_round, aggregation=aggregation, **options)
+    clients_per_round: int | float | None = None
+    _: KW_ONLY
+    momentum: Fraction = 0.0
+    mu: NotNegative = 0.0
+    weighting: Weighting = "samples"
+    server_lr: Scheduled = 1.0
+    replaced: ClassVar = {"momentum": 0.0, "weighting": "samples"}
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm."""
-        return self.compose(objective=proximal(self.mu), aggregation=self._mean, server=Mixing(self.server_lr))
+        mean = NormalizedMean(self.momentum, self.mu, self.weighting)
+        return self.compose(objective=proximal(self.mu), aggregation=mean, server_optimizer=Mixing(self.server_lr))

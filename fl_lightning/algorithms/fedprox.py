@@ -1,15 +1,14 @@
 """FedProx: FedAvg with a proximal term in the clients' objective."""
 
-from __future__ import annotations
+from dataclasses import dataclass
 
-from typing import Unpack
-
-from fl_lightning.algorithms.fedavg import FedAvg, FedAvgOptions
-from fl_lightning.checks import Scheduled, ScheduledWeight
+from fl_lightning.algorithms.fedavg import AveragingCallback
+from fl_lightning.checks import ScheduledWeight
 from fl_lightning.parts.objectives import LocalObjective, Proximal
 
 
-class FedProx(FedAvg):
+@dataclass(eq=False, repr=False)
+class FedProx(AveragingCallback):
     """FedProx (Li et al. 2020; eq. (4)): clients minimise ``F_k(w) + mu/2 |w - w_t|^2``; the server is FedAvg's.
 
     Equations are numbered as in ``docs/references.md``.
@@ -24,16 +23,8 @@ class FedProx(FedAvg):
         ValueError: If an argument is out of its range.
     """
 
-    def __init__(
-        self,
-        mu: ScheduledWeight,
-        clients_per_round: int | float | None = None,
-        *,
-        server_lr: Scheduled = 1.0,
-        **options: Unpack[FedAvgOptions],
-    ) -> None:
-        self.mu = mu
-        super().__init__(clients_per_round, server_lr=server_lr, **options)
+    mu: ScheduledWeight
+    clients_per_round: int | float | None = None
 
     def configure_objective(self) -> LocalObjective:
         """Return the proximal objective."""

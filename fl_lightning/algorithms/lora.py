@@ -1,21 +1,17 @@
 """Federated fine-tuning of low-rank adapters."""
 
-from __future__ import annotations
-
-from typing import Literal, Unpack
+from dataclasses import KW_ONLY, dataclass
+from typing import Literal
 
 import lightning.pytorch as pl
 
 from fl_lightning.algorithms.base import AggregationCallback
-from fl_lightning.algorithms.options import FederatedOptions
-from fl_lightning.checks import check
 from fl_lightning.parts.adapters import AdapterMean
 from fl_lightning.parts.aggregation import Weighting
 from fl_lightning.parts.algorithm import Algorithm
 
-Mode = Literal["average", "ffa", "svd"]
 
-
+@dataclass(eq=False, repr=False)
 class FedLoRA(AggregationCallback):
     """Adapters of frozen layers are trained and travel, as do other parameters that are not frozen (eq. (78)-(80)).
 
@@ -38,16 +34,10 @@ class FedLoRA(AggregationCallback):
         ValueError: If an argument is out of its range; when the fit begins, if the module has no adapter.
     """
 
-    def __init__(
-        self,
-        mode: Mode = "average",
-        clients_per_round: int | float | None = None,
-        *,
-        weighting: Weighting = "samples",
-        **options: Unpack[FederatedOptions],
-    ) -> None:
-        self.mode, self.weighting = check("`mode`", mode, Mode), weighting
-        super().__init__(clients_per_round, **options)
+    mode: Literal["average", "ffa", "svd"] = "average"
+    clients_per_round: int | float | None = None
+    _: KW_ONLY
+    weighting: Weighting = "samples"
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm."""

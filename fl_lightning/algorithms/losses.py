@@ -4,13 +4,10 @@ They need a module whose output layer is linear, but for FedSAM. Equations are n
 ``docs/references.md``.
 """
 
-from __future__ import annotations
-
-from typing import Unpack
+from dataclasses import KW_ONLY, dataclass
 
 from fl_lightning.algorithms.base import AggregationCallback
-from fl_lightning.algorithms.fedavg import FedAvg, FedAvgOptions
-from fl_lightning.algorithms.options import FederatedOptions
+from fl_lightning.algorithms.fedavg import AveragingCallback
 from fl_lightning.checks import NotNegative, Positive
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.exchange import PersonalParameters
@@ -27,7 +24,8 @@ from fl_lightning.parts.objectives import LocalObjective
 from fl_lightning.parts.personal import Patterns
 
 
-class MOON(FedAvg):
+@dataclass(eq=False, repr=False)
+class MOON(AveragingCallback):
     """MOON (Li et al. 2021; eq. (60)): features are drawn to the received model's, away from the client's former ones.
 
     The module's ``forward`` is called with the received model and with the client's former one.
@@ -39,23 +37,18 @@ class MOON(FedAvg):
         options: The other arguments of :class:`FedAvg`.
     """
 
-    def __init__(
-        self,
-        mu: NotNegative = 1.0,
-        clients_per_round: int | float | None = None,
-        *,
-        tau: Positive = 0.5,
-        **options: Unpack[FedAvgOptions],
-    ) -> None:
-        self.mu, self.tau = mu, tau
-        super().__init__(clients_per_round, **options)
+    mu: NotNegative = 1.0
+    clients_per_round: int | float | None = None
+    _: KW_ONLY
+    tau: Positive = 0.5
 
     def configure_objective(self) -> LocalObjective:
         """Return the objective."""
         return ModelContrast(self.mu, self.tau)
 
 
-class FedLC(FedAvg):
+@dataclass(eq=False, repr=False)
+class FedLC(AveragingCallback):
     """FedLC (Zhang et al. 2022; eq. (61)): logits are calibrated by the client's number of samples of each class.
 
     Args:
@@ -64,21 +57,16 @@ class FedLC(FedAvg):
         options: The other arguments of :class:`FedAvg`.
     """
 
-    def __init__(
-        self,
-        tau: NotNegative = 1.0,
-        clients_per_round: int | float | None = None,
-        **options: Unpack[FedAvgOptions],
-    ) -> None:
-        self.tau = tau
-        super().__init__(clients_per_round, **options)
+    tau: NotNegative = 1.0
+    clients_per_round: int | float | None = None
 
     def configure_objective(self) -> LocalObjective:
         """Return the objective."""
         return CalibratedLogits(self.tau)
 
 
-class FedNTD(FedAvg):
+@dataclass(eq=False, repr=False)
+class FedNTD(AveragingCallback):
     """FedNTD (Lee et al. 2022; eq. (62)): clients keep what the received model says of all classes but the true one.
 
     The module's ``forward`` is called with the received model.
@@ -90,23 +78,18 @@ class FedNTD(FedAvg):
         options: The other arguments of :class:`FedAvg`.
     """
 
-    def __init__(
-        self,
-        beta: NotNegative = 1.0,
-        clients_per_round: int | float | None = None,
-        *,
-        tau: Positive = 1.0,
-        **options: Unpack[FedAvgOptions],
-    ) -> None:
-        self.beta, self.tau = beta, tau
-        super().__init__(clients_per_round, **options)
+    beta: NotNegative = 1.0
+    clients_per_round: int | float | None = None
+    _: KW_ONLY
+    tau: Positive = 1.0
 
     def configure_objective(self) -> LocalObjective:
         """Return the objective."""
         return NotTrueDistillation(self.beta, self.tau)
 
 
-class FedDecorr(FedAvg):
+@dataclass(eq=False, repr=False)
+class FedDecorr(AveragingCallback):
     """FedDecorr (Shi et al. 2023; eq. (63)): correlations between features cost.
 
     Args:
@@ -115,21 +98,16 @@ class FedDecorr(FedAvg):
         options: The other arguments of :class:`FedAvg`.
     """
 
-    def __init__(
-        self,
-        beta: NotNegative = 0.1,
-        clients_per_round: int | float | None = None,
-        **options: Unpack[FedAvgOptions],
-    ) -> None:
-        self.beta = beta
-        super().__init__(clients_per_round, **options)
+    beta: NotNegative = 0.1
+    clients_per_round: int | float | None = None
 
     def configure_objective(self) -> LocalObjective:
         """Return the objective."""
         return Decorrelation(self.beta)
 
 
-class FedSAM(FedAvg):
+@dataclass(eq=False, repr=False)
+class FedSAM(AveragingCallback):
     """FedSAM (Qu et al. 2022; eq. (64)): clients look for flat minima, with the gradient at a point uphill of w.
 
     Each batch is passed through twice.
@@ -140,20 +118,15 @@ class FedSAM(FedAvg):
         options: The other arguments of :class:`FedAvg`.
     """
 
-    def __init__(
-        self,
-        rho: NotNegative = 0.05,
-        clients_per_round: int | float | None = None,
-        **options: Unpack[FedAvgOptions],
-    ) -> None:
-        self.rho = rho
-        super().__init__(clients_per_round, **options)
+    rho: NotNegative = 0.05
+    clients_per_round: int | float | None = None
 
     def configure_objective(self) -> LocalObjective:
         """Return the objective."""
         return SharpnessAware(self.rho)
 
 
+@dataclass(eq=False, repr=False)
 class FedProto(AggregationCallback):
     """FedProto (Tan et al. 2022; eq. (65)): clients train models of their own and share the mean features of classes.
 
@@ -163,20 +136,15 @@ class FedProto(AggregationCallback):
         options: The other arguments of :class:`AggregationCallback`.
     """
 
-    def __init__(
-        self,
-        lam: NotNegative = 1.0,
-        clients_per_round: int | float | None = None,
-        **options: Unpack[FederatedOptions],
-    ) -> None:
-        self.lam = lam
-        super().__init__(clients_per_round, **options)
+    lam: NotNegative = 1.0
+    clients_per_round: int | float | None = None
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm."""
         return self.compose(objective=Prototypes(self.lam), exchange=PersonalParameters("*"))
 
 
+@dataclass(eq=False, repr=False)
 class FedRoD(AggregationCallback):
     """Fed-RoD (Chen and Chao 2022; eq. (66)): a head for balanced classes, and a head of each client's own on top.
 
@@ -187,16 +155,10 @@ class FedRoD(AggregationCallback):
         options: The other arguments of :class:`AggregationCallback`.
     """
 
-    def __init__(
-        self,
-        pattern: Patterns,
-        clients_per_round: int | float | None = None,
-        *,
-        head_lr: Positive = 0.1,
-        **options: Unpack[FederatedOptions],
-    ) -> None:
-        self.pattern, self.head_lr = pattern, head_lr
-        super().__init__(clients_per_round, **options)
+    pattern: Patterns
+    clients_per_round: int | float | None = None
+    _: KW_ONLY
+    head_lr: Positive = 0.1
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm."""

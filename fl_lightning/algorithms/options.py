@@ -1,67 +1,13 @@
-"""The arguments that algorithms share."""
+"""Who trains, from the arguments of an algorithm; and what of its callback is pickled."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from collections.abc import Mapping
+from typing import Any
 
-from fl_lightning.checks import Count, Natural, check, plain
-from fl_lightning.executors import Executor, make_executor
-from fl_lightning.executors.auto import ExecutorName
-from fl_lightning.parts.aggregation import Aggregation
-from fl_lightning.parts.algorithm import InvalidUpdates
-from fl_lightning.parts.exchange import Buffers, Exchange
-from fl_lightning.parts.sampling import Arrivals, ClientSampler, Participation, UniformSampler
-
-
-class RunOptions(TypedDict, total=False):
-    """The arguments of all algorithms that name no part; see :class:`AggregationCallback`."""
-
-    local_epochs: Count | None
-    local_steps: Count | None
-    continue_epochs: bool
-    buffers: Buffers
-    invalid_updates: InvalidUpdates
-    max_invalid_rounds: Count | None
-    state_dir: str | os.PathLike[str] | None
-    executor: ExecutorName | Executor
-    clients_at_once: Count | None
-    seed: Natural | None
-
-
-class CommonOptions(RunOptions, total=False):
-    """The arguments that all named algorithms share; see :class:`AggregationCallback`."""
-
-    exchange: Exchange | Sequence[Exchange] | None
-
-
-class FederatedOptions(CommonOptions, total=False):
-    """The arguments that all synchronous algorithms share; see :class:`AggregationCallback`."""
-
-    sampler: ClientSampler | None
-    participation: Participation | None
-
-
-class MergedOptions(FederatedOptions, total=False):
-    """The same with the aggregation, for algorithms that do not name it themselves."""
-
-    aggregation: Aggregation | None
-
-
-def check_with_aggregation(aggregation: object | None, **settings: tuple[object, object]) -> None:
-    """Raise ``ValueError`` for a setting of the aggregation that a user's one replaces.
-
-    Args:
-        aggregation: The aggregation that the user gives; nothing is checked if ``None``.
-        settings: Value and default of each setting.
-    """
-    for name, (value, default) in settings.items():
-        if aggregation is not None and value != default:
-            raise ValueError(
-                f"`{name}={value!r}` belongs to the algorithm's own aggregation, which "
-                f"`aggregation={aggregation!r}` replaces. Give only one of the two."
-            )
+from fl_lightning.checks import check, plain
+from fl_lightning.executors import make_executor
+from fl_lightning.parts.sampling import Arrivals, ClientSampler, UniformSampler
 
 
 def without_trainer(attributes: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,16 +3,14 @@
 ``docs/personalisation.md`` says which model is evaluated on whose data.
 """
 
-from __future__ import annotations
-
-from typing import Annotated, Literal, Unpack
+from dataclasses import KW_ONLY, dataclass
+from typing import Annotated, Literal
 
 import lightning.pytorch as pl
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from fl_lightning.algorithms.base import AggregationCallback
-from fl_lightning.algorithms.options import FederatedOptions
 from fl_lightning.checks import Count, NotNegative, Positive, Scheduled, ScheduledWeight
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.exchange import PersonalParameters
@@ -33,6 +31,7 @@ from fl_lightning.parts.server import Mixing
 _NORMALISATIONS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 
+@dataclass(eq=False, repr=False)
 class Local(AggregationCallback):
     """Every client trains alone, from round to round: the baseline of personal models.
 
@@ -41,15 +40,19 @@ class Local(AggregationCallback):
         options: The other arguments of :class:`AggregationCallback`.
     """
 
-    def __init__(self, clients_per_round: int | float | None = None, **options: Unpack[FederatedOptions]) -> None:
-        everyone = clients_per_round is None and options.get("sampler") is None
-        super().__init__(1.0 if everyone else clients_per_round, **options)
+    clients_per_round: int | float | None = None
+
+    def __post_init__(self) -> None:
+        if self.clients_per_round is None and self.sampler is None:
+            self.clients_per_round = 1.0
+        super().__post_init__()
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm."""
         return self.compose(exchange=PersonalParameters("*"))
 
 
+@dataclass(eq=False, repr=False)
 class FedAvgFineTuned(AggregationCallback):
     """FedAvg, after which each client fine-tunes the server's model on its own data (Cheng et al. 2021).
 
@@ -60,36 +63,29 @@ class FedAvgFineTuned(AggregationCallback):
         options: The other arguments of :class:`AggregationCallback`.
     """
 
-    def __init__(
-        self,
-        clients_per_round: int | float | None = None,
-        *,
-        every: Count = 10,
-        fine_tune_epochs: Count = 1,
-        **options: Unpack[FederatedOptions],
-    ) -> None:
-        self.every, self.fine_tune_epochs = every, fine_tune_epochs
-        super().__init__(clients_per_round, **options)
+    clients_per_round: int | float | None = None
+    _: KW_ONLY
+    every: Count = 10
+    fine_tune_epochs: Count = 1
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm."""
         return self.compose(schedule=FineTuning(every=self.every, epochs=self.fine_tune_epochs))
 
 
+@dataclass(eq=False, repr=False)
 class _Personal(AggregationCallback):
     """Some parameters are each client's own."""
 
-    def __init__(
-        self, pattern: Patterns, clients_per_round: int | float | None = None, **options: Unpack[FederatedOptions]
-    ) -> None:
-        self.pattern = pattern
-        super().__init__(clients_per_round, **options)
+    pattern: Patterns
+    clients_per_round: int | float | None = None
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm."""
         return self.compose(exchange=PersonalParameters(self.pattern))
 
 
+@dataclass(eq=False, repr=False)
 class FedPer(_Personal):
     """FedPer (Arivazhagan et al. 2019): the last layers are each client's own, the others are averaged.
 
@@ -100,6 +96,7 @@ class FedPer(_Personal):
     """
 
 
+@dataclass(eq=False, repr=False)
 class LGFedAvg(_Personal):
     """LG-FedAvg (Liang et al. 2020): the first layers are each client's own, the last ones are averaged.
 
@@ -110,6 +107,7 @@ class LGFedAvg(_Personal):
     """
 
 
+@dataclass(eq=False, repr=False)
 class FedBN(AggregationCallback):
     """FedBN (Li et al. 2021): the normalisation layers are each client's own, with their buffers.
 
@@ -123,14 +121,8 @@ class FedBN(AggregationCallback):
         ValueError: When the fit begins, if ``pattern`` is ``None`` and the module has no such layer.
     """
 
-    def __init__(
-        self,
-        pattern: Patterns | None = None,
-        clients_per_round: int | float | None = None,
-        **options: Unpack[FederatedOptions],
-    ) -> None:
-        self.pattern = pattern
-        super().__init__(clients_per_round, **options)
+    pattern: Patterns | None = None
+    clients_per_round: int | float | None = None
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm."""
@@ -147,6 +139,7 @@ class FedBN(AggregationCallback):
         super().setup(trainer, pl_module, stage)
 
 
+@dataclass(eq=False, repr=False)
 class FedRep(_Personal):
     """FedRep (Collins et al. 2021): clients first train their own head on the shared body, then the body.
 
@@ -157,16 +150,10 @@ class FedRep(_Personal):
         options: The other arguments of :class:`AggregationCallback`.
     """
 
-    def __init__(
-        self,
-        pattern: Patterns,
-        clients_per_round: int | float | None = None,
-        *,
-        head_epochs: Count = 10,
-        **options: Unpack[FederatedOptions],
-    ) -> None:
-        self.head_epochs = head_epochs
-        super().__init__(pattern, clients_per_round, **options)
+    pattern: Patterns
+    clients_per_round: int | float | None = None
+    _: KW_ONLY
+    head_epochs: Count = 10
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm."""
@@ -175,6 +162,7 @@ class FedRep(_Personal):
         return self.compose(exchange=head, schedule=schedule, objective=Frozen(self.pattern))
 
 
+@dataclass(eq=False, repr=False)
 class FedBABU(AggregationCallback):
     """FedBABU (Oh et al. 2022): the head stays as it is while the body is learnt, and is fine-tuned afterwards.
 
@@ -186,17 +174,11 @@ class FedBABU(AggregationCallback):
         options: The other arguments of :class:`AggregationCallback`.
     """
 
-    def __init__(
-        self,
-        pattern: Patterns,
-        clients_per_round: int | float | None = None,
-        *,
-        every: Count = 10,
-        fine_tune_epochs: Count = 5,
-        **options: Unpack[FederatedOptions],
-    ) -> None:
-        self.pattern, self.every, self.fine_tune_epochs = pattern, every, fine_tune_epochs
-        super().__init__(clients_per_round, **options)
+    pattern: Patterns
+    clients_per_round: int | float | None = None
+    _: KW_ONLY
+    every: Count = 10
+    fine_tune_epochs: Count = 5
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm."""
@@ -204,6 +186,7 @@ class FedBABU(AggregationCallback):
         return self.compose(schedule=schedule, objective=Frozen(self.pattern))
 
 
+@dataclass(eq=False, repr=False)
 class Ditto(AggregationCallback):
     """Ditto (Li et al. 2021): FedAvg, and beside it each client's own model, drawn to the server's.
 
@@ -214,22 +197,17 @@ class Ditto(AggregationCallback):
         options: The other arguments of :class:`AggregationCallback`.
     """
 
-    def __init__(
-        self,
-        lam: ScheduledWeight = 1.0,
-        clients_per_round: int | float | None = None,
-        *,
-        personal_epochs: Count | None = None,
-        **options: Unpack[FederatedOptions],
-    ) -> None:
-        self.lam, self.personal_epochs = lam, personal_epochs
-        super().__init__(clients_per_round, **options)
+    lam: ScheduledWeight = 1.0
+    clients_per_round: int | float | None = None
+    _: KW_ONLY
+    personal_epochs: Count | None = None
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm."""
         return self.compose(schedule=ProximalModels(lam=self.lam, epochs=self.personal_epochs))
 
 
+@dataclass(eq=False, repr=False)
 class PFedMe(AggregationCallback):
     """pFedMe (Dinh et al. 2020): the server learns the clients' Moreau envelopes, each client its minimiser.
 
@@ -242,25 +220,20 @@ class PFedMe(AggregationCallback):
         options: The other arguments of :class:`AggregationCallback`.
     """
 
-    def __init__(
-        self,
-        lam: Positive = 15.0,
-        clients_per_round: int | float | None = None,
-        *,
-        inner_steps: Count = 5,
-        lr: Positive = 0.005,
-        server_lr: Scheduled = 1.0,
-        **options: Unpack[FederatedOptions],
-    ) -> None:
-        self.lam, self.inner_steps, self.lr, self.server_lr = lam, inner_steps, lr, server_lr
-        super().__init__(clients_per_round, **options)
+    lam: Positive = 15.0
+    clients_per_round: int | float | None = None
+    _: KW_ONLY
+    inner_steps: Count = 5
+    lr: Positive = 0.005
+    server_lr: Scheduled = 1.0
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm."""
         objective = MoreauEnvelope(self.lam, self.inner_steps, self.lr)
-        return self.compose(objective=objective, server=Mixing(self.server_lr))
+        return self.compose(objective=objective, server_optimizer=Mixing(self.server_lr))
 
 
+@dataclass(eq=False, repr=False)
 class APFL(AggregationCallback):
     """APFL (Deng et al. 2020): each client learns a mixture of a model of its own and the server's.
 
@@ -271,22 +244,17 @@ class APFL(AggregationCallback):
         options: The other arguments of :class:`AggregationCallback`.
     """
 
-    def __init__(
-        self,
-        alpha: Annotated[float, "[0, 1]"] = 0.5,
-        clients_per_round: int | float | None = None,
-        *,
-        alpha_lr: NotNegative = 0.0,
-        **options: Unpack[FederatedOptions],
-    ) -> None:
-        self.alpha, self.alpha_lr = alpha, alpha_lr
-        super().__init__(clients_per_round, **options)
+    alpha: Annotated[float, "[0, 1]"] = 0.5
+    clients_per_round: int | float | None = None
+    _: KW_ONLY
+    alpha_lr: NotNegative = 0.0
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm."""
         return self.compose(objective=ModelMixture(self.alpha, self.alpha_lr))
 
 
+@dataclass(eq=False, repr=False)
 class PerFedAvg(AggregationCallback):
     """Per-FedAvg (Fallah et al. 2020): the server learns the model that is best after one step on a client's data.
 
@@ -300,20 +268,13 @@ class PerFedAvg(AggregationCallback):
         options: The other arguments of :class:`AggregationCallback`.
     """
 
-    def __init__(
-        self,
-        alpha: Positive = 0.01,
-        clients_per_round: int | float | None = None,
-        *,
-        gradient: Literal["first-order", "hessian-free"] = "first-order",
-        delta: Positive = 1e-3,
-        every: Count = 10,
-        fine_tune_epochs: Count = 1,
-        **options: Unpack[FederatedOptions],
-    ) -> None:
-        self.alpha, self.gradient, self.delta = alpha, gradient, delta
-        self.every, self.fine_tune_epochs = every, fine_tune_epochs
-        super().__init__(clients_per_round, **options)
+    alpha: Positive = 0.01
+    clients_per_round: int | float | None = None
+    _: KW_ONLY
+    gradient: Literal["first-order", "hessian-free"] = "first-order"
+    delta: Positive = 0.001
+    every: Count = 10
+    fine_tune_epochs: Count = 1
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm."""
@@ -321,6 +282,7 @@ class PerFedAvg(AggregationCallback):
         return self.compose(objective=objective, schedule=FineTuning(every=self.every, epochs=self.fine_tune_epochs))
 
 
+@dataclass(eq=False, repr=False)
 class FedALA(AggregationCallback):
     """FedALA (Zhang et al. 2023): clients start from a learnt mix of their last model and the server's.
 
@@ -332,23 +294,18 @@ class FedALA(AggregationCallback):
         options: The other arguments of :class:`AggregationCallback`.
     """
 
-    def __init__(
-        self,
-        mixed: Patterns = "*",
-        clients_per_round: int | float | None = None,
-        *,
-        share_lr: Positive = 1.0,
-        share_epochs: Count = 1,
-        **options: Unpack[FederatedOptions],
-    ) -> None:
-        self.mixed, self.share_lr, self.share_epochs = mixed, share_lr, share_epochs
-        super().__init__(clients_per_round, **options)
+    mixed: Patterns = "*"
+    clients_per_round: int | float | None = None
+    _: KW_ONLY
+    share_lr: Positive = 1.0
+    share_epochs: Count = 1
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm."""
         return self.compose(schedule=AdaptiveStart(mixed=self.mixed, lr=self.share_lr, epochs=self.share_epochs))
 
 
+@dataclass(eq=False, repr=False)
 class IFCA(AggregationCallback):
     """IFCA (Ghosh et al. 2020): several models, of which each client trains the one that fits its data best.
 
@@ -359,16 +316,10 @@ class IFCA(AggregationCallback):
         options: The other arguments of :class:`AggregationCallback`.
     """
 
-    def __init__(
-        self,
-        clusters: Count,
-        clients_per_round: int | float | None = None,
-        *,
-        spread: Positive = 1.0,
-        **options: Unpack[FederatedOptions],
-    ) -> None:
-        self.clusters, self.spread = clusters, spread
-        super().__init__(clients_per_round, **options)
+    clusters: Count
+    clients_per_round: int | float | None = None
+    _: KW_ONLY
+    spread: Positive = 1.0
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm."""

@@ -1,18 +1,17 @@
 """q-FedAvg: clients with larger losses count more."""
 
-from __future__ import annotations
-
-from typing import Unpack
+from dataclasses import KW_ONLY, dataclass
+from typing import ClassVar
 
 from fl_lightning.algorithms.base import AggregationCallback
-from fl_lightning.algorithms.options import FederatedOptions, check_with_aggregation
 from fl_lightning.checks import NotNegative, Positive, Scheduled
-from fl_lightning.parts.aggregation import Aggregation, FairMean
+from fl_lightning.parts.aggregation import FairMean
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.objectives import MeasuredLoss
 from fl_lightning.parts.server import Mixing
 
 
+@dataclass(eq=False, repr=False)
 class QFedAvg(AggregationCallback):
     """q-FedAvg (Li et al. 2020, Fair Resource Allocation): minimises ``sum_k p_k F_k^(q+1) / (q+1)``.
 
@@ -33,23 +32,18 @@ class QFedAvg(AggregationCallback):
         ValueError: If an argument is out of its range; in a round, if a client's loss is negative.
     """
 
-    def __init__(
-        self,
-        q: NotNegative,
-        clients_per_round: int | float | None = None,
-        *,
-        lipschitz: Positive | None = None,
-        server_lr: Scheduled = 1.0,
-        aggregation: Aggregation | None = None,
-        **options: Unpack[FederatedOptions],
-    ) -> None:
-        check_with_aggregation(aggregation, q=(q, 0), lipschitz=(lipschitz, None))
-        measured = MeasuredLoss()
-        self._mean = FairMean(q, measured, lipschitz)
-        self._objective = measured if aggregation is None else None  # it costs a pass over the clients' data
-        self.q, self.lipschitz, self.server_lr = q, lipschitz, server_lr
-        super().__init__(clients_per_round, aggregation=aggregation, **options)
+    q: NotNegative
+    clients_per_round: int | float | None = None
+    _: KW_ONLY
+    lipschitz: Positive | None = None
+    server_lr: Scheduled = 1.0
+    replaced: ClassVar = {"q": 0, "lipschitz": None}
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm."""
-        return self.compose(objective=self._objective, aggregation=self._mean, server=Mixing(self.server_lr))
+        measured = MeasuredLoss()
+        return self.compose(
+            objective=measured if self.aggregation is None else None,  # it costs a pass over the clients' data
+            aggregation=FairMean(self.q, measured, self.lipschitz),
+            server_optimizer=Mixing(self.server_lr),
+        )

@@ -1,19 +1,18 @@
 """RADFed: aggregation delayed by redistribution."""
 
-from __future__ import annotations
-
-from typing import Literal, Unpack
+from dataclasses import KW_ONLY, dataclass
+from typing import Literal
 
 from fl_lightning.algorithms.base import AggregationCallback
-from fl_lightning.algorithms.options import FederatedOptions
 from fl_lightning.checks import Count
-from fl_lightning.parts.aggregation import Aggregation, WeightedMean
+from fl_lightning.parts.aggregation import WeightedMean
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.objectives import LocalObjective
 from fl_lightning.parts.schedules import Redistribution
 from fl_lightning.parts.server import ServerOptimizer
 
 
+@dataclass(eq=False, repr=False)
 class RADFed(AggregationCallback):
     """RADFed (Xue et al. 2021; eq. (35)-(37)): models circulate among clients for S rounds, then are averaged.
 
@@ -44,27 +43,17 @@ class RADFed(AggregationCallback):
         ValueError: If an argument is out of its range, or clients may drop out under ``unequal="subsample"``.
     """
 
-    def __init__(
-        self,
-        redistributions: Count,
-        clients_per_round: int | float | None = None,
-        *,
-        evaluate: Literal["virtual", "aggregate"] = "virtual",
-        unequal: Literal["subsample", "reduce", "park", "count"] = "subsample",
-        extend_cycle: bool = False,
-        local: LocalObjective | None = None,
-        server: ServerOptimizer | None = None,
-        aggregation: Aggregation | None = None,
-        **options: Unpack[FederatedOptions],
-    ) -> None:
-        self.redistributions = redistributions
-        self.evaluate = evaluate
-        self.unequal, self.extend_cycle = unequal, extend_cycle
-        self.local, self.server = local, server
-        super().__init__(clients_per_round, aggregation=aggregation, **options)
+    redistributions: Count
+    clients_per_round: int | float | None = None
+    _: KW_ONLY
+    evaluate: Literal["virtual", "aggregate"] = "virtual"
+    unequal: Literal["subsample", "reduce", "park", "count"] = "subsample"
+    extend_cycle: bool = False
+    local: LocalObjective | None = None
+    server: ServerOptimizer | None = None
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm."""
         schedule = Redistribution(self.redistributions, self.evaluate, self.unequal, self.extend_cycle)
         mean = WeightedMean("uniform")
-        return self.compose(schedule=schedule, objective=self.local, aggregation=mean, server=self.server)
+        return self.compose(schedule=schedule, objective=self.local, aggregation=mean, server_optimizer=self.server)

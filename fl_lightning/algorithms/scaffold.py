@@ -1,15 +1,13 @@
 """SCAFFOLD: control variates."""
 
-from __future__ import annotations
-
-from typing import Literal, Unpack
+from dataclasses import KW_ONLY, dataclass
+from typing import ClassVar, Literal
 
 import lightning.pytorch as pl
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 
 from fl_lightning.algorithms.base import AggregationCallback
-from fl_lightning.algorithms.options import MergedOptions, check_with_aggregation
 from fl_lightning.checks import Fraction, Scheduled
 from fl_lightning.clients.steps import changes_within_rounds, other_optimizers
 from fl_lightning.parts.aggregation import WeightedMean, Weighting
@@ -19,6 +17,7 @@ from fl_lightning.parts.schedules import EvaluatedModel, Synchronous
 from fl_lightning.parts.server import Mixing
 
 
+@dataclass(eq=False, repr=False)
 class Scaffold(AggregationCallback):
     """SCAFFOLD (Karimireddy et al. 2020; eq. (13)-(16)): client steps are corrected by control variates.
 
@@ -41,30 +40,23 @@ class Scaffold(AggregationCallback):
         ValueError: If an argument is out of its range.
     """
 
-    def __init__(
-        self,
-        clients_per_round: int | float | None = None,
-        *,
-        option: Literal[1, 2] = 2,
-        server_lr: Scheduled = 1.0,
-        momentum: Fraction = 0.0,
-        weighting: Weighting = "uniform",
-        evaluate: EvaluatedModel = "server",
-        **options: Unpack[MergedOptions],
-    ) -> None:
-        check_with_aggregation(options.get("aggregation"), weighting=(weighting, "uniform"))
-        self._variates = ControlVariates(option, momentum)
-        self.option, self.server_lr, self.momentum = option, server_lr, momentum
-        self.weighting, self.evaluate = weighting, evaluate
-        super().__init__(clients_per_round, **options)
+    clients_per_round: int | float | None = None
+    _: KW_ONLY
+    option: Literal[1, 2] = 2
+    server_lr: Scheduled = 1.0
+    momentum: Fraction = 0.0
+    weighting: Weighting = "uniform"
+    evaluate: EvaluatedModel = "server"
+    replaced: ClassVar = {"weighting": "uniform"}
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm."""
+        self._variates = ControlVariates(self.option, self.momentum)
         return self.compose(
             schedule=Synchronous(self.evaluate),
             objective=self._variates,
             aggregation=WeightedMean(self.weighting),
-            server=Mixing(self.server_lr),
+            server_optimizer=Mixing(self.server_lr),
         )
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

@@ -130,7 +130,7 @@ class Algorithm:
         """Models sent up and down since the fit began."""
         return self.traffic.models_down + self.traffic.models_up
 
-    def replace_sampler(self, sampler: ClientSampler) -> None:
+    def replace_sampler(self, sampler: Any) -> None:
         """Draw clients with another sampler from the next round on.
 
         Raises:

@@ -81,9 +81,9 @@ def test_another_number_of_clients_counts_from_the_next_fit_and_from_the_next_ro
 def test_another_sampler_counts_from_the_next_fit_and_from_the_next_round() -> None:
     callback = FedAvg(1)
     callback.sampler = Fixed([1, 3])
-    assert callback.clients_per_round is None
     rounds = clients_of_rounds(callback, 4, Set(1, sampler=Fixed([0, 2, 5], 3)))
     assert rounds == [[1, 3], [1, 3], [0, 2, 5], [0, 2, 5]]
+    assert callback.clients_per_round is None
 
 
 def test_a_sampler_that_needs_scores_may_come_later() -> None:
@@ -104,16 +104,12 @@ def test_a_number_of_clients_that_a_sampler_repeats_is_allowed() -> None:
     assert isinstance(FedAvg(np.int64(3), sampler=UniformSampler(3)).sampler, UniformSampler)
 
 
-# ---- what samplers return ----
-
-
-# ---- parts of the wrong kind ----
-
-
-def test_a_number_of_clients_that_cannot_be_is_refused_when_it_is_set() -> None:
+@pytest.mark.parametrize(
+    ("name", "value", "error"),
+    [("clients_per_round", 0, ValueError), ("sampler", 3, TypeError), ("local_epochs", 0, ValueError)],
+)
+def test_what_cannot_be_is_refused_before_the_next_round(name: str, value: Any, error: type[Exception]) -> None:
     callback = FedAvg(2)
-    with pytest.raises(ValueError, match="clients_per_round"):
-        callback.clients_per_round = 0
-    with pytest.raises(TypeError, match="sampler"):
-        callback.sampler = 3  # type: ignore[assignment]
-    assert callback.clients_per_round == 2
+    with pytest.raises(error, match=name):
+        clients_of_rounds(callback, 3, Set(1, **{name: value}))
+    assert callback.algorithm.models_sent == 2 * 2 * 2

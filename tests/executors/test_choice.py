@@ -69,10 +69,6 @@ def test_arguments_are_checked(argument: str, value: Any) -> None:
 def test_clients_at_once_without_effect(executor: Any) -> None:
     with pytest.raises(ValueError, match="clients_at_once"):
         FedAvg(3, executor=executor, clients_at_once=2)
-    callback = FedAvg(3, executor="vectorized", clients_at_once=2)
-    with pytest.raises(ValueError, match="clients_at_once"):
-        callback.executor = executor
-    assert callback.executor == "vectorized"
 
 
 @pytest.mark.auto_decides

@@ -246,8 +246,3 @@ def test_a_partitioner_and_a_data_module_of_ones_own() -> None:
     partition = alternating(num_clients=4)(np.zeros(10, dtype=np.int64))
     assert [client.tolist() for client in partition.indices] == [[0, 4, 8], [1, 5, 9], [2, 6], [3, 7]]
     assert data.client_dataset(0)[0][0].shape == (13,)
-
-
-def test_a_sampler_and_an_asynchronous_schedule_exclude_each_other() -> None:
-    with pytest.raises(ValueError, match=r"`sampler` cannot be RoundRobin.*: clients train whenever they are free"):
-        FedBuff(3, sampler=example("round_robin").RoundRobin(2))

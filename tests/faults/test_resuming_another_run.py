@@ -400,6 +400,6 @@ def test_the_seed_of_a_resumed_run_does_not_stay_for_another_fit(tmp_path: Path)
     first.save_checkpoint(tmp_path / "run.ckpt")
     callback = FedAvg(1, seed=2)
     assert fit(callback, 8, ckpt_path=tmp_path / "run.ckpt") == fit(FedAvg(1, seed=1), 8)
-    assert callback.seed == 1
+    assert callback.settings.run_seed == 1
     assert fit(callback, 8) == fit(FedAvg(1, seed=2), 8) != fit(FedAvg(1, seed=1), 8)
-    assert callback.seed == 2
+    assert callback.settings.run_seed == 2
