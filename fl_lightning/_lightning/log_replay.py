@@ -1,25 +1,30 @@
-"""The log calls of stacked clients, told to Lightning client by client, as if each had trained alone."""
+"""What the clients of a stack log and give to metric objects, told to Lightning as if each had trained alone."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from lightning.pytorch.callbacks.lr_monitor import LearningRateMonitor
-from torch import Tensor
-from torchmetrics import Metric
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+from torchmetrics import MeanAbsoluteError, MeanSquaredError, Metric, MetricCollection
+from torchmetrics.classification import MulticlassConfusionMatrix, MulticlassStatScores
 
 from fl_lightning._lightning.client_loop import ClientLoop
 from fl_lightning._lightning.hooks import enter_fx
-from fl_lightning._lightning.metric_replay import replay
-from fl_lightning._lightning.recording import ClientEntries, Entry, LogCall, logged_type
+from fl_lightning._lightning.recording import BatchValue, Entry, LogCall, MetricCall, TensorPlace, logged_type
+from fl_lightning.seeding import preserved_generators
+
+Clients = Mapping[int, list[tuple[Entry, int]]]  # by slot: a client's batches, as entries and its row in them
+
+#: Their ``update``, which others inherit, treats each sample by itself and adds samples up.
+_ADDING = (MulticlassConfusionMatrix, MulticlassStatScores, MeanAbsoluteError, MeanSquaredError)
 
 
 class Journal:
-    """Keeps the values that clients of stacks logged until all have been trained."""
+    """Keeps the values that clients of a stack logged until all have been trained."""
 
     def __init__(self) -> None:
         self._entries: list[Entry] = []
@@ -28,52 +33,24 @@ class Journal:
         """Keep the values of some clients."""
         self._entries.append(entry)
 
-    def _by_slot(self) -> dict[int, ClientEntries]:
-        """Return the batches of each client, clients in the order of their slots."""
-        clients: dict[int, ClientEntries] = {}
-        for entry in self._entries:
-            for row, slot in enumerate(entry.slots):
-                clients.setdefault(slot, []).append((entry, row))
-        return {slot: clients[slot] for slot in sorted(clients)}
-
-    # ---- logged numbers ----
-
-    def _numbers(self) -> Iterable[list[tuple[Entry, LogCall]]]:
-        """Return the calls of each name."""
-        found: dict[str, list[tuple[Entry, LogCall]]] = {}
-        for entry in self._entries:
-            for call in entry.logged.calls:
-                found.setdefault(call.key, []).append((entry, call))
-        return found.values()
-
-    # ---- Lightning ----
-
-    def tell(self, loop: ClientLoop, seed: Callable[[int], None], *, may_draw: bool) -> None:
-        """Tell Lightning everything.
+    def tell(self, loop: ClientLoop, seed: Callable[[int], None]) -> None:
+        """Tell Lightning everything: metric objects first, then each number, then the values of single steps.
 
         Args:
             loop: The clients' loop.
             seed: Seeds the global generators for the client in a slot.
-            may_draw: Whether metric objects may draw: nothing else has drawn.
-
-        Raises:
-            CannotVectorize: If a metric object draws that may not; nobody has been told anything then.
         """
         if not self._entries:
             return
-        clients = list(self._by_slot().values())
         trainer, progress = loop.trainer, loop.batch_progress
         trainer._logger_connector._first_loop_iter = progress.current.ready == 0
-        with trainer.precision_plugin.train_step_context():
-            replay(self._by_slot(), loop.trainer.lightning_module, seed, may_draw=may_draw)
-        earlier = {key: metric._forward_cache for key, metric in loop._results.valid_items()}
+        clients = self._by_slot()
         with trainer.precision_plugin.train_step_context():  # it sets the type in which Lightning sums
-            for pairs in self._numbers():
-                for like in _with_equal_options(pairs):  # of others Lightning makes an error
-                    self._log(loop, like)
-        self._tell_loggers(loop, clients, earlier)
-        batches = sum(map(len, clients))
-        steps = sum(entry.steps[row] for own in clients for entry, row in own)
+            self._update_metrics(clients, trainer.lightning_module, seed)
+            earlier = {key: metric._forward_cache for key, metric in loop._results.valid_items()}
+            for alike in self._calls_alike():
+                _log(loop, alike)
+        steps, batches = _tell_steps(loop, clients, earlier), sum(map(len, clients.values()))
         for tracker in (progress.total, progress.current):
             for count in ("ready", "started", "processed", "completed"):
                 setattr(tracker, count, getattr(tracker, count) + batches)
@@ -82,45 +59,218 @@ class Journal:
             tracker.ready += steps
             tracker.completed += steps
         loop._accumulating = False
-        _leave_values(loop._results, clients, (len(clients) - 1, len(clients[-1]) - 1), earlier)
         progress.is_last_batch = progress.current.ready >= loop._round_batches
         if progress.is_last_batch:
             loop.hand_on_to_trainer()
 
-    def _log(self, loop: ClientLoop, pairs: Sequence[tuple[Entry, LogCall]]) -> None:
-        """Log one number for all that were logged under a name in one way."""
-        module, first = loop.trainer.lightning_module, pairs[0][1]
-        previous = enter_fx(module, first.fx)
-        options = {key: value for key, value in first.options.items() if key != "batch_size"}
-        if isinstance(first.value, Metric):
-            loop.client_log(first.name, first.value, **options)
-        else:
-            value, weight = _joint(pairs)
-            loop.client_log(first.name, value, **options, batch_size=weight)
-        enter_fx(module, previous)
+    def _by_slot(self) -> Clients:
+        """Return the batches of each client, clients in the order of their slots."""
+        clients: dict[int, list[tuple[Entry, int]]] = {}
+        for entry in self._entries:
+            for row, slot in enumerate(entry.slots):
+                clients.setdefault(slot, []).append((entry, row))
+        return {slot: clients[slot] for slot in sorted(clients)}
 
-    def _tell_loggers(self, loop: ClientLoop, clients: Sequence[ClientEntries], earlier: dict[str, Any]) -> None:
-        """Give loggers the values of those steps that they would have been given, at their numbers."""
-        trainer = loop.trainer
-        ends = [[place for place, (entry, row) in enumerate(own) if entry.steps[row]] for own in clients]
-        so_far = list(accumulate(map(len, ends)))
-        before, every = loop._batches_that_stepped, trainer.log_every_n_steps
-        if every and trainer.should_stop:  # as Lightning does in rounds that `min_epochs` still asks for
-            every = 1
-        rates = [callback for callback in trainer.callbacks if isinstance(callback, LearningRateMonitor)]
-        if trainer.loggers and every:
-            for due in range(-(-(before + 1) // every) * every - 1, before + so_far[-1], every):
-                client = bisect_right(so_far, due - before)
-                number = due - before - (so_far[client - 1] if client else 0)
-                place, first = ends[client][number], ends[client][number - 1] + 1 if number else 0
-                unheard = _leave_values(loop._results, clients, (client, place), earlier)
-                loop._batches_that_stepped = due
-                for entry, _ in clients[client][first : place + 1]:  # all batches that the step accumulates
-                    _show_rates(loop, rates, entry.settings)
+    def _calls_alike(self) -> list[list[tuple[Entry, LogCall]]]:
+        """Return the calls of ``self.log`` by name and options; of two sorts of one name Lightning makes an error."""
+        found: list[list[tuple[Entry, LogCall]]] = []
+        for entry in self._entries:
+            for call in entry.logged.calls:
+                alike = next((each for each in found if call.logs_as(each[0][1])), None)
+                if alike is None:
+                    found.append([(entry, call)])
+                else:
+                    alike.append((entry, call))
+        return found
+
+    # ---- metric objects ----
+
+    def _update_metrics(self, clients: Clients, module: nn.Module, seed: Callable[[int], None]) -> None:
+        """Make the calls of metric objects: at once, or in the order in which the clients would have made them."""
+        calls: dict[int, list[tuple[Entry, MetricCall]]] = {}
+        for entry in self._entries:
+            for call in entry.logged.metric_calls:
+                calls.setdefault(id(call.metric), []).append((entry, call))
+        if not calls:
+            return
+        apart = self._needed_apart(module)
+        done = {metric for metric, own in calls.items() if metric not in apart and _update_at_once(own)}
+        if calls.keys() == done:
+            return
+        with preserved_generators(next(module.parameters()).device):
+            for slot, own in clients.items():
+                seed(slot)
+                for entry, row in own:
+                    _replay(entry, row, done)
+
+    def _needed_apart(self, module: nn.Module) -> set[int]:
+        """Return the identities of metric objects whose values of single batches are logged, or that are in others."""
+        found = set[int]()
+        for logged in (entry.logged for entry in self._entries):
+            for log in logged.calls:
+                if isinstance(log.value, BatchValue):
+                    found.add(id(logged.metric_calls[log.value.call].metric))
+                elif isinstance(log.value, Metric) and log.options.get("on_step") is not False:
+                    found.add(id(log.value))
+        metrics = [part for part in module.modules() if isinstance(part, (Metric, MetricCollection))]
+        return found | {id(part) for metric in metrics for part in metric.modules() if part is not metric}
+
+
+def _replay(entry: Entry, row: int, done: set[int]) -> None:
+    """Make one client's calls of a step, and note the values that are logged by the names of metric objects.
+
+    Args:
+        entry: The batches of several clients.
+        row: The client's row.
+        done: Identities of metric objects that have had all their calls.
+    """
+    calls, logs = entry.logged.metric_calls, entry.logged.calls
+    for number in range(len(calls) + 1):
+        for place, log in enumerate(logs):
+            if log.metric_calls == number and isinstance(log.value, Metric):
+                entry.cached[row, place] = log.value._forward_cache
+        if number < len(calls) and id(calls[number].metric) not in done:
+            entry.returned[row, number] = _make(calls[number], entry.tensors, row)
+
+
+def _make(call: MetricCall, tensors: Sequence[Tensor], row: int) -> Any:
+    """Make one client's call, and return what it returns."""
+
+    def own(leaf: Any) -> Any:
+        if not isinstance(leaf, TensorPlace):
+            return leaf
+        value = tensors[leaf.place][row]
+        return value if leaf.number is None else leaf.number(value.item())
+
+    args, kwargs = pytree.tree_unflatten(list(map(own, call.leaves)), call.spec)
+    return getattr(call.metric, call.method)(*args, **kwargs)
+
+
+def _update_at_once(calls: Sequence[tuple[Entry, MetricCall]]) -> bool:
+    """Update a metric object that adds samples up with all clients' batches; return whether that could be."""
+    first = calls[0][1]
+    metric, kind = first.metric, type(first.metric)
+    update = getattr(vars(metric).get("update"), "__wrapped__", None)  # torchmetrics wraps it in each object
+    if (
+        not isinstance(metric, Metric)
+        or not kind.__module__.startswith("torchmetrics.")
+        or getattr(update, "__func__", None) not in [known.update for known in _ADDING]
+        or "forward" in vars(metric)
+        or metric.dist_sync_on_step
+        or not all(isinstance(default, Tensor) for default in metric._defaults.values())
+        or any(call.spec != first.spec or len(call.leaves) != len(first.leaves) for _, call in calls)
+    ):
+        return False
+    count, leaves = metric._update_count, list[Any]()
+    for number, leaf in enumerate(first.leaves):
+        if not isinstance(leaf, TensorPlace) or leaf.number is not None:
+            return False
+        given = [entry.tensors[call.leaves[number].place] for entry, call in calls]
+        rows = [
+            row
+            for each in given
+            for row in ([each.flatten(0, 1)] if isinstance(each, Tensor) and each.dim() > 1 else each)
+        ]
+        if any(row.dim() == 0 or row.shape[1:] != rows[0].shape[1:] for row in rows):
+            return False
+        leaves.append(torch.cat(rows))
+    args, kwargs = pytree.tree_unflatten(leaves, first.spec)
+    try:
+        metric.update(*args, **kwargs)
+    except Exception:  # such as for more classes than there may be in a batch: the client's own call says so
+        metric._update_count = count
+        return False
+    metric._update_count = count + sum(len(entry.slots) for entry, _ in calls)
+    return True
+
+
+# ---- logged numbers ----
+
+
+def _log(loop: ClientLoop, alike: Sequence[tuple[Entry, LogCall]]) -> None:
+    """Log one number for all that were logged under a name."""
+    module, first = loop.trainer.lightning_module, alike[0][1]
+    previous = enter_fx(module, first.fx)
+    options = {key: value for key, value in first.options.items() if key != "batch_size"}
+    if isinstance(first.value, Metric):
+        loop.client_log(first.name, first.value, **options)
+    else:
+        value, weight = _joint(alike)
+        loop.client_log(first.name, value, **options, batch_size=weight)
+    enter_fx(module, previous)
+
+
+def _joint(alike: Sequence[tuple[Entry, LogCall]]) -> tuple[Tensor, float]:
+    """Return one number in the place of many, and its weight in a mean.
+
+    As in Lightning, a value is weighted in its own type, and sums have the type of logged numbers or a wider one.
+    """
+    reduction = alike[0][1].reduction
+    values = torch.cat([entry.values(call) for entry, call in alike])
+    wide = torch.promote_types(values.dtype, logged_type())
+    if reduction == "sum":
+        return values.sum(dtype=wide), 1
+    if reduction != "mean":
+        return (values.amax() if reduction == "max" else values.amin()), 1
+    weights = [weight for entry, call in alike for weight in entry.weights(call)]
+    total = sum(weights)
+    weighted = (values.to(wide) * torch.tensor(weights, dtype=wide, device=values.device)).to(values.dtype)
+    return weighted.sum(dtype=wide) / (total or 1), total
+
+
+# ---- single steps ----
+
+
+def _tell_steps(loop: ClientLoop, clients: Clients, earlier: Mapping[str, Any]) -> int:
+    """Give loggers the values of those steps that they would have been given, at their numbers; return how many steps.
+
+    Args:
+        loop: The clients' loop.
+        clients: Their batches.
+        earlier: The values of single steps from before all these clients.
+    """
+    trainer, begin = loop.trainer, loop._batches_that_stepped
+    shown = {key: metric for key, metric in loop._results.valid_items() if metric.meta.on_step}
+    for key, metric in shown.items():
+        metric.has_reset = key not in earlier  # as nobody has logged it yet
+        metric._forward_cache = earlier.get(key)
+    every = trainer.log_every_n_steps if trainer.loggers else 0
+    if every and trainer.should_stop:  # as Lightning does in rounds that `min_epochs` still asks for
+        every = 1
+    rates = [callback for callback in trainer.callbacks if isinstance(callback, LearningRateMonitor)]
+    latest: dict[str, tuple[Entry, int, int]] = {}
+    for batches in clients.values():
+        window: list[Entry] = []  # whose gradients the step accumulates
+        for entry, row in batches:
+            window.append(entry)
+            if shown:
+                for place, call in enumerate(entry.logged.calls):
+                    latest[call.key] = entry, row, place
+            if not entry.steps[row]:
+                continue
+            if every and (loop._batches_that_stepped + 1) % every == 0:
+                _show_values(shown, latest)
+                for each in window:
+                    _show_rates(loop, rates, each.settings)
                 trainer._logger_connector.update_train_step_metrics()
-                for metric in unheard:
-                    metric.has_reset = False
-        loop._batches_that_stepped = before + so_far[-1]
+            loop._batches_that_stepped += 1
+            window = []
+    _show_values(shown, latest)
+    return loop._batches_that_stepped - begin
+
+
+def _show_values(shown: Mapping[str, Any], latest: Mapping[str, tuple[Entry, int, int]]) -> None:
+    """Leave the values of single steps as they would be after a client's batch."""
+    for key in shown.keys() & latest.keys():
+        metric, (entry, row, place) = shown[key], latest[key]
+        call = entry.logged.calls[place]
+        if isinstance(call.value, Metric):
+            metric._forward_cache = entry.cached[row, place]
+        else:
+            metric._forward_cache = entry.value(call, row).clone()
+            if not metric.meta.on_epoch:
+                metric.value = metric._forward_cache
+        metric._computed, metric.has_reset = None, False
 
 
 def _show_rates(
@@ -136,83 +286,3 @@ def _show_rates(
         monitor.on_train_batch_start(trainer, trainer.lightning_module, None, 0)
     for group, values in zip(groups, present, strict=True):
         group.update(values)
-
-
-def _with_equal_options(pairs: Sequence[tuple[Entry, LogCall]]) -> list[list[tuple[Entry, LogCall]]]:
-    """Return the calls of a name apart by how they log."""
-    found: list[list[tuple[Entry, LogCall]]] = []
-    for pair in pairs:
-        for like in found:
-            if pair[1].logs_as(like[0][1]):
-                like.append(pair)
-                break
-        else:
-            found.append([pair])
-    return found
-
-
-def _joint(pairs: Sequence[tuple[Entry, LogCall]]) -> tuple[Tensor, float]:
-    """Return one number in the place of many, and its weight in a mean.
-
-    As in Lightning, a value is weighted in its own type, and sums have the type of logged numbers or a wider one.
-    """
-    reduction = pairs[0][1].reduction
-    values = torch.cat([entry.values(call) for entry, call in pairs])
-    wide = torch.promote_types(values.dtype, logged_type())
-    if reduction == "sum":
-        return values.sum(dtype=wide), 1
-    if reduction != "mean":
-        return (values.amax() if reduction == "max" else values.amin()), 1
-    weights = [weight for entry, call in pairs for weight in entry.weights(call)]
-    total = sum(weights)
-    weighted = (values.to(wide) * torch.tensor(weights, dtype=wide, device=values.device)).to(values.dtype)
-    return weighted.sum(dtype=wide) / (total or 1), total
-
-
-def _leave_values(
-    results: Any, clients: Sequence[ClientEntries], at: tuple[int, int], earlier: dict[str, Any]
-) -> list[Any]:
-    """Leave the values of single steps as they would be after a client's batch.
-
-    Args:
-        results: Lightning's.
-        clients: All clients' batches.
-        at: The client's place, and its batch's.
-        earlier: The values from before all these clients.
-
-    Returns:
-        What nobody has logged until then, marked as empty.
-    """
-    unheard = []
-    for key, metric in results.valid_items():
-        if not metric.meta.on_step:
-            continue
-        found = _last(key, clients, *at)
-        if found is None:
-            if key in earlier:
-                metric._forward_cache = earlier[key]
-            else:
-                unheard.append(metric)
-            continue
-        entry, row, call = found
-        if isinstance(call.value, Metric):
-            metric._forward_cache = entry.cached[row, entry.logged.calls.index(call)]
-        else:
-            metric._forward_cache = entry.value(call, row).clone()
-            if not metric.meta.on_epoch:
-                metric.value = metric._forward_cache
-        metric._computed = None
-    for metric in unheard:
-        metric.has_reset = True
-    return unheard
-
-
-def _last(key: str, clients: Sequence[ClientEntries], client: int, place: int) -> tuple[Entry, int, LogCall] | None:
-    """Return the last time that something was logged under a key, up to a client's batch."""
-    for number in range(client, -1, -1):
-        own = clients[number]
-        for entry, row in reversed(own[: place + 1] if number == client else own):
-            for call in reversed(entry.logged.calls):
-                if call.key == key:
-                    return entry, row, call
-    return None

@@ -68,12 +68,12 @@ class LogCall:
         return reduction
 
     def logs_as(self, other: LogCall) -> bool:
-        """Return whether another call of the name has the same options; the batch size may be another one."""
-        if self is other:
-            return True
-        objects = [call.value if isinstance(call.value, Metric) else None for call in (self, other)]
+        """Return whether another call has the same name and options; the batch size may be another one."""
+        if self is other or self.key != other.key:
+            return self is other
+        metrics = [call.value if isinstance(call.value, Metric) else None for call in (self, other)]
         options = [{**call.options, "batch_size": None} for call in (self, other)]
-        return objects[0] is objects[1] and options[0] == options[1]
+        return metrics[0] is metrics[1] and options[0] == options[1]
 
 
 @dataclass
@@ -171,6 +171,3 @@ class Entry:
             raise CannotVectorize("a collection of metric objects returns values under other names than those of each")
         value = returned if call.value.key is None else returned[call.value.key]
         return as_logged(value if isinstance(value, Tensor) else torch.as_tensor(value, dtype=logged_type()))
-
-
-ClientEntries = list[tuple[Entry, int]]  # one client's batches: entries, and the client's row in them

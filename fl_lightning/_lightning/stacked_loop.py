@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any
 
 import lightning.pytorch as pl
@@ -13,6 +14,7 @@ from lightning.pytorch.callbacks.timer import Timer
 from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.optim.lr_scheduler import LambdaLR, MultiplicativeLR
+from torchmetrics.wrappers import BootStrapper
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning._lightning.client_log import has_own_log
@@ -47,71 +49,68 @@ class StackedLoop:
         self._bars = [Hook(loop.trainer, name, bars) for name in hooks] if bars else []
         self._shown = 0
 
-    # ---- whether it can be ----
-
     def check(self) -> None:
         """Raise ``CannotVectorize`` if module, callbacks or precision need one model at a time."""
+        if (cause := next(self._causes(), None)) is not None:
+            raise CannotVectorize(cause)
+
+    def _causes(self) -> Iterator[str]:
+        """Yield what needs one model at a time."""
         module, trainer = self.module, self.trainer
-        name = type(module).__name__
+        name, precision, optimizers = type(module).__name__, trainer.precision_plugin, trainer.optimizers
         if not module.automatic_optimization:
-            raise CannotVectorize(f"{name} optimises manually")
-        if len(trainer.optimizers) != 1:
-            raise CannotVectorize(f"{name} has {len(trainer.optimizers)} optimizers, not one")
-        if not trainer.optimizers[0].param_groups:  # Lightning's stand-in for none
-            raise CannotVectorize(
-                f"`{name}.configure_optimizers` returns None, so clients have no optimizer and train nothing. Return "
-                "one, such as `torch.optim.SGD(self.parameters(), lr=0.1)`"
-            )
+            yield f"{name} optimises manually"
+        if len(optimizers) != 1:
+            yield f"{name} has {len(optimizers)} optimizers, not one"
+        if not optimizers[0].param_groups:  # Lightning's stand-in for none
+            yield f"`{name}.configure_optimizers` returns None, so clients have no optimizer and train nothing"
         for hook in _OF_MODULE:
             if is_overridden(hook, module):
-                raise CannotVectorize(f"{name} overrides `{hook}`, which sees one model at a time")
+                yield f"{name} overrides `{hook}`, which sees one model at a time"
         if has_own_log(module):
-            raise CannotVectorize(f"{name} overrides `log`")
+            yield f"{name} overrides `log`"
         if has_transfer_hooks(trainer) and not getattr(trainer.datamodule, "stacks", False):
-            raise CannotVectorize("a hook of the batches' transfer is overridden, which sees one batch at a time")
-        for callback in trainer.callbacks:
-            self._check_callback(callback)
+            yield "a hook of the batches' transfer is overridden, which sees one batch at a time"
+        for callback, hook in product(trainer.callbacks, STEP_HOOKS):
+            if not self._is_known(callback, hook):
+                yield f"the callback {type(callback).__name__} overrides `{hook}`, which sees one model at a time"
         if (hooks := global_hooks()) is not None:
-            raise CannotVectorize(f"{hooks} are registered for the whole process, which see one model at a time")
-        if trainer.optimizers[0]._optimizer_step_pre_hooks or trainer.optimizers[0]._optimizer_step_post_hooks:
-            raise CannotVectorize("the optimizer has step hooks, which see one model at a time")
-        for parameter_name, parameter in module.named_parameters():
+            yield f"{hooks} are registered for the whole process, which see one model at a time"
+        if optimizers[0]._optimizer_step_pre_hooks or optimizers[0]._optimizer_step_post_hooks:
+            yield "the optimizer has step hooks, which see one model at a time"
+        for path, parameter in module.named_parameters():
             if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
-                raise CannotVectorize(f"the parameter {parameter_name!r} has hooks, which see one model at a time")
+                yield f"the parameter {path!r} has hooks, which see one model at a time"
         for path, part in module.named_modules():
             if isinstance(part, torch.jit.ScriptModule):
-                raise CannotVectorize(f"`self.{path}` is compiled by `torch.jit`, for one model at a time")
+                yield f"`self.{path}` is compiled by `torch.jit`, for one model at a time"
+            if isinstance(part, BootStrapper):
+                yield f"`self.{path}` draws random numbers for one client at a time"
         if self._loop.optimizers.begin_with_state:
-            raise CannotVectorize("the optimizer holds a state before its first step")
+            yield "the optimizer holds a state before its first step"
         for config in self._loop.optimizers.by_step:
             if isinstance(config.scheduler, (LambdaLR, MultiplicativeLR)):
-                raise CannotVectorize(
+                yield (
                     f"{type(config.scheduler).__name__} calls a function of your own after each step, which sees one "
                     "client at a time (torch's other schedules, and `SequentialLR` of them, are stacked)"
                 )
-        if (method := replaced_in_optimizer(trainer.optimizers[0])) is not None:
-            raise CannotVectorize(f"the optimizer's `{method}` was replaced by another, which sees one model at a time")
-        if (method := overridden_in_strategy(trainer.strategy)) is not None:
-            kind = type(trainer.strategy).__name__
-            raise CannotVectorize(f"the strategy {kind} overrides `{method}`, which sees one model at a time")
-        precision = trainer.precision_plugin
-        if (method := overridden_in_precision(precision)) is not None:
-            kind = type(precision).__name__
-            raise CannotVectorize(f"the precision plugin {kind} overrides `{method}`, which sees one model at a time")
+        if (method := replaced_in_optimizer(optimizers[0])) is not None:
+            yield f"the optimizer's `{method}` was replaced by another, which sees one model at a time"
+        for plugin, method in (
+            (trainer.strategy, overridden_in_strategy(trainer.strategy)),
+            (precision, overridden_in_precision(precision)),
+        ):
+            if method is not None:
+                yield f"{type(plugin).__name__} overrides `{method}`, which sees one model at a time"
         if isinstance(precision, MixedPrecision) and precision.scaler is not None:
-            raise CannotVectorize(
-                f'precision="{precision.precision}" scales gradients of one model (use "bf16-mixed" or "32-true")'
-            )
+            yield f'precision="{precision.precision}" scales gradients of one model (use "bf16-mixed" or "32-true")'
 
-    def _check_callback(self, callback: Callback) -> None:
-        for hook in STEP_HOOKS:
-            own = getattr(callback, hook)
-            if callback is self._corrector and own.__module__.partition(".")[0] == "fl_lightning":
-                continue
-            if not any(getattr(own, "__func__", own) is getattr(stock, hook) for stock in _COUNTING):
-                raise CannotVectorize(
-                    f"the callback {type(callback).__name__} overrides `{hook}`, which sees one model at a time"
-                )
+    def _is_known(self, callback: Callback, hook: str) -> bool:
+        """Whether a callback's hook looks at counters and learning rates alone, or is the library's correction."""
+        own = getattr(callback, hook)
+        if callback is self._corrector and own.__module__.partition(".")[0] == "fl_lightning":
+            return True
+        return any(getattr(own, "__func__", own) is getattr(stock, hook) for stock in _COUNTING)
 
     @property
     def takes_index(self) -> bool:

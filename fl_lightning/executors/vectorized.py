@@ -160,7 +160,7 @@ class VectorizedExecutor(Executor):
         journal = Journal()
         summed = StackTraining(training, self._runner, stack, optimizer, journal).run()
         by_slot = {task.slot: task for task in tasks}
-        journal.tell(training.loop, lambda slot: training.seed(by_slot[slot]), may_draw=not generators.were_used)
+        journal.tell(training.loop, lambda slot: training.seed(by_slot[slot]))
         self._manner = "in stacks"
         vector_of = stack.models.vectors()
         return {task: (vector_of(row), len(stack.windows[row]), summed[row]) for row, task in enumerate(tasks)}

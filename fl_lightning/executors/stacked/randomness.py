@@ -53,11 +53,6 @@ class ClientGenerators:
                 held.append((torch.Generator().set_state(states[0]), states[1:]))
         return held
 
-    @property
-    def were_used(self) -> bool:
-        """Whether data or steps have drawn."""
-        return self._step_draws or self._data_draw
-
     @contextmanager
     def active(self, row: int) -> Iterator[None]:
         """Let everything that is drawn from global generators come from one client's."""
