@@ -13,7 +13,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from fl_lightning._lightning.processes import warn_of_lost_results
-from fl_lightning._lightning.refusals import refuse_unsupported, warn_of_unused_loader
+from fl_lightning._lightning.refusals import refuse_unsupported
 from fl_lightning._lightning.round_loop import RoundLoop
 from fl_lightning._lightning.trainer_callbacks import monitored_values, restore_monitored_values
 from fl_lightning.clients.batches import ClientBatches, LocalSettings, warn_of_single_samples
@@ -107,7 +107,6 @@ class FederatedLoop(RoundLoop):
     def check(self) -> None:
         """Raise ``ValueError`` for settings that cannot work, before any work is done."""
         refuse_unsupported(self.trainer, self.corrector)
-        warn_of_unused_loader(self.data)
         cohort = self.algorithm.sampler.cohort_size(self.data.num_clients)
         if cohort < self.trainer.world_size:
             raise ValueError(

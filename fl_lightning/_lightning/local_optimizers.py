@@ -8,12 +8,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import lightning.pytorch as pl
+import numpy as np
 import torch
 from lightning.pytorch.trainer import call
-from torch import Tensor
-from torch.optim import SGD, Adagrad, Optimizer
+from torch import Tensor, nn
+from torch.optim import SGD, Optimizer
+from torch.utils._pytree import tree_leaves
 
-from fl_lightning._lightning.contents import remember, same_content
+from fl_lightning._lightning.contents import same_content
 
 Options = list[list[dict[str, Any]]]
 Settings = tuple[Options, list[dict[str, Any]]]  # of the optimizers' groups, and the schedules' states
@@ -81,9 +83,8 @@ class LocalOptimizers:
 
     @property
     def begin_with_state(self) -> bool:
-        """Whether ``configure_optimizers``, or a hook, has given optimizers a state before the first step."""
-        pairs = zip(self._trainer.optimizers, self._states, strict=False)
-        return any(state and not _is_made_anew(optimizer, state) for optimizer, state in pairs)
+        """Whether ``configure_optimizers``, or a hook, has given optimizers a state; Adagrad's begins at step 0."""
+        return any(held.get("step", 1) for state in self._states for held in state.values())
 
     def on_round_abort(self) -> None:
         """Return to the settings of the round's start, also where schedules have stepped."""
@@ -203,22 +204,33 @@ class _Memory:
     """The state, groups and attributes of an optimizer, and of those that it wraps, as SAM and Lookahead do."""
 
     def __init__(self, optimizer: Optimizer) -> None:
-        found = [optimizer]
-        for each in found:
-            held = [value for name, value in vars(each).items() if name not in _COMMON]
-            inner = [part for value in held for part in (value if isinstance(value, (list, tuple)) else [value])]
-            found += [one for one in inner if isinstance(one, Optimizer) and not any(one is known for known in found)]
-        self._contents = [
-            (vars(each), {name: remember(value) for name, value in vars(each).items() if name not in _COMMON})
-            for each in found
-        ]
+        self._optimizers = [optimizer]
+        for each in self._optimizers:
+            parts = [part for value in vars(each).values() for part in (value if type(value) is list else [value])]
+            inner = [part for part in parts if isinstance(part, Optimizer)]
+            self._optimizers += [one for one in inner if not any(one is known for known in self._optimizers)]
+        held = [_held_by(each) for each in self._optimizers]
+        #: What is no container, tensor or array is not copied: parameters, optimizers, modules.
+        self._kept = {id(leaf): leaf for leaf in tree_leaves(held) if not _changes(leaf)}
+        self._held = self._copied(held)
+
+    def _copied(self, held: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return copy.deepcopy(held, {**self._kept})
 
     def put_back(self) -> None:
         """Put everything back as it was."""
-        for attributes, contents in self._contents:
-            for name in attributes.keys() - contents.keys() - _COMMON:
-                del attributes[name]
-            attributes.update({name: content() for name, content in contents.items()})
+        for optimizer, held in zip(self._optimizers, self._copied(self._held), strict=True):
+            for name in _held_by(optimizer).keys() - held.keys():
+                delattr(optimizer, name)
+            vars(optimizer).update(held)
+
+
+def _held_by(optimizer: Optimizer) -> dict[str, Any]:
+    return {name: value for name, value in vars(optimizer).items() if name not in _COMMON}
+
+
+def _changes(leaf: Any) -> bool:
+    return isinstance(leaf, (Tensor, np.ndarray, set)) and not isinstance(leaf, nn.Parameter)
 
 
 def _options(group: dict[str, Any]) -> dict[str, Any]:
@@ -231,11 +243,3 @@ def _set_options(group: dict[str, Any], options: dict[str, Any]) -> None:
     for name in group.keys() - options.keys() - {"params"}:
         del group[name]
     group.update(_options(options))
-
-
-def _is_made_anew(optimizer: Optimizer, state: dict[int, Any]) -> bool:
-    """Whether an optimizer makes such a state itself where it finds none: Adagrad has one from the start."""
-    if type(optimizer) is not Adagrad:
-        return False
-    first = [group["initial_accumulator_value"] for group in optimizer.param_groups for _ in group["params"]]
-    return all(not held["step"] and bool((held["sum"] == first[place]).all()) for place, held in state.items())

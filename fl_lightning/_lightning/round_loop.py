@@ -22,8 +22,8 @@ from fl_lightning._lightning.client_log import join_results
 from fl_lightning._lightning.client_loop import ClientLoop
 from fl_lightning._lightning.evaluation import use_bare_module, validate_round
 from fl_lightning._lightning.processes import gather_objects
-from fl_lightning._lightning.progress_bars import RoundBars
-from fl_lightning._lightning.refusals import refuse_foreign_parameters, refuse_step_plateau
+from fl_lightning._lightning.progress_bars import RoundBar
+from fl_lightning._lightning.refusals import refuse_optimizers
 from fl_lightning._lightning.round_logging import counting_rounds
 from fl_lightning._lightning.stopping import StopRequests, interrupts_wait
 from fl_lightning._lightning.trainer_callbacks import let_checkpoints_save_again, stop_where_stopped
@@ -46,7 +46,6 @@ class RoundLoop(_FitLoop, ABC):
         self._round_start: dict[str, Any] | None = None
         self.stop = self.epoch_loop.stop = StopRequests(self.trainer)
         self.clients_train = False
-        self._bars: RoundBars | None = None
 
     # ---- what a federated loop defines ----
 
@@ -128,8 +127,6 @@ class RoundLoop(_FitLoop, ABC):
             raise
         finally:
             self.stop.leave()
-            if self._bars is not None:
-                self._bars.close(self.epoch_progress.current.completed)
 
     def on_run_start(self) -> None:
         """Prepare the clients' loop and call ``on_train_start``."""
@@ -138,11 +135,10 @@ class RoundLoop(_FitLoop, ABC):
         if not torch.cuda.is_available():  # else torch's optimizers search for the driver's library in each step
             os.environ.pop("PYTORCH_NVML_BASED_CUDA_CHECK", None)
         self.epoch_loop.prepare(self.batches_per_client)
-        refuse_step_plateau(trainer)
-        refuse_foreign_parameters(trainer)
+        refuse_optimizers(trainer)
         self.on_fit_start()
         super().on_run_start()
-        self._bars = RoundBars(trainer, self.round_index + 1)
+        self._bar = RoundBar(trainer)
 
     def on_advance_start(self) -> None:
         """Plan a round and call ``on_train_epoch_start``."""
@@ -157,8 +153,7 @@ class RoundLoop(_FitLoop, ABC):
             call._call_callback_hooks(self.trainer, "on_train_epoch_start")
             call._call_lightning_module_hook(self.trainer, "on_train_epoch_start")
             self.epoch_progress.increment_started()
-            if self._bars is not None:
-                self._bars.on_round_start(self.round_index + 1)
+            self._bar.on_round_start(self.round_index + 1)
 
     def advance(self) -> None:
         """Train a round; broken off, it leaves no trace."""
@@ -173,8 +168,7 @@ class RoundLoop(_FitLoop, ABC):
         """Call ``on_round_end``, validate, step plateau schedules and call ``on_train_epoch_end``."""
         trainer = self.trainer
         let_checkpoints_save_again(trainer)
-        if self._bars is not None:
-            self._bars.on_round_end(self.epoch_loop.batch_progress.current.ready)
+        self._bar.on_round_end(self.epoch_loop.batch_progress.current.ready)
         self.call_round_hooks()
         if self.epoch_loop._should_check_val_epoch():
             self.stop.agree()

@@ -18,7 +18,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.seed import isolate_rng
 
-from fl_lightning._lightning.refusals import refuse_settings, refuse_steps
+from fl_lightning._lightning.refusals import refuse_settings
 from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.callbacks.client_metrics import ClientMetrics
 from fl_lightning.checks import Count, check, is_user_defined
@@ -183,7 +183,6 @@ def _with_steps(model: L.LightningModule) -> L.LightningModule:
             f"`model` {type(model).__name__} has no {' and no '.join(f'`{name}`' for name in missing)}. A fit of a "
             "table validates and tests, and computes `metric` from the scores that `forward(x)` returns."
         )
-    refuse_steps(model)
     return model
 
 

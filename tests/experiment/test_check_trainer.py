@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,21 +53,3 @@ def test_what_every_fit_refuses_is_a_mistake(trainer: dict[str, Any], callback: 
     callbacks = [] if callback is None else [{"class_path": callback[0], "init_args": callback[1]}]
     [text] = check(trainer, callbacks=callbacks).mistakes
     assert text.startswith(f"{HERE}{mistake}")
-
-
-MODEL = """
-from fl_lightning.models import LogisticRegressionClassifier
-
-class Iterates(LogisticRegressionClassifier):
-    def training_step(self, dataloader_iter):
-        return super().training_step(next(dataloader_iter)[0], 0)
-"""
-
-
-def test_a_training_step_that_no_fit_can_call_is_a_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "model_that_iterates.py").write_text(MODEL)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    table = small()
-    table["data"]["digits"]["model"]["class_path"] = "model_that_iterates.Iterates"
-    [mistake] = check_table(read_table(table)).mistakes
-    assert mistake.startswith(f"{HERE}`training_step(self, dataloader_iter)` cannot run federatedly")
