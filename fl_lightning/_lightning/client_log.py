@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import lightning.pytorch as pl
 import torch
@@ -12,7 +13,6 @@ from lightning.pytorch.trainer.connectors.logger_connector.result import (
     _Metadata,
     _ResultCollection,
     _ResultMetric,
-    _Sync,
 )
 from lightning.pytorch.utilities.data import extract_batch_size
 from torch import Tensor
@@ -69,15 +69,12 @@ class ClientLog:
             if known is not None:
                 _enter_hook(self._module.trainer, self._results, fx)
         size = kwargs.get("batch_size")
-        if known is None or args or known[0] != _options(kwargs) or not self._update(known[1], value, size):
-            self._log(name, value, *args, **kwargs)
-
-    def _log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
-        type(self._module).log(self._module, name, value, *args, **kwargs)
-        fx = self._module._current_fx_name
-        metric = self._results.get(f"{fx}.{name}")
-        if metric is not None and not (args or metric.meta.enable_graph):
-            self._known[fx, name] = (_options(kwargs), metric)
+        options = {key: option for key, option in kwargs.items() if key != "batch_size"}
+        if known is None or args or known[0] != options or not self._update(known[1], value, size):
+            type(self._module).log(self._module, name, value, *args, **kwargs)
+            metric = self._results.get(f"{fx}.{name}")
+            if metric is not None and not (args or metric.meta.enable_graph):
+                self._known[fx, name] = options, metric
 
     def _log_here(self, *args: Any, **kwargs: Any) -> None:
         _ResultCollection.log(self._results, *args, **{**kwargs, "sync_dist": False})
@@ -139,11 +136,6 @@ def _enter_hook(trainer: pl.Trainer, results: _ResultCollection, fx: str | None)
     connector._current_fx = fx
 
 
-def _options(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return what registers a metric: a call's arguments without the batch's size."""
-    return {key: value for key, value in arguments.items() if key != "batch_size"}
-
-
 def join_results(
     results: _ResultCollection,
     module: pl.LightningModule,
@@ -162,65 +154,57 @@ def join_results(
         gather: Returns a list with the given object of every process.
         reduce_fn: The strategy's ``reduce``, with which ``self.log`` registers what it is given.
     """
-    mine = {
-        key: (*_cpu_values(metric), _description(metric.meta))
-        for key, metric in results.valid_items()
-        if metric.meta.on_epoch
-    }
-    joined: dict[str, list[tuple[Tensor | None, Tensor | None, dict[str, Any]]]] = {}
+    mine = {key: _Row.of(metric) for key, metric in results.valid_items() if metric.meta.on_epoch}
+    joined: dict[str, list[_Row]] = {}
     for share in gather(mine):
-        for key, entry in share.items():
-            joined.setdefault(key, []).append(entry)
-    for key, entries in joined.items():
+        for key, row in share.items():
+            joined.setdefault(key, []).append(row)
+    for key, rows in joined.items():
         metric = results.get(key)
         if metric is None:
-            metric = results[key] = _register(entries[0][2], module, reduce_fn)
-        if metric.is_tensor:
-            _join(metric, [(value, weight) for value, weight, _ in entries if value is not None])
+            metric = results[key] = _register(rows[0].meta, module, reduce_fn)
         metric._update_count += 1
-        metric._computed = None
-        metric.has_reset = False
+        metric._computed, metric.has_reset = None, False
         if metric.is_tensor:
-            metric.compute()  # what Lightning finds computed, it does not recommend to join by `sync_dist`
+            _join(metric, rows)
     in_one_order = {**{key: results[key] for key in joined}, **results}
     results.clear()
     results.update(in_one_order)
 
 
-def _join(metric: _ResultMetric, entries: Sequence[tuple[Tensor, Tensor | None]]) -> None:
-    """Put the number of all processes in the place of one's own."""
-    device = metric.value.device
-    values = torch.stack([value for value, _ in entries]).to(device)
-    if metric.meta.is_mean_reduction or metric.meta.is_sum_reduction:
+class _Row(NamedTuple):
+    """A process's number, and its weight if it is a mean; nothing of a metric object."""
+
+    meta: _Metadata
+    value: Tensor | None
+    weight: Tensor | None
+
+    @classmethod
+    def of(cls, metric: _ResultMetric) -> _Row:
+        meta = replace(metric.meta, _sync=replace(metric.meta.sync, fn=None))  # it would bring the trainer along
+        values = [metric.value, getattr(metric, "cumulated_batch_size", None)] if metric.is_tensor else [None, None]
+        return cls(meta, *(None if value is None else value.detach().cpu() for value in values))
+
+
+def _join(metric: _ResultMetric, rows: Sequence[_Row]) -> None:
+    """Put the number of all processes in the place of one's own, computed, so that Lightning does not join it again."""
+    meta, device = metric.meta, metric.value.device
+    values = torch.stack([row.value for row in rows if row.value is not None]).to(device)
+    if meta.is_mean_reduction or meta.is_sum_reduction:
         metric.value = values.sum(0)
     else:
-        metric.value = values.amax(0) if metric.meta.is_max_reduction else values.amin(0)
-    if metric.meta.is_mean_reduction:
-        metric.cumulated_batch_size = torch.stack([n for _, n in entries if n is not None]).sum(0).to(device)
+        metric.value = values.amax(0) if meta.is_max_reduction else values.amin(0)
+    computed = metric.value
+    if meta.is_mean_reduction:
+        weights = torch.stack([row.weight for row in rows if row.weight is not None])
+        metric.cumulated_batch_size = weights.sum(0).to(device)
+        computed = metric.value / metric.cumulated_batch_size
+    metric._computed = computed  # type: ignore[assignment]
 
 
-def _cpu_values(metric: _ResultMetric) -> tuple[Tensor | None, Tensor | None]:
-    """Return a number and its weight; nothing of a metric object."""
-    if not metric.is_tensor:
-        return None, None
-    return _cpu(metric.value), _cpu(getattr(metric, "cumulated_batch_size", None))
-
-
-def _cpu(value: Tensor | None) -> Tensor | None:
-    return None if value is None else value.detach().cpu()
-
-
-def _description(meta: _Metadata) -> dict[str, Any]:
-    names = ("fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "reduce_fx", "add_dataloader_idx")
-    own = {name: getattr(meta, name) for name in (*names, "dataloader_idx", "metric_attribute")}
-    return {**own, "rank_zero_only": meta.sync.rank_zero_only}
-
-
-def _register(description: dict[str, Any], module: pl.LightningModule, reduce_fn: Callable[..., Any]) -> _ResultMetric:
+def _register(meta: _Metadata, module: pl.LightningModule, reduce_fn: Callable[..., Any]) -> _ResultMetric:
     """Return a metric for what only other processes logged, as if this one had logged it."""
-    rank_zero_only = description.pop("rank_zero_only")
-    meta = _Metadata(**description)
-    meta.sync = _Sync(_should=False, fn=reduce_fn, rank_zero_only=rank_zero_only)
+    meta = replace(meta, _sync=replace(meta.sync, fn=reduce_fn, _should=False))
     registered = _ResultMetric(meta, is_tensor=meta.metric_attribute is None)
     if meta.metric_attribute is not None:
         registered.value = module.get_submodule(meta.metric_attribute)

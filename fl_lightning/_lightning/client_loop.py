@@ -376,13 +376,9 @@ class ClientLoop(_TrainingEpochLoop):
         else:
             optimizer.step(closure=closure_and_hooks)  # type: ignore[arg-type]
 
-    def _training_step(self, batch: Any, batch_idx: int, copy: pl.LightningModule | None = None) -> Any:
-        """Run ``training_step`` of the module, or of a copy."""
+    def _training_step(self, batch: Any, batch_idx: int) -> Any:
         args = (batch, batch_idx) if self._pass_batch_idx else (batch,)
-        if copy is None:
-            return self._call("training_step", self._actions[0], self.trainer.strategy.training_step, *args)
-        with self.trainer.precision_plugin.train_step_context():
-            return copy.training_step(*args)
+        return self._call("training_step", self._actions[0], self.trainer.strategy.training_step, *args)
 
     def _call(self, hook: str, action: str, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function as a hook, and record it under the name of an action."""

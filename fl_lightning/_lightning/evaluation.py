@@ -11,7 +11,6 @@ from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.trainer import call
 from lightning.pytorch.trainer.connectors.data_connector import _parse_num_batches
-from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, SequentialSampler
 
 from fl_lightning._lightning.client_log import join_results
@@ -89,7 +88,6 @@ class SharedEvaluation(FederatedEvaluation):
         if self._joins:
             gather = partial(gather_objects, self.trainer)
             join_results(self._results, self.trainer.lightning_module, gather, self.trainer.strategy.reduce)
-            _settle(self._results)
         super()._store_dataloader_outputs()
 
 
@@ -118,14 +116,6 @@ def validate_round(loop: ClientLoop, round_number: int) -> None:
         loop.val_loop.run()
     trainer.training = True
     connector._first_loop_iter = first_loop_iter
-
-
-def _settle(results: _ResultCollection) -> None:
-    """Compute joined numbers here, so that Lightning does not reduce them once more."""
-    for _, metric in results.valid_items():
-        if metric.is_tensor and metric.meta.on_epoch:
-            is_mean = metric.meta.is_mean_reduction
-            metric._computed = metric.value / metric.cumulated_batch_size if is_mean else metric.value
 
 
 def prepare_evaluation(trainer: pl.Trainer) -> None:

@@ -32,8 +32,12 @@ def stop_where_stopped(loop: _FitLoop) -> None:
                 )
 
 
-class ChoosesLast(ModelCheckpoint, ABC):
-    """A ``ModelCheckpoint`` whose subclass chooses among the files that ``ckpt_path="last"`` finds."""
+class ChosenCheckpoint(ModelCheckpoint, ABC):
+    """A ``ModelCheckpoint`` whose subclass chooses among rounds, and among files that ``ckpt_path="last"`` finds."""
+
+    @abstractmethod
+    def is_candidate(self, trainer: pl.Trainer) -> bool:
+        """Return whether the round's model may be saved as the best."""
 
     @abstractmethod
     def choose_last(self, paths: set[str]) -> set[str]:
@@ -41,6 +45,9 @@ class ChoosesLast(ModelCheckpoint, ABC):
 
     def _find_last_checkpoints(self, trainer: pl.Trainer) -> set[str]:
         return self.choose_last(super()._find_last_checkpoints(trainer))
+
+    def _should_skip_saving_checkpoint(self, trainer: pl.Trainer) -> bool:
+        return super()._should_skip_saving_checkpoint(trainer) or not self.is_candidate(trainer)
 
 
 def let_checkpoints_save_again(trainer: pl.Trainer) -> None:

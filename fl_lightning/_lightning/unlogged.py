@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from itertools import count
 from typing import Any
 
-import lightning.pytorch as pl
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -22,14 +21,11 @@ class UnloggedTraining:
 
     Args:
         loop: The clients' loop, prepared.
-        frozen: Names of frozen parameters that steps may change, and of buffers.
-        module: A copy of the trainer's module; the module itself if ``None``.
+        preserved: Keeps the module's weights and buffers while it is entered.
     """
 
-    def __init__(self, loop: ClientLoop, frozen: Sequence[str], module: pl.LightningModule | None = None) -> None:
-        self._loop, self._frozen = loop, set(frozen)
-        self._copy = module
-        self._module = loop.trainer.lightning_module if module is None else module
+    def __init__(self, loop: ClientLoop, preserved: Callable[[], AbstractContextManager[None]]) -> None:
+        self._loop, self._preserved, self._module = loop, preserved, loop.trainer.lightning_module
 
     def gradients(self, batches: Iterable[Any], names: list[str]) -> Iterator[tuple[int, dict[str, Tensor]]]:
         """Yield each batch's place and gradient by parameter name, in eval mode; the next batch overwrites it.
@@ -59,7 +55,7 @@ class UnloggedTraining:
         self._check_automatic()
         with self.unnoticed(), self._eval_mode(), torch.no_grad():
             for index, batch in enumerate(batches):
-                output = self._loop._training_step(self._loop._transfer(batch), index, self._copy)
+                output = self._loop._training_step(self._loop._transfer(batch), index)
                 if output is not None:
                     yield index, float(output if isinstance(output, Tensor) else output["loss"])
 
@@ -108,7 +104,7 @@ class UnloggedTraining:
         loop = self._loop
         self._check_automatic()
         with torch.enable_grad():
-            output = loop._training_step(loop._transfer(batch), index, self._copy)
+            output = loop._training_step(loop._transfer(batch), index)
             if output is None:
                 return False
             loss = output if isinstance(output, Tensor) else output["loss"]
@@ -133,25 +129,19 @@ class UnloggedTraining:
     @contextmanager
     def _eval_mode(self) -> Iterator[None]:
         """Set eval mode; put back the modes, and what steps change, such as queues, counters and teachers."""
-        owned = [(submodule._buffers, name) for submodule in self._module.modules() for name in submodule._buffers]
-        for path, submodule in self._module.named_modules():
-            keys = [key for key in submodule._parameters if f"{path}.{key}".lstrip(".") in self._frozen]
-            owned += [(submodule._parameters, key) for key in keys]
-        before = [(buffers, name, buffers[name], _copied(buffers[name])) for buffers, name in owned]
         modes = [(submodule, submodule.training) for submodule in self._module.modules()]
         # cuDNN has no backward pass for recurrent layers in eval mode
         recurrent = any(isinstance(submodule, nn.RNNBase) for submodule, _ in modes)
         self._module.eval()
         try:
-            with torch.backends.cudnn.flags(enabled=torch.backends.cudnn.enabled and not recurrent):
+            with (
+                self._preserved(),
+                torch.backends.cudnn.flags(enabled=torch.backends.cudnn.enabled and not recurrent),
+            ):
                 yield
         finally:
             for submodule, training in modes:
                 submodule.training = training
-            for buffers, name, buffer, values in before:
-                buffers[name] = buffer
-                if buffer is not None:
-                    buffer.data.copy_(values)
 
 
 def _gradient(parameter: Tensor) -> Tensor:
@@ -160,15 +150,8 @@ def _gradient(parameter: Tensor) -> Tensor:
 
 
 def _metric_state(metric: Metric) -> dict[str, Any]:
-    names = [*metric._defaults, "_update_count", "_computed", "_forward_cache", "_is_synced"]
-    return {name: _copied(metric.__dict__[name]) for name in names if name in metric.__dict__}
-
-
-def _copied(value: Any) -> Any:
-    """Return a copy of a tensor or a list of tensors; any other object as it is."""
-    if isinstance(value, list):
-        return [_copied(item) for item in value]
-    return value.detach().clone() if isinstance(value, Tensor) else value
+    names = ("_update_count", "_computed", "_forward_cache", "_is_synced")
+    return {**metric._copy_state_dict(), **{name: vars(metric)[name] for name in names}}
 
 
 def _drop(*args: Any, **kwargs: Any) -> None:

@@ -16,13 +16,13 @@ from lightning.pytorch.plugins.io import AsyncCheckpointIO
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from fl_lightning._lightning.round_loop import RoundLoop
-from fl_lightning._lightning.trainer_callbacks import ChoosesLast
-from fl_lightning.checks import Count, PathLike, check
+from fl_lightning._lightning.trainer_callbacks import ChosenCheckpoint
+from fl_lightning.checks import Count, check_arguments
 from fl_lightning.files import atomic_file, make_folder
 from fl_lightning.metrics import larger_is_better
 
 
-class FederatedCheckpoint(ChoosesLast):
+class FederatedCheckpoint(ChosenCheckpoint):
     """A ``ModelCheckpoint`` that chooses among models that the server aggregated, and keeps the newest round safe.
 
     With RADFed the module holds a mean of circulating models between two aggregations. That mean is validated, but it
@@ -44,7 +44,7 @@ class FederatedCheckpoint(ChoosesLast):
 
     Raises:
         TypeError: If an argument has the wrong type.
-        ValueError: If an argument is out of its range, asks for checkpoints inside rounds, or has no effect.
+        ValueError: If an argument is out of its range or has no effect.
     """
 
     # nothing is saved inside of rounds; with a hook that says so, the clients of a round can be stacked
@@ -57,21 +57,11 @@ class FederatedCheckpoint(ChoosesLast):
         monitor: str | None = None,
         *,
         save_last: bool = True,
-        last_every_n_epochs: int = 1,
+        last_every_n_epochs: Count = 1,
         **options: Any,
     ) -> None:
-        check("`save_last`", save_last, bool)
-        if dirpath is not None:
-            check("`dirpath`", dirpath, PathLike)
-        for name, text in {"filename": filename, "monitor": monitor}.items():
-            if text is not None:
-                check(f"`{name}`", text, str)
-        for name in ("every_n_train_steps", "train_time_interval"):
-            if options.get(name):
-                raise ValueError(
-                    f"`{name}` must be None, got {options[name]!r}: the server aggregates only at the end of a round. "
-                    "Give `every_n_epochs`, a number of rounds."
-                )
+        given = {"dirpath": dirpath, "filename": filename, "monitor": monitor}
+        check_arguments(self, {**given, "save_last": save_last, "last_every_n_epochs": last_every_n_epochs})
         if "mode" in options and monitor is None:
             raise ValueError(
                 f"`mode` has no effect without `monitor`, got {options['mode']!r}. Give `monitor` the name of a logged "
@@ -82,7 +72,6 @@ class FederatedCheckpoint(ChoosesLast):
                 f"FederatedCheckpoint(monitor={monitor!r}) keeps the model with the smallest {monitor}: "
                 'ModelCheckpoint\'s `mode` is "min". Give `mode="max"`, or `mode="min"` if that is meant.'
             )
-        check("`last_every_n_epochs`", last_every_n_epochs, Count)
         super().__init__(dirpath, filename, monitor, save_last=False, **options)
         self.keeps_last, self.last_every_n_epochs = save_last, last_every_n_epochs
         self._last: Path | None = None
@@ -93,31 +82,26 @@ class FederatedCheckpoint(ChoosesLast):
         Raises:
             OSError: If no file can be written into ``dirpath``.
         """
-        if stage == "fit" and self.dirpath is not None and not trainer.fast_dev_run:
-            _check_folder(trainer, str(self.dirpath))
+        folder = str(self.dirpath or "")
+        if stage == "fit" and folder and "://" not in folder and not trainer.fast_dev_run:
+            make_folder("dirpath", folder, "Give another folder, or leave `dirpath` out for the logger's.")
         with warnings.catch_warnings():
             # a fit that resumes finds the files of the run before, and a new one overwrites none
             warnings.filterwarnings("ignore", ".*exists and is not empty")
             super().setup(trainer, pl_module, stage)
         self._last = None
 
-    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Save, if the model is an aggregated one."""
-        if _is_candidate(trainer):
-            super().on_validation_end(trainer, pl_module)
-
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Save, if the model is an aggregated one; keep the newest round."""
-        if _is_candidate(trainer):
-            super().on_train_epoch_end(trainer, pl_module)
+        super().on_train_epoch_end(trainer, pl_module)
         due = (trainer.current_epoch + 1) % self.last_every_n_epochs == 0
         if self.keeps_last and due and not trainer.fast_dev_run:
             self._keep_last(trainer)
 
-    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Save the last model if none was saved, if it is an aggregated one."""
-        if _is_candidate(trainer):
-            super().on_train_end(trainer, pl_module)
+    def is_candidate(self, trainer: pl.Trainer) -> bool:
+        """Return whether the server has aggregated the module's model."""
+        loop = trainer.fit_loop
+        return not isinstance(loop, RoundLoop) or loop.aggregated
 
     def _keep_last(self, trainer: pl.Trainer) -> None:
         folder = str(self.dirpath)
@@ -195,19 +179,6 @@ def _is_whole(path: Path) -> bool:
         return False
 
 
-def _check_folder(trainer: pl.Trainer, folder: str) -> None:
-    """Raise ``OSError`` on all processes if the first one cannot write into a folder, which it makes if need be."""
-    problem = None
-    if trainer.is_global_zero and "://" not in folder:
-        try:
-            make_folder("dirpath", folder, "Give another folder, or leave `dirpath` out for the logger's.")
-        except OSError as error:
-            problem = str(error)
-    problem = trainer.strategy.broadcast(problem)
-    if problem is not None:
-        raise OSError(problem)
-
-
 @contextmanager
 def _written_at_once(trainer: pl.Trainer) -> Iterator[None]:
     """Let checkpoints be written before ``save_checkpoint`` returns, also beside Lightning's ``AsyncCheckpointIO``."""
@@ -218,10 +189,3 @@ def _written_at_once(trainer: pl.Trainer) -> Iterator[None]:
         yield
     finally:
         strategy.checkpoint_io = plugin
-
-
-def _is_candidate(trainer: pl.Trainer) -> bool:
-    loop = trainer.fit_loop
-    # before the first round, and after a fit that had none left, the server has no model
-    in_fit = trainer.state.fn == "fit" and not trainer.sanity_checking
-    return in_fit and (not isinstance(loop, RoundLoop) or loop.aggregated)

@@ -9,7 +9,6 @@ import lightning.pytorch as pl
 import numpy as np
 import torch
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 
@@ -24,7 +23,7 @@ from fl_lightning.callbacks.personal_values import (
     state_in,
     warn_of_clients_without_values,
 )
-from fl_lightning.checks import check, short
+from fl_lightning.checks import check_arguments
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.metrics import accuracy
 
@@ -39,8 +38,7 @@ class ClientMetrics(Callback):
     ``_weighted`` the mean weighted by the clients' samples, ``_std``, ``_min``, ``_max`` and ``_lowest10``, the mean
     of the lowest tenth (of one client at least). The same for ``test``. Clients whose metric is NaN or infinite are
     left out, and ``val_acc_clients_left_out`` counts them. ``values`` holds the last metric of every client. Nothing is
-    logged if the evaluation set belongs to no client; a warning says so. So does one where the module has no
-    ``validation_step``.
+    logged if the evaluation set belongs to no client; a warning says so.
     Predictions and targets are those of the data module's ``outputs_and_targets``: taken from what ``validation_step``
     or ``test_step`` returned, if that is a dict with ``"preds"`` (n, C) and ``"target"`` (n,), one row for each sample
     of the batch; otherwise the module is called on the batch's first element, and the last is the target.
@@ -62,9 +60,9 @@ class ClientMetrics(Callback):
             own: of the model that they share. Methods with and without such models then have a score in common.
 
     Raises:
-        TypeError: If an argument has the wrong type, such as a name for ``metric``; in an evaluation, if ``metric``
-            returns no number, if the step returned no scores, and the module has no ``forward`` or a batch has no
-            inputs and targets; with personal parameters, if a batch's inputs are no tensor.
+        TypeError: If an argument has the wrong type, such as a name for ``metric``; in an evaluation, if the step
+            returned no scores, and the module has no ``forward`` or a batch has no inputs and targets; with personal
+            parameters, if a batch's inputs are no tensor.
         ValueError: If ``name`` is empty; in an evaluation, if there is not one row of predictions and of targets for
             each sample, or predictions and targets do not fit, or a loader of a user's own does not go through the
             whole evaluation set in order; with personal parameters, if the step returned other scores than the module
@@ -79,17 +77,13 @@ class ClientMetrics(Callback):
     def __init__(
         self, metric: Metric = accuracy, name: str = "acc", pooled: bool = False, *, always_personal: bool = False
     ) -> None:
-        check("`metric`", metric, Callable)
-        check("`name`", name, str)
-        check("`pooled`", pooled, bool)
-        check("`always_personal`", always_personal, bool)
         self.metric, self.name, self.pooled, self.always_personal = metric, name, pooled, always_personal
+        check_arguments(self)
         self.values: dict[str, dict[int, float]] = {}
         self.shared_values: dict[str, dict[int, float]] = {}
         self._seen: list[tuple[Tensor, ...]] = []  # predictions, targets and, if clients have own models, theirs
         self._num_seen = 0
         self._clients: np.ndarray | None = None
-        self._without_clients: set[_Stage] = set()
         self._own: PersonalModels | None = None
         self._loaded: dict[str, Any] | None = None
 
@@ -108,7 +102,6 @@ class ClientMetrics(Callback):
         if stage == "fit":
             self._loaded = None
             warn_of_clients_without_values(trainer, self)
-            self._tell_of_no_step(trainer, pl_module)
 
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
@@ -122,8 +115,7 @@ class ClientMetrics(Callback):
         self._seen, self._num_seen = [], 0
         self._own = None if trainer.sanity_checking else personal_models(trainer, self._loaded)
         self._clients = _clients_of(trainer, _stage(trainer)) if evaluates_data_module(trainer) else None
-        if self._clients is None and _stage(trainer) not in self._without_clients:
-            self._without_clients.add(_stage(trainer))
+        if self._clients is None:
             rank_zero_warn(
                 f"ClientMetrics logs nothing: the {'test' if trainer.testing else 'validation'} samples belong to no "
                 "client. Use a split that gives them to clients, ClientSplit or WithinClientSplit, or log the "
@@ -180,14 +172,6 @@ class ClientMetrics(Callback):
     on_test_batch_end = on_validation_batch_end
     on_test_epoch_end = on_validation_epoch_end
 
-    def _tell_of_no_step(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Warn that a fit evaluates no client, because the module does not validate."""
-        if _clients_of(trainer, "val") is not None and not is_overridden("validation_step", module):
-            rank_zero_warn(
-                f"ClientMetrics logs nothing in this fit: {type(module).__name__} has no `validation_step`. Define "
-                'one; it may return {"preds": ..., "target": ...}.'
-            )
-
     def _by_client(self, trainer: pl.Trainer, clients: np.ndarray) -> tuple[np.ndarray, list[Tensor]]:
         """Return the client of each sample of all processes, and what was seen of it."""
         mine = [tensor.cpu() for tensor in joined(self._seen)]
@@ -234,20 +218,12 @@ def score_of(callback: Any, client: int, preds: Tensor, target: Tensor) -> float
         client: The client.
         preds: The client's predictions, one row for each sample.
         target: Their targets.
-
-    Raises:
-        TypeError: If the metric returns no number.
     """
-    name = type(callback).__name__
     try:
-        score = callback.metric(preds, target)
+        return float(callback.metric(preds, target))
     except Exception as error:
-        error.add_note(f"This is the `metric` of {name} for the {len(target)} samples of client {client}.")
+        error.add_note(f"This is the `metric` of {type(callback).__name__} for the {len(target)} samples of {client=}.")
         raise
-    try:
-        return float(score)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise TypeError(f"`metric` of {name} must return a number, got {short(score)}.") from error
 
 
 def _check_rows(size: int, preds: Tensor, target: Tensor) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 import lightning as L
 import numpy as np
@@ -19,7 +19,8 @@ from filelock import FileLock
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from fl_lightning.checks import Count, PathLike, check
+from fl_lightning.checks import Count, PathLike, check_arguments
+from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.tensor_bytes import tensor_bytes
 
 if TYPE_CHECKING:
@@ -27,28 +28,6 @@ if TYPE_CHECKING:
 
 _FORMAT = "1"  # part of every file's key: raise it when what a file holds changes
 _PROBES = 64  # samples whose preprocessed values stand for the preprocessing in the key
-
-
-@runtime_checkable
-class CacheableInputs(Protocol):
-    """What :class:`FrozenPrefixCache` needs of a data module.
-
-    A data module that also has ``preprocess(x, training: bool)`` has it applied before the prefix; batches of replaced
-    inputs must come without it.
-    """
-
-    @property
-    def augmented(self) -> bool:
-        """Whether a sample's input may differ from one epoch to the next."""
-
-    def source_inputs(self) -> Tensor:
-        """All inputs as read, of shape (samples, ...), before preprocessing; the same after a replacement."""
-
-    def replace_inputs(self, features: Tensor) -> None:
-        """Serve ``features``, of shape (samples, ...), one row per source input, in place of the inputs."""
-
-    def data_fingerprint(self) -> str:
-        """A text that changes with the data."""
 
 
 class FrozenPrefixCache(L.Callback):
@@ -84,11 +63,9 @@ class FrozenPrefixCache(L.Callback):
         OSError: At set-up, if the disk has no room for the file.
     """
 
-    def __init__(self, cache_dir: str | os.PathLike[str] = ".cache/fl_lightning", batch_size: int = 32) -> None:
-        check("`cache_dir`", cache_dir, PathLike)
-        check("`batch_size`", batch_size, Count)
-        self.cache_dir = Path(cache_dir)
-        self.batch_size = batch_size
+    def __init__(self, cache_dir: PathLike = ".cache/fl_lightning", batch_size: Count = 32) -> None:
+        check_arguments(self, {"cache_dir": cache_dir, "batch_size": batch_size})
+        self.cache_dir, self.batch_size = Path(cache_dir), batch_size
         self._fingerprint = ""
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
@@ -122,7 +99,7 @@ class FrozenPrefixCache(L.Callback):
 
     on_validation_start = on_test_start = on_predict_start = on_fit_start
 
-    def _ensure(self, path: Path, prefix: FrozenPrefix, data: CacheableInputs, device: torch.device) -> Tensor:
+    def _ensure(self, path: Path, prefix: FrozenPrefix, data: FederatedDataModule, device: torch.device) -> Tensor:
         """Return the features of the file; compute it first if there is none that can be read."""
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(path.with_suffix(".lock")):  # other processes, of any run, wait for the file
@@ -135,11 +112,11 @@ class FrozenPrefixCache(L.Callback):
             self._compute(path, prefix, data, device)
             return _read(path)
 
-    def _compute(self, path: Path, prefix: FrozenPrefix, data: CacheableInputs, device: torch.device) -> None:
+    def _compute(self, path: Path, prefix: FrozenPrefix, data: FederatedDataModule, device: torch.device) -> None:
         """Append the outputs to a file, from where an earlier run stopped, which takes its place when it is whole."""
         worker = copy.deepcopy(prefix).to(device)  # the module itself is still where its maker left it
         worker.bypass = False
-        inputs, prepare = data.source_inputs(), _preprocessing(data)
+        inputs, prepare = data.source_inputs(), data.served
 
         def outputs(start: int) -> np.ndarray:
             return worker(prepare(inputs[start : start + self.batch_size]).to(device)).cpu().numpy()
@@ -202,9 +179,9 @@ def _find_prefix(module: L.LightningModule) -> FrozenPrefix:
     return found[0]
 
 
-def _cacheable(trainer: L.Trainer) -> CacheableInputs:
+def _cacheable(trainer: L.Trainer) -> FederatedDataModule:
     data: object = trainer.datamodule
-    if not isinstance(data, CacheableInputs):
+    if not isinstance(data, FederatedDataModule):
         raise TypeError(
             f"FrozenPrefixCache needs a FederatedDataModule, whose inputs it can replace; the trainer's datamodule is "
             f"{type(data).__name__}. Pass one as datamodule=..., or remove FrozenPrefixCache."
@@ -218,18 +195,11 @@ def _cacheable(trainer: L.Trainer) -> CacheableInputs:
     return data
 
 
-def _preprocessing(data: CacheableInputs) -> Callable[[Tensor], Tensor]:
-    preprocess = getattr(data, "preprocess", None)
-    if preprocess is None:
-        return lambda x: x
-    return lambda x: preprocess(x, training=False)
-
-
-def _key(prefix_fingerprint: str, data: CacheableInputs, device: torch.device) -> str:
+def _key(prefix_fingerprint: str, data: FederatedDataModule, device: torch.device) -> str:
     inputs = data.source_inputs()
     # A function cannot be hashed, but what it makes of some samples can.
     spread = torch.linspace(0, len(inputs) - 1, min(_PROBES, len(inputs))).long()
-    probe = _preprocessing(data)(inputs[spread])
+    probe = data.served(inputs[spread])
     digest = hashlib.sha256(tensor_bytes(probe))
     parts = (_FORMAT, prefix_fingerprint, data.data_fingerprint(), device.type, torch.__version__, *inputs.shape)
     digest.update("\n".join(map(str, parts)).encode())

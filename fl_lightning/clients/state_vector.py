@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -119,6 +120,15 @@ class StateVector:
                 if tensor.shape != view.shape:  # a client's training has changed it, which broke its round off
                     tensor.resize_(view.shape)
                 tensor.copy_(view if tensor.is_floating_point() else _like(tensor, view))
+
+    @contextmanager
+    def preserved(self) -> Iterator[None]:
+        """Put the module's present state back at the end."""
+        before = self.read()
+        try:
+            yield
+        finally:
+            self.write(before)
 
     def with_values(self, state_dict: Mapping[str, Any], vector: Tensor) -> dict[str, Any]:
         """Return a copy of the module's ``state_dict`` with other values, which the module does not take.

@@ -201,19 +201,19 @@ class LocalTraining:
             clients: The clients.
         """
         federation, sampler, scores = self.algorithm.federation, self.algorithm.sampler, dict[int, float]()
-        shown = self.vector.read()
-        self.vector.write(self.algorithm.server.model)
-        for client in with_progress(self.trainer, clients[federation.rank :: federation.num_ranks], "Scoring clients"):
-            task = Task(0, client, int(self.data.client_sizes[client]), round=round_index)
-            scores[client] = sampler.score(ClientAtWork(task, self.algorithm.server.model, self))
-        self.vector.write(shown)
+        own = clients[federation.rank :: federation.num_ranks]
+        with self.vector.preserved():
+            self.vector.write(self.algorithm.server.model)
+            for client in with_progress(self.trainer, own, "Scoring clients"):
+                task = Task(0, client, int(self.data.client_sizes[client]), round=round_index)
+                scores[client] = sampler.score(ClientAtWork(task, self.algorithm.server.model, self))
         known = {client: score for share in federation.gather(scores) for client, score in share.items()}
         return {client: known[client] for client in clients}
 
     @cached_property
     def quiet(self) -> UnloggedTraining:
         """Runs the module without a trace."""
-        return UnloggedTraining(self.loop, self.vector.buffer_names)
+        return UnloggedTraining(self.loop, self.vector.preserved)
 
 
 @dataclass

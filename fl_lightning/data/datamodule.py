@@ -234,15 +234,15 @@ class FederatedDataModule(ServesBatches):
         x, *others = [tensor.clone() for tensor in self._tensors_of(source)]
         y = self.outputs_and_targets([x, *others], None)[1]
         for poison in self._poisons:
-            x, y[:] = poison.apply(x, y, list(split.train.values()), self._served, self._stored)
+            x, y[:] = poison.apply(x, y, list(split.train.values()), self.served, self.stored)
         return replace(source, dataset=TensorDataset(x, *others))
 
-    def _served(self, x: Tensor) -> Tensor:
+    def served(self, x: Tensor) -> Tensor:
         """Return stored inputs as a module gets them in an evaluation."""
         return x
 
-    def _stored(self, x: Tensor) -> Tensor:
-        """Return what :meth:`_served` made as it is stored."""
+    def stored(self, x: Tensor) -> Tensor:
+        """Return what :meth:`served` made as it is stored."""
         return x
 
     def teardown(self, stage: str | None = None) -> None:

@@ -85,10 +85,12 @@ class ImageDataModule(FederatedDataModule):
         mean, std = self._statistics_on(x.device)
         return x.to(torch.float32, copy=True).div_(255).sub_(mean).div_(std)
 
-    def _served(self, x: Tensor) -> Tensor:
+    def served(self, x: Tensor) -> Tensor:
+        """Return images as a module gets them in an evaluation."""
         return self.preprocess(x, training=False)
 
-    def _stored(self, x: Tensor) -> Tensor:
+    def stored(self, x: Tensor) -> Tensor:
+        """Return what :meth:`served` made as bytes; raise ``ValueError`` for what they cannot hold."""
         mean, std = self._statistics_on(x.device)
         levels = (x * std + mean).mul_(255).round_()
         if levels.numel() and not 0 <= levels.min() <= levels.max() <= 255:

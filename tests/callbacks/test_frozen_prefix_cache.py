@@ -5,11 +5,13 @@ import pytest
 import torch
 from helpers.full_disk import limited_files
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import TensorDataset
 
 from fl_lightning.callbacks.frozen_prefix_cache import FrozenPrefixCache
+from fl_lightning.data import ImageDataModule, SampleSplit, Source
 from fl_lightning.models import Classifier
 from fl_lightning.models.frozen import FrozenPrefix
+from fl_lightning.partitioners import IIDPartitioner
 
 BATCHES_SEEN: list[int] = []  # rows of every forward pass through a Counter
 
@@ -34,50 +36,19 @@ class Net(Classifier):
         return self.head(self.prefix(x))
 
 
-class Images(L.LightningDataModule):
-    """Bytes that are scaled by ``scale`` in the course of preprocessing; 40 to train, 8 to validate, 8 to test."""
+class Images(ImageDataModule):
+    """Bytes that are divided by ``scale`` in the course of preprocessing; 40 to train, 8 to validate, 8 to test."""
 
-    def __init__(self, seed: int = 0, scale: float = 255.0, augmented: bool = False, side: int = 8) -> None:
-        super().__init__()
-        generator = torch.Generator().manual_seed(seed)
-        self.raw = torch.randint(256, (56, 3, side, side), dtype=torch.uint8, generator=generator)
-        self.labels = torch.randint(3, (56,), generator=generator)
-        self.inputs = self.raw
-        self.inputs_replaced = False
-        self.scale = scale
-        self.augmented = augmented
+    mean, std = (0.0,), (1.0,)
 
-    def source_inputs(self) -> Tensor:
-        return self.raw
+    def __init__(self, seed: int = 0, scale: float = 255.0) -> None:
+        super().__init__(IIDPartitioner(4), batch_size=16, split=SampleSplit(1 / 7, 1 / 7))
+        self.seed, self.std = seed, (scale / 255,)  # type: ignore[misc]
 
-    def replace_inputs(self, features: Tensor) -> None:
-        self.inputs = features
-        self.inputs_replaced = True
-
-    def data_fingerprint(self) -> str:
-        return str(hash((tuple(self.raw.flatten().tolist()), tuple(self.labels.tolist()))))
-
-    def preprocess(self, x: Tensor, training: bool) -> Tensor:
-        return x / self.scale
-
-    def on_after_batch_transfer(self, batch, dataloader_idx):
-        x, y = batch
-        return (x if self.inputs_replaced else self.preprocess(x, training=False)), y
-
-    def _loader(self, part: slice, shuffle: bool = False) -> DataLoader:
-        return DataLoader(TensorDataset(self.inputs[part], self.labels[part]), batch_size=16, shuffle=shuffle)
-
-    def train_dataloader(self) -> DataLoader:
-        return self._loader(slice(0, 40), shuffle=True)
-
-    def val_dataloader(self) -> DataLoader:
-        return self._loader(slice(40, 48))
-
-    def test_dataloader(self) -> DataLoader:
-        return self._loader(slice(48, 56))
-
-    def predict_dataloader(self) -> DataLoader:
-        return self.test_dataloader()
+    def load(self) -> Source:
+        generator = torch.Generator().manual_seed(self.seed)
+        images = torch.randint(256, (56, 3, 8, 8), dtype=torch.uint8, generator=generator)
+        return Source(TensorDataset(images, torch.randint(3, (56,), generator=generator)))
 
 
 @pytest.fixture(autouse=True)
