@@ -11,8 +11,8 @@ from torch.utils.data import ConcatDataset, Dataset, TensorDataset
 
 from fl_lightning.checks import check_arguments, to_array
 from fl_lightning.data import PartitionFunction, Source
-from fl_lightning.data.as_dataset import as_dataset
 from fl_lightning.data.batches import Collate, tensors_of
+from fl_lightning.data.source import as_dataset
 from fl_lightning.data.targets import concatenate, find_targets
 from fl_lightning.datamodules.natural import NaturalDataModule
 

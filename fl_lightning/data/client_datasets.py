@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Unpack
 
 import numpy as np
 from torch import Tensor
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, TensorDataset
+from torch.utils.data import ConcatDataset, Dataset, TensorDataset
 
 from fl_lightning.checks import Count, check_arguments, counted, is_sequence, short
-from fl_lightning.data.as_dataset import as_dataset
 from fl_lightning.data.batches import Collate, tensors_of
 from fl_lightning.data.datamodule import FederatedDataModule
 from fl_lightning.data.federated_split import GLOBAL, FederatedSplit, Split
 from fl_lightning.data.inputs import Imputation, Standardization
 from fl_lightning.data.serving import LoadingOptions, MoreLoadingOptions
-from fl_lightning.data.source import Source
+from fl_lightning.data.source import Source, as_dataset
 from fl_lightning.data.targets import find_targets
 from fl_lightning.data.view import Stage
 from fl_lightning.partitioners import NaturalPartitioner, Partition
@@ -66,12 +65,7 @@ class ClientDatasetsModule(FederatedDataModule):
         impute: Imputation | None = None,
         **options: Unpack[LoadingOptions],
     ) -> None:
-        if "partitioner" in options:  # which the base class has
-            raise TypeError(
-                f"{type(self).__name__} has no argument `partitioner`: `clients` says which client holds which "
-                "samples. To distribute one data set: datamodules.TorchDatasetDataModule(dataset, partitioner)."
-            )
-        super().__init__(split=split, standardize=standardize, impute=impute, **options)
+        super().__init__(None, split=split, standardize=standardize, impute=impute, **options)
         if split is not None and not (val is None and test is None):
             raise ValueError(
                 f"Give `split` or `val` and `test`, not both; got {short(split)}. A split takes them from `clients`."
@@ -90,15 +84,11 @@ class ClientDatasetsModule(FederatedDataModule):
     # ---- arguments ----
 
     def _train_sets(self, given: Any) -> dict[int, Dataset[Any]]:
-        if not is_sequence(given) or isinstance(given, Dataset):
-            hint = ""
-            if isinstance(given, (Dataset, DataLoader)):
-                hint = " To distribute one data set: datamodules.TorchDatasetDataModule(dataset, partitioner)."
-            elif isinstance(given, Mapping):
-                hint = " Give list(clients.values())."
-            raise TypeError(f"`clients` must be a list with one data set for each client, got {short(given)}.{hint}")
-        if len(given) == 0:
-            raise ValueError("`clients` is empty; give one data set for each client, as [dataset_a, dataset_b, ...].")
+        if not is_sequence(given) or isinstance(given, Dataset) or len(given) == 0:
+            raise TypeError(
+                f"`clients` must be a list with a data set for each client, at least one, got {short(given)}. To "
+                "distribute one data set: datamodules.TorchDatasetDataModule(dataset, partitioner)."
+            )
         return {client: self._as_dataset(f"clients[{client}]", each) for client, each in enumerate(given)}
 
     def _evaluation_sets(self, name: str, given: Any) -> dict[int, Dataset[Any]]:
@@ -149,7 +139,6 @@ class ClientDatasetsModule(FederatedDataModule):
         stage = self._set_of(stage)
         sets = self._sets[stage]
         ids = list(sets) if clients is None else clients
-        self._check_lengths(stage, ids)
         chosen = [sets[client] for client in ids]
         if len(chosen) == 1:
             return chosen[0]
@@ -157,30 +146,6 @@ class ClientDatasetsModule(FederatedDataModule):
         # rows are copied when some clients are asked for, so that batches are gathered at once
         tensors = None if clients is None else tensors_of(whole)
         return whole if tensors is None else TensorDataset(*tensors)
-
-    def _check_lengths(self, stage: Stage, clients: Iterable[int]) -> None:
-        """Raise ``RuntimeError`` if a data set is longer or shorter than it was at the set-up."""
-        parts: dict[int, np.ndarray] = getattr(self.federated_split, stage)
-        for client in clients:
-            before, now = len(parts[client]), _length(self._sets[stage][client])
-            if before != now:
-                name = "clients" if stage == "train" else stage
-                raise RuntimeError(
-                    f"`{name}{'' if client == GLOBAL else f'[{client}]'}` had {counted(before, 'sample')} at the "
-                    f"set-up, and has {now:,} now. Weights and batches go by the first number. Let the data set hold "
-                    "all samples from the start, and draw some of them by `sampler`; for another fit make a new data "
-                    "module."
-                )
-
-    def _tensors_of(self, source: Source) -> tuple[Tensor, ...]:
-        tensors = tensors_of(source.dataset)
-        if tensors is None:
-            raise ValueError(
-                "`standardize`, `impute`, `feature_noise`, poisons, replaced inputs and fingerprints need data sets "
-                "that are TensorDataset, or Subset of one, with samples of the same shapes and types. Give such data "
-                "sets, or do it in `train_transform` and `eval_transform`."
-            )
-        return tensors
 
 
 class TensorDataModule(ClientDatasetsModule):

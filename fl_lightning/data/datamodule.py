@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import replace
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
-import lightning as L
 import numpy as np
 from torch import Tensor
 from torch.utils.data import TensorDataset
@@ -21,6 +19,7 @@ from fl_lightning.checks import (
     check_arguments,
     represent,
 )
+from fl_lightning.data.batches import Transform
 from fl_lightning.data.federated_split import GLOBAL, FederatedSplit, Split
 from fl_lightning.data.inputs import Imputation, Standardization, prepare_inputs
 from fl_lightning.data.order import ClientOrder
@@ -29,7 +28,6 @@ from fl_lightning.data.serving import ServesBatches
 from fl_lightning.data.source import Source, labels_for
 from fl_lightning.data.splits import ClientSplit, check_test_indices
 from fl_lightning.data.targets import outputs_and_targets
-from fl_lightning.data.transforms import Transform
 from fl_lightning.partitioners import Partition
 from fl_lightning.partitioners.functions import PartitionFunction, check_partitioner
 
@@ -129,18 +127,9 @@ class FederatedDataModule(ServesBatches):
         source, split = self._federation
         return [f"{len(self._client_ids)} of {split.partition.num_clients} clients train", f"{len(source)} samples"]
 
-    @classmethod
-    def from_datasets(cls, *args: Any, **kwargs: Any) -> NoReturn:
-        """Raise an error: Lightning's shortcut for central training does not know which client holds which samples."""
-        raise TypeError(
-            f"`{cls.__name__}.from_datasets` does not know the clients. Use ClientDatasetsModule(clients=[...]) with "
-            "one data set for each client."
-        )
-
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "trainer":  # a trainer sets it before it looks at anything else
             check_lightning("The trainer", value)
-            _refuse_classes(value)
         super().__setattr__(name, value)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -318,14 +307,3 @@ def check_lightning(role: str, thing: object) -> None:
             "`lightning`, which fl-lightning uses. Write `import lightning.pytorch as pl` instead of `import "
             "pytorch_lightning as pl`, in every file that has it."
         )
-
-
-def _refuse_classes(trainer: L.Trainer | None) -> None:
-    """Raise ``TypeError`` for ``callbacks=[FedAvg]``; Lightning would fail at its first hook."""
-    callbacks = getattr(trainer, "callbacks", [])
-    classes = [callback for callback in callbacks if inspect.isclass(callback)]
-    if classes:
-        # Lightning calls `on_exception` of each callback before it passes an error on
-        callbacks[:] = [callback for callback in callbacks if callback not in classes]
-        name = classes[0].__name__
-        raise TypeError(f"`callbacks` has the class {name}. Call it: {name}(...), and make a new Trainer.")

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fl_lightning.checks import counted, is_finite
-from fl_lightning.data.federated_split import GLOBAL, FederatedSplit
+from fl_lightning.checks import is_finite
+from fl_lightning.data.federated_split import FederatedSplit
 from fl_lightning.partitioners.feature_noise import add_feature_noise
 
 Standardization = Literal["global", "local"]
@@ -46,11 +46,6 @@ def prepare_inputs(
     if impute is not None:
         x = fill_missing(x, impute, split)
     if feature_noise:
-        if split.partition.num_clients == 1:
-            raise ValueError(
-                f"`feature_noise={feature_noise}` has no effect: the first client has no noise, and there is no other. "
-                "Leave it out, or use more clients."
-            )
         x, numeric = x.clone(), (slice(None), features)[: x.dim()]
         x[numeric] = add_feature_noise(x[numeric], split.partition, feature_noise, seed)
     return x if standardize is None else standardized(x, standardize, split, features)
@@ -128,7 +123,15 @@ def standardized(x: Tensor, how: Standardization, split: FederatedSplit, feature
             f"{tuple(x.shape)}. Convert them in `load()`, or leave `standardize` out."
         )
     if not is_finite(x[:, features]):
-        _refuse_holes(x, how, split, features)
+        used = np.concatenate([rows for part in (split.train, split.val, split.test) for rows in part.values()])
+        holes = ~x[torch.from_numpy(used)][:, features].isfinite()
+        counts = holes.transpose(0, 1).flatten(1).sum(1)  # a channel of several values is one column
+        if counts.any():
+            raise ValueError(
+                f"`standardize={how!r}` needs finite inputs, got {int(counts.max())} NaN or infinite values in column "
+                f"{int(counts.argmax()) + (features.start or 0)}. A single one would spoil the whole column. Clean the "
+                "data first, or fill NaN with means by `impute='global'` or `impute='local'`."
+            )
     out = x.clone()
     if how == "global":
         rows = torch.from_numpy(np.concatenate(list(split.train.values()))).to(x.device)
@@ -149,23 +152,6 @@ def standardized(x: Tensor, how: Standardization, split: FederatedSplit, feature
     return out
 
 
-def _refuse_holes(x: Tensor, how: str, split: FederatedSplit, features: slice) -> None:
-    """Raise ``ValueError`` for the first client, or set of no client, with a NaN or infinite value."""
-    for stage, part in (("training", split.train), ("validation", split.val), ("test", split.test)):
-        for client, rows in part.items():
-            own = x[:, features].index_select(0, torch.from_numpy(rows).to(x.device))
-            counts = (~own.isfinite()).transpose(0, 1).flatten(1).sum(1)  # channels of several values are one column
-            if counts.any():
-                column = int(counts.argmax())
-                raise ValueError(
-                    f"`standardize={how!r}` needs finite inputs, but "
-                    f"{f'the {stage} set' if client == GLOBAL else f'client {client}'} has "
-                    f"{counted(int(counts[column]), 'NaN or infinite value')} in column "
-                    f"{column + (features.start or 0)}. A single one would spoil the whole column. Clean the data "
-                    "first, or fill NaN with means by `impute='global'` or `impute='local'`."
-                )
-
-
 def fit_statistics(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return mean and population standard deviation of each feature, accumulated in float64.
 
@@ -177,14 +163,7 @@ def fit_statistics(x: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         ``(mean, std)``, float64, each of shape (features,). The standard deviation of a constant feature is given as 1.
         A feature is also constant if its values differ only by rounding.
-
-    Raises:
-        ValueError: If ``x`` has fewer than two dimensions or no samples.
     """
-    if x.dim() < 2 or len(x) == 0:
-        raise ValueError(
-            f"`x` must hold samples with features, of shape (n, features, ...), n > 0; got {tuple(x.shape)}."
-        )
     axes = [axis for axis in range(x.dim()) if axis != 1]
     chunks = x.split(max(1, _CHUNK // max(1, x[0].numel())))
     count = x.numel() // x.shape[1]

@@ -21,30 +21,16 @@ def drawn_by(sampler: ClientOrder, client: int, dataset: Dataset[Any], generator
     """Return the positions of one epoch that a user's function draws, int64, shape (n_k,).
 
     Raises:
-        TypeError: If it returns no whole numbers.
-        ValueError: If it returns other than n_k of them, or one that is not a position.
+        ValueError: If it returns other than n_k positions of the client's samples.
     """
     size = len(dataset)  # type: ignore[arg-type]
-    given = sampler(client, dataset, generator)
-    if not isinstance(given, Iterable):
-        raise TypeError(
-            f"`sampler` must return positions or a torch.utils.data.Sampler, got {short(given)} for client {client}."
-        )
-    positions = list(islice(given, size + 1))
-    order = torch.as_tensor(positions)
-    if order.shape != (size,):
-        number = f"more than {size}" if len(order) > size else f"{len(order)}"
+    order = torch.as_tensor(list(islice(sampler(client, dataset, generator), size + 1)))
+    is_whole = not order.is_floating_point() and order.dtype != torch.bool
+    if order.shape != (size,) or not is_whole or int(order.min()) < 0 or int(order.max()) >= size:
         raise ValueError(
-            f"`sampler` drew {number} positions for client {client}, which has {size} samples. An epoch has as many "
-            "draws as the client has samples, so that rounds stay comparable. Repeat some or leave some out. For "
-            "another amount of work give the algorithm `local_steps`."
-        )
-    if order.is_floating_point() or order.dtype == torch.bool:
-        raise TypeError(f"`sampler` must return whole numbers, got {short(positions)} for client {client}.")
-    if int(order.min()) < 0 or int(order.max()) >= size:
-        raise ValueError(
-            f"`sampler` drew positions from {int(order.min())} to {int(order.max())} for client {client}, whose {size} "
-            f"samples have the positions 0 to {size - 1}, not those of the whole data set."
+            f"`sampler` must return as many positions as client {client} has samples, {size}, from 0 to {size - 1}, "
+            f"got {len(order)}: {short(order.tolist())}. Repeat some or leave some out; for another amount of work "
+            "give the algorithm `local_steps`."
         )
     return order.long()
 

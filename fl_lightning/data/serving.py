@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import numbers
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -15,8 +14,17 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
 
-from fl_lightning.checks import counted, short
-from fl_lightning.data.batches import Collate, client_batches, make_loader, number_of_batches, tensor_rows
+from fl_lightning.checks import counted
+from fl_lightning.data.batches import (
+    Collate,
+    Transform,
+    TransformedDataset,
+    client_batches,
+    make_loader,
+    number_of_batches,
+    tensor_rows,
+    tensors_of,
+)
 from fl_lightning.data.order import (
     ClientOrder,
     EvaluationShare,
@@ -27,7 +35,6 @@ from fl_lightning.data.order import (
 )
 from fl_lightning.data.source import Source
 from fl_lightning.data.tensor_bytes import fingerprint
-from fl_lightning.data.transforms import Transform, TransformedDataset
 from fl_lightning.data.view import FederationView, Stage
 
 _EVALUATED_BYTES, _FEWEST_EVALUATED, _MOST_EVALUATED = 1 << 20, 256, 4096
@@ -103,12 +110,14 @@ class ServesBatches(FederationView):
 
     def _tensors_of(self, source: Source) -> tuple[Tensor, ...]:
         """Return the tensors of all samples, inputs first."""
-        if not isinstance(source.dataset, TensorDataset):
+        tensors = tensors_of(source.dataset)
+        if tensors is None:
             raise ValueError(
-                f"`standardize`, `impute`, `feature_noise`, replaced inputs and fingerprints need a TensorDataset; the "
-                f"source of {type(self).__name__} is a {type(source.dataset).__name__}. Return one from `load()`."
+                "`standardize`, `impute`, `feature_noise`, poisons, replaced inputs and fingerprints need samples that "
+                "are rows of tensors of the same shapes and types: a TensorDataset, or Subset of one. Give such data, "
+                "or do it in `train_transform` and `eval_transform`."
             )
-        return source.dataset.tensors
+        return tensors
 
     # ---- replaced inputs ----
 
@@ -122,18 +131,8 @@ class ServesBatches(FederationView):
         return self._tensors_of(self._ready()[0])[0]
 
     def replace_inputs(self, features: Tensor) -> None:
-        """Serve ``features``, shape (N, ...), in place of the inputs until the Trainer's present stage ends.
-
-        Raises:
-            ValueError: If ``features`` are not one row per source input.
-        """
-        x, *rest = self._tensors_of(self._ready()[0])
-        if len(features) != len(x):
-            raise ValueError(
-                f"`features` must have one row per source input, {len(x)} rows, got {len(features)}. Compute them "
-                "from `source_inputs()`, in its order."
-            )
-        self._features = TensorDataset(features, *rest)
+        """Serve ``features``, one row per source input, in place of the inputs until the stage ends."""
+        self._features = TensorDataset(features, *self._tensors_of(self._ready()[0])[1:])
 
     def data_fingerprint(self) -> str:
         """Return a text that changes with the shape, type or content of the source's tensors."""
@@ -144,21 +143,8 @@ class ServesBatches(FederationView):
     # ---- training clients ----
 
     def client_dataset(self, client: int) -> Dataset[Any]:
-        """Return the training samples of the client at position ``client``, 0 to K-1.
-
-        Raises:
-            ValueError: If there is no such client.
-        """
-        self._check_client(client)
+        """Return the training samples of the client at position ``client``, 0 to K-1."""
         return self._transformed(self._samples("train", [client]), self.train_transform)
-
-    def _check_client(self, client: int) -> None:
-        number = len(self.client_sizes)
-        is_whole = type(client) is int or isinstance(client, numbers.Integral)  # the first question is far cheaper
-        if not is_whole or not 0 <= client < number:
-            raise ValueError(
-                f"`client` must be from 0 to {number - 1}, the position of a training client, got {short(client)}."
-            )
 
     def pooled_dataset(self, clients: Sequence[int]) -> Dataset[Any]:
         """Return the training samples of the clients at these positions together."""
@@ -168,10 +154,8 @@ class ServesBatches(FederationView):
         """Return the positions of one local epoch in the client's samples, as ``sampler`` or by chance, shape (n_k,).
 
         Raises:
-            TypeError: If ``sampler`` returns no whole numbers.
-            ValueError: If it returns others than n_k positions of the client's samples, or there is no such client.
+            ValueError: If ``sampler`` returns others than n_k positions of the client's samples.
         """
-        self._check_client(client)
         if self.sampler is None:
             return torch.randperm(int(self.client_sizes[client]), generator=generator)
         return drawn_by(self.sampler, client, self._samples("train", [client]), generator)
@@ -207,11 +191,7 @@ class ServesBatches(FederationView):
 
         Args:
             client: Position of the client, 0 to K-1.
-
-        Raises:
-            ValueError: If there is no such client.
         """
-        self._check_client(client)
         return number_of_batches(int(self.client_sizes[client]), self.batch_size, self.drop_last)
 
     # ---- pooled sets ----

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
-from lightning.pytorch.utilities.rank_zero import rank_zero_info
-from torch.utils.data import Dataset
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from fl_lightning.checks import ShowsArguments, check, is_user_defined, short, to_array, to_indices
-from fl_lightning.data.as_dataset import as_dataset
+from fl_lightning.checks import ShowsArguments, check, short, to_array, to_indices
 from fl_lightning.data.batches import Collate
+
+_NO_DATASETS = (IterableDataset, DataLoader, tuple, Mapping, str, bytes, type)  # their items are no samples
 
 
 @dataclass(frozen=True, repr=False)
@@ -91,15 +91,28 @@ def labels_for(partitioner: Any, source: Source) -> np.ndarray | int:
             "the class of each sample: `targets=`, or the `labels` of a Source. Numbers to predict become classes by "
             "`np.digitize(y, np.quantile(y, [0.25, 0.5, 0.75]))`. IIDPartitioner and QuantitySkewPartitioner need none."
         )
-    if not _is_of_library(partitioner):
-        rank_zero_info(
-            f"No classes were found, so {short(partitioner)} is given a 0 for each of {len(source):,} samples."
-        )
     return len(source)
 
 
-def _is_of_library(partitioner: Any) -> bool:
-    """Return whether a partitioner without classes is one of the library's, which do not look at them."""
-    while isinstance(partitioner, partial):
-        partitioner = partitioner.func
-    return not is_user_defined(type(partitioner))
+def as_dataset(name: str, given: Any) -> Dataset[Any]:
+    """Return samples by position; a tuple of tensors becomes a ``TensorDataset``.
+
+    Args:
+        name: The argument.
+        given: A data set with ``__len__`` and ``__getitem__``, or a tuple of tensors.
+
+    Raises:
+        TypeError: If it has no samples by position.
+        ValueError: If it has no samples.
+    """
+    if isinstance(given, tuple) and given and all(isinstance(tensor, Tensor) for tensor in given):
+        given = TensorDataset(*given)
+    has_positions = hasattr(given, "__len__") and hasattr(given, "__getitem__") and getattr(given, "shape", None) != ()
+    if not has_positions or isinstance(given, _NO_DATASETS) or hasattr(given, "iloc"):
+        raise TypeError(
+            f"`{name}` must be a data set with __len__ and __getitem__, as TensorDataset(x, y) has, got "
+            f"{short(given)}. Give the `dataset` of a DataLoader, list(stream) for a stream, or tensors of a table."
+        )
+    if len(given) == 0:
+        raise ValueError(f"`{name}` has no samples, got {short(given)}. Look at how it was read or filtered.")
+    return cast("Dataset[Any]", given)

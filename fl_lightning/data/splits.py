@@ -46,12 +46,10 @@ class ClientSplit(Split):
     ) -> None:
         self.num_folds, self.fold, self.val_fold, self.seed = num_folds, fold, val_fold, seed
         check_arguments(self)
-        if fold >= num_folds:
-            raise ValueError(f"`fold` must be below `num_folds`, which is {num_folds}, got {fold}.")
-        if val_fold is not None and (val_fold >= num_folds or val_fold == fold):
+        if max(fold, val_fold or 0) >= num_folds or val_fold == fold:
             raise ValueError(
-                f"`val_fold` must be below `num_folds`, which is {num_folds}, and not the test fold {fold}, got "
-                f"{val_fold}. None takes the first of the remaining clients."
+                f"`fold` and `val_fold` must be two folds below `num_folds`, which is {num_folds}, got {fold} and "
+                f"{val_fold}."
             )
 
     def split(
@@ -73,11 +71,6 @@ class ClientSplit(Split):
             val, train = np.split(train, [len(folds[0])])
         else:
             val = folds[self.val_fold]
-        if len(train) == 0:
-            raise ValueError(
-                f"`num_folds` is {self.num_folds} and there are {partition.num_clients} clients: {len(val)} validate, "
-                f"{len(folds[self.fold])} test, and none is left to train. Give more folds or clients."
-            )
 
         def select(ids: np.ndarray) -> dict[int, np.ndarray]:
             return {client: partition.indices[client] for client in sorted(ids.tolist())}

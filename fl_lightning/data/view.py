@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 import lightning as L
@@ -117,9 +116,10 @@ class FederationView(L.LightningDataModule):
         """Return how many clients train, validate and test, in words."""
         _, split = self._ready()
         number, samples = len(split.train), sum(map(len, split.train.values()))
-        whole, evaluated = split.partition.num_clients, replace(split, val=self._parts("val"))
+        whole = split.partition.num_clients
         clients = f"{number:,} of {whole:,} clients" if number < whole else counted(number, "client")
-        return f"{clients} train{'s' * (number == 1)} ({counted(samples, 'sample')}), {_evaluation(evaluated)}"
+        val, test = _evaluators(self._parts("val"), "validate"), _evaluators(split.test, "test")
+        return f"{clients} train{'s' * (number == 1)} ({counted(samples, 'sample')}), {val} and {test}"
 
     @property
     def num_unused(self) -> int:
@@ -172,22 +172,6 @@ class FederationView(L.LightningDataModule):
         known = [client for clients in sets.values() for client in clients if client != GLOBAL]
         several = sum(bool(set(clients) - {GLOBAL}) for clients in sets.values()) > 1
         return sets if several and len(known) == len(set(known)) else None
-
-
-def _evaluation(split: FederatedSplit) -> str:
-    """Return who validates and tests, the server or clients, in words."""
-    of_server = [GLOBAL in split.val, GLOBAL in split.test]
-    if all(of_server):
-        tested = counted(len(split.test[GLOBAL]), "sample")
-        return f"the server validates on {len(split.val[GLOBAL]):,} and tests on {tested}"
-    if not split.val and not split.test:
-        return "none validates or tests"
-    sets = [_evaluators(split.val, "validate"), _evaluators(split.test, "test")]
-    if of_server[0] and not split.test:
-        return f"{sets[0]}, and there are no test samples"
-    if of_server[1] and not split.val:
-        return f"there are no validation samples, and {sets[1]}"
-    return " and ".join(sets)
 
 
 def _evaluators(parts: dict[int, np.ndarray], what: str) -> str:

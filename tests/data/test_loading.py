@@ -11,7 +11,7 @@ import torch
 from helpers.stacked import Module, clients_of
 from helpers.toys import Quadratic, quiet_trainer
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, RandomSampler, TensorDataset, WeightedRandomSampler
+from torch.utils.data import WeightedRandomSampler
 
 from fl_lightning import ClientDatasetsModule, FedAvg, FederatedDataModule, TensorDataModule
 from fl_lightning.data import find_targets
@@ -51,18 +51,6 @@ def test_a_smaller_last_batch_is_dropped_and_a_small_client_keeps_its_one() -> N
     assert data.client_sizes.tolist() == list(SIZES)
 
 
-def test_the_batches_are_those_of_a_dataloader_that_drops_its_last() -> None:
-    for size, number in [(1, 1), (3, 1), (4, 1), (7, 1), (8, 2), (11, 2)]:
-        rows = TensorDataset(*client(size, 0))
-        data = ClientDatasetsModule([list(rows)], batch_size=4, drop_last=True)  # type: ignore[call-overload]
-        data.setup()
-        ours = [x.tolist() for x, _ in data.client_batches(0, generator=torch.Generator().manual_seed(5))]
-        assert len(ours) == data.num_client_batches(0) == number
-        if size >= 4:
-            order = RandomSampler(rows, generator=torch.Generator().manual_seed(5))
-            assert ours == [x.tolist() for x, _ in DataLoader(rows, 4, sampler=order, drop_last=True)]
-
-
 # ---- the order ----
 
 
@@ -97,15 +85,6 @@ def test_it_gets_the_clients_position_and_samples_and_the_epochs_generator() -> 
     assert all(-12 <= x <= -10 for x in first[0])
 
 
-def test_weights_of_classes() -> None:
-    # 1 of 100 samples has class 1: with equal weights of the classes about half of the draws have it
-    x, y = torch.arange(100.0), torch.zeros(100, dtype=torch.long)
-    y[0] = 1
-    drawn = [x for batch in batches(ready(clients=[(x, y)], sampler=balanced), 0) for x in batch]
-    assert len(drawn) == 100
-    assert 35 <= drawn.count(0) <= 65
-
-
 def test_central_training_draws_each_clients_samples_in_its_way() -> None:
     data = ready(sampler=lambda client, dataset, generator: [client] * len(dataset), batch_size=5)
     torch.manual_seed(0)
@@ -117,18 +96,14 @@ def test_central_training_draws_each_clients_samples_in_its_way() -> None:
 
 
 def test_what_is_no_order_of_the_clients_samples_is_refused() -> None:
-    for sampler, message in [
-        (lambda k, d, g: range(len(d) - 1), "drew 7 positions for client 0, which has 8 samples.*`local_steps`"),
-        (lambda k, d, g: iter(lambda: 0, 1), "drew more than 8 positions for client 0, which has 8 samples"),
-        (
-            lambda k, d, g: [8] + [0] * 7,
-            "drew positions from 0 to 8 for client 0, whose 8 samples",
-        ),
-        (lambda k, d, g: [0.5] * 8, "must return whole numbers, got .* for client 0"),
-        (lambda k, d, g: None, "must return positions or a torch.utils.data.Sampler, got None for client 0"),
-    ]:
+    for sampler in (
+        lambda k, d, g: range(len(d) - 1),
+        lambda k, d, g: iter(lambda: 0, 1),
+        lambda k, d, g: [8] + [0] * 7,
+        lambda k, d, g: [0.5] * 8,
+    ):
         data = TensorDataModule(clients=CLIENTS[:1], batch_size=4, sampler=sampler)
-        with pytest.raises((TypeError, ValueError), match=f"`sampler` {message}"):
+        with pytest.raises(ValueError, match="`sampler` must return as many positions as client 0 has samples, 8"):
             quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0)]).fit(Quadratic(0.1), datamodule=data)
 
 
@@ -217,22 +192,6 @@ def test_a_client_with_fewer_batches_than_counted_is_an_error(hooks: dict[str, A
     data = WithoutShortOnes(clients=CLIENTS, batch_size=4, **hooks)
     with pytest.raises(RuntimeError, match="num_client_batches"):
         quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0, executor=executor)]).fit(Quadratic(0.1), datamodule=data)
-
-
-class Normalised(Module):
-    """Has a normalisation over the samples of a batch."""
-
-    def __init__(self) -> None:
-        super().__init__(nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)))
-
-
-@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
-def test_a_last_batch_of_one_sample_under_batchnorm_names_the_client(executor: Any) -> None:
-    data = TensorDataModule(clients_of((4,), (8, 9, 4)), batch_size=4)
-    with pytest.raises(ValueError, match=r"more than 1 value per channel[^$]*client 1"):
-        quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0, executor=executor)]).fit(Normalised(), datamodule=data)
-    data = TensorDataModule(clients_of((4,), (8, 9, 4)), batch_size=4, drop_last=True)
-    quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0, executor=executor)]).fit(Normalised(), datamodule=data)
 
 
 # ---- a process's share ----

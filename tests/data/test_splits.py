@@ -75,14 +75,6 @@ def test_the_validation_clients_are_the_first_of_the_permuted_rest() -> None:
         assert split.val.keys() == splits[0].test.keys()
 
 
-def test_held_out_clients_keep_their_samples() -> None:
-    split = ClientSplit().apply(LABELS, IIDPartitioner(10))
-
-    for part in (split.train, split.val, split.test):
-        for client, indices in part.items():
-            assert indices.tolist() == split.partition.indices[client].tolist()
-
-
 def test_an_official_test_part_is_pooled_unless_asked_for() -> None:
     for split in [ClientSplit(), WithinClientSplit(), SampleSplit()]:
         partitioner = IIDPartitioner(10)
@@ -209,13 +201,6 @@ def test_an_official_test_part_must_exist() -> None:
     ]:
         with pytest.raises(ValueError, match=message):
             SampleSplit(test="official").apply(LABELS, IIDPartitioner(4), test_indices)
-
-
-def test_a_client_split_that_leaves_none_for_training() -> None:
-    with pytest.raises(ValueError, match=r"there are 4 clients: 2 validate, 2 test, and none is left to train"):
-        ClientSplit(num_folds=3).apply(8, IIDPartitioner(4))
-    # the test fold is a smaller one
-    assert len(ClientSplit(num_folds=3, fold=1).apply(8, IIDPartitioner(4)).train) == 1
 
 
 def test_every_other_fold_validates_in_turn() -> None:

@@ -34,25 +34,9 @@ def test_the_users_tensors_are_not_copied():
     assert data.val_dataloader().dataset.tensors[0] is CLIENTS[0][0]
 
 
-def test_one_evaluation_set_belongs_to_no_client():
-    data = ready(val=client(4, 7), test=client(3, 8), eval_batch_size=3)
-    assert [len(y) for _, y in data.val_dataloader()] == [3, 1]
-    assert values(data.val_dataloader()) == [7] * 4
-    assert values(data.test_dataloader()) == values(data.predict_dataloader()) == [8] * 3
-    assert data.eval_client_ids("val") is None
-
-
 @pytest.mark.parametrize("target", [torch.zeros(5), torch.zeros(5, 2, dtype=torch.int64)])
 def test_targets_that_are_no_classes_are_no_labels(target):
     assert ready(clients=[(torch.zeros(5, 2), target)]).labels is None
-
-
-def test_local_standardization_of_a_clients_validation_set_is_by_its_training_samples():
-    clients = [(torch.tensor([[0.0], [2.0]]), torch.zeros(2)), (torch.tensor([[10.0], [30.0]]), torch.zeros(2))]
-    val = [(torch.tensor([[3.0]]), torch.zeros(1)), (torch.tensor([[40.0]]), torch.zeros(1))]
-    data = ready(clients=clients, val=val, standardize="local", shuffle=False)
-    assert values(data.client_batches(1, generator=torch.Generator())) == [-1.0, 1.0]
-    assert values(data.val_dataloader()) == [2.0, 2.0]  # (3 - 1) / 1 and (40 - 20) / 10
 
 
 def test_replaced_inputs_follow_the_order_of_the_source():

@@ -39,7 +39,7 @@ def told(caplog: pytest.LogCaptureFixture, algorithm: Any, data: Any, rounds: in
             4,
             SampleSplit(0.1, 0.0),
             FedAvg(sampler=BernoulliSampler(0.5)),
-            "4 clients train (54 samples), the server validates on 6 samples, and there are no test samples; "
+            "4 clients train (54 samples), the server validates on 6 samples and none tests; "
             "about 2 train in each round.",
         ),
         (
