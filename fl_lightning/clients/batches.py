@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain, count, islice, repeat
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,10 @@ from typing import Any
 import lightning.pytorch as pl
 import numpy as np
 import torch
-from lightning.pytorch.utilities.rank_zero import rank_zero_warn
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from fl_lightning.checks import Count, Natural, PathLike, check_fields, counted
+from fl_lightning.checks import Count, Natural, PathLike, check_fields
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.batches import client_batches, number_of_batches, tensor_rows
 from fl_lightning.data.round_loader import PlannedBatch, RoundLoader, make_here
@@ -88,7 +88,6 @@ class ClientBatches:
 
     def __init__(self, trainer: pl.Trainer, data: FederatedDataModule, settings: LocalSettings) -> None:
         self._trainer, self.data, self.settings = trainer, data, settings
-        self._bytes_per_sample: float | None = None
         self._loader: RoundLoader | None = None  # while processes make batches ahead
         self.count_anew()
 
@@ -259,20 +258,9 @@ class ClientBatches:
             begin = 0
 
     def _epochs(self, task: Task) -> Iterator[Any]:
-        expected = self.epoch_length(task.client)
         for generator in self._generators(task):
-            drawn = 0
             epoch = self.data.client_batches(task.client, generator=generator, shuffle=self.shuffles)
-            for batch in islice(epoch, expected):
-                drawn += 1
-                if self._bytes_per_sample is None:
-                    self._bytes_per_sample = _bytes(batch) / min(task.num_samples, self.data.batch_size or math.inf)
-                yield batch
-            if drawn < expected:
-                raise RuntimeError(
-                    f"`{type(self.data).__name__}.client_batches` gave {drawn} batches of client {task.client}, and "
-                    f"`num_client_batches` promises {expected}. Override both alike."
-                )
+            yield from islice(epoch, self.epoch_length(task.client))
 
     def pooled(self, clients: Sequence[int], generator: torch.Generator) -> Iterator[list[Any]]:
         """Yield the batches of each optimizer step of a client that holds the samples of several clients."""
@@ -298,33 +286,10 @@ class ClientBatches:
         number = number_of_batches(int(self.data.client_sizes[client]), size, drop_last=False)
         return islice(self.in_order(client, size), self._limit(number, self._trainer.limit_val_batches))
 
-    @property
+    @cached_property
     def bytes_per_sample(self) -> float:
-        """Memory of one training sample, as in the first batch that was read."""
-        if self._bytes_per_sample is None and self.has_rows(0):
-            self._bytes_per_sample = float(sum(tensor[:1].nbytes for tensor in self.rows(0)[0]))
-        if self._bytes_per_sample is None:  # the fit has been resumed, and no client has trained one after the other
-            self._bytes_per_sample = float(_bytes(self.data.client_dataset(0)[0]))
-        return self._bytes_per_sample
-
-
-def warn_of_single_samples(module: pl.LightningModule, data: FederatedDataModule) -> None:
-    """Warn of clients that have a batch of one sample, where ``BatchNorm1d`` would end the fit when they train."""
-    if not any(isinstance(part, nn.BatchNorm1d) for part in module.modules()):
-        return
-    full = data.batch_size or math.inf
-    alone = [
-        client
-        for client, size in enumerate(data.client_sizes.tolist())
-        if size == 1 or full == 1 or (size % full == 1 and not data.drop_last)
-    ]
-    if alone:
-        rank_zero_warn(
-            f"{counted(len(alone), 'client')} {'has' if len(alone) == 1 else 'have'} a batch of one sample, such as "
-            f"client {alone[0]}, and BatchNorm1d cannot train on one. Set another `batch_size`, or `drop_last=True` "
-            "(not for clients of one sample), or take LayerNorm."
-        )
-
-
-def _bytes(batch: Any) -> int:
-    return sum(part.nbytes for part in tree_leaves(batch) if isinstance(part, (Tensor, np.ndarray)))
+        """Memory of one training sample."""
+        if self.has_rows(0):
+            return float(sum(tensor[:1].nbytes for tensor in self.rows(0)[0]))
+        leaves = tree_leaves(self.data.client_dataset(0)[0])
+        return float(sum(part.nbytes for part in leaves if isinstance(part, (Tensor, np.ndarray))))

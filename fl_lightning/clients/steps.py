@@ -1,24 +1,48 @@
-"""Optimizer steps: the correction of the gradients before them, and what an algorithm must know of them."""
+"""A client's steps: the correction of their gradients, the forward pass that a loss sees, their arithmetic."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 from fl_lightning._lightning.local_optimizers import is_step_skipped, unscale_before_hooks
-from fl_lightning.clients.forward_pass import RecordedPass
+from fl_lightning._lightning.predictions import called, rule_of
 from fl_lightning.clients.state_vector import StateVector, unshared
+from fl_lightning.data.targets import inputs_of
 from fl_lightning.parts.aggregation import FairMean, NormalizedMean
 from fl_lightning.parts.algorithm import Algorithm
+from fl_lightning.parts.federation import ForwardPass
 from fl_lightning.parts.messages import Task, same_values
 from fl_lightning.parts.objectives import Correction
 from fl_lightning.parts.part import walk
+
+_CONVOLUTIONS = ("convolution", "lstm", ".gru", "_gru", "rnn")
+#: Operations of steps that are more than products of matrices.
+_OTHERS = (
+    *_CONVOLUTIONS,
+    "batch_norm",
+    "layer_norm",
+    "group_norm",
+    "instance_norm",
+    "rms_norm",
+    "bmm",
+    "attention",
+    "embedding",
+    "pool",
+)
+
+
+#: Kernels of whole recurrent layers, for which torch's counter has no formula.
+_RECURRENT = ("aten.mkldnn_rnn_layer", "aten._cudnn_rnn", "aten.miopen_rnn")
 
 
 class ClientSteps:
@@ -199,3 +223,142 @@ def check_steps_known(trainer: pl.Trainer, callback: str, algorithm: Algorithm) 
             f"{callback} needs one learning rate within a round, but the module has a scheduler with interval='step'. "
             "Give interval='epoch', which steps once a round; QFedAvg may take `lipschitz` instead."
         )
+
+
+class RecordedPass:
+    """The latest forward pass of a client; see :class:`~fl_lightning.parts.ForwardPass`. Enter it while it trains.
+
+    Args:
+        loss: Changes the loss of a pass.
+        vector: The federated state of the module.
+        trainer: The trainer; its data module says which element of a batch is the target.
+    """
+
+    def __init__(self, loss: Callable[[Tensor, ForwardPass], Tensor], vector: StateVector, trainer: pl.Trainer) -> None:
+        self._loss, self._vector, self._trainer = loss, vector, trainer
+        self.module: nn.Module = trainer.lightning_module
+        self.batch: Any = None
+        self._last: tuple[Tensor, Tensor] | None = None  # input and output of the last layer that was called
+
+    def __enter__(self) -> None:
+        parts = self.module.modules()
+        layers = [part for part in parts if hasattr(part, "in_features") and hasattr(part, "out_features")]
+        self._hooks = [layer.register_forward_hook(self._note) for layer in layers]
+
+    def __exit__(self, *error: object) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    def _note(self, layer: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
+        self._last = args[0].reshape(-1, args[0].shape[-1]), output.reshape(-1, output.shape[-1])
+
+    def change(self, batch: Any, loss: Tensor) -> Tensor:
+        """Return the changed loss of a batch."""
+        self.batch = batch
+        changed = self._loss(loss, self)
+        self.batch = self._last = None  # the graph
+        return changed
+
+    @property
+    def _outputs(self) -> tuple[Tensor, Tensor]:
+        if self._last is None:
+            raise TypeError(
+                "The objective takes features and logits from the last layer that is called and has `in_features` and "
+                f"`out_features`, as nn.Linear has, and {type(self.module).__name__} calls none."
+            )
+        return self._last
+
+    @property
+    def target(self) -> Tensor:
+        """The batch's targets, shape ``(rows,)``."""
+        target: Tensor = rule_of(self._trainer)(self.batch, None)[1]
+        return target.flatten()
+
+    @property
+    def features(self) -> Tensor:
+        """The input of the output layer, shape ``(rows, width)``."""
+        return self._outputs[0]
+
+    @property
+    def logits(self) -> Tensor:
+        """The output of the output layer, shape ``(rows, classes)``."""
+        return self._outputs[1]
+
+    def of(self, model: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the features and logits of another model, shape ``(size,)``, in eval mode and without gradients."""
+        last, modes = self._last, [(part, part.training) for part in self.module.modules()]
+        self.module.eval()
+        try:
+            with torch.no_grad():
+                called(self._trainer.lightning_module, inputs_of(self.batch), self._vector.named(model))
+            return self._outputs
+        finally:
+            self._last = last
+            for part, mode in modes:
+                part.training = mode
+
+
+class StepCounts(TorchDispatchMode):
+    """Counts the arithmetic of operations while it is entered.
+
+    Attributes:
+        flops: Floating-point operations of products, convolutions and recurrences, forward and backward.
+        draws: Whether random numbers were drawn from the global generators.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flops = 0.0
+        self._names: set[str] = set()
+        self.draws = False
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation and count it."""
+        out = function(*args, **(kwargs or {}))
+        packet, name = function._overloadpacket, str(function._overloadpacket)
+        if packet in flop_registry:
+            self.flops += flop_registry[packet](*args, **(kwargs or {}), out_val=out)
+        elif name.startswith(_RECURRENT) and isinstance(args[0], torch.Tensor):
+            self.flops += _of_recurrence(*args[:3]) * (2 if name.endswith("_backward") else 1)
+        self._names.add(name)
+        seeded = torch.Tag.nondeterministic_seeded in function.tags and (kwargs or {}).get("generator") is None
+        self.draws = self.draws or seeded
+        return out
+
+    @property
+    def convolves(self) -> bool:
+        """Whether there are convolutions or recurrent layers."""
+        return self._has(_CONVOLUTIONS)
+
+    @property
+    def only_matrices(self) -> bool:
+        """Whether there are products of matrices and pointwise functions alone."""
+        return not self._has(_OTHERS)
+
+    def _has(self, kinds: Sequence[str]) -> bool:
+        return any(kind in name for name in self._names for kind in kinds)
+
+    def __str__(self) -> str:
+        kind = ", and convolutions or recurrent layers" if self.convolves else ""
+        return f"a client's step has {in_words(self.flops)} operations{kind}"
+
+
+def _of_recurrence(x: torch.Tensor, weight: Any, weight_hidden: Any) -> int:
+    """Return the operations of recurrent layers: two for each row of each step and each value of a weight matrix.
+
+    Args:
+        x: The input, shape ``(..., features)``; every layer has as many rows.
+        weight: The weight matrix of a layer's input; of some kernels, a list with the parameters of all layers.
+        weight_hidden: That of its hidden state; not used where there is a list.
+    """
+    weights = [weight, weight_hidden] if isinstance(weight, torch.Tensor) else weight
+    values: int = sum(each.numel() for each in weights if each.dim() == 2)
+    return 2 * (x.numel() // max(1, x.shape[-1])) * values
+
+
+def in_words(number: float) -> str:
+    """Return a number with a unit: ``4.1 million``."""
+    for unit, size in (("billion", 1e9), ("million", 1e6), ("thousand", 1e3)):
+        if number >= size:
+            return f"{number / size:.{max(0, 1 - int(math.log10(number / size)))}f} {unit}"
+    return f"{number:.0f}"

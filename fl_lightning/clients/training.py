@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
 from fl_lightning._lightning.client_loop import ClientLoop
+from fl_lightning._lightning.hooks import enter_fx
 from fl_lightning._lightning.progress_bars import with_progress
 from fl_lightning._lightning.unlogged import UnloggedTraining
 from fl_lightning.clients.batches import ClientBatches, LocalSettings
-from fl_lightning.clients.hooks import ClientHooks, StartedClient
 from fl_lightning.clients.state_vector import StateVector
-from fl_lightning.clients.step_counts import StepCounts
-from fl_lightning.clients.steps import ClientSteps
+from fl_lightning.clients.steps import ClientSteps, StepCounts
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import LocalClient
-from fl_lightning.parts.messages import ClientResult, Task
+from fl_lightning.parts.messages import ClientResult, Task, same_values
+from fl_lightning.parts.objectives import Correction
 from fl_lightning.seeding import Stream, seed_global_generators
+
+#: What the hooks of clients and rounds log counts as logged in this hook of Lightning's: it is the one that logs means
+#: over a round and does not run again in it, which would empty them.
+_LOGS_AS = "on_train_start"
 
 
 class LocalTraining:
@@ -97,8 +102,8 @@ class LocalTraining:
         self.hooks.on_client_start(client)
         return self._run(self._started(client))
 
-    def begin(self, task: Task, start: Tensor, held: Tensor | None = None) -> StartedClient:
-        """Begin a client, to train it later with :meth:`go_on` or in a stack.
+    def begin(self, task: Task, start: Tensor, held: Tensor | None = None) -> ClientAtWork:
+        """Begin a client that trains in a stack.
 
         Args:
             task: The client's task.
@@ -110,23 +115,18 @@ class LocalTraining:
             self.vector.write(start)
         return self._started(ClientAtWork(task, start, self))
 
-    def _started(self, client: ClientAtWork) -> StartedClient:
+    def _started(self, client: ClientAtWork) -> ClientAtWork:
         """Compute what is computed before a client's first batch; the module holds the model that it received."""
         if self.algorithm.sampler.scored_at == "received" and not client.task.phase:
             client.score = float(self.algorithm.sampler.score(client))
-        return StartedClient(client, self.algorithm.correction(client), client.start)
+        client.correction = self.algorithm.correction(client)
+        return client
 
-    def go_on(self, begun: StartedClient) -> ClientResult:
-        """Train a client that has begun, and return its result."""
-        self.vector.write(begun.model)
-        self.loop.on_client_start(begun.task.round)
-        return self._run(begun)
-
-    def _run(self, begun: StartedClient) -> ClientResult:
+    def _run(self, client: ClientAtWork) -> ClientResult:
         """Train the client whose model the module holds."""
-        loop, task = self.loop, begun.task
+        loop, task = self.loop, client.task
         self.show([task])
-        steps = ClientSteps(begun.correction, self.vector, begun.client.start, self.algorithm, self.trainer)
+        steps = ClientSteps(client.correction, self.vector, client.start, self.algorithm, self.trainer)
         self._steps, loop.added_to_loss = steps, steps.value
         loop.change_loss = None if steps.forward is None else steps.forward.change
         self.seed(task)
@@ -149,7 +149,7 @@ class LocalTraining:
         num_steps, model = loop.on_client_end(task.slot) - steps.skipped, self.vector.read()
         steps.check_seen(task, model)
         self._steps = None
-        return self.finish(begun.client, model, num_steps, steps.summed_lr)
+        return self.finish(client, model, num_steps, steps.summed_lr)
 
     def _counting(self) -> AbstractContextManager[Any]:
         if self.counts is not None:
@@ -218,12 +218,17 @@ class LocalTraining:
 
 @dataclass
 class ClientAtWork:
-    """The client whose model the module holds; see :class:`~fl_lightning.parts.LocalClient`."""
+    """The client whose model the module holds; see :class:`~fl_lightning.parts.LocalClient`.
+
+    Attributes:
+        correction: The term that the local objective adds for it; ``None`` for none.
+    """
 
     task: Task
     start: Tensor
     training: LocalTraining
     score: float | None = None
+    correction: Correction | None = None
 
     def gradients(self, batch_size: int | str | None = "data") -> Iterator[tuple[dict[str, Tensor], int]]:
         """Yield the gradient of each batch that has a loss by parameter name, and the batch's size."""
@@ -262,3 +267,69 @@ class ClientAtWork:
         """Return the number of samples of one of these batches."""
         samples = self.task.num_samples
         return samples if size is None else min(size, samples - index * size)
+
+
+class ClientHooks:
+    """Calls ``on_client_start`` and ``on_client_end`` of the trainer's callbacks.
+
+    What they draw depends on the client and the round alone, as everything does that is drawn for a client.
+
+    Args:
+        trainer: The trainer.
+        settings: The settings of local training, for the fit's seed.
+    """
+
+    def __init__(self, trainer: pl.Trainer, settings: LocalSettings) -> None:
+        self._trainer, self._settings = trainer, settings
+        self.find()
+
+    def find(self) -> None:
+        """Find the hooks that the callbacks have."""
+        callbacks = self._trainer.callbacks
+        #: The callbacks' ``on_client_start`` and ``on_client_end``.
+        self.starts, self.ends = (
+            [getattr(callback, name) for callback in callbacks if hasattr(callback, name)]
+            for name in ("on_client_start", "on_client_end")
+        )
+        #: Whether hooks may see in which order clients train; those of the library look at the result alone.
+        self.see_order = any(not hook.__module__.startswith("fl_lightning.") for hook in (*self.starts, *self.ends))
+
+    def on_client_start(self, client: LocalClient) -> None:
+        """Call the hooks before a client trains."""
+        self._call(self.starts, 0, client)
+
+    def on_client_end(self, result: ClientResult, model: Callable[[], Tensor]) -> None:
+        """Call the hooks after a client has trained.
+
+        Args:
+            result: Its result.
+            model: Returns the model that the module holds, shape ``(size,)``.
+
+        Raises:
+            RuntimeError: If they change the module's weights, which are no longer looked at.
+        """
+        self._call(self.ends, 1, result)
+        if self.see_order and not same_values(model(), result.vector):
+            raise RuntimeError(
+                "`on_client_end` changed the module's weights, after the client's result was taken. Change weights in "
+                "`on_train_batch_end`, or write an `Exchange` whose `upload` changes the result."
+            )
+
+    def _call(self, hooks: list[Any], place: int, argument: LocalClient | ClientResult) -> None:
+        if hooks:
+            seed_global_generators(self._settings.run_seed, Stream.HOOKS, *argument.task.seeds, place)
+        module = self._trainer.lightning_module
+        previous = enter_fx(module, _LOGS_AS)
+        for hook in hooks:
+            hook(self._trainer, module, argument)
+        enter_fx(module, previous)
+
+
+def notify(trainer: Any, hook: str) -> None:
+    """Call a hook of rounds on the callbacks that define it."""
+    module = trainer.lightning_module
+    previous = enter_fx(module, _LOGS_AS)
+    for callback in trainer.callbacks:
+        if (function := getattr(callback, hook, None)) is not None:
+            function(trainer, module)
+    enter_fx(module, previous)

@@ -9,7 +9,6 @@ import lightning.pytorch as pl
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from fl_lightning.checks import Finite, check_arguments
-from fl_lightning.clients.hooks import reads_result_only
 from fl_lightning.diagnostics.observer import RoundObserver, aggregation_of, loop_of
 from fl_lightning.metrics import suitable_mode
 from fl_lightning.parts.messages import ClientResult
@@ -149,7 +148,6 @@ class LocalCompute(RoundObserver):
         """Begin a round."""
         self._new = []
 
-    @reads_result_only
     def on_client_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, result: ClientResult) -> None:
         """Note the client's work."""
         self._new.append(

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from fl_lightning.checks import check_arguments
-from fl_lightning.clients.hooks import reads_result_only
 from fl_lightning.diagnostics.observer import RoundObserver, loop_of
 from fl_lightning.parts.messages import ClientResult
 
@@ -56,7 +55,6 @@ class LocalDivergence(RoundObserver):
         """Forget the last round."""
         self._vectors, self.values = [], {}
 
-    @reads_result_only
     def on_client_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, result: ClientResult) -> None:
         """Keep the client's parameters, or its update."""
         vector = result.parameters if self.of == "weights" else result.delta
@@ -85,7 +83,6 @@ class UpdateNorms(RoundObserver):
         """Forget the last round."""
         self._norms, self.values = [], {}
 
-    @reads_result_only
     def on_client_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, result: ClientResult) -> None:
         """Measure the client's update."""
         self._norms.append(float(result.delta.double().norm()))

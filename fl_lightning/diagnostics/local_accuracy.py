@@ -6,7 +6,6 @@ import lightning.pytorch as pl
 
 from fl_lightning.callbacks.client_metrics import Metric, score_of
 from fl_lightning.checks import check_arguments
-from fl_lightning.clients.hooks import reads_result_only
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.diagnostics.observer import RoundObserver, loop_of
 from fl_lightning.metrics import accuracy
@@ -44,7 +43,6 @@ class LocalAccuracy(RoundObserver):
         """Forget the last round."""
         self._results, self.local, self.aggregated, self.values = [], {}, {}, {}
 
-    @reads_result_only
     def on_client_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, result: ClientResult) -> None:
         """Evaluate the client's model, unless it has NaN or infinite values: its largest score would be any class."""
         if not trainer.limit_val_batches or not bool(result.parameters.isfinite().all()):

@@ -7,17 +7,16 @@ from lightning.pytorch.callbacks import Callback
 
 from fl_lightning._lightning.client_log import log_round
 from fl_lightning.algorithms.base import AggregationCallback
-from fl_lightning.clients.hooks import does_nothing
-from fl_lightning.clients.training import ClientAtWork
 from fl_lightning.loop import FederatedLoop
-from fl_lightning.parts.messages import ClientResult
 
 
 class RoundObserver(Callback):
     """Watches clients and rounds, and logs its :attr:`values` at each round's end.
 
-    The hooks run on the process that trains the client. What is put into ``values`` must be the same on all processes;
-    ``loop.gather_objects`` joins what they saw.
+    A subclass may define ``on_client_start(trainer, pl_module, client)``, called before a client trains, when the
+    module holds the model that it received, and ``on_client_end(trainer, pl_module, result)``, called when it holds the
+    client's own. They run on the process that trains the client. What is put into ``values`` must be the same on all
+    processes; ``loop.gather_objects`` joins what they saw.
 
     Attributes:
         values: Numbers to log at the round's end, by name.
@@ -39,14 +38,6 @@ class RoundObserver(Callback):
 
     def reset(self) -> None:
         """Forget what earlier fits left; called when a fit begins with its first round."""
-
-    @does_nothing
-    def on_client_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, client: ClientAtWork) -> None:
-        """Called before a client trains; the module holds the model that it received."""
-
-    @does_nothing
-    def on_client_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, result: ClientResult) -> None:
-        """Called after a client trained; the module holds its model."""
 
     def on_round_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Called when the round is done: the module holds the model that the user sees, and schedules have stepped."""

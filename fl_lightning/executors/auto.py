@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning.checks import Count, check
-from fl_lightning.clients.step_counts import StepCounts, in_words
+from fl_lightning.clients.steps import StepCounts, in_words
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.base import Executor
 from fl_lightning.executors.layout_trial import works_with_channels_last

@@ -15,8 +15,7 @@ from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning._lightning.log_replay import Journal
 from fl_lightning._lightning.stacked_loop import StackedLoop
 from fl_lightning.checks import Count, check
-from fl_lightning.clients.hooks import StartedClient
-from fl_lightning.clients.training import LocalTraining
+from fl_lightning.clients.training import ClientAtWork, LocalTraining
 from fl_lightning.executors.base import Executor
 from fl_lightning.executors.sequential import SequentialExecutor
 from fl_lightning.executors.stacked.capture import cause_of
@@ -125,11 +124,11 @@ class VectorizedExecutor(Executor):
 
     def _train(self, tasks: Sequence[Task], algorithm: Algorithm) -> Iterator[ClientResult]:
         """Train clients at once, or, if that fails, one after the other."""
-        training, begun, held = self._training, list[StartedClient](), None
+        training, begun, held = self._training, list[ClientAtWork](), None
         training.show(tasks)
         for task in tasks:
             begun.append(training.begin(task, algorithm.start(task), held))
-            held = begun[-1].model
+            held = begun[-1].start
         try:
             results = self._train_stack(sorted(begun, key=self._order))
         except (SIGTERMException, KeyboardInterrupt):
@@ -137,16 +136,16 @@ class VectorizedExecutor(Executor):
         except Exception as error:  # a mistake of the user's own is raised again without a stack
             self.give_up(error)
             for member in begun:  # what a correction has counted, it counts anew
-                yield training.go_on(training.begin(member.task, member.model))
+                yield training.train(member.task, member.start)
             return
         is_watched = training.is_watched or bool(user_defined_parts(algorithm))  # which may hold the module
         for member in begun:
             model, steps, summed_lr = results[member.task]
             if is_watched:
                 training.vector.write(model)
-            yield training.finish(member.client, model, steps, summed_lr)
+            yield training.finish(member, model, steps, summed_lr)
 
-    def _train_stack(self, members: Sequence[StartedClient]) -> dict[Task, tuple[Tensor, int, list[float]]]:
+    def _train_stack(self, members: Sequence[ClientAtWork]) -> dict[Task, tuple[Tensor, int, list[float]]]:
         """Train a stack; return each client's model, its number of steps and the sums of its learning rates."""
         training, tasks = self._training, [member.task for member in members]
         training.loop.on_client_start(tasks[0].round)
@@ -165,7 +164,7 @@ class VectorizedExecutor(Executor):
         vector_of = stack.models.vectors()
         return {task: (vector_of(row), len(stack.windows[row]), summed[row]) for row, task in enumerate(tasks)}
 
-    def _order(self, member: StartedClient) -> tuple[int, int, int]:
+    def _order(self, member: ClientAtWork) -> tuple[int, int, int]:
         """Return the key that puts the longest client first; neighbours' last batches have one size."""
         size, samples = self._training.data.batch_size, member.task.num_samples
         last = samples if size is None else (samples - 1) % size

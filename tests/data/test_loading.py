@@ -179,21 +179,6 @@ def test_local_steps_go_on_through_epochs_of_whole_batches() -> None:
     assert sizes == [3] * 5
 
 
-class WithoutShortOnes(TensorDataModule):
-    """Drops short batches, and does not say so."""
-
-    def client_batches(self, client: int, **kwargs: Any) -> Any:
-        return (batch for batch in super().client_batches(client, **kwargs) if len(batch[0]) == self.batch_size)
-
-
-@pytest.mark.parametrize("hooks", [{}, {"sampler": in_reverse}])
-@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
-def test_a_client_with_fewer_batches_than_counted_is_an_error(hooks: dict[str, Any], executor: Any) -> None:
-    data = WithoutShortOnes(clients=CLIENTS, batch_size=4, **hooks)
-    with pytest.raises(RuntimeError, match="num_client_batches"):
-        quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0, executor=executor)]).fit(Quadratic(0.1), datamodule=data)
-
-
 # ---- a process's share ----
 
 

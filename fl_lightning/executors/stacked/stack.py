@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fl_lightning.clients.hooks import StartedClient
 from fl_lightning.clients.state_vector import StateVector
-from fl_lightning.clients.training import LocalTraining
+from fl_lightning.clients.training import ClientAtWork, LocalTraining
 from fl_lightning.executors.stacked.corrections import StackedCorrections
 from fl_lightning.executors.stacked.randomness import ClientGenerators
 from fl_lightning.executors.stacked.sources import DrawnBatches, GatheredBatches
@@ -102,7 +101,7 @@ class Stack:
     def of(
         cls,
         training: LocalTraining,
-        members: Sequence[StartedClient],
+        members: Sequence[ClientAtWork],
         source: GatheredBatches | DrawnBatches,
         generators: ClientGenerators,
     ) -> Stack:
@@ -115,11 +114,11 @@ class Stack:
             generators: Random generators of the clients.
         """
         vector = training.vector
-        tasks, starts = [member.task for member in members], [member.client.start for member in members]
+        tasks, starts = [member.task for member in members], [member.start for member in members]
         windows = [training.batches.windows(task) for task in tasks]
         return cls(
             [task.slot for task in tasks],
-            ModelStack(vector, [member.model for member in members]),
+            ModelStack(vector, [member.start for member in members]),
             windows,
             source,
             StackedCorrections([member.correction for member in members], starts, vector),
