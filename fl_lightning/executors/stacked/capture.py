@@ -270,6 +270,7 @@ class CapturedStep:
         Raises:
             CannotVectorize: If it cannot be captured, or changes something beside its tensors.
         """
+        modes = [(part, part.training) for part in self._module.modules()]
         for _ in range(3):
             before = [(held, dict(held)) for part in self._module.modules() for held in _attributes(part)]
             try:
@@ -297,6 +298,8 @@ class CapturedStep:
                 raise CannotVectorize(_changes([f"self.{name}" for name in sorted(others)]))
             if all(name != "training" for _, name, _, _ in changed):
                 return loss, [(old, new) for _, _, old, new in changed]
+        for part, mode in modes:
+            part.training = mode
         raise CannotVectorize("`training_step` sets another mode of a layer each time")
 
     def _call(self, compiled: Any, batch: Any, batch_idx: int, policy: str) -> Any:

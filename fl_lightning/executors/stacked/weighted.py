@@ -115,8 +115,9 @@ class WeightedSteps:
         weights = torch.zeros_like(stacks.parameters[0].detach().reshape(number, -1)[:, :1]).repeat(1, largest)
         weights[:, :size] = 1 / size
         draws = generators.drawing(rows, [size] * number, largest)
+        filled = replace(stacks, batch=[tensor.clone() for tensor in stacks.batch], weights=weights, draws=draws)
         try:
-            mine = step.graph.run(replace(stacks, weights=weights, draws=draws), inputs, flat=True)
+            mine = step.graph.run(filled, inputs, flat=True)
         except DependsOnNumber:
             return False
         finally:
