@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import lightning as L
@@ -99,9 +99,8 @@ class Entry:
         outside: Returns what the module keeps outside of itself; it empties that when it is made.
         not_by_hand: How names of logged values begin that the hand-written loop leaves out.
         by_hand: Whether the hand-written loop can train it; otherwise only executors are compared with each other.
-        alone: Why clients are not stacked, in a few words; empty if they are.
         validates: Whether there is a validation set, the first client's samples.
-        long: Whether a like entry is tried by default, and this one in long runs.
+        long: Whether it is tried in long runs alone.
     """
 
     name: str
@@ -116,7 +115,6 @@ class Entry:
     outside: Callable[[], Any] = dict
     not_by_hand: tuple[str, ...] = ()
     by_hand: bool = True
-    alone: str = ""
     validates: bool = False
     long: bool = False
 
@@ -125,8 +123,3 @@ class Entry:
         with torch.random.fork_rng():
             torch.default_generator.manual_seed(0)
             return self.module().to(self.dtype)
-
-
-def alike(*entries: Entry) -> list[Entry]:
-    """Return entries that show the same in several ways: one in eight by default, the others in long runs."""
-    return [replace(entry, long=entry.long or place % 8 > 0) for place, entry in enumerate(entries)]

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 from helpers.toys import quiet_trainer
 
 from fl_lightning import FederatedDataModule, TensorDataModule
@@ -96,9 +95,3 @@ def why_not_stacked(trainer: Any) -> str | None:
     if choice is not None and choice["executor"] == "sequential":
         return choice["cause"]
     return found.get("vectorized", found).get("cause", "asked for")
-
-
-def many(number: int) -> list[int]:
-    """Return the sizes of so many clients, log-normal around ten samples."""
-    generator = torch.Generator().manual_seed(1)
-    return [max(1, int(10 * size)) for size in torch.exp(0.6 * torch.randn(number, generator=generator)).tolist()]

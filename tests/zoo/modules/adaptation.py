@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils import parametrizations, prune
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.nn.utils import parametrizations
 
-from zoo.entry import CLASSES, FEATURES, Data, Entry, vectors
+from zoo.entry import CLASSES, FEATURES, Entry
 from zoo.modules.base import Classifier, changed, losing, perceptron, prepared
 
 
@@ -76,27 +75,6 @@ class MomentumTeacher(Classifier):
         return F.cross_entropy(self(x), y) + F.mse_loss(self(x), target)
 
 
-class TeacherAfterBatch(MomentumTeacher):
-    def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        x, y = batch
-        return F.cross_entropy(self(x), y) + F.mse_loss(self(x), self.teacher(x).detach())
-
-    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        with torch.no_grad():
-            for own, other in zip(self.teacher.parameters(), self.layers.parameters(), strict=True):
-                own.copy_(0.9 * own + 0.1 * other)
-
-
-class TeacherOfTorch(Classifier):
-    """torch's AveragedModel, updated when the epoch ends."""
-
-    def prepare(self) -> None:
-        self.average = AveragedModel(self.layers, multi_avg_fn=get_ema_multi_avg_fn(0.9)).requires_grad_(False)
-
-    def on_train_epoch_end(self) -> None:
-        self.average.update_parameters(self.layers)
-
-
 class AverageInBuffer(Classifier):
     """A moving average of a weight in a buffer, which is part of the client's model."""
 
@@ -109,32 +87,12 @@ class AverageInBuffer(Classifier):
         return super().loss(batch, batch_idx) + 0.1 * (self.layers[0].weight - self.average).square().sum()
 
 
-class Tied(Classifier):
-    """An autoencoder whose decoder is the encoder's transpose."""
-
-    def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        x, _ = batch
-        return F.mse_loss(F.linear(self.layers[1](self.layers[0](x)), self.layers[0].weight.t()), x)
-
-
 class Clamped(Classifier):
     """Clamps a weight after the optimizer's step, as critics of WGAN do."""
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         for parameter in self.layers.parameters():
             parameter.data.clamp_(-0.3, 0.3)
-
-
-class Functional(Classifier):
-    """Calls the network with changed weights (sharpness-aware by hand)."""
-
-    def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        x, y = batch
-        loss = F.cross_entropy(self(x), y)
-        parameters = dict(self.layers.named_parameters())
-        gradients = torch.autograd.grad(loss, list(parameters.values()), create_graph=True)
-        moved = {name: p + 0.01 * g for (name, p), g in zip(parameters.items(), gradients, strict=True)}
-        return F.cross_entropy(torch.func.functional_call(self.layers, moved, (x,)), y)
 
 
 class Held(Classifier):
@@ -150,7 +108,7 @@ class Held(Classifier):
 
 
 def held(name: str, when: Callable[[Any, int], bool], *data: Any, **options: Any) -> Entry:
-    return Entry(name, lambda: Held(when), *data, alone="weights by another way", **options)
+    return Entry(name, lambda: Held(when), *data, **options)
 
 
 def unit_rows(module: Any, x: Tensor, y: Tensor) -> Tensor:
@@ -168,23 +126,6 @@ def unit_rows_by_data(module: Any, x: Tensor, y: Tensor) -> Tensor:
 def penalty_of_optimizer(module: Any, loss: Tensor, batch: Any, index: int) -> Tensor:
     """A penalty on the weights that the optimizer holds."""
     return loss + 1e-3 * sum(p.square().sum() for p in module.trainer.optimizers[0].param_groups[0]["params"])
-
-
-def one_long_client(sizes: Sequence[int], dtype: torch.dtype) -> Data:
-    """Return clients of four batches each, but one of nine."""
-    return vectors([35 if client == 4 else 14 for client in range(len(sizes))], dtype)
-
-
-class Penalty(Classifier):
-    """Adds the squares of the parameters that a filter lets through, as many write it."""
-
-    def __init__(self, chosen: Callable[[Any], bool]) -> None:
-        super().__init__()
-        self.chosen = chosen
-
-    def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        chosen = [parameter for parameter in self.parameters() if self.chosen(parameter)]
-        return super().loss(batch, batch_idx) + 1e-3 * sum(parameter.square().sum() for parameter in chosen)
 
 
 class Asks(Classifier):
@@ -215,58 +156,28 @@ class Odd(Classifier):
         return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
 
 
-class Uncopied(nn.Linear):
-    def __deepcopy__(self, memo: Any) -> Any:
-        return self
-
-
-class TeacherOfItself(Classifier):
-    """Has a frozen layer whose copy is itself."""
-
-    def prepare(self) -> None:
-        self.teacher = Uncopied(FEATURES, CLASSES).requires_grad_(False)
-
-    def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        return super().loss(batch, batch_idx) + F.mse_loss(self(batch[0]), self.teacher(batch[0]))
-
-
 class Scripted(Classifier):
     def __init__(self) -> None:
         super().__init__(torch.jit.script(perceptron()))
 
 
-BY_HOOK = "a hook computes a weight"
 ENTRIES = [
     Entry("LoRA on a frozen base", Lora),
     Entry("frozen backbone in eval mode", FrozenBackbone),
-    prepared("first layer frozen", lambda m: m.layers[0].requires_grad_(False), long=True),
     Entry("teacher follows in training_step", MomentumTeacher),
-    Entry("teacher follows in on_train_batch_end", TeacherAfterBatch, alone="hooks of batches", long=True),
-    Entry("AveragedModel at the epoch's end", TeacherOfTorch, long=True),
-    Entry("moving average in a buffer", AverageInBuffer, long=True),
-    Entry("tied autoencoder", Tied, long=True),
-    prepared("weight_norm", lambda m: parametrizations.weight_norm(m.layers[0]), long=True),
-    prepared("spectral_norm", lambda m: parametrizations.spectral_norm(m.layers[0]), long=True),
-    prepared("spectral_norm by hook", lambda m: nn.utils.spectral_norm(m.layers[0]), long=True, alone=BY_HOOK),
-    losing("unit rows under no_grad", unit_rows, alone="weights changed in place", long=True),
-    losing("unit rows by .data", unit_rows_by_data, alone="weights by .data", long=True),
-    Entry("weights clamped after the step", Clamped, alone="hooks of batches", long=True),
-    Entry("functional_call, second order", Functional, alone="gradients inside of the step", long=True),
     held("penalty through a list", lambda m, index: True),
-    held("list used from the second batch on", lambda m, index: index > 0, long=True),
-    held("list used from the fifth batch on", lambda m, index: index > 3, long=True),
-    held("list used from the ninth batch on", lambda m, index: index > 7, one_long_client, long=True),
-    held("list used from the second round on", lambda m, index: m.current_epoch > 0, long=True),
-    Entry("penalty on requires_grad", lambda: Penalty(lambda p: p.requires_grad)),
-    Entry("penalty on isinstance Parameter", lambda: Penalty(lambda p: isinstance(p, nn.Parameter)), long=True),
-    Entry("penalty on is_leaf", lambda: Penalty(lambda p: p.is_leaf), long=True),
-    Entry(
-        "penalty on the type", lambda: Penalty(lambda p: type(p) is nn.Parameter), alone="differs in a stack", long=True
-    ),
-    changed("penalty by the optimizer's list", penalty_of_optimizer, alone="reads the optimizer", long=True),
     Entry("tensors tell of gradients", Asks),
-    Entry("parameter used every second batch", Odd, trainer={"accumulate_grad_batches": 2}, alone="unequal use"),
-    Entry("layer whose copy is itself", TeacherOfItself, alone="a copy shares parameters", long=True),
-    prepared("pruned layer", lambda m: prune.l1_unstructured(m.layers[0], "weight", 0.5), long=True, alone=BY_HOOK),
-    Entry("scripted layers", Scripted, alone="compiled layers", long=True),
+    Entry("parameter used every second batch", Odd, trainer={"accumulate_grad_batches": 2}),
+]
+LONG = [
+    Entry("moving average in a buffer", AverageInBuffer),
+    prepared("weight_norm", lambda m: parametrizations.weight_norm(m.layers[0])),
+    prepared("spectral_norm", lambda m: parametrizations.spectral_norm(m.layers[0])),
+    prepared("spectral_norm by hook", lambda m: nn.utils.spectral_norm(m.layers[0])),
+    losing("unit rows under no_grad", unit_rows),
+    losing("unit rows by .data", unit_rows_by_data),
+    Entry("weights clamped after the step", Clamped),
+    held("list used from the second round on", lambda m, index: m.current_epoch > 0),
+    changed("penalty by the optimizer's list", penalty_of_optimizer),
+    Entry("scripted layers", Scripted),
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -10,13 +9,6 @@ from torch import Tensor
 
 from zoo.entry import Entry
 from zoo.modules.base import Classifier, changed, squares
-
-
-def progress(module: Any, loss: Tensor, batch: Any, index: int) -> Tensor:
-    """The schedule of domain-adversarial training."""
-    batches = module.trainer.num_training_batches
-    done = (index + module.current_epoch * batches) / (module.trainer.max_epochs * batches)
-    return loss * (2 / (1 + math.exp(-10 * done)) - 1)
 
 
 class ByLastBatch(Classifier):
@@ -42,16 +34,14 @@ def by_index(module: Any, loss: Tensor, batch: Any, index: int) -> Tensor:
     return loss / (1 + index)
 
 
-SHARED = "reads what clients share"
 ENTRIES = [
-    changed("global_step in the loss", lambda m, loss, b, i: loss * (1 + 0.1 * m.global_step), alone=SHARED),
-    changed("trainer.global_step", lambda m, loss, b, i: loss * 0.9**m.trainer.global_step, long=True, alone=SHARED),
-    changed("batch_idx in the loss", by_index, long=True),
+    changed("global_step in the loss", lambda m, loss, b, i: loss * (1 + 0.1 * m.global_step)),
     changed("batch_idx, two local epochs", by_index, federated={"local_epochs": 2}),
-    changed("batch_idx with accumulation", by_index, trainer={"accumulate_grad_batches": 2}, long=True),
-    changed("current_epoch in the loss", lambda m, loss, b, i: loss + m.current_epoch / 10 * squares(m), long=True),
     changed("num_training_batches", lambda m, loss, b, i: loss + squares(m) / m.trainer.num_training_batches),
-    changed("progress in the loss", progress, long=True),
-    Entry("callback_metrics in the loss", ByLastBatch, alone=SHARED, long=True),
     Entry("callback_metrics read once a round", ByLastRound, trainer={"max_epochs": 3}),
+]
+LONG = [
+    changed("batch_idx with accumulation", by_index, trainer={"accumulate_grad_batches": 2}),
+    changed("current_epoch in the loss", lambda m, loss, b, i: loss + m.current_epoch / 10 * squares(m)),
+    Entry("callback_metrics in the loss", ByLastBatch),
 ]

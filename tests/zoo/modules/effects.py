@@ -1,172 +1,305 @@
-"""Steps that print, log, write and call others: each client's batch is told once, in order."""
+"""Steps that do something beside computing with tensors: each client's batch does it once, in order."""
 
 from __future__ import annotations
 
 import contextlib
-import csv
-import io
+import functools
+import itertools
 import logging
 import os
-import shutil
-import sqlite3
-import subprocess
-import sys
+import random
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from zoo.entry import Entry, alike
-from zoo.modules.base import Classifier
+from zoo.entry import Entry
+from zoo.modules.base import Classifier, losing
 from zoo.outcome import CallRecorder
 
-ROWS: list[Any] = []
+FOLDER = tempfile.TemporaryDirectory(prefix="zoo")
+LINES = Path(FOLDER.name) / "lines"
+TOLD: list[Any] = []
+NUMBER = 0
 LOGGER = CallRecorder()  # of no trainer
-MESSAGES = logging.getLogger("zoo")
+Act = Callable[[Any, int, Tensor], Any]
+
+
+class Does(Classifier):
+    """Does something in each step, ``act(module, number of samples, loss)``, which may return a weight of the loss.
+
+    ``kept`` is what ``make()`` has made.
+    """
+
+    samples = 0
+
+    def __init__(self, act: Act, make: Callable[[], Any] = list) -> None:
+        super().__init__()
+        clear()
+        self.kept, self.act = make(), act
+        self.save_hyperparameters({"seen": 0})
+
+    @property
+    def last(self) -> int:
+        return 0
+
+    @last.setter
+    def last(self, value: int) -> None:
+        self.kept.append(value)
+
+    def loss(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = super().loss(batch, batch_idx)
+        weight = self.act(self, len(batch[1]), loss)
+        return loss if weight is None else weight * loss
+
+
+def clear() -> None:
+    """Forget everything that is kept outside of modules."""
+    global NUMBER
+    NUMBER = Does.samples = Totals.samples = 0
+    TOLD.clear()
+    LOGGER.calls.clear()
+    LINES.unlink(missing_ok=True)
+    default.__defaults__[0].clear()  # type: ignore[index]
+    os.environ.pop("ZOO_STEPS", None)
+    table.cache_clear()
+
+
+def outside() -> list[Any]:
+    """Return what is kept outside of modules."""
+    counts = [NUMBER, Does.samples, Totals.samples, os.environ.get("ZOO_STEPS"), table.cache_info().hits]
+    written = LINES.read_text() if LINES.exists() else ""
+    return [counts, list(TOLD), list(LOGGER.calls), default.__defaults__, written]
+
+
+def does(name: str, act: Act, make: Callable[[], Any] = list, **options: Any) -> Entry:
+    return Entry(name, lambda: Does(act, make), outside=outside, **options)
+
+
+class Slotted:
+    """Keeps a number without a dictionary."""
+
+    __slots__ = ("total",)
+
+    def __init__(self) -> None:
+        self.total = 0
+
+
+class Totals:
+    """Counts of a user's own, in a class."""
+
+    samples = 0
 
 
 class Handler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        ROWS.append(record.getMessage())
+        TOLD.append(record.getMessage())
 
 
-@cache
-def folder() -> Path:
-    """Return the folder that steps write to."""
-    return Path(tempfile.mkdtemp(prefix="zoo"))
+class HoldsTrainer(Classifier):
+    """Reads the trainer's counter through a reference of its own."""
 
-
-class Tells(Classifier):
-    """Tells somebody of each batch, ``tell(module, text, loss)``."""
-
-    def __init__(self, tell: Callable[[Any, str, Tensor], Any]) -> None:
-        super().__init__()
-        self.tell = tell
-        shutil.rmtree(folder(), ignore_errors=True)
-        folder().mkdir()
-        ROWS.clear()
-        LOGGER.calls.clear()
+    def on_train_start(self) -> None:
+        trainer = self.trainer
+        self.steps = lambda: trainer.global_step
 
     def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = super().loss(batch, batch_idx)
-        self.tell(self, f"{batch_idx}: {len(batch[1])} samples", loss)
-        return loss
+        return super().loss(batch, batch_idx) * (1 + 0.1 * self.steps())
 
 
-def outside() -> list[Any]:
-    """Return everything that was told, as numbers and texts."""
-    return [list(ROWS), list(LOGGER.calls), *map(content, sorted(folder().iterdir()))]
+class MadeOnce(Classifier):
+    """Keeps what its first step makes, as layers do that initialise themselves by data."""
+
+    mean: Tensor | None = None
+
+    def loss(self, batch: Any, batch_idx: int) -> Tensor:
+        x, y = batch
+        if self.mean is None:
+            self.mean = torch.ones(x.shape[1], dtype=x.dtype) / 2
+        return F.cross_entropy(self(x - self.mean * self.scale), y)
+
+    @functools.cached_property
+    def scale(self) -> Tensor:
+        return torch.tensor(0.5)
 
 
-def content(path: Path) -> Any:
-    if path.suffix == ".db":
-        with contextlib.closing(sqlite3.connect(path)) as connection:
-            return connection.execute("select line from lines order by rowid").fetchall()
-    return path.name if path.suffix == ".pt" else path.read_text()
+class MadeForEachSize(Classifier):
+    """Keeps the mean of the first batch after one of another size."""
+
+    mean: Any = None
+
+    def loss(self, batch: Any, batch_idx: int) -> Tensor:
+        x, y = batch
+        if self.mean is None or len(self.mean) != len(x):
+            self.mean = x.mean(0).expand_as(x)
+        return F.cross_entropy(self(x - self.mean), y)
 
 
-def prints(module: Any, text: str, loss: Tensor) -> None:
-    print(text)
+class OddToLookAt:
+    """Fails whatever one asks."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError("outside of a request")
+
+    __hash__ = None  # type: ignore[assignment]
 
 
-def prints_values(module: Any, text: str, loss: Tensor) -> None:
-    with contextlib.suppress(Exception):
-        print(text, f"{loss:.5f}", loss.tolist() > 1)
+ODD: list[Any] = [OddToLookAt()]
 
 
-def to_stderr(module: Any, text: str, loss: Tensor) -> None:
-    with contextlib.redirect_stderr(io.StringIO()) as stream:
-        print(text, file=sys.stderr)
-    ROWS.append(stream.getvalue())
+def default(value: int, cache: list[int] = []) -> None:  # noqa: B006
+    cache.append(value)
 
 
-def by(logger: logging.Logger) -> Callable[[Any, str, Tensor], None]:
-    """Return what logs a message, and notes that it was heard."""
-
-    def logs(module: Any, text: str, loss: Tensor) -> None:
-        handler = Handler()
-        logger.addHandler(handler)
-        logger.warning(text)
-        logger.removeHandler(handler)
-
-    return logs
+@functools.lru_cache
+def table(size: int) -> Tensor:
+    return torch.ones(size)
 
 
-def appends(module: Any, text: str, loss: Tensor) -> None:
-    with (folder() / "lines.txt").open("a") as file:
-        file.write(text + "\n")
+@torch.compiler.disable
+def disabled(value: int) -> None:
+    TOLD.append(value)
 
 
-def writes_rows(module: Any, text: str, loss: Tensor) -> None:
-    with (folder() / "rows.csv").open("a", newline="") as file:
-        csv.writer(file).writerow([text])
+def remember(value: Any) -> None:
+    TOLD.append(value)
 
 
-def saves(module: Any, text: str, loss: Tensor) -> None:
-    torch.save(text, folder() / f"{len(list(folder().iterdir()))} {text}.pt")
+def in_global(module: Any, n: int, loss: Tensor) -> None:
+    global NUMBER
+    NUMBER += 1
 
 
-def calls_system(module: Any, text: str, loss: Tensor) -> None:
-    file = os.open(folder() / "lines", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.write(file, f"{text}\n".encode())
-    os.close(file)
+def in_environment(module: Any, n: int, loss: Tensor) -> float:
+    os.environ["ZOO_STEPS"] = str(int(os.environ.get("ZOO_STEPS", "0")) + 1)
+    return 1 / int(os.environ["ZOO_STEPS"])
 
 
-def catching(tell: Callable[[Any, str, Tensor], Any]) -> Callable[[Any, str, Tensor], None]:
-    """Return what must not stop the training."""
-
-    def caught(module: Any, text: str, loss: Tensor) -> None:
-        with contextlib.suppress(Exception):
-            tell(module, text, loss)
-
-    return caught
+def in_closure() -> Any:
+    counts: list[int] = []
+    return counts, lambda number: counts.append(number)
 
 
-def inserts(module: Any, text: str, loss: Tensor) -> None:
-    with contextlib.closing(sqlite3.connect(folder() / "lines.db")) as connection, connection:
-        connection.execute("create table if not exists lines (line text)")
-        connection.execute("insert into lines values (?)", (text,))
+def in_data_module(module: Any, n: int, loss: Tensor) -> float:
+    holder = module.trainer.datamodule
+    holder.count = getattr(holder, "count", 0) + 1
+    return min(2.0, 1 + holder.count / 100)
 
 
-def starts_process(module: Any, text: str, loss: Tensor) -> None:
-    subprocess.run(["sh", "-c", f"echo '{text}' >> {folder()}/lines"], check=True)
+def logs(module: Any, n: int, loss: Tensor) -> None:
+    handler, logger = Handler(), logging.getLogger("zoo")
+    logger.addHandler(handler)
+    logger.warning("%s samples", n)
+    logger.removeHandler(handler)
 
 
-def by_thread(module: Any, text: str, loss: Tensor) -> None:
-    thread = threading.Thread(target=ROWS.append, args=(text,))
+def appends(module: Any, n: int, loss: Tensor) -> None:
+    with LINES.open("a") as file:
+        file.write(f"{n}\n")
+
+
+def by_thread(module: Any, n: int, loss: Tensor) -> None:
+    thread = threading.Thread(target=TOLD.append, args=(n,))
     thread.start()
     thread.join()
 
 
-def tells(name: str, tell: Callable[[Any, str, Tensor], Any], **options: Any) -> Entry:
-    return Entry(name, lambda: Tells(tell), outside=outside, alone="tells somebody", **options)
+def caught(module: Any, n: int, loss: Tensor) -> None:
+    with contextlib.suppress(Exception):
+        module.logger.log_metrics({"mine": 1.0}, 0)
+
+
+def own_draw(module: Any, n: int, loss: Tensor) -> Tensor:
+    return torch.rand((), generator=module.kept)
+
+
+def set_last(module: Any, n: int, loss: Tensor) -> None:
+    module.last = n
+
+
+def in_dictionary(module: Any, n: int, loss: Tensor) -> None:
+    module.kept[n] += 1
+
+
+def in_namespace(module: Any, n: int, loss: Tensor) -> None:
+    module.kept.n += n
+
+
+def in_slots(module: Any, n: int, loss: Tensor) -> int:
+    module.kept.total += 1
+    return int(module.kept.total)
+
+
+def in_array(module: Any, n: int, loss: Tensor) -> Any:
+    module.kept += n
+    return module.kept.sum()
+
+
+def in_class(module: Any, n: int, loss: Tensor) -> None:
+    type(module).samples += n
+
+
+def in_other_class(module: Any, n: int, loss: Tensor) -> None:
+    Totals.samples += n
+
+
+def in_hyperparameters(module: Any, n: int, loss: Tensor) -> None:
+    module.hparams.seen += n
 
 
 ENTRIES = [
-    tells("prints", prints),
-    tells("logs a message", by(MESSAGES)),
-    tells("logger of another trainer", lambda m, text, loss: LOGGER.log_metrics({text: loss.item()}, step=0)),
-    *alike(
-        tells("appends to a file", appends),
-        tells("prints values, exceptions caught", prints_values),
-        tells("prints to the error stream", to_stderr),
-        tells("message under Lightning's name", by(logging.getLogger("lightning.pytorch.zoo"))),
-        tells("message under torch's name", by(logging.getLogger("torch.zoo"))),
-        tells("rows of a CSV file", writes_rows, long=True),
-        tells("torch.save", saves),
-        tells("torch.save, exceptions caught", catching(saves)),
-        tells("system calls", calls_system),
-        tells("system calls, exceptions caught", catching(calls_system)),
-        tells("database", inserts),
-        tells("thread", by_thread),
-        tells(
-            "calls a logger, exceptions caught", catching(lambda m, text, loss: m.logger.log_metrics({"mine": 1.0}, 0))
-        ),
-    ),
-    tells("process", starts_process, long=True),
+    does("numbers in a list", lambda m, n, loss: m.kept.append(n)),
+    does("attribute of a layer", lambda m, n, loss: setattr(m.layers[1], "seen", n)),
+    does("class attribute", in_class),
+    does("global list by a helper", lambda m, n, loss: remember(n)),
+    does("cache of a function", lambda m, n, loss: 1 + 0.01 * table(2).numel() * table.cache_info().hits),
+    does("counts in the data module", in_data_module, by_hand=False),
+    does("own generator", own_draw, lambda: torch.Generator().manual_seed(7)),
+    does("prints", lambda m, n, loss: print(n)),
+    does("logs a message", logs),
+    does("appends to a file", appends),
+    Entry("made by the first step", MadeOnce),
+    losing("global that cannot be looked at", lambda m, x, y: F.cross_entropy(m(x), y) * len(ODD)),
+]
+LONG = [
+    does("numbers in a list, stacks of two", lambda m, n, loss: m.kept.append(n), federated={"clients_at_once": 2}),
+    does("attribute replaced", lambda m, n, loss: setattr(m, "kept", n)),
+    does("keeps the last loss", lambda m, n, loss: setattr(m, "kept", loss.detach())),
+    does("hparams", in_hyperparameters),
+    does("setter", set_last),
+    does("Counter", in_dictionary, Counter),
+    does("namespace", in_namespace, lambda: SimpleNamespace(n=0)),
+    does("object with slots", in_slots, Slotted),
+    does("numpy array", in_array, lambda: np.zeros(2)),
+    does("tensor that is no buffer", lambda m, n, loss: m.kept.add_(n).sum() / 10, lambda: torch.zeros(2)),
+    does("tensor by .data", lambda m, n, loss: m.kept.data.add_(n).sum() / 10, lambda: torch.zeros(2)),
+    does("iterator that counts", lambda m, n, loss: 1 + next(m.kept) / 9, itertools.count),
+    does("numpy's generator", lambda m, n, loss: m.kept.random(), lambda: np.random.default_rng(3)),
+    does("draws of Python", lambda m, n, loss: random.random()),
+    does("draws of numpy", lambda m, n, loss: np.random.beta(1.0, 1.0)),
+    does("closure", lambda m, n, loss: m.kept[1](n), in_closure),
+    does("global number", in_global),
+    does("class that is no module", in_other_class),
+    does("default argument", lambda m, n, loss: default(n)),
+    does("environment variable", in_environment),
+    does("logger of another trainer", lambda m, n, loss: LOGGER.log_metrics({str(n): loss.item()}, step=0)),
+    does("calls a logger, exceptions caught", caught),
+    does("prints a value", lambda m, n, loss: print(f"{loss:.5f}")),
+    does("number of a tensor kept", lambda m, n, loss: m.kept.append(loss.item())),
+    does("thread", by_thread),
+    does("function that is not compiled", lambda m, n, loss: disabled(n)),
+    does("asks whether it is compiled", lambda m, n, loss: 2.0 if torch.compiler.is_compiling() else None),
+    does("other mode each time", lambda m, n, loss: m.layers.train(not m.layers.training) and None),
+    losing("batch changed in place", lambda m, x, y: F.cross_entropy(m(x.mul_(2)), y)),
+    losing("numpy of a batch", lambda m, x, y: F.cross_entropy(m(x), y) * float(np.exp(x.numpy().mean()))),
+    Entry("trainer by another way", HoldsTrainer),
+    Entry("made again for other sizes", MadeForEachSize),
 ]

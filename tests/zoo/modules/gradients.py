@@ -38,29 +38,6 @@ class ReverseForStacks(Reverse):
         pass
 
 
-class Scale(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, factor: float) -> Tensor:
-        ctx.factor = factor
-        return x
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        return ctx.factor * gradients[0], None
-
-
-class Round(torch.autograd.Function):
-    """Straight through."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return torch.round(x)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        return gradients[0]
-
-
 def through(name: str, between: Callable[[Tensor], Tensor], **options: Any) -> Entry:
     """Return an entry with a function between its two layers."""
 
@@ -95,23 +72,6 @@ def halve_inputs(module: nn.Module, before: Any, after: Any) -> Any:
 
 def halve(parameter: Tensor) -> None:
     parameter.grad.mul_(0.5)  # type: ignore[union-attr]
-
-
-class KeepsActivations(Classifier):
-    """A hook that keeps a layer's output for a penalty."""
-
-    def prepare(self) -> None:
-        self.activations: dict[str, Tensor] = {}
-        self.layers[0].register_forward_hook(self.keep)
-
-    def keep(self, module: nn.Module, inputs: Any, output: Tensor) -> None:
-        self.activations["hidden"] = output
-
-    def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = super().loss(batch, batch_idx)
-        loss = loss + 0.01 * self.activations["hidden"].square().mean()
-        self.activations.clear()
-        return loss
 
 
 class OptimizerHooks(Classifier):
@@ -187,37 +147,25 @@ VALUE = {"gradient_clip_val": 0.02, "gradient_clip_algorithm": "value"}
 
 NO_RULE, HOOKS = "autograd function without a rule", "hooks of parameters"
 ENTRIES = [
-    through("gradient reversal", Reverse.apply, alone=NO_RULE),
-    through("gradient reversal with a vmap rule", ReverseForStacks.apply, long=True),
-    through("gradient scaling", lambda hidden: Scale.apply(hidden, 0.1), long=True, alone=NO_RULE),
-    through("straight-through function", Round.apply, long=True, alone=NO_RULE),
-    through("straight-through by detach", lambda h: h + (h.round() - h).detach(), long=True),
-    through("detached trunk", lambda hidden: hidden.detach(), long=True),
-    through("tensor hook", hooked, long=True, alone="hook of a tensor"),
+    through("gradient reversal", Reverse.apply),
     losing("activation checkpointing", checkpointed),
-    prepared("forward hook", lambda m: m.layers[0].register_forward_hook(scale_output), long=True),
-    Entry("forward hook keeps activations", KeepsActivations, long=True),
-    prepared(
-        "full backward hook", lambda m: m.layers[0].register_full_backward_hook(halve_inputs), long=True, alone=NO_RULE
-    ),
-    prepared("parameter hook", lambda m: m.layers[2].weight.register_hook(lambda g: 0.5 * g), long=True, alone=HOOKS),
-    prepared(
-        "post-accumulate hook",
-        lambda m: m.layers[0].weight.register_post_accumulate_grad_hook(halve),
-        alone=HOOKS,
-        long=True,
-    ),
-    Entry("optimizer hooks", OptimizerHooks, alone="hooks of the optimizer", long=True),
-    Entry("on_after_backward", CentralisesGradients, alone="hooks of batches", long=True),
-    Entry("noise in on_before_optimizer_step", NoisyGradients, alone="hooks of batches", long=True),
-    changed("reads p.grad", by_gradient, alone="reads gradients"),
-    Entry("clipped by norm", Classifier, trainer=NORM, long=True),
-    Entry("clipped by value", Classifier, trainer=VALUE, long=True),
+    changed("reads p.grad", by_gradient),
     Entry("head only, clipped by norm", HeadOnly, trainer=NORM),
-    Entry("head only, clipped by value", HeadOnly, trainer=VALUE, long=True),
-    Entry("0-dim parameter, clipped by norm", ZeroDimensional, trainer=NORM, long=True),
-    Entry("0-dim parameter, clipped by value", ZeroDimensional, trainer=VALUE, long=True),
-    prepared("unused parameter, clipped", lambda m: m.add_module("unused", nn.Linear(3, 2)), trainer=NORM, long=True),
     Entry("branch used for even batches", UsedSometimes),
-    Entry("configure_gradient_clipping", ClipsItself, alone="hooks of batches", long=True),
+]
+LONG = [
+    through("gradient reversal with a vmap rule", ReverseForStacks.apply),
+    through("straight-through by detach", lambda h: h + (h.round() - h).detach()),
+    through("tensor hook", hooked),
+    prepared("forward hook", lambda m: m.layers[0].register_forward_hook(scale_output)),
+    prepared("full backward hook", lambda m: m.layers[0].register_full_backward_hook(halve_inputs)),
+    prepared("parameter hook", lambda m: m.layers[2].weight.register_hook(lambda g: 0.5 * g)),
+    prepared("post-accumulate hook", lambda m: m.layers[0].weight.register_post_accumulate_grad_hook(halve)),
+    Entry("optimizer hooks", OptimizerHooks),
+    Entry("on_after_backward", CentralisesGradients),
+    Entry("noise in on_before_optimizer_step", NoisyGradients),
+    Entry("head only, clipped by value", HeadOnly, trainer=VALUE),
+    Entry("0-dim parameter, clipped by norm", ZeroDimensional, trainer=NORM),
+    prepared("unused parameter, clipped", lambda m: m.add_module("unused", nn.Linear(3, 2)), trainer=NORM),
+    Entry("configure_gradient_clipping", ClipsItself),
 ]

@@ -5,14 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import lightning as L
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from fl_lightning import QFedAvg, Scaffold
 from zoo.entry import Entry
-from zoo.modules.base import Classifier, perceptron
+from zoo.modules.base import Classifier
 
 
 class LogsEachStep(Classifier):
@@ -27,18 +26,6 @@ class LogsStepAndEpoch(Classifier):
         loss = self.loss(batch, batch_idx)
         self.log("train_loss", loss, on_step=True, on_epoch=True, prog_bar=True, logger=True)
         return loss
-
-
-class LogsDict(Classifier):
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss, acc = self._shared_eval_step(batch, batch_idx)
-        self.log_dict({"train_acc": acc, "train_loss": loss}, on_step=False, on_epoch=True)
-        return loss
-
-    def _shared_eval_step(self, batch: Any, batch_idx: int) -> tuple[Tensor, Tensor]:
-        x, y = batch
-        y_hat = self(x)
-        return F.cross_entropy(y_hat, y), (y_hat.argmax(1) == y).double().mean()
 
 
 class SharedStep(Classifier):
@@ -56,24 +43,6 @@ class SharedStep(Classifier):
         return self.shared_step(batch, "train")
 
 
-class SavesHyperparameters(L.LightningModule):
-    """The guide's module with hyperparameters."""
-
-    def __init__(self, hidden: int = 5, learning_rate: float = 0.1, smoothing: float = 0.1) -> None:
-        super().__init__()
-        self.save_hyperparameters()
-        self.model = perceptron(width=hidden)
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        x, y = batch
-        loss = F.cross_entropy(self.model(x), y, label_smoothing=self.hparams.smoothing)
-        self.log("loss", loss, on_step=False, on_epoch=True)
-        return loss
-
-    def configure_optimizers(self) -> Any:
-        return torch.optim.SGD(self.parameters(), lr=self.hparams.learning_rate)
-
-
 class NoBatchIndex(Classifier):
     def training_step(self, batch: Any) -> Tensor:  # type: ignore[override]
         return self.loss(batch, 0)
@@ -84,15 +53,6 @@ class SkipsBatches(Classifier):
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
         return None if batch_idx == 1 else self.loss(batch, batch_idx)
-
-
-class SkipsByContent(Classifier):
-    """Returns nothing for batches of which it does not like the look."""
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
-        if (batch[1] == 0).all():
-            return None
-        return self.loss(batch, batch_idx)
 
 
 class LogsItem(Classifier):
@@ -131,37 +91,6 @@ class LogsOptionalPart(Classifier):
             self.log("auxiliary", auxiliary, on_step=False, on_epoch=True)
             loss = loss + weight * auxiliary
         return loss
-
-
-class LogsAtTheEnd(Classifier):
-    """Keeps losses and logs their mean when the epoch ends, as the guide to migration shows."""
-
-    def prepare(self) -> None:
-        self.training_step_outputs: list[Tensor] = []
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = self.loss(batch, batch_idx)
-        self.training_step_outputs.append(loss.detach())
-        return loss
-
-    def on_train_epoch_end(self) -> None:
-        self.log("training_epoch_average", torch.stack(self.training_step_outputs).mean())
-        self.training_step_outputs.clear()
-
-
-class CallsExperiment(Classifier):
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = self.loss(batch, batch_idx)
-        self.logger.experiment.add_scalar("direct", float(len(batch[1])), self.current_epoch)
-        return loss
-
-
-class LogsInHook(Classifier):
-    """Logs the norm of gradients as Lightning's documentation does."""
-
-    def on_before_optimizer_step(self, optimizer: Any) -> None:
-        norms = [p.grad.norm() for p in self.layers.parameters() if p.grad is not None]
-        self.log("grad_norm", torch.stack(norms).norm(), on_step=False, on_epoch=True)
 
 
 class LogsParameters(Classifier):
@@ -213,45 +142,33 @@ class CountsInBuffer(Classifier):
 
 ENTRIES = [
     Entry("logs over the epoch", Classifier),
-    Entry("logs each step", LogsEachStep, long=True),
     Entry("logs step and epoch", LogsStepAndEpoch),
-    Entry("log_dict and a shared step", LogsDict, long=True),
-    Entry("shared step, returns a dict", SharedStep, long=True),
-    Entry("save_hyperparameters", SavesHyperparameters, long=True),
-    Entry("training_step(batch)", NoBatchIndex, long=True),
-    Entry("returns None for a batch index", SkipsBatches, alone="a batch without a loss", long=True),
-    Entry("returns None by content", SkipsByContent, alone="a batch without a loss", long=True),
-    Entry("logs .item()", LogsItem, long=True),
     Entry("logs min, max, sum", LogsReductions),
-    Entry("logs every other batch", LogsSometimes, long=True),
-    Entry("logs from the second epoch on", LogsOptionalPart, long=True),
-    Entry("keeps losses in a list", LogsAtTheEnd, alone="changes what clients share", long=True),
-    Entry("logger.experiment.add_scalar", CallsExperiment, alone="calls the logger", long=True),
-    Entry("logs gradient norms in a hook", LogsInHook, alone="hooks of batches", long=True),
     Entry("logs parameters and infinite values", LogsParameters),
     Entry("logs by a weight", LogsByWeight),
-    Entry("logs narrow types", LogsTypes, tolerance=1e-5),
-    Entry(
-        "logs narrow types, bf16-true",
-        LogsTypes,
-        trainer={"precision": "bf16-true"},
-        dtype=torch.float32,
-        tolerance=2e-2,
-        by_hand=False,
-        long=True,
-    ),
-    Entry("logs a count of steps", CountsInBuffer, long=True),
+    Entry("logs narrow types", LogsTypes, tolerance=1e-05),
     Entry(
         "logs a count of steps, gradients first",
         CountsInBuffer,
         by_hand=False,
         algorithm=partial(Scaffold, 1.0, option=1),
     ),
+]
+LONG = [
+    Entry("logs each step", LogsEachStep),
+    Entry("shared step, returns a dict", SharedStep),
+    Entry("training_step(batch)", NoBatchIndex),
+    Entry("returns None for a batch index", SkipsBatches),
+    Entry("logs .item()", LogsItem),
+    Entry("logs every other batch", LogsSometimes),
+    Entry("logs from the second epoch on", LogsOptionalPart),
     Entry(
-        "logs a count of steps, losses first",
-        CountsInBuffer,
+        "logs narrow types, bf16-true",
+        LogsTypes,
+        trainer={"precision": "bf16-true"},
+        dtype=torch.float32,
+        tolerance=0.02,
         by_hand=False,
-        algorithm=partial(QFedAvg, 1.0, 1.0),
-        long=True,
     ),
+    Entry("logs a count of steps, losses first", CountsInBuffer, by_hand=False, algorithm=partial(QFedAvg, 1.0, 1.0)),
 ]

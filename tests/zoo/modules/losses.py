@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.entry import CLASSES, FEATURES, Entry, alike
-from zoo.modules.base import Classifier, changed, losing
+from zoo.entry import CLASSES, FEATURES, Entry
+from zoo.modules.base import Classifier, losing
 
 
 class ClassWeights(Classifier):
@@ -86,22 +86,6 @@ class CenterLoss(Classifier):
         return F.cross_entropy(logits, y) + 0.1 * pull
 
 
-class MixtureOfExperts(Classifier):
-    """Each sample goes to one expert: a loop over experts with masks of unknown size."""
-
-    def prepare(self) -> None:
-        self.experts = nn.ModuleList(nn.Linear(FEATURES, CLASSES) for _ in range(2))
-
-    def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        x, y = batch
-        chosen = (x.sum(1) > 0).long()
-        logits = self(x)
-        for number, expert in enumerate(self.experts):
-            rows = torch.nonzero(chosen == number).flatten()
-            logits = logits.index_add(0, rows, expert(x[rows]))
-        return F.cross_entropy(logits, y)
-
-
 class Scored(Classifier):
     """Has a loss of scores of any number, inputs and classes, and logs it each step."""
 
@@ -119,21 +103,6 @@ def scored(name: str, of: Callable[[Tensor, Tensor, Tensor], Tensor], width: int
     return Entry(name, lambda: Scored(of, width))
 
 
-class Scaled(Classifier):
-    """Computes its inputs from the batch."""
-
-    def __init__(self, scale: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.scale = scale
-
-    def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        return F.cross_entropy(self(self.scale(batch[0])), batch[1])
-
-
-def scaled(name: str, scale: Callable[[Tensor], Tensor]) -> Entry:
-    return Entry(name, lambda: Scaled(scale))
-
-
 class StepsBack(Classifier):
     def loss(self, batch: Any, batch_idx: int) -> Tensor:
         loss = super().loss(batch, batch_idx)
@@ -141,21 +110,8 @@ class StepsBack(Classifier):
         return loss
 
 
-class WithColumn(Classifier):
-    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        return batch[0].view(-1, 2, 3), batch[1].unsqueeze(1)
-
-    def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        return F.cross_entropy(self(batch[0].flatten(1)), batch[1].squeeze(1))
-
-
 def log_softmax(scores: Tensor, x: Tensor, y: Tensor) -> Tensor:
     return F.nll_loss(F.log_softmax(scores, dim=1), y)
-
-
-def focal(module: Any, x: Tensor, y: Tensor) -> Tensor:
-    losses = F.cross_entropy(module(x), y, reduction="none")
-    return ((1 - torch.exp(-losses)) ** 2 * losses).mean()
 
 
 def hard(module: Any, x: Tensor, y: Tensor) -> Tensor:
@@ -181,48 +137,27 @@ def summed(module: Any, x: Tensor, y: Tensor) -> Tensor:
 
 
 ENTRIES = [
-    Entry("class weights in a buffer", ClassWeights, long=True),
-    Entry("criterion with weights, smoothing", CriterionWithWeights, long=True),
-    losing("focal loss", focal, long=True),
-    Entry("contrastive loss", Contrastive, long=True),
-    losing("triplet loss", lambda m, x, y: F.triplet_margin_loss(m(x), m(1.1 * x), m(x.flip(0))), long=True),
-    losing("hard samples by mask", hard, alone="sizes by values"),
-    losing("hard samples by topk", hardest_half, long=True),
-    Entry("learnt task weights, 0-dim", LearntWeights, long=True),
-    Entry("gradient penalty", GradientPenalty, alone="gradients inside of the step", long=True),
-    Entry("center loss", CenterLoss, long=True),
-    losing("Huber loss", lambda m, x, y: F.huber_loss(m(x).sum(1), x.norm(dim=1), delta=0.5), long=True),
-    changed("L1 penalty", lambda m, loss, b, i: loss + 0.01 * sum(p.abs().sum() for p in m.parameters()), long=True),
-    losing("summed loss", summed, long=True),
-    Entry("mixture of experts", MixtureOfExperts, alone="sizes by values", long=True),
-    losing("torch.where between losses", either, long=True),
-    Entry("gradients inside of the step", StepsBack, alone="gradients inside of the step"),
-    Entry("inputs and classes in other shapes", WithColumn, long=True),
-    *alike(
-        scored("mean squared error, squeezed", lambda s, x, y: F.mse_loss(s.squeeze(1), y.to(s.dtype))),
-        scored("squeezed without a dimension", lambda s, x, y: F.mse_loss(s.squeeze(), y.to(s.dtype).squeeze())),
-        scored("first column", lambda s, x, y: F.l1_loss(s[:, 0], y.to(s.dtype))),
-        scored("viewed", lambda s, x, y: F.huber_loss(s.view(-1), y.to(s.dtype))),
-        scored("flattened", lambda s, x, y: nn.SmoothL1Loss()(s.flatten(), y.to(s))),
-        scored("binary", lambda s, x, y: F.binary_cross_entropy_with_logits(s.squeeze(-1), (y > 1).to(s.dtype))),
-        scored("binary, column", lambda s, x, y: nn.BCEWithLogitsLoss()(s, y.clamp(max=1).to(s.dtype)[:, None])),
-        scored("targets unsqueezed", lambda s, x, y: F.mse_loss(s, y.unsqueeze(-1).to(s.dtype))),
-        scored("targets less their mean", lambda s, x, y: F.mse_loss(s[:, 0], y - y.to(s.dtype).mean())),
-        scored("reversed targets", lambda s, x, y: F.mse_loss(s.flatten(), y.flip(0).to(s.dtype))),
-        scored("reversed scores", lambda s, x, y: F.mse_loss(s.flatten().flip(0), y.to(s.dtype))),
-        scored("scores against all targets", lambda s, x, y: F.mse_loss(s, y.to(s.dtype).expand(len(y), -1))),
-        scored("an option", lambda s, x, y: F.smooth_l1_loss(s.flatten(), y.to(s.dtype), beta=0.5)),
-        scored("half precision", lambda s, x, y: F.mse_loss(s[:, 0], (4049 * y).to(torch.float16).to(s.dtype) / 4049)),
-        scored("nll of log_softmax", log_softmax, 3),
-        scored("one_hot targets", lambda s, x, y: F.mse_loss(s, F.one_hot(y, 3).to(s.dtype)), 3),
-        scored("many classes", lambda s, x, y: F.cross_entropy(s, y), 20),
-        scored("autoencoder", lambda s, x, y: F.mse_loss(s, x), FEATURES),
-        scored("flattened rows", lambda s, x, y: F.mse_loss(s.flatten(), 2 * x.flatten()), FEATURES),
-    ),
-    *alike(
-        scaled("inputs scaled", lambda x: (x + 3.0) / 10.0),
-        scaled("inputs less the sample's mean", lambda x: x - x.mean(dim=1, keepdim=True)),
-        scaled("inputs' inverse", lambda x: 0.1 / (x.abs() + 0.1).sqrt()),
-        scaled("inputs narrowed", lambda x: x.to(torch.bool).to(x.dtype) * (x > 0)),
-    ),
+    losing("hard samples by mask", hard),
+    Entry("gradients inside of the step", StepsBack),
+    scored("mean squared error, squeezed", lambda s, x, y: F.mse_loss(s.squeeze(1), y.to(s.dtype))),
+    scored("targets less their mean", lambda s, x, y: F.mse_loss(s[:, 0], y - y.to(s.dtype).mean())),
+    scored("many classes", lambda s, x, y: F.cross_entropy(s, y), 20),
+]
+LONG = [
+    Entry("class weights in a buffer", ClassWeights),
+    Entry("criterion with weights, smoothing", CriterionWithWeights),
+    Entry("contrastive loss", Contrastive),
+    losing("hard samples by topk", hardest_half),
+    Entry("learnt task weights, 0-dim", LearntWeights),
+    Entry("gradient penalty", GradientPenalty),
+    Entry("center loss", CenterLoss),
+    losing("torch.where between losses", either),
+    scored("squeezed without a dimension", lambda s, x, y: F.mse_loss(s.squeeze(), y.to(s.dtype).squeeze())),
+    scored("binary", lambda s, x, y: F.binary_cross_entropy_with_logits(s.squeeze(-1), (y > 1).to(s.dtype))),
+    scored("reversed targets", lambda s, x, y: F.mse_loss(s.flatten(), y.flip(0).to(s.dtype))),
+    scored("scores against all targets", lambda s, x, y: F.mse_loss(s, y.to(s.dtype).expand(len(y), -1))),
+    scored("half precision", lambda s, x, y: F.mse_loss(s[:, 0], (4049 * y).to(torch.float16).to(s.dtype) / 4049)),
+    scored("nll of log_softmax", log_softmax, 3),
+    scored("one_hot targets", lambda s, x, y: F.mse_loss(s, F.one_hot(y, 3).to(s.dtype)), 3),
+    scored("autoencoder", lambda s, x, y: F.mse_loss(s, x), FEATURES),
 ]

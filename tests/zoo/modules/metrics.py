@@ -6,9 +6,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 from torchmetrics import MeanMetric, Metric, MetricCollection
 from torchmetrics.aggregation import MaxMetric, RunningSum, SumMetric
@@ -19,7 +18,7 @@ from torchmetrics.classification import (
     MulticlassF1Score,
 )
 
-from zoo.entry import CLASSES, Entry, alike
+from zoo.entry import CLASSES, Entry
 from zoo.modules.base import Classifier
 
 
@@ -95,24 +94,6 @@ class KeepsPredictions(Classifier):
         self.confusion.reset()
 
 
-class MetricsByStage(Classifier):
-    """Metrics in a ModuleDict, the value of each call logged as a number."""
-
-    def prepare(self) -> None:
-        self.metrics = nn.ModuleDict({"train_": MulticlassAccuracy(CLASSES), "val_": MulticlassAccuracy(CLASSES)})
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        x, y = batch
-        logits = self(x)
-        batch_value = self.metrics["train_"](logits, y)
-        self.log("train_acc_batch", batch_value, on_step=False, on_epoch=True)
-        return F.cross_entropy(logits, y)
-
-    def on_train_epoch_end(self) -> None:
-        self.log("train_acc", self.metrics["train_"].compute())
-        self.metrics["train_"].reset()
-
-
 class MetricInTheLoss(Classifier):
     """Weighs the loss by the running accuracy: what one client did changes what the next one does."""
 
@@ -148,10 +129,8 @@ class Gives(Classifier):
             self.metric.reset()
 
 
-def gives(
-    name: str, metric: Any, give: Callable[..., Any], alone: str = "", logs: bool = False, **options: Any
-) -> Entry:
-    return Entry(name, lambda: Gives(metric(), give, logs), alone=alone, **options)
+def gives(name: str, metric: Any, give: Callable[..., Any], logs: bool = False, **options: Any) -> Entry:
+    return Entry(name, lambda: Gives(metric(), give, logs), **options)
 
 
 class Summed(Metric):
@@ -272,59 +251,36 @@ def of_classes(values: Callable[[Tensor], Tensor]) -> Callable[..., None]:
 
 
 ENTRIES = [
-    Entry("accuracy object logged", LogsAccuracy, long=True),
     Entry("collection computed at the epoch's end", ComputesCollection),
-    Entry("MeanMetric of the loss", MeanLoss, long=True),
-    Entry("AUROC and confusion matrix", KeepsPredictions, long=True),
-    Entry("metrics in a ModuleDict", MetricsByStage, long=True),
-    Entry("running metric in the loss", MetricInTheLoss, alone="a metric object's state"),
+    Entry("running metric in the loss", MetricInTheLoss),
     Entry("new metric object in each round", NewMetric),
-    gives("loss with its graph", MeanMetric, lambda m, logits, y, loss, index: m.metric.update(loss), long=True),
-    gives("value used in the loss", accuracy, call(lambda accuracy, loss: 2 - accuracy), "uses a metric's value"),
-    gives("value only logged", accuracy, call(lambda accuracy, loss: None), long=True),
-    *alike(
-        gives(
-            "value compared", accuracy, call(lambda value, loss: 0.1 if value == 1.0 else 1), "uses a value", long=True
-        ),
-        gives("value looked up", accuracy, call(lambda value, loss: 0.1 if value in (0.0, 1.0) else 1), "uses a value"),
-        gives("value as a float", accuracy, call(lambda value, loss: 1 / (1 + float(value))), "uses a value"),
-        gives("value by item", accuracy, call(lambda value, loss: 2 - value.item()), "uses a value"),
+    gives("value used in the loss", accuracy, call(lambda accuracy, loss: 2 - accuracy)),
+    gives("batches with class 0", summed(lambda m, y: len(y) if (y == 0).any() else 0), update),
+    gives("numbers of calls", summed(lambda m, y: m.calls), call_and_log, logs=True),
+    gives("logged before it is called", SumMetric, log_then_call, logs=True),
+    gives("sum without values of steps", lambda: RunningSum(window=3), call_and_log, logs=True),
+    gives("number of a tensor", summed(lambda m, y: y), lambda m, logits, y, *_: m.metric.update(y[0].item())),
+    gives("batches counted", SumMetric, lambda m, *_: m.metric.update(1)),
+    gives("changed afterwards", SumMetric, change_afterwards),
+    gives("AUROC with thresholds", lambda: MulticlassAUROC(CLASSES, thresholds=5), scores),
+    gives("moving mean in a tensor", lambda: Moving(torch.tensor(0.0, dtype=torch.float64)), update),
+    gives("sums of classes", SumMetric, of_classes(lambda p: p.sum(0))),
+    gives("draws from the third call on", summed(lambda m, y: torch.rand(()) if m.calls > 2 else 0), update),
+]
+LONG = [
+    Entry("accuracy object logged", LogsAccuracy),
+    Entry("MeanMetric of the loss", MeanLoss),
+    Entry("AUROC and confusion matrix", KeepsPredictions),
+    gives("loss with its graph", MeanMetric, lambda m, logits, y, loss, index: m.metric.update(loss)),
+    gives("value only logged", accuracy, call(lambda accuracy, loss: None)),
+    gives("value by item", accuracy, call(lambda value, loss: 2 - value.item())),
+    gives("classes first", SumMetric, of_classes(lambda p: p.t())),
+    gives(
+        "metric of weights",
+        summed(lambda m, net: net[0].weight.detach().square().sum()),
+        lambda m, *_: m.metric.update(m.layers),
     ),
-    *(
-        gives("batches with class 0", summed(lambda m, y: len(y) if (y == 0).any() else 0), update),
-        gives("one of a batch at most", summed(lambda m, y: (y == 1).sum().clamp(max=1)), update),
-        gives("numbers of calls", summed(lambda m, y: m.calls), call_and_log, logs=True),
-        gives("logged before it is called", SumMetric, log_then_call, logs=True),
-        gives("sum without values of steps", lambda: RunningSum(window=3), call_and_log, logs=True),
-        gives("number of a tensor", summed(lambda m, y: y), lambda m, logits, y, *_: m.metric.update(y[0].item())),
-        gives("single tensors", summed(lambda m, y: y), lambda m, logits, y, *_: m.metric.update(y.double().mean())),
-        gives("batches counted", SumMetric, lambda m, *_: m.metric.update(1)),
-        gives("changed afterwards", SumMetric, change_afterwards),
-        gives("AUROC with thresholds", lambda: MulticlassAUROC(CLASSES, thresholds=5), scores),
-    ),
-    *alike(
-        gives("moving mean in a tensor", lambda: Moving(torch.tensor(0.0, dtype=torch.float64)), update),
-        gives("moving mean in an array", lambda: Moving(np.zeros(())), update),
-        gives("moving mean in a number", lambda: Moving(0.0), update),
-    ),
-    *alike(
-        gives("sums of classes", SumMetric, of_classes(lambda p: p.sum(0))),
-        gives("means of classes", SumMetric, of_classes(lambda p: p.mean(0))),
-        gives("classes first", SumMetric, of_classes(lambda p: p.t())),
-        gives("two constants", SumMetric, of_classes(lambda p: torch.ones(2))),
-    ),
-    *alike(
-        gives(
-            "draws from the third call on", summed(lambda m, y: torch.rand(()) if m.calls > 2 else 0), update, "draws"
-        ),
-        gives(
-            "metric of weights",
-            summed(lambda m, net: net[0].weight.detach().square().sum()),
-            lambda m, *_: m.metric.update(m.layers),
-            "is given the model",
-        ),
-        gives("state logged", summed(lambda m, y: len(y)), log_state, "reads a metric's state"),
-        gives("updates counted", summed(lambda m, y: len(y)), count_updates, "reads a metric's state"),
-        gives("metric with a hook", hooked, call_and_log, "a metric has hooks", logs=True),
-    ),
+    gives("state logged", summed(lambda m, y: len(y)), log_state),
+    gives("updates counted", summed(lambda m, y: len(y)), count_updates),
+    gives("metric with a hook", hooked, call_and_log, logs=True),
 ]

@@ -1,30 +1,20 @@
-"""Normalisation layers and their buffers."""
+"""Normalisation layers, and other buffers that a step reads or writes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.entry import CLASSES, Data, Entry, images, vectors
+from zoo.entry import CLASSES, Entry, images
 from zoo.modules.base import Classifier, perceptron
 
 
 def conv(norm: nn.Module, bias: bool = True) -> nn.Module:
     head = nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, CLASSES))
     return nn.Sequential(nn.Conv2d(2, 4, 3, bias=bias), norm, nn.ReLU(), *head)
-
-
-class RootMeanSquareNorm(nn.Module):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(width))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.scale * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)
 
 
 class RunningInputMean(Classifier):
@@ -82,35 +72,44 @@ class ConstantBuffers(Classifier):
         return F.cross_entropy(self((scores @ x[:, self.order, None]).squeeze(-1) + self.positions), y)
 
 
-def no_single_samples(sizes: Sequence[int], dtype: torch.dtype) -> Data:
-    """Return vectors without batches of one sample, which BatchNorm refuses."""
-    return vectors([size + (size % 4 == 1) for size in sizes], dtype)
+class MemoryBank(Classifier):
+    """A queue of features in a buffer with a pointer, as in MoCo."""
+
+    def prepare(self) -> None:
+        self.register_buffer("queue", F.normalize(torch.randn(8, CLASSES), dim=1))
+        self.register_buffer("pointer", torch.zeros(1, dtype=torch.long))
+
+    def loss(self, batch: Any, batch_idx: int) -> Tensor:
+        x, _ = batch
+        features = F.normalize(self(x), dim=1)
+        positive = (features * F.normalize(self(1.1 * x), dim=1).detach()).sum(1, keepdim=True)
+        logits = torch.cat([positive, features @ self.queue.T.clone()], dim=1) / 0.2
+        self.enqueue(features.detach())
+        return F.cross_entropy(logits, torch.zeros(len(x), dtype=torch.long))
+
+    @torch.no_grad()
+    def enqueue(self, keys: Tensor) -> None:
+        places = (self.pointer + torch.arange(len(keys))) % 8
+        self.queue[places] = keys
+        self.pointer[0] = (self.pointer[0] + len(keys)) % 8
 
 
 ENTRIES = [
-    Entry("BatchNorm1d", lambda: Classifier(perceptron(nn.BatchNorm1d(5))), no_single_samples, long=True),
     Entry("BatchNorm2d, convolution with bias", lambda: Classifier(conv(nn.BatchNorm2d(4))), images),
-    Entry("BatchNorm2d, no bias", lambda: Classifier(conv(nn.BatchNorm2d(4), bias=False)), images, long=True),
-    Entry(
-        "BatchNorm2d, cumulative",
-        lambda: Classifier(conv(nn.BatchNorm2d(4, momentum=None))),
-        images,
-        long=True,
-        alone="a number of a tensor",
-    ),
-    Entry("LayerNorm", lambda: Classifier(perceptron(nn.LayerNorm(5))), long=True),
-    Entry("GroupNorm", lambda: Classifier(conv(nn.GroupNorm(2, 4))), images, long=True),
-    Entry("InstanceNorm", lambda: Classifier(conv(nn.InstanceNorm2d(4, affine=True))), images, long=True),
+    Entry("BatchNorm in eval mode", FrozenNorm, images),
+    Entry("constant buffers, some infinite", ConstantBuffers),
+    Entry("queue with a pointer", MemoryBank),
+]
+LONG = [
+    Entry("BatchNorm2d, cumulative", lambda: Classifier(conv(nn.BatchNorm2d(4, momentum=None))), images),
+    Entry("LayerNorm", lambda: Classifier(perceptron(nn.LayerNorm(5)))),
+    Entry("GroupNorm", lambda: Classifier(conv(nn.GroupNorm(2, 4))), images),
     Entry(
         "InstanceNorm with statistics",
         lambda: Classifier(conv(nn.InstanceNorm2d(4, affine=True, track_running_stats=True))),
         images,
-        long=True,
     ),
-    Entry("RMSNorm by hand", lambda: Classifier(perceptron(RootMeanSquareNorm(5))), long=True),
-    Entry("BatchNorm in eval mode", FrozenNorm, images),
-    Entry("running mean by assignment", RunningInputMean, long=True),
-    Entry("running mean in place", RunningInputMeanInPlace, long=True),
-    Entry("counter in an integer buffer", CountsBatches, long=True),
-    Entry("constant buffers, some infinite", ConstantBuffers),
+    Entry("running mean by assignment", RunningInputMean),
+    Entry("running mean in place", RunningInputMeanInPlace),
+    Entry("counter in an integer buffer", CountsBatches),
 ]

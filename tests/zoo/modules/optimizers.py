@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 from torch.optim import lr_scheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -32,13 +31,15 @@ def plain(kind: Any, **options: Any) -> Callable[[], WithOptimizer]:
     return lambda: WithOptimizer(lambda module: kind(module.parameters(), **options))
 
 
-def scheduled(schedule: Callable[[Any, Any], Any], interval: str | None = None) -> Callable[[], WithOptimizer]:
+def scheduled(
+    schedule: Callable[[Any, Any], Any], interval: str, module: type[WithOptimizer] = WithOptimizer
+) -> Callable[[], WithOptimizer]:
     def make(module: Any) -> Any:
         optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
         made = schedule(optimizer, module)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": made, "interval": interval} if interval else made}
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": made, "interval": interval}}
 
-    return lambda: WithOptimizer(make)
+    return lambda: module(make)
 
 
 def two_groups(module: Any) -> Any:
@@ -56,12 +57,6 @@ def reversed_groups(module: Any) -> Any:
     """Groups in another order than the module's parameters."""
     groups = [{"params": module.layers[2].parameters(), "lr": 2e-2}, {"params": module.layers[0].parameters()}]
     return torch.optim.Adam(groups, lr=1e-2)
-
-
-def still_head(module: Any) -> Any:
-    """A head that does not move."""
-    groups = [{"params": module.layers[0].parameters()}, {"params": module.layers[2].parameters(), "lr": 0.0}]
-    return torch.optim.SGD(groups, lr=0.1)
 
 
 class FrozenInOptimizer(Classifier):
@@ -92,18 +87,6 @@ class SignDescent(torch.optim.Optimizer):
         return loss
 
 
-class NormalisedDescent(SignDescent):
-    """An optimizer of the user's own that looks at whole tensors."""
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:
-        loss = None if closure is None else closure()
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                parameter.sub_(group["lr"] * parameter.grad / (parameter.grad.norm() + 1e-3))
-        return loss
-
-
 class WarmsUpByHand(Classifier):
     """Lightning's example: ``optimizer_step`` sets the learning rate by the global step."""
 
@@ -121,18 +104,6 @@ class SetsLearningRate(Classifier):
             group["lr"] = 0.1 / (1 + self.current_epoch)
 
 
-class LogsLearningRate(Classifier):
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = self.loss(batch, batch_idx)
-        self.log("lr", self.trainer.optimizers[0].param_groups[0]["lr"], on_step=False, on_epoch=True)
-        return loss
-
-    def configure_optimizers(self) -> Any:
-        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
-        schedule = lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
-
-
 def plateau(module: Any) -> Any:
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     return {"optimizer": optimizer, "lr_scheduler": lr_scheduler.CosineAnnealingLR(optimizer, T_max=4)}
@@ -147,6 +118,10 @@ def warmup(optimizer: Any, module: Any) -> Any:
     return lr_scheduler.SequentialLR(optimizer, [warm, lr_scheduler.CosineAnnealingLR(optimizer, 6)], milestones=[2])
 
 
+def exponential(optimizer: Any, module: Any) -> Any:
+    return lr_scheduler.ExponentialLR(optimizer, 0.8)
+
+
 def inverse_root(optimizer: Any, module: Any) -> Any:
     return lr_scheduler.LambdaLR(optimizer, lambda step: (1 + step) ** -0.5)
 
@@ -156,52 +131,18 @@ TWO_EPOCHS = {"local_epochs": 2}
 SGD, Adam = torch.optim.SGD, torch.optim.Adam
 
 
-class RateByCounter(Classifier):
-    """Lowers its rate where the trainer's counter has come to a step in the second round."""
-
-    def configure_optimizers(self) -> Any:
-        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
-        schedule = lr_scheduler.LambdaLR(optimizer, self.rate)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
-
-    def rate(self, step: int) -> float:
-        return 1.0 if self.trainer.global_step < 20 else 0.1
-
-
-class RateByHook(RateByCounter):
-    def rate(self, step: int) -> float:
-        return 1.0
+class RateByHook(WithOptimizer):
+    """Sets its rate when a schedule would step."""
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
         for group in scheduler.optimizer.param_groups:
             group["lr"] = 0.1 if self.global_step < 20 else 0.01
 
 
-class RateByCalls(RateByCounter):
-    """Lowers its rate by the number of times that it was asked."""
-
-    def prepare(self) -> None:
-        self.calls = 0
-
-    def rate(self, step: int) -> float:
-        self.calls += 1
-        return 0.5 if self.calls > 12 else 1.0
-
-
 class SetsRates(Classifier):
     def loss(self, batch: Any, batch_idx: int) -> Tensor:
         self.trainer.optimizers[0].param_groups[0]["lr"] = 0.01 if batch_idx else 0.3
         return super().loss(batch, batch_idx)
-
-
-class KeepsGradients(Callback):
-    """Notes gradients that no optimizer clears."""
-
-    def __init__(self) -> None:
-        self.notes: dict[int, Tensor] = {}
-
-    def on_client_end(self, trainer: Any, pl_module: Any, result: Any) -> None:
-        self.notes[result.task.client] = pl_module.layers[0].weight.grad.clone()
 
 
 class HooksAll(Classifier):
@@ -224,68 +165,42 @@ def head(module: Any) -> Any:
 
 
 ENTRIES = [
-    Entry("SGD, weight decay", plain(SGD, lr=0.1, weight_decay=0.1), long=True),
     Entry("SGD, momentum", plain(SGD, lr=0.1, momentum=0.9), federated=TWO_EPOCHS),
-    Entry("SGD, Nesterov", plain(SGD, lr=0.1, momentum=0.9, nesterov=True), federated=TWO_EPOCHS, long=True),
-    Entry("SGD, maximize", plain(SGD, lr=0.01, maximize=True), long=True),
-    Entry("SGD, dampening", plain(SGD, lr=0.1, momentum=0.9, dampening=0.5), federated=TWO_EPOCHS, long=True),
-    Entry("SGD, foreach", plain(SGD, lr=0.1, momentum=0.9, foreach=True), federated=TWO_EPOCHS, long=True),
-    Entry("SGD, learning rate in a tensor", plain(SGD, lr=torch.tensor(0.1, dtype=torch.float64)), long=True),
-    Entry("SGD, learning rate zero for a group", lambda: WithOptimizer(still_head), long=True),
-    Entry("Adam, fused", plain(Adam, lr=1e-2, fused=True), long=True),
-    Entry("NAdam", plain(torch.optim.NAdam, lr=1e-2), long=True),
-    Entry("frozen parameters in the optimizer", FrozenInOptimizer, long=True),
-    Entry("Adam", plain(Adam, lr=1e-2), long=True),
-    Entry("Adam, amsgrad", plain(Adam, lr=1e-2, amsgrad=True), federated=TWO_EPOCHS, long=True),
-    Entry("AdamW", plain(torch.optim.AdamW, lr=1e-2, weight_decay=0.1), long=True),
-    Entry("RMSprop, momentum", plain(torch.optim.RMSprop, lr=1e-2, momentum=0.5), long=True),
-    Entry("Adagrad", plain(torch.optim.Adagrad, lr=1e-1), long=True),
-    Entry("Adamax", plain(torch.optim.Adamax, lr=1e-2), long=True),
-    Entry("Rprop", plain(torch.optim.Rprop, lr=1e-2), long=True),
-    Entry("LBFGS", plain(torch.optim.LBFGS, lr=0.1, max_iter=3), alone="looks at whole parameters", long=True),
-    Entry("own optimizer, value by value", plain(SignDescent, lr=1e-2), alone="looks at whole parameters", long=True),
-    Entry(
-        "own optimizer, tensor by tensor",
-        plain(NormalisedDescent, lr=1e-2),
-        long=True,
-        alone="looks at whole parameters",
-    ),
     Entry("parameter groups", lambda: WithOptimizer(two_groups), federated=TWO_EPOCHS),
-    Entry("groups in another order", lambda: WithOptimizer(reversed_groups), long=True),
-    Entry("two lists from configure_optimizers", lambda: WithOptimizer(lists), long=True),
-    Entry("StepLR by epoch", scheduled(lambda o, m: lr_scheduler.StepLR(o, 1, 0.1)), long=True),
-    Entry("cosine by epoch", lambda: WithOptimizer(plateau), long=True),
-    Entry("inverse root by step", scheduled(inverse_root, "step"), federated=TWO_EPOCHS, long=True),
     Entry("OneCycleLR by step", scheduled(one_cycle, "step")),
-    Entry("warm-up and cosine by step", scheduled(warmup, "step"), long=True),
-    Entry("logs the learning rate", LogsLearningRate, alone="logs the learning rate", long=True),
-    Entry("sets the learning rate each round", SetsLearningRate, long=True),
-    Entry("optimizer_step warms up", WarmsUpByHand, alone="hooks of batches", long=True),
-    Entry("accumulates two batches", Classifier, trainer=TWICE, long=True),
+    Entry("accumulates, schedule by step", scheduled(exponential, "step"), trainer=TWICE, federated=TWO_EPOCHS),
+]
+LONG = [
+    Entry("SGD, weight decay", plain(SGD, lr=0.1, weight_decay=0.1)),
+    Entry("SGD, Nesterov", plain(SGD, lr=0.1, momentum=0.9, nesterov=True), federated=TWO_EPOCHS),
+    Entry("SGD, maximize", plain(SGD, lr=0.01, maximize=True)),
+    Entry("SGD, dampening", plain(SGD, lr=0.1, momentum=0.9, dampening=0.5), federated=TWO_EPOCHS),
+    Entry("SGD, learning rate in a tensor", plain(SGD, lr=torch.tensor(0.1, dtype=torch.float64))),
+    Entry("Adam, fused", plain(Adam, lr=0.01, fused=True)),
+    Entry("NAdam", plain(torch.optim.NAdam, lr=0.01)),
+    Entry("frozen parameters in the optimizer", FrozenInOptimizer),
+    Entry("Adam", plain(Adam, lr=0.01)),
+    Entry("AdamW", plain(torch.optim.AdamW, lr=0.01, weight_decay=0.1)),
+    Entry("RMSprop, momentum", plain(torch.optim.RMSprop, lr=0.01, momentum=0.5)),
+    Entry("Adagrad", plain(torch.optim.Adagrad, lr=0.1)),
+    Entry("Rprop", plain(torch.optim.Rprop, lr=0.01)),
+    Entry("LBFGS", plain(torch.optim.LBFGS, lr=0.1, max_iter=3)),
+    Entry("own optimizer, value by value", plain(SignDescent, lr=0.01)),
+    Entry("groups in another order", lambda: WithOptimizer(reversed_groups)),
+    Entry("two lists from configure_optimizers", lambda: WithOptimizer(lists)),
+    Entry("cosine by epoch", lambda: WithOptimizer(plateau)),
+    Entry("inverse root by step", scheduled(inverse_root, "step"), federated=TWO_EPOCHS),
+    Entry("warm-up and cosine by step", scheduled(warmup, "step")),
+    Entry("sets the learning rate each round", SetsLearningRate),
+    Entry("optimizer_step warms up", WarmsUpByHand),
+    Entry("accumulates two batches", Classifier, trainer=TWICE),
     Entry(
         "accumulates three, two epochs",
-        plain(Adam, lr=1e-2),
+        plain(Adam, lr=0.01),
         trainer={"accumulate_grad_batches": 3},
         federated=TWO_EPOCHS,
-        long=True,
     ),
-    Entry(
-        "accumulates and clips",
-        plain(SGD, lr=0.1, momentum=0.9),
-        trainer={**TWICE, "gradient_clip_val": 0.1},
-        long=True,
-    ),
-    Entry("accumulates, schedule by step", scheduled(inverse_root, "step"), trainer=TWICE, federated=TWO_EPOCHS),
-    Entry("rate by the global step", RateByCounter, alone="reads shared counters", by_hand=False),
-    Entry("rate by lr_scheduler_step", RateByHook, alone="reads shared counters", by_hand=False, long=True),
-    Entry("rate by the number of calls", RateByCalls, alone="a schedule keeps something", by_hand=False, long=True),
-    Entry("step sets the learning rate", SetsRates, alone="reads the optimizer", long=True),
-    Entry(
-        "gradients that no optimizer clears",
-        lambda: WithOptimizer(head),
-        callbacks=lambda: [KeepsGradients()],
-        alone="gradients add up",
-        by_hand=False,
-    ),
-    Entry("hook of all optimizers", HooksAll, alone="hooks of optimizers", by_hand=False, long=True),
+    Entry("rate by lr_scheduler_step", scheduled(exponential, "step", RateByHook), by_hand=False),
+    Entry("step sets the learning rate", SetsRates),
+    Entry("hook of all optimizers", HooksAll, by_hand=False),
 ]

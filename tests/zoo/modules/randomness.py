@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.entry import CLASSES, FEATURES, Entry, alike, images
+from zoo.entry import CLASSES, FEATURES, Entry, images
 from zoo.modules.base import Classifier, perceptron
-
-
-class GaussianNoise(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x + 0.1 * torch.randn_like(x) if self.training else x
 
 
 class DropPath(nn.Module):
@@ -55,17 +48,6 @@ class GumbelSoftmax(Classifier):
         return F.cross_entropy(self.layers[2](gates), y)
 
 
-class Mixup(Classifier):
-    """Mixes each sample with another of its batch; the weight comes from numpy, as in the paper's code."""
-
-    def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        x, y = batch
-        weight = float(np.random.beta(1.0, 1.0))
-        order = torch.randperm(len(x))
-        logits = self(weight * x + (1 - weight) * x[order])
-        return weight * F.cross_entropy(logits, y) + (1 - weight) * F.cross_entropy(logits, y[order])
-
-
 class MixupOfTorch(Classifier):
     """Mixes with a weight and an order that torch draws."""
 
@@ -75,26 +57,6 @@ class MixupOfTorch(Classifier):
         order = torch.randperm(x.size(0), device=x.device)
         mixed = self(torch.lerp(x[order], x, weight))
         return torch.lerp(F.cross_entropy(mixed, y[order]), F.cross_entropy(mixed, y), weight)
-
-
-class Flips(Classifier):
-    """Draws whether to flip with Python's generator."""
-
-    def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        x, y = batch
-        return F.cross_entropy(self(x.flip(1) if random.random() < 0.5 else x), y)
-
-
-class OwnGenerator(Classifier):
-    """Draws noise from a generator of its own, which all clients share."""
-
-    def prepare(self) -> None:
-        self.generator = torch.Generator().manual_seed(7)
-
-    def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        x, y = batch
-        noise = torch.randn(x.shape, generator=self.generator, dtype=x.dtype)
-        return F.cross_entropy(self(x + 0.1 * noise), y)
 
 
 class VariationalAutoencoder(Classifier):
@@ -154,8 +116,8 @@ class Draws(Classifier):
         return F.cross_entropy(self(x * self.draw(x).to(x.dtype)), y)
 
 
-def draws(name: str, draw: Callable[[Tensor], Tensor], alone: str = "") -> Entry:
-    return Entry(name, lambda: Draws(draw), alone=alone)
+def draws(name: str, draw: Callable[[Tensor], Tensor]) -> Entry:
+    return Entry(name, lambda: Draws(draw))
 
 
 def seeds(x: Tensor) -> Tensor:
@@ -195,46 +157,31 @@ class LearnsFromBeta(Classifier):
 
 ENTRIES = [
     Entry("Dropout", lambda: Classifier(perceptron(nn.Dropout(0.3)))),
-    Entry("Dropout2d", lambda: Classifier(conv(nn.Dropout2d(0.3))), images, long=True),
-    Entry("AlphaDropout", lambda: Classifier(perceptron(nn.AlphaDropout(0.2))), long=True),
-    Entry("FeatureAlphaDropout", lambda: Classifier(conv(nn.FeatureAlphaDropout(0.2))), images, long=True),
-    Entry("RReLU", lambda: Classifier(perceptron(nn.RReLU())), long=True, alone="torch has no rule"),
-    Entry("Gaussian noise by randn_like", lambda: Classifier(perceptron(GaussianNoise())), long=True),
-    Entry("stochastic depth", StochasticDepth, long=True),
-    Entry("Gumbel softmax", GumbelSoftmax, long=True),
-    Entry("mixup with numpy's Beta", Mixup, alone="draws elsewhere", long=True),
-    Entry("mixup with torch's Beta", MixupOfTorch, long=True),
-    Entry("flips by random.random", Flips, alone="draws elsewhere", long=True),
-    Entry("a generator of its own", OwnGenerator, alone="changes what clients share", long=True),
-    Entry("variational autoencoder, Adam", VariationalAutoencoder, long=True),
-    Entry("samples actions", Reinforce, long=True),
     Entry("dropout from the second epoch on", DropsSometimes),
     Entry("augmentation and dropout", Augmented),
-    Entry("learns from a Beta distribution", LearnsFromBeta, alone="a gradient of what is drawn", long=True),
-    *alike(
-        draws("rand", lambda x: torch.rand(x.shape)),
-        draws("randn", lambda x: torch.randn(*x.shape)),
-        draws("randint up to", lambda x: torch.randint(5, x.shape)),
-        draws("randint between", lambda x: torch.randint(2, 7, x.shape)),
-        draws("randint by name", lambda x: torch.randint(low=2, high=7, size=x.shape)),
-        draws("randint of a number", lambda x: torch.randint(3, (len(x), 1))),
-        draws("randint_like", lambda x: torch.randint_like(x, 2, 7)),
-        draws("normal of a size", lambda x: torch.normal(1.0, 2.0, x.shape)),
-        draws("normal by name", lambda x: torch.normal(mean=1.0, std=2.0, size=tuple(x.shape))),
-        draws("normal of tensors", lambda x: torch.normal(x, x.abs())),
-        draws("Beta of tensors", lambda x: torch.distributions.Beta(x.abs() + 1, x.abs() + 2).sample()),
-        draws("Dirichlet", lambda x: torch.distributions.Dirichlet(torch.ones(x.shape[-1])).sample((len(x),))),
-        draws("Gamma", lambda x: torch.distributions.Gamma(x.abs() + 1, 2.0).sample()),
-        draws("dropout of what is transposed", lambda x: F.dropout(x.t(), 0.4).t()),
-        draws("torch.dropout of what is transposed", lambda x: torch.dropout(x.t(), 0.4, True).t()),
-        draws("dropout of a number", lambda x: F.dropout(torch.ones(x.shape), 0.4)),
-        draws("dropout in place", in_place),
-        draws("all is dropped", lambda x: F.dropout(x, 1.0)),
-        draws("alpha dropout of what is transposed", lambda x: F.alpha_dropout(x.t(), 0.4, True).t(), "another order"),
-        draws("normal_", filled(lambda noise: noise.normal_(0, 0.3))),
-        draws("uniform_", filled(lambda noise: noise.uniform_(-0.3, 0.3))),
-        draws("normal_ of rows", filled(lambda noise: noise[:1].normal_(0, 0.3)), "a part of a tensor is drawn"),
-        draws("nn.init.normal_", filled(lambda noise: nn.init.normal_(noise, 0, 0.3)), "drawn out of sight"),
-    ),
-    draws("seeds in the step", seeds, "seeds torch"),
+    draws("rand", lambda x: torch.rand(x.shape)),
+    draws("normal by name", lambda x: torch.normal(mean=1.0, std=2.0, size=tuple(x.shape))),
+    draws("dropout in place", in_place),
+    draws("seeds in the step", seeds),
+]
+LONG = [
+    Entry("Dropout2d", lambda: Classifier(conv(nn.Dropout2d(0.3))), images),
+    Entry("AlphaDropout", lambda: Classifier(perceptron(nn.AlphaDropout(0.2)))),
+    Entry("RReLU", lambda: Classifier(perceptron(nn.RReLU()))),
+    Entry("stochastic depth", StochasticDepth),
+    Entry("Gumbel softmax", GumbelSoftmax),
+    Entry("mixup with torch's Beta", MixupOfTorch),
+    Entry("variational autoencoder, Adam", VariationalAutoencoder),
+    Entry("samples actions", Reinforce),
+    Entry("learns from a Beta distribution", LearnsFromBeta),
+    draws("randint between", lambda x: torch.randint(2, 7, x.shape)),
+    draws("randint_like", lambda x: torch.randint_like(x, 2, 7)),
+    draws("normal of tensors", lambda x: torch.normal(x, x.abs())),
+    draws("Dirichlet", lambda x: torch.distributions.Dirichlet(torch.ones(x.shape[-1])).sample((len(x),))),
+    draws("Gamma", lambda x: torch.distributions.Gamma(x.abs() + 1, 2.0).sample()),
+    draws("dropout of what is transposed", lambda x: F.dropout(x.t(), 0.4).t()),
+    draws("torch.dropout of what is transposed", lambda x: torch.dropout(x.t(), 0.4, True).t()),
+    draws("dropout of a number", lambda x: F.dropout(torch.ones(x.shape), 0.4)),
+    draws("all is dropped", lambda x: F.dropout(x, 1.0)),
+    draws("normal_", filled(lambda noise: noise.normal_(0, 0.3))),
 ]

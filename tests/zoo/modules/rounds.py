@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from lightning.pytorch.callbacks import Callback, EarlyStopping, GradientAccumulationScheduler
+from lightning.pytorch.callbacks import Callback, GradientAccumulationScheduler
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torchmetrics.classification import MulticlassAccuracy
@@ -82,17 +82,6 @@ class LongerClients(Callback):
         aggregation.local_epochs = 1 + trainer.current_epoch
 
 
-class Indexed(Classifier):
-    """Uses a reference from a client's sixth batch on, which nobody reaches in the first round."""
-
-    def prepare(self) -> None:
-        self.held = [self.layers[0].weight]
-
-    def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = super().loss(batch, batch_idx)
-        return loss if batch_idx < 5 else loss + self.held[0].square().sum()
-
-
 class ByAdam(Classifier):
     def configure_optimizers(self) -> Any:
         return torch.optim.Adam(self.parameters(), lr=1e-2)
@@ -110,38 +99,20 @@ THREE = {"max_epochs": 3}
 
 def entry(name: str, module: Any, *callbacks: Any, **options: Any) -> Entry:
     return Entry(
-        name,
-        module,
-        callbacks=lambda: [make() for make in callbacks],
-        trainer=THREE,
-        by_hand=False,
-        **options,
+        name, module, callbacks=lambda: [make() for make in callbacks], trainer=THREE, by_hand=False, **options
     )
 
 
 ENTRIES = [
     entry("validated, with dropout", Validated, validates=True),
-    entry("ReduceLROnPlateau on validation", Plateau, validates=True, long=True),
-    entry("ReduceLROnPlateau on a step value", PlateauOfStep, long=True),
     entry("validation's result in training", SameModelInBoth, validates=True),
-    entry(
-        "EarlyStopping on validation",
-        Validated,
-        lambda: EarlyStopping("val_loss", patience=1),
-        validates=True,
-        long=True,
-    ),
-    entry(
-        "GradientAccumulationScheduler",
-        Classifier,
-        lambda: GradientAccumulationScheduler({0: 1, 1: 2, 2: 3}),
-        long=True,
-    ),
-    entry("batch size grows", Classifier, GrowingBatches, long=True),
     entry("local epochs grow", Classifier, LongerClients),
-    entry(
-        "list used by longer clients of later rounds", Indexed, LongerClients, alone="weights by another way", long=True
-    ),
-    Entry("one client diverges", Classifier, diverging, long=True),
     Entry("one client diverges, clipped, Adam", ByAdam, diverging, trainer={"gradient_clip_val": 0.1}),
+]
+LONG = [
+    entry("ReduceLROnPlateau on validation", Plateau, validates=True),
+    entry("ReduceLROnPlateau on a step value", PlateauOfStep),
+    entry("GradientAccumulationScheduler", Classifier, lambda: GradientAccumulationScheduler({0: 1, 1: 2, 2: 3})),
+    entry("batch size grows", Classifier, GrowingBatches),
+    Entry("one client diverges", Classifier, diverging),
 ]

@@ -49,27 +49,23 @@ def neighbours(module: Any, x: Tensor, y: Tensor) -> Tensor:
     return 0.7 * F.cross_entropy(logits, y) + 0.3 * F.cross_entropy(logits, y.roll(1, 0))
 
 
-def centred(module: Any, x: Tensor, y: Tensor) -> Tensor:
-    return F.cross_entropy(module((x - x.mean(0)) / (x.std(0, unbiased=False) + 1)), y)
-
-
 def over(size: Callable[[Tensor], int]) -> Callable[[Any, Tensor, Tensor], Tensor]:
     return lambda module, x, y: F.cross_entropy(module(x), y, reduction="sum") / size(x)
 
 
 ENTRIES = [
-    changed("scaled by few samples, 1 left", lambda m, loss, b, i: loss * few(b), ending(1), long=True),
     changed("scaled by few samples, 3 left", lambda m, loss, b, i: loss * few(b), ending(3)),
-    changed("single samples skipped", lambda m, loss, b, i: 0 * loss if len(b[1]) == 1 else loss, ending(1), long=True),
-    changed("penalty for few", lambda m, loss, b, i: loss + 0.1 * squares(m) * (len(b[0]) <= 2), ending(2), long=True),
-    losing("first three samples", lambda m, x, y: F.cross_entropy(m(x[:3]), y[:3]), ending(2), long=True),
-    losing("last sample twice", last_twice, ending(1), long=True),
     losing("halves of a batch", halves, ending(2)),
-    losing("mixed with the sample before", neighbours, ending(2), long=True),
-    losing("batch centred", centred, ending(2), long=True),
-    losing("mean by hand", over(len), ending(1), long=True),
-    losing("over the full size", over(lambda x: 4), ending(1), long=True),
     Entry("logs sizes", LogsSizes, ending(2)),
     changed("number of .item() in the loss", lambda m, loss, b, i: loss / (1 + loss.item())),
-    changed("type of batch_idx", lambda m, loss, b, i: loss * (2.0 if isinstance(i, int) else 1.0), long=True),
+]
+LONG = [
+    changed("single samples skipped", lambda m, loss, b, i: 0 * loss if len(b[1]) == 1 else loss, ending(1)),
+    changed("penalty for few", lambda m, loss, b, i: loss + 0.1 * squares(m) * (len(b[0]) <= 2), ending(2)),
+    losing("first three samples", lambda m, x, y: F.cross_entropy(m(x[:3]), y[:3]), ending(2)),
+    losing("last sample twice", last_twice, ending(1)),
+    losing("mixed with the sample before", neighbours, ending(2)),
+    losing("mean by hand", over(len), ending(1)),
+    losing("over the full size", over(lambda x: 4), ending(1)),
+    changed("type of batch_idx", lambda m, loss, b, i: loss * (2.0 if isinstance(i, int) else 1.0)),
 ]

@@ -1,4 +1,4 @@
-"""What changes between rounds, or shows late: a trial in the first round cannot have seen it."""
+"""What changes between rounds, or shows late: a step that was captured in the first round has not seen it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -14,32 +13,53 @@ from zoo.entry import Entry
 from zoo.modules.base import Classifier, changed, perceptron
 
 
-class AddsDropout(Classifier):
+class Changing(Classifier):
+    """Is changed by a function of itself when its second round begins."""
+
+    def __init__(self, change: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.change = change
+
     def on_train_epoch_start(self) -> None:
         if self.current_epoch == 1:
-            self.layers[1] = nn.Sequential(nn.ReLU(), nn.Dropout(0.3))
+            self.change(self)
 
 
-class AddsHook(Classifier):
-    def on_train_epoch_start(self) -> None:
-        if self.current_epoch == 1:
-            self.layers[0].register_forward_hook(lambda module, inputs, output: 1.5 * output)
+class Flagged(Classifier):
+    """Doubles its loss once a flag says so, ``read(module)``, which ``write(module, flag)`` sets after the first round.
+
+    It begins with the flag down.
+    """
+
+    doubles = False
+
+    def __init__(self, read: Callable[[Any], Any], write: Callable[[Any, bool], Any]) -> None:
+        super().__init__()
+        self.flag, self.read, self.write = torch.zeros(()), read, write
+        write(self, False)
+
+    def loss(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = super().loss(batch, batch_idx)
+        return 2 * loss if self.read(self) else loss
+
+    def on_train_epoch_end(self) -> None:
+        self.write(self, True)
 
 
-class AddsParameterHook(Classifier):
-    def on_train_epoch_start(self) -> None:
-        if self.current_epoch == 1:
-            self.layers[0].weight.register_hook(lambda gradient: 0.1 * gradient)
+FLAGS: dict[str, bool] = {}
 
 
-class AddsOptimizerHook(Classifier):
-    def on_train_epoch_start(self) -> None:
-        if self.current_epoch == 1:
-            self.trainer.optimizers[0].register_step_post_hook(self.shrink)
+class SettingOfLoss(Classifier):
+    """A criterion whose setting changes between rounds."""
 
-    def shrink(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        with torch.no_grad():
-            self.layers[0].weight.mul_(0.9)
+    def prepare(self) -> None:
+        self.criterion = nn.CrossEntropyLoss()
+
+    def loss(self, batch: Any, batch_idx: int) -> Tensor:
+        return self.criterion(self(batch[0]), batch[1])
+
+    def on_train_epoch_end(self) -> None:
+        self.criterion.label_smoothing = 0.1 * (1 + self.current_epoch)
 
 
 class ChangesOptions(Classifier):
@@ -80,39 +100,11 @@ class WritesWeightsAtStart(Classifier):
             self.layers[0].bias.zero_()
 
 
-class LearningRateLater(Callback):
-    """Gives one client another learning rate, from the second round on."""
-
-    def on_client_start(self, trainer: Any, pl_module: Any, client: Any) -> None:
-        if trainer.current_epoch > 0 and client.task.client == 0:
-            for group in trainer.optimizers[0].param_groups:
-                group["lr"] = 0.5
-
-
-class AttributeLater(Callback):
-    def on_client_start(self, trainer: Any, pl_module: Any, client: Any) -> None:
-        if trainer.current_epoch > 0:
-            pl_module.power = float(client.task.client)
-
-
-class WeightsLater(Callback):
-    """Writes a client's own bias into the module, from the second round on."""
-
-    def on_client_start(self, trainer: Any, pl_module: Any, client: Any) -> None:
-        if trainer.current_epoch > 0:
-            with torch.no_grad():
-                pl_module.layers[2].bias.fill_(0.1 * client.task.client)
-
-
-class SetByRound(Callback):
-    """Sets an attribute for all clients of a round."""
-
-    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        pl_module.power = float(trainer.current_epoch)
-
-
 class Powered(Classifier):
-    power = 0.0
+    """Its loss has an exponent, which is the round's index."""
+
+    def on_train_epoch_start(self) -> None:
+        self.power = float(self.current_epoch)
 
     def loss(self, batch: Any, batch_idx: int) -> Tensor:
         x, y = batch
@@ -121,39 +113,38 @@ class Powered(Classifier):
 
 
 THREE = {"max_epochs": 3}
-SHARED = "reads what clients share"
 
 
-def entry(name: str, module: Any, *callbacks: Any, **options: Any) -> Entry:
-    return Entry(name, module, callbacks=lambda: [kind() for kind in callbacks], trainer=THREE, **options)
+def entry(name: str, module: Callable[[], Any]) -> Entry:
+    return Entry(name, module, trainer=THREE)
 
 
-def later(name: str, change: Callable[[Any, Tensor, Any, int], Any], **options: Any) -> Entry:
+def changing(name: str, change: Callable[[Any], Any]) -> Entry:
+    return entry(name, lambda: Changing(change))
+
+
+def flagged(name: str, read: Callable[[Any], Any], write: Callable[[Any, bool], Any]) -> Entry:
+    return entry(name, lambda: Flagged(read, write))
+
+
+def later(name: str, change: Callable[[Any, Tensor, Any, int], Any]) -> Entry:
     """Return an entry whose loss changes from the second round on."""
 
     def from_second_round(module: Any, loss: Tensor, batch: Any, index: int) -> Any:
         return change(module, loss, batch, index) if module.current_epoch > 0 else loss
 
-    return changed(name, from_second_round, trainer=THREE, **options)
+    return changed(name, from_second_round, trainer=THREE)
 
 
-def keeps(name: str, value: Callable[[Tensor, Any], Any]) -> Entry:
-    def keep(module: Any, loss: Tensor, batch: Any, index: int) -> Tensor:
-        module.last = value(loss, batch)
-        return loss
-
-    return later(name, keep, alone="changes what clients share", long=name.startswith("tensor"))
+def keeps(module: Any, loss: Tensor, batch: Any, index: int) -> Tensor:
+    module.last = len(batch[1])
+    return loss
 
 
 def unit_rows(module: Any, loss: Tensor, batch: Any, index: int) -> Tensor:
     with torch.no_grad():
         module.layers[0].weight.div_(module.layers[0].weight.norm(dim=1, keepdim=True))
     return F.cross_entropy(module(batch[0]), batch[1])
-
-
-def calls_logger(module: Any, loss: Tensor, batch: Any, index: int) -> Tensor:
-    module.logger.experiment.add_scalar("direct", float(len(batch[1])), module.current_epoch)
-    return loss
 
 
 def logs_new(module: Any, loss: Tensor, batch: Any, index: int) -> Tensor:
@@ -168,26 +159,43 @@ def logs_pairs(module: Any, loss: Tensor, batch: Any, index: int) -> Tensor:
     return loss
 
 
+def adds_optimizer_hook(module: Any) -> None:
+    weight = module.layers[0].weight
+    module.trainer.optimizers[0].register_step_post_hook(lambda *_: weight.data.mul_(0.9))
+
+
+def halve_inputs(module: nn.Module, before: Any, after: Any) -> Any:
+    return tuple(0.5 * gradient for gradient in before if gradient is not None) or None
+
+
+def replaces_step(module: Any) -> None:
+    module.training_step = lambda batch, batch_idx: 2 * type(module).training_step(module, batch, batch_idx)
+
+
 ENTRIES = [
-    later("another loss from the second round on", lambda m, loss, b, i: 2 * loss, long=True),
     later("item() from the second round on", lambda m, loss, b, i: loss / loss.item() if i == 2 else loss),
-    keeps("number kept from the second round on", lambda loss, batch: len(batch[1])),
-    keeps("tensor kept from the second round on", lambda loss, batch: loss.detach()),
-    later("logs a new name in the second round", logs_new, long=True),
-    later("global_step in the second round", lambda m, loss, b, i: loss * m.global_step, alone=SHARED, long=True),
-    later("unit rows from the second round on", unit_rows, alone="weights changed in place", long=True),
-    later("logger called from the second round on", calls_logger, alone="calls the logger", long=True),
+    later("number kept from the second round on", keeps),
     changed("logs of batches of two", logs_pairs, trainer=THREE),
-    entry("dropout added in the second round", AddsDropout),
-    entry("forward hook in the second round", AddsHook, long=True),
-    entry("parameter hook in the second round", AddsParameterHook, alone="hooks of parameters", long=True),
-    entry("optimizer hook in the second round", AddsOptimizerHook, alone="hooks of the optimizer", long=True),
-    entry("optimizer's options change", ChangesOptions, long=True),
-    entry("statistics frozen in the second round", FreezesStatistics, long=True),
-    entry("attribute set by round", Powered, SetByRound, long=True),
+    changing("dropout added", lambda m: m.layers.__setitem__(1, nn.Sequential(nn.ReLU(), nn.Dropout(0.3)))),
+    flagged("flag in a global", lambda m: FLAGS["on"], lambda m, on: FLAGS.update(on=on)),
+    entry("setting of a criterion changes", SettingOfLoss),
     entry("weights written between rounds", WritesWeights),
-    entry("weights written at a round's start", WritesWeightsAtStart, long=True),
-    entry("own learning rate in the second round", Classifier, LearningRateLater, long=True),
-    entry("own attribute in the second round", Powered, AttributeLater, alone="sets what clients share", long=True),
-    entry("own weights in the second round", Classifier, WeightsLater, long=True),
+]
+LONG = [
+    later("another loss from the second round on", lambda m, loss, b, i: 2 * loss),
+    later("logs a new name in the second round", logs_new),
+    later("unit rows from the second round on", unit_rows),
+    changing("forward hook added", lambda m: m.layers[0].register_forward_hook(lambda *args: 1.5 * args[2])),
+    changing("forward pre-hook added", lambda m: m.layers[2].register_forward_pre_hook(lambda _, x: (2 * x[0],))),
+    changing("backward hook added", lambda m: m.layers[0].register_full_backward_hook(halve_inputs)),
+    changing("parameter hook added", lambda m: m.layers[0].weight.register_hook(lambda g: 0.1 * g)),
+    changing("optimizer hook added", adds_optimizer_hook),
+    changing("forward replaced", lambda m: setattr(m.layers[1], "forward", torch.sigmoid)),
+    changing("step replaced", replaces_step),
+    flagged("flag in a tensor", lambda m: bool(m.flag > 0), lambda m, on: m.flag.fill_(float(on))),
+    flagged("flag in the class", lambda m: m.doubles, lambda m, on: setattr(type(m), "doubles", on)),
+    entry("optimizer's options change", ChangesOptions),
+    entry("statistics frozen in the second round", FreezesStatistics),
+    entry("attribute set by round", Powered),
+    entry("weights written at a round's start", WritesWeightsAtStart),
 ]

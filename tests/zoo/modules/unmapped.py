@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.entry import CLASSES, Entry, alike, words
+from zoo.entry import CLASSES, Entry, words
 from zoo.modules.base import Classifier, perceptron
 
 
@@ -25,8 +25,8 @@ class Adds(Classifier):
         return F.cross_entropy(scores, batch[1]) + 0.1 * self.term(self.w, scores, batch[1])
 
 
-def adds(name: str, term: Callable[[Tensor, Tensor, Tensor], Tensor], alone: str = "") -> Entry:
-    return Entry(name, lambda: Adds(term), alone=alone)
+def adds(name: str, term: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Entry:
+    return Entry(name, lambda: Adds(term))
 
 
 def filled(change: Callable[[Tensor, Tensor], Any]) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
@@ -51,24 +51,6 @@ def seen(look: Callable[[Tensor], Any]) -> Callable[[Tensor, Tensor, Tensor], Te
         return (row * w).sum()
 
     return term
-
-
-def by_position(table: Tensor, y: Tensor) -> None:
-    table[torch.arange(len(y)), y] = 1
-
-
-def by_sum(table: Tensor, y: Tensor) -> None:
-    table += F.one_hot(y, CLASSES)
-
-
-def through_view(table: Tensor, y: Tensor) -> None:
-    table.t()[y, torch.arange(len(y))] = 1
-
-
-def in_a_total(w: Tensor, scores: Tensor, y: Tensor) -> Tensor:
-    total = torch.zeros((), dtype=w.dtype)
-    total.add_((F.one_hot(y, CLASSES) * w).sum())
-    return total
 
 
 def gaussian(w: Tensor, scores: Tensor, y: Tensor) -> Tensor:
@@ -125,40 +107,17 @@ ENTRIES = [
     Entry("ignored classes", Ignores),
     Entry("functional embedding with padding_idx", Padded, words),
     adds("equal largest values", lambda w, scores, y: (w * F.one_hot(y[0], CLASSES)).max()),
-    adds("operation that fails for some clients", rooted, "an operation fails"),
-    adds("text of a tensor", lambda w, scores, y: w.sum() * ("-" in repr(scores)), "turns a tensor into text"),
-    adds("function of torch.jit", lambda w, scores, y: doubled_if_large(scores.square().mean()), "a compiled function"),
-    *(
-        adds("index_fill by an index", lambda w, scores, y: w.index_fill(0, y[:1] - 3, 0.0).sum()),
-        adds("one_hot of classes", lambda w, scores, y: (F.one_hot(y, CLASSES) * w).sum()),
-        adds("Gaussian loss with variances", gaussian),
-        adds("row replaced by select_scatter", replaced),
-        adds("largest value by name", lambda w, scores, y: torch.max(input=w * F.one_hot(y[0], CLASSES))),
-        adds("median", lambda w, scores, y: (w * F.one_hot(y[0], CLASSES)).median(), "gradient of `median`"),
-        adds("weighted classes, smoothed", smoothed),
-        adds("indices in common", lambda w, scores, y: (F.one_hot(torch.arange(3)) * w.index_fill(0, LAST, 0)).sum()),
-        adds(
-            "weighted covariances",
-            lambda w, scores, y: torch.cov(scores.T, aweights=(y + 1).to(w.dtype)).sum(),
-            "by values",
-        ),
-    ),
-    *alike(
-        adds("new tensor, scatter_", filled(lambda table, y: table.scatter_(1, y[:, None], 1.0))),
-        adds("new tensor, add_", filled(lambda table, y: table.add_(F.one_hot(y, CLASSES)))),
-        adds("new tensor, by position", filled(by_position)),
-        adds("new tensor, +=", filled(by_sum)),
-        adds("new tensor, through a view", filled(through_view), "a view is changed"),
-        adds("new total, add_", in_a_total),
-    ),
-    *alike(
-        adds("seen by view", seen(lambda table: table.view(3)), "a view is changed"),
-        adds("seen by unbind", seen(lambda table: table.unbind()), "a view is changed"),
-        adds("seen by an iterator", seen(list), "a view is changed"),
-        adds("seen by split", seen(lambda table: table.split(3)[0]), "a view is changed"),
-        adds("seen by detach", seen(lambda table: table.detach()), "a view is changed"),
-        adds("seen by data", seen(lambda table: table.data), "a view is changed"),
-        adds("seen by numpy", seen(lambda table: table.numpy()), "a view is changed"),
-        adds("seen by broadcasting", seen(lambda table: torch.broadcast_tensors(table, ONES)[0])),
-    ),
+    adds("operation that fails for some clients", rooted),
+    adds("text of a tensor", lambda w, scores, y: w.sum() * ("-" in repr(scores))),
+    adds("function of torch.jit", lambda w, scores, y: doubled_if_large(scores.square().mean())),
+    adds("index_fill by an index", lambda w, scores, y: w.index_fill(0, y[:1] - 3, 0.0).sum()),
+    adds("one_hot of classes", lambda w, scores, y: (F.one_hot(y, CLASSES) * w).sum()),
+    adds("Gaussian loss with variances", gaussian),
+    adds("row replaced by select_scatter", replaced),
+    adds("median", lambda w, scores, y: (w * F.one_hot(y[0], CLASSES)).median()),
+    adds("weighted classes, smoothed", smoothed),
+    adds("indices in common", lambda w, scores, y: (F.one_hot(torch.arange(3)) * w.index_fill(0, LAST, 0)).sum()),
+    adds("weighted covariances", lambda w, scores, y: torch.cov(scores.T, aweights=(y + 1).to(w.dtype)).sum()),
+    adds("new tensor, scatter_", filled(lambda table, y: table.scatter_(1, y[:, None], 1.0))),
+    adds("seen by view", seen(lambda table: table.view(3))),
 ]
