@@ -5,10 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import socket
 import time
-import traceback
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -16,8 +13,8 @@ from typing import Any
 
 import lightning as L
 import torch
-from faults.forked import Forked
 from helpers.algorithms import ALGORITHMS, Net, data
+from helpers.forking import Forked, on_ranks
 from lightning.pytorch.callbacks import Callback
 
 from fl_lightning import FederatedCheckpoint
@@ -43,10 +40,13 @@ VICTIMS = [Victim(name, executor, devices) for name in ALGORITHMS for executor i
 
 
 class SaveEnd(Callback):
-    """Saves what a fit ends with, also one that had no round left."""
+    """Tells that a process has met the others, and saves what a fit ends with, also one that had no round left."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def setup(self, trainer: Any, module: Any, stage: str) -> None:
+        (self.folder / f"ready-{trainer.global_rank}").touch()
 
     def teardown(self, trainer: Any, module: Any, stage: str) -> None:
         if trainer.current_epoch < ROUNDS:
@@ -60,68 +60,24 @@ class SaveEnd(Callback):
             "step": trainer.global_step,
         }
         if trainer.is_global_zero:
-            torch.save(state, self.path.with_suffix(".tmp"))
-            self.path.with_suffix(".tmp").replace(self.path)
+            torch.save(state, self.folder / "final.tmp")
+            (self.folder / "final.tmp").replace(self.folder / "final.pt")
 
 
-class Ready(Callback):
-    """Tells that a process has met the others."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def setup(self, trainer: Any, module: Any, stage: str) -> None:
-        (self.folder / f"ready-{trainer.global_rank}").touch()
-
-
-def train(victim: Victim, folder: Path) -> None:
-    """Train seven rounds, or what is left of them; the end is in ``final.pt``."""
+def train(victim: Victim, folder: Path, *callbacks: Callback, **options: Any) -> None:
+    """Train seven rounds, or what is left of them, on all processes; the end is in ``final.pt``."""
     os.chdir(folder)
-    for rank in range(victim.devices):
-        (folder / f"ready-{rank}").unlink(missing_ok=True)
+    for path in folder.glob("ready-*"):
+        path.unlink()
     if victim.devices == 1:
-        train_here(victim, folder)
-        return
-    fork_ranks(partial(train_here, victim, folder), victim.devices)
-
-
-def fork_ranks(function: Callable[[], object], number: int) -> None:
-    """Run a function in so many processes that find each other, as torchrun starts them; wait for all.
-
-    Raises:
-        RuntimeError: If one fails.
-    """
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    children = [_fork_rank(function, rank) for rank in range(number)]
-    statuses = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-    if any(statuses):
+        train_here(victim, folder, *callbacks, **options)
+    elif any(statuses := on_ranks(lambda rank: train_here(victim, folder, *callbacks, **options), victim.devices)):
         raise RuntimeError(f"the processes ended with {statuses}")
 
 
-def _fork_rank(function: Callable[[], object], rank: int) -> int:
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            os.environ["LOCAL_RANK"] = str(rank)
-            torch.set_num_threads(1)  # a fork's pool of threads is made anew here, before autograd's threads ask for it
-            function()
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(status)
-    return child
-
-
-def free_port() -> int:
-    """Return a port that nobody listens to."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
-def train_here(victim: Victim, folder: Path, *callbacks: Callback) -> None:
+def train_here(
+    victim: Victim, folder: Path, *callbacks: Callback, ckpt_path: Any = "last", sizes: Any = None, **options: Any
+) -> None:
     """Train in this process."""
     trainer = L.Trainer(
         max_epochs=ROUNDS,
@@ -131,16 +87,16 @@ def train_here(victim: Victim, folder: Path, *callbacks: Callback) -> None:
         callbacks=[
             ALGORITHMS[victim.algorithm](seed=1, executor=victim.executor),
             FederatedCheckpoint(folder, save_top_k=0),
-            SaveEnd(folder / "final.pt"),
-            Ready(folder),
+            SaveEnd(folder),
             *callbacks,
         ],
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
         num_sanity_val_steps=0,
+        **options,
     )
-    trainer.fit(Net(), datamodule=data(), ckpt_path="last")
+    trainer.fit(Net(), datamodule=data() if sizes is None else data(sizes=sizes), ckpt_path=ckpt_path)
 
 
 class Trials:
@@ -156,40 +112,33 @@ class Trials:
         self._number = 0
         self.whole = cache(self._whole)
 
-    def new_folder(self) -> Path:
-        """Return an empty folder."""
-        self._number += 1
-        folder = self.folder / str(self._number)
-        folder.mkdir(parents=True)
-        return folder
-
-    def start(self, victim: Victim, folder: Path) -> Forked:
-        """Start a victim, or go on with it."""
-        return Forked(partial(train, victim, folder), folder / "log")
+    def start(self, victim: Victim, *callbacks: Callback, folder: Path | None = None) -> tuple[Forked, Path]:
+        """Start a victim, or go on with it in its folder."""
+        if folder is None:
+            self._number += 1
+            folder = self.folder / str(self._number)
+            folder.mkdir(parents=True)
+        return Forked(partial(train, victim, folder, *callbacks), folder / "log"), folder
 
     def _whole(self, victim: Victim) -> tuple[dict[str, Any], float]:
         """Return how a victim ends that nobody harms, and after how many seconds."""
-        folder, begin = self.new_folder(), time.monotonic()
-        child = self.start(victim, folder)
+        begin = time.monotonic()
+        child, folder = self.start(victim)
         if child.wait(LONG) != 0:
             raise RuntimeError(f"{victim} does not train: {child.output()}")
-        seconds = time.monotonic() - begin
-        return torch.load(folder / "final.pt", weights_only=True), seconds
+        return torch.load(folder / "final.pt", weights_only=True), time.monotonic() - begin
 
     def finish(self, victim: Victim, folder: Path) -> str | None:
         """Go on to the end; return what is wrong with it, ``None`` if it is that of the victim nobody harmed."""
-        child = self.start(victim, folder)
-        status = child.wait(LONG)
-        if status != 0:
+        child, _ = self.start(victim, folder=folder)
+        if (status := child.wait(LONG)) != 0:
             child.kill()
-            return (
-                f"{victim}: the resumed fit {'hangs' if status is None else f'ended with {status}'}\n{child.output()}"
-            )
-        return differences(victim, self.whole(victim)[0], folder)
-
-    def remove(self, folder: Path) -> None:
-        """Remove the folder of a victim that is whole again."""
-        shutil.rmtree(folder, ignore_errors=True)
+            how = "hangs" if status is None else f"ended with {status}"
+            return f"{victim}: the resumed fit {how}\n{child.output()}"
+        problem = differences(victim, self.whole(victim)[0], folder)
+        if problem is None:
+            shutil.rmtree(folder, ignore_errors=True)
+        return problem
 
 
 def differences(victim: Victim, whole: dict[str, Any], folder: Path) -> str | None:

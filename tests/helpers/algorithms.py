@@ -245,11 +245,10 @@ class Net(L.LightningModule):
         return [optimizer], [torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=7)]
 
 
-def data(batch_size: int = 4) -> TensorDataModule:
+def data(batch_size: int = 4, sizes: Sequence[int] = (8, 14, 6, 23, 10, 12)) -> TensorDataModule:
     """Six clients of unequal sizes."""
     generator = torch.Generator().manual_seed(0)
     clients = [
-        (torch.randn(n, 6, generator=generator).double(), torch.randint(0, 3, (n,), generator=generator))
-        for n in (8, 14, 6, 23, 10, 12)
+        (torch.randn(n, 6, generator=generator).double(), torch.randint(0, 3, (n,), generator=generator)) for n in sizes
     ]
     return TensorDataModule(clients, val=clients[0], batch_size=batch_size)

@@ -8,32 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import lightning as L
 import torch
-from faults.forked import Forked
-from faults.victims import fork_ranks
+from faults.victims import Victim, train
 from lightning.pytorch.callbacks import Callback, OnExceptionCheckpoint
 from lightning.pytorch.plugins.environments import SLURMEnvironment
-from torch import nn
-from torch.nn import functional as F
 
-from fl_lightning import FedAsync, FederatedCheckpoint, RADFed, TensorDataModule
-
-
-class Net(L.LightningModule):
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(3)
-        self.layers = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
-
-    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        return F.cross_entropy(self.layers(batch[0]), batch[1])
-
-    def validation_step(self, batch: Any, batch_idx: int) -> None:
-        self.log("val_loss", F.cross_entropy(self.layers(batch[0]), batch[1]), sync_dist=True)
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+from helpers.forking import Forked
 
 
 class Pause(Callback):
@@ -68,36 +48,6 @@ class Pause(Callback):
         self.reached(trainer, "checkpointing")
 
 
-ALGORITHMS = {"RADFed": lambda: RADFed(3, 4, seed=1), "FedAsync": lambda: FedAsync(clients_per_round=4, seed=1)}
-
-
-def train(folder: Path, point: str, devices: int, algorithm: str, checkpoint: str | None) -> None:
-    """Train six rounds; a fit that does not resume also saves when it is broken off."""
-    generator = torch.Generator().manual_seed(0)
-    clients = [
-        (torch.randn(n, 6, generator=generator), torch.randint(0, 3, (n,), generator=generator))
-        for n in (8, 14, 6, 123, 10, 12)  # one process trains many more batches than the other
-    ]
-    callbacks = [ALGORITHMS[algorithm](), FederatedCheckpoint(folder, save_top_k=0), Pause(folder, point)]
-    trainer = L.Trainer(
-        max_epochs=6,
-        accelerator="cpu",
-        devices=devices,
-        strategy="ddp" if devices > 1 else "auto",
-        logger=False,
-        plugins=[SLURMEnvironment()] if "SLURM_JOB_ID" in os.environ else None,
-        default_root_dir=folder,
-        callbacks=callbacks if checkpoint else [*callbacks, OnExceptionCheckpoint(folder)],
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
-    module = Net()
-    paths = {"saved": folder / "on_exception.ckpt", "last": "last", None: None}
-    trainer.fit(module, datamodule=TensorDataModule(clients, val=clients[0], batch_size=4), ckpt_path=paths[checkpoint])
-    if trainer.is_global_zero:
-        torch.save({"weights": module.state_dict(), "step": trainer.global_step}, folder / "final.pt")
-
-
 class Job:
     """A job that stops at a point of its fourth round."""
 
@@ -108,9 +58,17 @@ class Job:
             os.mkfifo(folder / f"go-{rank}")
 
     def start(self, checkpoint: str | None = None) -> Forked:
-        """Start the job, or go on from a checkpoint."""
-        fit = partial(train, self.folder, self.point, self.devices, self.algorithm, checkpoint)
-        return Forked(fit if self.devices == 1 else partial(fork_ranks, fit, self.devices), self.folder / "output")
+        """Start the job, which also saves when it is broken off, or go on from a checkpoint."""
+        saves = [] if checkpoint else [OnExceptionCheckpoint(self.folder)]
+        paths = {"saved": self.folder / "on_exception.ckpt", "last": "last", None: None}
+        options = {
+            "ckpt_path": paths[checkpoint],
+            "plugins": [SLURMEnvironment()] if "SLURM_JOB_ID" in os.environ else None,
+            "sizes": (8, 14, 6, 123, 10, 12),  # one process trains many more batches than the other
+        }
+        victim = Victim(self.algorithm, devices=self.devices)
+        fit = partial(train, victim, self.folder, Pause(self.folder, self.point), *saves, **options)
+        return Forked(fit, self.folder / "output")
 
     def stop(self, ranks: list[int], signum: int = signal.SIGTERM) -> None:
         """Signal processes when all are at the point, let them go on, and wait for the end of all."""

@@ -13,8 +13,8 @@ from typing import Any
 import lightning as L
 import pytest
 import yaml
-from faults.forked import Forked
 from helpers.comparison import ValidatedClassifier, clients_of, samples, train_federatedly
+from helpers.forking import Forked
 from helpers.toys import quiet_trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
