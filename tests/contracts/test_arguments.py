@@ -1,7 +1,7 @@
 """Arguments of public constructors: each has a kind, and an error about a wrong value names the argument.
 
-Type hints say what most arguments are. The tables of this file say the rest, by the argument's name, or by class and
-argument where a name has several meanings. A new class needs a line here only for arguments of new names.
+Types, with their limits, say what most arguments are. The tables of this file say the rest, by the argument's name, or
+by class and argument. A new class needs a line here only for arguments of new names.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import hypothesis
 import numpy as np
@@ -132,7 +132,7 @@ TEXT = Kind(("abc",), ("", 3, True, b"x", ["a"], {}, Path("a"), object()))
 PATH = Kind(("some/where", Path("some/where")), ("", 0, 1.5, True, b"x", ["a"], {}, object()))
 TEXTS = Kind((["a"], ("a", "b")), ("a", 3, 0.5, [1], [None], object()))
 COUNT, INDEX, POSITIVE, NOT_NEGATIVE = whole(1), whole(0), real("(0, inf)"), real("[0, inf)")
-SHARE, PART, OPEN, UNIT, FINITE = real("[0, 1)"), real("(0, 1]"), real("(0, 1)"), real("[0, 1]"), real("(-inf, inf)")
+SHARE, PART, FINITE = real("[0, 1)"), real("(0, 1]"), real("(-inf, inf)")
 ABOVE_ONE = Kind((2, 1.5, np.float32(1.5)), (1, 1.0, 0.5, NAN, *NO_NUMBER), st.floats(max_value=1.0))
 
 # ---- what hints do not say ----
@@ -156,35 +156,22 @@ CLIENTS = Kind(
 COUNTS = only({"Top/A": 300, "Top/B": 300}, wrong=({}, {"Top/A": -5}, {"Top/A": 1.5}, [300], None))
 SETS = only([DATASET], [(X, Y)], wrong=(3, "x", DATASET, [DATASET, 3], None))
 
-#: The kind of numbers by their names; a whole number is a count where nothing else is said.
+#: The kind of numbers by their names where the type has no limits; a whole number is a count where nothing is said.
 OF_NUMBERS: dict[Kind, str] = {
-    INDEX: """burn_in search seed sample_seed fold gap max_staleness num_byzantine num_workers steps target trim
-        distribution retries workers digits""",
-    POSITIVE: """pace DirichletPartitioner.alpha ClasswiseDirichletPartitioner.alpha QuantitySkewPartitioner.alpha
-        FedDyn.alpha DynamicRegularizer.alpha size_alpha class_alpha feature_alpha a broadcast_threshold clip norm
-        radius scale smoothing stay_weight std tau lipschitz server_lr lr VirtualClock.work epsilon spread share_lr
-        head_lr
-        MoreauEnvelope.lam PFedMe.lam PerFedAvg.alpha PerFedAvg.delta MetaLearning.alpha MetaLearning.delta""",
-    NOT_NEGATIVE: """FedProxSyntheticDataModule.alpha beta gamma1 gamma2 gamma3 b average_staleness feature_noise
-        alpha2 penalty jitter l2 level mu q rho size_sigma tolerance v0 weight_decay noise_multiplier checkpoint_seconds
-        Classifier.lr Classifier.momentum CharLSTM.lr CharLSTM.momentum CoxRegression.lr lam alpha_lr
-        FedLC.tau CalibratedLogits.tau""",
-    SHARE: "alpha1 beta1 beta2 dropout gamma momentum",
+    INDEX: "seed",
+    POSITIVE: "ExamplePrivacy.clip VirtualClock.work",
+    NOT_NEGATIVE: "VirtualClock.jitter add_feature_noise.level ExamplePrivacy.noise_multiplier",
+    SHARE: "VirtualClock.dropout ImportanceSampler.gamma",
     replace(SHARE, right=(0.5, np.float32(0.5), 0.0, 0.1)): "test val",
-    PART: "cutoff floor probability fraction step mixing DynamicWeightFedBuff.alpha",
-    OPEN: "delta adaptive_quantile quantile confidence",
-    UNIT: """exploration alpha3 crop_probability stragglers polynomial.a DynamicWeightMean.alpha APFL.alpha
-        ModelMixture.alpha""",
-    FINITE: "value z Communication.target relative_difference.score",
+    PART: "ImportanceSampler.floor",
+    real("(0, 1)"): "ExamplePrivacy.delta",
     replace(FINITE, right=(2.0, -1.0), wrong=(0, NAN, INF, *NO_NUMBER)): "baseline",
-    whole(3): "num_folds",
-    whole(2): "Classifier.num_classes CharLSTM.num_classes LabelFlipping.num_classes bits",
     ABOVE_ONE: "burn_in_stop",
     CLIENTS: "clients_per_round",
 }
 #: Arguments of kinds of their own.
 OTHERS: dict[str, Kind] = {
-    "MobileNetV2Classifier.dropout": UNIT,
+    "MobileNetV2Classifier.dropout": real("[0, 1]"),
     "LimitedClassesPartitioner.num_clients": replace(whole(2), wrong=(0, -1, 1.5, NAN, *NO_NUMBER)),
     "DifferentialPrivacy.noise_multiplier": replace(NOT_NEGATIVE, wrong=(*NOT_NEGATIVE.wrong, None)),
     "CovertypeDataModule.feature_partitioner": replace(FUNCTION, right=(lambda features: IIDPartitioner(5), None)),
@@ -316,10 +303,11 @@ def kind_of(owners: Sequence[str], argument: str, hint: Any) -> Kind:
     types_of = parts_of(hint)
     choices = [value for kind in types_of for value in typing.get_args(kind) if typing.get_origin(kind) is Literal]
     function = any(typing.get_origin(kind) is collections.abc.Callable for kind in types_of)
-    if int in types_of or float in types_of:
+    limits = [typing.get_args(kind) for kind in types_of if typing.get_origin(kind) is Annotated]
+    if limits or int in types_of or float in types_of:
         names = {name: kind for kind, text in OF_NUMBERS.items() for name in text.split()}
-        found = next((names[key] for key in keys if key in names), COUNT if int in types_of else None)
-        assert found is not None, f"say in OF_NUMBERS what numbers `{argument}` of {owners[0]} takes"
+        declared = [whole(int(within[1:].split(",")[0])) if of is int else real(within) for of, within in limits]
+        found = next((names[key] for key in keys if key in names), declared[0] if declared else COUNT)
         kind = replace(found, right=(*found.right, *choices))
         kind = scheduled(kind) if function else kind
     elif choices:
@@ -393,7 +381,9 @@ def arguments_of(make: Callable[..., Any]) -> dict[str, Kind]:
     bases = [base for base in inspect.getmro(make) if is_ours(base)] if inspect.isclass(make) else [make]
     hints: dict[str, Any] = {}
     for base in reversed(bases):
-        hints |= typing.get_type_hints(vars(base).get("__init__", object) if inspect.isclass(base) else base)
+        hints |= typing.get_type_hints(
+            vars(base).get("__init__", object) if inspect.isclass(base) else base, include_extras=True
+        )
     owners = [base.__name__ for base in bases]
     kinds = {}
     for name in shown.keys() & hints.keys():

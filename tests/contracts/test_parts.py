@@ -20,7 +20,6 @@ from helpers.algorithms import one_in
 from helpers.contract import Break, Trace, content, different, distance, fit
 from helpers.examples import example
 from helpers.forking import on_two_processes
-from helpers.given_parts import PlayedBy
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -219,9 +218,6 @@ PARTS: dict[str, tuple[Callable[[], Options], int | None]] = {
     # a user's, with a state
     "state of a sampler": (lambda: {"sampler": users.InTurn()}, WHOLE),
     "state of an exchange": (lambda: {"exchange": users.FadingUpload()}, WHOLE),
-    "state of an objective": (lambda: {"objective": users.FadingPull(), "local_steps": 3}, WHOLE),
-    "state of an aggregation": (lambda: {"aggregation": users.FadingMerge()}, WHOLE),
-    "state of a server": (lambda: {"server": users.FadingStep()}, WHOLE),
     "state of a schedule": (lambda: {"schedule": users.CountedCycle(2)}, WHOLE),
     "states of a buffer's parts": (
         lambda: {"schedule": buffered(), "aggregation": users.FadingMerge(), "server": users.FadingStep()}, WHOLE,
@@ -234,32 +230,22 @@ PARTS: dict[str, tuple[Callable[[], Options], int | None]] = {
     ),
     "vectors of a server": (lambda: {"server": users.Slowed()}, WHOLE),
     "vectors of a sampler": (lambda: {"sampler": users.LeastSeen()}, WHOLE + 64),
-    "vectors of a mixture": (lambda: {"aggregation": Median(users.Damped())}, WHOLE),
     # with draws
     "draws of a sampler": (lambda: {"sampler": users.DrawnCohort()}, None),
     "draws of an exchange": (lambda: {"exchange": users.DrawnWay()}, WHOLE),
     "draws of a fit's start": (lambda: {"exchange": users.Sketch()}, WHOLE),
-    "draws of an objective": (lambda: {"objective": users.DrawnPull(), "aggregation": users.ByLoss()}, WHOLE + 64),
-    "draws of a server": (lambda: {"server": users.DrawnStep()}, WHOLE),
-    "draws of a schedule": (lambda: {"schedule": users.DrawnSlots()}, WHOLE),
     "draws of asynchronous parts": (
         lambda: {"schedule": buffered(), "exchange": users.DrawnWay(), "server": users.DrawnStep()}, WHOLE,
     ),
     # around other parts, and with more in a result
     "a sampler in another": (lambda: {"sampler": users.DrawsAs(ImportanceSampler(3))}, None),
-    "a schedule in another": (lambda: {"schedule": PlayedBy(Redistribution(2))}, WHOLE),
+    "a schedule in another": (lambda: {"schedule": users.PlayedBy(Redistribution(2))}, WHOLE),
     "objectives in another": (
         lambda: {"objective": users.Together(ControlVariates(), Proximal(0.5)), "local_steps": 5}, WHOLE,
     ),
     "an exchange in another": (lambda: {"exchange": users.Doubled(PersonalParameters("head"))}, 64 * 28),
-    "an aggregation in another": (lambda: {"aggregation": users.HalfOf(CurrentMean())}, WHOLE),
-    "a server in another": (lambda: {"server": users.HalfStep(Momentum(0.9))}, WHOLE),
-    "claims": (lambda: {"exchange": users.Claims(), "aggregation": users.ByClaims()}, WHOLE),
     "claims, circulating": (
         lambda: {"exchange": users.Claims(), "aggregation": users.ByClaims(), "schedule": Redistribution(2)}, WHOLE,
-    ),
-    "claims, trained ahead": (
-        lambda: {"exchange": users.Claims(), "aggregation": users.ByClaims(), "schedule": buffered(lookahead=4)}, WHOLE,
     ),
 }  # fmt: skip
 

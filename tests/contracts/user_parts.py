@@ -20,13 +20,11 @@ from fl_lightning.parts import (
     LocalClient,
     LocalObjective,
     Part,
-    PreAggregation,
     Redistribution,
+    Schedule,
     Server,
     ServerOptimizer,
-    Synchronous,
     Task,
-    Updates,
 )
 
 # ---- states ----
@@ -62,14 +60,6 @@ class FadingUpload(Counts, Exchange):
 
     def upload(self, result: ClientResult) -> ClientResult:
         return result.with_delta(result.delta / self.count)
-
-
-class FadingPull(Counts, LocalObjective):
-    def on_round_start(self, round_index: int) -> None:
-        self.go_on()
-
-    def correction(self, client: LocalClient) -> Correction:
-        return Correction(pull=1 / self.count)
 
 
 class FadingMerge(Counts, Aggregation):
@@ -164,20 +154,6 @@ class LeastSeen(ClientSampler):
         return 1.0
 
 
-class Damped(PreAggregation):
-    """Halves the update of a client that was there before."""
-
-    def setup(self, federation: Federation) -> None:
-        self.add_client_vectors("seen", torch.ones(1, dtype=torch.float64))
-
-    def mix(self, updates: Updates) -> Updates:
-        clients = [result.client for result in updates.results]
-        weights = torch.cat([self.seen[client] for client in clients])
-        for client in clients:
-            self.seen[client] = self.seen[client] / 2
-        return updates.mixed(torch.diag(weights))
-
-
 # ---- draws ----
 
 
@@ -199,22 +175,6 @@ class DrawnWay(Drawn, Exchange):
 
     def on_publish(self, model: Tensor) -> Tensor:
         return self.noisy(model, place=1)
-
-
-class DrawnPull(Drawn, LocalObjective):
-    def correction(self, client: LocalClient) -> Correction:
-        return Correction(linear=self.noisy(self.federation.zeros(), client.task))
-
-    def loss_of(self, task: Task) -> float:
-        return 1 + float(torch.rand((), generator=self.generator(task, 1)))
-
-
-class ByLoss(Aggregation):
-    """Weighs updates by the losses that clients send; stays where it is now and then."""
-
-    def merge(self, model: Tensor, results: Sequence[ClientResult]) -> Tensor | None:
-        moved = model + sum((result.loss or 0.0) * result.delta for result in results) / len(results)
-        return moved if float(torch.rand((), generator=self.generator(None, 1))) < 0.7 else None
 
 
 class DrawnStep(Drawn, ServerOptimizer):
@@ -257,30 +217,7 @@ class Sketch(Exchange):
         return result.with_delta(self.direction * (self.direction @ result.delta))
 
 
-class DrawnSlots(Drawn, Synchronous):
-    """Draws the slots, a part of each result and what is shown."""
-
-    def slots(self, num_active: int, cohort_size: int, rng: np.random.Generator) -> list[int]:
-        return rng.permutation(num_active).tolist()
-
-    def play(self, tasks: Sequence[Task], server: Server) -> Any:
-        for result in (yield tasks):
-            server.take(result.with_delta(self.noisy(result.delta, result.task)))
-        server.move()
-        return self.noisy(server.model)
-
-
 # ---- around other parts ----
-
-
-class HalfStep(ServerOptimizer):
-    """Goes half of the way of another optimizer."""
-
-    def __init__(self, inner: ServerOptimizer) -> None:
-        self.inner = inner
-
-    def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
-        return model + (self.inner.step(model, aggregate) - model) / 2
 
 
 class Together(LocalObjective):
@@ -303,15 +240,31 @@ class Together(LocalObjective):
             objective.on_client_end(result)
 
 
-class HalfOf(Aggregation):
-    """Goes half of the way of another aggregation."""
+class PlayedBy(Schedule):
+    """Leaves everything to another schedule, whose models circulate, and counts its rounds."""
 
-    def __init__(self, inner: Aggregation) -> None:
-        self.inner = inner
+    circulates = True
 
-    def merge(self, model: Tensor, results: Sequence[ClientResult]) -> Tensor | None:
-        merged = self.inner.merge(model, results)
-        return None if merged is None else model + (merged - model) / 2
+    def __init__(self, inner: Schedule) -> None:
+        self.inner, self.played = inner, 0
+
+    @property
+    def has_models_under_way(self) -> bool:
+        return self.inner.has_models_under_way
+
+    @property
+    def shows_aggregate(self) -> bool:
+        return self.inner.shows_aggregate
+
+    def slots(self, num_active: int, cohort_size: int, rng: np.random.Generator) -> Sequence[int]:
+        return self.inner.slots(num_active, cohort_size, rng)
+
+    def start(self, task: Task, server: Server) -> Tensor:
+        return self.inner.start(task, server)
+
+    def play(self, tasks: Sequence[Task], server: Server) -> Any:
+        self.played += 1
+        return (yield from self.inner.play(tasks, server))
 
 
 class DrawsAs(ClientSampler):

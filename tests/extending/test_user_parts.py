@@ -16,8 +16,8 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
+from contracts.user_parts import PlayedBy
 from helpers.forking import on_two_processes
-from helpers.given_parts import Merge, Plan, PlayedBy, Step, Way
 from helpers.toys import Quadratic, clients_that_reach, fit_quadratic, quiet_trainer
 from torch import Tensor
 
@@ -34,6 +34,8 @@ from fl_lightning.parts import (
     MeanAggregation,
     Participation,
     Redistribution,
+    Schedule,
+    Server,
     ServerOptimizer,
     Task,
     WeightedMean,
@@ -53,6 +55,63 @@ def trainer_of(callback: Any, rounds: int = 1, module: Any = None, **options: An
 
 
 # ---- what a part returns ----
+
+
+class Step(ServerOptimizer):
+    def __init__(self, function: Callable[[Tensor, Tensor], Any]) -> None:
+        self.function = function
+
+    def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
+        return self.function(model, aggregate)
+
+
+class Merge(Aggregation):
+    """A function of the server's parameters and the clients' mean."""
+
+    def __init__(self, function: Callable[[Tensor, Tensor], Any]) -> None:
+        self.function = function
+
+    def merge(self, model: Tensor, results: Sequence[ClientResult]) -> Tensor | None:
+        return self.function(model, torch.stack([result.parameters for result in results]).mean(0))
+
+
+class Way(Exchange):
+    """Each method is a function, or as in the base class."""
+
+    def __init__(self, **functions: Callable[[Any], Any]) -> None:
+        self.functions = functions
+
+    def download(self, task: Any, model: Tensor) -> Tensor:
+        return self._call("download", model)
+
+    def upload(self, result: ClientResult) -> ClientResult:
+        return self._call("upload", result)
+
+    def on_aggregate(self, aggregate: Tensor) -> Tensor:
+        return self._call("on_aggregate", aggregate)
+
+    def on_publish(self, model: Tensor) -> Tensor:
+        return self._call("on_publish", model)
+
+    def _call(self, name: str, given: Any) -> Any:
+        return self.functions.get(name, lambda given: given)(given)
+
+
+class Plan(Schedule):
+    """A synchronous schedule; where clients start and what is shown are functions of the server's model."""
+
+    def __init__(self, **functions: Callable[[Tensor], Any]) -> None:
+        self.functions = functions
+
+    def start(self, task: Task, server: Server) -> Tensor:
+        return self.functions.get("start", lambda model: model)(server.model)
+
+    def play(self, tasks: Sequence[Task], server: Server) -> Any:
+        for result in (yield tasks):
+            server.take(result)
+        server.move()
+        return self.functions.get("play", lambda model: model)(server.model)
+
 
 Of = Callable[[Tensor], Any]
 #: A part that returns what a function makes of a vector, by the name that errors have for it.
@@ -180,34 +239,6 @@ def test_a_circulating_model_has_the_sums_of_its_trainings_and_the_rest_of_the_l
 
 
 # ---- states and vectors of clients ----
-
-
-class Relay(Exchange):
-    """A client starts from where the one before it ended."""
-
-    def __init__(self) -> None:
-        self.order: list[int] = []
-
-    def setup(self, federation: Federation) -> None:
-        self.add_state("last", federation.model)
-
-    def download(self, task: Task, model: Tensor) -> Tensor:
-        return self.last
-
-    def upload(self, result: ClientResult) -> ClientResult:
-        self.last = result.vector
-        self.order.append(result.client)
-        return result
-
-
-@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
-def test_a_part_before_and_after_a_clients_training_lets_them_train_one_after_the_other(executor: Any) -> None:
-    exchange = Relay()
-    weight = fit(FedAvg(1.0, exchange=exchange, seed=1, executor=executor), 3, lr=0.5)
-    ends = [0.0]
-    for client in exchange.order:  # half of the way to 2 or 4
-        ends.append((ends[-1] + [2.0, 4.0][client]) / 2)
-    assert (len(exchange.order), weight) == (6, sum(ends[-2:]) / 2)
 
 
 @pytest.mark.parametrize(
