@@ -137,23 +137,6 @@ def test_two_processes_on_one_card_end_as_one(tmp_path: Path) -> None:
     torch.testing.assert_close(found, dict(expected.state_dict()), rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9], ids=["fused", "mapped"])
-def test_vectorized_on_a_gpu_equals_sequential_on_a_cpu(momentum: float) -> None:
-    generator = torch.Generator().manual_seed(0)
-    clients = [(torch.randn(n, 6, generator=generator), torch.randint(0, 3, (n,))) for n in (8, 14, 6, 23, 10, 12)]
-    weights = []
-    for accelerator, executor in (("cpu", "sequential"), ("gpu", "vectorized")):
-        torch.manual_seed(0)
-        module = MLPClassifier(6, (8,), 3, lr=0.1, momentum=momentum)
-        callback = FedAvg(4, seed=1, executor=executor)
-        trainer = quiet_trainer(max_epochs=4, accelerator=accelerator, callbacks=[callback])
-        trainer.fit(module, datamodule=TensorDataModule(clients=clients, batch_size=4))
-        weights.append({name: value.cpu() for name, value in module.state_dict().items()})
-    assert trainer.fit_loop.executor.cause is None
-    for name, value in weights[0].items():
-        torch.testing.assert_close(weights[1][name], value, rtol=1e-4, atol=1e-5)
-
-
 def test_samples_sent_ahead_are_not_overwritten() -> None:
     device = torch.device("cuda")
     upload = DeviceCopy([(1 << 22,)], [torch.float32], device)

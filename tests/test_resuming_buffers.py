@@ -60,17 +60,6 @@ def test_a_buffer_that_is_not_saved_is_there_when_the_first_resumed_round_begins
     assert float(resumed.total) == 12.0
 
 
-def test_a_hook_that_writes_weights_leaves_it_as_it_is(tmp_path: Path) -> None:
-    path = tmp_path / "two.ckpt"
-    fit(2)[1].save_checkpoint(path)
-
-    def halve(module: Any) -> None:
-        with torch.no_grad():
-            module.w *= 0.5
-
-    assert float(fit(4, path, Writing("on_train_epoch_start", halve))[0].total) == 12.0
-
-
 @pytest.mark.parametrize("hook", ["on_fit_start", "on_train_start"])
 @pytest.mark.parametrize("persistent", [False, True])
 def test_what_a_hook_writes_into_a_buffer_before_the_first_resumed_round_counts(

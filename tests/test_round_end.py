@@ -11,7 +11,7 @@ import pytest
 import torch
 from helpers.algorithms import Net
 from helpers.poked import MAKE, OPTIONS, Poked, fail, fit, outcome, plain, rounds_in, uninterrupted
-from helpers.toys import Quadratic, quiet_trainer
+from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
 from lightning.pytorch.callbacks import Callback, OnExceptionCheckpoint
 from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR
 
@@ -147,3 +147,28 @@ def test_hooks_of_a_rounds_end_see_the_next_learning_rate_and_the_twin_trains_wi
     assert module.w.item() == 5.375
     assert rates == [0.25, 0.125, 0.0625]
     assert distances == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("hook", "end"),
+    [
+        # round 2 goes half the way from 8 to each client's optimum: 5 and 6
+        *(("on_train_epoch_end", 5.5), ("on_round_end", 5.5)),
+        # round 1 goes from 8, set at its start, to 5 and 6; round 2 from 5.5 to 3.75 and 4.75
+        ("on_train_epoch_start", 4.25),
+    ],
+)
+def test_what_a_hook_writes_is_the_servers_model_from_then_on(hook: str, end: float) -> None:
+    class Write(Callback):
+        """Sets the weight in the first round."""
+
+        def write(self, trainer: Any, module: Any) -> None:
+            if trainer.current_epoch == 0:
+                with torch.no_grad():
+                    module.w.fill_(8.0)
+
+    setattr(Write, hook, Write.write)
+    module = Quadratic(0.5)
+    clients = TensorDataModule(quadratic_clients([1.0, 1.0], [2.0, 4.0]), batch_size=None)
+    quiet_trainer(max_epochs=2, callbacks=[FedAvg(1.0), Write()]).fit(module, datamodule=clients)
+    assert float(module.w.detach()) == end

@@ -11,27 +11,24 @@ import torch
 from helpers.algorithms import ALGORITHMS, Net, data
 from helpers.toys import quiet_trainer
 from lightning.pytorch.callbacks import Callback, EarlyStopping
+from torch import Tensor, nn
 
 from fl_lightning import FedAvg
 from fl_lightning.diagnostics import VirtualTime
 from fl_lightning.parts import DifferentialPrivacy, VirtualClock
 
 
+def end(callbacks: list[Callback], rounds: int, ckpt_path: Path | None = None) -> Tensor:
+    """Return the weights after so many rounds."""
+    quiet_trainer(max_epochs=rounds, callbacks=callbacks).fit(net := Net(), datamodule=data(), ckpt_path=ckpt_path)
+    return nn.utils.parameters_to_vector(net.parameters())
+
+
 @pytest.mark.parametrize("name", ["RADFed", "FedAsync"])
 def test_a_checkpoint_after_it_goes_on_as_the_first(tmp_path: Path, name: str) -> None:
-    first = quiet_trainer(max_epochs=2, callbacks=[ALGORITHMS[name](seed=1)])
-    first.fit(Net(), datamodule=data())
-    first.save_checkpoint(tmp_path / "first.ckpt")
-    idle = quiet_trainer(max_epochs=2, callbacks=[ALGORITHMS[name](seed=1)])
-    idle.fit(Net(), datamodule=data(), ckpt_path=tmp_path / "first.ckpt")
-    idle.save_checkpoint(tmp_path / "second.ckpt")
-    weights = []
-    for path in ("first.ckpt", "second.ckpt"):
-        module = Net()
-        callback = ALGORITHMS[name](seed=1)
-        quiet_trainer(max_epochs=5, callbacks=[callback]).fit(module, datamodule=data(), ckpt_path=tmp_path / path)
-        weights.append(torch.cat([p.detach().flatten() for p in module.parameters()]))
-    assert torch.equal(*weights)
+    idle_after(tmp_path, lambda: [ALGORITHMS[name](seed=1)])
+    ends = [end([ALGORITHMS[name](seed=1)], 5, tmp_path / f"{path}.ckpt") for path in ("first", "idle")]
+    assert torch.equal(*ends)
 
 
 def test_callbacks_see_monitored_values_after_it(tmp_path: Path) -> None:
@@ -68,12 +65,7 @@ def test_privacy_spent_and_virtual_time_are_known_after_it_and_the_callback_begi
     first, idle = idle_after(tmp_path, callbacks)
     assert first[0].exchange.spent == idle[0].exchange.spent > 0
     assert first[1].now == idle[1].now > 0
-    weights = []
-    for each in (idle[0], callbacks()[0]):
-        module = Net()
-        quiet_trainer(max_epochs=1, callbacks=[each]).fit(module, datamodule=data())
-        weights.append(torch.cat([p.detach().flatten() for p in module.parameters()]))
-    assert torch.equal(*weights)
+    assert torch.equal(end(idle[:1], 1), end(callbacks()[:1], 1))
 
 
 @pytest.mark.parametrize("name", ["RADFed", "Scaffold"])
@@ -92,9 +84,4 @@ def test_the_same_callback_begins_anew_after_a_fit_that_failed_before_its_first_
         quiet_trainer(max_epochs=4, callbacks=[failed]).fit(
             Fails(), datamodule=data(), ckpt_path=tmp_path / "first.ckpt"
         )
-    weights = []
-    for each in (failed, ALGORITHMS[name](seed=1)):
-        module = Net()
-        quiet_trainer(max_epochs=2, callbacks=[each]).fit(module, datamodule=data())
-        weights.append(torch.cat([p.detach().flatten() for p in module.parameters()]))
-    assert torch.equal(*weights)
+    assert torch.equal(end([failed], 2), end([ALGORITHMS[name](seed=1)], 2))

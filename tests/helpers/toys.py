@@ -44,23 +44,6 @@ def clients_that_reach(optima: list[list[float]], sizes: list[int]) -> list[tupl
     ]
 
 
-def steps_of_two_models(module: L.LightningModule, x: Tensor, y: Tensor) -> tuple[list[float], list[float]]:
-    """Return the losses of two equal models on two batches by ``vmap`` over ``training_step``, and one by one."""
-    module.log = lambda *args, **kwargs: None  # type: ignore[method-assign]
-    stacked = {f"module.{name}": torch.stack([p, p]) for name, p in module.named_parameters()}
-
-    class Step(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.module = module
-
-        def forward(self, x: Tensor, y: Tensor) -> Any:
-            return self.module.training_step((x, y), 0)
-
-    losses = torch.vmap(lambda parameters, x, y: torch.func.functional_call(Step(), parameters, (x, y)))(stacked, x, y)
-    return losses.tolist(), [module.training_step((x[i], y[i]), 0).item() for i in range(2)]
-
-
 def quiet_trainer(**kwargs: Any) -> L.Trainer:
     """A CPU trainer that prints and writes nothing unless asked to."""
     defaults: dict[str, Any] = {

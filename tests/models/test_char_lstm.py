@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, stack_module_state, vmap
+from torch.func import functional_call
 from torch.nn import functional as F
 
 from fl_lightning.models import CharLSTM
@@ -97,20 +97,6 @@ def test_plain_and_fused_recurrence_share_weights_outputs_and_gradients():
         assert ours.keys() == theirs.keys()
         for name, gradient in ours.items():
             assert torch.allclose(gradient, theirs[name], atol=1e-6), name
-
-
-def test_the_plain_recurrence_can_be_vectorised_over_models():
-    for cell in CELLS:
-        modules = [small(cell=cell, recurrence="plain") for _ in range(3)]
-        x, y = characters(3, 6, 20), characters(3, 6).long()
-
-        def loss(parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-            return F.cross_entropy(functional_call(modules[0], (parameters, buffers), (x,)), y)  # noqa: B023
-
-        stacked = vmap(grad(loss))(*stack_module_state(modules), x, y)
-        for number, module in enumerate(modules):
-            for name, gradient in gradients(module, x[number], y[number]).items():
-                assert torch.allclose(stacked[name][number], gradient, atol=1e-6), name
 
 
 def test_weights_are_read_at_each_call():

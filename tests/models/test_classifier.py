@@ -5,7 +5,7 @@ import math
 import lightning as L
 import pytest
 import torch
-from helpers.toys import steps_of_two_models
+from helpers.toys import quiet_trainer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -30,20 +30,8 @@ def loader(labels: list[int], batch_size: int) -> DataLoader:
     return DataLoader(TensorDataset(torch.zeros(len(labels), 1), torch.tensor(labels)), batch_size=batch_size)
 
 
-def quiet_trainer(**kwargs) -> L.Trainer:
-    return L.Trainer(
-        accelerator="cpu",
-        max_epochs=1,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        **kwargs,
-    )
-
-
 def test_training_metrics_weigh_samples_not_batches():
-    trainer = quiet_trainer()
+    trainer = quiet_trainer(max_epochs=1)
     trainer.fit(Constant(lr=0.0), loader([0, 0, 1], batch_size=2))
     assert trainer.callback_metrics["train_loss"].item() == pytest.approx(math.log(2))
     assert trainer.callback_metrics["train_acc"].item() == pytest.approx(2 / 3)
@@ -86,13 +74,13 @@ def test_a_data_modules_test_samples_are_predicted():
 
 def test_one_step_is_plain_sgd():
     module = Constant(lr=0.1)
-    quiet_trainer().fit(module, loader([0, 0], batch_size=2))
+    quiet_trainer(max_epochs=1).fit(module, loader([0, 0], batch_size=2))
     assert module.logits.tolist() == pytest.approx([0.05, -0.05])  # gradient: softmax - one-hot = (-1/2, 1/2)
 
 
 def test_momentum_and_weight_decay_reach_the_optimizer():
     module = Constant(lr=0.1, momentum=0.9, weight_decay=0.5)
-    quiet_trainer().fit(module, loader([0, 0, 0, 0], batch_size=2))
+    quiet_trainer(max_epochs=1).fit(module, loader([0, 0, 0, 0], batch_size=2))
     # Step 1: v = (-0.5, 0.5), w = (0.05, -0.05). Step 2: softmax gives p = 1/(1+e^-0.1) to class 0, the gradient is
     # (p - 1) + 0.5 * 0.05, v = 0.9 * -0.5 + gradient, w = 0.05 - 0.1 v.
     p = 1 / (1 + math.exp(-0.1))
@@ -142,10 +130,3 @@ def test_convnet_smallest_image():
     assert ConvNetClassifier(image_size=16)(torch.zeros(2, 3, 16, 16)).shape == (2, 10)
     with pytest.raises(ValueError, match=r"`image_size` must be at least 16, got 15. Enlarge the images"):
         ConvNetClassifier(image_size=15)
-
-
-def test_training_step_can_be_vectorised_over_models():
-    module = ConvNetClassifier(image_size=16, lr=0.0)
-    x, y = torch.randn(2, 3, 3, 16, 16), torch.tensor([[0, 1, 2], [3, 4, 5]])
-    losses, expected = steps_of_two_models(module, x, y)
-    assert losses == pytest.approx(expected, rel=1e-5)

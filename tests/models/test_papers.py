@@ -1,4 +1,4 @@
-"""The networks of the papers have the papers' numbers of parameters, and can be trained, saved and vectorised."""
+"""The networks of the papers have the papers' numbers of parameters, and can be trained and saved."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.toys import quiet_trainer, steps_of_two_models
+from helpers.toys import quiet_trainer
 from torch import nn
 
 from fl_lightning import FedAvg, TensorDataModule
@@ -89,15 +89,6 @@ def test_a_round_of_federated_averaging(name: str) -> None:
     trainer.fit(module, datamodule=data)
     assert math.isfinite(trainer.callback_metrics["val_loss"])
     assert not torch.equal(nn.utils.parameters_to_vector(module.parameters()), before)
-
-
-@pytest.mark.parametrize("name", ["2nn", "mcmahan_cnn", "synthetic", "resnet18"])
-def test_training_step_can_be_vectorised_over_models(name: str) -> None:
-    make, shape, classes, _ = MODELS[name]
-    generator = torch.Generator().manual_seed(0)
-    x, y = torch.randn(2, 3, *shape, generator=generator), torch.randint(0, classes, (2, 3), generator=generator)
-    losses, expected = steps_of_two_models(make(), x, y)
-    assert losses == pytest.approx(expected, rel=1e-4)
 
 
 def test_checkpoints_rebuild_the_network(tmp_path: Path) -> None:

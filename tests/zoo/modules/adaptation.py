@@ -15,36 +15,6 @@ from zoo.entry import CLASSES, FEATURES, Entry
 from zoo.modules.base import Classifier, changed, losing, perceptron, prepared
 
 
-class LoraLinear(nn.Module):
-    """A frozen linear layer with a trained product of two thin matrices, as in peft."""
-
-    def __init__(self, base: nn.Linear, rank: int = 2) -> None:
-        super().__init__()
-        self.base_layer = base.requires_grad_(False)
-        self.lora_A = nn.ModuleDict({"default": nn.Linear(base.in_features, rank, bias=False)})
-        self.lora_B = nn.ModuleDict({"default": nn.Linear(rank, base.out_features, bias=False)})
-        nn.init.zeros_(self.lora_B["default"].weight)
-        self.scaling = {"default": 2.0}
-        self.lora_dropout = nn.ModuleDict({"default": nn.Identity()})
-
-    def forward(self, x: Tensor) -> Tensor:
-        result = self.base_layer(x)
-        for name in self.lora_A:
-            adapted = self.lora_B[name](self.lora_A[name](self.lora_dropout[name](x)))
-            result = result + adapted * self.scaling[name]
-        return result
-
-
-class Lora(Classifier):
-    def __init__(self) -> None:
-        super().__init__(
-            nn.Sequential(LoraLinear(nn.Linear(FEATURES, 5)), nn.ReLU(), LoraLinear(nn.Linear(5, CLASSES)))
-        )
-
-    def configure_optimizers(self) -> Any:
-        return torch.optim.AdamW([p for p in self.parameters() if p.requires_grad], lr=1e-2)
-
-
 class FrozenBackbone(Classifier):
     """Features of a network in eval mode without gradients, as in Lightning's guide to transfer learning."""
 
@@ -73,18 +43,6 @@ class MomentumTeacher(Classifier):
                 own.lerp_(other, 0.1)
             target = self.teacher(x)
         return F.cross_entropy(self(x), y) + F.mse_loss(self(x), target)
-
-
-class AverageInBuffer(Classifier):
-    """A moving average of a weight in a buffer, which is part of the client's model."""
-
-    def prepare(self) -> None:
-        self.register_buffer("average", self.layers[0].weight.detach().clone())
-
-    def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        with torch.no_grad():
-            self.average.lerp_(self.layers[0].weight, 0.1)
-        return super().loss(batch, batch_idx) + 0.1 * (self.layers[0].weight - self.average).square().sum()
 
 
 class Clamped(Classifier):
@@ -162,7 +120,6 @@ class Scripted(Classifier):
 
 
 ENTRIES = [
-    Entry("LoRA on a frozen base", Lora),
     Entry("frozen backbone in eval mode", FrozenBackbone),
     Entry("teacher follows in training_step", MomentumTeacher),
     held("penalty through a list", lambda m, index: True),
@@ -170,7 +127,6 @@ ENTRIES = [
     Entry("parameter used every second batch", Odd, trainer={"accumulate_grad_batches": 2}),
 ]
 LONG = [
-    Entry("moving average in a buffer", AverageInBuffer),
     prepared("weight_norm", lambda m: parametrizations.weight_norm(m.layers[0])),
     prepared("spectral_norm", lambda m: parametrizations.spectral_norm(m.layers[0])),
     prepared("spectral_norm by hook", lambda m: nn.utils.spectral_norm(m.layers[0])),

@@ -71,12 +71,6 @@ class OfAttributes(Classifier):
         return F.cross_entropy(self(batch.x), batch.y)
 
 
-class OfTriple(Classifier):
-    def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        x, y, _ = batch
-        return F.cross_entropy(self(x), y)
-
-
 class OfNested(Classifier):
     def loss(self, batch: Any, batch_idx: int) -> Tensor:
         x, targets = batch
@@ -222,8 +216,6 @@ LONG = [
     Entry(
         "batch is a dict with strings", OfDict, collated(lambda x, y, n: {"x": x, "labels": y, "id": list(map(str, n))})
     ),
-    Entry("batch with a list of numbers", OfTriple, collated(lambda x, y, n: (x, y, n))),
-    Entry("batch with None", OfTriple, collated(lambda x, y, n: (x, y, None))),
     Entry("batch is a dataclass", OfAttributes, collated(lambda x, y, n: Points(x, y))),
     Entry("batch is a named tuple", OfAttributes, collated(lambda x, y, n: Pair(x, y))),
     Entry("nested batch", OfNested, collated(lambda x, y, n: ({"left": x, "right": [x.flip(1), x]}, {"labels": y}))),

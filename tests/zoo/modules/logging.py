@@ -72,27 +72,6 @@ class LogsReductions(Classifier):
         return loss
 
 
-class LogsSometimes(Classifier):
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = self.loss(batch, batch_idx)
-        if batch_idx % 2 == 0:
-            self.log("even_loss", loss, on_step=True, on_epoch=True)
-        return loss
-
-
-class LogsOptionalPart(Classifier):
-    """Logs the auxiliary loss only where its weight is not zero."""
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = self.loss(batch, batch_idx)
-        weight = 0.0 if self.current_epoch == 0 else 0.01
-        if weight:
-            auxiliary = self.layers[0].weight.square().sum()
-            self.log("auxiliary", auxiliary, on_step=False, on_epoch=True)
-            loss = loss + weight * auxiliary
-        return loss
-
-
 class LogsParameters(Classifier):
     def loss(self, batch: Any, batch_idx: int) -> Tensor:
         self.log("bias", self.layers[2].bias[0], on_step=False, on_epoch=True)
@@ -160,8 +139,6 @@ LONG = [
     Entry("training_step(batch)", NoBatchIndex),
     Entry("returns None for a batch index", SkipsBatches),
     Entry("logs .item()", LogsItem),
-    Entry("logs every other batch", LogsSometimes),
-    Entry("logs from the second epoch on", LogsOptionalPart),
     Entry(
         "logs narrow types, bf16-true",
         LogsTypes,

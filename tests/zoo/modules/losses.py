@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.entry import CLASSES, FEATURES, Entry
+from zoo.entry import FEATURES, Entry
 from zoo.modules.base import Classifier, losing
 
 
@@ -29,21 +29,6 @@ class CriterionWithWeights(Classifier):
     def loss(self, batch: Any, batch_idx: int) -> Tensor:
         x, y = batch
         return self.criterion(self(x), y)
-
-
-class Contrastive(Classifier):
-    """SimCLR's loss of two views of a batch, as in Lightning's tutorial."""
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        x, _ = batch
-        features = F.normalize(self(torch.cat([x, 1.1 * x])), dim=1)
-        similarity = features @ features.T
-        mask = torch.eye(similarity.shape[0], dtype=torch.bool)
-        similarity = similarity.masked_fill(mask, -9e15) / 0.5
-        positive = mask.roll(shifts=similarity.shape[0] // 2, dims=0)
-        nll = (-(similarity * positive).sum(-1) + torch.logsumexp(similarity, dim=-1)).mean()
-        self.log("nll", nll, on_step=False, on_epoch=True)
-        return nll
 
 
 class LearntWeights(Classifier):
@@ -69,21 +54,6 @@ class GradientPenalty(Classifier):
         loss = F.cross_entropy(self(x), y)
         [gradient] = torch.autograd.grad(loss, x, create_graph=True)
         return loss + gradient.square().sum()
-
-
-class CenterLoss(Classifier):
-    """Pulls features to their class's centre, which index_add moves."""
-
-    def prepare(self) -> None:
-        self.register_buffer("centers", torch.zeros(CLASSES, CLASSES))
-
-    def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        x, y = batch
-        logits = self(x)
-        pull = (logits - self.centers[y]).square().sum(1).mean()
-        moved = torch.zeros_like(self.centers).index_add(0, y, logits.detach() - self.centers[y])
-        self.centers = self.centers + 0.1 * moved
-        return F.cross_entropy(logits, y) + 0.1 * pull
 
 
 class Scored(Classifier):
@@ -121,17 +91,6 @@ def hard(module: Any, x: Tensor, y: Tensor) -> Tensor:
     return kept.mean() if len(kept) else losses.mean()
 
 
-def hardest_half(module: Any, x: Tensor, y: Tensor) -> Tensor:
-    losses = F.cross_entropy(module(x), y, reduction="none")
-    return losses.topk((len(y) + 1) // 2).values.mean()
-
-
-def either(module: Any, x: Tensor, y: Tensor) -> Tensor:
-    """Another loss for negative batches, by torch.where instead of a branch."""
-    logits = module(x)
-    return torch.where(x.mean() > 0, F.cross_entropy(logits, y), F.multi_margin_loss(logits, y))
-
-
 def summed(module: Any, x: Tensor, y: Tensor) -> Tensor:
     return F.nll_loss(F.log_softmax(module(x), dim=1), y, reduction="sum") / 10
 
@@ -146,12 +105,8 @@ ENTRIES = [
 LONG = [
     Entry("class weights in a buffer", ClassWeights),
     Entry("criterion with weights, smoothing", CriterionWithWeights),
-    Entry("contrastive loss", Contrastive),
-    losing("hard samples by topk", hardest_half),
     Entry("learnt task weights, 0-dim", LearntWeights),
     Entry("gradient penalty", GradientPenalty),
-    Entry("center loss", CenterLoss),
-    losing("torch.where between losses", either),
     scored("squeezed without a dimension", lambda s, x, y: F.mse_loss(s.squeeze(), y.to(s.dtype).squeeze())),
     scored("binary", lambda s, x, y: F.binary_cross_entropy_with_logits(s.squeeze(-1), (y > 1).to(s.dtype))),
     scored("reversed targets", lambda s, x, y: F.mse_loss(s.flatten(), y.flip(0).to(s.dtype))),

@@ -22,20 +22,6 @@ from zoo.entry import CLASSES, Entry
 from zoo.modules.base import Classifier
 
 
-class LogsAccuracy(Classifier):
-    """Calls the metric and logs the object, as the documentation of torchmetrics does."""
-
-    def prepare(self) -> None:
-        self.accuracy = MulticlassAccuracy(CLASSES, average="micro")
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        x, y = batch
-        logits = self(x)
-        self.accuracy(logits, y)
-        self.log("train_acc", self.accuracy, on_step=False, on_epoch=True)
-        return F.cross_entropy(logits, y)
-
-
 class ComputesCollection(Classifier):
     """Updates a collection in the step, logs and resets it when the epoch ends."""
 
@@ -268,11 +254,9 @@ ENTRIES = [
     gives("draws from the third call on", summed(lambda m, y: torch.rand(()) if m.calls > 2 else 0), update),
 ]
 LONG = [
-    Entry("accuracy object logged", LogsAccuracy),
     Entry("MeanMetric of the loss", MeanLoss),
     Entry("AUROC and confusion matrix", KeepsPredictions),
     gives("loss with its graph", MeanMetric, lambda m, logits, y, loss, index: m.metric.update(loss)),
-    gives("value only logged", accuracy, call(lambda accuracy, loss: None)),
     gives("value by item", accuracy, call(lambda value, loss: 2 - value.item())),
     gives("classes first", SumMetric, of_classes(lambda p: p.t())),
     gives(

@@ -104,11 +104,6 @@ class SetsLearningRate(Classifier):
             group["lr"] = 0.1 / (1 + self.current_epoch)
 
 
-def plateau(module: Any) -> Any:
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-    return {"optimizer": optimizer, "lr_scheduler": lr_scheduler.CosineAnnealingLR(optimizer, T_max=4)}
-
-
 def one_cycle(optimizer: Any, module: Any) -> Any:
     return lr_scheduler.OneCycleLR(optimizer, max_lr=0.3, total_steps=int(module.trainer.estimated_stepping_batches))
 
@@ -188,7 +183,6 @@ LONG = [
     Entry("own optimizer, value by value", plain(SignDescent, lr=0.01)),
     Entry("groups in another order", lambda: WithOptimizer(reversed_groups)),
     Entry("two lists from configure_optimizers", lambda: WithOptimizer(lists)),
-    Entry("cosine by epoch", lambda: WithOptimizer(plateau)),
     Entry("inverse root by step", scheduled(inverse_root, "step"), federated=TWO_EPOCHS),
     Entry("warm-up and cosine by step", scheduled(warmup, "step")),
     Entry("sets the learning rate each round", SetsLearningRate),

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.entry import CLASSES, FEATURES, Entry, images
+from zoo.entry import CLASSES, Entry, images
 from zoo.modules.base import Classifier, perceptron
 
 
@@ -57,29 +57,6 @@ class MixupOfTorch(Classifier):
         order = torch.randperm(x.size(0), device=x.device)
         mixed = self(torch.lerp(x[order], x, weight))
         return torch.lerp(F.cross_entropy(mixed, y[order]), F.cross_entropy(mixed, y), weight)
-
-
-class VariationalAutoencoder(Classifier):
-    """As in the examples of Lightning's bolts, with Adam."""
-
-    def __init__(self) -> None:
-        super().__init__(nn.Sequential(nn.Linear(FEATURES, 5), nn.ReLU()))
-        self.to_mean, self.to_log_variance = nn.Linear(5, 2), nn.Linear(5, 2)
-        self.decoder = nn.Sequential(nn.Linear(2, 5), nn.ReLU(), nn.Linear(5, FEATURES))
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        x, _ = batch
-        hidden = self.layers(x)
-        mean, log_variance = self.to_mean(hidden), self.to_log_variance(hidden)
-        distribution = torch.distributions.Normal(mean, torch.exp(log_variance / 2))
-        found = self.decoder(distribution.rsample())
-        divergence = torch.distributions.kl_divergence(distribution, torch.distributions.Normal(0, 1)).mean()
-        reconstruction = F.mse_loss(found, x)
-        self.log_dict({"kl": divergence, "reconstruction": reconstruction}, on_step=False, on_epoch=True)
-        return reconstruction + 0.1 * divergence
-
-    def configure_optimizers(self) -> Any:
-        return torch.optim.Adam(self.parameters(), lr=1e-2)
 
 
 class Reinforce(Classifier):
@@ -171,7 +148,6 @@ LONG = [
     Entry("stochastic depth", StochasticDepth),
     Entry("Gumbel softmax", GumbelSoftmax),
     Entry("mixup with torch's Beta", MixupOfTorch),
-    Entry("variational autoencoder, Adam", VariationalAutoencoder),
     Entry("samples actions", Reinforce),
     Entry("learns from a Beta distribution", LearnsFromBeta),
     draws("randint between", lambda x: torch.randint(2, 7, x.shape)),

@@ -6,7 +6,6 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from zoo.entry import CLASSES, Entry, words
 from zoo.modules.base import Classifier
@@ -68,30 +67,6 @@ class Recurrent(Classifier):
         return F.cross_entropy(self.layers(outputs[:, -1]), y)
 
 
-class PackedLstm(Recurrent):
-    def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        x, y = batch
-        lengths = (x != 0).sum(1).cpu()
-        packed = pack_padded_sequence(self.embedding(x), lengths, batch_first=True, enforce_sorted=False)
-        outputs, _ = pad_packed_sequence(self.recurrent(packed)[0], batch_first=True)
-        return F.cross_entropy(self.layers(outputs.sum(1)), y)
-
-
-class CellByCell(Classifier):
-    """A GRU cell in a Python loop."""
-
-    def __init__(self) -> None:
-        super().__init__(nn.Linear(4, CLASSES))
-        self.embedding, self.cell = nn.Embedding(10, 4), nn.GRUCell(4, 4)
-
-    def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        x, y = batch
-        hidden = self.embedding.weight.new_zeros(x.shape[0], 4)
-        for word in self.embedding(x).unbind(1):
-            hidden = self.cell(word, hidden)
-        return F.cross_entropy(self.layers(hidden), y)
-
-
 class Embedded(Classifier):
     """The mean of a sentence's embeddings."""
 
@@ -111,7 +86,5 @@ ENTRIES = [
 ]
 LONG = [
     Entry("LSTM", Recurrent, words),
-    Entry("packed LSTM", PackedLstm, words),
-    Entry("GRU cell in a loop", CellByCell, words),
     Entry("embedding with max_norm", lambda: Embedded(max_norm=0.5), words),
 ]

@@ -1,0 +1,196 @@
+"""Rounds in which something is wrong: values that only a fit can know, batches without a loss, failures and NaN."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from helpers.algorithms import Net, data
+from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
+from torch import Tensor
+
+from fl_lightning import (
+    AggregationCallback,
+    DynamicWeightFedBuff,
+    FedAsync,
+    FedAvg,
+    FedDyn,
+    FedProx,
+    Participation,
+    RADFed,
+    Scaffold,
+    TensorDataModule,
+    VirtualClock,
+)
+from fl_lightning.diagnostics import Communication
+from fl_lightning.parts import Aggregation, ClientResult, ImportanceSampler
+
+# ---- what only a fit knows ----
+
+
+def fit(callback: Any, *others: Any, rounds: int = 2, clients: int = 6) -> L.Trainer:
+    data = TensorDataModule(quadratic_clients([1.0] * clients, [float(k) for k in range(clients)]), batch_size=None)
+    trainer = quiet_trainer(max_epochs=rounds, callbacks=[callback, *others])
+    trainer.fit(Quadratic(0.5), datamodule=data)
+    return trainer
+
+
+@pytest.mark.parametrize("available", [[True, False, True, False, False, False], [0.5, 1.5], [0, 6]])
+def test_clients_that_can_be_reached_are_indices(available: Any) -> None:
+    with pytest.raises(ValueError, match=r"`available\(0\)`"):
+        fit(FedAvg(2, participation=Participation(available=lambda t: available)))
+
+
+def test_windows_are_of_clients_that_exist() -> None:
+    with pytest.raises(ValueError, match="`online` must name training clients, 0 to 5, got 99"):
+        fit(FedAsync(2, clock=VirtualClock(online={99: [(0, 1)]})))
+
+
+def test_a_monitor_that_is_never_logged_is_an_error_or_told() -> None:
+    trainer = quiet_trainer(max_epochs=2, callbacks=[FedAvg(2), Communication(0.9, "val_accuracy")])
+    with pytest.raises(ValueError, match="`monitor` must be a metric that the module logs, got 'val_accuracy'; there "):
+        trainer.fit(Net(), datamodule=data())
+    with pytest.warns(UserWarning, match="'val_acc' was never logged, since there was no validation"):
+        fit(FedAvg(2), Communication(0.9))
+
+
+# ---- batches without a loss ----
+
+MAKE: dict[str, Callable[[int], AggregationCallback]] = {
+    "FedAvg": lambda m: FedAvg(m, seed=1),
+    "FedProx": lambda m: FedProx(0.1, m, seed=1),
+    "FedDyn": lambda m: FedDyn(0.1, m, seed=1),
+    "Scaffold": lambda m: Scaffold(m, seed=1),
+    "Scaffold-1": lambda m: Scaffold(m, option=1, seed=1),
+    "DynamicWeightFedBuff": lambda m: DynamicWeightFedBuff(m, clients_per_round=m, seed=1),
+    "importance": lambda m: FedAvg(sampler=ImportanceSampler(m), seed=1),
+}
+
+
+class Picky(Quadratic):
+    """Returns no loss for a batch of negative numbers."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:  # type: ignore[override]
+        return None if bool((batch[1] < 0).any()) else super().training_step(batch, batch_idx)
+
+
+def client(*optima: float) -> tuple[Tensor, Tensor]:
+    return torch.ones(len(optima), dtype=torch.float64), torch.tensor(optima, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_they_are_as_if_they_were_not_there(name: str) -> None:
+    def fit(rounds: int, *clients: tuple[Tensor, Tensor]) -> float:
+        module, data = Picky(lr=0.1, start=5.0), TensorDataModule(list(clients), batch_size=1, shuffle=False)
+        quiet_trainer(max_epochs=rounds, callbacks=[MAKE[name](len(clients))]).fit(module, datamodule=data)
+        return module.w.item()
+
+    assert fit(3, client(1, -1, 2, -1)) == fit(3, client(1, 2)) < 5
+    assert 0 < fit(2, client(-1, -1), client(2, 3), client(1)) < 5  # one client has no other batches
+
+
+# ---- an aggregation that fails ----
+
+
+class Failing(Aggregation):
+    """The plain mean; its merge fails at the second call."""
+
+    calls = 0
+
+    def merge(self, model: Tensor, results: Sequence[ClientResult]) -> Tensor:
+        self.calls += 1
+        if self.calls == 2:
+            raise ArithmeticError("broken by the test")
+        return torch.stack([result.parameters for result in results]).mean(0)
+
+
+def test_the_next_attempt_goes_on_from_there() -> None:
+    # round 1 moves from 0 half the way to 2 and 4, the mean of which is 1.5; a second one, to 2.25, fails
+    module, callback = Quadratic(0.5), FedAvg(1.0, aggregation=Failing())
+    clients = TensorDataModule(quadratic_clients([1.0, 1.0], [2.0, 4.0]), batch_size=None)
+    trainer = quiet_trainer(max_epochs=2, callbacks=[callback])
+    with pytest.raises(ArithmeticError):
+        trainer.fit(module, datamodule=clients)
+    assert (module.w.item(), trainer.current_epoch) == (1.5, 1)
+    trainer.fit(module, datamodule=clients)
+    assert module.w.item() == 2.25
+    assert callback.algorithm.traffic.models_up == 4
+
+
+# ---- clients that diverge ----
+
+
+def fit_with_bad(lr: float, rounds: int, path: Path | None = None, bad: tuple[int, ...] = (), **options: Any) -> Any:
+    """Train from a checkpoint; in bad rounds all clients diverge."""
+
+    class Diverging(Quadratic):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            loss = super().training_step(batch, batch_idx)
+            return loss * float("nan") if self.trainer.current_epoch in bad else loss
+
+    trainer = quiet_trainer(max_epochs=rounds, callbacks=[FedAvg(2, seed=1, **options)])
+    data = TensorDataModule(clients=quadratic_clients([1, 1], [2, 4]), batch_size=None)
+    error = None
+    try:
+        trainer.fit(Diverging(lr), datamodule=data, ckpt_path=path)
+    except FloatingPointError as caught:
+        error = str(caught)
+    return trainer, error
+
+
+@pytest.mark.filterwarnings("ignore:Round")
+def test_rounds_in_a_row_end_the_fit() -> None:
+    trainer, error = fit_with_bad(0.1, 10, bad=(0, 1, 3, 4, 5, 6), max_invalid_rounds=3)
+    assert "last 3 rounds" in error and "`max_invalid_rounds`" in error
+    assert trainer.current_epoch == 6
+
+
+@pytest.mark.filterwarnings("ignore:Round")
+def test_the_default_ends_it_after_twenty_and_none_never() -> None:
+    bad = tuple(range(30))
+    assert fit_with_bad(0.1, 30, bad=bad)[0].current_epoch == 20
+    assert fit_with_bad(0.1, 30, bad=bad, max_invalid_rounds=None)[1] is None
+
+
+@pytest.mark.filterwarnings("ignore:Round")
+def test_the_count_goes_on_in_a_resumed_fit(tmp_path: Path) -> None:
+    path = tmp_path / "run.ckpt"
+    trainer, error = fit_with_bad(0.1, 2, bad=(0, 1), max_invalid_rounds=3)
+    assert error is None
+    trainer.save_checkpoint(path)
+    trainer, error = fit_with_bad(0.1, 9, path, bad=(2,), max_invalid_rounds=3)
+    assert "last 3 rounds" in error
+    # with a module that no longer diverges
+    assert fit_with_bad(0.1, 9, path, max_invalid_rounds=3)[1] is None
+    trainer.save_checkpoint(path)
+    assert fit_with_bad(0.1, 9, path, max_invalid_rounds=3)[0].current_epoch == 9
+
+
+@pytest.mark.parametrize(("number", "last"), [(2, 1), (30, 19)])
+def test_of_many_clients_twenty_are_named(number: int, last: int) -> None:
+    data = TensorDataModule(clients=quadratic_clients([1.0] * number, [float("inf")] * number), batch_size=None)
+    trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0, seed=1)])
+    with pytest.warns(UserWarning, match=rf"^Round 1: .*clients \[0,.* {last}\].* 0 others count"):
+        trainer.fit(Quadratic(0.1), datamodule=data)
+
+
+@pytest.mark.filterwarnings("ignore:Round")
+@pytest.mark.parametrize("bad", [(), (0,)])
+def test_a_training_that_failed_does_not_count_for_a_circulating_model(bad: tuple[int, ...]) -> None:
+    # a cycle lasts until both models were trained twice: two rounds, or one more after a round in which one failed
+    class Diverging(Quadratic):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            loss = super().training_step(batch, batch_idx)
+            return loss * float("nan") if self.trainer.current_epoch in bad and batch[1][0] == 2 else loss
+
+    aggregations = []
+    for rounds in (2, 3):
+        callback = RADFed(2, 2, seed=1, unequal="count", extend_cycle=True, executor="sequential")
+        data = TensorDataModule(clients=quadratic_clients([1, 1], [2, 4]), batch_size=None)
+        quiet_trainer(max_epochs=rounds, callbacks=[callback]).fit(Diverging(0.1), datamodule=data)
+        aggregations.append(callback.algorithm.server.moves)
+    assert aggregations == ([0, 1] if bad else [1, 1])
