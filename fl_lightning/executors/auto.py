@@ -32,7 +32,7 @@ ExecutorName = Literal["auto", "sequential", "vectorized"]
 _MAPPED_STEP = 5e6  # of any other step, whose stacks call more and slower operations
 _CONVOLVING_STEP = 2e6
 _MAPPED_MODELS = 8  # that a stack of such steps needs at least
-_WORTH_A_CAPTURE = 10_000  # steps of clients; a capture takes as long as a stack saves in some thousands of them
+_WORTH_A_CAPTURE = 6_000  # steps of clients; a capture takes as long as a stack saves in some thousands of them
 
 
 @dataclass(frozen=True)
