@@ -22,7 +22,6 @@ from fl_lightning.callbacks.client_metrics import ClientMetrics, rows_of_clients
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.targets import gives_targets
 from fl_lightning.experiment.files import read_csv, write_text
-from fl_lightning.experiment.plan import rounds_of
 from fl_lightning.experiment.search import import_optuna
 
 _MOST_CLASSES = 10  # that are tried as constant predictions, the most frequent ones
@@ -206,7 +205,7 @@ class Pruning(Callback):
         self.score: float | None = None
         self._seen = 0
         optuna = import_optuna("`pruner`")
-        order, rounds = config["pruning"], rounds_of(config["trainer"]) or 1
+        order, rounds = config["pruning"], config["trainer"]["max_epochs"]
         limits = {"min_resource": max(1, rounds // _FACTOR ** (_LOOKS - 1)), "reduction_factor": _FACTOR}
         pruner = (
             optuna.pruners.SuccessiveHalvingPruner(**limits)

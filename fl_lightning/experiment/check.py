@@ -25,7 +25,7 @@ from fl_lightning.checks import Count, check, is_user_defined
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.experiment import build
 from fl_lightning.experiment.cell import quiet
-from fl_lightning.experiment.plan import Cell, planned, rounds_of
+from fl_lightning.experiment.plan import Cell, planned
 from fl_lightning.experiment.progress import describe_cell
 from fl_lightning.experiment.selection import best_checkpoint
 from fl_lightning.experiment.table import DataSet, Table
@@ -73,8 +73,8 @@ def check_table(table: Table, *, with_data: bool = False) -> Findings:
         return Findings([str(error)])
     checker = _Checker()
     with quiet(), isolate_rng():
-        for entry in plan:
-            for cell in entry.cells.values():
+        for search in plan:
+            for cell in search.fits.values():
                 _check_cell(table, cell, checker, with_data)
     checker.findings.warnings = [
         f"data.{name}: `mode` is {data.mode}, so the worst {data.monitor} is chosen. Give `mode: {suitable}`."
@@ -189,9 +189,7 @@ def _with_steps(model: L.LightningModule) -> L.LightningModule:
 def _check_fit(config: dict[str, Any], method: AggregationCallback, callbacks: Sequence[Callback]) -> None:
     """Raise ``ValueError`` for a fit that cannot be."""
     trainer = config["trainer"]
-    has_other_end = trainer.get("max_time") is not None or trainer.get("max_steps", -1) != -1
-    if not has_other_end or trainer.get("max_epochs") not in (None, -1):
-        check("`max_epochs`", trainer.get("max_epochs"), Count)
+    check("`max_epochs`", trainer.get("max_epochs"), Count)
     check("`check_val_every_n_epoch`", trainer.get("check_val_every_n_epoch", 1), Count)
     best = [] if config["select"] == "last" else [ModelCheckpoint(_NO_FOLDER, monitor=config["monitor"])]
     try:
@@ -200,7 +198,7 @@ def _check_fit(config: dict[str, Any], method: AggregationCallback, callbacks: S
         raise ValueError(f"`trainer` and `callbacks` cannot be combined: {error}") from error
     refuse_settings(made, method)
     best_checkpoint(_NO_FOLDER, config, method.algorithm)
-    method.check_rounds(rounds_of(trainer))
+    method.check_rounds(trainer["max_epochs"])
 
 
 def _check_names(data: DataSet, model: L.LightningModule, callbacks: Sequence[Callback]) -> None:

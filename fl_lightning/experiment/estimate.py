@@ -36,19 +36,14 @@ def describe_plan(table: Table, folder: str | Path, *, with_data: bool = False) 
     notes = refuse_mistakes(table, with_data=with_data)
     store = Store(folder)
     lines, total = [f"{table.name}: {counted(len(table.folds), 'fold')} x {counted(len(table.seeds), 'seed')}"], 0
-    for entry in planned(table):
-        done = sum(store.result(cell) is not None for cell in entry.cells.values())
-        rounds = sum(cell.max_epochs for cell in entry.cells.values())
+    for search in planned(table):
+        fits, trials = search.fits.values(), search.trials
+        done = sum(store.result(cell) is not None for cell in fits)
+        rounds = sum(cell.max_epochs for cell in fits)
         total += rounds
-        tuning = (
-            f"{counted(entry.num_points, 'point')}, {counted(len(entry.trials), 'fit')} to tune; "
-            if entry.trials
-            else ""
-        )
-        place = f"{entry.data}, {entry.method}"
-        lines.append(
-            f"  {place}: {tuning}{counted(len(entry.final), 'fit')}; {counted(rounds, 'round')}; {done} finished"
-        )
+        tuned = f"{counted(len(search.points), 'point')}, {counted(len(trials), 'fit')} to tune; " if trials else ""
+        final = f"{counted(len(search.final), 'fit')}; {counted(rounds, 'round')}; {done} finished"
+        lines.append(f"  {search.data}, {search.method}: {tuned}{final}")
     return "\n".join([*lines, f"  together {counted(total, 'round')}", *notes])
 
 
@@ -113,8 +108,8 @@ def describe_time(table: Table, paces: Mapping[str, float], errors: Mapping[str,
         how = "mend what is named below" if errors else "`--estimate` times a short fit on each data set"
         return "\n".join([f"Nothing has been measured, so the time is not known: {how}.", *lines])
     rounds: Counter[str] = Counter()
-    for entry in planned(table):
-        rounds[entry.data] += sum(cell.max_epochs for cell in entry.cells.values())
+    for search in planned(table):
+        rounds[search.data] += sum(cell.max_epochs for cell in search.fits.values())
     seconds = sum(pace * rounds[name] for name, pace in paces.items()) / max(1, workers)
     measured = ", ".join(f"{name} {pace:.2g}" for name, pace in paces.items())
     fits = "All fits" if set(paces) == set(table.data) else f"All fits on {', '.join(paces)}"

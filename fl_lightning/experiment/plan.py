@@ -18,7 +18,6 @@ from fl_lightning.experiment.table import Method, Table
 
 Chosen = Mapping[tuple[str, str], Point]
 """The tuned values by (data set, method)."""
-_LIGHTNINGS_OWN = 1000  # rounds of a Trainer without `max_epochs`
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,17 +47,8 @@ class Cell:
 
     @property
     def max_epochs(self) -> int:
-        """Number of rounds of the fit; 0 if something else than their number ends it."""
-        return rounds_of(self.config.get("trainer", {})) or 0
-
-
-def rounds_of(trainer: dict[str, Any]) -> int | None:
-    """Return the number of rounds that a Trainer's arguments ask for; ``None`` if something else ends the fit."""
-    rounds = trainer.get("max_epochs")
-    if rounds is None:
-        ends = trainer.get("max_time") is not None or trainer.get("max_steps", -1) != -1
-        return None if ends else _LIGHTNINGS_OWN
-    return None if rounds < 0 else int(rounds)
+        """Number of rounds of the fit; 1 of a program in a sweep."""
+        return int(self.config.get("trainer", {}).get("max_epochs", 1))
 
 
 def table_cells(table: Table, chosen: Chosen) -> list[Cell]:
@@ -127,6 +117,23 @@ class MethodSearch(Search):
             cell.config["pruning"] = {"pruner": tuning.pruner, "number": number, "earlier": earlier}
         return cells
 
+    @property
+    def trials(self) -> list[Cell]:
+        """All fits of the search, as if none were pruned; none if nothing is tuned."""
+        points = self.points if len(self.points) > 1 else []
+        return [cell for number, point in enumerate(points) for cell in self.cells(point, number)]
+
+    @property
+    def final(self) -> list[Cell]:
+        """The fits of the table, with the values of the first point."""
+        places = product(self.table.folds, self.table.seeds)
+        return [make_cell(self.table, self.data, self.method, *place, self.points[0]) for place in places]
+
+    @property
+    def fits(self) -> dict[str, Cell]:
+        """All fits by their ids; a fit that is both a trial and final runs once."""
+        return {cell.id: cell for cell in (*self.trials, *self.final)}
+
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows of ``tuning.csv``; if no point has a score, the first one is taken."""
         best = self.best()
@@ -172,43 +179,15 @@ def levels(table: Table) -> Iterator[list[str]]:
         sorter.done(*free)
 
 
-@dataclass(frozen=True)
-class Planned:
-    """The fits of one method on one data set.
-
-    Attributes:
-        data: Name of the data set.
-        method: Name of the method.
-        num_points: Number of points of the search; 1 if nothing is tuned.
-        trials: Fits of the search.
-        final: Fits of the table, with the values of the first point of the search.
-    """
-
-    data: str
-    method: str
-    num_points: int
-    trials: list[Cell]
-    final: list[Cell]
-
-    @property
-    def cells(self) -> dict[str, Cell]:
-        """All fits by their ids; a fit that is both a trial and final runs once."""
-        return {cell.id: cell for cell in (*self.trials, *self.final)}
-
-
-def planned(table: Table) -> list[Planned]:
-    """Return all fits of a table, with the first point of each search as the chosen one, as if none were pruned."""
-    plan: list[Planned] = []
+def planned(table: Table) -> list[MethodSearch]:
+    """Return all searches of a table, each with the first point of those before it as the chosen one."""
     chosen: dict[tuple[str, str], Point] = {}
+    searches = []
     for methods in levels(table):
         for data, method in product(table.data, methods):
-            search = MethodSearch(table, data, method, chosen)
-            first = chosen[data, method] = search.points[0]
-            tried = enumerate(search.points) if len(search.points) > 1 else ()
-            trials = [cell for number, point in tried for cell in search.cells(point, number)]
-            final = [make_cell(table, data, method, *place, first) for place in product(table.folds, table.seeds)]
-            plan.append(Planned(data, method, len(search.points), trials, final))
-    return plan
+            searches.append(MethodSearch(table, data, method, chosen))
+            chosen[data, method] = searches[-1].points[0]
+    return searches
 
 
 def make_cell(

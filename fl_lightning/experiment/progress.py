@@ -47,7 +47,7 @@ class Progress(bars.Progress):
         for cell in cells:
             groups.setdefault(f"{cell.method} on {cell.data}", []).append(cell)
         groups = {**groups, stage: list(cells)} if len(groups) > 1 else groups
-        totals = {name: sum(max(1, cell.max_epochs) for cell in group) for name, group in groups.items()}
+        totals = {name: sum(cell.max_epochs for cell in group) for name, group in groups.items()}
         self._groups = {self.add_task(name, total=totals[name], counts=""): group for name, group in groups.items()}
         self._number = len(cells)
 
@@ -77,7 +77,7 @@ class Progress(bars.Progress):
     def _state(self, cell: Cell) -> tuple[str, int]:
         """Return whether a cell is finished, failed, running or waiting, and how many of its rounds are done."""
         if cell.id in self._ended:
-            return self._ended[cell.id].split()[0], max(1, cell.max_epochs)
+            return self._ended[cell.id].split()[0], cell.max_epochs
         rounds = self._store.rounds(cell)
         return ("waiting", 0) if rounds is None else ("running", rounds)
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
@@ -53,6 +54,13 @@ class Range:
         else:
             value = float(rng.uniform(self.low, self.high))
         return round(value / self.step) * self.step if self.step else value
+
+    def distribution(self, kinds: ModuleType) -> Any:
+        """Return Optuna's distribution."""
+        if self.integer:
+            return kinds.IntDistribution(int(self.low), int(self.high))
+        step = None if self.log else self.step or None
+        return kinds.FloatDistribution(self.low, self.high, log=self.log, step=step)
 
 
 Space = Mapping[str, Sequence[Any] | Range]
@@ -193,40 +201,34 @@ class Search:
         journal of Optuna's would know in which order trials have ended, and the clock would choose the points.
         """
         optuna = import_optuna("`search: tpe`")
-        kinds = optuna.distributions
+        known = {
+            name: entry.distribution(optuna.distributions)
+            if isinstance(entry, Range)
+            else optuna.distributions.CategoricalDistribution(range(len(entry)))
+            for name, entry in self.space.items()
+        }
 
-        def distribution(entry: Sequence[Any] | Range) -> Any:
-            if not isinstance(entry, Range):
-                return kinds.CategoricalDistribution(range(len(entry)))
-            if entry.integer:
-                return kinds.IntDistribution(int(entry.low), int(entry.high))
-            step = None if entry.log else entry.step or None
-            return kinds.FloatDistribution(entry.low, entry.high, log=entry.log, step=step)
+        def place(name: str, value: Any) -> Any:
+            return value if isinstance(self.space[name], Range) else self.space[name].index(value)  # type: ignore[union-attr]
 
-        known = {name: distribution(entry) for name, entry in self.space.items()}
+        def value(name: str, place: Any) -> Any:
+            return place if isinstance(self.space[name], Range) else self.space[name][place]  # type: ignore[index]
+
         sampler = optuna.samplers.TPESampler(seed=self.seed + len(self.tried), constant_liar=True)
         study = optuna.create_study(direction=f"{self.mode}imize", sampler=sampler)
         states = optuna.trial.TrialState
         for each in self.tried:
             state = states.FAIL if each.score is None else states.PRUNED if each.pruned else states.COMPLETE
-            params = {
-                name: each.point[name] if isinstance(entry, Range) else entry.index(each.point[name])
-                for name, entry in self.space.items()
-            }
-            reported = {each.pruned: each.score} if state == states.PRUNED else None
-            study.add_trial(
-                optuna.trial.create_trial(
-                    state=state, value=each.score, params=params, distributions=known, intermediate_values=reported
-                )
+            trial = optuna.trial.create_trial(
+                state=state,
+                value=each.score,
+                params={name: place(name, each.point[name]) for name in self.space},
+                distributions=known,
+                intermediate_values={each.pruned: each.score} if state == states.PRUNED else None,
             )
+            study.add_trial(trial)
         trials = [study.ask(known) for _ in range(count)]
-        return [
-            {
-                name: trial.params[name] if isinstance(entry, Range) else entry[trial.params[name]]
-                for name, entry in self.space.items()
-            }
-            for trial in trials
-        ]
+        return [{name: value(name, trial.params[name]) for name in self.space} for trial in trials]
 
 
 def import_optuna(setting: str) -> Any:

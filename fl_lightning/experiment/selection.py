@@ -9,7 +9,6 @@ import lightning as L
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from fl_lightning.callbacks.checkpoint import FederatedCheckpoint
-from fl_lightning.experiment.plan import rounds_of
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.sampling import ImportanceSampler, UniformSampler
 from fl_lightning.parts.schedules import Redistribution
@@ -25,18 +24,16 @@ def best_checkpoint(folder: Path, config: dict[str, Any], algorithm: Algorithm) 
     """
     if config["select"] == "last":
         return None
-    every, rounds = int(config["trainer"].get("check_val_every_n_epoch", 1)), rounds_of(config["trainer"])
-    if rounds:  # none is told elsewhere
-        if every > rounds:
-            raise ValueError(
-                f"No model would be validated: validation comes every {every} rounds, and there are {rounds}. Lower "
-                "`check_val_every_n_epoch`, or give more rounds."
-            )
-        if config["select"] == "aggregated":
-            _check_aggregations(range(every, rounds + 1, every), rounds, algorithm)
+    every, rounds = int(config["trainer"].get("check_val_every_n_epoch", 1)), config["trainer"]["max_epochs"]
+    if every > rounds:
+        raise ValueError(
+            f"No model would be validated: validation comes every {every} rounds, and there are {rounds}. Lower "
+            "`check_val_every_n_epoch`, or give more rounds."
+        )
     settings: dict[str, Any] = {name: config[name] for name in ("monitor", "mode")}
     settings |= {"save_weights_only": True, "enable_version_counter": False}
     if config["select"] == "aggregated":
+        _check_aggregations(range(every, rounds + 1, every), rounds, algorithm)
         return FederatedCheckpoint(folder, "best", save_last=False, **settings)
     return ModelCheckpoint(folder, "best", every_n_epochs=every, **settings)
 

@@ -10,7 +10,6 @@ from typing import Any
 import pandas as pd
 
 from fl_lightning.checks import counted, joined
-from fl_lightning.experiment.plan import rounds_of
 from fl_lightning.experiment.table_file import read_table
 from fl_lightning.report.page import Table
 from fl_lightning.report.results import Results
@@ -90,7 +89,7 @@ def _of_table(here: Mapping[str, Any], there: Mapping[str, Any]) -> _Found:
 def _of_data(here: Mapping[str, Any], there: Mapping[str, Any], name: str) -> _Found:
     own, other = here["data"][name], there["data"][name]
     trainers = {**here["trainer"], **own["trainer"]}, {**there["trainer"], **other["trainer"]}
-    rounds = [f"{number:,}" if (number := rounds_of(trainer)) is not None else "no limit" for trainer in trainers]
+    rounds = [f"{trainer['max_epochs']:,}" for trainer in trainers]
     yield from _leaves(rounds[0], rounds[1], "rounds")
     yield from _leaves(trainers[0], trainers[1], "trainer")
     yield from _leaves({**here["values"], **own["values"]}, {**there["values"], **other["values"]}, "values")

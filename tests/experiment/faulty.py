@@ -32,17 +32,6 @@ class Hang(Callback):
         threading.Event().wait()
 
 
-class ChangeProcess(Callback):
-    """Changes the working folder and torch's default type, and leaves them so."""
-
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        os.chdir("/")
-
-    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        if stage == "test":
-            torch.set_default_dtype(torch.float64)
-
-
 class Raise(Callback):
     """Raises something that is no ordinary error."""
 

@@ -145,12 +145,31 @@ def test_samples_that_a_table_needs_and_has_not_are_named(
     assert f"`{name}` is " in mistake
 
 
+def with_trainer(callback: tuple[str, dict[str, Any]] | None = None, **trainer: Any) -> dict[str, Any]:
+    callbacks = (
+        [{"class_path": f"lightning.pytorch.callbacks.{callback[0]}", "init_args": callback[1]}] if callback else []
+    )
+    return small(trainer={"max_epochs": 4, "accelerator": "cpu", **trainer}, callbacks=callbacks)
+
+
+def test_a_trainer_may_name_its_one_device() -> None:
+    assert check(with_trainer(devices="auto", strategy="auto", num_nodes=1)) == Findings()
+
+
 MISTAKES = {
-    "'max_epoch'": small(trainer={"max_epochs": 4, "max_epoch": 4, "accelerator": "cpu"}),
+    "`devices` must not be in `trainer`, got 2": with_trainer(devices=2),
+    "`strategy` must not be in `trainer`, got 'ddp'": with_trainer(strategy="ddp"),
+    "`fast_dev_run` must not": with_trainer(fast_dev_run=True),
+    "`max_epochs` must be a whole number in [1, inf), got 2.5": with_trainer(max_epochs=2.5),
+    "`max_epochs` must be a whole number in [1, inf), got -1": with_trainer(max_epochs=-1),
+    "got `val_check": with_trainer(val_check_interval=0.5),
+    "`accumulate_grad_batches` must be": with_trainer(accumulate_grad_batches=-1),
+    "ModelCheckpoint with `every_n_train_steps`": with_trainer(("ModelCheckpoint", {"every_n_train_steps": 2})),
+    "BackboneFinetuning(unfreeze": with_trainer(("BackboneFinetuning", {"unfreeze_backbone_at_epoch": 2})),
+    "'max_epoch'": with_trainer(max_epoch=4),
     "`max_epochs` must be a whole number": small(trainer={"accelerator": "cpu"}),
-    "`max_epochs` must be": small(trainer={"max_epochs": 0, "accelerator": "cpu"}),
-    "`callbacks` must not": small(trainer={"max_epochs": 4, "callbacks": []}),
-    "enable_checkpointing": small(trainer={"max_epochs": 4, "accelerator": "cpu", "enable_checkpointing": False}),
+    "`callbacks` must not": with_trainer(callbacks=[]),
+    "enable_checkpointing": with_trainer(enable_checkpointing=False),
     "`model` fl_lightning.models.MLPClassifier: ": with_data(
         model={"class_path": "fl_lightning.models.MLPClassifier", "init_args": ["lr"]}
     ),
@@ -175,7 +194,7 @@ MISTAKES = {
 }
 
 
-def test_a_mistake_is_named() -> None:
+def test_a_mistake_is_named(faulty: None) -> None:
     found = {name: check(table) for name, table in MISTAKES.items()}
     wrong = {name: got for name, got in found.items() if len(got.mistakes) != 1 or name not in got.mistakes[0]}
     assert wrong == {}

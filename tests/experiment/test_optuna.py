@@ -117,20 +117,6 @@ def test_asha_ends_what_successive_halving_would_end(grid: Run, tmp_path: Path) 
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("pruner", ["asha", "hyperband"])
-def test_a_pruned_search_finds_the_region_of_the_grid_in_fewer_rounds(grid: Run, tmp_path: Path, pruner: str) -> None:
-    pruned = run_here(tuned(RATES, 27, pruner=pruner), tmp_path)
-    whole, found = results(grid), results(pruned)
-    assert set(found) == set(whole) == set(RATES)
-    share = sum(result["rounds"] for result in found.values()) / (27 * len(RATES))
-    best = max(result["val"] for result in whole.values())
-    chosen = json.loads(pruned.rows[0]["values"])["lr"]
-    print(f"{pruner}: {share:.0%} of the rounds; {chosen} with {found[chosen]['val']:.3f}, the grid's best {best:.3f}")
-    assert share < 0.7
-    assert whole[chosen]["val"] == found[chosen]["val"] > best - 0.01
-
-
-@pytest.mark.long
 def test_a_study_of_several_runs_that_are_killed_is_that_of_one(tmp_path: Path) -> None:
     content = tuned({"min": 1e-4, "max": 1.0, "log": True}, 9, search="tpe", count=8, pruner="asha", folds=[0, 1])
     path, out, whole = tmp_path / "table.yaml", tmp_path / "out", tmp_path / "whole"

@@ -153,12 +153,6 @@ def test_parameters_in_all_forms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert command == [sys.executable, "program.py", "--a=1", "--b.c=x", "--more"]
 
 
-def test_the_command_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    path = write(tmp_path, command=["${env}", "python", "-O", "${program}", "${args_no_hyphens}", "end"])
-    assert Sweep(path).command({"x": 1}) == [sys.executable, "-O", "program.py", "x=1", "end"]
-
-
 @pytest.mark.long
 def test_values_that_are_not_finite_are_never_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -181,24 +175,10 @@ def test_bayes_without_optuna_says_what_to_do(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.long
-def test_bayes_with_optuna(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("optuna")
-    monkeypatch.chdir(tmp_path)
-    parameters = {"output": {"value": "out"}, "x": {"min": 0.0, "max": 2.5}}
-    rows = run_sweep(
-        write(tmp_path, method="bayes", parameters=parameters), count=2, console=Console(file=io.StringIO())
-    )
-    assert all(0 <= row["values"]["x"] <= 2.5 for row in rows)
-    assert [row["score"] for row in rows] == [max(row["values"]["x"], 0.5) for row in rows]
-
-
-@pytest.mark.long
 def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["sweep", str(write(tmp_path)), "--count", "1", "--", "--add=1"]) == 0
     assert "Best configuration: x=1 (score 2.0000)" in " ".join(capsys.readouterr().out.split())
-    with pytest.raises(SystemExit):
-        main(["sweep", "nothing.yaml"])
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)

@@ -94,7 +94,7 @@ def test_methods_take_over_what_was_chosen_for_others() -> None:
     assert list(levels(table)) == [["RADFed"], ["FedAvg"]]
     points = MethodSearch(table, "digits", "FedAvg", {("digits", "RADFed"): {"lr": 0.2}}).points
     assert points == [{"lr": 0.2, "m": 2}, {"lr": 0.2, "m": 3}]
-    assert [(entry.method, entry.num_points) for entry in planned(table)] == [("RADFed", 2), ("FedAvg", 2)]
+    assert [(entry.method, len(entry.points)) for entry in planned(table)] == [("RADFed", 2), ("FedAvg", 2)]
 
 
 def test_tuning_has_folds_seeds_and_rounds_of_its_own() -> None:

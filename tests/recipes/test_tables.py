@@ -96,10 +96,10 @@ def test_presets_are_files() -> None:
 def test_cells_of_the_probe_are_cells_of_the_table_of_the_papers_length() -> None:
     # with its rate, mu and S they are found there, so that no fit is run twice
     of_rounds = {
-        cell for entry in planned(read_table(RECIPES / "tables" / "radfed_rounds.yaml")) for cell in entry.cells
+        cell for entry in planned(read_table(RECIPES / "tables" / "radfed_rounds.yaml")) for cell in entry.fits
     }
     probe = read_table(RECIPES / "tables" / "radfed_probe.yaml")
     methods = ["FedAvg", "FedAvg-uniform", "FedProx", "FedProx-uniform", "RADFed"]
     searched = probe.only(data=["COVFEAT-G", "COVFEAT-L"], methods=methods)
-    cells = {cell for entry in planned(searched) for cell in entry.cells}
+    cells = {cell for entry in planned(searched) for cell in entry.fits}
     assert (len(cells), cells <= of_rounds) == (10, True)
