@@ -15,7 +15,7 @@ from lightning.pytorch.callbacks import Callback
 from fl_lightning.checks import counted, duration
 from fl_lightning.experiment.cell import CellJob, run_cell
 from fl_lightning.experiment.check import refuse_mistakes
-from fl_lightning.experiment.plan import MethodSearch, make_cell, planned
+from fl_lightning.experiment.plan import planned
 from fl_lightning.experiment.store import Store, message_of
 from fl_lightning.experiment.table import Table
 
@@ -66,8 +66,7 @@ def measure_paces(table: Table, rounds: int = 4) -> tuple[dict[str, float], dict
         every = int({**table.trainer, **data.trainer}.get("check_val_every_n_epoch") or 1)
         trainer = {**data.trainer, "max_epochs": int(rounds), "check_val_every_n_epoch": int(rounds)}
         short = replace(table, select="last", data={name: replace(data, trainer=trainer)})
-        point = MethodSearch(short, name, table.baseline, {}).points[0]
-        cell = make_cell(short, name, table.baseline, table.folds[0], table.seeds[0], point)
+        cell = next(search.final[0] for search in planned(short) if search.method == table.baseline)
         clock = _Clock()
         try:
             with tempfile.TemporaryDirectory() as temporary:

@@ -165,8 +165,12 @@ class MethodSearch(Search):
         return f"{place}: {describe_point(best.point)} ({reason}).{self.note_of_equals()}"
 
 
-def levels(table: Table) -> Iterator[list[str]]:
-    """Yield the methods in groups; a group takes values only from earlier groups.
+def levels(table: Table, chosen: dict[tuple[str, str], Point]) -> Iterator[list[MethodSearch]]:
+    """Yield the searches of a table in groups; a group takes values only from earlier groups.
+
+    Args:
+        table: The table.
+        chosen: The values that are chosen. The first point of each search is put there before the search is yielded.
 
     Raises:
         ValueError: If methods take values from each other in a cycle.
@@ -175,19 +179,16 @@ def levels(table: Table) -> Iterator[list[str]]:
     sorter.prepare()
     while sorter.is_active():
         free = sorter.get_ready()
-        yield [name for name in table.methods if name in free]
+        places = product(table.data, [name for name in table.methods if name in free])
+        searches = [MethodSearch(table, data, method, chosen) for data, method in places]
+        chosen.update({(each.data, each.method): each.points[0] for each in searches})
+        yield searches
         sorter.done(*free)
 
 
 def planned(table: Table) -> list[MethodSearch]:
     """Return all searches of a table, each with the first point of those before it as the chosen one."""
-    chosen: dict[tuple[str, str], Point] = {}
-    searches = []
-    for methods in levels(table):
-        for data, method in product(table.data, methods):
-            searches.append(MethodSearch(table, data, method, chosen))
-            chosen[data, method] = searches[-1].points[0]
-    return searches
+    return [search for searches in levels(table, {}) for search in searches]
 
 
 def make_cell(

@@ -42,44 +42,30 @@ class Progress(bars.Progress):
             refresh_per_second=2,
             expand=True,
         )
-        self._store, self._stage, self._ended = store, stage, dict[str, str]()
+        self._store, self._stage, self._number = store, stage, len(cells)
         groups: dict[str, list[Cell]] = {}
         for cell in cells:
             groups.setdefault(f"{cell.method} on {cell.data}", []).append(cell)
         groups = {**groups, stage: list(cells)} if len(groups) > 1 else groups
         totals = {name: sum(cell.max_epochs for cell in group) for name, group in groups.items()}
         self._groups = {self.add_task(name, total=totals[name], counts=""): group for name, group in groups.items()}
-        self._number = len(cells)
 
-    def end(self, cell: Cell, status: str) -> None:
-        """Note the end of a cell: ``"finished"``, ``"finished before"`` (by an earlier run) or ``"failed"``."""
-        self._ended[cell.id] = status
-        if status != "finished before":
-            self.look()
-            if not self.console.is_terminal:
-                seconds = self.tasks[-1].time_remaining
-                left = f"; about {duration(seconds)} left" if seconds else ""
-                number = f"{self._stage} {len(self._ended)}/{self._number}"
-                say(self.console, f"{number} {status}: {describe_cell(cell)}{left}")
+    def end(self, cell: Cell, status: str, left: int) -> None:
+        """Tell of the end of a cell: ``"finished"`` or ``"failed"``; others are left."""
+        self.look()
+        if not self.console.is_terminal:
+            seconds = self.tasks[-1].time_remaining
+            then = f"; about {duration(seconds)} left" if seconds else ""
+            place = f"{self._stage} {self._number - left}/{self._number}"
+            say(self.console, f"{place} {status}: {describe_cell(cell)}{then}")
 
     def look(self) -> None:
-        """Read the rounds of the cells that are at work."""
+        """Read the states of the cells."""
         for task, group in self._groups.items():
-            states: Counter[str] = Counter()
-            rounds = 0
-            for cell in group:
-                state, done = self._state(cell)
-                states[state] += 1
-                rounds += done
-            counts = [f"{states[state]} {state}" for state in ("finished", "failed", "running") if states[state]]
-            self.update(task, completed=rounds, counts=", ".join(counts))
-
-    def _state(self, cell: Cell) -> tuple[str, int]:
-        """Return whether a cell is finished, failed, running or waiting, and how many of its rounds are done."""
-        if cell.id in self._ended:
-            return self._ended[cell.id].split()[0], cell.max_epochs
-        rounds = self._store.rounds(cell)
-        return ("waiting", 0) if rounds is None else ("running", rounds)
+            states = [self._store.state(cell) for cell in group]
+            counts = Counter(state for state, _ in states)
+            text = ", ".join(f"{counts[state]} {state}" for state in ("finished", "failed", "running") if counts[state])
+            self.update(task, completed=sum(rounds for _, rounds in states), counts=text)
 
 
 def say(console: Console, text: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from pathlib import Path
 from time import time
 from typing import Any, Literal
@@ -16,7 +15,7 @@ from fl_lightning.checks import PathLike, check
 from fl_lightning.experiment.cell import CellJob, clear
 from fl_lightning.experiment.check import refuse_mistakes
 from fl_lightning.experiment.engines import Engine, start_engine
-from fl_lightning.experiment.plan import Cell, MethodSearch, levels, table_cells
+from fl_lightning.experiment.plan import Cell, levels, table_cells
 from fl_lightning.experiment.processes import RunOptions, Workers
 from fl_lightning.experiment.progress import Progress, describe_cell, say
 from fl_lightning.experiment.search import Point, Search
@@ -151,10 +150,9 @@ class Runner:
             stage: What they are for.
             on_change: Called at the start, and when a cell has ended.
         """
-        waiting = {cell.id: cell for cell in cells}
-        with Progress(list(waiting.values()), self.store, self.console, stage) as progress:
-            for name in [name for name, cell in waiting.items() if self.store.result(cell) is not None]:
-                progress.end(waiting.pop(name), "finished before")
+        every = {cell.id: cell for cell in cells}
+        waiting = {name: cell for name, cell in every.items() if self.store.result(cell) is None}
+        with Progress(list(every.values()), self.store, self.console, stage) as progress:
             on_change()
             while waiting or self.workers:
                 are_gone = self.engine is not None and self.engine.all_ended()  # before looking at what they have left
@@ -163,7 +161,8 @@ class Runner:
                 for name, cell in list(waiting.items()):
                     is_finished = self.store.result(cell) is not None
                     if is_finished or failed[name] > self.options.retries:
-                        progress.end(waiting.pop(name), "finished" if is_finished else "failed")
+                        del waiting[name]
+                        progress.end(cell, "finished" if is_finished else "failed", len(waiting))
                         on_change()
                 if waiting and are_gone:
                     raise RuntimeError(f"The runners have ended, and {len(waiting)} cells are left. Run it again.")
@@ -223,9 +222,7 @@ class TableRunner(Runner):
         """Run all searches; return the chosen values by data set and method."""
         rows: list[dict[str, Any]] = []
         chosen: dict[tuple[str, str], Point] = {}
-        for methods in levels(self.table):
-            searches = [MethodSearch(self.table, *place, chosen) for place in product(self.table.data, methods)]
-            chosen |= {(each.data, each.method): each.points[0] for each in searches}
+        for searches in levels(self.table, chosen):
             tuned = [search for search in searches if len(search.points) > 1]
             while self.try_next(tuned):
                 continue

@@ -11,6 +11,7 @@ import traceback
 import warnings
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -70,13 +71,16 @@ class Store:
         """Return how many attempts at a cell have failed since a time of the clock, whoever ran them."""
         return _attempts(self.failure(cell), since)
 
-    def rounds(self, cell: Cell) -> int | None:
-        """Return how many rounds a cell at work has finished; ``None`` if no process has claimed it."""
+    def state(self, cell: Cell) -> tuple[str, int]:
+        """Return whether a cell is finished, running, failed or waiting, and how many of its rounds are done."""
         folder = self.cell_folder(cell)
-        try:
-            return (folder / "curve.jsonl").read_bytes().count(b"\n") if (folder / CLAIM).exists() else None
-        except FileNotFoundError:
-            return 0
+        if self.result(cell) is not None:
+            return "finished", cell.max_epochs
+        if not (folder / CLAIM).exists():
+            return "failed" if self.failure(cell) else "waiting", 0
+        with suppress(FileNotFoundError):
+            return "running", (folder / "curve.jsonl").read_bytes().count(b"\n")
+        return "running", 0
 
     def write_table(self, table: Table, code: str) -> None:
         """Write the settings of the table and the version of the code to ``table.json``."""
@@ -233,17 +237,14 @@ def code_version() -> str:
 
     The version of a changed checkout ends with ``-dirty``.
     """
-    folder = Path(__file__).parents[1]
-    commit = _git(folder, "rev-parse", "--short=10", "HEAD")
-    if commit is None or _git(folder, "ls-files", "--error-unmatch", "__init__.py") is None:
-        return __version__  # a package that is installed inside of another checkout
-    dirty = "-dirty" if _git(folder, "status", "--porcelain", "--untracked-files=no") else ""
-    return f"{__version__}+g{commit}{dirty}"
+    if not _git("ls-files", "--error-unmatch", "__init__.py"):  # a package that is installed inside of another checkout
+        return __version__
+    return f"{__version__}+g{_git('describe', '--always', '--exclude=*', '--abbrev=10', '--dirty')}"
 
 
-def _git(folder: Path, *arguments: str) -> str | None:
+def _git(*arguments: str) -> str:
     try:
-        command = ["git", "-C", str(folder), *arguments]
+        command = ["git", "-C", str(Path(__file__).parents[1]), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
     except (OSError, subprocess.SubprocessError):
-        return None
+        return ""

@@ -9,6 +9,7 @@ from helpers.small_table import small
 from rich.console import Console
 
 from fl_lightning.experiment import read_table
+from fl_lightning.experiment.files import write_json
 from fl_lightning.experiment.plan import table_cells
 from fl_lightning.experiment.progress import Progress
 from fl_lightning.experiment.store import CLAIM, Store
@@ -19,8 +20,8 @@ def test_bars_count_what_is_finished_failed_and_running(tmp_path: Path) -> None:
     first, second, third, fourth = cells = table_cells(read_table(small(seeds=[0, 1])), {})
     console = Console(file=io.StringIO(), force_terminal=True, width=80)
     with Progress(cells, store, console, "cells") as progress:
-        progress.end(first, "finished before")
-        progress.end(second, "failed")
+        for cell, file in ((first, "result"), (second, "failed")):
+            write_json(store.cell_folder(cell) / f"{file}.json", {"error": ""})
         folder = store.cell_folder(third)
         folder.mkdir(parents=True)
         (folder / CLAIM).touch()  # as if a process were at work there
@@ -29,8 +30,8 @@ def test_bars_count_what_is_finished_failed_and_running(tmp_path: Path) -> None:
         bars = {task.description: task for task in progress.tasks}
     assert list(bars) == ["FedAvg on digits", "RADFed on digits", "cells"]
     assert bars["cells"].fields["counts"] == "1 finished, 1 failed, 1 running"
-    # four rounds each: first and second have ended, third has finished three
-    assert (bars["cells"].total, bars["cells"].completed) == (16, 11)
+    # four rounds each: first has ended, third has finished three
+    assert (bars["cells"].total, bars["cells"].completed) == (16, 7)
     assert {first.method, third.method} == {"FedAvg"}
     assert bars["FedAvg on digits"].completed == 7
-    assert store.rounds(fourth) is None
+    assert store.state(fourth) == ("waiting", 0)

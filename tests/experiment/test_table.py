@@ -91,7 +91,7 @@ def test_methods_take_over_what_was_chosen_for_others() -> None:
         with_methods(FedAvg={"take": {"lr": "RADFed"}, "tune": {"m": [2, 3]}}, RADFed={"tune": {"lr": [0.1, 0.2]}})
         | USED
     )
-    assert list(levels(table)) == [["RADFed"], ["FedAvg"]]
+    assert [[each.method for each in searches] for searches in levels(table, {})] == [["RADFed"], ["FedAvg"]]
     points = MethodSearch(table, "digits", "FedAvg", {("digits", "RADFed"): {"lr": 0.2}}).points
     assert points == [{"lr": 0.2, "m": 2}, {"lr": 0.2, "m": 3}]
     assert [(entry.method, len(entry.points)) for entry in planned(table)] == [("RADFed", 2), ("FedAvg", 2)]
