@@ -64,10 +64,7 @@ def trainer(config: Mapping[str, Any], further: Sequence[Callback], **settings: 
     given = build(config["trainer"])
     for name, value in given.items():
         if name in _OF_RUNNER or (name in _ONE and value not in (1, "1", "auto")):
-            raise ValueError(
-                f"`{name}` must not be in `trainer`, got {value!r}: each fit has one process and one device, and the "
-                "runner's own callbacks, logger and folder."
-            )
+            raise ValueError(f"`trainer` must leave `{name}` to the runner, which has one device, got {value!r}.")
     # devices "auto" would be all GPUs that the worker sees
     return L.Trainer(**{**_DEFAULTS, **given, "devices": 1, **settings, "callbacks": list(further)})
 
@@ -101,20 +98,14 @@ def _build_part(name: str, kind: type[_T], spec: Spec, defaults: Mapping[str, An
         spec = {**spec, "init_args": {**(defaults or {}), **(spec.get("init_args") or {})}}
     made = build(spec)
     if not isinstance(made, kind):
-        raise ValueError(
-            f"`{name}` must have a `class_path` of the kind {kind.__name__}, got {spec!r}. Write "
-            "`{class_path: package.Class, init_args: {argument: value}}`."
-        )
+        raise ValueError(f"`{name}` must be a `class_path` and `init_args` of a {kind.__name__}, got {spec!r}.")
     return made
 
 
 def _locate(path: str) -> Any:
     found = pydoc.locate(path) if isinstance(path, str) else None
     if found is None:
-        raise ValueError(
-            f"{path!r} cannot be imported. Give the full path of a class or function, such as 'fl_lightning.FedAvg', "
-            "and run from a folder or with a PYTHONPATH where its package is found."
-        )
+        raise ValueError(f"{path!r} cannot be imported: give the full path of what Python finds from this folder.")
     return found
 
 

@@ -179,10 +179,7 @@ def _with_steps(model: L.LightningModule) -> L.LightningModule:
     """Return a model, if it has the methods that every fit of a table calls."""
     missing = [name for name in ("forward", "validation_step", "test_step") if not is_overridden(name, model)]
     if missing:
-        raise ValueError(
-            f"`model` {type(model).__name__} has no {' and no '.join(f'`{name}`' for name in missing)}. A fit of a "
-            "table validates and tests, and computes `metric` from the scores that `forward(x)` returns."
-        )
+        raise ValueError(f"`model` {type(model).__name__} lacks {', '.join(missing)}, which fits of tables call.")
     return model
 
 
@@ -231,13 +228,12 @@ def _check_samples(data: FederatedDataModule, argument: str, name: str, stage: A
     """
     has_samples = bool(data.val_dataloader() if stage == "val" else data.test_dataloader())
     if is_needed and name.startswith(stage) and not has_samples:
-        hint = " Give it some, or choose nothing by validation: `select: last`, and no `tune`." * (stage == "val")
+        hint = " Give it some, or `select: last`, and no `tune`." * (stage == "val")
         raise ValueError(f"`{argument}` is {name!r}, and this data set has no {stage} samples.{hint}")
     if _OF_CLIENTS.fullmatch(name) and has_samples and data.eval_client_ids(stage) is None:
         raise ValueError(
-            f"`{argument}` is {name!r}, a metric of clients, and the {stage} samples of this data set belong to no "
-            f"client. Write a metric that the model logs, such as `{argument}: {stage}_acc`, or use a split that "
-            "gives evaluation samples to clients, such as ClientSplit or WithinClientSplit."
+            f"`{argument}` is {name!r}, but the {stage} samples belong to no client. Write `{argument}: {stage}_acc`, "
+            "or use a split that gives them to clients, such as ClientSplit."
         )
 
 

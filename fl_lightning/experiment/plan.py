@@ -91,8 +91,7 @@ class MethodSearch(Search):
             known = {**_values(table, data, table.methods[source]), **chosen.get((data, source), {})}
             if name not in known:
                 raise ValueError(
-                    f"{method} takes {name} from {source}, which has no value of that name. Give {source} the value "
-                    f"in `tune` or `values`."
+                    f"`take` of {method} has {name}, of which {source} has no value in `tune` or `values`."
                 )
             taken[name] = substitute(f"${name}", known)
         space = space_of(substitute(entry.tune, {**_values(table, data, entry), **taken}))

@@ -56,15 +56,9 @@ class RunOptions:
         elif self.engine_options:
             raise ValueError(f"`engine_options` need another `engine` than 'local', got {dict(self.engine_options)!r}.")
         if self.devices is not None and (self.engine != "local" or not self.devices or not torch.cuda.is_available()):
-            raise ValueError(
-                f"`devices` must name GPUs of this machine, got {self.devices} with the engine {self.engine!r} and "
-                f"{torch.cuda.device_count()} GPUs. Leave it out to use what there is."
-            )
+            raise ValueError(f"`devices` must name GPUs of this machine, got {self.devices} ({self.engine}).")
         if self.workers == 0 and (self.cell_timeout is not None or self.memory_limit is not None):
-            raise ValueError(
-                "`cell_timeout` and `memory_limit` must be None with `workers=0`: the cells run in this process, which "
-                "cannot end itself. Give `workers=1`."
-            )
+            raise ValueError("`cell_timeout` and `memory_limit` need `workers`: this process cannot end itself.")
 
 
 class Workers:

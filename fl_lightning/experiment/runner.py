@@ -91,9 +91,7 @@ def run_table(
         say(console, line)
     folder = check("`output`", Path("runs") / table.name if output is None else output, PathLike)
     if "://" in os.fspath(folder):
-        raise ValueError(
-            f"`output` must be a folder of a file system, got {folder!r}: cells are claimed by lock files."
-        )
+        raise ValueError(f"`output` must be a folder, in which lock files claim the cells, got {folder!r}.")
     make_folder("output", folder, "Give another `output`.")
     runner = TableRunner(Path(folder).absolute(), options, time(), table)
     if engine == "local":

@@ -40,10 +40,8 @@ class Range:
 
     def __post_init__(self) -> None:
         if not (is_number(self.low) and is_number(self.high)) or self.low >= self.high or (self.log and self.low <= 0):
-            above = " above 0, because its scale is logarithmic" if self.log else ""
-            raise ValueError(
-                f"A range needs numbers with `min` below `max`{above}, got {self.low!r} and {self.high!r}."
-            )
+            above = " and above 0" * self.log
+            raise ValueError(f"A range must have `min` below `max`{above}, got {self.low!r} and {self.high!r}.")
 
     def draw(self, rng: np.random.Generator) -> float:
         """Return a number in the range."""
@@ -104,10 +102,7 @@ def space_of(tune: Mapping[str, Any]) -> Space:
         elif isinstance(entry, Mapping) and {"min", "max"} <= set(entry) <= {"min", "max", "log"}:
             space[name] = Range(entry["min"], entry["max"], log=bool(entry.get("log", False)))
         else:
-            raise ValueError(
-                f"`tune.{name}` must be a list of values, or a range such as {{min: 0.001, max: 1, log: true}}, got "
-                f"{entry!r}."
-            )
+            raise ValueError(f"`tune.{name}` must be a list, or a range such as {{min: 0.1, max: 1}}, got {entry!r}.")
     return space
 
 
@@ -177,9 +172,7 @@ class Search:
     def _draw(self) -> list[Point]:
         ranges = [name for name, entry in self.space.items() if isinstance(entry, Range)]
         if self.kind == "grid" and ranges:
-            raise ValueError(
-                f"A grid search needs lists of values, got a range for {', '.join(ranges)}. Search at random."
-            )
+            raise ValueError(f"A grid search needs lists of values, got a range for {', '.join(ranges)}.")
         rng = np.random.default_rng(self.seed)
         if ranges:
             return [

@@ -26,10 +26,7 @@ def best_checkpoint(folder: Path, config: dict[str, Any], algorithm: Algorithm) 
         return None
     every, rounds = int(config["trainer"].get("check_val_every_n_epoch", 1)), config["trainer"]["max_epochs"]
     if every > rounds:
-        raise ValueError(
-            f"No model would be validated: validation comes every {every} rounds, and there are {rounds}. Lower "
-            "`check_val_every_n_epoch`, or give more rounds."
-        )
+        raise ValueError(f"No model would be validated: validation comes every {every} rounds of {rounds}.")
     settings: dict[str, Any] = {name: config[name] for name in ("monitor", "mode")}
     settings |= {"save_weights_only": True, "enable_version_counter": False}
     if config["select"] == "aggregated":
@@ -48,9 +45,8 @@ def _check_aggregations(validated: range, rounds: int, algorithm: Algorithm) -> 
     is_regular = sampler_is_sure and not schedule.extend_cycle and schedule.evaluate != "aggregate"
     if all(number % cycle for number in validated) and (is_regular or validated[-1] < cycle):
         raise ValueError(
-            f"No aggregated model would be validated: the server acts every {cycle} rounds, validation comes every "
-            f"{validated.step}, and there are {rounds}. Let `check_val_every_n_epoch` divide {cycle}, give more "
-            "rounds, or `select: virtual`."
+            f"No aggregated model would be validated: the server acts every {cycle} rounds of {rounds}, and validation "
+            f"comes every {validated.step}. Let `check_val_every_n_epoch` divide {cycle}, or `select: virtual`."
         )
 
 
@@ -58,14 +54,10 @@ def why_there_is_none(monitor: str, trainer: L.Trainer, best: ModelCheckpoint) -
     """Return a sentence that says why a fit has no best model, after the fit."""
     if monitor not in trainer.callback_metrics:
         logged = ", ".join(sorted(trainer.callback_metrics)) or "none"
-        return (
-            f"`{monitor}` was never logged, so there is no best model. Metrics were {logged}. Correct `monitor`; if "
-            "the split leaves nothing for validation, give another `split`, or `select: last`."
-        )
+        return f"`monitor` {monitor} was never logged; metrics were {logged}. Maybe the split has no validation."
     if best.best_model_path:
-        return f"`{monitor}` was never finite, so there is no best model: lower the learning rate."
+        return f"`monitor` {monitor} was never finite: lower the learning rate."
     return (
-        "There is no best model: whenever the model was validated, the server had not aggregated it. Rounds may have "
-        "been empty: let `check_val_every_n_epoch` be 1, give more rounds, or `select: virtual`. Or the clients handed "
-        "back NaN, and `fed/left_out` counts them: lower the learning rate."
+        "No validated model was aggregated. Rounds may have been empty: let `check_val_every_n_epoch` be 1. Or the "
+        "clients handed back NaN, and `fed/left_out` counts them: lower the learning rate."
     )

@@ -26,9 +26,7 @@ def substitute(spec: Spec, values: Mapping[str, Any]) -> Spec:
     try:
         return _substitute(spec, values)
     except RecursionError as error:
-        raise ValueError(
-            "Values refer to each other, or contain each other, in a circle. Write one of them out."
-        ) from error
+        raise ValueError("Values refer to each other in a circle. Write one of them out.") from error
 
 
 def _substitute(spec: Spec, values: Mapping[str, Any]) -> Spec:
@@ -58,10 +56,7 @@ def _look_up(reference: str, values: Mapping[str, Any]) -> Any:
     for key in reference.split("."):
         if not isinstance(value, Mapping) or key not in value:
             known = ", ".join(f"${name}" for name in sorted(values)) or "none"
-            raise ValueError(
-                f"There is no value for ${reference}; known are {known}. Put it into `values` of the table, the data "
-                "set or the method, or into `tune` of the method."
-            )
+            raise ValueError(f"There is no value for ${reference}; known are {known}. Give it in `values` or `tune`.")
         value = value[key]
     return value
 

@@ -162,15 +162,9 @@ def _trouble(row: Mapping[str, Any], score: str) -> str:
         return str(row["error"])
     if row["score"] is None:
         logged = ", ".join(sorted(name for name in row if name.startswith("test_"))) or "no metric of a test set"
-        return (
-            f"`score` is {score!r}, but the cell logged {logged}. Correct `score` in the table; finished cells are not "
-            "run again."
-        )
+        return f"`score` is {score!r}, but the cell logged {logged}. Correct `score`: nothing is run again."
     if not math.isfinite(row["score"]):
-        return (
-            f"`{score}` is NaN or infinite. Reports list such cells, and no number includes them. The model may have "
-            "diverged: lower the learning rate."
-        )
+        return f"`{score}` is NaN or infinite, so no number of a report includes it. Lower the learning rate."
     return f"It ran under several versions of the code: {row['code']}." if ", then " in row["code"] else ""
 
 

@@ -106,9 +106,8 @@ def run_sweep(
         say(console, text)
         if _NOT_LOGGED in tried.error and sweep.best() is None:
             raise RuntimeError(
-                f"`metric`: the first run of {sweep.program} ended without an error, but has not logged "
-                f"`{sweep.metric}`. Give its Trainer `logger=WandbLogger()` of lightning.pytorch.loggers, and let the "
-                f'module or a callback log "{sweep.metric}". No other run was started.'
+                f"`metric`: the first run has not logged `{sweep.metric}`. Give its Trainer `logger=WandbLogger()`, "
+                "and let the module or a callback log it. No other run was started."
             )
     if (best := sweep.best()) is not None:
         text = f"Best configuration: {sweep.describe(best.point)} ({sweep.metric} {best.score:.4f})."
@@ -235,10 +234,7 @@ def _found(program: str, file: Path) -> str:
     for folder in (Path(), *file.resolve().parents):
         if (folder / program).exists():
             return str(folder / program)
-    raise FileNotFoundError(
-        f"`program` of {file} must be a script; there is no {program} in the present folder, nor in a folder above "
-        "the sweep's file."
-    )
+    raise FileNotFoundError(f"`program` of {file} must be a script here or above that file; there is no {program}.")
 
 
 def _parameter(name: str, entry: Any) -> Sequence[Any] | Range:
@@ -253,10 +249,7 @@ def _parameter(name: str, entry: Any) -> Sequence[Any] | Range:
             check(f"`{name}.distribution`", kind, Literal[*_RANGES])
             step = float(entry.get("q", 1.0)) if kind.startswith("q_") else 0.0
             return Range(low, high, log="log_" in kind, integer=kind == "int_uniform", step=step)
-    raise ValueError(
-        f"`{name}` must have a `value`, a list of `values`, or `min` and `max`, got {entry!r}. Write nested parameters "
-        "with dots, as `model.lr`."
-    )
+    raise ValueError(f"`{name}` must have a `value`, a list of `values`, or `min` and `max`, got {entry!r}.")
 
 
 def pattern_of(folders: Sequence[str]) -> str:

@@ -66,10 +66,7 @@ class DataSet:
             score, monitor = (name.partition("_")[2] or name for name in (self.score, self.monitor))
             larger = self.mode == "max" if score == monitor else larger_is_better(score)
             if larger is None:
-                raise ValueError(
-                    f"`score_mode` must be max or min, because nobody knows whether larger values of `score`, "
-                    f"{self.score!r}, are better; got None."
-                )
+                raise ValueError(f"`score_mode` must be max or min: nobody knows which {self.score!r} are better.")
             self.score_mode = "max" if larger else "min"
 
 
@@ -188,10 +185,7 @@ class Table:
                 raise ValueError(f"`take` of {name} must name methods of the table, got {', '.join(sorted(lost))}.")
         for name, data in self.data.items():
             if self.folds != [0] and "fold" not in references([data.datamodule, data.values, self.values]):
-                raise ValueError(
-                    f"`folds` are {self.folds}, but the data set {name} does not depend on $fold, so that every fold "
-                    "is the same. Leave `folds` out, or give its data module a split with `fold: $fold`."
-                )
+                raise ValueError(f"`folds` are {self.folds}, but the data set {name} does not depend on $fold.")
 
     def only(
         self,

@@ -157,9 +157,9 @@ def test_a_trainer_may_name_its_one_device() -> None:
 
 
 MISTAKES = {
-    "`devices` must not be in `trainer`, got 2": with_trainer(devices=2),
-    "`strategy` must not be in `trainer`, got 'ddp'": with_trainer(strategy="ddp"),
-    "`fast_dev_run` must not": with_trainer(fast_dev_run=True),
+    "`trainer` must leave `devices`": with_trainer(devices=2),
+    "`trainer` must leave `strategy`": with_trainer(strategy="ddp"),
+    "`trainer` must leave `fast_dev_run`": with_trainer(fast_dev_run=True),
     "`max_epochs` must be a whole number in [1, inf), got 2.5": with_trainer(max_epochs=2.5),
     "`max_epochs` must be a whole number in [1, inf), got -1": with_trainer(max_epochs=-1),
     "got `val_check": with_trainer(val_check_interval=0.5),
@@ -168,7 +168,7 @@ MISTAKES = {
     "BackboneFinetuning(unfreeze": with_trainer(("BackboneFinetuning", {"unfreeze_backbone_at_epoch": 2})),
     "'max_epoch'": with_trainer(max_epoch=4),
     "`max_epochs` must be a whole number": small(trainer={"accelerator": "cpu"}),
-    "`callbacks` must not": with_trainer(callbacks=[]),
+    "`trainer` must leave `callbacks`": with_trainer(callbacks=[]),
     "enable_checkpointing": with_trainer(enable_checkpointing=False),
     "`model` fl_lightning.models.MLPClassifier: ": with_data(
         model={"class_path": "fl_lightning.models.MLPClassifier", "init_args": ["lr"]}
@@ -176,9 +176,9 @@ MISTAKES = {
     '"hidden"': with_data(model={"class_path": "fl_lightning.models.MLPClassifier", "init_args": {"hidden": "wide"}}),
     "`score` is 'test_accuracy'": with_data(score="test_accuracy", score_mode="max"),
     "`monitor` is 'val_f1_clients'": with_data(monitor="val_f1_clients"),
-    "`callbacks` must have": small(callbacks=["x"]),
+    "`callbacks` must be": small(callbacks=["x"]),
     "`callback` must": with_methods(No={"callback": "fl_lightning.FedProx"}),
-    "kind AggregationCallback, got": with_methods(
+    "of a AggregationCallback, got": with_methods(
         No={"callback": {"class_path": "lightning.pytorch.callbacks.ModelSummary"}}
     ),
     "3 cannot be imported": with_methods(No={"callback": {"class_path": 3}}),

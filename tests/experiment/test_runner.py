@@ -179,7 +179,7 @@ def test_a_search_does_not_choose_a_point_that_diverges(tmp_path: Path) -> None:
 def test_a_score_that_is_not_finite_is_told_and_left_out_of_the_report(tmp_path: Path) -> None:
     table = by_loss(Wild={**DIVERGES, "values": {"s": 1e38}})
     _, text = run(table, tmp_path)
-    assert "digits, Wild, fold 0, seed 0: `test_loss` is NaN or infinite." in text
+    assert "digits, Wild, fold 0, seed 0: `test_loss` is NaN or infinite" in text
     page = experiment_report(tmp_path).read_text(encoding="utf-8")
     assert "1 with a score that is NaN or infinite. No number includes these." in page
     assert "`test_loss` is nan: the model may have diverged." in page

@@ -25,7 +25,7 @@ def test_references_become_values_of_any_type() -> None:
 @pytest.mark.parametrize(
     ("spec", "values", "message"),
     [
-        ("$mu", {"lr": 1}, r"There is no value for \$mu; known are \$lr\. Put it into `values`"),
+        ("$mu", {"lr": 1}, r"There is no value for \$mu; known are \$lr\. Give it in `values`"),
         ("$grid.S", {"grid": {}}, r"There is no value for \$grid\.S"),
         ("$a", {"a": "$b", "b": "$a"}, "in a circle"),
     ],

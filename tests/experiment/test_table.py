@@ -201,7 +201,7 @@ def test_wrong_takes() -> None:
     with pytest.raises(ValueError, match="cycle"):
         planned(circle)
     nothing = read_table(with_methods(FedAvg={"take": {"gamma": "RADFed"}}) | USED)
-    with pytest.raises(ValueError, match="FedAvg takes gamma from RADFed, which has no value of that name"):
+    with pytest.raises(ValueError, match="`take` of FedAvg has gamma, of which RADFed"):
         planned(nothing)
 
 
