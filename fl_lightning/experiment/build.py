@@ -1,8 +1,14 @@
-"""Builds the parts of a cell; jsonargparse checks the arguments of each by its signature, as LightningCLI does."""
+"""Specs, the parts of a cell as plain data: references to values, a hash, and the objects that they describe.
+
+jsonargparse checks the arguments of each class by its signature, as LightningCLI does.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import pydoc
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, TypeVar
@@ -14,8 +20,11 @@ from lightning.pytorch.callbacks import Callback
 from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.callbacks.client_metrics import ClientMetrics
 from fl_lightning.data import FederatedDataModule
-from fl_lightning.experiment.specs import Spec
 
+Spec = Any
+"""Plain data as in a YAML file: mappings, lists, texts, numbers, booleans, ``None``."""
+
+_REFERENCE = re.compile(r"\$([A-Za-z_][\w-]*(?:\.[\w-]+)*)")
 _OF_RUNNER = ("callbacks", "logger", "default_root_dir", "fast_dev_run")
 _ONE = ("devices", "strategy", "num_nodes")
 _T = TypeVar("_T")
@@ -125,3 +134,56 @@ def _parser_of(target: Callable[..., Any]) -> tuple[ArgumentParser, set[str]]:
     parser = ArgumentParser(exit_on_error=False)
     add = parser.add_class_arguments if isinstance(target, type) else parser.add_function_arguments
     return parser, set(add(target, fail_untyped=False))
+
+
+def substitute(spec: Spec, values: Mapping[str, Any]) -> Spec:
+    """Return a spec in which the value of a name replaces each text ``"$name"``.
+
+    A value may have any type, and may refer to other values. ``"$name.key"`` is an entry of a value that is a mapping.
+    ``"$$name"`` becomes the text ``"$name"``.
+
+    Raises:
+        ValueError: If a name has no value, or values refer to each other or contain each other in a circle.
+    """
+    try:
+        return _substitute(spec, values)
+    except RecursionError as error:
+        raise ValueError("Values refer to each other in a circle. Write one of them out.") from error
+
+
+def _substitute(spec: Spec, values: Mapping[str, Any]) -> Spec:
+    if isinstance(spec, Mapping):
+        return {key: _substitute(value, values) for key, value in spec.items()}
+    if isinstance(spec, (list, tuple)):
+        return [_substitute(value, values) for value in spec]
+    if isinstance(spec, str) and spec.startswith("$$"):
+        return spec[1:]
+    if isinstance(spec, str) and (found := _REFERENCE.fullmatch(spec)):
+        return _substitute(_look_up(found[1], values), values)
+    return spec
+
+
+def references(spec: Spec) -> set[str]:
+    """Return the names to which a spec refers, without their keys."""
+    if isinstance(spec, Mapping):
+        spec = list(spec.values())
+    if isinstance(spec, (list, tuple)):
+        return set().union(*(references(value) for value in spec))
+    found = _REFERENCE.fullmatch(spec) if isinstance(spec, str) else None
+    return {found[1].partition(".")[0]} if found else set()
+
+
+def _look_up(reference: str, values: Mapping[str, Any]) -> Any:
+    value: Any = values
+    for key in reference.split("."):
+        if not isinstance(value, Mapping) or key not in value:
+            known = ", ".join(f"${name}" for name in sorted(values)) or "none"
+            raise ValueError(f"There is no value for ${reference}; known are {known}. Give it in `values` or `tune`.")
+        value = value[key]
+    return value
+
+
+def identity(spec: Spec) -> str:
+    """Return a short hash of a spec; two specs have the same hash only if they are equal."""
+    text = json.dumps(spec, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

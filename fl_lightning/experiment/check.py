@@ -24,10 +24,9 @@ from fl_lightning.callbacks.client_metrics import ClientMetrics
 from fl_lightning.checks import Count, check, is_user_defined
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.experiment import build
-from fl_lightning.experiment.cell import quiet
+from fl_lightning.experiment.cell import best_checkpoint, quiet
 from fl_lightning.experiment.plan import Cell, planned
 from fl_lightning.experiment.progress import describe_cell
-from fl_lightning.experiment.selection import best_checkpoint
 from fl_lightning.experiment.table import DataSet, Table
 from fl_lightning.experiment.table_file import describe_mistakes
 from fl_lightning.metrics import suitable_mode

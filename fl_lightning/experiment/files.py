@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,8 @@ _SPECIAL = ("=", "@", "+", "-", "\t", "\r", "'")  # the first characters of form
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file; no reader ever sees half of it, and a power cut leaves the old file or the new one."""
-    with atomic_file(path) as temporary, temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+    with atomic_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from fl_lightning.experiment.build import identity, substitute
 from fl_lightning.experiment.search import Point, Search, describe_point, import_optuna, space_of
-from fl_lightning.experiment.specs import identity, substitute
 from fl_lightning.experiment.table import Method, Table
 
 Chosen = Mapping[tuple[str, str], Point]

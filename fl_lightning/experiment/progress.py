@@ -42,7 +42,7 @@ class Progress(bars.Progress):
             refresh_per_second=2,
             expand=True,
         )
-        self._store, self._stage, self._number = store, stage, len(cells)
+        self._store, self._stage, self._cells = store, stage, cells
         groups: dict[str, list[Cell]] = {}
         for cell in cells:
             groups.setdefault(f"{cell.method} on {cell.data}", []).append(cell)
@@ -56,13 +56,14 @@ class Progress(bars.Progress):
         if not self.console.is_terminal:
             seconds = self.tasks[-1].time_remaining
             then = f"; about {duration(seconds)} left" if seconds else ""
-            place = f"{self._stage} {self._number - left}/{self._number}"
+            place = f"{self._stage} {len(self._cells) - left}/{len(self._cells)}"
             say(self.console, f"{place} {status}: {describe_cell(cell)}{then}")
 
     def look(self) -> None:
         """Read the states of the cells."""
+        known = {cell.id: self._store.state(cell) for cell in self._cells}
         for task, group in self._groups.items():
-            states = [self._store.state(cell) for cell in group]
+            states = [known[cell.id] for cell in group]
             counts = Counter(state for state, _ in states)
             text = ", ".join(f"{counts[state]} {state}" for state in ("finished", "failed", "running") if counts[state])
             self.update(task, completed=sum(rounds for _, rounds in states), counts=text)

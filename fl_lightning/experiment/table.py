@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from fl_lightning.checks import Count, Finite, Natural, check, check_fields
+from fl_lightning.experiment.build import Spec, references
 from fl_lightning.experiment.search import SearchKind
-from fl_lightning.experiment.specs import Spec, references
 from fl_lightning.metrics import larger_is_better
 from fl_lightning.partitioners.notebook import as_table
 

@@ -13,7 +13,7 @@ import yaml  # type: ignore[import-untyped]
 from omegaconf import OmegaConf
 
 from fl_lightning.checks import PathLike, check
-from fl_lightning.experiment.specs import references
+from fl_lightning.experiment.build import references
 from fl_lightning.experiment.table import DataSet, Method, Table, Tuning
 
 _BASELINES = ("Local", "FedAvg", "FedAvgFineTuned")

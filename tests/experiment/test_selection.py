@@ -14,7 +14,7 @@ from rich.console import Console
 from fl_lightning import FedAvg, RADFed
 from fl_lightning.callbacks import FederatedCheckpoint
 from fl_lightning.experiment import run_table
-from fl_lightning.experiment.selection import best_checkpoint
+from fl_lightning.experiment.cell import best_checkpoint
 from fl_lightning.parts.sampling import Participation
 
 

@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 
 from fl_lightning import RADFed
-from fl_lightning.experiment.build import build
-from fl_lightning.experiment.specs import identity, references, substitute
+from fl_lightning.experiment.build import build, identity, references, substitute
 from fl_lightning.metrics import weighted_f1
 
 
