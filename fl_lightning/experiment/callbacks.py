@@ -19,7 +19,6 @@ from fl_lightning._lightning.predictions import rule_of
 from fl_lightning._lightning.trainer_callbacks import names_of_validation
 from fl_lightning.callbacks.checkpoint import save_whole
 from fl_lightning.callbacks.client_metrics import ClientMetrics, rows_of_clients
-from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.targets import gives_targets
 from fl_lightning.experiment.files import read_csv, write_text
 from fl_lightning.experiment.search import import_optuna
@@ -127,7 +126,7 @@ class ConstantScores(Callback):
         metric: The metric of the clients.
 
     Attributes:
-        scores: The scores by the names of the metrics; empty if targets are not classes, or belong to other processes.
+        scores: The scores by the names of the metrics; empty if targets are not classes.
     """
 
     def __init__(self, metric: ClientMetrics) -> None:
@@ -135,18 +134,8 @@ class ConstantScores(Callback):
         self.scores: dict[str, float] = {}
         self._targets: list[Tensor] = []
 
-    def on_test_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Forget earlier targets."""
-        self._targets, self.scores = [], {}
-
     def on_test_batch_end(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, *args: Any, **options: Any
     ) -> None:
         """Keep the targets of a batch."""
         known = rule_of(trainer)(batch, outputs if gives_targets(outputs) else None)[1]
@@ -155,12 +144,10 @@ class ConstantScores(Callback):
 
     def on_test_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Score the constant predictions."""
-        targets, self._targets = self._targets, []
-        target = torch.cat(targets) if targets else torch.empty(0)
-        if trainer.world_size > 1 or target.ndim != 1 or target.is_floating_point() or int(target.min()) < 0:
+        target = torch.cat(self._targets) if self._targets else torch.empty(0)
+        if target.ndim != 1 or target.is_floating_point() or int(target.min()) < 0:
             return
-        data = getattr(trainer, "datamodule", None)
-        clients = data.eval_client_ids("test") if isinstance(data, FederatedDataModule) else None
+        clients = trainer.datamodule.eval_client_ids("test")  # type: ignore[attr-defined]
         counts = torch.bincount(target)
         found = [{"test_acc": float(counts.max()) / len(target)}]
         for label in counts.topk(min(_MOST_CLASSES, len(counts))).indices:

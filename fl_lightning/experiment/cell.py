@@ -113,8 +113,12 @@ def run_cell(job: CellJob, watching: Sequence[Callback] = ()) -> Result:
     try:
         trainer.fit(model, datamodule=data, ckpt_path=resumed)
         seconds = keeper.seconds_so_far
+        if pruning is not None and pruning.score is not None:  # no model is tested
+            outcome: Result = {"pruned": True, "val": pruning.score, "test": {}}
+        else:
+            outcome = _outcome(trainer, model, data, config["monitor"], best)
         result = {
-            **_outcome(config, trainer, model, data, best, pruning),
+            **outcome,
             "constant": constant.scores,
             "rounds": trainer.current_epoch,
             "aggregations": method.algorithm.server.moves,
@@ -183,31 +187,18 @@ def _logger(job: CellJob) -> Any:
 
 
 def _outcome(
-    config: dict[str, Any],
-    trainer: L.Trainer,
-    model: L.LightningModule,
-    data: FederatedDataModule,
-    best: ModelCheckpoint | None,
-    pruning: Pruning | None,
+    trainer: L.Trainer, model: L.LightningModule, data: FederatedDataModule, monitor: str, best: ModelCheckpoint | None
 ) -> Result:
-    """Return the validation score and all test metrics of the selected model; no model of a pruned fit is tested."""
-    if pruning is not None and pruning.score is not None:
-        return {"pruned": True, "val": pruning.score, "test": {}}
-    if best is None:
-        score = trainer.callback_metrics.get(config["monitor"])
-        outcome = {"best_round": trainer.current_epoch, "val": None if score is None else float(score)}
-        path = None
-    else:
-        if not best.best_model_path or best.best_model_score is None or not bool(best.best_model_score.isfinite()):
-            raise ValueError(_why_there_is_none(config["monitor"], trainer, best))
-        path = best.best_model_path
-        epoch = int(torch.load(path, weights_only=True, map_location="cpu")["epoch"])
-        outcome = {"best_round": epoch + 1, "val": float(best.best_model_score)}
-    logged = {}
-    if data.test_dataloader():
-        [metrics] = trainer.test(model, datamodule=data, ckpt_path=path, verbose=False)
-        logged = {name: float(value) for name, value in metrics.items()}
-    return {**outcome, "test": logged}
+    """Return the validation score and all test metrics of the selected model."""
+    path, rounds, score = None, trainer.current_epoch, trainer.callback_metrics.get(monitor)
+    if best is not None:
+        path, score = best.best_model_path, best.best_model_score
+        if not path or score is None or not bool(score.isfinite()):
+            raise ValueError(_why_there_is_none(monitor, trainer, best))
+        rounds = int(torch.load(path, weights_only=True, map_location="cpu")["epoch"]) + 1
+    tested = trainer.test(model, datamodule=data, ckpt_path=path, verbose=False) if data.test_dataloader() else [{}]
+    test = {name: float(value) for name, value in tested[0].items()}
+    return {"best_round": rounds, "val": None if score is None else float(score), "test": test}
 
 
 def _rows_of_clients(metric: ClientMetrics, data: FederatedDataModule) -> list[dict[str, Any]]:

@@ -163,7 +163,6 @@ MISTAKES = {
     "`max_epochs` must be a whole number in [1, inf), got 2.5": with_trainer(max_epochs=2.5),
     "`max_epochs` must be a whole number in [1, inf), got -1": with_trainer(max_epochs=-1),
     "got `val_check": with_trainer(val_check_interval=0.5),
-    "`accumulate_grad_batches` must be": with_trainer(accumulate_grad_batches=-1),
     "ModelCheckpoint with `every_n_train_steps`": with_trainer(("ModelCheckpoint", {"every_n_train_steps": 2})),
     "BackboneFinetuning(unfreeze": with_trainer(("BackboneFinetuning", {"unfreeze_backbone_at_epoch": 2})),
     "'max_epoch'": with_trainer(max_epoch=4),
