@@ -45,6 +45,28 @@ def atomic_file(path: Path) -> Iterator[Path]:
             raise OSError(error.errno, error.strerror, str(path)) from error  # of a full disk it comes without a name
 
 
+def write_new(path: Path, content: bytes, what: str, *, overwrite: bool = False) -> None:
+    """Write a file that appears whole or not at all; one that holds this content already stays as it is.
+
+    Args:
+        path: The file.
+        content: Its content.
+        what: What the content is, for the error.
+        overwrite: Whether another content may be replaced.
+
+    Raises:
+        FileExistsError: If the file holds something else and ``overwrite`` is false.
+    """
+    old = path.read_bytes() if path.exists() else None
+    if old not in (None, content) and not overwrite:
+        raise FileExistsError(
+            f"{path} holds something other than this {what}. Choose another place, or give `overwrite=True`."
+        )
+    if old != content:
+        with atomic_file(path) as temporary:
+            temporary.write_bytes(content)
+
+
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
     """Yield the path of a temporary folder, to be filled in the block, that becomes ``path`` at its end.

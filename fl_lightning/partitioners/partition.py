@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fl_lightning.checks import check, to_indices
-from fl_lightning.files import atomic_file
+from fl_lightning.files import write_new
 
 _FORMAT, _VERSION = "fl_lightning.partition", 1
 
@@ -85,14 +85,7 @@ class Partition:
         if path.suffix.lower() not in (".json", ".parquet"):
             raise ValueError(f"`path` must end in .json or .parquet, got {str(path)!r}.")
         content = self._to_parquet() if _is_parquet(path) else self._to_json()
-        if path.exists() and path.read_bytes() == content:
-            return
-        if path.exists() and not overwrite:
-            raise FileExistsError(
-                f"{path} holds something other than this partition. Choose another path, or give `overwrite=True`."
-            )
-        with atomic_file(path) as temporary:
-            temporary.write_bytes(content)
+        write_new(path, content, "partition", overwrite=overwrite)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Partition:

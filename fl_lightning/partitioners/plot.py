@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from fl_lightning.checks import Count, check
-from fl_lightning.partitioners.client_axis import label, label_clients, names_of
 from fl_lightning.partitioners.notebook import Drawn
 from fl_lightning.partitioners.partition import Partition
 from fl_lightning.partitioners.statistics import label_counts
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MAX_LEGEND = 20  # classes; with more a colour bar takes the legend's place
+_MOST_NAMES = 60  # of clients below an axis
 
 
 class _LabelParts(NamedTuple):
@@ -150,3 +150,36 @@ def _mark_set(axes: Axes, name: str, places: np.ndarray, total: int, *, first: b
     axes.set_title(axes.get_title(), fontsize=11, pad=29)
     if not first:
         axes.axvline(places[0] - 0.5, color="0.4", linewidth=0.8, linestyle="--")
+
+
+def label_clients(axes: Axes, places: Sequence[int], names: Sequence[str]) -> None:
+    """Write the names of clients below their bars, of many every second, fifth or so.
+
+    Args:
+        axes: The axes.
+        places: The place of each client on the x axis.
+        names: The name of each client.
+    """
+    step = max(1, -(-len(names) // _MOST_NAMES))
+    turned = sum(map(len, names)) > 30  # letters
+    axes.set_xticks(places[::step], names[::step])
+    axes.tick_params(axis="x", labelsize=7 if turned else 9, rotation=90 if turned else 0, length=2)
+
+
+def names_of(clients: Sequence[int], names: Sequence[str] | None) -> list[str]:
+    """Return what to write below the bars of clients: their names, shortened, or their numbers if ``None``."""
+    if names is None:
+        return [str(client) for client in clients]
+    return [label(names[client], 14) for client in clients]
+
+
+def label(text: str, longest: int = 28) -> str:
+    """Return a text as matplotlib draws it: no formula between dollars, in one line, the middle of long ones left out.
+
+    Matplotlib leaves a name that begins with an underscore out of legends, so a blank precedes it.
+    """
+    text = " ".join(text.split())
+    if len(text) > longest:
+        end = longest // 3
+        text = f"{text[: longest - end - 1]}…{text[-end:]}"
+    return (" " if text.startswith("_") else "") + text.replace("$", r"\$")

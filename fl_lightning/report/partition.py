@@ -17,9 +17,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fl_lightning.checks import Count, PathLike, check, counted
+from fl_lightning.checks import PathLike, check, counted
 from fl_lightning.data import ClientDatasetsModule, FederatedDataModule
-from fl_lightning.files import atomic_file
+from fl_lightning.files import write_new
 from fl_lightning.partitioners import (
     PartitionStatistics,
     SampleFeatures,
@@ -27,14 +27,10 @@ from fl_lightning.partitioners import (
     label_counts,
     plot_label_distributions,
 )
-from fl_lightning.partitioners.client_axis import label_clients
 from fl_lightning.partitioners.notebook import in_frame
 from fl_lightning.report.drawing import in_percent, style
 from fl_lightning.report.page import Picture, Section, Table, as_png, page
 
-_DPI = 150
-_MAX_WIDTH = 13.0  # inches; a wider figure cannot be read when it is printed across a page
-_SIZE_BINS = 30  # roughly
 _MEANINGS = (
     "C-score: mean over clients of the summed absolute differences between the class shares of the client and those of "
     "all samples; 0 if all clients have the same mix. Feature skew: the same for the values of a categorical feature. "
@@ -120,17 +116,8 @@ class PartitionReport:
             FileExistsError: If one of the files has another content and ``overwrite`` is false.
         """
         png, html = (Path(folder) / f"partition.{ending}" for ending in ("png", "html"))
-        contents = {png: self.png, html: self.html.encode()}
-        old = {path: path.read_bytes() for path in contents if path.is_file()}
-        for path, content in old.items():
-            if content != contents[path] and not overwrite:
-                raise FileExistsError(
-                    f"{path} holds something other than this report. Choose another folder, or give `overwrite=True`."
-                )
-        for path, content in contents.items():
-            if old.get(path) != content:
-                with atomic_file(path) as temporary:
-                    temporary.write_bytes(content)
+        write_new(png, self.png, "report", overwrite=overwrite)
+        write_new(html, self.html.encode(), "report", overwrite=overwrite)
         return png, html
 
     @rank_zero_only
@@ -192,20 +179,16 @@ def partition_report(
         FileExistsError: If ``out`` holds another report and ``overwrite`` is false.
     """
     check("`datamodule`", datamodule, FederatedDataModule)
-    if logger is not None:
-        check("`logger`", logger, Logger)
-    check("`max_clients`", max_clients, Count)
-    check("`overwrite`", overwrite, bool)
-    if out is not None:
-        check("`out`", out, PathLike)
+    check("`out`", out, PathLike | None)
+    check("`logger`", logger, Logger | None)
     summary = _summary(datamodule, features)
     numbers = summary.statistics
     title = f"{summary.data}: {counted(numbers.num_samples, 'sample')}, {counted(numbers.num_clients, 'client')}"
     title += f", C-score {numbers.c_score:.3f}" if numbers.has_classes else ""
     with style():
         figure = _draw(datamodule, max_clients, title)
-        png = as_png(figure, _DPI)
-    report = PartitionReport(summary, figure, png, _page(title, summary, len(figure.axes) > 2, png))
+        png = as_png(figure, dpi=150)
+    report = PartitionReport(summary, figure, png, _page(title, summary, png))
     if out is not None:
         report.save(out, overwrite=overwrite)
     if logger is not None:
@@ -248,16 +231,7 @@ def _skews(datamodule: FederatedDataModule, features: SampleFeatures | None) -> 
         return {}
     columns = pd.DataFrame(features if isinstance(features, Mapping) else np.asarray(features), columns=names)
     partition = datamodule.partition
-    needed = 1 + max(int(indices.max(initial=-1)) for indices in partition.indices)
-    if len(columns) < needed or any(kind.kind not in "iub" for kind in columns.dtypes):
-        raise ValueError(
-            "`features` must be categories, numbered by integers, one for each of at least "
-            f"{needed} samples, got {len(columns)} values of {', '.join(map(str, columns.dtypes))}. Put numbers into "
-            "buckets first, with numpy.digitize for instance."
-        )
-    return {
-        str(name): c_score(label_counts(partition, values.to_numpy(dtype=np.int64))) for name, values in columns.items()
-    }
+    return {str(name): c_score(label_counts(partition, values.to_numpy())) for name, values in columns.items()}
 
 
 def _evaluation_set(datamodule: FederatedDataModule, stage: Literal["val", "test"]) -> str:
@@ -271,55 +245,40 @@ def _evaluation_set(datamodule: FederatedDataModule, stage: Literal["val", "test
 
 
 def _call(part: Any) -> str:
-    """Return the call that makes an object, with its plain arguments alone."""
-    if not hasattr(part, "__dict__") or hasattr(part, "__name__"):
-        return str(getattr(part, "__name__", type(part).__name__))  # a function
-    plain = (bool, int, float, str, type(None))
-    arguments = [
-        f"{name}={value!r}" for name, value in vars(part).items() if isinstance(value, plain) and name[0] != "_"
-    ]
-    return f"{type(part).__name__}({', '.join(arguments)})"
+    """Return the name of a function, or the call that makes an object."""
+    return str(getattr(part, "__name__", None) or repr(part))
 
 
 # ---- figure and page ----
 
 
-def _page(title: str, summary: PartitionSummary, has_mixes: bool, png: bytes) -> str:
+def _page(title: str, summary: PartitionSummary, png: bytes) -> str:
     facts = pd.DataFrame({"value": summary.rows()}).rename_axis("fact")
     table = Table("partition", "", facts, _MEANINGS, texts=["value"], header=False)
-    top = "samples of each client"
-    if has_mixes:
-        top = "samples of each class on each client. Middle: class shares of each client"
-    picture = Picture("partition", f"Top: {top}. Bottom: number of clients of each size.", png)
+    caption = "Samples and, if there are classes, class shares of each client. Bottom: number of clients of each size."
+    picture = Picture("partition", caption, png)
     return page(title, [Section("Numbers", tables=[table]), Section("Clients", pictures=[picture])])
 
 
 def _draw(datamodule: FederatedDataModule, max_clients: int, title: str) -> Figure:
     """Draw the samples by class, their shares (unless there is one class alone), and the sizes of all clients."""
-    partition, names = datamodule.partition, datamodule.present_class_names
-    figure, top, table = plot_label_distributions(
-        partition, datamodule.labels, max_clients=max_clients, class_names=names
-    )
-    heights = (3.4, 2.6, 2.2) if table.shape[1] > 1 else (3.4, 2.2)
-    figure.set_size_inches(min(figure.get_size_inches()[0], _MAX_WIDTH), sum(heights))
-    grid = figure.add_gridspec(len(heights), 1, height_ratios=heights)
-    top.set_subplotspec(grid[0])
-    top.set_title(title, loc="left", fontsize=11)
+    partition, labels = datamodule.partition, datamodule.labels
+    mixed = labels is not None and len(np.unique(labels)) > 1
+    heights = (3.4, 2.6, 2.2) if mixed else (3.4, 2.2)
+    width = 3 + 0.14 * min(max_clients, partition.num_clients)
+    figure = Figure(figsize=(min(max(width, 6.0), 13.0), sum(heights)))  # that can be read across a printed page
+    top, *middle, bottom = figure.subplots(len(heights), height_ratios=heights)
+    names = datamodule.present_class_names
+    table = plot_label_distributions(partition, labels, max_clients=max_clients, class_names=names, axes=top).table
     top.set_title("")
-    lowest = top
-    if table.shape[1] > 1:
-        lowest = figure.add_subplot(grid[1], sharex=top)
-        _draw_mixes(lowest, top, table)
-        top.set_xlabel("")
-        top.tick_params(axis="x", labelbottom=False)
+    top.set_title(title, loc="left", fontsize=11)
+    if len(table) < partition.num_clients:
+        top.set_xlabel(f"client, largest first ({len(table):,} of {partition.num_clients:,} clients)")
+    if mixed:
+        _draw_mixes(middle[0], top, table)
     elif (legend := top.get_legend()) is not None:
         legend.remove()
-    clients = "client" if len(set(partition.sizes.tolist())) == 1 else "client, largest first"
-    if len(table) < partition.num_clients:
-        clients += f" ({len(table):,} of {partition.num_clients:,} clients)"
-    lowest.set_xlabel(clients)
-    label_clients(lowest, range(len(table)), [str(client) for client in table.index])
-    _draw_histogram(figure.add_subplot(grid[-1]), partition.sizes)
+    _draw_histogram(bottom, partition.sizes)
     return figure
 
 
@@ -329,19 +288,19 @@ def _draw_mixes(axes: Axes, top: Axes, table: pd.DataFrame) -> None:
     bottoms = shares.cumsum(axis=1) - shares
     for column, bottom, bars in zip(shares.T, bottoms.T, top.containers, strict=True):
         axes.bar(range(len(table)), column, bottom=bottom, width=0.9, color=bars[0].get_facecolor())
-    axes.set(ylim=(0, 1), ylabel="class mix")
+    axes.set(xlim=top.get_xlim(), ylim=(0, 1), xticks=[], ylabel="class mix")
     in_percent(axes.yaxis)
 
 
 def _draw_histogram(axes: Axes, sizes: np.ndarray) -> None:
-    """Draw a histogram of the sizes of all clients."""
+    """Draw a histogram of the sizes of all clients, in bins of whole numbers: others would always be empty."""
     largest = max(1, int(sizes.max()))
-    width = -(-largest // _SIZE_BINS)  # whole: a bin between two whole numbers would always be empty
+    width = -(-largest // 30)
     edges = np.arange(0, largest + width + 1, width) - 0.5
-    axes.hist(sizes, bins=edges.tolist(), color="0.55", edgecolor="white")
+    axes.hist(sizes, edges.tolist(), color="0.55", edgecolor="white")
     axes.axvline(sizes.mean(), color="black", linewidth=1, linestyle="--")
     axes.set_title(f"dashed: mean {sizes.mean():,.1f}", loc="right", fontsize=9)
-    axes.set(xlim=(0, max(edges[-1], 1.02 * largest)), xlabel="samples of a client", ylabel="clients")
+    axes.set(xlim=(0, None), xlabel="samples of a client", ylabel="clients")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
         axis.set_major_formatter("{x:,.0f}")

@@ -20,8 +20,6 @@ _OF_DATA = ("datamodule", "model", "metric", "monitor", "mode", "score", "valida
 _OF_METHOD = ("callback", "values", "tune", "take")
 _COUNTED = {"data": "data sets", "methods": "methods", "folds": "folds", "seeds": "seeds"}
 _LONGEST = 60  # characters of a value
-_Found = Iterator[tuple[str, str, str]]
-"""Settings that differ, with their values here and there."""
 
 
 def reference_sentence(results: Results) -> str:
@@ -61,54 +59,47 @@ def differences(results: Results) -> list[tuple[Sequence[str], str, str, str]]:
         For each difference the data sets or methods (none for the whole table), the setting, its value here and there.
     """
     here = results.table
-    try:
-        there = asdict(read_table(here["reference"])) if here.get("reference") else None
-    except ValueError:
-        there = None
-    if there is None:
+    if not here.get("reference"):
         return []
-    places: dict[tuple[str, str, str], list[str]] = {found: [] for found in _of_table(here, there)}
-    for kind, compare in (("data", _of_data), ("methods", _of_method)):
-        for name in here[kind]:
-            if name in there[kind]:
-                for found in compare(here, there, name):
-                    places.setdefault(found, []).append(name)
-    return [(names, *found) for found, names in places.items()]
+    try:
+        there = asdict(read_table(here["reference"]))
+    except ValueError:
+        return []
+    of_table = _leaves(_of_table(here, there), _of_table(there, here))
+    found: dict[tuple[str, str, str], list[str]] = {each: [] for each in of_table}
+    for kind, settings_of in (("data", _of_data), ("methods", _of_method)):
+        for name in [name for name in here[kind] if name in there[kind]]:
+            for each in _leaves(settings_of(here, name), settings_of(there, name)):
+                found.setdefault(each, []).append(name)
+    return [(names, *each) for each, names in found.items()]
 
 
-def _of_table(here: Mapping[str, Any], there: Mapping[str, Any]) -> _Found:
-    for name, title in _COUNTED.items():
-        if len(here[name]) != len(there[name]):
-            yield title, str(len(here[name])), str(len(there[name]))
-        elif name in ("folds", "seeds"):
-            yield from _leaves(here[name], there[name], f"{title}, which")
-    for name in ("select", "baseline", "tuning"):
-        yield from _leaves(here[name], there[name], name)
+def _of_table(table: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    settings: dict[str, Any] = {title: len(table[name]) for name, title in _COUNTED.items()}
+    same = [name for name in ("folds", "seeds") if len(table[name]) == len(other[name])]
+    settings |= {f"{name}, which": table[name] for name in same}
+    return settings | {name: table[name] for name in ("select", "baseline", "tuning")}
 
 
-def _of_data(here: Mapping[str, Any], there: Mapping[str, Any], name: str) -> _Found:
-    own, other = here["data"][name], there["data"][name]
-    trainers = {**here["trainer"], **own["trainer"]}, {**there["trainer"], **other["trainer"]}
-    rounds = [f"{trainer['max_epochs']:,}" for trainer in trainers]
-    yield from _leaves(rounds[0], rounds[1], "rounds")
-    yield from _leaves(trainers[0], trainers[1], "trainer")
-    yield from _leaves({**here["values"], **own["values"]}, {**there["values"], **other["values"]}, "values")
-    for entry in _OF_DATA:
-        yield from _leaves(own[entry], other[entry], entry)
+def _of_data(table: Mapping[str, Any], name: str) -> dict[str, Any]:
+    own = table["data"][name]
+    trainer, values = ({**table[entry], **own[entry]} for entry in ("trainer", "values"))
+    settings = {"rounds": f"{trainer['max_epochs']:,}", "trainer": trainer, "values": values}
+    return settings | {entry: own[entry] for entry in _OF_DATA}
 
 
-def _of_method(here: Mapping[str, Any], there: Mapping[str, Any], name: str) -> _Found:
-    for entry in _OF_METHOD:
-        yield from _leaves(here["methods"][name][entry], there["methods"][name][entry], entry)
+def _of_method(table: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {entry: table["methods"][name][entry] for entry in _OF_METHOD}
 
 
-def _leaves(own: Any, other: Any, path: str) -> _Found:
-    """Yield the settings that differ below a path."""
+def _leaves(own: Any, other: Any, path: str = "") -> Iterator[tuple[str, str, str]]:
+    """Yield the settings that differ below a path, with their values here and there."""
     if own == other or path.rpartition(".")[2] in _APART:
         return
     if isinstance(own, Mapping) and isinstance(other, Mapping):
         for name in {**own, **other}:
-            yield from _leaves(own.get(name), other.get(name), path if name == "init_args" else f"{path}.{name}")
+            below = path if name == "init_args" else f"{path}.{name}".removeprefix(".")
+            yield from _leaves(own.get(name), other.get(name), below)
     else:
         yield path, _text(own), _text(other)
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fl_lightning.checks import PathLike, check, counted, is_sequence
+from fl_lightning.checks import check, counted, is_sequence
 from fl_lightning.data import FederatedDataModule
-from fl_lightning.partitioners.client_axis import label_clients, names_of
 from fl_lightning.partitioners.notebook import Drawn
+from fl_lightning.partitioners.plot import label_clients, names_of
 from fl_lightning.report.drawing import DASHES, MARKS, color, in_percent, label, style, whole_rounds
 from fl_lightning.report.names import is_share, metric_name
 
@@ -27,8 +28,6 @@ _SPREADS = ("_std", "_min", "_max")  # of clients; the panel of the clients' sco
 _MOST_METRICS = 3  # with panels of their own, beside shares and losses
 _MOST_CLASSES = 12  # in the legend of a panel
 _FEW_POINTS = 30  # a curve of fewer points has marks at all of them
-_MANY_BARS = 60  # without gaps between them
-_WIDTH, _HEIGHT = 5.2, 3.4  # inches of a panel
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -67,37 +66,32 @@ def plot_run(
         FileNotFoundError: If there is no ``metrics.csv``.
         ValueError: If there is nothing to draw.
     """
-    if data is not None:
-        check("`data`", data, FederatedDataModule)
-    if clients is not None:
-        for values in (clients, *(clients.values() if isinstance(clients, Mapping) else ())):
-            check("`clients`", values, Mapping)
+    check("`data`", data, FederatedDataModule | None)
+    check("`clients`", clients, Mapping | None)
     log = _read(log_dir)
     curves, unit = _curves_of(log), _unit(log)
+    panels: list[Callable[[Axes], None]] = [] if data is None else [partial(_draw_clients, data=data)]
+    panels += [partial(_draw_curves, {name: curves[name] for name in names}, unit) for names in _kinds(curves)]
     scores = {stage: values for stage, values in (clients or {}).items() if values}
-    kinds = _kinds(curves)
-    number = (data is not None) + len(kinds) + bool(scores)
-    if not number:
+    if scores:
+        metrics = {metric_name(name): name for name in curves if name.endswith("_clients")}
+        metric = next(iter(metrics.values())) if len(metrics) == 1 else None
+        panels.append(partial(_draw_scores, scores, metric, None if data is None else data.client_names))
+    if not panels:
         raise ValueError(
             "`log_dir` has no loss, no accuracy and no other metric of training, validation or test by round or "
             f"epoch, so there is nothing to draw, got {log_dir}."
         )
-    columns = number if number < 4 else (number + 1) // 2
-    rows = -(-number // columns)
-    height = _HEIGHT + 0.1 * max(map(len, kinds), default=0)  # the legend has two columns
+    columns = len(panels) if len(panels) < 4 else (len(panels) + 1) // 2
+    rows = -(-len(panels) // columns)
+    height = 3.4 + 0.1 * max(map(len, _kinds(curves)), default=0)  # the legend has two columns
     with style():
-        figure = Figure(figsize=(_WIDTH * columns, height * rows))
-        panels = iter(figure.subplots(rows, columns, squeeze=False).ravel())
-        if data is not None:
-            _draw_clients(next(panels), data)
-        for names in kinds:
-            _draw_curves(next(panels), {name: curves[name] for name in names}, unit)
-        if scores:
-            metrics = {metric_name(name): name for name in curves if name.endswith("_clients")}
-            metric = next(iter(metrics.values())) if len(metrics) == 1 else None
-            _draw_scores(next(panels), scores, metric, None if data is None else data.client_names)
-        for unused in panels:
-            unused.set_axis_off()
+        figure = Figure(figsize=(5.2 * columns, height * rows))
+        places = figure.subplots(rows, columns, squeeze=False).ravel()
+        for axes, draw in zip(places, panels, strict=False):
+            draw(axes)
+        for axes in places[len(panels) :]:
+            axes.set_axis_off()
     return RunPicture(figure)
 
 
@@ -113,19 +107,14 @@ def read_curves(log_dir: LogFolders) -> Curves:
 
     Raises:
         FileNotFoundError: If there is no ``metrics.csv``.
-        ValueError: If the list is empty.
     """
     return _curves_of(_read(log_dir))
 
 
 def _read(log_dir: LogFolders) -> pd.DataFrame:
     """Return the rows of some logs, as texts, and without their prefix; the empty string is no value."""
-    folders = list(log_dir) if is_sequence(log_dir) else [log_dir]  # type: ignore[arg-type]
-    if not folders:
-        raise ValueError("`log_dir` must be a folder, or a list of at least one, got [].")
     logs = []
-    for folder in folders:
-        check("`log_dir`", folder, PathLike)
+    for folder in list(log_dir) if is_sequence(log_dir) else [log_dir]:  # type: ignore[arg-type]
         path = Path(folder) / "metrics.csv"  # type: ignore[arg-type]
         if not path.is_file():
             raise FileNotFoundError(
@@ -188,7 +177,7 @@ def _draw_clients(axes: Axes, data: FederatedDataModule) -> None:
         legend.remove()
 
 
-def _draw_curves(axes: Axes, curves: Curves, unit: str) -> None:
+def _draw_curves(curves: Curves, unit: str, axes: Axes) -> None:
     """Draw curves by round or epoch; what was evaluated once, after the fit, is a mark.
 
     Curves without a finite value are named.
@@ -197,15 +186,22 @@ def _draw_curves(axes: Axes, curves: Curves, unit: str) -> None:
     for stage, names in itertools.groupby(sorted(curves, key=_stage), _stage):
         for number, name in enumerate(names):
             rounds, values = zip(*curves[name], strict=True)
-            shown, finite = label(metric_name(name, stage=True)), any(map(math.isfinite, values))
-            if not finite:
+            shown = label(metric_name(name, stage=True))
+            if not any(map(math.isfinite, values)):
                 missing.append(f"{shown}: no finite value in {counted(len(values), unit)}")
                 shown = f"{shown}: not finite"
-            [line] = axes.plot(rounds, values, linestyle=DASHES[number % len(DASHES)], color=color(stage), label=shown)
-            # a wide line with small marks shows below thin ones with rings
-            line.set(linewidth=1.2 if number else 2.0, marker=MARKS[(stage + number) % len(MARKS)])
-            line.set(markersize=7 if number else 4, markerfacecolor="none" if number else None)
-            line.set_markevery(0.12 if len(values) > _FEW_POINTS else None)
+            axes.plot(
+                rounds,
+                values,
+                color=color(stage),
+                label=shown,
+                linestyle=DASHES[number % len(DASHES)],
+                linewidth=1.2 if number else 2.0,  # a wide line with small marks shows below thin ones with rings
+                marker=MARKS[(stage + number) % len(MARKS)],
+                markersize=7 if number else 4,
+                markerfacecolor="none" if number else None,
+                markevery=0.12 if len(values) > _FEW_POINTS else None,
+            )
     places = [number for points in curves.values() for number, _ in points]
     axes.update_datalim([(min(places), 0), (max(places), 0)], updatey=False)  # also rounds without a finite value
     axes.autoscale_view()
@@ -218,46 +214,33 @@ def _draw_curves(axes: Axes, curves: Curves, unit: str) -> None:
         axes.text(0.5, 0.5, "\n".join(missing), transform=axes.transAxes, ha="center", va="center", fontsize=9)
         axes.set_yticks([])
         return
-    _write_ticks(axes, share)
+    if share:
+        in_percent(axes.yaxis)
     axes.legend(ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.15))
 
 
 def _draw_scores(
-    axes: Axes, scores: Mapping[str, Mapping[int, float]], metric: str | None, names: Sequence[str] | None
+    scores: Mapping[str, Mapping[int, float]], metric: str | None, names: Sequence[str] | None, axes: Axes
 ) -> None:
     """Draw the score of each client, sorted within each set; ``metric`` is its name in the log, if that is known."""
-    places: list[int] = []
-    clients: list[int] = []
-    start, top = 0, axes.get_xaxis_transform()
-    width = 1.0 if sum(map(len, scores.values())) > _MANY_BARS else 0.8
+    places: dict[int, int] = {}
+    start = 0
     for stage, values in scores.items():
         finite = sorted((score, client) for client, score in values.items() if math.isfinite(score))
-        heights, end = [score for score, _ in finite], start + max(1, len(finite))
-        places += range(start, start + len(finite))
-        clients += [client for _, client in finite]
-        axes.bar(range(start, start + len(finite)), heights, width, color=color(_stage(stage)))
+        heights, own = [score for score, _ in finite], range(start, start + len(finite))
+        places |= dict(zip(own, [client for _, client in finite], strict=True))
+        start += max(1, len(finite)) + 1
+        axes.bar(own, heights, color=color(_stage(stage)))
         counts = f"{len(values):,}" if len(finite) == len(values) else f"{len(finite):,} of {len(values):,} finite"
         title = f"{'validation' if stage == 'val' else stage} ({counts})"
-        axes.text((start + end - 1) / 2, 1.0, title, transform=top, ha="center", va="bottom", fontsize=9)
+        middle, top = (own.start + start - 2) / 2, axes.get_xaxis_transform()
+        axes.text(middle, 1.0, title, transform=top, ha="center", va="bottom", fontsize=9)
         if finite:
-            axes.plot([start - 0.5, end - 0.5], [sum(heights) / len(finite)] * 2, color="black", linewidth=1)
-        start = end + 1
-    axes.set_xticks([])
-    if clients:
-        label_clients(axes, places, names_of(clients, names), all_or_none=True)
+            axes.plot([own[0] - 0.5, own[-1] + 0.5], [sum(heights) / len(finite)] * 2, color="black", linewidth=1)
+    label_clients(axes, list(places), names_of(list(places.values()), names))
     name = "score" if metric is None else label(metric_name(metric.removesuffix("_clients")))
     axes.set(xlabel="client, lowest first (line: mean)", ylabel=f"{name} of the last evaluation")
     known = [score for values in scores.values() for score in values.values() if math.isfinite(score)]
-    share = all(0 <= score <= 1 for score in known) and (metric is None or is_share(metric))
-    if share:
+    if all(0 <= score <= 1 for score in known) and (metric is None or is_share(metric)):
         axes.set_ylim(0, 1.03)
-    _write_ticks(axes, share)
-
-
-def _write_ticks(axes: Axes, share: bool) -> None:
-    """Write shares in per cent, and thousands with commas."""
-    low, high = axes.get_ylim()
-    if share:
         in_percent(axes.yaxis)
-    elif 1e3 <= max(abs(low), abs(high)) < 1e7 and high - low >= 10:  # ticks at whole numbers
-        axes.yaxis.set_major_formatter("{x:,.0f}")

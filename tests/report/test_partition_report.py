@@ -160,8 +160,8 @@ def test_the_figure_shows_samples_mixes_and_sizes() -> None:
 @pytest.mark.usefixtures("without_drawing")
 def test_only_the_largest_clients_are_drawn_one_by_one() -> None:
     data = ready(DigitsDataModule(IIDPartitioner(10)))
-    _, mixes, histogram = partition_report(data, max_clients=4).figure.axes
-    assert mixes.get_xlabel() == "client, largest first (4 of 10 clients)"
+    samples, _, histogram = partition_report(data, max_clients=4).figure.axes
+    assert samples.get_xlabel() == "client, largest first (4 of 10 clients)"
     assert sum(bar.get_height() for bar in histogram.patches) == 10  # type: ignore[attr-defined]
 
 
