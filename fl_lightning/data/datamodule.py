@@ -29,7 +29,7 @@ from fl_lightning.data.source import Source, labels_for
 from fl_lightning.data.splits import ClientSplit, check_test_indices
 from fl_lightning.data.targets import outputs_and_targets
 from fl_lightning.partitioners import Partition
-from fl_lightning.partitioners.functions import PartitionFunction, check_partitioner
+from fl_lightning.partitioners.base import PartitionFunction, check_partitioner
 
 
 class FederatedDataModule(ServesBatches):

@@ -12,7 +12,7 @@ import numpy as np
 
 from fl_lightning.checks import ShowsArguments, short, to_array
 from fl_lightning.partitioners import Partition
-from fl_lightning.partitioners.functions import PartitionFunction, check_partitioner, partition_by
+from fl_lightning.partitioners.base import PartitionFunction, check_partitioner, partition_by
 
 GLOBAL = -1
 """Client id of a set that belongs to no client."""

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from fl_lightning.checks import Finite, Positive, check, check_arguments
 from fl_lightning.data.datamodule import FederatedDataModule
-from fl_lightning.partitioners.functions import PartitionFunction
+from fl_lightning.partitioners.base import PartitionFunction
 
 Unit = Annotated[float, "[0, 1]"]
 

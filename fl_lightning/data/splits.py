@@ -12,7 +12,7 @@ import numpy as np
 from fl_lightning.checks import Fraction, Natural, check_arguments, counted, to_array
 from fl_lightning.data.federated_split import GLOBAL, FederatedSplit, Split
 from fl_lightning.partitioners import Partition
-from fl_lightning.partitioners.functions import PartitionFunction
+from fl_lightning.partitioners.base import PartitionFunction
 
 Folds = Annotated[int, "[3, inf)"]
 """Training, validation and test set each need one."""

@@ -30,12 +30,12 @@ from fl_lightning.partitioners.statistics import (
     label_entropy,
     partition_statistics,
 )
-from fl_lightning.partitioners.topic_picking import pick_client_topics
 from fl_lightning.partitioners.topics import (
     TopicGraph,
     TopicGraphPartitioner,
     diffuse,
     entropy_curve,
+    pick_client_topics,
 )
 
 __all__ = [

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
-from fl_lightning.checks import Count, Natural, check_fields
-from fl_lightning.partitioners.labels import check_labels
+from fl_lightning.checks import Count, Natural, check_fields, short, to_array
 from fl_lightning.partitioners.partition import Partition
 
 Assignment = Sequence[np.ndarray] | Sequence[Sequence[int]]
@@ -87,6 +87,58 @@ class Partitioner(ABC):
         return np.random.default_rng(self.seed)
 
 
+PartitionFunction = Partitioner | Callable[[np.ndarray], Partition]
+"""A partitioner, which a ``config.yaml`` may name in short, or any function from labels to a partition."""
+
+
+def check_partitioner(partitioner: Any) -> None:
+    """Raise ``TypeError`` unless the argument can be called with labels."""
+    if inspect.isclass(partitioner) or not callable(partitioner):
+        raise TypeError(
+            "`partitioner` must be a partitioner, such as IIDPartitioner(num_clients=100), or a function from labels "
+            f"to a partition, got {short(partitioner)}. For sample indices of each client, a Partition or its file: "
+            "ExplicitPartitioner(...). For a data set of each client: ClientDatasetsModule(...)."
+        )
+
+
+def partition_by(partitioner: Callable[[np.ndarray], Any], labels: np.ndarray) -> Partition:
+    """Return the partition that a partitioner, or a user's function, makes of labels.
+
+    Args:
+        partitioner: Takes labels, and returns a partition or the sample indices of each client.
+        labels: The class of each sample, shape (num_samples,).
+
+    Raises:
+        TypeError: If it cannot be called with labels, or returns neither of the two.
+        ValueError: If it returns something that is not a partition of them, or leaves a client without any.
+    """
+    check_partitioner(partitioner)
+    return as_partition("partitioner", partitioner(labels), len(labels))
+
+
+def check_labels(labels: Any, name: str = "labels") -> np.ndarray:
+    """Return labels as an array of integers.
+
+    Args:
+        labels: The class of each sample: an array, a list, a tuple or a tensor of whole numbers or booleans, shape
+            (num_samples,).
+        name: The name of the argument, for errors.
+
+    Raises:
+        TypeError: If they are no integers.
+        ValueError: If they are not 1-D.
+    """
+    array = to_array(name, labels)
+    array = array.astype(np.int64) if array.dtype == bool else array
+    if array.ndim == 1 and array.dtype.kind in "iu":
+        return array
+    kind = TypeError if array.ndim == 1 else ValueError
+    raise kind(
+        f"`{name}` must be whole numbers, 1-D, one for each sample, got {array.dtype} of shape {array.shape}. Make "
+        "classes for instance by `numpy.unique(y, return_inverse=True)[1]` or `numpy.digitize(y, bins)`."
+    )
+
+
 def check_enough(num_clients: int, num_samples: int) -> None:
     """Raise ``ValueError`` unless there is a sample for each client."""
     if num_samples < num_clients:
@@ -136,3 +188,29 @@ def check_samples(name: str, partition: Partition, num_samples: int) -> None:
             f"`{name}` must give each client a sample, but {len(empty)} of {partition.num_clients} have none, such as "
             f"{empty[:5]}. Leave them out, or give them some."
         )
+
+
+def deal(groups: np.ndarray, counts: np.ndarray, rng: np.random.Generator, mix: bool = True) -> list[np.ndarray]:
+    """Return samples for each client, in random order (eq. (49)).
+
+    Equations are numbered as in ``docs/references.md``.
+
+    Args:
+        groups: The class, or another group, of each sample, 0 to G-1, shape (num_samples,).
+        counts: Samples of each group that each client gets, shape (num_clients, G); no column sum may exceed the number
+            of samples in its group. Samples that no client gets are left out.
+        rng: Generator of the shuffles.
+        mix: Whether to shuffle the samples of a group first. Otherwise the clients, one after the other, take them in
+            the order of the data set.
+
+    Returns:
+        int64 sample indices of each client.
+    """
+    order = rng.permutation(len(groups)) if mix else np.arange(len(groups))
+    order = order[np.argsort(groups[order], kind="stable")]
+    group_sizes = np.bincount(groups, minlength=counts.shape[1])
+    first = np.cumsum(group_sizes) - group_sizes + np.cumsum(counts, axis=0) - counts
+    return [
+        rng.permutation(np.concatenate([order[i : i + n] for i, n in zip(starts, numbers, strict=True)]))
+        for starts, numbers in zip(first, counts, strict=True)
+    ]

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fl_lightning.checks import Count, Natural, Positive
-from fl_lightning.partitioners.base import Partitioner
-from fl_lightning.partitioners.dealing import deal
+from fl_lightning.partitioners.base import Partitioner, deal
 
 _MAX_DRAWS = 1000
 

@@ -9,8 +9,7 @@ from typing import Literal
 import numpy as np
 
 from fl_lightning.checks import Count, Natural, check, check_fields
-from fl_lightning.partitioners.base import Partitioner
-from fl_lightning.partitioners.dealing import deal, share_equally
+from fl_lightning.partitioners.base import Partitioner, deal
 from fl_lightning.partitioners.dirichlet import DirichletPartitioner
 from fl_lightning.partitioners.iid import IIDPartitioner
 
@@ -127,6 +126,23 @@ class LimitedClassesPartitioner(Partitioner):
 def _check_classes(k: int, num_classes: int) -> None:
     if k > num_classes:
         raise ValueError(f"`num_classes_per_partition` is {k}, but there are only {num_classes} classes. Lower it.")
+
+
+def share_equally(holders: np.ndarray, totals: np.ndarray) -> np.ndarray:
+    """Divide each class among its holders in whole samples, as equally as possible.
+
+    Args:
+        holders: Whether a client (row) holds a class (column), bool, shape (num_clients, num_classes).
+        totals: Samples of each class, shape (num_classes,).
+
+    Returns:
+        Samples by client and class, int64, shape (num_clients, num_classes): where a class cannot be divided, its first
+        holders get one more. A class without holders is left out.
+    """
+    number = np.maximum(holders.sum(axis=0), 1)
+    position = np.cumsum(holders, axis=0) - 1
+    counts: np.ndarray = holders * (totals // number + (position < totals % number))
+    return counts.astype(np.int64)
 
 
 def device_experiment_partitioner(experiment: DeviceExperiment, seed: int = 0) -> Partitioner:

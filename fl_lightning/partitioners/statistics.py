@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from fl_lightning.checks import check, short, to_array
-from fl_lightning.partitioners.labels import check_labels
+from fl_lightning.partitioners.base import check_labels
 from fl_lightning.partitioners.notebook import as_table
 from fl_lightning.partitioners.partition import Partition
 

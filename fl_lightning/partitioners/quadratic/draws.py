@@ -1,22 +1,40 @@
-"""The random draws of both QP partitions: client sizes, and a solution near the optimum."""
+"""The random draws of both QP partitions: client sizes, and a solution near the optimum.
+
+A move of Algorithm 3 (Xue et al. 2021; eq. (47)) draws rows i, i' and columns j, j' uniformly with replacement and a
+step epsilon, and changes four entries: (i, j) and (i', j') lose epsilon, (i, j') and (i', j) gain it. Rows, columns and
+non-negativity are preserved; with i = i' or j = j' nothing changes.
+
+The moves are made one after the other, exactly as the algorithm states; only their random numbers are drawn in advance,
+and the loss is updated by the change of the four entries. A move takes about half a microsecond; where the loss is one
+of sums over columns, about one.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+import math
+from collections.abc import Iterator
+from typing import Annotated, Literal
 
 import numpy as np
 
 from fl_lightning.checks import check_fields
-from fl_lightning.partitioners.quadratic.rectangle_moves import RectangleMoves, StepRule
 
+StepRule = Literal["relative", "absolute"]
 AboveOne = Annotated[float, "(1, inf)"]
+Moves = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+"""Rows i and i', columns j and j', and epsilon's share of its bound."""
 
 _MAX_SIZE_DRAWS = 100
 _MAX_ROUNDINGS = 1000
+_CHUNK = 100_000  # moves whose random numbers are held at a time
 
 
 class DrawsRandomSolution:
-    """A partitioner with the arguments of Algorithm 3."""
+    """A partitioner with the arguments of Algorithm 3.
+
+    With m = min(A_ij, A_i'j'), the step of a move is drawn from U(0, step * m) if ``step_rule`` is ``"relative"``, or
+    from U(0, min(m, step)) if it is ``"absolute"``.
+    """
 
     burn_in: int
     search: int
@@ -42,13 +60,124 @@ class DrawsRandomSolution:
     ) -> np.ndarray:
         """Return a matrix with the margins of ``optimal``: the best of ``search`` moves after those of the burn-in.
 
-        Arguments as in :class:`RectangleMoves`.
+        The end of the burn-in does not compete, unless there are no moves after it.
+
+        Equations are numbered as in ``docs/references.md``.
+
+        Args:
+            optimal: Start, shape (T, K), not negative.
+            optimal_loss: Its loss.
+            target: The wanted matrix, shape (T, K); the loss is ``sum((alpha - target)**2)``.
+            rng: Generator of the moves.
+            groups: If the loss is one of sums over columns (eq. (51)): the groups of each column, shape (K, F), whole
+                numbers from 0 to G-1, different within a row. The target then has shape (T, G), an entry for the sum
+                over the columns of a group.
         """
         # an optimum that meets the target has no multiple to stop at
-        stop_at = self.burn_in_stop**2 * optimal_loss if self.burn_in_stop and optimal_loss > 0 else np.inf
-        moves = RectangleMoves(self.step, self.step_rule)
-        chosen = moves.burn_in(optimal, target, self.burn_in, rng, stop_at, groups)
-        return moves.search(chosen, target, self.search, rng, groups)
+        stop_at = self.burn_in_stop**2 * optimal_loss if self.burn_in_stop and optimal_loss > 0 else math.inf
+        entries: list[float] = optimal.ravel().tolist()
+        for loss in self._walk(entries, target, self.burn_in, rng, groups):
+            if loss >= stop_at:
+                break
+        least, best = math.inf, entries
+        for loss in self._walk(entries, target, self.search, rng, groups):
+            if loss < least:
+                least, best = loss, entries.copy()
+        return np.array(best).reshape(optimal.shape)
+
+    def _walk(
+        self,
+        entries: list[float],
+        target: np.ndarray,
+        num_moves: int,
+        rng: np.random.Generator,
+        groups: np.ndarray | None,
+    ) -> Iterator[float]:
+        """Make moves in place on the flattened matrix and yield the loss after each."""
+        num_rows, num_cols = len(target), len(entries) // len(target)
+        cap = self.step if self.step_rule == "absolute" else math.inf
+        for start in range(0, num_moves, _CHUNK):
+            number = min(_CHUNK, num_moves - start)
+            row_1, row_2 = rng.integers(num_rows, size=(2, number))
+            col_1, col_2 = rng.integers(num_cols, size=(2, number))
+            share = rng.random(number)
+            if self.step_rule == "relative":
+                share *= self.step
+            share[(row_1 == row_2) | (col_1 == col_2)] = 0.0
+            moves = row_1, row_2, col_1, col_2, share
+            if groups is None:
+                yield from _move_entries(entries, target, moves, cap)
+            else:
+                yield from _move_groups(entries, target, groups, moves, cap)
+
+
+def _move_entries(entries: list[float], target: np.ndarray, moves: Moves, cap: float) -> Iterator[float]:
+    rows_1, rows_2, cols_1, cols_2, shares = moves
+    flat, num_cols = target.ravel(), target.shape[1]
+    losing = rows_1 * num_cols + cols_1, rows_2 * num_cols + cols_2
+    gaining = rows_1 * num_cols + cols_2, rows_2 * num_cols + cols_1
+    # the target's part in the change of the loss
+    constants = flat[losing[0]] + flat[losing[1]] - flat[gaining[0]] - flat[gaining[1]]
+    columns = [array.tolist() for array in (*losing, *gaining, shares, constants)]
+    loss = float(((np.array(entries) - flat) ** 2).sum())
+    for p, q, r, s, share, constant in zip(*columns, strict=True):
+        a, b, c, d = entries[p], entries[q], entries[r], entries[s]
+        epsilon = a if a < b else b
+        if epsilon > cap:
+            epsilon = cap
+        epsilon *= share
+        loss += 2.0 * epsilon * (2.0 * epsilon - a - b + c + d + constant)
+        entries[p] = a - epsilon
+        entries[q] = b - epsilon
+        entries[r] = c + epsilon
+        entries[s] = d + epsilon
+        yield loss
+
+
+def _move_groups(
+    entries: list[float], target: np.ndarray, groups: np.ndarray, moves: Moves, cap: float
+) -> Iterator[float]:
+    num_cols, num_groups = len(groups), target.shape[1]
+    sums = group_sums(np.array(entries).reshape(-1, num_cols), groups, num_groups)
+    residual: list[float] = (sums - target).ravel().tolist()
+    groups_of = [tuple(row) for row in groups.tolist()]
+    loss = float((np.array(residual) ** 2).sum())
+    for row_1, row_2, col_1, col_2, share in zip(*(array.tolist() for array in moves), strict=True):
+        p, q = row_1 * num_cols + col_1, row_2 * num_cols + col_2
+        epsilon = min(entries[p], entries[q], cap) * share
+        if epsilon > 0.0:
+            entries[p] -= epsilon
+            entries[q] -= epsilon
+            entries[row_1 * num_cols + col_2] += epsilon
+            entries[row_2 * num_cols + col_1] += epsilon
+            first, second = row_1 * num_groups, row_2 * num_groups
+            for losing, gaining in zip(groups_of[col_1], groups_of[col_2], strict=True):
+                if losing != gaining:
+                    a, b, c, d = first + losing, second + gaining, first + gaining, second + losing
+                    change = residual[c] + residual[d] - residual[a] - residual[b] + 2.0 * epsilon
+                    loss += 2.0 * epsilon * change
+                    residual[a] -= epsilon
+                    residual[b] -= epsilon
+                    residual[c] += epsilon
+                    residual[d] += epsilon
+        yield loss
+
+
+def group_sums(alpha: np.ndarray, groups: np.ndarray, num_groups: int) -> np.ndarray:
+    """Return the sum over the columns of each group.
+
+    Args:
+        alpha: Shape (T, K).
+        groups: The groups of each column, shape (K, F), different within a row.
+        num_groups: G.
+
+    Returns:
+        Shape (T, G).
+    """
+    members = np.zeros((len(groups), num_groups))
+    np.put_along_axis(members, groups, 1.0, axis=1)
+    sums: np.ndarray = alpha @ members
+    return sums
 
 
 def draw_sizes(num_clients: int, size_alpha: float, num_samples: int, rng: np.random.Generator) -> np.ndarray:

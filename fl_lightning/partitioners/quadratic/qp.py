@@ -8,10 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fl_lightning.checks import Count, Natural, Positive, to_array
-from fl_lightning.partitioners.base import Partitioner, check_enough
-from fl_lightning.partitioners.dealing import deal
-from fl_lightning.partitioners.quadratic.draws import AboveOne, DrawsRandomSolution, draw_sizes
-from fl_lightning.partitioners.quadratic.rectangle_moves import StepRule
+from fl_lightning.partitioners.base import Partitioner, check_enough, deal
+from fl_lightning.partitioners.quadratic.draws import AboveOne, DrawsRandomSolution, StepRule, draw_sizes
 from fl_lightning.partitioners.quadratic.rounding import RoundingMethod, round_columns, round_margins
 from fl_lightning.partitioners.quadratic.solver import solve_transport_qp
 

@@ -123,16 +123,11 @@ def test_a_single_client_or_configuration_leaves_no_choice(labels: np.ndarray, n
     assert partition.sizes.min() > 0
 
 
-DATES = np.full(2000, "2020-01-01", dtype="datetime64[D]")
-
-
 def test_data_that_do_not_fit_are_refused() -> None:
     for labels, features, error, name in [
         (LABELS * 0.5, FEATURES, TypeError, "`labels`"),
-        (LABELS, {}, ValueError, "`features`"),
-        (LABELS, np.zeros((2, 2, 2)), ValueError, "`features`"),
+        (LABELS, np.zeros((2, 2, 2)), ValueError, r"`features\[0\]`"),
         (LABELS, {"area": np.arange(3)}, ValueError, r"`features\[area\]`"),
-        (LABELS, DATES, TypeError, r"`features\[0\]`"),
         (np.arange(100_000), np.arange(100_000), ValueError, "`features`"),
     ]:
         with pytest.raises(error, match=name):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fl_lightning.partitioners import quantile_buckets
-from fl_lightning.partitioners.dealing import deal, share_equally
-from fl_lightning.partitioners.quadratic.feature_solver import lower_bound, solve_grouped_qp
-from fl_lightning.partitioners.quadratic.rectangle_moves import RectangleMoves, group_sums
+from fl_lightning.partitioners import FeatureQPPartitioner, quantile_buckets
+from fl_lightning.partitioners.base import deal
+from fl_lightning.partitioners.limited_classes import share_equally
+from fl_lightning.partitioners.quadratic.draws import group_sums
+from fl_lightning.partitioners.quadratic.solver import lower_bound, solve_grouped_qp
 
 # oracle O13e: (class, feature) = 00, 01, 10, 11 with 3, 2, 1, 4 samples; two clients of 5
 GROUPS = np.array([[0, 2], [0, 3], [1, 2], [1, 3]])
@@ -103,19 +106,9 @@ def test_the_solution_has_its_margins_and_its_loss_is_the_bound(feasible: np.nda
     assert reached - 1e-5 * max(reached, 1) <= bound <= ((group_sums(feasible, groups, 6) - target) ** 2).sum() + 1e-6
 
 
-def test_failing_solvers_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr("cvxpy.Problem.solve", lambda *args, **kwargs: None)
-        with pytest.raises(RuntimeError, match="CLARABEL found no solution of the QP"):
-            solve_grouped_qp(TARGET, GROUPS, ROWS, COLS)
-    with pytest.raises(RuntimeError, match="transportation problem of the bound was not solved"):
-        lower_bound(OPTIMA[0], TARGET, GROUPS, ROWS, COLS + 1)
-
-
 def test_the_loss_of_every_move_is_known() -> None:
-    stopped = RectangleMoves(step=0.02).burn_in(
-        OPTIMA[0], TARGET, 10**6, np.random.default_rng(0), stop_at=1.25, groups=GROUPS
-    )
+    partitioner = FeatureQPPartitioner(2, burn_in=10**6, search=0, step=0.02, burn_in_stop=1.25**0.5)
+    stopped = partitioner.draw_solution(OPTIMA[0], 1.0, TARGET, np.random.default_rng(0), GROUPS)
 
     # a step is at most 0.02 * 3.5, which changes a residual of at most 0.8 by as much, in four places of two features
     assert 1.25 - 1e-9 <= loss(stopped) < 1.25 + 0.5
@@ -124,11 +117,15 @@ def test_the_loss_of_every_move_is_known() -> None:
     np.testing.assert_allclose(stopped.sum(axis=0), COLS)
 
 
-@pytest.mark.parametrize("moves", [RectangleMoves(1.0, "relative"), RectangleMoves(0.5, "absolute")])
-def test_the_search_returns_its_best_matrix(moves: RectangleMoves) -> None:
+@pytest.mark.parametrize(("step", "rule"), [(1.0, "relative"), (0.5, "absolute")])
+def test_the_search_returns_its_best_matrix(step: float, rule: Any) -> None:
     start = np.outer(ROWS, COLS) / 10.0
-    found = moves.search(start, TARGET, 20_000, np.random.default_rng(1), GROUPS)
-    last = moves.burn_in(start, TARGET, 20_000, np.random.default_rng(1), groups=GROUPS)
+    found, last = (
+        FeatureQPPartitioner(2, **moves, step=step, step_rule=rule).draw_solution(
+            start, 1.0, TARGET, np.random.default_rng(1), GROUPS
+        )
+        for moves in ({"burn_in": 0, "search": 20_000}, {"burn_in": 20_000, "search": 0})
+    )
 
     # the walk passes near the optima, of loss 1, many times, and does not end there
     assert 1 - 1e-9 <= loss(found) < 1.05

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fl_lightning.partitioners.quadratic.rectangle_moves import RectangleMoves
+from fl_lightning.partitioners import QPPartitioner
 from fl_lightning.partitioners.quadratic.rounding import round_columns, round_margins
 from fl_lightning.partitioners.quadratic.solver import solve_transport_qp
 
@@ -28,6 +28,11 @@ MATRICES = SHAPES.flatmap(
         arrays(np.float64, shape, elements=st.floats(-5, 30, width=16)),
     )
 )
+
+
+def move(alpha: np.ndarray, target: np.ndarray, rng: Any, burn_in: int = 0, search: int = 0, **options: Any) -> Any:
+    partitioner = QPPartitioner(2, burn_in=burn_in, search=search, **options)
+    return partitioner.draw_solution(alpha, 1.0, target, rng)
 
 
 def test_the_solver_finds_the_nearest_matrix() -> None:
@@ -98,18 +103,18 @@ class ScriptedGenerator:
 
 
 @pytest.mark.parametrize(
-    "moves, share",
+    ("step", "rule", "share"),
     [
         # the bound is min(4.5, 3.5), or 0.5 samples
-        (RectangleMoves(step=1.0, rule="relative"), 0.25 / 3.5),
-        (RectangleMoves(step=0.5, rule="relative"), 0.5 / 3.5),
-        (RectangleMoves(step=0.5, rule="absolute"), 0.5),
-        (RectangleMoves(step=9.0, rule="absolute"), 0.25 / 3.5),
+        (1.0, "relative", 0.25 / 3.5),
+        (0.5, "relative", 0.5 / 3.5),
+        (0.5, "absolute", 0.5),
+        (9.0, "absolute", 0.25 / 3.5),
     ],
 )
-def test_a_rectangle_of_a_quarter_sample(moves: RectangleMoves, share: float) -> None:
+def test_a_rectangle_of_a_quarter_sample(step: float, rule: str, share: float) -> None:
     # oracle O13d
-    moved = moves.burn_in(OPTIMUM, TARGET, 1, ScriptedGenerator(share))  # type: ignore[arg-type]
+    moved = move(OPTIMUM, TARGET, ScriptedGenerator(share), burn_in=1, step=step, step_rule=rule)
 
     np.testing.assert_allclose(moved, [[4.25, 0.75], [1.75, 3.25]])
     assert ((moved - TARGET) ** 2).sum() == pytest.approx(1.25)
@@ -117,18 +122,19 @@ def test_a_rectangle_of_a_quarter_sample(moves: RectangleMoves, share: float) ->
 
 def test_the_loss_of_every_move_is_known() -> None:
     # by O13d the loss is 1 + 4 e^2, e being how far the first entry has moved from 4.5; the walk stops beyond e = 0.25
-    stopped = RectangleMoves(step=0.02).burn_in(OPTIMUM, TARGET, 10**6, np.random.default_rng(0), stop_at=1.25)
+    rng = np.random.default_rng(0)
+    stopped = move(OPTIMUM, TARGET, rng, burn_in=10**6, step=0.02, burn_in_stop=1.25**0.5)
     moved = abs(stopped[0, 0] - 4.5)
 
     # the last step is at most 0.02 * 3.75
     assert 0.25 - 1e-9 <= moved < 0.25 + 0.075
 
 
-@pytest.mark.parametrize("moves", [RectangleMoves(1.0, "relative"), RectangleMoves(0.5, "absolute")])
-def test_the_search_returns_its_best_matrix(moves: RectangleMoves) -> None:
-    start = np.array([[3.0, 2.0], [3.0, 2.0]])
-    found = moves.search(start, TARGET, 20_000, np.random.default_rng(1))
-    last = moves.burn_in(start, TARGET, 20_000, np.random.default_rng(1))
+@pytest.mark.parametrize(("step", "rule"), [(1.0, "relative"), (0.5, "absolute")])
+def test_the_search_returns_its_best_matrix(step: float, rule: str) -> None:
+    start, options = np.array([[3.0, 2.0], [3.0, 2.0]]), {"step": step, "step_rule": rule}
+    found = move(start, TARGET, np.random.default_rng(1), search=20_000, **options)
+    last = move(start, TARGET, np.random.default_rng(1), burn_in=20_000, **options)
 
     # the walk passes the optimum, of loss 1, many times, and does not end there
     assert 1 <= ((found - TARGET) ** 2).sum() < 1.001
@@ -139,8 +145,9 @@ def test_the_search_returns_its_best_matrix(moves: RectangleMoves) -> None:
 @given(MATRICES, st.sampled_from(["relative", "absolute"]), st.integers(0, 2**32))
 def test_moves_keep_margins_and_signs(matrices: tuple[np.ndarray, np.ndarray], rule: Any, seed: int) -> None:
     alpha, target = matrices[0].astype(float), matrices[1]
-    moves, rng = RectangleMoves(step=0.9, rule=rule), np.random.default_rng(seed)
-    for moved in (moves.burn_in(alpha, target, 200, rng), moves.search(alpha, target, 200, rng)):
+    rng = np.random.default_rng(seed)
+    for moves in ({"burn_in": 200}, {"search": 200}):
+        moved = move(alpha, target, rng, **moves, step=0.9, step_rule=rule)
         np.testing.assert_allclose(moved.sum(axis=1), alpha.sum(axis=1), rtol=0, atol=1e-9)
         np.testing.assert_allclose(moved.sum(axis=0), alpha.sum(axis=0), rtol=0, atol=1e-9)
         assert moved.min() >= 0
@@ -167,7 +174,7 @@ def test_noise_around_whole_numbers_is_not_rounded_down() -> None:
 @given(MATRICES, st.integers(0, 2**32))
 def test_rounding_moves_no_entry_by_one_and_keeps_margins(matrices: tuple[np.ndarray, np.ndarray], seed: int) -> None:
     start, target = matrices
-    alpha = RectangleMoves(step=0.9).burn_in(start.astype(float), target, 200, np.random.default_rng(seed))
+    alpha = move(start.astype(float), target, np.random.default_rng(seed), burn_in=200, step=0.9)
     rounded = round_margins(alpha)
 
     assert rounded.sum(axis=1).tolist() == start.sum(axis=1).tolist()
