@@ -27,12 +27,6 @@ def test_all_digits_are_shared_out_as_small_colour_images():
     assert int(data.partition.sizes.sum()) == 1797
 
 
-def test_enlarging_keeps_black_and_white():
-    x = digits().source_inputs()
-    assert x.min() == 0
-    assert x.max() == 255
-
-
 def test_images_are_normalised_to_mean_0_and_standard_deviation_1():
     data = digits()
     x = data.preprocess(data.source_inputs(), training=False)

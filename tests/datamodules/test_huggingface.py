@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fl_lightning.data import ClientSplit, SampleSplit, WithinClientSplit
+from fl_lightning.data import ClientSplit, WithinClientSplit
 from fl_lightning.datamodules import HuggingFaceDataModule
 from fl_lightning.partitioners import IIDPartitioner
 
@@ -82,25 +82,13 @@ def test_a_data_set_by_name_is_loaded_as_asked(tmp_path, monkeypatch):
 
 def test_a_builder_with_files_by_split(tmp_path):
     files = {"train": str(write(tmp_path, "a.parquet")), "test": str(write(tmp_path, "b.parquet", rows=4))}
-    data = ready(
-        "parquet", data_files=files, test_split="test", split=SampleSplit(val=0.0, test="official"), client=None,
-        partitioner=IIDPartitioner(3),
-    )  # fmt: skip
+    options = {"data_files": files, "test_split": "test", "client": None, "partitioner": IIDPartitioner(3)}
+    data = ready("parquet", **options, split=ClientSplit(3))
     ((x, _),) = data.test_dataloader()
     assert x[:, 0].tolist() == [0.0, 0.5, 1.0, 1.5]
-    assert data.partition.sizes.tolist() == [3, 3, 3]
-    assert data.client_names is None
-
-
-def test_a_test_split_never_trains(tmp_path):
-    files = {"train": str(write(tmp_path, "a.parquet")), "test": str(write(tmp_path, "b.parquet", rows=4))}
-    data = ready(
-        "parquet", data_files=files, test_split="test", client=None, partitioner=IIDPartitioner(3), split=ClientSplit(3)
-    )
-    ((x, _),) = data.test_dataloader()
-    assert x[:, 0].tolist() == [0.0, 0.5, 1.0, 1.5]
-    assert data.client_sizes.tolist() == [3, 3]  # of 3 clients one validates
+    assert data.client_sizes.tolist() == [3, 3]  # of 3 clients one validates; no test sample trains
     assert sorted(np.concatenate(data.partition.indices).tolist()) == list(range(9))
+    assert data.client_names is None
 
 
 def test_several_columns_of_numbers(tmp_path):

@@ -161,12 +161,6 @@ def test_roles_are_named_joined_and_filtered():
     assert [role.name for role in role_texts([play], min_lines=2)] == ["A_Play_s_THE_KING", "A_Play_s_FEW"]
 
 
-def test_a_text_of_80_characters_has_no_window():
-    assert role_texts([("P", {"R": ["x" * 79]})], min_lines=1) == []
-    (role,) = role_texts([("P", {"R": ["x" * 80]})], min_lines=1)
-    assert role.starts.tolist() == [0]
-
-
 def test_a_share_of_the_samples_is_whole_roles_but_for_the_last():
     sizes = [10, 200, 30, 4, 100]
     roles = role_texts([("P", {f"R{number}": ["x" * (79 + size)] for number, size in enumerate(sizes)})], min_lines=1)

@@ -46,13 +46,6 @@ def test_each_role_is_a_client_with_all_its_windows(markdown):
     assert [data.num_clients, *map(len, held_out)] == [2, 2, 2]
 
 
-def test_stride(markdown):
-    data = ready(markdown, stride=7)
-    # ceil of the windows over 7
-    assert data.partition.sizes.tolist() == [60, 12, 2, 22, 132, 1]
-    assert windows(data, data.partition.indices[3]) == [text_of_role(3)[i : i + 81] for i in range(0, 150, 7)]
-
-
 def test_a_share_of_the_samples(markdown):
     # of 1,581 windows; the roles without one are left out
     data = ready(markdown, fraction=0.3, split=OrderedSplit(test=0.0), seed=3)

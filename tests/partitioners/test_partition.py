@@ -19,14 +19,6 @@ def test_a_partition_knows_clients_and_sizes() -> None:
     assert partition.indices[0].dtype == np.int64
 
 
-def test_a_partition_keeps_copies() -> None:
-    array = np.array([0, 1])
-    partition = Partition((array,))
-    array[0] = 9
-
-    assert partition.indices[0].tolist() == [0, 1]
-
-
 def test_partitions_are_equal_when_clients_samples_and_order_are() -> None:
     partition = Partition((np.array([0, 1]), np.array([2])))
 
@@ -105,41 +97,18 @@ def test_another_format_is_an_error(tmp_path: Path, name: str) -> None:
     assert not path.exists()
 
 
-def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "partition.json"
-    Partition((np.array([0]),)).save(path)
-
-    def fail(*args: object) -> None:
-        raise OSError("disk full")
-
-    monkeypatch.setattr("os.replace", fail)
-    with pytest.raises(OSError, match="disk full"):
-        Partition((np.array([1]),)).save(path, overwrite=True)
-
-    assert Partition.load(path) == Partition((np.array([0]),))
-    assert [file.name for file in tmp_path.iterdir()] == ["partition.json"]
-
-
 def test_a_file_that_is_no_partition_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "partition.json"
     header = {"format": "fl_lightning.partition", "version": 1, "num_clients": 2}
     for content in [
         [1],
-        {"format": "other"},
         header,
         {**header, "version": 9, "indices": [[0], [1]]},
-        {**header, "num_clients": "2", "indices": [[0], [1]]},
         {**header, "indices": [[0]]},
-        {**header, "indices": "ab"},
-        {**header, "indices": [1, 2]},
-        {**header, "indices": [[1, [2]], [3]]},
         {**header, "indices": [[1.5], [3]]},
-        {**header, "indices": [[True], [3]]},
         {**header, "indices": [[1], [1]]},
     ]:
-        path.write_text(json.dumps(content))
-        with pytest.raises(ValueError, match=r"partition\.json"):
-            Partition.load(path)
-    path.write_text("{")
-    with pytest.raises(ValueError, match=r"partition\.json"):
-        Partition.load(path)
+        for text in (json.dumps(content), json.dumps(content)[:-1]):
+            path.write_text(text)
+            with pytest.raises(ValueError, match=r"partition\.json"):
+                Partition.load(path)

@@ -43,12 +43,6 @@ def test_runs_of_different_lengths_are_aligned_by_their_rounds(tmp_path: Path, m
     assert text.endswith(", where all runs of a line have values")
 
 
-def test_points_are_means_over_successive_validations(written: Results) -> None:
-    figure, _ = draw_curves(written, EASY, "val_acc", "easy", interval=2)
-    assert [list(line.get_xdata()) for line in figure.axes[0].lines] == [[2.5], [2.5]]
-    assert list(figure.axes[0].lines[1].get_ydata()) == pytest.approx([(0.4 + 0.535) / 2])
-
-
 def test_spread_shows_each_run(written: Results) -> None:
     # of two folds none is nearer to their mean
     assert representative_fold(written, "easy") is None

@@ -12,7 +12,7 @@ from lightning.pytorch.loggers import WandbLogger
 from torch.utils.data import TensorDataset
 
 from fl_lightning import TensorDataModule, partition_report
-from fl_lightning.data import FederatedDataModule, SampleSplit, Source, WithinClientSplit
+from fl_lightning.data import FederatedDataModule, SampleSplit, Source
 from fl_lightning.datamodules import DigitsDataModule
 from fl_lightning.partitioners import IIDPartitioner, Partition
 
@@ -132,18 +132,6 @@ def test_without_labels_there_are_sizes_alone() -> None:
 
 TENSORS = [(torch.zeros(n, 1), torch.arange(n) % 2) for n in (5, 5, 10)]
 SETS = [TensorDataset(*tensors) for tensors in TENSORS]
-
-
-@pytest.mark.usefixtures("without_drawing")
-@pytest.mark.parametrize(
-    ("datamodule", "split"),
-    [
-        (TensorDataModule(TENSORS), "as given"),
-        (TensorDataModule(TENSORS, split=WithinClientSplit(0.2, 0.2)), "WithinClientSplit(val=0.2, test=0.2, seed=0)"),
-    ],
-)
-def test_the_split_is_the_one_that_was_applied(datamodule: FederatedDataModule, split: str) -> None:
-    assert partition_report(ready(datamodule)).summary.split == split
 
 
 def test_the_figure_shows_samples_mixes_and_sizes() -> None:

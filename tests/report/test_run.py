@@ -117,14 +117,6 @@ def with_log(folder: Path, columns: dict[str, list[float]]) -> Path:
     return folder
 
 
-def test_a_stage_has_one_colour_and_its_metrics_have_dashes(tmp_path: Path) -> None:
-    columns = {"train_acc": [0.1, 0.2], "val_acc": [0.2, 0.3], "val_f1": [0.3, 0.4]}
-    [axes] = plot_run(with_log(tmp_path, columns)).figure.axes
-    train, accuracy, f1 = axes.lines
-    assert train.get_color() != accuracy.get_color() == f1.get_color()
-    assert (accuracy.get_linestyle(), f1.get_linestyle()) == ("-", "--")
-
-
 def texts(labels: list[Text]) -> list[str]:
     return [label.get_text() for label in labels]
 

@@ -91,14 +91,6 @@ def test_a_smaller_loss_is_a_gain(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert bold(tables.relative_table(results)) == [(1, 3)]
 
 
-def test_more_of_a_negative_score_is_a_gain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("helpers.written_results.BASE", {"easy": -0.5, "hard": -0.25})
-    table = tables.relative_table(write_results(tmp_path, score="test_loglik", monitor="val_loglik"))
-    # -0.5 + 0.035 is 7 % more than -0.5; the mean of -1, ..., -1, 0 on -0.25 is 3.33 % less
-    assert [row[3] for row in rows(table)[:2]] == ["+7.00", "-3.33"]
-    assert bold(table) == [(0, 3)]
-
-
 def test_relative_differences_in_both_forms(written: Results) -> None:
     table = tables.relative_table(written)
     assert rows(table) == [

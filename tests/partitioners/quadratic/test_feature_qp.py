@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import gzip
-import math
 from pathlib import Path
 
 import numpy as np
@@ -55,13 +54,6 @@ def test_losses_are_those_of_classes_and_features() -> None:
     assert solution.chosen_loss > solution.optimal_loss
 
 
-def test_a_burn_in_can_stop_at_a_multiple_of_the_optimum() -> None:
-    solution = FeatureQPPartitioner(15, burn_in=10**9, search=0, step=0.05, burn_in_stop=1.01).solve(LABELS, FEATURES)
-
-    # the last move is small
-    assert 1.01 - 1e-9 <= math.sqrt(solution.chosen_loss / solution.optimal_loss) < 1.012
-
-
 def test_concentrations_of_classes_and_features_are_independent() -> None:
     labels, feature = RNG.integers(4, size=(2, 40_000))
 
@@ -100,13 +92,6 @@ def test_floating_point_features_are_cut_into_buckets() -> None:
     assert solution.counts.sum(axis=0).tolist() == totals
 
 
-def test_a_partition_is_a_function_of_labels_features_and_seed() -> None:
-    def partition(seed: int) -> Partition:
-        return FeatureQPPartitioner(15, burn_in=500, search=500, seed=seed)(LABELS, FEATURES)
-
-    assert partition(3) == partition(3) != partition(4)
-
-
 def test_a_split_takes_the_partitioner_with_its_features_bound() -> None:
     partitioner = FeatureQPPartitioner(10, burn_in=0, search=0)
     split = ClientSplit().apply(LABELS, functools.partial(partitioner, features=FEATURES))
@@ -132,11 +117,6 @@ def test_data_that_do_not_fit_are_refused() -> None:
     ]:
         with pytest.raises(error, match=name):
             FeatureQPPartitioner(10)(labels, features)
-
-
-def test_sizes_that_always_leave_a_client_empty_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"In 100 draws from Dir\(size_alpha=1.0\).*50 clients.*Raise `size_alpha`"):
-        FeatureQPPartitioner(50)(np.arange(50) % 2, np.arange(50) % 3)
 
 
 @pytest.mark.realdata

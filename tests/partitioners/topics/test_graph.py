@@ -28,10 +28,6 @@ def test_probabilities_of_many_steps() -> None:
     assert after(PATH, 1000, [0, 0, 1]) == pytest.approx([0.3, 0.4, 0.3], abs=1e-12)
 
 
-def test_the_weight_of_staying() -> None:
-    np.testing.assert_allclose(PATH.transitions(0.5)[1], [0.4, 0.2, 0.4], rtol=1e-15)
-
-
 @pytest.mark.parametrize(("graph", "steps", "stay_weight"), [(PAIR, 5, 2.0), (PATH, 1, 0.5), (PATH, 10, 2.0)])
 def test_samples_move_with_these_probabilities(graph: TopicGraph, steps: int, stay_weight: float) -> None:
     size = 200_000
@@ -51,12 +47,6 @@ def test_the_first_distribution_is_the_homes_and_later_ones_do_not_depend_on_the
     assert all(np.array_equal(a, b) for a, b in zip(few, many, strict=False))
     assert not np.array_equal(few[1], few[2])
     assert homes.tolist() == (np.arange(300) % 3).tolist()
-
-
-def test_samples_without_neighbours_stay() -> None:
-    *_, clients = diffuse(LONELY, np.array([0, 1, 1]), 10)
-
-    assert clients.tolist() == [0, 1, 1]
 
 
 def test_the_home_of_a_topic_is_its_deepest_ancestor_that_is_a_client() -> None:
