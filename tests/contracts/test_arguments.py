@@ -153,7 +153,6 @@ CLIENTS = Kind(
     (0, -1, 0.0, 1.5, -0.5, NAN, INF, *NO_NUMBER),
     st.integers(max_value=0) | st.floats(max_value=0.0) | st.floats(1.0, exclude_min=True),
 )
-COUNTS = only({"Top/A": 300, "Top/B": 300}, wrong=({}, {"Top/A": -5}, {"Top/A": 1.5}, [300], None))
 SETS = only([DATASET], [(X, Y)], wrong=(3, "x", DATASET, [DATASET, 3], None))
 
 #: The kind of numbers by their names where the type has no limits; a whole number is a count where nothing is said.
@@ -194,8 +193,7 @@ OTHERS: dict[str, Kind] = {
     "available": only(0.5, 1.0, np.float32(0.5), lambda t: [0], None, wrong=(0, 1.5, NAN, "x", [True, False], True)),
     "CropSplit.test": COUNT,
     "error_feedback": replace(FLAG, right=(*FLAG.right, None)),
-    "pad_value": replace(FINITE, right=(*FINITE.right, NAN, INF), wrong=(*NO_NUMBER, None)),
-    "pick_client_topics.root": replace(TEXT, right=("Top/A", None)),
+    "pad_value": FINITE,
     "assignment": only([[0], [1]], {0: [0], 1: [1]}, PARTITION, wrong=(None, 5, [0, 1], {1: [0], "a": [1]})),
     "Attack.clients": only(0.5, np.float32(0.5), [0, 2], wrong=(1.5, -0.5, NAN, "x", [0.5], [True], [0, 0], None)),
     "Poison.clients": only([0, 2], np.arange(3), wrong=(0.5, 3, "x", [0.5], [True, False], [0, 0], None)),
@@ -215,7 +213,6 @@ OTHERS: dict[str, Kind] = {
     "test_targets": only(None, wrong=(Y, 3)),
     "collate_fn": replace(FUNCTION, right=(list, None)),
     "counts": only([[1, 2]], np.ones((2, 2)), wrong=(3, None, "ab", [[1.0, NAN]], [1, 2])),
-    "pick_client_topics.counts": COUNTS,
     "data_files": only("x", ["x"], {"train": "x"}, None, wrong=(3, 0.5)),
     "delay": only(0, 2.5, [0.5, 1], np.arange(3), wrong=(-1, NAN, INF, "x", [-1.0], None)),
     "edges": only([], np.array([[0, 1]]), wrong=(3, None, [0, 1, 1], [["x", "y"]], [[0, 2]])),
@@ -250,7 +247,6 @@ OTHERS: dict[str, Kind] = {
     "personal_parameters": only(PersonalParameters("x"), wrong=(3, "x", None)),
     "pattern": only("head", ["a"], wrong=(3, "", [], [""], None)),
     "partitioner": replace(FUNCTION, right=(IIDPartitioner(5), lambda labels: [[0]], None)),
-    "relations": only([("Top/A", "Top/B")], wrong=(3, "ab", ["ab"], [("Top/A",)], [(1, 2)], [None], None)),
     "scores": only([1.0, 2.0], wrong=(3, "x", [1.0, NAN], [], None)),
     "baselines": only([1.0, 2.0], wrong=(3, "x", [1.0, NAN], [], None)),
     "smooth.values": only([1.0, NAN, 2.0], [], wrong=(3, "x", ["a"], None)),
@@ -358,7 +354,7 @@ FUNCTIONS: tuple[Callable[..., Any], ...] = (
     CovertypeDataModule.named, OneVsRestAUROC, FrozenPrefix, make_executor, asynchronous.polynomial,
     asynchronous.hinge, asynchronous.exponential, partitioners.add_feature_noise, partitioners.c_score,
     partitioners.device_experiment_partitioner, partitioners.label_counts, partitioners.label_entropy,
-    partitioners.partition_statistics, partitioners.pick_client_topics, partitioners.quantile_buckets,
+    partitioners.partition_statistics, partitioners.quantile_buckets,
 )  # fmt: skip
 
 
@@ -501,8 +497,7 @@ def test_arguments_that_depend_on_others() -> None:
         (lambda: experiment.read_table(3), "source"),
         (lambda: report.partition_report(3), "datamodule"),
         (lambda: report.experiment_report(3), "results"),
-        (lambda: report.read_curves([]), "log_dir"),
-        (lambda: report.plot_run(Path(), clients={"val_acc": 3}), "clients"),
+        (lambda: report.plot_run(Path(), clients=[0.5]), "clients"),
     ]
     problems = [f"{name}: {refusal(call, name)}" for call, name in calls if refusal(call, name)]
     assert not problems, "\n".join(problems)
