@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 
 from fl_lightning.checks import Count, Natural, check, check_arguments
 from fl_lightning.data import FederatedDataModule, FederatedSplit, PartitionFunction, Source
-from fl_lightning.datamodules.files import UNREADABLE, fetch, resolve_data_dir, where_to_put
+from fl_lightning.datamodules.files import fetch, reading, resolve_data_dir, where_to_put
 from fl_lightning.partitioners import FeatureQPPartitioner, Partition, QPPartitioner
 
 URL = "https://archive.ics.uci.edu/ml/machine-learning-databases/covtype/covtype.data.gz"
@@ -143,12 +143,10 @@ class CovertypeDataModule(FederatedDataModule):
         path = self._file()
         if path is None:
             raise FileNotFoundError(f"There is no {self.folder / 'covtype.data.gz'}. {self._hint()}")
-        try:
+        with reading(path, "UCI's table"):
             table: np.ndarray = pandas.read_csv(path, header=None, dtype=np.int16).to_numpy(dtype="<i2")
             if hashlib.sha256(table.tobytes()).hexdigest() != CONTENT_SHA256:
                 raise ValueError("its content is not the data set's")
-        except (*UNREADABLE, OverflowError) as error:
-            raise RuntimeError(f"{path} is damaged: {str(error).strip()}. Delete and refetch it.") from error
         return table
 
     def _file(self) -> Path | None:

@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 from fl_lightning.checks import check_arguments
 from fl_lightning.data import PartitionFunction, Source
 from fl_lightning.data.inputs import Imputation
-from fl_lightning.datamodules.files import UNREADABLE, resolve_data_dir, where_to_put
+from fl_lightning.datamodules.files import reading, resolve_data_dir, where_to_put
 from fl_lightning.datamodules.natural import NaturalDataModule
 
 if TYPE_CHECKING:
@@ -134,13 +134,9 @@ class EICUDataModule(NaturalDataModule):
 
         path = self._find(table)
         wanted = (STAY, *columns)
-        try:
+        with reading(path, f"eICU's table {table}"):
             content = pandas.read_csv(path, usecols=lambda name: name.lower() in wanted)
             content = content.rename(columns=str.lower)[list(wanted)].apply(pandas.to_numeric)
-        except (*UNREADABLE, KeyError) as error:
-            raise RuntimeError(
-                f"{path} cannot be read as eICU's table {table}: {str(error).strip()}. Fetch it again."
-            ) from error
         # a result has a row for each version of APACHE
         return content.drop_duplicates(STAY)
 

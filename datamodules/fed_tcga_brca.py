@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from fl_lightning.data import PartitionFunction, Source, Split, WithinClientSplit
-from fl_lightning.datamodules.files import UNREADABLE, as_path
+from fl_lightning.datamodules.files import as_path, reading
 from fl_lightning.datamodules.natural import NaturalDataModule
 
 if TYPE_CHECKING:
@@ -52,17 +52,12 @@ class FedTCGABRCADataModule(NaturalDataModule):
 
     def load(self) -> Source:
         """Read the tables."""
-        try:
+        with reading(f"{self.path} and {self._split_file}", "FLamby's tables"):
             table = self._read()
             x = table.drop(columns=[name for name in _NO_FEATURES if name in table]).to_numpy(np.float32)
             y = table[["E", "T"]].to_numpy(np.float32)
             if table.isna().any(axis=None):
                 raise ValueError("there are gaps")
-        except FileNotFoundError:
-            raise
-        except (*UNREADABLE, KeyError) as error:
-            files = f"{self.path} and {self._split_file}"
-            raise RuntimeError(f"{files} cannot be read as FLamby's tables: {str(error).strip()}.") from error
         self._set_clients(table["region"].to_numpy())
         dataset = TensorDataset(torch.from_numpy(x), torch.from_numpy(y))
         test = np.flatnonzero(table["fold"] == "test")

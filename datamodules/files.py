@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,9 +13,6 @@ import torch
 from fl_lightning.checks import check, check_arguments
 from fl_lightning.data import FederatedDataModule, PartitionFunction
 from fl_lightning.files import ENVIRONMENT_VARIABLE, data_folder
-
-UNREADABLE = (OSError, EOFError, ValueError, zlib.error)
-"""Errors that readers of tables raise when a file is damaged, cut off or of another kind."""
 
 
 def resolve_data_dir(data_dir: str | os.PathLike[str] | None) -> Path:
@@ -51,6 +49,22 @@ def fetch(url: str, path: Path, hint: str) -> None:
         torch.hub.download_url_to_file(url, str(path))
     except OSError as error:
         raise RuntimeError(f"{url} could not be downloaded ({error}). {hint}") from None
+
+
+@contextmanager
+def reading(files: object, kind: str) -> Iterator[None]:
+    """Let errors in the block, which reads files of a kind, name the files.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        RuntimeError: For any other error.
+    """
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # parsers raise what they like at files that are damaged, cut off or of another kind
+        raise RuntimeError(f"{files} cannot be read as {kind}: {str(error).strip()}") from error
 
 
 class FromTorchvision(FederatedDataModule):
@@ -103,10 +117,8 @@ class FromTorchvision(FederatedDataModule):
         """
         if not self._is_there():
             raise FileNotFoundError(f"There is no whole {self.files.__name__} in {self.data_dir}. {self._hint()}")
-        try:
+        with reading(f"A file in {self.paths()[0].parent}", self.files.__name__):
             train, test = (self.files(self.data_dir, train=train, **self.file_options) for train in (True, False))
-        except (OSError, RuntimeError, ValueError, AssertionError) as error:
-            raise RuntimeError(f"A file in {self.paths()[0].parent} is damaged ({error}). {self._hint()}") from error
         return train, test
 
     def _is_there(self) -> bool:

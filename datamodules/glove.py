@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
+from fl_lightning.datamodules.files import reading
+
 PAD, UNKNOWN, SEPARATOR = 0, 1, 2
 """Rows of the table that stand before the words."""
 
@@ -69,19 +71,13 @@ def read_word_vectors(path: str | os.PathLike[str]) -> WordVectors:
     """
     words: list[str] = []
     vectors: list[np.ndarray] = []
-    try:
-        with Path(path).open("rb") as lines:
-            for line in tqdm(lines, desc=Path(path).name, unit=" words", leave=False, disable=None):
-                # "replace" keeps a word that is not UTF-8 as one that no text has
-                word, *numbers = line.decode("utf-8", "replace").rstrip().split(" ")
-                words.append(word)
-                vectors.append(np.array(numbers, dtype=np.float32))
+    with reading(path, "GloVe's word vectors"), Path(path).open("rb") as lines:
+        for line in tqdm(lines, desc=Path(path).name, unit=" words", leave=False, disable=None):
+            # "replace" keeps a word that is not UTF-8 as one that no text has
+            word, *numbers = line.decode("utf-8", "replace").rstrip().split(" ")
+            words.append(word)
+            vectors.append(np.array(numbers, dtype=np.float32))
         table = np.stack(vectors)
-    except ValueError as error:
-        raise RuntimeError(
-            f"{path} cannot be read as GloVe word vectors: {error} (line {len(words)}). Put there a file such as "
-            "glove.6B.50d.txt from https://nlp.stanford.edu/data/glove.6B.zip."
-        ) from error
     special = np.zeros((_SPECIAL_ROWS, table.shape[1]), dtype=np.float32)
     special[UNKNOWN], special[SEPARATOR] = 1, -1
     return WordVectors({word: row for row, word in enumerate(words, _SPECIAL_ROWS)}, np.vstack([special, table]))

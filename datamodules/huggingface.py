@@ -20,7 +20,7 @@ from fl_lightning.checks import Finite, check_arguments
 from fl_lightning.data import ImageDataModule, PartitionFunction, Source
 from fl_lightning.data.images import channel_numbers
 from fl_lightning.datamodules.columns import check_there, encode_classes
-from fl_lightning.datamodules.files import as_path
+from fl_lightning.datamodules.files import as_path, reading
 from fl_lightning.datamodules.natural import NaturalDataModule
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class HuggingFaceDataModule(NaturalDataModule, ImageDataModule):
 
     Raises:
         FileNotFoundError: If ``path`` names a file that is not there.
-        RuntimeError: If the data set cannot be loaded.
+        RuntimeError: If the data set cannot be loaded; at set-up, if inputs are no numbers or of several shapes.
         ValueError: At set-up, if a column or split is missing or does not suit, or there is nothing to share samples
             out by.
     """
@@ -157,15 +157,13 @@ class HuggingFaceDataModule(NaturalDataModule, ImageDataModule):
         if self.transform is None and not isinstance(whole.features[column], datasets.Image):
             whole = whole.with_format("numpy")  # many times faster than Python's numbers
         batches = tqdm(whole.select_columns([column]).iter(_ROWS), f"Reading {column}", leave=False)
-        try:
+        with reading(f"Column {column!r} of {self.path}", "numbers or images of one shape"):
             values = [torch.from_numpy(self._convert(value)) for batch in batches for value in batch[column]]
             if len({value.dtype for value in values}) > 1:
                 values = [value.float() for value in values]
             if values[0].dim() == 1:
                 return pad_sequence(values, batch_first=True, padding_value=self.pad_value)
             return torch.stack(values)
-        except (OSError, SyntaxError, RuntimeError) as error:  # PIL's at a broken image, torch's at other shapes
-            raise RuntimeError(f"A value in column {column!r} of {self.path} cannot be read: {error}.") from error
 
     def _convert(self, value: Any) -> np.ndarray:
         """Return a value of the input column as an array: a single number is a vector of one feature."""
@@ -174,8 +172,8 @@ class HuggingFaceDataModule(NaturalDataModule, ImageDataModule):
         array = np.asarray(value if self.transform is None else self.transform(value))
         if array.dtype.kind not in "biuf":
             raise ValueError(
-                f"Column {self.inputs[0]!r} must hold numbers, got {array.dtype}. Give a `transform` that makes "
-                "numbers of one value, such as a tokeniser: `lambda text: tokenizer(text)['input_ids']`."
+                f"a value is {array.dtype}. Give a `transform` that makes numbers of one value, such as a tokeniser: "
+                "`lambda text: tokenizer(text)['input_ids']`."
             )
         if array.dtype.kind == "f" or array.ndim == 0:
             array = array.astype(np.float32)
@@ -186,12 +184,8 @@ class HuggingFaceDataModule(NaturalDataModule, ImageDataModule):
     def _read_splits(self) -> list[datasets.Dataset]:
         import datasets
 
-        try:
+        with reading(self.path, "a data set"):
             content = self._open()
-        except FileNotFoundError:
-            raise
-        except (OSError, ValueError, IndexError, datasets.exceptions.DatasetsError) as error:  # IndexError: empty
-            raise RuntimeError(f"The data set {self.path} could not be loaded ({error}).") from error
         if isinstance(content, datasets.Dataset):
             content = datasets.DatasetDict({"train": content})
         splits = [split for split in (self.train_split, self.test_split) if split is not None]

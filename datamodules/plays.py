@@ -12,6 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
+from fl_lightning.datamodules.files import reading
+
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 """The 80 characters in LEAF's order; any other counts as the last one."""
 
@@ -158,7 +160,7 @@ def read_leaf(train: Sequence[Path], test: Sequence[Path]) -> list[RoleText]:
         test: Files of the test windows.
 
     Raises:
-        ValueError: If a file is not of this format.
+        RuntimeError: If a file is not of this format.
     """
     windows: dict[str, list[str]] = {}
     for path in train:
@@ -189,18 +191,12 @@ def sample_roles(roles: Sequence[RoleText], fraction: float, rng: np.random.Gene
 
 def _leaf_windows(path: Path) -> Iterable[tuple[str, list[str]]]:
     """Yield each user of a file with windows of 81 characters, the label last."""
-    try:
+    with reading(path, "one of LEAF's Shakespeare files, which its preprocess.sh makes"):
         document = json.loads(path.read_text(encoding="utf-8"))
         data = {user: document["user_data"][user] for user in document["users"]}
         windows = {user: [x + y for x, y in zip(own["x"], own["y"], strict=True)] for user, own in data.items()}
         if any(len(window) != WINDOW + 1 for own in windows.values() for window in own):
-            raise ValueError(f"not {WINDOW} characters and the next one")
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(
-            f"{path} is not one of LEAF's Shakespeare files ({type(error).__name__}: {error}): it needs `users`, and "
-            f"`user_data` with as many strings `x` of {WINDOW} characters as characters `y` for each user. Make it "
-            "with LEAF's preprocess.sh."
-        ) from error
+            raise ValueError(f"a sample must have {WINDOW} characters and the next one")
     return windows.items()
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import gzip
 import re
-import zlib
 from collections.abc import Iterator
 from io import BufferedIOBase
 from pathlib import Path
-from xml.etree.ElementTree import Element, ParseError, iterparse
+from xml.etree.ElementTree import Element, iterparse
 
 from tqdm import tqdm
+
+from fl_lightning.datamodules.files import reading
 
 _BLOCK_BYTES = 1 << 20
 _CONTROL_BYTES = bytes(set(range(32)) - set(b"\t\n\r"))
@@ -58,20 +59,14 @@ def read_relations(path: Path) -> Iterator[tuple[str, str]]:
 def _entries(path: Path) -> Iterator[Element]:
     """Yield the elements within the root, each when it is complete."""
     depth, root = 0, None
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            elements = iterparse(_Repaired(file), ["start", "end"])
-            for event, element in tqdm(elements, path.name, unit=" tags", leave=False, disable=None):
-                root = element if root is None else root
-                depth += 1 if event == "start" else -1
-                if event == "end" and depth == 1:
-                    yield element
-                    root.clear()
-    except (ParseError, EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise RuntimeError(
-            f"{path} is no whole RDF dump: {error}. Put DMOZ's own file there, content.rdf.u8 or structure.rdf.u8, "
-            "plain or gzipped; if it is, it was cut off or damaged, so fetch it anew."
-        ) from error
+    with reading(path, "one of DMOZ's RDF dumps"), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        elements = iterparse(_Repaired(file), ["start", "end"])
+        for event, element in tqdm(elements, path.name, unit=" tags", leave=False, disable=None):
+            root = element if root is None else root
+            depth += 1 if event == "start" else -1
+            if event == "end" and depth == 1:
+                yield element
+                root.clear()
 
 
 def _name(element: Element) -> str:

@@ -17,7 +17,7 @@ from fl_lightning.checks import check_arguments
 from fl_lightning.data import PartitionFunction, Source
 from fl_lightning.data.inputs import Imputation
 from fl_lightning.datamodules.columns import check_there, encode_classes
-from fl_lightning.datamodules.files import UNREADABLE, as_path
+from fl_lightning.datamodules.files import as_path, reading
 from fl_lightning.datamodules.natural import NaturalDataModule
 
 if TYPE_CHECKING:
@@ -51,8 +51,9 @@ class TableDataModule(NaturalDataModule):
 
     Raises:
         FileNotFoundError: At set-up, if there is no such file.
-        ValueError: If an argument is unknown; at set-up, if a file is unreadable, a column is missing, has missing
-            values or no numbers, or nothing says which client holds which row.
+        RuntimeError: At set-up, if a file is damaged or of another kind.
+        ValueError: If an argument is unknown; at set-up, if a column is missing, has missing values or no numbers, or
+            nothing says which client holds which row.
     """
 
     def __init__(
@@ -148,20 +149,12 @@ def _read(path: Path, keys: Set[str]) -> DataFrame:
     """Return a file's rows; the columns ``keys`` of a CSV file are texts."""
     import pandas
 
-    try:
+    with reading(path, "a CSV or Parquet file"), warnings.catch_warnings():
         if _is_parquet(path):
             return pandas.read_parquet(path)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", pandas.errors.ParserWarning)  # rows that are longer than the header
-            # without `index_col` the first column of such rows would become row numbers
-            return pandas.read_csv(path, dtype=dict.fromkeys(keys, str), index_col=False)
-    except FileNotFoundError:
-        raise
-    except (*UNREADABLE, pandas.errors.ParserWarning) as error:
-        raise ValueError(
-            f"{path} cannot be read as a table ({str(error).strip()}). Give a whole CSV or Parquet file, with a name "
-            "for each column."
-        ) from error
+        warnings.simplefilter("error", pandas.errors.ParserWarning)  # rows that are longer than the header
+        # without `index_col` the first column of such rows would become row numbers
+        return pandas.read_csv(path, dtype=dict.fromkeys(keys, str), index_col=False)
 
 
 def _as_numbers(texts: Series) -> Series:

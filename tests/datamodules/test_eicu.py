@@ -90,7 +90,7 @@ def test_minus_one_is_missing_and_becomes_the_hospitals_mean(tmp_path):
 def test_a_table_without_a_column_or_damaged_is_named(tmp_path):
     content = small()
     write_eicu(tmp_path, {**content, "apacheApsVar": content["apacheApsVar"].drop(columns="urine")})
-    with pytest.raises(RuntimeError, match=r"apacheApsVar.csv cannot be read as eICU's table apacheApsVar: .*urine"):
+    with pytest.raises(RuntimeError, match=r"apacheApsVar\.csv .*urine"):
         ready(tmp_path)
     write_eicu(tmp_path, content)
     (tmp_path / "eicu" / "patient.csv").rename(tmp_path / "eicu" / "patient.csv.gz")
