@@ -12,5 +12,5 @@ class RoundRobin(ClientSampler):
     def cohort_size(self, num_clients):
         return self.m
 
-    def draw(self, num_clients, rng, available=None):
+    def draw(self, num_clients, rng, available):
         return (self.round * self.m + np.arange(self.m)) % num_clients

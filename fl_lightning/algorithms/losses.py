@@ -11,17 +11,17 @@ from fl_lightning.algorithms.fedavg import AveragingCallback
 from fl_lightning.checks import NotNegative, Positive
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.exchange import PersonalParameters
+from fl_lightning.parts.federation import Patterns
 from fl_lightning.parts.losses import (
     CalibratedLogits,
     Decorrelation,
     ModelContrast,
     NotTrueDistillation,
     Prototypes,
-    SharpnessAware,
     TwoHeads,
 )
 from fl_lightning.parts.objectives import LocalObjective
-from fl_lightning.parts.personal import Patterns
+from fl_lightning.parts.walks import SharpnessAware
 
 
 @dataclass(eq=False, repr=False)

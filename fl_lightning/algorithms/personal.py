@@ -14,19 +14,11 @@ from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.checks import Count, NotNegative, Positive, Scheduled, ScheduledWeight
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.exchange import PersonalParameters
-from fl_lightning.parts.personal import (
-    AdaptiveStart,
-    Clusters,
-    FineTuning,
-    Frozen,
-    MetaLearning,
-    ModelMixture,
-    MoreauEnvelope,
-    Patterns,
-    PersonalFirst,
-    ProximalModels,
-)
+from fl_lightning.parts.federation import Patterns
+from fl_lightning.parts.heads import Frozen, PersonalFirst
+from fl_lightning.parts.own_models import AdaptiveStart, Clusters, FineTuning, ProximalModels
 from fl_lightning.parts.server import Mixing
+from fl_lightning.parts.walks import MetaLearning, ModelMixture, MoreauEnvelope
 
 _NORMALISATIONS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 

@@ -21,7 +21,7 @@ from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.messages import ClientResult
 from fl_lightning.parts.objectives import DynamicRegularizer, LocalObjective, Proximal
 from fl_lightning.parts.part import walk
-from fl_lightning.parts.privacy import check_installed, check_nothing_spent, epsilon_of_clients
+from fl_lightning.parts.privacy.accounting import check_installed, check_nothing_spent, epsilon_of_clients
 
 
 class ExamplePrivacy(Callback):

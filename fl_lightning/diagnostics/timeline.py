@@ -108,9 +108,9 @@ class Timeline(RoundObserver):
         schedule = aggregation_of(trainer, self).algorithm.schedule
         assert isinstance(schedule, Asynchronous)
         self.arrivals += schedule.report.arrivals
-        clock, simulation = schedule.clock, schedule.simulation
-        self.now = clock.time(simulation.now)
-        self.at_work = [(each.task.client, clock.time(each.sent)) for each in simulation.flights.values()]
+        clock = schedule.clock
+        self.now = clock.time(schedule.now)
+        self.at_work = [(each.task.client, clock.time(each.sent)) for each in schedule.flights.values()]
         self.values = {"fed/contributing_clients": len(self.contributions)}
 
     @rank_zero_only

@@ -1,194 +1,104 @@
 """The parts of federated algorithms. They need only torch and numpy, not Lightning."""
 
-from fl_lightning.parts.adapters import AdapterMean
-from fl_lightning.parts.aggregation import (
-    Aggregation,
-    CurrentMean,
-    FairMean,
-    MeanAggregation,
-    NormalizedMean,
-    RunningMean,
-    StaleMean,
-    WeightedMean,
-)
-from fl_lightning.parts.algorithm import Algorithm
-from fl_lightning.parts.asynchronous import (
-    ArrivalRecord,
-    Asynchronous,
-    DynamicWeightMean,
-    SampledStaleness,
-    StalenessMixing,
-    StalenessWeightedDeltas,
-    VirtualClock,
-)
-from fl_lightning.parts.attacks import (
-    ALittleIsEnough,
-    Attack,
-    Collusion,
-    GaussianAttack,
-    InnerProductManipulation,
-    LocalAttack,
-    Mimic,
-    SignFlipping,
-)
-from fl_lightning.parts.client_vectors import ClientVectors
-from fl_lightning.parts.compression import QSGD, Compressor, LowRank, RandomK, SignSGD, TopK
-from fl_lightning.parts.exchange import BufferExchange, Clip, Exchange, PersonalParameters
-from fl_lightning.parts.federation import Federation, ForwardPass, LocalClient
-from fl_lightning.parts.losses import (
-    CalibratedLogits,
-    Decorrelation,
-    ModelContrast,
-    NotTrueDistillation,
-    Prototypes,
-    SharpnessAware,
-    TwoHeads,
-)
-from fl_lightning.parts.messages import ClientResult, Payload, RoundReport, Task, Traffic
-from fl_lightning.parts.objectives import (
-    ControlVariates,
-    Correction,
-    DynamicRegularizer,
-    LocalObjective,
-    MeasuredLoss,
-    Proximal,
-)
-from fl_lightning.parts.part import Part
-from fl_lightning.parts.personal import (
-    AdaptiveStart,
-    Clusters,
-    FineTuning,
-    Frozen,
-    MetaLearning,
-    ModelMixture,
-    MoreauEnvelope,
-    PersonalFirst,
-    ProximalModels,
-)
-from fl_lightning.parts.privacy import DifferentialPrivacy, LocalDifferentialPrivacy, SecureAggregation
-from fl_lightning.parts.robust import (
-    Bucketing,
-    CenteredClipping,
-    GeometricMedian,
-    Krum,
-    Median,
-    NearestNeighborMixing,
-    NormBounding,
-    PreAggregation,
-    RobustAggregation,
-    TrimmedMean,
-    Updates,
-)
-from fl_lightning.parts.sampling import (
-    BernoulliSampler,
-    ClientSampler,
-    ImportanceSampler,
-    Participation,
-    UniformSampler,
-)
-from fl_lightning.parts.schedules import Redistribution, Schedule, Synchronous
-from fl_lightning.parts.selection import ActiveSampler, Oort, PowerOfChoice, TierSampler
-from fl_lightning.parts.server import Adaptive, DynamicServer, Mixing, Momentum, Server, ServerOptimizer, TorchServer
+from fl_lightning.parts.adapters import AdapterMean as AdapterMean
+from fl_lightning.parts.aggregation import Aggregation as Aggregation
+from fl_lightning.parts.aggregation import CurrentMean as CurrentMean
+from fl_lightning.parts.aggregation import FairMean as FairMean
+from fl_lightning.parts.aggregation import MeanAggregation as MeanAggregation
+from fl_lightning.parts.aggregation import NormalizedMean as NormalizedMean
+from fl_lightning.parts.aggregation import RunningMean as RunningMean
+from fl_lightning.parts.aggregation import StaleMean as StaleMean
+from fl_lightning.parts.aggregation import WeightedMean as WeightedMean
+from fl_lightning.parts.algorithm import Algorithm as Algorithm
+from fl_lightning.parts.asynchronous import ArrivalRecord as ArrivalRecord
+from fl_lightning.parts.asynchronous import Asynchronous as Asynchronous
+from fl_lightning.parts.asynchronous import DynamicWeightMean as DynamicWeightMean
+from fl_lightning.parts.asynchronous import SampledStaleness as SampledStaleness
+from fl_lightning.parts.asynchronous import StalenessMixing as StalenessMixing
+from fl_lightning.parts.asynchronous import StalenessWeightedDeltas as StalenessWeightedDeltas
+from fl_lightning.parts.asynchronous import VirtualClock as VirtualClock
+from fl_lightning.parts.attacks import ALittleIsEnough as ALittleIsEnough
+from fl_lightning.parts.attacks import Attack as Attack
+from fl_lightning.parts.attacks import Collusion as Collusion
+from fl_lightning.parts.attacks import GaussianAttack as GaussianAttack
+from fl_lightning.parts.attacks import InnerProductManipulation as InnerProductManipulation
+from fl_lightning.parts.attacks import LocalAttack as LocalAttack
+from fl_lightning.parts.attacks import Mimic as Mimic
+from fl_lightning.parts.attacks import SignFlipping as SignFlipping
+from fl_lightning.parts.client_vectors import ClientVectors as ClientVectors
+from fl_lightning.parts.compression import QSGD as QSGD
+from fl_lightning.parts.compression import Compressor as Compressor
+from fl_lightning.parts.compression import LowRank as LowRank
+from fl_lightning.parts.compression import RandomK as RandomK
+from fl_lightning.parts.compression import SignSGD as SignSGD
+from fl_lightning.parts.compression import TopK as TopK
+from fl_lightning.parts.exchange import BufferExchange as BufferExchange
+from fl_lightning.parts.exchange import Clip as Clip
+from fl_lightning.parts.exchange import Exchange as Exchange
+from fl_lightning.parts.exchange import PersonalParameters as PersonalParameters
+from fl_lightning.parts.federation import Federation as Federation
+from fl_lightning.parts.federation import ForwardPass as ForwardPass
+from fl_lightning.parts.federation import LocalClient as LocalClient
+from fl_lightning.parts.heads import Frozen as Frozen
+from fl_lightning.parts.heads import PersonalFirst as PersonalFirst
+from fl_lightning.parts.losses import CalibratedLogits as CalibratedLogits
+from fl_lightning.parts.losses import Decorrelation as Decorrelation
+from fl_lightning.parts.losses import ModelContrast as ModelContrast
+from fl_lightning.parts.losses import NotTrueDistillation as NotTrueDistillation
+from fl_lightning.parts.losses import Prototypes as Prototypes
+from fl_lightning.parts.losses import TwoHeads as TwoHeads
+from fl_lightning.parts.messages import ClientResult as ClientResult
+from fl_lightning.parts.messages import Payload as Payload
+from fl_lightning.parts.messages import RoundReport as RoundReport
+from fl_lightning.parts.messages import Task as Task
+from fl_lightning.parts.messages import Traffic as Traffic
+from fl_lightning.parts.objectives import ControlVariates as ControlVariates
+from fl_lightning.parts.objectives import Correction as Correction
+from fl_lightning.parts.objectives import DynamicRegularizer as DynamicRegularizer
+from fl_lightning.parts.objectives import LocalObjective as LocalObjective
+from fl_lightning.parts.objectives import MeasuredLoss as MeasuredLoss
+from fl_lightning.parts.objectives import Proximal as Proximal
+from fl_lightning.parts.own_models import AdaptiveStart as AdaptiveStart
+from fl_lightning.parts.own_models import Clusters as Clusters
+from fl_lightning.parts.own_models import FineTuning as FineTuning
+from fl_lightning.parts.own_models import ProximalModels as ProximalModels
+from fl_lightning.parts.part import Part as Part
+from fl_lightning.parts.privacy.client_level import DifferentialPrivacy as DifferentialPrivacy
+from fl_lightning.parts.privacy.local import LocalDifferentialPrivacy as LocalDifferentialPrivacy
+from fl_lightning.parts.privacy.secure import SecureAggregation as SecureAggregation
+from fl_lightning.parts.robust import Bucketing as Bucketing
+from fl_lightning.parts.robust import CenteredClipping as CenteredClipping
+from fl_lightning.parts.robust import GeometricMedian as GeometricMedian
+from fl_lightning.parts.robust import Krum as Krum
+from fl_lightning.parts.robust import Median as Median
+from fl_lightning.parts.robust import NearestNeighborMixing as NearestNeighborMixing
+from fl_lightning.parts.robust import NormBounding as NormBounding
+from fl_lightning.parts.robust import PreAggregation as PreAggregation
+from fl_lightning.parts.robust import RobustAggregation as RobustAggregation
+from fl_lightning.parts.robust import TrimmedMean as TrimmedMean
+from fl_lightning.parts.robust import Updates as Updates
+from fl_lightning.parts.sampling import BernoulliSampler as BernoulliSampler
+from fl_lightning.parts.sampling import ClientSampler as ClientSampler
+from fl_lightning.parts.sampling import ImportanceSampler as ImportanceSampler
+from fl_lightning.parts.sampling import Participation as Participation
+from fl_lightning.parts.sampling import UniformSampler as UniformSampler
+from fl_lightning.parts.schedules import Redistribution as Redistribution
+from fl_lightning.parts.schedules import Schedule as Schedule
+from fl_lightning.parts.schedules import Synchronous as Synchronous
+from fl_lightning.parts.selection import ActiveSampler as ActiveSampler
+from fl_lightning.parts.selection import Oort as Oort
+from fl_lightning.parts.selection import PowerOfChoice as PowerOfChoice
+from fl_lightning.parts.selection import TierSampler as TierSampler
+from fl_lightning.parts.server import Adaptive as Adaptive
+from fl_lightning.parts.server import DynamicServer as DynamicServer
+from fl_lightning.parts.server import Mixing as Mixing
+from fl_lightning.parts.server import Momentum as Momentum
+from fl_lightning.parts.server import Server as Server
+from fl_lightning.parts.server import ServerOptimizer as ServerOptimizer
+from fl_lightning.parts.server import TorchServer as TorchServer
+from fl_lightning.parts.walks import MetaLearning as MetaLearning
+from fl_lightning.parts.walks import ModelMixture as ModelMixture
+from fl_lightning.parts.walks import MoreauEnvelope as MoreauEnvelope
+from fl_lightning.parts.walks import SharpnessAware as SharpnessAware
 
-__all__ = [
-    "QSGD",
-    "ALittleIsEnough",
-    "ActiveSampler",
-    "AdapterMean",
-    "Adaptive",
-    "AdaptiveStart",
-    "Aggregation",
-    "Algorithm",
-    "ArrivalRecord",
-    "Asynchronous",
-    "Attack",
-    "BernoulliSampler",
-    "Bucketing",
-    "BufferExchange",
-    "CalibratedLogits",
-    "CenteredClipping",
-    "ClientResult",
-    "ClientSampler",
-    "ClientVectors",
-    "Clip",
-    "Clusters",
-    "Collusion",
-    "Compressor",
-    "ControlVariates",
-    "Correction",
-    "CurrentMean",
-    "Decorrelation",
-    "DifferentialPrivacy",
-    "DynamicRegularizer",
-    "DynamicServer",
-    "DynamicWeightMean",
-    "Exchange",
-    "FairMean",
-    "Federation",
-    "FineTuning",
-    "ForwardPass",
-    "Frozen",
-    "GaussianAttack",
-    "GeometricMedian",
-    "ImportanceSampler",
-    "InnerProductManipulation",
-    "Krum",
-    "LocalAttack",
-    "LocalClient",
-    "LocalDifferentialPrivacy",
-    "LocalObjective",
-    "LowRank",
-    "MeanAggregation",
-    "MeasuredLoss",
-    "Median",
-    "MetaLearning",
-    "Mimic",
-    "Mixing",
-    "ModelContrast",
-    "ModelMixture",
-    "Momentum",
-    "MoreauEnvelope",
-    "NearestNeighborMixing",
-    "NormBounding",
-    "NormalizedMean",
-    "NotTrueDistillation",
-    "Oort",
-    "Part",
-    "Participation",
-    "Payload",
-    "PersonalFirst",
-    "PersonalParameters",
-    "PowerOfChoice",
-    "PreAggregation",
-    "Prototypes",
-    "Proximal",
-    "ProximalModels",
-    "RandomK",
-    "Redistribution",
-    "RobustAggregation",
-    "RoundReport",
-    "RunningMean",
-    "SampledStaleness",
-    "Schedule",
-    "SecureAggregation",
-    "Server",
-    "ServerOptimizer",
-    "SharpnessAware",
-    "SignFlipping",
-    "SignSGD",
-    "StaleMean",
-    "StalenessMixing",
-    "StalenessWeightedDeltas",
-    "Synchronous",
-    "Task",
-    "TierSampler",
-    "TopK",
-    "TorchServer",
-    "Traffic",
-    "TrimmedMean",
-    "TwoHeads",
-    "UniformSampler",
-    "Updates",
-    "VirtualClock",
-    "WeightedMean",
-]
+__all__ = [name for name in globals() if name[0].isupper()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -178,13 +178,12 @@ class CurrentMean(WeightedMean):
             merge two results of one client at once: a client would count more than once.
     """
 
-    def check_with(self, algorithm: Any) -> None:
-        """Raise ``ValueError`` if a client could count more than once."""
+    def check_with(self, algorithm: Any) -> Iterable[str]:
+        """Yield whether a client could count more than once."""
         if algorithm.schedule.circulates or algorithm.schedule.repeats_in_buffer:
-            raise ValueError(
-                f"`aggregation` cannot be {self!r}, which counts every client once, with {algorithm.schedule!r}, in "
-                "which a client may count more often. Give `once_per_buffer=True` or `wait_for_flush=True`, or "
-                "WeightedMean()."
+            yield (
+                f"`aggregation` cannot be {self!r}, which counts a client once, with {algorithm.schedule!r}. Give "
+                "`once_per_buffer=True` or `wait_for_flush=True`, or WeightedMean()."
             )
 
     def finish(self, model: Tensor, mean: Tensor, weight: float) -> Tensor:
@@ -210,13 +209,10 @@ class StaleMean(WeightedMean):
             asynchronous, so that the server never sees a client's own model.
     """
 
-    def check_with(self, algorithm: Any) -> None:
-        """Raise ``ValueError`` if the server does not see the model of a single client."""
+    def check_with(self, algorithm: Any) -> Iterable[str]:
+        """Yield whether the server does not see the model of a single client."""
         if algorithm.schedule.circulates or algorithm.schedule.asynchronous:
-            raise ValueError(
-                f"`aggregation` cannot be {self!r}, a mean over all clients, with {algorithm.schedule!r}. Use "
-                "WeightedMean(), or Synchronous()."
-            )
+            yield f"`aggregation` cannot be {self!r}, a mean over all clients, with {algorithm.schedule!r}."
 
     def setup(self, federation: Federation) -> None:
         """Give every client the first model."""
@@ -261,19 +257,13 @@ class NormalizedMean(MeanAggregation):
         """Whether the clients' learning rates are needed: with a proximal term they decide on the reach."""
         return self.mu > 0
 
-    def check_with(self, algorithm: Any) -> None:
-        """Raise ``ValueError`` if the reach of the clients' steps would be another one."""
-        objective = algorithm.objective
-        mu = objective.mu if isinstance(objective, Proximal) else 0.0
+    def check_with(self, algorithm: Any) -> Iterable[str]:
+        """Yield whether the reach of the clients' steps would be another one."""
+        mu = algorithm.objective.mu if isinstance(algorithm.objective, Proximal) else 0.0
         if algorithm.schedule.circulates and (self.momentum or self.mu or mu):
-            raise ValueError(
-                f"{self!r} cannot merge circulating models with `momentum` or `mu`: the steps of a cycle do not add "
-                "up. Use NormalizedMean() with plain SGD and without a proximal term."
-            )
+            yield f"{self!r} cannot merge circulating models with `momentum` or `mu`: steps of a cycle do not add up."
         if mu != self.mu:
-            raise ValueError(
-                f"`mu` of {self!r} must be that of the objective, got {objective!r}. Give both the same number."
-            )
+            yield f"`mu` of {self!r} must be the same number as that of the objective, got {algorithm.objective!r}."
 
     def weight_of(self, result: ClientResult) -> float:
         """Return p_k; 0 for a client that made no step."""
@@ -310,21 +300,17 @@ class FairMean(MeanAggregation):
     Raises:
         TypeError: If ``measured`` is no :class:`MeasuredLoss`.
         ValueError: If an argument is out of its range; when an algorithm is made, if its objective is not ``measured``,
-            or models circulate: they have no loss of one client; in a round, if a loss is negative, or so large that
-            its power is infinite.
+            or models circulate: they have no loss of one client; in a round, if a loss is negative.
     """
 
     q: NotNegative
     measured: MeasuredLoss
     lipschitz: Positive | None = None
 
-    def check_with(self, algorithm: Any) -> None:
-        """Raise ``ValueError`` if results do not come with the loss of their client."""
+    def check_with(self, algorithm: Any) -> Iterable[str]:
+        """Yield whether results do not come with the loss of their client."""
         if algorithm.objective is not self.measured or algorithm.schedule.circulates:
-            raise ValueError(
-                f"{self!r} needs `measured` as the algorithm's objective, and a schedule in which no models circulate, "
-                f"got {algorithm.objective!r} and {algorithm.schedule!r}. Use QFedAvg."
-            )
+            yield f"{self!r} needs `measured` as the algorithm's objective, and models that do not circulate."
 
     def weight_of(self, result: ClientResult) -> float:
         """Return F_k^q; 0 for a client that made no step, or all with a learning rate of 0."""
@@ -344,14 +330,8 @@ class FairMean(MeanAggregation):
         loss = result.loss
         assert loss is not None  # the objective is `measured`
         if loss < 0:
-            raise ValueError(
-                f"Client {result.client} has the loss {loss:g}, but `q` needs losses of at least 0. Add a constant to "
-                "the loss in `training_step`."
-            )
-        try:
-            return float(max(loss, 1e-10) ** exponent)  # as in the authors' code: a power of 0 may be infinite
-        except OverflowError:
-            raise ValueError(f"`q={self.q}` is too large for client {result.client}'s loss of {loss:g}.") from None
+            raise ValueError(f"`q` needs losses of at least 0, got {loss:g} from client {result.client}.")
+        return float(max(loss, 1e-10) ** exponent)  # as in the authors' code: a power of 0 may be infinite
 
     def finish(self, model: Tensor, mean: Tensor, weight: float) -> Tensor:
         """Return the server's parameters moved by the weighted updates, float64 of shape ``(num_parameters,)``."""
@@ -384,11 +364,7 @@ class SummedUpdates(MeanAggregation):
         Raises:
             ValueError: If the client's training changed buffers, which would travel besides the sum.
         """
-        if result.changes_buffers:
-            raise ValueError(
-                f'`buffers` must be "server": training changes buffers, such as BatchNorm\'s statistics, and '
-                f"{type(self.exchange).__name__} protects only trained parameters. Or use GroupNorm."
-            )
+        self.exchange.check_buffers(result)
         if not any(result.start is start or same_values(result.start, start) for start in self._starts[:2]):
             self._starts.append(result.start)
         return torch.cat([result.delta, result.parameters]), 1.0
@@ -416,11 +392,10 @@ def aggregation_for(exchanges: Sequence[Exchange], aggregation: Aggregation) -> 
     summing = [member for member in exchanges if member.sums_updates]
     if not summing:
         return aggregation
-    if len(summing) > 1 or summing[0] is not exchanges[-1]:
-        raise ValueError(f"`exchange` must have {summing[0]!r} once and last, got {list(exchanges)[1:]}.")
-    if type(aggregation) is not WeightedMean or aggregation.weighting != "uniform":
+    is_uniform = type(aggregation) is WeightedMean and aggregation.weighting == "uniform"
+    if len(summing) > 1 or summing[0] is not exchanges[-1] or not is_uniform:
         raise ValueError(
-            f"`exchange` {summing[0]!r} gives the server only the sum of all updates, in which all clients have one "
-            f'weight, so {aggregation!r} cannot merge them. Give `weighting="uniform"` and no other aggregation.'
+            f'`exchange` must have {summing[0]!r} once and last, with the aggregation WeightedMean("uniform"): the '
+            f"server sees only the sum of the updates; got {list(exchanges)[1:]} and {aggregation!r}."
         )
     return SummedUpdates(summing[0])

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fl_lightning.checks import check, check_fields, checked_vector
 from fl_lightning.parts.aggregation import Aggregation, WeightedMean, aggregation_for
-from fl_lightning.parts.exchange import BufferExchange, Buffers, Chain
+from fl_lightning.parts.exchange import BufferExchange, Buffers, Chain, Exchange
 from fl_lightning.parts.federation import Federation, LocalClient
 from fl_lightning.parts.messages import ClientResult, Payload, RoundReport, Task, Traffic, same_values
 from fl_lightning.parts.objectives import Correction, LocalObjective
@@ -74,14 +74,10 @@ class Algorithm:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        check("`exchange`", self.exchange, Exchange | Sequence[Exchange])
         given = self.exchange if isinstance(self.exchange, (list, tuple)) else [self.exchange]
         self.exchange = Chain([BufferExchange(self.buffers), *given])
         self.aggregation = aggregation_for(self.exchange.members, self.aggregation)
-        if self.schedule.asynchronous and any(vars(self.participation).values()):
-            raise ValueError(
-                "`participation` is for rounds that all clients begin together. For clients that come, go or drop out "
-                "in virtual time, give `clock=VirtualClock(online=..., dropout=...)`."
-            )
         self._check_parts()
         self.traffic, self.report = Traffic(), RoundReport()
         self._has_begun = False
@@ -95,14 +91,18 @@ class Algorithm:
         self._before: tuple[Any, ...] | None = None  # the own state at the start of the round under way
 
     def _check_parts(self) -> None:
-        """Let every part look at the others."""
-        if self.objective.starts_from_server and (self.schedule.circulates or self.schedule.asynchronous):
-            raise ValueError(
-                f"`objective` cannot be {self.objective!r} with {self.schedule!r}: its clients keep differences to the "
-                "server's model, from which they do not start. Use `Proximal(mu)`."
-            )
+        """Raise ``ValueError`` if parts cannot be combined."""
+        for reason in self._conflicts():
+            raise ValueError(reason)
+
+    def _conflicts(self) -> Iterator[str]:
+        schedule, objective = self.schedule, self.objective
+        if schedule.asynchronous and any(vars(self.participation).values()):
+            yield "`participation` needs rounds. For clients that come and go give `VirtualClock(online=, dropout=)`."
+        if objective.starts_from_server and (schedule.circulates or schedule.asynchronous):
+            yield f"`objective` cannot be {objective!r} with {schedule!r}: its clients start from the server's model."
         for part in walk(*self.parts.values()):
-            part.check_with(self)
+            yield from part.check_with(self) or ()  # a user's method may raise its own error
 
     @property
     def parts(self) -> dict[str, Part]:
@@ -174,15 +174,14 @@ class Algorithm:
         names, sizes = list(federation.names), (len(federation.model), *federation.lengths)
         if state is not None and (state["names"] != names or (len(state["model"]), *state["lengths"]) != sizes):
             raise ValueError(
-                f"The server's model must have the trained and frozen tensors of the module, {len(federation.model)} "
-                f"values in all, got others, {len(state['model'])} values. Go on with the same module and the same "
-                "frozen layers, or give the Trainer a new callback."
+                f"The module must have the trained and frozen tensors of the server's model, {len(state['model'])} "
+                f"values in all, got others, {len(federation.model)} values. Go on with the same module."
             )
         if state is not None and goes_on and not known:  # with other weights than it left
             if self.schedule.has_models_under_way:
                 warnings.warn(
-                    "The module holds other weights than the last fit left. Models are under way, and the fit goes on "
-                    "with these. To begin from the module's weights give the Trainer a new callback.",
+                    "The module holds other weights than the last fit left, but models are under way, and the fit goes "
+                    "on with these. To begin from the module's weights give the Trainer a new callback.",
                     stacklevel=2,
                 )
             else:
@@ -196,9 +195,7 @@ class Algorithm:
             self._load(state)
         keeper = next((part for part in self._all if part.client_vectors), None)
         if self.schedule.repeats_clients and keeper is not None:
-            raise ValueError(
-                f"`history` lets a client train on several models at once, so {keeper!r} cannot keep its vector."
-            )
+            raise ValueError(f"`history` lets a client train on two models at once: {keeper!r} cannot keep its vector.")
 
     def _begin_parts(self, federation: Federation) -> None:
         """Let all parts start a fit: exchanges first, since they decide which parameters travel."""
@@ -254,9 +251,8 @@ class Algorithm:
     def _load(self, state: Mapping[str, Any]) -> None:
         keys = [self._key(place) for place in range(len(self._all))]
         if list(state["parts"]) != keys:
-            before, now = ([key.partition("-")[2] for key in each] for each in (state["parts"], keys))
             raise ValueError(
-                f"The checkpoint has the parts {', '.join(before)}, this run {', '.join(now)}. Use the same parts."
+                f"The checkpoint has the parts {list(state['parts'])}, this run {keys}. Use the same parts."
             )
         self.server.state = state["model"].to(self.server.model), state["moves"], frozenset(state["changing"])
         self.traffic, self._shows_other = Traffic(**state["traffic"]), state["shows_other"]
@@ -271,9 +267,8 @@ class Algorithm:
         """
         if self.schedule.has_models_under_way or self._shows_other:
             raise RuntimeError(
-                "The module's weights were changed between two rounds, and this algorithm cannot continue from them: "
-                "clients work on models that were sent earlier, or the module holds another model than the server's. "
-                "Change weights only after an aggregation (`fed/aggregated` is 1)."
+                "The module's weights were changed between two rounds, but clients work on earlier models, "
+                "or the module holds another model than the server's. Change them after an aggregation."
             )
         self.server.model = model
 
@@ -303,18 +298,13 @@ class Algorithm:
         sizes, seed, sampler = self.federation.sizes, self.federation.seed, self.sampler
         rng, chances = (numpy_generator(seed, stream, index) for stream in (Stream.SAMPLING, Stream.PARTICIPATION))
         available = self.participation.reachable(index, len(sizes), chances)
-        asked = sampler.clients_to_score(rng, np.arange(len(sizes)) if available is None else available)
-        if score is not None and (to_score := [int(client) for client in asked]):
+        to_score = [int(client) for client in sampler.clients_to_score(rng, available)]
+        if score is not None and to_score:
             sampler.take_scores(score(to_score))
             self.report.scored = len(to_score)
         drawn = np.asarray(sampler.draw(len(sizes), rng, available)).reshape(-1)
-        if len(drawn):
-            distinct = drawn.dtype.kind in "iu" and len(np.unique(drawn)) == len(drawn)
-            if not distinct or not np.isin(drawn, np.arange(len(sizes)) if available is None else available).all():
-                raise ValueError(
-                    f"`{type(sampler).__name__}.draw` must return distinct clients from 0 to {len(sizes) - 1} that are "
-                    f"`available`, as an array of integers, got {drawn.tolist()[:20]}."
-                )
+        if len(drawn) and (len(np.unique(drawn)) < len(drawn) or not np.isin(drawn, available).all()):
+            raise ValueError(f"`{type(sampler).__name__}.draw` must return distinct `available` clients, got {drawn}.")
         drawn = drawn.astype(np.int64)
         drawn = drawn if sampler.draws_in_random_order else rng.permutation(drawn)
         clients, work = self.participation.outcome(drawn, full_work, chances)
@@ -348,11 +338,6 @@ class Algorithm:
         except StopIteration as end:
             shown = checked_vector(schedule, "play", end.value, server.model, finite=n)
         self._check_taken(results)
-        if server.num_taken:
-            raise RuntimeError(
-                f"`{type(schedule).__name__}.play` must call `server.move()` in the round in which it gives results: "
-                "keep them in a declared state until then."
-            )
         if model._version != version:
             raise RuntimeError("A part wrote to the server's model. Compute a new tensor, as in `model * 0.5`.")
         self._end_parts()
@@ -434,8 +419,8 @@ class Algorithm:
             if not result.is_finite:
                 if self.invalid_updates == "raise":
                     raise FloatingPointError(
-                        f"Client {result.client} ({result.num_samples} samples) handed back NaN or infinite values, or "
-                        'has such a loss. Lower the learning rate or clip gradients, or give `invalid_updates="skip"`.'
+                        f"Client {result.client} ({result.num_samples} samples) handed back NaN or infinite values. "
+                        'Lower the learning rate or clip gradients, or give `invalid_updates="skip"`.'
                     )
                 self.report.left_out.append(result.client)
                 self.report.uploads.append(self.server.left_out_payload)
@@ -489,9 +474,6 @@ class Algorithm:
         ``fed/clients`` reported and were used, ``fed/dropped`` received a model and did not report, ``fed/left_out``
         handed back invalid values; ``fed/aggregations`` and ``fed/models_sent`` (up and down) count from the start;
         ``fed/aggregated`` is 1 if the module holds a model that the server aggregated, and 0 otherwise.
-
-        Raises:
-            ValueError: If two parts give a value the same name.
         """
         joined: dict[str, float] = {
             "fed/clients": len(self.report.reported),
@@ -504,12 +486,7 @@ class Algorithm:
         if self.sampler.sends_scores:
             joined["fed/scored"] = self.report.scored + len(self._scores)
         for part in self._all:
-            values = part.values()
-            if twice := joined.keys() & values.keys():
-                raise ValueError(
-                    f"`{type(part).__name__}.values` must use names that no other part logs, got {sorted(twice)}."
-                )
-            joined |= values
+            joined |= part.values()
         return joined
 
     def __repr__(self) -> str:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from fl_lightning.checks import Finite, Positive, check, check_fields, checked_vector
-from fl_lightning.checks import Fraction as ShareOfClients
+from fl_lightning.checks import Finite, Fraction, Natural, Positive, checked_vector
 from fl_lightning.parts.exchange import Exchange
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.messages import ClientResult
 from fl_lightning.seeding import Stream, numpy_generator
 
 
+@dataclass(eq=False)
 class Attack(Exchange):
     """Some clients are attackers.
 
@@ -35,33 +34,18 @@ class Attack(Exchange):
             exist.
     """
 
-    clients: float | Sequence[int]
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        name = f"`clients` of {type(self).__name__}"
-        if np.ndim(self.clients) == 0:
-            if not isinstance(self.clients, (float, np.floating)):
-                raise ValueError(f"{name} must be a share in [0, 1) or a list of positions, got {self.clients!r}.")
-            check(name, self.clients, ShareOfClients)
-            return
-        positions = np.asarray(self.clients)
-        if positions.ndim != 1 or (positions.dtype.kind not in "iu" and len(positions)):
-            raise TypeError(f"{name} must be whole numbers, the positions of clients, got {self.clients!r}.")
-        if len(np.unique(positions)) < len(positions):
-            raise ValueError(f"{name} must name each client once, got {self.clients!r}.")
-        self.clients = [int(client) for client in positions]
+    clients: Fraction | Sequence[Natural]
 
     def setup(self, federation: Federation) -> None:
         """Choose the attackers."""
         number = federation.num_clients
-        if isinstance(self.clients, float):
+        if not isinstance(self.clients, Sequence):
             drawn = numpy_generator(federation.seed, Stream.ATTACK).permutation(number)
             self.attackers = frozenset(drawn[: int(round(self.clients * number, 9))].tolist())
             return
         self.attackers = frozenset(self.clients)
-        if wrong := sorted(client for client in self.attackers if not 0 <= client < number):
-            raise ValueError(f"`clients` must be from 0 to {number - 1}, the clients that train, got {wrong}.")
+        if max(self.attackers, default=0) >= number:
+            raise ValueError(f"`clients` must be from 0 to {number - 1}, the clients that train, got {self.clients}.")
 
 
 class LocalAttack(Attack, ABC):
@@ -91,13 +75,10 @@ class Collusion(Attack, ABC):
     use ``NormBounding`` of a robust aggregation.
     """
 
-    def check_with(self, algorithm: Any) -> None:
-        """Raise ``ValueError`` where the server has no updates of clients to look at."""
+    def check_with(self, algorithm: Any) -> Iterable[str]:
+        """Yield whether the server has no updates of clients to look at."""
         if algorithm.schedule.circulates:
-            raise ValueError(
-                f"`exchange` cannot have {self!r} with {algorithm.schedule!r}, with which the server gets models that "
-                "many clients trained. Use an attack on single updates, such as SignFlipping."
-            )
+            yield f"`exchange` cannot have {self!r}, which replaces clients' updates, with {algorithm.schedule!r}."
 
     def collude(self, results: Sequence[ClientResult]) -> Sequence[ClientResult]:
         """Return a round's results with the attackers' replaced; unchanged if all or none are attackers."""
@@ -136,7 +117,6 @@ class SignFlipping(LocalAttack):
         ValueError: If an argument is out of its range.
     """
 
-    clients: float | Sequence[int]
     scale: Positive = 1.0
 
     def forge(self, update: Tensor, generator: torch.Generator) -> Tensor:
@@ -157,7 +137,6 @@ class GaussianAttack(LocalAttack):
         ValueError: If an argument is out of its range, or a compression on the way up stands before it.
     """
 
-    clients: float | Sequence[int]
     std: Positive = 1.0
     fills_zeros = True
 
@@ -183,7 +162,6 @@ class ALittleIsEnough(Collusion):
         ValueError: If an argument is out of its range.
     """
 
-    clients: float | Sequence[int]
     z: Finite | None = None
 
     def forge(self, honest: Tensor, attackers: int) -> Tensor:
@@ -207,7 +185,6 @@ class InnerProductManipulation(Collusion):
         ValueError: If an argument is out of its range.
     """
 
-    clients: float | Sequence[int]
     scale: Positive = 0.1
 
     def forge(self, honest: Tensor, attackers: int) -> Tensor:
@@ -228,8 +205,6 @@ class Mimic(Collusion):
         TypeError: If positions of clients are no whole numbers.
         ValueError: If the share is out of its range.
     """
-
-    clients: float | Sequence[int]
 
     def forge(self, honest: Tensor, attackers: int) -> Tensor:
         """Return the first honest update."""

@@ -49,9 +49,7 @@ class ClientVectors:
         """
         if not self._is_here(client):
             number = self._federation.num_ranks
-            raise RuntimeError(
-                f"The vector of client {client} is on process {client % number} of {number}. Read it there."
-            )
+            raise RuntimeError(f"The vector of client {client} is on process {client % number} of {number}.")
         return self._new[client] if client in self._new else self._known(client)
 
     def get(self, client: int) -> Tensor | None:
@@ -60,12 +58,7 @@ class ClientVectors:
         return self[client] if held else None
 
     def __setitem__(self, client: int, vector: Tensor) -> None:
-        """Take a client's new vector, shape ``(length,)``; others are a ``ValueError``."""
-        if vector.shape != self._initial.shape:
-            raise ValueError(
-                f"The vector of client {client} must have the shape {tuple(self._initial.shape)}, got "
-                f"{tuple(vector.shape)}."
-            )
+        """Take a client's new vector, shape ``(length,)``."""
         vector = vector.detach().to(self._initial.dtype)
         # a view would keep, and save, the whole model
         self._new[client] = vector.clone() if vector.untyped_storage().nbytes() > vector.nbytes else vector

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import KW_ONLY, dataclass, replace
 from math import prod
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -21,6 +22,7 @@ from fl_lightning.seeding import Stream
 Link = Literal["up", "down"]
 
 
+@dataclass(eq=False)
 class Compressor(Exchange, ABC):
     """Sends an approximation that takes fewer bits: of a client's update, or of the model that it receives.
 
@@ -45,8 +47,9 @@ class Compressor(Exchange, ABC):
             if another exchange in the list makes the counted bits wrong.
     """
 
-    link: Link = "up"
+    _: KW_ONLY
     error_feedback: bool | None = None
+    link: Link = "up"
     #: The default of ``error_feedback`` on the way up.
     feeds_back: ClassVar[bool] = False
     #: Whether it must be the only compression of its way, because it sends something else than values.
@@ -55,10 +58,7 @@ class Compressor(Exchange, ABC):
     def __post_init__(self) -> None:
         check_fields(self)
         if self.link == "down" and self.error_feedback is False:
-            raise ValueError(
-                '`error_feedback=False` is not possible with `link="down"`: a remainder is part of the next '
-                "difference. Leave the argument out."
-            )
+            raise ValueError('`error_feedback` is part of `link="down"`, got False. Leave the argument out.')
         if self.error_feedback is None:
             self.error_feedback = self.link == "down" or self.feeds_back
 
@@ -82,26 +82,17 @@ class Compressor(Exchange, ABC):
         elif self.error_feedback:
             self.add_client_vectors("kept", federation.zeros())
 
-    def check_with(self, algorithm: Any) -> None:
-        """Raise ``ValueError`` for another compression on the way down, or exchanges after which the bits are wrong."""
+    def check_with(self, algorithm: Any) -> Iterable[str]:
+        """Yield which other exchanges make the counted bits wrong."""
         members = algorithm.exchange.members
         same = [member for member in members if isinstance(member, Compressor) and member.link == self.link]
         if len(same) > 1 and (self.link == "down" or any(member.alone for member in same)):
-            raise ValueError(
-                f"`exchange` cannot have both {same[0]!r} and {same[1]!r} on the same way. Keep one of them."
-            )
-        if self.link == "down" or self not in members:
-            return
-        for later in members[members.index(self) + 1 :]:
+            yield f"`exchange` cannot have both {same[0]!r} and {same[1]!r} on the same way. Keep one of them."
+        for later in members[members.index(self) + 1 :] if self.link == "up" and self in members else ():
             if later.fills_zeros:
-                raise ValueError(
-                    f"`exchange` cannot have {later!r} after {self!r}: it changes values that stay. Put it before."
-                )
-            if isinstance(later, Compressor) and later.link == "up" and later.error_feedback:
-                raise ValueError(
-                    f"`exchange` cannot have {later!r} after {self!r}: what it owes lies at places that are not sent. "
-                    "Give the second one `error_feedback=False`."
-                )
+                yield f"`exchange` cannot have {later!r} after {self!r}: it changes values that stay. Put it before."
+            if later in same and later.error_feedback:
+                yield f"{later!r} owes values that {self!r} before it does not send. Give it `error_feedback=False`."
 
     def download(self, task: Task, model: Tensor) -> Tensor:
         """Return the model that the client knows then, shape ``(size,)``."""
@@ -143,6 +134,7 @@ class Compressor(Exchange, ABC):
         return sent if places is None else torch.zeros_like(values).index_copy(0, places, sent)
 
 
+@dataclass(eq=False)
 class _ShareCompressor(Compressor, ABC):
     """Sends a share of the values."""
 
@@ -170,9 +162,6 @@ class TopK(_ShareCompressor):
         ValueError: If another argument is out of its range.
     """
 
-    fraction: Share
-    error_feedback: bool | None = True
-    link: Link = "up"
     feeds_back: ClassVar[bool] = True
 
     def compress(self, values: Tensor, generator: torch.Generator) -> Tensor:
@@ -203,10 +192,6 @@ class RandomK(_ShareCompressor):
         ValueError: If another argument is out of its range.
     """
 
-    fraction: Share
-    error_feedback: bool | None = None
-    link: Link = "up"
-
     def compress(self, values: Tensor, generator: torch.Generator) -> Tensor:
         """Return the values at the drawn places, and 0 elsewhere."""
         number = self.number_of(len(values))
@@ -235,8 +220,6 @@ class SignSGD(Compressor):
         ValueError: If another argument is out of its range.
     """
 
-    error_feedback: bool | None = True
-    link: Link = "up"
     feeds_back: ClassVar[bool] = True
 
     def compress(self, values: Tensor, generator: torch.Generator) -> Tensor:
@@ -276,8 +259,6 @@ class QSGD(Compressor):
 
     bits: Annotated[int, "[2, 16]"]
     bucket_size: Count = 512
-    error_feedback: bool | None = None
-    link: Link = "up"
 
     def compress(self, values: Tensor, generator: torch.Generator) -> Tensor:
         """Return the rounded values."""
@@ -321,8 +302,6 @@ class LowRank(Compressor):
 
     rank: Count
     iterations: Count = 2
-    error_feedback: bool | None = True
-    link: Link = "up"
     feeds_back: ClassVar[bool] = True
     alone: ClassVar[bool] = True
 
@@ -337,10 +316,7 @@ class LowRank(Compressor):
     def compress(self, values: Tensor, generator: torch.Generator) -> Tensor:
         """Return the products, and what is sent as it is."""
         shapes = self.shapes
-        lengths = [rows * columns for rows, columns in shapes]
-        if sum(lengths) != len(values):
-            raise ValueError(f"`exchange` must have {self!r} first: it needs whole tensors. One before it sends less.")
-        parts = zip(values.split(lengths), shapes, strict=True)
+        parts = zip(values.split([rows * columns for rows, columns in shapes]), shapes, strict=True)
         products = [self._product(part.view(shape), generator).flatten() for part, shape in parts]
         return torch.cat(products) if products else values
 

@@ -14,7 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning.checks import PathLike
-from fl_lightning.parts.messages import Payload, Task
+from fl_lightning.parts.messages import ClientResult, Payload, Task
+
+#: Names of tensors or submodules, or shell patterns of names.
+Patterns = str | Sequence[str]
 
 
 class LocalClient(Protocol):
@@ -204,23 +207,28 @@ class Federation:
             begin += shape.numel()
         return views
 
-    def matching(self, patterns: Sequence[str], argument: str = "pattern") -> list[str]:
+    def matching(self, patterns: Patterns, argument: str = "pattern") -> list[str]:
         """Return the names of the model's tensors that match one of the patterns.
 
         Args:
-            patterns: Names of tensors or of submodules (``"head"``), or shell patterns of names (``"*.bn*"``).
+            patterns: Names of tensors or of submodules (``"head"``), or shell patterns of names (``"*.bn*"``); one or
+                several.
             argument: What the user calls them, for the error.
 
         Raises:
             ValueError: If a pattern matches nothing.
         """
-        for pattern in patterns:
-            if not any(_matches(name, pattern) for name in self.names):
-                shown = ", ".join(self.names[:8]) + (", ..." if len(self.names) > 8 else "")
-                raise ValueError(
-                    f"`{argument}` {pattern!r} matches no trained parameter or buffer of the module. It has {shown}."
-                )
-        return [name for name in self.names if any(_matches(name, pattern) for pattern in patterns)]
+        patterns = [patterns] if isinstance(patterns, str) else patterns
+        found = {name: [_matches(name, pattern) for pattern in patterns] for name in self.names}
+        if not patterns or not all(map(any, zip(*found.values(), strict=True))):
+            shown = ", ".join(self.names[:8]) + (", ..." if len(self.names) > 8 else "")
+            raise ValueError(f"`{argument}` must match parameters or buffers of the module, {shown}; got {patterns}.")
+        return [name for name, hits in found.items() if any(hits)]
+
+    def places(self, patterns: Patterns, argument: str = "pattern") -> frozenset[int]:
+        """Return the places of the parameter tensors whose names match, as :meth:`matching` says."""
+        found = set(self.matching(patterns, argument))
+        return frozenset(place for place, name in enumerate(self.names[: len(self.lengths)]) if name in found)
 
     def mask(self, names: Sequence[str]) -> Tensor:
         """Return which values of the model belong to the named tensors, booleans of shape ``(size,)``."""
@@ -229,6 +237,13 @@ class Federation:
         for name in names:
             views[name].fill_(True)
         return mask
+
+    def gather_results(self, mine: Sequence[ClientResult]) -> Sequence[ClientResult]:
+        """Return the results of all processes, in the order of ranks."""
+        if self.num_ranks == 1:
+            return mine
+        shares = self.gather([result.to(torch.device("cpu")) for result in mine])
+        return [result.to(self.model.device) for share in shares for result in share]
 
     def join(self, mine: dict[int, Any]) -> dict[int, Any]:
         """Return the entries of all processes' mappings, in the order of their keys."""

@@ -1,4 +1,4 @@
-"""Objectives that change the loss of ``training_step``, or the point at which its gradient is taken.
+"""Objectives that change the loss of ``training_step``.
 
 Features and logits are the input and the output of the module's output layer; see
 :class:`~fl_lightning.parts.federation.ForwardPass`. Equations are numbered as in ``docs/references.md``.
@@ -6,7 +6,6 @@ Features and logits are the input and the output of the module's output layer; s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,12 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fl_lightning.checks import NotNegative, Positive, check_fields
-from fl_lightning.parts.exchange import as_patterns
-from fl_lightning.parts.federation import Federation, ForwardPass, LocalClient
+from fl_lightning.checks import NotNegative, Positive
+from fl_lightning.parts.federation import Federation, ForwardPass, LocalClient, Patterns
 from fl_lightning.parts.messages import ClientResult, accumulator
 from fl_lightning.parts.objectives import Correction, LocalObjective
-from fl_lightning.parts.personal import Patterns, Walk, WalkingObjective
 
 
 @dataclass(eq=False)
@@ -157,48 +154,6 @@ class Decorrelation(LocalObjective):
 
 
 @dataclass(eq=False)
-class SharpnessAware(WalkingObjective):
-    """Each step has the gradient at ``w + rho g / |g|``, with g the one at w (FedSAM, Qu et al. 2022; eq. (64)).
-
-    Both gradients are taken on the same batch.
-
-    Args:
-        rho: Length of the way to the point; 0 is the plain objective.
-    """
-
-    rho: NotNegative = 0.05
-
-    def correction(self, client: LocalClient) -> Correction | None:
-        """Return the client's walk."""
-        return super().correction(client) if self.rho else None
-
-    def walk(self, client: LocalClient) -> Correction:
-        """Return the way up and back."""
-        return _Ascent(self.rho)
-
-    def on_client_end(self, result: ClientResult) -> ClientResult:
-        """Send w."""
-        return super().on_client_end(result) if self.rho else result
-
-
-class _Ascent(Walk):
-    """w, and the point uphill of it."""
-
-    def __init__(self, rho: float) -> None:
-        super().__init__((2,))
-        self.rho = rho
-
-    def add(self, parameters: Sequence[Tensor], start: Sequence[Tensor], linear: Sequence[Tensor]) -> None:
-        """Go uphill, or back to w with the gradient of there."""
-        if self.outer is not None:
-            self.come_back(parameters)
-            return
-        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-        length = self.rho / (torch.linalg.vector_norm(torch.cat([g.flatten() for g in gradients])) + 1e-12)
-        self.leave(parameters, [p + length * g for p, g in zip(parameters, gradients, strict=True)])
-
-
-@dataclass(eq=False)
 class Prototypes(LocalObjective):
     """A sample's features are drawn to the mean features of its class over all clients (FedProto, Tan et al. 2022).
 
@@ -284,17 +239,13 @@ class TwoHeads(_ByClass):
     pattern: Patterns
     lr: Positive = 0.1
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-        self.pattern = as_patterns("pattern", self.pattern)
-
     def setup(self, federation: Federation) -> None:
         """Find the head, and give every client one of zeros."""
         super().setup(federation)
-        names = federation.matching(as_patterns("pattern", self.pattern))
+        names = federation.matching(self.pattern)
         self._shapes = [federation.shapes[federation.names.index(name)] for name in names]
         if [len(shape) for shape in self._shapes] not in ([2], [2, 1]):
-            raise ValueError(f"`pattern` must name one linear layer, the output layer, got {', '.join(names)}.")
+            raise ValueError(f"`pattern` must name one linear layer, the output layer, got {names}.")
         self._places = federation.mask(names).nonzero().squeeze(1)
         self.add_client_vectors("heads", torch.zeros_like(federation.model[self._places]))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from typing import Any
 
@@ -39,6 +39,11 @@ class Task:
         """What the task's random numbers depend on, besides the run's seed."""
         further = (self.repetition, self.phase) if self.phase else (self.repetition,) if self.repetition else ()
         return (self.round, self.client, *further)
+
+
+def further(tasks: Iterable[Task], work: int | None = None, phase: int = 1) -> list[Task]:
+    """Return the tasks of a further training of the same clients, with other work if it is given."""
+    return [replace(task, phase=phase, work=task.work if work is None else work) for task in tasks]
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -214,10 +214,7 @@ class DynamicRegularizer(LocalObjective):
             ValueError: If the lambda_k are in units of another alpha.
         """
         if state["units"] != self.units:
-            raise ValueError(
-                f"`alpha` and `scale_alpha` must be {state['units']}, as in the checkpoint, whose vectors of clients "
-                f"are in units of alpha, got {self.units}."
-            )
+            raise ValueError(f"`alpha` and `scale_alpha` must be the checkpoint's {state['units']}, got {self.units}.")
         super().load_state_dict(state)
 
     def alpha_of(self, client: int) -> float:
@@ -255,7 +252,7 @@ class ControlVariates(LocalObjective):
         variates: Every client's c_k.
 
     Raises:
-        ValueError: If ``option`` is neither 1 nor 2, or ``momentum`` is out of its range or given with option 1.
+        ValueError: If an argument is out of its range.
     """
 
     option: Literal[1, 2] = 2
@@ -263,15 +260,15 @@ class ControlVariates(LocalObjective):
     vectors_sent = 2
     starts_from_server = True
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-        if self.option == 1 and self.momentum:
-            raise ValueError(f"`momentum` has no effect with `option=1`, got {self.momentum}. Leave one of them out.")
-        self.needs_summed_lr, self._weighting = self.option == 2, "uniform"
+    @property
+    def needs_summed_lr(self) -> bool:  # type: ignore[override]
+        """Whether the steps' learning rates are needed."""
+        return self.option == 2
 
-    def check_with(self, algorithm: Any) -> None:
+    def check_with(self, algorithm: Any) -> Iterable[str]:
         """Take the aggregation's weighting."""
         self._weighting = algorithm.aggregation.weighting
+        return ()
 
     def setup(self, federation: Federation) -> None:
         """Start from c_k = c = 0."""
@@ -322,6 +319,13 @@ class MeasuredLoss(LocalObjective):
     def loss_of(self, task: Task) -> float:
         """Return the loss that was computed."""
         return self.losses[task.slot]
+
+
+def write_to(parameters: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    """Set a client's parameters."""
+    with torch.no_grad():
+        for parameter, value in zip(parameters, values, strict=True):
+            parameter.copy_(value)
 
 
 def full_gradient(client: LocalClient, like: Tensor) -> Tensor:

@@ -57,8 +57,9 @@ class Part:
     def setup(self, federation: Federation) -> None:
         """Declare the state of a new fit."""
 
-    def check_with(self, algorithm: Any) -> None:
-        """Raise ``ValueError`` if the part cannot work with the other parts of an :class:`Algorithm`."""
+    def check_with(self, algorithm: Any) -> Iterable[str]:
+        """Return, or yield, why the part cannot work with the other parts of an :class:`Algorithm`."""
+        return ()
 
     def on_round_start(self, round_index: int) -> None:
         """Called before a round's clients are drawn; rounds are counted from 0."""
@@ -170,8 +171,8 @@ class Part:
         held = self._declared()
         if state.keys() != held.keys():
             raise ValueError(
-                f"The checkpoint has the states {sorted(state)} of {type(self).__name__}, and this run {sorted(held)}. "
-                "Resume with the arguments of the run that wrote it."
+                f"{type(self).__name__} must have the checkpoint's states {sorted(state)}, got {sorted(held)}. Resume "
+                "with the arguments of the run that wrote it."
             )
         for name, value in state.items():
             if isinstance(held[name], ClientVectors):

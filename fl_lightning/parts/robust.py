@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from numbers import Integral, Real
+from dataclasses import KW_ONLY, dataclass
+from numbers import Integral
+from typing import Annotated
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fl_lightning.checks import Count, Natural, NotNegative, Positive, check_fields, checked_vector
+from fl_lightning.checks import Count, Natural, NotNegative, Positive, checked_vector
 from fl_lightning.parts.aggregation import Aggregation
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.messages import ClientResult, accumulator
@@ -109,6 +110,7 @@ class PreAggregation(Part, ABC):
         """Return the mixtures, such as ``updates.mixed(matrix)``."""
 
 
+@dataclass(eq=False)
 class RobustAggregation(Aggregation):
     """Merges updates by a rule that tolerates some arbitrary ones; the server moves by the result.
 
@@ -126,6 +128,7 @@ class RobustAggregation(Aggregation):
         TypeError: If ``before`` is none of these.
     """
 
+    _: KW_ONLY
     before: PreAggregation | None = None
     merges_buffers = True
 
@@ -146,8 +149,7 @@ def _check_enough(updates: Updates, needed: int, who: object) -> None:
     """Raise ``ValueError`` if a round has fewer updates, or mixtures of them, than a rule needs."""
     if len(updates) < needed:
         raise ValueError(
-            f"{who} needs at least {needed} updates, or mixtures of them, got {len(updates)}. Let more clients train "
-            "in a round (`clients_per_round`), or allow for fewer attackers."
+            f"{who} needs {needed} updates, or mixtures of them, got {len(updates)}. Let more clients train in a round."
         )
 
 
@@ -165,8 +167,6 @@ class Median(RobustAggregation):
     Args:
         before: A step before the rule; see :class:`RobustAggregation`.
     """
-
-    before: PreAggregation | None = None
 
     def rule(self, updates: Updates) -> Tensor:
         """Return the medians."""
@@ -187,14 +187,7 @@ class TrimmedMean(RobustAggregation):
         ValueError: If ``trim`` is out of its range; in a round, if nothing would be left.
     """
 
-    trim: int | float
-    before: PreAggregation | None = None
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        is_number = isinstance(self.trim, Real) and not isinstance(self.trim, (bool, np.bool_))
-        if not is_number or not (self.trim >= 0 if isinstance(self.trim, Integral) else 0 <= self.trim < 0.5):
-            raise ValueError(f"`trim` must be a whole number of at least 0, or a share in [0, 0.5), got {self.trim!r}.")
+    trim: Natural | Annotated[float, "[0, 0.5)"]
 
     def rule(self, updates: Updates) -> Tensor:
         """Return the trimmed means."""
@@ -223,7 +216,6 @@ class Krum(RobustAggregation):
 
     num_byzantine: Natural
     num_selected: Count = 1
-    before: PreAggregation | None = None
 
     def rule(self, updates: Updates) -> Tensor:
         """Return the mean of the chosen updates."""
@@ -257,7 +249,6 @@ class GeometricMedian(RobustAggregation):
     smoothing: Positive = 1e-6
     max_iterations: Count = 100
     tolerance: NotNegative = 1e-6
-    before: PreAggregation | None = None
 
     def rule(self, updates: Updates) -> Tensor:
         """Return the geometric median."""
@@ -287,7 +278,6 @@ class CenteredClipping(RobustAggregation):
 
     radius: Positive
     iterations: Count = 1
-    before: PreAggregation | None = None
 
     def setup(self, federation: Federation) -> None:
         """Start from 0."""

@@ -5,12 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Integral
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
-from fl_lightning.checks import Fraction, Share, check, check_fields
+from fl_lightning.checks import Count, Fraction, Share, check, check_fields, represent
 from fl_lightning.parts.federation import Federation, LocalClient
 from fl_lightning.parts.part import Part
 
@@ -18,6 +17,8 @@ Rounding = Literal["floor", "round", "ceil"]
 #: The model at which the clients of a round are scored; ``None`` for none.
 ScoredAt = Literal["trained", "received"] | None
 Availability = Share | Callable[[int], Any]
+#: How a client is scored.
+Kind = Literal["batch", "sample", "sum", "full"]
 _ROUND = {"floor": np.floor, "round": np.rint, "ceil": np.ceil}
 
 
@@ -33,14 +34,13 @@ class ClientSampler(Part, ABC):
         """
 
     @abstractmethod
-    def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray | None = None) -> np.ndarray:
+    def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray) -> np.ndarray:
         """Return the distinct clients of one round, in any order: integers in ``[0, num_clients)``.
 
         Args:
             num_clients: K.
             rng: The round's generator.
-            available: The clients that can be reached, sorted; ``None`` for all. If they are fewer than a round
-                needs, all of them train.
+            available: The clients that can be reached, sorted. If they are fewer than a round needs, all of them train.
         """
 
     def clients_to_score(self, rng: np.random.Generator, available: np.ndarray) -> Iterable[int]:
@@ -57,7 +57,7 @@ class ClientSampler(Part, ABC):
 
         These are the server's for :meth:`clients_to_score`, and those of :attr:`scored_at` for the round's clients.
         """
-        raise NotImplementedError(f"{type(self).__name__} must define `score(client)`, which returns a number.")
+        return float("nan")
 
     def take_scores(self, scores: Mapping[int, float]) -> None:
         """Take scores by client, on all processes: before a draw, and of the clients that trained when a round ends."""
@@ -91,20 +91,8 @@ class UniformSampler(ClientSampler):
         ValueError: If an argument is out of its range; in a round, if more clients are asked for than there are.
     """
 
-    clients_per_round: int | float
+    clients_per_round: Count | Share
     rounding: Rounding = "floor"
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        value = self.clients_per_round
-        is_number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
-        is_count = isinstance(value, Integral)
-        if not is_number or not (value >= 1 if is_count else 0 < value <= 1):
-            raise ValueError(
-                "`clients_per_round` must be a float in (0, 1], the fraction of the clients, or an int of at least 1, "
-                f"their number, got {value!r}. For all clients give 1.0."
-            )
-        self.clients_per_round = int(value) if is_count else float(value)
 
     def cohort_size(self, num_clients: int) -> int:
         """Return ``m``."""
@@ -113,17 +101,13 @@ class UniformSampler(ClientSampler):
             return max(int(_ROUND[self.rounding](round(self.clients_per_round * num_clients, 9))), 1)
         if self.clients_per_round > num_clients:
             raise ValueError(
-                f"`clients_per_round` must be at most {num_clients}, the clients that train, got "
-                f"{self.clients_per_round}. A fraction such as 0.1 fits any number."
+                f"`clients_per_round` must be at most {num_clients}, those that train, got {self.clients_per_round}."
             )
         return self.clients_per_round
 
-    def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray | None = None) -> np.ndarray:
+    def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray) -> np.ndarray:
         """Return ``m`` distinct clients in random order."""
-        size = self.cohort_size(num_clients)
-        if available is None:
-            return rng.choice(num_clients, size=size, replace=False)
-        return rng.choice(available, size=min(size, len(available)), replace=False)
+        return rng.choice(available, size=min(self.cohort_size(num_clients), len(available)), replace=False)
 
 
 class Arrivals(UniformSampler):
@@ -155,10 +139,9 @@ class BernoulliSampler(ClientSampler):
         """Return the expected number, rounded, at least 1."""
         return max(round(self.probability * num_clients), 1)
 
-    def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray | None = None) -> np.ndarray:
+    def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray) -> np.ndarray:
         """Return the clients that were drawn, in random order."""
-        candidates = np.arange(num_clients) if available is None else available
-        return rng.permutation(candidates[rng.random(len(candidates)) < self.probability])
+        return rng.permutation(available[rng.random(len(available)) < self.probability])
 
 
 class ImportanceSampler(UniformSampler):
@@ -187,8 +170,9 @@ class ImportanceSampler(UniformSampler):
         ValueError: If an argument is out of its range; when the fit begins, if no parameter has such a name.
     """
 
+    stored_as: ClassVar = {"score": "kind"}  # the name of a method
     gamma: Fraction | None
-    kind: Literal["batch", "sample", "sum", "full"]
+    kind: Kind
     initial: Literal["scores", "uniform"]
     parameters: Sequence[str] | None
     floor: Share
@@ -198,35 +182,24 @@ class ImportanceSampler(UniformSampler):
         clients_per_round: int | float,
         *,
         gamma: float | None = 0.9,
-        score: Literal["batch", "sample", "sum", "full"] = "batch",
+        score: Kind = "batch",
         initial: Literal["scores", "uniform"] = "scores",
         parameters: Sequence[str] | None = None,
         floor: float = 1e-12,
         rounding: Rounding = "floor",
     ) -> None:
-        self.gamma, self.initial, self.floor = gamma, initial, floor
-        if parameters is not None and not check("`parameters`", parameters, Sequence[str]):
-            raise ValueError("`parameters` must be names of parameters, got none. Give None for all.")
-        self.parameters = parameters if isinstance(parameters, str) or parameters is None else tuple(parameters)
-        if score not in ("batch", "sample", "sum", "full"):
-            raise ValueError(f"`score` must be one of 'batch', 'sample', 'sum', 'full', got {score!r}.")
-        self.kind = score
+        self.gamma, self.initial, self.floor, self.parameters = gamma, initial, floor, parameters
+        self.kind = check("`score`", score, Kind)
         super().__init__(clients_per_round, rounding)
 
     def __repr__(self) -> str:
-        settings = f"gamma={self.gamma}, score={self.kind!r}, initial={self.initial!r}, parameters={self.parameters}"
-        return (
-            f"ImportanceSampler({self.clients_per_round}, {settings}, floor={self.floor}, rounding={self.rounding!r})"
-        )
+        return represent(self)
 
     def setup(self, federation: Federation) -> None:
         """Start without scores, or with 1 for every client."""
         names = federation.names[: len(federation.lengths)]
-        if self.parameters is not None and names and not any(name.startswith(tuple(self.parameters)) for name in names):
-            raise ValueError(
-                f"`parameters` must be beginnings of names of trained parameters, got {list(self.parameters)}. There "
-                f"are {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}."
-            )
+        if names and not any(map(self._counts, names)):
+            raise ValueError(f"`parameters` must be beginnings of names such as {names[0]}, got {self.parameters}.")
         #: The accumulated score p_k of each client, shape (K,); NaN before its first.
         self.add_state("scores", np.full(federation.num_clients, 1.0 if self.initial == "uniform" else np.nan))
         self.add_state("counts", np.zeros(federation.num_clients))
@@ -235,13 +208,10 @@ class ImportanceSampler(UniformSampler):
         """Return the clients that were never scored; a score that is not finite becomes 0, the floor."""
         return np.flatnonzero(np.isnan(self.scores)).tolist()
 
-    def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray | None = None) -> np.ndarray:
+    def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray) -> np.ndarray:
         """Return ``m`` distinct clients, the first draws first."""
-        candidates = np.arange(num_clients) if available is None else available
-        size = min(self.cohort_size(num_clients), len(candidates))
-        if size == 0:
-            return candidates
-        return rng.choice(candidates, size=size, replace=False, p=self.probabilities(candidates))
+        size = min(self.cohort_size(num_clients), len(available))
+        return rng.choice(available, size=size, replace=False, p=self.probabilities(available)) if size else available
 
     def probabilities(self, clients: np.ndarray) -> np.ndarray:
         """Return the probability of each of ``clients`` in a single draw."""
@@ -260,9 +230,11 @@ class ImportanceSampler(UniformSampler):
         return sum(squares) if self.kind == "sum" else sum(squares) / len(squares)
 
     def _squared_norm(self, gradients: Mapping[str, Any]) -> float:
-        counted = "" if self.parameters is None else tuple(self.parameters)
-        chosen = (gradient for name, gradient in gradients.items() if name.startswith(counted))
+        chosen = (gradient for name, gradient in gradients.items() if self._counts(name))
         return float(sum(gradient.square().sum().double() for gradient in chosen))
+
+    def _counts(self, name: str) -> bool:
+        return self.parameters is None or name.startswith(tuple(self.parameters))
 
     def take_scores(self, scores: Mapping[int, float]) -> None:
         """Accumulate scores. A client's first score counts whole; a score that is not finite changes nothing."""
@@ -302,17 +274,16 @@ class Participation:
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def reachable(self, round_index: int, num_clients: int, rng: np.random.Generator) -> np.ndarray | None:
-        """Return the clients that can be reached in a round, sorted; ``None`` for all."""
+    def reachable(self, round_index: int, num_clients: int, rng: np.random.Generator) -> np.ndarray:
+        """Return the clients that can be reached in a round, sorted."""
         if self.available is None:
-            return None
+            return np.arange(num_clients)
         if not callable(self.available):
             return np.flatnonzero(rng.random(num_clients) < self.available)
         clients = np.unique(np.asarray(self.available(round_index)))
         if len(clients) and (clients.dtype.kind not in "iu" or not 0 <= clients[0] <= clients[-1] < num_clients):
             raise ValueError(
-                f"`available({round_index})` must give clients, whole numbers from 0 to {num_clients - 1}, got "
-                f"{clients.tolist()[:8]}. From a mask they are made by `numpy.flatnonzero(mask)`."
+                f"`available({round_index})` must give clients from 0 to {num_clients - 1}, no mask, got {clients[:8]}."
             )
         return clients.astype(np.int64)
 
@@ -331,8 +302,7 @@ class Participation:
         if full < len(drawn) and not self.drop_stragglers:
             if full_work < 2:
                 raise ValueError(
-                    f"`stragglers={self.stragglers}` need `local_epochs` (or `local_steps`) of at least 2 to do part "
-                    f"of them, got {full_work}. Give more, or `drop_stragglers=True`."
+                    f"`stragglers` need `local_epochs` (or `local_steps`) of at least 2 to do part of, got {full_work}."
                 )
             work[full:] = [int(part) for part in rng.integers(1, full_work, size=len(drawn) - full)]
         reports = rng.random(len(drawn)) >= self.dropout

@@ -1,7 +1,5 @@
 """From which model clients start, and when the server acts: a round as it is written in the papers."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor
 
-from fl_lightning.checks import Count, check_fields
+from fl_lightning.checks import Count
 from fl_lightning.parts.aggregation import RunningMean, Weighting
 from fl_lightning.parts.federation import Federation, LocalClient
 from fl_lightning.parts.messages import ClientResult, RoundReport, Task
@@ -203,19 +201,12 @@ class Redistribution(Schedule):
     extend_cycle: bool = False
     circulates = True
 
-    def __post_init__(self) -> None:
-        check_fields(self)
+    def check_with(self, algorithm: Any) -> Iterable[str]:
+        """Yield whether clients may drop out under ``"subsample"``, or ``extend_cycle`` has no effect."""
+        if self.unequal == "subsample" and (algorithm.participation.dropout or algorithm.participation.drop_stragglers):
+            yield '`participation` lets clients drop out, for which `unequal` must be "reduce", "park" or "count".'
         if self.extend_cycle and self.unequal != "count":
-            raise ValueError(f'`extend_cycle=True` needs `unequal="count"`, got {self.unequal!r}.')
-
-    def check_with(self, algorithm: Any) -> None:
-        """Raise ``ValueError`` if clients may drop out under ``"subsample"``."""
-        lost = algorithm.participation.dropout or algorithm.participation.drop_stragglers
-        if self.unequal == "subsample" and lost:
-            raise ValueError(
-                '`participation` lets clients drop out, which `unequal="subsample"` does not allow. Give '
-                '`unequal="reduce"`, "park" or "count".'
-            )
+            yield f'`extend_cycle=True` needs `unequal="count"`, got {self.unequal!r}.'
 
     def setup(self, federation: Federation) -> None:
         """Start a first cycle."""
@@ -258,8 +249,8 @@ class Redistribution(Schedule):
             self.num_models, self.trainings = cohort_size, dict.fromkeys(range(cohort_size), 0)
         elif cohort_size != self.num_models:
             raise ValueError(
-                f"`clients_per_round` must stay {self.num_models} until the next aggregation, in "
-                f"{self.redistributions - self.position} rounds, got {cohort_size}: {self.num_models} models circulate."
+                f"`clients_per_round` must stay {self.num_models}, the models that circulate, for "
+                f"{self.redistributions - self.position} rounds, got {cohort_size}."
             )
         slots = sorted(self.trainings)
         if self.unequal == "count":
@@ -267,8 +258,8 @@ class Redistribution(Schedule):
             return sorted(sorted(behind, key=lambda s: (self.trainings[s], s))[:num_active])
         if num_active < len(slots) and self.unequal == "subsample":
             raise ValueError(
-                f"`clients_per_round` must be at most the number of active clients, {num_active} in this round, got "
-                f'{len(slots)}. Or give `unequal="reduce"`, "park" or "count".'
+                f"`clients_per_round` must be at most {num_active}, the active clients, got {len(slots)}. Or give "
+                '`unequal="reduce"`, "park" or "count".'
             )
         if num_active >= len(slots) or num_active == 0:
             return slots[:num_active]
@@ -343,8 +334,7 @@ class Redistribution(Schedule):
         """
         if state["position"] and state["length"] != self.redistributions:
             raise ValueError(
-                f"`redistributions` must be {state['length']}, as in the checkpoint's cycle, got "
-                f"{self.redistributions}. Or resume from a checkpoint of an aggregated model."
+                f"`redistributions` must be {state['length']} in the checkpoint's cycle, got {self.redistributions}."
             )
         super().load_state_dict({**state, "length": self.redistributions})
 

@@ -72,7 +72,7 @@ class PowerOfChoice(Chooser):
         worst = np.argsort(-losses, kind="stable")[: self.cohort_size(self.federation.num_clients)]
         self._candidates = self._candidates[np.sort(worst)]
 
-    def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray | None = None) -> np.ndarray:
+    def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray) -> np.ndarray:
         """Return the candidates that are left."""
         return self._candidates
 
@@ -125,14 +125,13 @@ class ActiveSampler(Chooser):
         weights[np.argsort(valuations, kind="stable")[: int(self.alpha1 * len(clients))]] = 0.0
         return weights / weights.sum()
 
-    def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray | None = None) -> np.ndarray:
+    def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray) -> np.ndarray:
         """Return m distinct clients, those by valuation first."""
-        clients = np.arange(num_clients) if available is None else available
-        size = min(self.cohort_size(num_clients), len(clients))
-        shares = self.probabilities(clients)
+        size = min(self.cohort_size(num_clients), len(available))
+        shares = self.probabilities(available)
         number = min(size - round(self.alpha3 * size), int(np.count_nonzero(shares)))
-        chosen = rng.choice(clients, number, replace=False, p=shares) if number else clients[:0]
-        others = np.setdiff1d(clients, chosen)
+        chosen = rng.choice(available, number, replace=False, p=shares) if number else available[:0]
+        others = np.setdiff1d(available, chosen)
         return np.concatenate([chosen, rng.choice(others, size - number, replace=False)])
 
 
@@ -208,12 +207,11 @@ class Oort(ByDuration):
         worth = self.utilities[clients] + np.sqrt(0.1 * np.log(self.round + 1) / self.since[clients])
         return worth * np.minimum(1.0, self.longest / self._durations[clients]) ** self.penalty
 
-    def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray | None = None) -> np.ndarray:
+    def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray) -> np.ndarray:
         """Return m distinct clients, those that trained before first."""
-        clients = np.arange(num_clients) if available is None else available
-        size = min(self.cohort_size(num_clients), len(clients))
-        new = np.isnan(self.utilities[clients])
-        known, new = clients[~new], clients[new]
+        size = min(self.cohort_size(num_clients), len(available))
+        new = np.isnan(self.utilities[available])
+        known, new = available[~new], available[new]
         share = max(0.2, 0.9 * 0.98**self.round) if self.exploration is None else self.at("exploration")
         number = max(size - len(known), min(round(share * size), len(new)))
         speeds = 1 / self._durations[new]
@@ -279,13 +277,12 @@ class TierSampler(ByDuration):
             self.weights[ranked] = np.arange(1.0, len(ranked) + 1)
         self.losses = losses
 
-    def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray | None = None) -> np.ndarray:
+    def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray) -> np.ndarray:
         """Return m distinct clients of one tier."""
-        clients = np.arange(num_clients) if available is None else available
-        members = [np.intersect1d(tier, clients) for tier in self.tiers]
+        members = [np.intersect1d(tier, available) for tier in self.tiers]
         present = np.array([float(len(tier) > 0) for tier in members])
         if not present.any():
-            return clients
+            return available
         chances = present * self.weights * (self.left > 0)
         chances = chances if chances.any() else present
         self.tier = int(rng.choice(len(members), p=chances / chances.sum()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -162,9 +162,8 @@ class Adaptive(ServerOptimizer):
             v = v - (1 - self.beta2) * square * torch.sign(v - square)
         if not is_finite(v):
             raise FloatingPointError(
-                f"The second moment of {self!r} is infinite: the clients' update, of up to "
-                f"{float(delta.abs().max()):.3g}, is too large. Lower the clients' learning rate, clip gradients, or "
-                "give `exchange=Clip(...)`."
+                f"The second moment of {self!r} is infinite: the clients' update is too large, up to "
+                f"{float(delta.abs().max()):.3g}. Lower their learning rate, or give `exchange=Clip(...)`."
             )
         self.m, self.v, self.steps = m, v, self.steps + 1
         if self.bias_correction:
@@ -184,7 +183,7 @@ class TorchServer(ServerOptimizer):
         options: The optimizer's other arguments, such as ``weight_decay=0.01``.
 
     Raises:
-        TypeError: If ``optimizer`` is no optimizer's class, or has no such option.
+        TypeError: If ``optimizer`` cannot be called, or has no such option.
         ValueError: If ``lr`` or an option is out of its range.
     """
 
@@ -192,9 +191,11 @@ class TorchServer(ServerOptimizer):
     lr: Scheduled
 
     def __init__(self, optimizer: type[Optimizer], lr: Scheduled = 1.0, **options: Any) -> None:
-        if not (isinstance(optimizer, type) and issubclass(optimizer, Optimizer)):
-            raise TypeError(f"`optimizer` must be a class such as torch.optim.AdamW, got {short(optimizer)}.")
-        self.optimizer, self.lr, self.options = optimizer, check("`lr`", lr, Scheduled), options
+        self.optimizer, self.lr, self.options = (
+            check("`optimizer`", optimizer, Callable),
+            check("`lr`", lr, Scheduled),
+            options,
+        )
         self._make([torch.zeros(1)])  # so that a wrong option is an error here
 
     def __repr__(self) -> str:
@@ -240,13 +241,10 @@ class DynamicServer(ServerOptimizer):
 
     objective: DynamicRegularizer
 
-    def check_with(self, algorithm: Any) -> None:
-        """Raise ``ValueError`` if no client renews the lambda_k that this part reads."""
+    def check_with(self, algorithm: Any) -> Iterable[str]:
+        """Yield whether no client renews the lambda_k that this part reads."""
         if not any(part is self.objective for part in walk(algorithm.objective)):
-            raise ValueError(
-                f"`objective` of {self!r} must be the algorithm's objective, got {algorithm.objective!r}. Give the "
-                "same DynamicRegularizer as both, or use FedDyn."
-            )
+            yield f"`objective` of {self!r} must be the algorithm's objective, got {algorithm.objective!r}."
 
     def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
         """Return the corrected mean."""
@@ -296,8 +294,6 @@ class Server:
         self._mean, self._buffer_mean = RunningMean(), RunningMean()
         self._everywhere = False
         self._seen: set[str] = set()
-        #: Results that no move has used yet.
-        self.num_taken = 0
 
     # ---- buffers ----
 
@@ -341,7 +337,7 @@ class Server:
             everywhere: Whether every process takes this result, just before the server moves; otherwise only the one
                 that has it.
         """
-        self._everywhere, self.num_taken = everywhere, self.num_taken + 1
+        self._everywhere = everywhere
         rank, ranks = self.federation.rank, self.federation.num_ranks
         if self._waits:
             self._results.append(result)
@@ -414,8 +410,5 @@ class Server:
         """Return the results that wait, of all processes, in the order of slots, or of arrivals."""
         federation, results, exchange = self.federation, self._results, self._algorithm.exchange
         if not self._everywhere:
-            if federation.num_ranks > 1:
-                shares = federation.gather([result.to(torch.device("cpu")) for result in results])
-                results = [result.to(self.model.device) for share in shares for result in share]
-            results = sorted(results, key=lambda result: result.task.slot)
+            results = sorted(federation.gather_results(results), key=lambda result: result.task.slot)
         return exchange.collude(results) if exchange.colludes else results

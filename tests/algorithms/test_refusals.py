@@ -45,7 +45,6 @@ from fl_lightning.parts import (
     Proximal,
     RandomK,
     Redistribution,
-    SampledStaleness,
     SecureAggregation,
     SignSGD,
     StaleMean,
@@ -89,7 +88,6 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     # when the server acts
     (lambda: FedAsync(1, speeds=[1], clock=VirtualClock()), "speeds"),
     (lambda: FedAsync(1, history=3, speeds=[1]), "history"),
-    (lambda: SampledStaleness(3, wait_for_flush=True), "wait_for_flush"),
     (lambda: FedBuff(2, server_lr=1.0, server=Mixing()), "server_lr"),
     (lambda: FedBuff(3, 2, aggregation=CurrentMean()), "once_per_buffer"),
     (lambda: FedBuff(2, staleness=lambda late: float(late == 0), average_staleness=1), "average_staleness"),
@@ -103,7 +101,6 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: RADFed(2, local=DynamicRegularizer(0.1)), "DynamicRegularizer"),
     (lambda: RADFed(2, local=ControlVariates()), "ControlVariates"),
     (lambda: arriving(objective=ControlVariates()), "ControlVariates"),
-    (lambda: Scaffold(option=1, momentum=0.9), "momentum"),
     (lambda: measured(objective=Proximal(0.1)), "measured"),
     (lambda: measured(objective=MeasuredLoss()), "MeasuredLoss"),
     (lambda: measured(schedule=Redistribution(2)), "FairMean"),

@@ -184,7 +184,7 @@ PARTS: dict[str, tuple[Callable[[], Options], int | None]] = {
     "CurrentMean": (lambda: {"aggregation": CurrentMean()}, WHOLE),
     "StaleMean": (lambda: {"aggregation": StaleMean("uniform")}, WHOLE),
     "NormalizedMean": (lambda: {"aggregation": NormalizedMean()}, WHOLE),
-    "Median": (lambda: {"aggregation": Median(NearestNeighborMixing(1))}, WHOLE),
+    "Median": (lambda: {"aggregation": Median(before=NearestNeighborMixing(1))}, WHOLE),
     "TrimmedMean": (lambda: {"aggregation": TrimmedMean(0.25, before=NormBounding(0.1))}, WHOLE),
     "Krum": (lambda: {"aggregation": Krum(0, num_selected=2)}, WHOLE),
     "GeometricMedian": (lambda: {"aggregation": GeometricMedian()}, WHOLE),

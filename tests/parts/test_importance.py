@@ -76,7 +76,7 @@ def test_o12_successive_draws() -> None:
     sampler.begin_fit(federation(3))
     sampler.take_scores({0: 9.0, 1: 5.0, 2: 3.0})  # from 1: 5, 3, 2
     rng, count = np.random.default_rng(0), 5000
-    drawn = Counter(int(client) for _ in range(count) for client in sampler.draw(3, rng))
+    drawn = Counter(int(client) for _ in range(count) for client in sampler.draw(3, rng, np.arange(3)))
     # five standard deviations of a frequency near 1/2
     for client, expected in enumerate((0.839285714, 0.675, 0.485714286)):
         assert drawn[client] / count == pytest.approx(expected, abs=5 * 0.0071)
@@ -88,7 +88,7 @@ def test_equal_scores_draw_every_ordered_pair_alike() -> None:
     sampler.begin_fit(federation(3))
     sampler.take_scores({0: 100.0})
     rng = np.random.default_rng(0)
-    pairs = Counter(tuple(sampler.draw(3, rng).tolist()) for _ in range(3000))
+    pairs = Counter(tuple(sampler.draw(3, rng, np.arange(3)).tolist()) for _ in range(3000))
     assert len(pairs) == 6
     assert all(abs(count - 500) < 5 * 21 for count in pairs.values())
 
@@ -98,7 +98,7 @@ def test_a_score_of_zero_stays_drawable() -> None:
     sampler.begin_fit(federation(3))
     sampler.take_scores({0: 1.0, 1: 0.0, 2: 0.0})
     assert sampler.probabilities(np.arange(3)).tolist() == pytest.approx([1 / 1.002, 0.001 / 1.002, 0.001 / 1.002])
-    assert sorted(sampler.draw(3, np.random.default_rng(0)).tolist()) == [0, 1, 2]
+    assert sorted(sampler.draw(3, np.random.default_rng(0), np.arange(3)).tolist()) == [0, 1, 2]
 
 
 def test_scores_after_training_move_only_the_clients_that_trained() -> None:

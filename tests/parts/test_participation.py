@@ -73,7 +73,7 @@ def test_rounding_of_the_fraction(rounding: Any, sizes: tuple[int, ...]) -> None
 
 def test_bernoulli_sampling_draws_each_client_by_itself_and_now_and_then_nobody() -> None:
     rng, sampler = np.random.default_rng(0), BernoulliSampler(0.2)
-    draws = [sampler.draw(5, rng) for _ in range(4000)]
+    draws = [sampler.draw(5, rng, np.arange(5)) for _ in range(4000)]
     # nobody with chance 0.8^5 = 0.32768, two given ones with 0.04; five standard deviations are 149 and 62
     assert abs(sum(len(drawn) == 0 for drawn in draws) - 4000 * 0.32768) < 149
     assert abs(sum({0, 3} <= set(drawn.tolist()) for drawn in draws) - 4000 * 0.04) < 62

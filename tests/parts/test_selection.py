@@ -33,7 +33,7 @@ def begun(sampler: Any, sizes: list[int]) -> Any:
 
 
 def draw(sampler: ClientSampler, rng: np.random.Generator) -> list[int]:
-    return sampler.draw(sampler.federation.num_clients, rng).tolist()
+    return sampler.draw(sampler.federation.num_clients, rng, np.arange(sampler.federation.num_clients)).tolist()
 
 
 # ---- power-of-choice ----

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from fl_lightning.checks import NotNegative, ScheduledShare, check_fields
+from fl_lightning.checks import NotNegative, Positive, ScheduledShare, check, check_fields
 from fl_lightning.parts.aggregation import Aggregation
 from fl_lightning.parts.asynchronous.staleness import Staleness, staleness_weight
 from fl_lightning.parts.messages import ClientResult, accumulator
@@ -55,10 +55,7 @@ class StalenessMixing(Aggregation):
         """Return a, the share of a result in the mixture."""
         mixing, weight = self.at("mixing"), staleness_weight(self.staleness, staleness)
         if mixing * weight > 1:
-            raise ValueError(
-                f"`mixing` times `staleness({staleness})` must be at most 1, the share of the client's model, got "
-                f"{mixing:g} * {weight:g}. Give a smaller `mixing`, or weights of at most 1."
-            )
+            raise ValueError(f"`mixing` times `staleness({staleness})` must be at most 1, got {mixing:g} * {weight:g}.")
         return mixing * weight
 
 
@@ -94,12 +91,8 @@ class StalenessWeightedDeltas(Aggregation):
         check_fields(self)
         usual = self.average_staleness
         # a user's function may read a table, whose places are whole numbers
-        self._usual = staleness_weight(self.staleness, int(usual) if usual == int(usual) else usual)
-        if not self._usual:
-            raise ValueError(
-                f"`average_staleness` must be one at which `staleness` gives a weight greater than 0, got {usual}. "
-                "Give a smaller one; 0 is that of a fresh result."
-            )
+        weight = staleness_weight(self.staleness, int(usual) if usual == int(usual) else usual)
+        self._usual = check("`staleness` at `average_staleness`", weight, Positive)
 
     def weight_of(self, result: ClientResult) -> float:
         """Return ``s(d) omega``."""

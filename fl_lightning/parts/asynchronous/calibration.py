@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from fl_lightning.checks import Count, Natural, Positive, Probability, check, short, to_array
+from fl_lightning.checks import Count, Natural, Positive, Probability, check
 
 Durations = Literal["exponential"] | Sequence[float] | Callable[[np.random.Generator], float]
 
@@ -63,8 +63,5 @@ def _drawer(durations: Durations) -> Callable[[np.random.Generator], float]:
     if isinstance(durations, str):
         check("`durations`", durations, Literal["exponential"])
         return lambda rng: float(rng.exponential())
-    values = to_array("durations", durations)
-    numeric = values.ndim == 1 and len(values) and values.dtype.kind in "iuf"
-    if not numeric or not (np.isfinite(values) & (values > 0)).all():
-        raise ValueError(f"`durations` must be a sequence of finite numbers greater than 0, got {short(durations)}.")
+    values = check("`durations`", durations, Sequence[Positive])
     return lambda rng: float(values[rng.integers(len(values))])

@@ -7,38 +7,28 @@ import math
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from torch import Tensor
 
-from fl_lightning.checks import (
-    Natural,
-    NotNegative,
-    PathLike,
-    Positive,
-    check,
-    is_number,
-    is_sequence,
-    plain,
-    represent,
-    short,
-    to_array,
-)
+from fl_lightning.checks import Natural, NotNegative, Positive, check, check_fields, is_number, represent
 from fl_lightning.parts.federation import Federation
 from fl_lightning.seeding import Stream, numpy_generator
 
 Number = int | float | Fraction
-Speeds = Number | Sequence[Number] | np.ndarray | Callable[[int, np.random.Generator], Sequence[Number] | np.ndarray]
+Speeds = Positive | Sequence[Positive] | Callable[[int, np.random.Generator], Any]
 Windows = Mapping[int, Sequence[tuple[Number, Number]]]
 
 _FINEST = 10**12  # ticks in a unit of time; beyond it durations are rounded to a billionth of the shortest
 _RANDOM = 10**9  # ticks in a unit of time where durations have a random part
+_FOREVER = 2**200
 
 
+@dataclass(eq=False, repr=False)
 class VirtualClock:
     """How long each client's tasks take, in units of virtual time.
 
@@ -64,41 +54,30 @@ class VirtualClock:
             or ``online`` is of a client that does not exist.
     """
 
-    def __init__(
-        self,
-        speeds: Speeds = 100,
-        *,
-        work: Number | Literal["samples", "steps"] = 100,
-        delay: Number | Sequence[Number] | np.ndarray = 0,
-        jitter: float = 0.0,
-        dropout: float = 0.0,
-        online: Windows | None = None,
-        seed: int | None = None,
-    ) -> None:
-        speeds, delay = _of_numpy("speeds", speeds), _of_numpy("delay", delay)
-        if not callable(speeds):
-            _check_speeds(speeds)
-        if isinstance(work, str):
-            check("`work`", work, Literal["samples", "steps"])
-        else:
-            check("`work`", work, Positive)  # type: ignore[arg-type]
-        for each in _listed("delay", delay):
-            check("`delay`", each, NotNegative)  # type: ignore[arg-type]
-        check("`jitter`", jitter, NotNegative)
-        check("`dropout`", dropout, Annotated[float, "[0, 1)"])
-        if seed is not None:
-            check("`seed`", seed, Natural)
-        self.speeds, self.work, self.delay = speeds, plain(work), plain(delay)
-        self.jitter, self.dropout = plain(jitter), plain(dropout)
-        self.online = _check_online({} if online is None else online)
-        self.seed = seed
+    speeds: Speeds = 100
+    _: KW_ONLY
+    work: Positive | Literal["samples", "steps"] = 100
+    delay: NotNegative | Sequence[NotNegative] = 0
+    jitter: NotNegative = 0.0
+    dropout: Annotated[float, "[0, 1)"] = 0.0
+    online: Windows | None = None
+    seed: Natural | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        check("`online`", list(self.online or ()), Sequence[Natural])
+        for client, given in (self.online or {}).items():
+            windows = sorted(check("`online`", given, Sequence[Sequence[float]]))
+            apart = all(before[1] <= after[0] for before, after in pairwise(windows))
+            if not windows or not apart or not all(0 <= begin < end for begin, end in windows):
+                raise ValueError(
+                    "`online` must give each client windows (from, until) that do not overlap, 0 <= from < until; got "
+                    f"{windows} for client {client}. Leave out clients that are always available."
+                )
         self.ticks_per_unit = 1
-        self._durations: list[int] = []
-        self._windows: dict[int, tuple[list[int], list[int]]] = {}
-        self._seed = 0
 
     def __repr__(self) -> str:
-        return represent(self, leave_out=() if self.online else ("online",))
+        return represent(self)
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str], **options: Any) -> VirtualClock:
@@ -111,42 +90,23 @@ class VirtualClock:
             **options: Further arguments of the class.
 
         Raises:
-            TypeError: If ``path`` is no path.
-            FileNotFoundError: If there is no such file.
-            ValueError: If a column is missing, or clients or numbers are wrong.
+            KeyError: If a column is missing.
+            ValueError: If clients or numbers are wrong.
         """
-        check("`path`", path, PathLike)
-        if not Path(path).is_file():
-            raise FileNotFoundError(f"`path` must be a CSV file with the columns client and speed; there is no {path}.")
-        speeds: dict[int, Number] = {}
-        delays: dict[int, Number] = {}
-        online: dict[int, list[tuple[Number, Number]]] = {}
         with Path(path).open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file)
-            names = set(reader.fieldnames or ())
-            missing = {"client", "speed", *(["online_until"] if "online_from" in names else [])} - names
-            if missing:
-                raise ValueError(
-                    f"{path} has no column {sorted(missing)}; its first line must name client and speed, and "
-                    "online_until beside online_from."
-                )
-            for row in reader:
-                try:
-                    client = int(row["client"])
-                    speeds[client], delays[client] = Fraction(row["speed"]), Fraction(row.get("delay") or 0)
-                    if row.get("online_from"):
-                        until = row["online_until"]
-                        window = Fraction(row["online_from"]), math.inf if until == "inf" else Fraction(until)
-                        online.setdefault(client, []).append(window)
-                except (ArithmeticError, TypeError, ValueError) as error:
-                    raise ValueError(f"{path}, line {reader.line_num}: {row} is no client's line ({error}).") from error
-        if sorted(speeds) != list(range(len(speeds))):
-            known = ", ".join(map(str, sorted(speeds)[:8]))
-            raise ValueError(
-                f"{path} must have a line for each client from 0 to K-1, got lines for {known or 'no client'}."
-            )
-        given = {"speeds": [speeds[k] for k in sorted(speeds)], "delay": [delays[k] for k in sorted(speeds)]}
-        return cls(**{**given, "online": online, **options})
+            rows = [(int(row["client"]), row) for row in csv.DictReader(file)]
+        speeds = {client: Fraction(row["speed"]) for client, row in rows}
+        delays = {client: Fraction(row.get("delay") or 0) for client, row in rows}
+        online: dict[int, list[Any]] = {}
+        for client, row in rows:
+            if row.get("online_from"):
+                until = math.inf if row["online_until"] == "inf" else Fraction(row["online_until"])
+                online.setdefault(client, []).append((Fraction(row["online_from"]), until))
+        clients = range(len(speeds))
+        if set(speeds) != set(clients):
+            raise ValueError(f"{path} must have a line for each client from 0 to K-1, got lines for {sorted(speeds)}.")
+        given = {"speeds": [speeds[k] for k in clients], "delay": [delays[k] for k in clients], "online": online}
+        return cls(**{**given, **options})
 
     # ---- a fit ----
 
@@ -158,28 +118,20 @@ class VirtualClock:
         """
         number = federation.num_clients
         self._seed = federation.seed if self.seed is None else self.seed
-        speeds = self.speeds
+        speeds, work, online = self.speeds, self.work, self.online or {}
         if callable(speeds):
-            speeds = _of_numpy("speeds", speeds(number, numpy_generator(self._seed, Stream.CLOCK)))
-            _check_speeds(speeds)
-        if absent := [client for client in self.online if client >= number]:
-            raise ValueError(
-                f"`online` must name training clients, 0 to {number - 1}, got {absent[0]}. Clients are numbered by "
-                "position."
-            )
-        paces, delays = _one_each("speeds", speeds, number), _one_each("delay", self.delay, number)
-        work = federation.local_work(self.work) if isinstance(self.work, str) else self.work
-        works = _one_each("work", work, number)
+            speeds = check("`speeds`", speeds(number, numpy_generator(self._seed, Stream.CLOCK)), Sequence[Positive])
+        if max(online, default=0) >= number:
+            raise ValueError(f"`online` must name training clients, 0 to {number - 1}, got {max(online)}.")
+        works = _each("work", federation.local_work(work) if isinstance(work, str) else work, number)
+        paces, delays = _each("speeds", speeds, number), _each("delay", self.delay, number)
         exact = [units / pace + wait for units, pace, wait in zip(works, paces, delays, strict=True)]
-        edges = [_exact(edge) for windows in self.online.values() for window in windows for edge in window]
-        self.ticks_per_unit = _common_ticks([*exact, *(edge for edge in edges if edge != math.inf)], bool(self.jitter))
+        edges = [edge for windows in online.values() for window in windows for edge in window if edge != math.inf]
+        self.ticks_per_unit = _common_ticks([*exact, *map(_exact, edges)], bool(self.jitter))
         self._durations = [max(1, round(duration * self.ticks_per_unit)) for duration in exact]
         self._windows = {
-            client: (
-                [self._ticks(begin) for begin, _ in windows],
-                [self._ticks(end) for _, end in windows],
-            )
-            for client, windows in self.online.items()
+            client: sorted((self._ticks(begin), self._ticks(end)) for begin, end in windows)
+            for client, windows in online.items()
         }
 
     def duration(self, client: int, number: int, share: Fraction | int = 1) -> int:
@@ -204,18 +156,19 @@ class VirtualClock:
 
     def next_online(self, client: int, tick: int) -> int | None:
         """Return the first tick from ``tick`` on at which the client is there; ``None`` if it does not come back."""
-        if client not in self._windows:
-            return tick
-        begins, ends = self._windows[client]
-        place = bisect_right(ends, tick)  # the first window that ends later
-        return None if place == len(ends) else max(tick, begins[place])
+        window = self._window(client, tick)
+        return None if window is None else max(tick, window[0])
 
     def leaves_at(self, client: int, tick: int) -> int | None:
         """Return the tick at which the client, which is there, goes; ``None`` if it stays."""
-        if client not in self._windows:
-            return None
-        ends = self._windows[client][1]
-        return ends[bisect_right(ends, tick)]
+        window = self._window(client, tick)
+        return window[1] if window and client in self._windows else None
+
+    def _window(self, client: int, tick: int) -> tuple[int, int] | None:
+        """Return the first of a client's windows that ends after a tick."""
+        windows = self._windows.get(client, [(0, _FOREVER)])
+        place = bisect_right(windows, tick, key=lambda window: window[1])
+        return windows[place] if place < len(windows) else None
 
     def time(self, ticks: int) -> float:
         """Return ticks in units of virtual time."""
@@ -225,70 +178,17 @@ class VirtualClock:
         return _FOREVER if time == math.inf else round(_exact(time) * self.ticks_per_unit)
 
 
-_FOREVER = 2**200
-
-
-def _of_numpy(name: str, values: Any) -> Any:
-    """Return a tensor of numbers as an array, any other value as it is."""
-    return to_array(name, values) if isinstance(values, Tensor) and values.ndim else values
-
-
-def _listed(name: str, values: Any) -> Sequence[Number]:
-    """Return one number, or one for each client, as a list."""
-    if is_number(values):
-        return [values]
-    if not is_sequence(values) or not len(values):
-        raise TypeError(f"`{name}` must be a number, or a sequence with one for each client, got {short(values)}.")
-    return list(values)
-
-
-def _one_each(name: str, values: Any, number: int) -> list[Fraction]:
-    if is_number(values):
-        return [_exact(values)] * number
+def _each(name: str, values: Any, number: int) -> list[Fraction]:
+    """Return one number for each client."""
+    values = [values] * number if is_number(values) else values
     if len(values) != number:
-        raise ValueError(
-            f"`{name}` must have one number for each of the {number} training clients, got {len(values)}. Give "
-            f"{number}, one number for all, or a function that draws them."
-        )
+        raise ValueError(f"`{name}` must be one number, or one for each of the {number} clients, got {len(values)}.")
     return [_exact(value) for value in values]
 
 
 def _exact(value: Any) -> Fraction:
     """Return a number as it is written: 0.1 is a tenth."""
-    if isinstance(value, (int, np.integer)):
-        return Fraction(int(value))
-    if isinstance(value, Fraction):
-        return value
-    return Fraction(repr(float(plain(value)))) if math.isfinite(value) else value
-
-
-def _check_speeds(speeds: Any) -> None:
-    for client, speed in enumerate(_listed("speeds", speeds)):
-        check(f"`speeds` of client {client}", speed, Positive)
-
-
-def _check_online(online: Windows) -> dict[int, list[tuple[Number, Number]]]:
-    check("`online`", online, Mapping)
-    for client in online:
-        if not isinstance(client, (int, np.integer)) or isinstance(client, bool) or client < 0:
-            raise ValueError(f"`online` must be of clients, whole numbers from 0, got {short(client)}.")
-    return {int(client): _check_windows(client, windows) for client, windows in online.items()}
-
-
-def _check_windows(client: int, windows: Sequence[tuple[Number, Number]]) -> list[tuple[Number, Number]]:
-    are_windows = is_sequence(windows) and len(windows) > 0 and all(map(_is_window, windows))
-    ordered = sorted((begin, end) for begin, end in windows) if are_windows else []
-    if not ordered or any(before[1] > after[0] for before, after in pairwise(ordered)):
-        raise ValueError(
-            f"`online` must give each client windows (from, until) that do not overlap, 0 <= from < until; got "
-            f"{short(windows)} for client {client}. Leave out clients that are always available."
-        )
-    return ordered
-
-
-def _is_window(window: Any) -> bool:
-    is_pair = is_sequence(window) and len(window) == 2 and all(map(is_number, window))
-    return is_pair and 0 <= window[0] < window[1]
+    return Fraction(str(value))
 
 
 def _common_ticks(durations: Sequence[Fraction], random: bool) -> int:

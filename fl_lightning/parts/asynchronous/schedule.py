@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import KW_ONLY, astuple, dataclass, field, replace
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -13,7 +14,6 @@ from torch import Tensor
 
 from fl_lightning.checks import Count, Natural, Positive
 from fl_lightning.parts.asynchronous.clock import VirtualClock
-from fl_lightning.parts.asynchronous.flights import ARRIVAL, LOSS, Flight, Simulation
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.messages import ClientResult, RoundReport, Task
 from fl_lightning.parts.schedules import Play, Schedule
@@ -25,6 +25,40 @@ _KEPT_AHEAD = 4
 
 Stamp = Literal["version", "upload", "upload-literal"]
 Outcome = Literal["used", "rejected", "invalid", "lost"]
+
+
+class Event(NamedTuple):
+    """The end of a flight, or the coming of a client; events are ordered by tick, then by client."""
+
+    tick: int
+    client: int
+    slot: int = -1  # the flight's
+
+
+@dataclass(frozen=True)
+class Flight:
+    """A model that a client works on.
+
+    Attributes:
+        task: The client's task; its slot numbers the run's flights.
+        model: The model that it received; flights share tensors.
+        stamp: The server's counter then, from which staleness is counted.
+        sent: The tick at which it was sent.
+        due: The tick at which the answer arrives, or the client is known to be lost.
+        lost: Whether the client does not answer.
+    """
+
+    task: Task
+    model: Tensor
+    stamp: int
+    sent: int
+    due: int
+    lost: bool = False
+
+    @property
+    def turn(self) -> tuple[int, int, int]:
+        """What flights are ordered by."""
+        return self.due, self.task.client, self.task.slot
 
 
 @dataclass(frozen=True)
@@ -115,7 +149,7 @@ class Asynchronous(Schedule):
     @property
     def has_models_under_way(self) -> bool:
         """Whether clients work on models of this fit."""
-        return bool(self.simulation.flights)
+        return bool(self.flights)
 
     def setup(self, federation: Federation) -> None:
         """Start at time 0, at which all clients get the first model, or as many as train at once."""
@@ -126,21 +160,47 @@ class Asynchronous(Schedule):
         if (self.wait_for_flush or self.once_per_buffer) and self.buffer_size > self.most_at_once:
             raise ValueError(
                 f"`buffer_size` must be at most {self.most_at_once}, the clients that train at once, got "
-                f"{self.buffer_size}: none adds a second result, so the buffer would never be full."
+                f"{self.buffer_size}: the buffer would never be full."
             )
-        clients = list(range(number))
-        outbox, idle = (clients, []) if self.concurrency is None else ([], clients)
-        self.add_state("simulation", Simulation(outbox=outbox, idle=idle))
-        self._ahead: dict[int, Tensor] = {}
+        for count in ("now", "sent", "uploads", "broadcasts", "busy"):  # busy: ticks that ended flights took
+            self.add_state(count, 0)
+        self.add_state("alarm", -1)  # the tick at which an idle client is known to come
+        self.add_state("flights", {})  # by slot
+        self.add_state("results", {})  # trained ahead of their arrival, by slot; None for invalid ones
+        self.add_state("buffer", [])  # results since the server's last move
+        self.add_state("events", [])  # a heap
+        everyone = list(range(number))
+        self.add_state("outbox", everyone if self.concurrency is None else [])  # they get the server's model next
+        self.add_state("idle", [] if self.concurrency is None else everyone)  # nothing was sent to them
+        self.add_state("waiting", [])  # for the server's move
         self.report: ArrivalReport = ArrivalReport()
 
     def saved(self, name: str, value: Any) -> Any:
-        """Return the simulation as a checkpoint holds it."""
-        return value.state_dict()
+        """Return a state as numbers, lists, dicts and tensors."""
+        if name == "flights":
+            return [[astuple(f.task), f.model, f.stamp, f.sent, f.due, f.lost] for f in value.values()]
+        if name == "results":
+            return {slot: result and result.state_dict() for slot, result in value.items()}
+        return [result.state_dict() for result in value] if name == "buffer" else value
 
     def loaded(self, name: str, value: Any) -> Any:
-        """Return the simulation of a checkpoint."""
-        return Simulation.from_state(value, self.federation.model)
+        """Return a state of a checkpoint."""
+        moved: dict[int, Tensor] = {}  # tensors that were shared stay so
+
+        def here(model: Tensor) -> Tensor:
+            return moved.setdefault(model.data_ptr(), model.to(self.federation.model))
+
+        def result_of(entry: dict[str, Any]) -> ClientResult:
+            return ClientResult.from_state(entry, start=here(entry["start"]), vector=here(entry["vector"]))
+
+        if name == "flights":
+            flights = [Flight(Task(*task), here(model), *rest) for task, model, *rest in value]
+            return {flight.task.slot: flight for flight in flights}
+        if name == "results":
+            return {slot: entry and result_of(entry) for slot, entry in value.items()}
+        if name == "buffer":
+            return [result_of(entry) for entry in value]
+        return [Event(*entry) for entry in value] if name == "events" else super().loaded(name, value)
 
     # ---- a round ----
 
@@ -164,25 +224,26 @@ class Asynchronous(Schedule):
     def expected_tasks(self) -> int:
         """Return about how many tasks the round will have."""
         ahead = min(self._together, self.most_at_once)  # what is trained ahead is on average half used up at the end
-        return max(0, self.cohort_size - len(self.simulation.results)) + ahead // 2
+        return max(0, self.cohort_size - len(self.results)) + ahead // 2
 
     def rounds_under_way(self) -> Collection[int]:
         """Return the earlier rounds on whose models clients have yet to be trained."""
-        return self.simulation.rounds
+        return {flight.task.round for flight in self._untrained()}
 
     def play(self, tasks: Sequence[Task], server: Server) -> Play:
         """Let results arrive until the round has as many as clients usually train."""
-        sent = self.simulation.number
+        sent = self.sent
         for _ in range(self.cohort_size):
             slot = self._next_arrival(server)
-            if slot not in self.simulation.results:
+            if slot not in self.results:
                 together = self._next_tasks()
-                trained = {result.task.slot: result for result in (yield together)}
-                self.simulation.results |= self._of_all(together, trained)
+                results = self.federation.gather_results(list((yield together)))
+                trained = {result.task.slot: result for result in results}
+                self.results |= {task.slot: trained.get(task.slot) for task in together}
             self._arrive(slot, server)
         if self.flush_rounds:
             self._move(server)
-        self.report.sent += self.simulation.number - sent
+        self.report.sent += self.sent - sent
         return server.model
 
     @property
@@ -190,33 +251,20 @@ class Asynchronous(Schedule):
         """How many clients are trained together."""
         return self.lookahead or min(self.cohort_size, _MOST_AHEAD)
 
+    def _untrained(self) -> list[Flight]:
+        return [each for each in self.flights.values() if not each.lost and each.task.slot not in self.results]
+
     def _next_tasks(self) -> list[Task]:
         """Return the tasks whose results are due next and are not there yet."""
         # a client that has just begun may be due before those that were trained ahead: these must not pile up
-        space = max(1, _KEPT_AHEAD * self._together - len(self.simulation.results))
-        flights = list(self.simulation.next_untrained(min(self._together, space)))
-        self._ahead = {flight.task.slot: self.simulation.models[flight.version] for flight in flights}
+        space = max(1, _KEPT_AHEAD * self._together - len(self.results))
+        flights = heapq.nsmallest(min(self._together, space), self._untrained(), key=lambda flight: flight.turn)
         return [flight.task for flight in flights]
 
     def start(self, task: Task, server: Server) -> Tensor:
         """Return the model that the client received."""
-        return self._ahead[task.slot]
-
-    def _of_all(self, tasks: Sequence[Task], mine: dict[int, ClientResult]) -> dict[int, ClientResult | None]:
-        """Return the results of tasks on all processes, with one reduction of the models; ``None`` for invalid ones."""
-        federation, everyone = self.federation, dict(mine)
-        if federation.num_ranks > 1:
-            sent = self._ahead
-            rows = [mine[t.slot].vector if t.slot in mine else torch.zeros_like(sent[t.slot]) for t in tasks]
-            sums = dict(zip((t.slot for t in tasks), federation.sum_over_ranks(torch.stack(rows)), strict=True))
-            rest = {
-                slot: {**r.state_dict(), "vector": None, "start": None if r.start is sent[slot] else r.start.cpu()}
-                for slot, r in mine.items()
-            }
-            for slot, state in federation.join(rest).items():
-                start = sent[slot] if state["start"] is None else state["start"].to(sent[slot].device)
-                everyone[slot] = ClientResult.from_state(state, start=start, vector=sums[slot].clone())
-        return {task.slot: everyone.get(task.slot) for task in tasks}
+        model: Tensor = self.flights[task.slot].model
+        return model
 
     # ---- arrivals ----
 
@@ -226,78 +274,81 @@ class Asynchronous(Schedule):
         Raises:
             RuntimeError: If no client works and none will come.
         """
-        simulation = self.simulation
         while True:
             self._send_all(server)
-            event = simulation.next_event()
-            if event is None:
+            if not self.events:
                 raise RuntimeError(
-                    f"No client is at work any more at virtual time {self.clock.time(simulation.now):g} and none comes "
-                    f"back; the buffer has {len(simulation.buffer)} of {self.buffer_size} results. Give `online` "
-                    "longer windows, or a smaller `buffer_size`."
+                    f"No client is at work any more at virtual time {self.clock.time(self.now):g} and none comes back; "
+                    f"the buffer has {len(self.buffer)} of {self.buffer_size} results. Give longer windows `online`."
                 )
-            if event.kind == ARRIVAL:
-                return event.slot
-            if event.kind == LOSS:
-                flight = simulation.complete(event.slot)
+            self.now, client, slot = heapq.heappop(self.events)
+            if slot < 0:
+                if self.concurrency is None:
+                    self.outbox.append(client)
+            elif not self.flights[slot].lost:
+                return slot
+            else:
                 self.report.dropped += 1
-                self._record(flight, -1, "lost", False)
-                self._free([flight.task.client])
-            elif self.concurrency is None:
-                simulation.outbox.append(event.client)
+                self._record(self._land(slot), -1, "lost", False)
+                self._free([client])
+
+    def _land(self, slot: int) -> Flight:
+        """End a flight and return it."""
+        flight: Flight = self.flights.pop(slot)
+        self.busy += flight.due - flight.sent
+        return flight
 
     def _arrive(self, slot: int, server: Server) -> None:
         """Let a result arrive: buffer it, move the server if the buffer is full, and let its client go on."""
-        simulation, flushed, moved = self.simulation, False, False
-        flight, result = simulation.complete(slot), simulation.results.pop(slot)
+        flushed, moved = False, False
+        flight, result = self._land(slot), self.results.pop(slot)
         client, counter = flight.task.client, self._counter(server)
         staleness = counter - flight.stamp
         outcome: Outcome = "invalid" if result is None else "used" if self._admits(client, staleness) else "rejected"
         self.report.uploads.append(server.left_out_payload if result is None else result.payload)
         if outcome == "used":
-            assert result is not None
             self.report.reported.append(client)
             server.watch(result)
-            simulation.buffer.append(replace(result, staleness=staleness, counter=counter))
-            if len(simulation.buffer) >= self.buffer_size:
+            self.buffer.append(replace(result, staleness=staleness, counter=counter))
+            if len(self.buffer) >= self.buffer_size:
                 flushed, moved = True, self._move(server)
         elif outcome == "invalid":
             self.report.left_out.append(client)
-        simulation.uploads += 1
+        self.uploads += 1
         if outcome == "used" and self.wait_for_flush and not flushed:
-            simulation.waiting.append(client)
+            self.waiting.append(client)
         else:
             self._free([client])
         self._record(flight, staleness, outcome, moved)
 
     def _counter(self, server: Server) -> int:
         """Return the server's counter, from which staleness is taken."""
-        return server.moves if self.stamp == "version" else self.simulation.uploads
+        return server.moves if self.stamp == "version" else int(self.uploads)
 
     def _admits(self, client: int, staleness: int) -> bool:
         """Return whether a result may enter the buffer."""
         if self.max_staleness is not None and staleness > self.max_staleness:
             return False
-        return not self.once_per_buffer or all(result.client != client for result in self.simulation.buffer)
+        return not self.once_per_buffer or all(result.client != client for result in self.buffer)
 
     def _move(self, server: Server) -> bool:
         """Hand the buffer to the server, and let the clients that wait for that go on; return whether it moved."""
-        before, n, simulation = server.model, self.federation.num_parameters, self.simulation
-        for result in simulation.buffer:
+        before, n = server.model, self.federation.num_parameters
+        for result in self.buffer:
             server.take(result, everywhere=True)
         moved = server.move()
         if moved and self.broadcast_threshold is not None:
             change = torch.linalg.vector_norm(server.model[:n] - before[:n])
             if change > self.broadcast_threshold * torch.linalg.vector_norm(before[:n]):
-                simulation.broadcasts += 1
+                self.broadcasts += 1
                 self.report.sent += self.federation.num_clients
-        waiting, simulation.buffer, simulation.waiting = simulation.waiting, [], []
+        waiting, self.buffer, self.waiting = self.waiting, list[ClientResult](), list[int]()
         self._free(waiting)
         return moved
 
     def _free(self, clients: Collection[int]) -> None:
         """Let clients train again: they get the next model, or are drawn again."""
-        (self.simulation.outbox if self.concurrency is None else self.simulation.idle).extend(clients)
+        (self.outbox if self.concurrency is None else self.idle).extend(clients)
 
     def _record(self, flight: Flight, staleness: int, outcome: Outcome, moved: bool) -> None:
         sent, arrived = (self.clock.time(tick) for tick in (flight.sent, flight.due))
@@ -307,83 +358,80 @@ class Asynchronous(Schedule):
 
     def _send_all(self, server: Server) -> None:
         """Send the server's model to the clients whose turn it is."""
-        outbox, self.simulation.outbox = self.simulation.outbox, []
+        outbox, self.outbox = self.outbox, list[int]()
         for client in outbox:
             self._send(client, server)
-        while self.concurrency is not None and self.simulation.idle and self._places_left and self._draw(server):
-            pass
-
-    @property
-    def _places_left(self) -> int:
-        return self.most_at_once - len(self.simulation.flights) - len(self.simulation.waiting)
+        places = 0 if self.concurrency is None else self.concurrency - len(self.flights) - len(self.waiting)
+        while places > 0 and self.idle and self._draw(server):
+            places = self.most_at_once - len(self.flights) - len(self.waiting)
 
     def _draw(self, server: Server) -> bool:
         """Send the model to one of the idle clients that are there; return whether there is one."""
-        idle, now = self.simulation.idle, self.simulation.now
+        idle, there = self.idle, [*range(len(self.idle))]
         if self.clock.online:
-            comings = [self.clock.next_online(client, now) for client in idle]
-            there = [place for place, tick in enumerate(comings) if tick == now]
+            comings = [self.clock.next_online(client, self.now) for client in idle]
+            there = [place for place, tick in enumerate(comings) if tick == self.now]
             if not there:
                 later = [(tick, client) for tick, client in zip(comings, idle, strict=True) if tick is not None]
-                if later:
-                    tick, client = min(later)
-                    self.simulation.set_alarm(client, tick)
+                if later and min(later)[0] != self.alarm:
+                    self.alarm = min(later)[0]
+                    heapq.heappush(self.events, Event(*min(later)))
                 return False
-            place = there[int(self._rng.integers(len(there)))]
-        else:
-            place = int(self._rng.integers(len(idle)))
+        place = there[int(self._rng.integers(len(there)))]
         idle[place], idle[-1] = idle[-1], idle[place]
         self._send(idle.pop(), server)
         return True
 
     def _send(self, client: int, server: Server) -> None:
         """Send the server's model to a client, or wait until it comes."""
-        simulation, clock = self.simulation, self.clock
-        begins = clock.next_online(client, simulation.now)
+        clock, begins = self.clock, self.clock.next_online(client, self.now)
         if begins is None:
             return  # it never comes back
-        if begins > simulation.now:
-            simulation.announce(client, begins)
+        if begins > self.now:
+            heapq.heappush(self.events, Event(begins, client))
             return
-        number, task = simulation.number, self._task(client)
-        due, leaves = simulation.now + clock.duration(client, number), clock.leaves_at(client, simulation.now)
-        lost = clock.is_lost(client, number)
+        due, leaves = self.now + clock.duration(client, self.sent), clock.leaves_at(client, self.now)
+        lost = clock.is_lost(client, self.sent)
         if leaves is not None and due > leaves:
             due, lost = leaves, True
         stamp = max(0, self._counter(server) - (self.stamp == "upload-literal"))
-        flight = Flight(task, server.moves, stamp, simulation.now, due)
-        simulation.send(flight, server.model, LOSS if lost else ARRIVAL)
+        self._fly(Flight(self._task(client), server.model, stamp, self.now, due, lost))
+
+    def _fly(self, flight: Flight) -> None:
+        self.sent += 1
+        self.flights[flight.task.slot] = flight
+        heapq.heappush(self.events, Event(*flight.turn))
 
     def _task(self, client: int) -> Task:
         repetition = self._sent_in_round[client]
         self._sent_in_round[client] += 1
-        return Task(self.simulation.number, client, int(self.federation.sizes[client]), None, self.round, repetition)
+        return Task(self.sent, client, int(self.federation.sizes[client]), None, self.round, repetition)
 
     # ---- logs ----
 
     def values(self) -> dict[str, float]:
         """Return the staleness of the round's results, the buffer, virtual time, and how much of it clients work."""
-        simulation, arrivals = self.simulation, self.report.arrivals
+        arrivals = self.report.arrivals
         late = [record.staleness for record in arrivals if record.outcome != "lost"]
         values = {
             "fed/staleness": float(np.mean(late)) if late else 0.0,
             "fed/staleness_max": max(late, default=0),
             "fed/rejected": sum(record.outcome == "rejected" for record in arrivals),
-            "fed/buffer": len(simulation.buffer),
+            "fed/buffer": len(self.buffer),
         }
         if self.broadcast_threshold is not None:
-            values["fed/broadcasts"] = simulation.broadcasts
+            values["fed/broadcasts"] = self.broadcasts
         return {**values, **self._times()}
 
     def _times(self) -> dict[str, float]:
-        simulation = self.simulation
-        values = {"fed/virtual_time": self.clock.time(simulation.now)}
-        if simulation.now:
-            values["fed/utilization"] = simulation.worked / (self.most_at_once * simulation.now)
+        values = {"fed/virtual_time": self.clock.time(self.now)}
+        if self.now:
+            worked = self.busy + sum(self.now - flight.sent for flight in self.flights.values())
+            values["fed/utilization"] = worked / (self.most_at_once * self.now)
         return values
 
 
-@dataclass(eq=False, init=False)
+@dataclass(eq=False)
 class SampledStaleness(Asynchronous):
     """Staleness drawn at random instead of arising from a clock (Xie et al.'s simulation; eq. (26)).
 
@@ -398,29 +446,22 @@ class SampledStaleness(Asynchronous):
             ``wait_for_flush``.
 
     Raises:
-        ValueError: If ``history`` is below 1, or another argument is out of its range or has no meaning here.
+        ValueError: If ``history`` is below 1, or another argument is out of its range.
     """
 
+    clock: VirtualClock = field(default_factory=VirtualClock, init=False)
     history: Count
+    _: KW_ONLY
+    concurrency: Count | None = field(default=None, init=False)
+    stamp: Stamp = field(default="upload", init=False)
+    wait_for_flush: bool = field(default=False, init=False)
     repeats_clients = True
-
-    def __init__(self, history: int, **options: Any) -> None:
-        for name in ("clock", "concurrency", "stamp", "wait_for_flush"):
-            if name in options:
-                raise ValueError(f"`{name}={options[name]!r}` has no effect with `history`. Leave it out.")
-        self.history = history
-        super().__init__(VirtualClock(), stamp="upload", **options)
 
     def setup(self, federation: Federation) -> None:
         """Start with the first model alone."""
         super().setup(federation)
-        self.simulation.outbox = []
+        self.outbox = []
         self.add_state("models", {0: federation.model})  # the last ones, by the number of results before them
-        self._drawn: list[tuple[int, int, int]] = []  # which result, its client, its model's number
-
-    def saved(self, name: str, value: Any) -> Any:
-        """Return a state as a checkpoint holds it."""
-        return value if name == "models" else super().saved(name, value)
 
     def loaded(self, name: str, value: Any) -> Any:
         """Return a state of a checkpoint."""
@@ -430,31 +471,23 @@ class SampledStaleness(Asynchronous):
 
     def play(self, tasks: Sequence[Task], server: Server) -> Play:
         """Draw the results' clients and models, then let them arrive."""
-        uploads = self.simulation.uploads
-        for number in range(uploads, uploads + self.cohort_size):
+        self._drawn: list[tuple[int, int, int]] = []  # which result, its client, its model's number
+        for number in range(self.uploads, self.uploads + self.cohort_size):
             staleness = int(self._rng.integers(min(number + 1, self.history)))
             self._drawn.append((number, int(self._rng.integers(self.federation.num_clients)), number - staleness))
         return (yield from super().play(tasks, server))
 
-    def on_round_start(self, round_index: int) -> None:
-        """Begin a round of arrivals."""
-        super().on_round_start(round_index)
-        self._drawn = []
-
     def _next_arrival(self, server: Server) -> int:
         """Return the slot of the next result, having begun those whose model is there."""
-        simulation, uploads = self.simulation, self.simulation.uploads
-        self.models[uploads] = server.model
-        self.models.pop(uploads - self.history, None)
+        self.models[self.uploads] = server.model
+        self.models.pop(self.uploads - self.history, None)
         for number, client, model in self._drawn:
-            if model <= uploads:
+            if model <= self.uploads:
                 # a result's place in the order stands for the time at which it is due
-                flight = Flight(self._task(client), model, model, simulation.now, number + 1)
-                simulation.send(flight, self.models[model], ARRIVAL)
-        self._drawn = [drawn for drawn in self._drawn if drawn[2] > uploads]
-        event = simulation.next_event()
-        assert event is not None  # every result's model is there by its turn
-        return event.slot
+                self._fly(Flight(self._task(client), self.models[model], model, self.now, number + 1))
+        self._drawn = [drawn for drawn in self._drawn if drawn[2] > self.uploads]
+        self.now, _, slot = heapq.heappop(self.events)  # every result's model is there by its turn
+        return slot
 
     def _free(self, clients: Collection[int]) -> None:
         """Do nothing: the next clients are drawn."""

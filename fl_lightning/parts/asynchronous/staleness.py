@@ -12,8 +12,13 @@ from fl_lightning.checks import NotNegative, Positive, check, check_fields
 Staleness = Literal["constant", "polynomial", "hinge", "exponential"] | Callable[[float], float]
 
 
+class _Checked:
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
 @dataclass(frozen=True)
-class polynomial:
+class polynomial(_Checked):
     """``s(d) = (1 + d)^-a`` (Xie et al. 2019; eq. (25)); with a = 0.5 it is FedBuff's 1/sqrt(1 + d).
 
     Equations are numbered as in ``docs/references.md``.
@@ -27,16 +32,13 @@ class polynomial:
 
     a: Annotated[float, "[0, 1]"] = 0.5
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-
     def __call__(self, staleness: float) -> float:
         """Return s(d)."""
         return float((1 + staleness) ** -self.a)
 
 
 @dataclass(frozen=True)
-class hinge:
+class hinge(_Checked):
     """``s(d) = 1`` for d <= b, then ``1 / (a (d - b) + 1)`` (Xie et al. 2019; eq. (25)).
 
     Equations are numbered as in ``docs/references.md``.
@@ -52,16 +54,13 @@ class hinge:
     a: Positive = 10.0
     b: NotNegative = 4
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-
     def __call__(self, staleness: float) -> float:
         """Return s(d)."""
         return 1.0 if staleness <= self.b else 1.0 / (self.a * (staleness - self.b) + 1.0)
 
 
 @dataclass(frozen=True)
-class exponential:
+class exponential(_Checked):
     """``s(d) = exp(-a d)``.
 
     Args:
@@ -72,9 +71,6 @@ class exponential:
     """
 
     a: Positive = 0.5
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
     def __call__(self, staleness: float) -> float:
         """Return s(d)."""

@@ -80,9 +80,8 @@ def check_nothing_spent(name: str, spent: float) -> None:
     """Raise ``ValueError`` if anything was spent on the model with which another fit begins at round 0."""
     if spent:
         raise ValueError(
-            f"{name} has spent an epsilon of {spent:.3g} on this model in an earlier fit, and another one would count "
-            "from 0. Go on with the same Trainer and a larger `max_epochs`, resume by `ckpt_path`, or begin with new "
-            "weights."
+            f"{name} has spent an epsilon of {spent:.3g} on this model, and another fit would count from 0. Go on with "
+            "the same Trainer and a larger `max_epochs`, resume by `ckpt_path`, or begin with new weights."
         )
 
 
@@ -91,8 +90,8 @@ def check_one_kind(mechanisms: Sequence[Mechanism]) -> None:
     noisy = all(mechanism.noise for mechanism in mechanisms)
     if noisy and len({mechanism.replaces for mechanism in mechanisms}) > 1:
         raise ValueError(
-            "Rounds with Poisson sampling or all clients and rounds with a fixed number of clients have no common "
-            "epsilon: their neighbouring federations differ. Keep one kind of sampling for the whole run."
+            "Poisson sampling, or all clients, and a fixed number of clients have no common epsilon: their neighbours "
+            "differ. Keep one kind of sampling for the whole run."
         )
 
 
@@ -115,10 +114,7 @@ def _spent(mechanism: Mechanism, noise: float, rounds: int, delta: float) -> flo
 def check_installed() -> None:
     """Raise ``ModuleNotFoundError`` if dp-accounting is not there."""
     if find_spec("dp_accounting") is None:
-        raise ModuleNotFoundError(
-            "Epsilon is computed with the package dp-accounting, which is not installed. Install it by "
-            '`pip install "fl-lightning[privacy]"`.'
-        )
+        raise ModuleNotFoundError('Epsilon needs dp-accounting. Install it by `pip install "fl-lightning[privacy]"`.')
 
 
 @lru_cache(maxsize=64)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import KW_ONLY, astuple, dataclass, replace
 from typing import Any, Literal
 
@@ -73,19 +73,17 @@ class DifferentialPrivacy(Exchange):
     def __post_init__(self) -> None:
         if (self.noise_multiplier is None) == (self.epsilon is None):
             raise TypeError(
-                "Give either `noise_multiplier` or `epsilon`, from which the noise follows; got "
-                f"{self.noise_multiplier!r} and {self.epsilon!r}."
+                f"Give `noise_multiplier` or `epsilon`, got {self.noise_multiplier!r} and {self.epsilon!r}."
             )
         if self.clip == math.inf and self.noise_multiplier != 0:
             raise ValueError("`clip` must be finite, got inf. It may be infinite only with `noise_multiplier=0`.")
         check_fields(self)
         check_installed()
 
-    def check_with(self, algorithm: Any) -> None:
-        """Raise ``ValueError`` for parts with which epsilon would not be known."""
-        for reason in _unanalysed(algorithm):
-            raise ValueError(f"DifferentialPrivacy would print a wrong epsilon for this run: {reason}")
+    def check_with(self, algorithm: Any) -> Iterable[str]:
+        """Yield with which parts epsilon would not be known."""
         self._algorithm = algorithm
+        return (f"DifferentialPrivacy would print a wrong epsilon: {reason}" for reason in _unanalysed(algorithm))
 
     def check_another_fit(self) -> None:
         """Raise ``ValueError`` if this part has trained the model before: it would count from 0."""
@@ -111,10 +109,7 @@ class DifferentialPrivacy(Exchange):
         if self.planned is None:
             rounds = self.federation.max_rounds
             if rounds is None:
-                raise ValueError(
-                    "`epsilon` is spent over all rounds, so their number must be known. Give "
-                    "`Trainer(max_epochs=...)`, or `noise_multiplier`."
-                )
+                raise ValueError("`epsilon` is spent over all rounds: give `max_epochs`, or `noise_multiplier`.")
             scale = 1.0 if self.noise_cohort is None else self.noise_cohort / self._expected
             self.noise = noise_for(epsilon, self.delta, self._cohort, rounds) * scale
             self.planned = rounds, self._mechanism
@@ -210,10 +205,7 @@ class DifferentialPrivacy(Exchange):
             ValueError: If the noise follows from ``epsilon``, and the checkpoint's run was given another one.
         """
         if self.epsilon is not None and state["ran"] and state["asked"] != self.asked:
-            raise ValueError(
-                f"`epsilon` and `delta` must be {state['asked']}, as in the checkpoint's run, got {self.asked}. Or "
-                "give `noise_multiplier`, which may change."
-            )
+            raise ValueError(f"`epsilon` and `delta` must be the checkpoint's, {state['asked']}, got {self.asked}.")
         now = {"asked": self.asked}
         if self.adaptive_quantile is None:
             now["bound"] = self.clip
@@ -227,9 +219,8 @@ def _beside_count(noise: float, count_noise: float) -> float:
     room = noise**-2 - (2 * count_noise) ** -2
     if room <= 0:
         raise ValueError(
-            f"`adaptive_quantile` needs more than {noise / (2 * _COUNT_NOISE):g} clients in a round with a noise "
-            f"multiplier of {noise:g}: the noisy count of unclipped updates spends more by itself. Give a smaller "
-            "`noise_multiplier`."
+            f"`adaptive_quantile` needs more than {noise / (2 * _COUNT_NOISE):g} clients in a round, or a smaller "
+            f"`noise_multiplier` than {noise:g}: the noisy count of unclipped updates spends more by itself."
         )
     return float(room**-0.5)
 
@@ -248,26 +239,17 @@ def _unanalysed(algorithm: Any) -> Iterator[str]:
     """Yield why no published analysis gives epsilon for an algorithm."""
     schedule, sampler, participation = algorithm.schedule, algorithm.sampler, algorithm.participation
     if type(schedule) is not Synchronous:
-        yield (
-            f"with {schedule!r} models travel without noise, or a client's speed decides how often its results are "
-            "used. Use a synchronous algorithm."
-        )
+        yield f"with {schedule!r} models travel without noise, or a client's speed decides how often it counts."
     elif schedule.evaluate != "server":
         yield f'{schedule!r} shows a mean of the clients\' models without noise. Give `evaluate="server"`.'
     if type(sampler) not in (BernoulliSampler, UniformSampler):
         yield f"no analysis covers the clients that {sampler!r} draws. Use BernoulliSampler or UniformSampler."
     if sends_more(algorithm.objective) or getattr(algorithm.aggregation, "last", None) is not None:
-        yield (
-            f"with {algorithm.objective!r} vectors, losses or other numbers of clients reach the server without noise. "
-            "Use FedAvg, FedProx or an adaptive server."
-        )
+        yield f"with {algorithm.objective!r} vectors, losses or numbers of clients reach the server without noise."
     if participation.stragglers:
         yield "`stragglers` are a share of the round's clients, so that one client's presence changes what others do."
     if type(sampler) is UniformSampler and (participation.available is not None or participation.dropout):
-        yield (
-            "with a fixed number of clients, availability and drop-out (`participation`) change with which chance each "
-            "is drawn. Use BernoulliSampler, for which they only lower it."
-        )
+        yield "availability and drop-out change with which chance a client is drawn. Use BernoulliSampler."
 
 
 def sends_more(objective: Any) -> bool:

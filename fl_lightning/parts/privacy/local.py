@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
@@ -35,7 +36,7 @@ class LocalDifferentialPrivacy(Exchange):
     Raises:
         ModuleNotFoundError: If dp-accounting is not installed.
         ValueError: If an argument is out of its range, clients send more than updates, or a compression on the way up
-            stands before it; in a round, if training changes buffers, or an exchange before it adds more to a result.
+            stands before it; in a round, if training changes buffers.
     """
 
     clip: Positive
@@ -48,14 +49,13 @@ class LocalDifferentialPrivacy(Exchange):
         check_fields(self)
         check_installed()
 
-    def check_with(self, algorithm: Any) -> None:
-        """Raise ``ValueError`` if clients send something without noise."""
+    def check_with(self, algorithm: Any) -> Iterable[str]:
+        """Yield whether clients send something without noise."""
         objective, sampler = algorithm.objective, algorithm.sampler
         if sends_more(objective) or sampler.sends_scores:
-            raise ValueError(
-                f"LocalDifferentialPrivacy would log a wrong epsilon for this run: with {objective!r} and {sampler!r} "
-                "clients send more than their updates. Use FedAvg, FedProx, RADFed or FedBuff, without a sampler that "
-                "asks for scores."
+            yield (
+                f"LocalDifferentialPrivacy would log a wrong epsilon: with {objective!r} and {sampler!r} clients send "
+                "more than their updates."
             )
 
     def check_another_fit(self) -> None:
@@ -72,16 +72,7 @@ class LocalDifferentialPrivacy(Exchange):
 
     def upload(self, result: ClientResult) -> ClientResult:
         """Return the result with the clipped update and its noise."""
-        if result.score is not None or result.loss is not None or type(result) is not ClientResult:
-            raise ValueError(
-                "LocalDifferentialPrivacy would log a wrong epsilon for this run: an exchange before it puts something "
-                "into the result, which would be sent without noise. Put that exchange after it in `exchange`."
-            )
-        if result.changes_buffers:
-            raise ValueError(
-                '`buffers` must be "server": training changes buffers, such as BatchNorm\'s statistics, and '
-                "LocalDifferentialPrivacy protects only trained parameters. Or use GroupNorm."
-            )
+        self.check_buffers(result)
         update = self.sent_update(result)
         exact = update.double()
         clipped = exact * (self.clip / torch.linalg.vector_norm(exact)).clamp(max=1.0)

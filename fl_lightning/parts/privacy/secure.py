@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -49,24 +50,16 @@ class SecureAggregation(Exchange):
         check_fields(self)
         precision = max(2, self.bits // 2) if self.precision is None else self.precision
         if precision > self.bits:
-            raise ValueError(
-                f"`precision` must be at most `bits`, {self.bits}, got {self.precision}. Values would not fit."
-            )
+            raise ValueError(f"`precision` must be at most `bits`, {self.bits}, got {self.precision}.")
         self._step = self.clip / (2 ** (int(precision) - 1) - 1)
 
-    def check_with(self, algorithm: Any) -> None:
-        """Raise ``ValueError`` if the server acts on something else than the sum over a round's clients."""
+    def check_with(self, algorithm: Any) -> Iterable[str]:
+        """Yield which parts let the server act on something else than the sum over a round's clients."""
         schedule, objective = algorithm.schedule, algorithm.objective
         if not isinstance(schedule, Synchronous) or schedule.shows_client_models:
-            raise ValueError(
-                f"`exchange` cannot have {self!r} with {schedule!r}: the server sees single models. Use a synchronous "
-                'algorithm with `evaluate="server"`.'
-            )
+            yield f"`exchange` cannot have {self!r} with {schedule!r}: the server sees single models."
         if objective.vectors_sent > 1 or objective.starts_from_server or objective.sends_numbers:
-            raise ValueError(
-                f"`exchange` cannot have {self!r} with {objective!r}: vectors of single clients reach the server "
-                "besides the sum. Use FedAvg, FedProx or an adaptive server."
-            )
+            yield f"`exchange` cannot have {self!r} with {objective!r}: the server sees vectors of single clients."
 
     def setup(self, federation: Federation) -> None:
         """Start with nothing added."""

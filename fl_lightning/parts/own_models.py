@@ -1,0 +1,270 @@
+"""Whole models of clients' own, or of clusters of them: further trainings of a round's clients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fl_lightning.checks import Count, Positive, ScheduledWeight
+from fl_lightning.parts.aggregation import RunningMean
+from fl_lightning.parts.federation import Federation, LocalClient, Patterns
+from fl_lightning.parts.messages import ClientResult, Task, further
+from fl_lightning.parts.objectives import Correction, write_to
+from fl_lightning.parts.schedules import Play, Schedule, Synchronous
+from fl_lightning.parts.server import Server
+
+
+class _OwnModels(Synchronous):
+    """Synchronous rounds in which each client also keeps a whole model of its own, at first the server's first one."""
+
+    def setup(self, federation: Federation) -> None:
+        """Give every client the first model."""
+        super().setup(federation)
+        self.add_client_vectors("own", federation.model)
+
+    def personal(self, client: int, model: Tensor) -> Tensor | None:
+        """Return the client's own model."""
+        return self.own.get(client)
+
+
+@dataclass(eq=False, kw_only=True)
+class ProximalModels(_OwnModels):
+    """Each client also trains a model of its own, drawn to the server's (Ditto, Li et al. 2021).
+
+    The client's model v_k minimises ``F_k(v) + lam/2 |v - w_t|^2``, from where it was, with w_t the model that the
+    round began with. With ``lam=0`` it is local training.
+
+    Args:
+        lam: Weight of the proximal term, at least 0; a function of the round makes a schedule.
+        epochs: Local epochs (or steps, if the algorithm counts steps) of the own model; ``None``: as the server's.
+
+    Attributes:
+        own: Every client's model, at first the server's first one.
+    """
+
+    lam: ScheduledWeight = 1.0
+    epochs: Count | None = None
+
+    def start(self, task: Task, server: Server) -> Tensor:
+        """Return the client's own model in its further training."""
+        return self.own[task.client] if task.phase else server.model
+
+    def correction(self, client: LocalClient) -> Correction:
+        """Return ``lam/2 |v - w_t|^2``, whose centre is not the model that the client starts from."""
+        n, lam = self.federation.num_parameters, self.at("lam")
+        return Correction(pull=lam, linear=lam * (client.start[:n] - self._center[:n]))
+
+    def play(self, tasks: Sequence[Task], server: Server) -> Play:
+        """Train the server's model, then each client's."""
+        self._center = server.model
+        shown = yield from super().play(tasks, server)
+        for result in (yield further(tasks, self.epochs)):
+            self.own[result.client] = result.vector
+        return shown
+
+    def expected_tasks(self) -> int:
+        """Return the number of further trainings."""
+        return self.cohort_size
+
+
+@dataclass(eq=False, kw_only=True)
+class FineTuning(_OwnModels):
+    """In some rounds all clients fine-tune the server's new model on their own data; the server never sees that.
+
+    FedAvg with fine-tuning is the baseline of personal models (Cheng et al. 2021). After FedBABU only the head that was
+    frozen may be tuned, or the whole model.
+
+    Args:
+        every: Number of rounds between two fine-tunings; the last round of a fit whose length is known has one, too.
+        epochs: Local epochs (or steps, if the algorithm counts steps) of fine-tuning.
+        frozen: Parameters that are left as they are; patterns as for :class:`PersonalParameters`. ``None``: none.
+
+    Attributes:
+        own: Every client's tuned model.
+    """
+
+    every: Count = 1
+    epochs: Count = 1
+    frozen: Patterns | None = None
+
+    def setup(self, federation: Federation) -> None:
+        """Find what is not tuned."""
+        super().setup(federation)
+        self._frozen = frozenset() if self.frozen is None else federation.places(self.frozen, "frozen")
+
+    def correction(self, client: LocalClient) -> Correction | None:
+        """Freeze what is not tuned."""
+        return Correction(frozen=self._frozen) if self._frozen else None
+
+    def play(self, tasks: Sequence[Task], server: Server) -> Play:
+        """Play the round, and fine-tune if it is time."""
+        shown = yield from super().play(tasks, server)
+        if self._tunes:
+            for result in (yield self._tunings()):
+                self.own[result.client] = result.vector
+        return shown
+
+    @property
+    def _tunes(self) -> bool:
+        return (self.round + 1) % self.every == 0 or self.round + 1 == self.federation.max_rounds
+
+    def _tunings(self) -> list[Task]:
+        sizes = enumerate(self.federation.sizes)
+        return [Task(k, k, int(size), self.epochs, self.round, phase=1) for k, size in sizes]
+
+    def expected_tasks(self) -> int:
+        """Return the number of fine-tunings in the round."""
+        return self.federation.num_clients if self._tunes else 0
+
+
+@dataclass(eq=False, kw_only=True)
+class AdaptiveStart(_OwnModels):
+    """Clients start from a learnt mix of their last model and the server's (FedALA, Zhang et al. 2023).
+
+    ``start = v_k + (w_t - v_k) * a_k``, value by value, with ``a_k`` in [0, 1] and at first 1. In a first training a_k
+    takes steps along the gradient of F_k at the mix, ``(w_t - v_k) * grad``, with everything else as it is.
+
+    Args:
+        mixed: The parameters that are mixed, the last layers in the paper; the others are the server's. Patterns as for
+            :class:`PersonalParameters`.
+        lr: Learning rate of a_k.
+        epochs: Local epochs (or steps, if the algorithm counts steps) of the first training.
+
+    Attributes:
+        own: Every client's last model v_k.
+        shares: Every client's a_k, shape ``(num_parameters,)``.
+    """
+
+    mixed: Patterns = "*"
+    lr: Positive = 1.0
+    epochs: Count = 1
+
+    def setup(self, federation: Federation) -> None:
+        """Start from a_k = 1: the server's model."""
+        super().setup(federation)
+        self.add_client_vectors("shares", torch.ones_like(federation.zeros()))
+        self._mixed = federation.mask(federation.matching(self.mixed, "mixed"))[: federation.num_parameters]
+        self._starts: dict[int, Tensor] = {}
+
+    def start(self, task: Task, server: Server) -> Tensor:
+        """Return the mix: as a_k was, and in the second training as it is now."""
+        if not task.phase and task.client in self._starts:
+            return self._starts[task.client]
+        n, own = self.federation.num_parameters, self.own[task.client]
+        mix = torch.lerp(own[:n], server.model[:n], self.shares[task.client])
+        return torch.cat([torch.where(self._mixed, mix, server.model[:n]), server.model[n:]])
+
+    def correction(self, client: LocalClient) -> Correction:
+        """Return the steps of a_k."""
+        k, n, lengths = client.task.client, self.federation.num_parameters, list(self.federation.lengths)
+        apart = torch.where(self._mixed, self._received[:n] - self.own[k][:n], 0.0)
+        self._walks[k] = _ShareWalk(self.lr, apart.split(lengths), self.shares[k].split(lengths))
+        return self._walks[k]
+
+    def play(self, tasks: Sequence[Task], server: Server) -> Play:
+        """Learn the mix, then train from it."""
+        self._received, self._starts, self._walks = server.model, {}, dict[int, _ShareWalk]()
+        for result in (yield further(tasks, self.epochs)):
+            self._starts[result.client] = result.vector
+            self.shares[result.client] = torch.cat(self._walks.pop(result.client).shares)
+        shown = yield from super().play(tasks, server)
+        self._starts = {}
+        return shown
+
+    def on_client_end(self, result: ClientResult) -> None:
+        """Keep the client's model."""
+        if not result.task.phase:
+            self.own[result.client] = result.vector
+
+    def expected_tasks(self) -> int:
+        """Return the number of first trainings."""
+        return self.cohort_size
+
+
+class _ShareWalk(Correction):
+    """Steps of a_k, with the model at the mix."""
+
+    walks = True
+
+    def __init__(self, lr: float, apart: Sequence[Tensor], shares: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.lr, self.apart, self.shares = lr, apart, list(shares)
+
+    def add(self, parameters: Sequence[Tensor], start: Sequence[Tensor], linear: Sequence[Tensor]) -> None:
+        """Move a_k and the mix; leave nothing to the optimizer."""
+        for place, parameter in enumerate(parameters):
+            if parameter.grad is not None:
+                apart, share = self.apart[place], self.shares[place]
+                self.shares[place] = (share - self.lr * apart * parameter.grad.flatten()).clamp_(0, 1)
+                write_to([parameter], [parameter + (apart * (self.shares[place] - share)).view_as(parameter)])
+                parameter.grad = None
+
+
+@dataclass(eq=False, kw_only=True)
+class Clusters(Schedule):
+    """The server keeps several models, and each client trains the one whose loss on its data is least (IFCA).
+
+    Ghosh et al. 2020, with averaging of models. Every client of a round receives all models. The model that is shown is
+    the one that most clients of the round chose.
+
+    Args:
+        number: Number of clusters.
+        spread: The first models differ: each tensor has normal noise of so many of its standard deviations.
+
+    Attributes:
+        models: The clusters' models.
+        chosen: The cluster that each client chose last; -1 before.
+    """
+
+    number: Count
+    spread: Positive = 1.0
+    shows_client_models = True
+
+    def setup(self, federation: Federation) -> None:
+        """Draw the clusters' first models."""
+        n = federation.num_parameters
+        deviation = [
+            part.std(correction=0).expand_as(part) for part in federation.model[:n].split(list(federation.lengths))
+        ]
+        models = []
+        for cluster in range(self.number):
+            noise = torch.randn(n, generator=self.generator(None, cluster), dtype=torch.float64).to(federation.model)
+            models.append(federation.model.clone())
+            models[-1][:n] += self.spread * torch.cat(deviation) * noise
+        self.add_state("models", models)
+        self.add_state("chosen", [-1] * federation.num_clients)
+
+    def start(self, task: Task, server: Server) -> Tensor:
+        """Return the cluster's model: each in turn to be looked at, then the chosen one."""
+        return self.models[task.phase - 1 if task.phase else self.chosen[task.client]]
+
+    def correction(self, client: LocalClient) -> None:
+        """Compute the client's loss with a cluster's model."""
+        self._losses[client.task.client, client.task.phase - 1] = client.loss()
+
+    def play(self, tasks: Sequence[Task], server: Server) -> Play:
+        """Let clients choose, train, and average each cluster's models, weighted by samples."""
+        self._losses: dict[tuple[int, int], float] = {}
+        for cluster in range(self.number):
+            for _ in (yield further(tasks, work=0, phase=cluster + 1)):
+                pass
+        shares = self.federation.gather(self._losses)
+        losses = {key: loss for share in shares for key, loss in share.items()}
+        for task in tasks:
+            self.chosen[task.client] = min(range(self.number), key=lambda c: losses[task.client, c])
+        means = [RunningMean() for _ in self.models]
+        for result in (yield tasks):
+            means[self.chosen[result.client]].add(result.vector, result.num_samples)
+        merged = [mean.pop(self.federation, server.model)[0] for mean in means]
+        self.models = [old if new is None else new.to(old.dtype) for old, new in zip(self.models, merged, strict=True)]
+        if tasks:
+            counts = [sum(self.chosen[task.client] == cluster for task in tasks) for cluster in range(self.number)]
+            server.replace(self.models[counts.index(max(counts))])
+        return server.model
+
+    def personal(self, client: int, model: Tensor) -> Tensor | None:
+        """Return the model of the cluster that the client chose."""
+        return self.models[self.chosen[client]] if self.chosen[client] >= 0 else None
