@@ -102,11 +102,11 @@ class AggregationCallback(Callback, ABC):
     seed: Natural | None = None
 
     #: The settings of the algorithm's own aggregation, and their defaults; ``aggregation`` replaces them.
-    replaced: ClassVar[Mapping[str, object]] = {}
+    aggregation_settings: ClassVar[Mapping[str, object]] = {}
 
     def __post_init__(self) -> None:
         check_fields(self)
-        for name, usual in self.replaced.items() if self.aggregation is not None else ():
+        for name, usual in self.aggregation_settings.items() if self.aggregation is not None else ():
             if (value := getattr(self, name)) != usual:
                 raise ValueError(
                     f"`{name}={value!r}` belongs to the algorithm's own aggregation, which "

@@ -46,7 +46,7 @@ class FedAsync(AsynchronousCallback):
     rho: ScheduledWeight = 0.0
     max_staleness: Natural | None = None
     history: Count | None = None
-    replaced: ClassVar = {"mixing": 0.6, "staleness": "polynomial"}
+    aggregation_settings: ClassVar = {"mixing": 0.6, "staleness": "polynomial"}
 
     def __post_init__(self) -> None:
         timed = [name for name in ("speeds", "clock", "concurrency") if getattr(self, name) is not None]

@@ -23,7 +23,7 @@ class AveragingCallback(AggregationCallback):
     partial: Literal["selected", "stale", "current"] = "selected"
     server_lr: Scheduled = 1.0
     evaluate: EvaluatedModel = "server"
-    replaced: ClassVar = {"weighting": "samples", "partial": "selected"}
+    aggregation_settings: ClassVar = {"weighting": "samples", "partial": "selected"}
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm."""

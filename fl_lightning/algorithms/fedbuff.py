@@ -66,7 +66,7 @@ class FedBuff(AsynchronousCallback):
     stamp: Stamp = "version"
     mu: ScheduledWeight = 0.0
     max_staleness: Natural | None = None
-    replaced: ClassVar = {
+    aggregation_settings: ClassVar = {
         "staleness": "polynomial",
         "weighting": "uniform",
         "divide_by": "count",
@@ -141,7 +141,7 @@ class DynamicWeightFedBuff(AsynchronousCallback):
     frequency: Literal["flush", "arrival"] = "flush"
     broadcast_threshold: Positive | None = None
     max_staleness: Natural | None = None
-    replaced: ClassVar = {"staleness_at": "receipt", "frequency": "flush"}
+    aggregation_settings: ClassVar = {"staleness_at": "receipt", "frequency": "flush"}
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm."""

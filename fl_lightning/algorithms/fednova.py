@@ -39,7 +39,7 @@ class FedNova(AggregationCallback):
     mu: NotNegative = 0.0
     weighting: Weighting = "samples"
     server_lr: Scheduled = 1.0
-    replaced: ClassVar = {"momentum": 0.0, "weighting": "samples"}
+    aggregation_settings: ClassVar = {"momentum": 0.0, "weighting": "samples"}
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm."""

@@ -37,7 +37,7 @@ class QFedAvg(AggregationCallback):
     _: KW_ONLY
     lipschitz: Positive | None = None
     server_lr: Scheduled = 1.0
-    replaced: ClassVar = {"q": 0, "lipschitz": None}
+    aggregation_settings: ClassVar = {"q": 0, "lipschitz": None}
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm."""

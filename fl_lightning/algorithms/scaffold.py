@@ -47,7 +47,7 @@ class Scaffold(AggregationCallback):
     momentum: Fraction = 0.0
     weighting: Weighting = "uniform"
     evaluate: EvaluatedModel = "server"
-    replaced: ClassVar = {"weighting": "uniform"}
+    aggregation_settings: ClassVar = {"weighting": "uniform"}
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm."""

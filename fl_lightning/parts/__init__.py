@@ -10,7 +10,6 @@ from fl_lightning.parts.aggregation import RunningMean as RunningMean
 from fl_lightning.parts.aggregation import StaleMean as StaleMean
 from fl_lightning.parts.aggregation import WeightedMean as WeightedMean
 from fl_lightning.parts.algorithm import Algorithm as Algorithm
-from fl_lightning.parts.asynchronous import ArrivalRecord as ArrivalRecord
 from fl_lightning.parts.asynchronous import Asynchronous as Asynchronous
 from fl_lightning.parts.asynchronous import DynamicWeightMean as DynamicWeightMean
 from fl_lightning.parts.asynchronous import SampledStaleness as SampledStaleness
@@ -47,6 +46,7 @@ from fl_lightning.parts.losses import ModelContrast as ModelContrast
 from fl_lightning.parts.losses import NotTrueDistillation as NotTrueDistillation
 from fl_lightning.parts.losses import Prototypes as Prototypes
 from fl_lightning.parts.losses import TwoHeads as TwoHeads
+from fl_lightning.parts.messages import ArrivalRecord as ArrivalRecord
 from fl_lightning.parts.messages import ClientResult as ClientResult
 from fl_lightning.parts.messages import Payload as Payload
 from fl_lightning.parts.messages import RoundReport as RoundReport

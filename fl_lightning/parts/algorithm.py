@@ -209,15 +209,15 @@ class Algorithm:
         self.federation = replace(federation, traveling=None if len(traveling) == len(names) else traveling)
         self._all = walk(*self.parts.values())
         # results are merged, and these parts called, on all processes alike, with what belongs to them alone
-        alike: list[Part] = [self.sampler, self.server_optimizer]
-        alike += [] if self.aggregation.streams else [self.aggregation]
-        elsewhere = list(map(id, walk(self.exchange, self.schedule, self.objective)))
-        alike += [part for part in walk(*alike) if id(part) not in elsewhere]
+        mine = [self.sampler, self.server_optimizer, *([] if self.aggregation.streams else [self.aggregation])]
+        elsewhere = set(map(id, walk(self.exchange, self.schedule, self.objective)))
+        alike = {id(part) for part in walk(*mine)} - elsewhere | set(map(id, mine))
+        begun = set(map(id, exchanges))
         for part in self._all:
-            if any(part is exchange for exchange in exchanges):
+            if id(part) in begun:
                 part.federation = self.federation
             else:
-                part.begin_fit(replace(self.federation, replicates=circulates or any(part is each for each in alike)))
+                part.begin_fit(replace(self.federation, replicates=circulates or id(part) in alike))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state at the last round's end, or one that no fit has taken yet; call it on all processes."""

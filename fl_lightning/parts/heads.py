@@ -11,7 +11,7 @@ from torch import Tensor
 from fl_lightning.checks import Count
 from fl_lightning.parts.exchange import PersonalParameters
 from fl_lightning.parts.federation import Federation, LocalClient, Patterns
-from fl_lightning.parts.messages import Task, further
+from fl_lightning.parts.messages import Task, further_tasks
 from fl_lightning.parts.objectives import Correction, LocalObjective
 from fl_lightning.parts.part import walk
 from fl_lightning.parts.schedules import Play, Synchronous
@@ -48,7 +48,7 @@ class PersonalFirst(Synchronous):
 
     def play(self, tasks: Sequence[Task], server: Server) -> Play:
         """Train the personal parameters, then the others."""
-        for result in (yield further(tasks, self.epochs)):
+        for result in (yield further_tasks(tasks, self.epochs)):
             self.personal_parameters.keep(result)
         return (yield from super().play(tasks, server))
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
+
+Outcome = Literal["used", "rejected", "invalid", "lost"]
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Task:
         return (self.round, self.client, *further)
 
 
-def further(tasks: Iterable[Task], work: int | None = None, phase: int = 1) -> list[Task]:
+def further_tasks(tasks: Iterable[Task], work: int | None = None, phase: int = 1) -> list[Task]:
     """Return the tasks of a further training of the same clients, with other work if it is given."""
     return [replace(task, phase=phase, work=task.work if work is None else work) for task in tasks]
 
@@ -219,6 +221,28 @@ class Traffic:
         self.bits_up += payload.bits * times
 
 
+@dataclass(frozen=True)
+class ArrivalRecord:
+    """What happened to one client's work.
+
+    Attributes:
+        client: The client.
+        sent: Virtual time at which it received its model.
+        arrived: Virtual time at which its result arrived, or it was known to be lost.
+        staleness: d, by the server's counter; -1 if it was lost.
+        outcome: ``"used"``; ``"rejected"``: too stale, or a second one in the buffer; ``"invalid"``: NaN or infinite;
+            ``"lost"``: dropped out.
+        moved: Whether the server moved at once.
+    """
+
+    client: int
+    sent: float
+    arrived: float
+    staleness: int
+    outcome: Outcome
+    moved: bool = False
+
+
 @dataclass
 class RoundReport:
     """What happened to a round's clients.
@@ -231,6 +255,7 @@ class RoundReport:
         uploads: The messages that reached it.
         scored: Clients that received the server's model to be scored before the draw.
         numbers: Numbers that the objective sent besides.
+        arrivals: What became of each result of an asynchronous round, in the order of arrival.
     """
 
     reported: list[int] = field(default_factory=list)
@@ -240,6 +265,7 @@ class RoundReport:
     uploads: list[Payload] = field(default_factory=list)
     scored: int = 0
     numbers: int = 0
+    arrivals: list[ArrivalRecord] = field(default_factory=list)
 
 
 def same_values(first: Tensor, second: Tensor) -> bool:

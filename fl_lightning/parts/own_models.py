@@ -11,7 +11,7 @@ from torch import Tensor
 from fl_lightning.checks import Count, Positive, ScheduledWeight
 from fl_lightning.parts.aggregation import RunningMean
 from fl_lightning.parts.federation import Federation, LocalClient, Patterns
-from fl_lightning.parts.messages import ClientResult, Task, further
+from fl_lightning.parts.messages import ClientResult, Task, further_tasks
 from fl_lightning.parts.objectives import Correction, write_to
 from fl_lightning.parts.schedules import Play, Schedule, Synchronous
 from fl_lightning.parts.server import Server
@@ -61,7 +61,7 @@ class ProximalModels(_OwnModels):
         """Train the server's model, then each client's."""
         self._center = server.model
         shown = yield from super().play(tasks, server)
-        for result in (yield further(tasks, self.epochs)):
+        for result in (yield further_tasks(tasks, self.epochs)):
             self.own[result.client] = result.vector
         return shown
 
@@ -167,7 +167,7 @@ class AdaptiveStart(_OwnModels):
     def play(self, tasks: Sequence[Task], server: Server) -> Play:
         """Learn the mix, then train from it."""
         self._received, self._starts, self._walks = server.model, {}, dict[int, _ShareWalk]()
-        for result in (yield further(tasks, self.epochs)):
+        for result in (yield further_tasks(tasks, self.epochs)):
             self._starts[result.client] = result.vector
             self.shares[result.client] = torch.cat(self._walks.pop(result.client).shares)
         shown = yield from super().play(tasks, server)
@@ -249,7 +249,7 @@ class Clusters(Schedule):
         """Let clients choose, train, and average each cluster's models, weighted by samples."""
         self._losses: dict[tuple[int, int], float] = {}
         for cluster in range(self.number):
-            for _ in (yield further(tasks, work=0, phase=cluster + 1)):
+            for _ in (yield further_tasks(tasks, work=0, phase=cluster + 1)):
                 pass
         shares = self.federation.gather(self._losses)
         losses = {key: loss for share in shares for key, loss in share.items()}

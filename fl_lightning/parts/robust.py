@@ -86,10 +86,6 @@ class Updates:
             total = total + weight * result.buffers.to(kind)
         return total / float(weights.sum())
 
-    def mean(self) -> Tensor:
-        """Return the plain mean of the rows, shape ``(size,)``, float64."""
-        return self.combined(torch.full((len(self),), 1 / len(self), dtype=torch.float64))
-
     def distances(self) -> Tensor:
         """Return the squared distances between all pairs of rows, shape ``(rows, rows)``, float64."""
         # not by way of inner products: one long row would drown the short distances of the others

@@ -14,21 +14,13 @@ from fl_lightning import (
     DynamicWeightFedBuff,
     FedAdagrad,
     FedAdam,
-    FedAsync,
     FedAvg,
-    FedBuff,
-    FedDyn,
-    Federated,
     FedNova,
     FedYogi,
 )
 from fl_lightning.parts import (
     ClientResult,
-    CurrentMean,
-    DynamicRegularizer,
-    DynamicServer,
     Exchange,
-    WeightedMean,
 )
 
 FOUR = quadratic_clients(a=[1.0] * 4, c=[1.0, 2.0, 3.0, 4.0], sizes=[1, 2, 3, 4])
@@ -36,24 +28,6 @@ FOUR = quadratic_clients(a=[1.0] * 4, c=[1.0, 2.0, 3.0, 4.0], sizes=[1, 2, 3, 4]
 
 def fit(callback: AggregationCallback, rounds: int = 3) -> float:
     return float(fit_quadratic(callback, Quadratic(lr=0.5), FOUR, rounds))
-
-
-def test_feddyn_from_its_parts_is_feddyn() -> None:
-    objective = DynamicRegularizer(0.1)
-    parts = Federated(1.0, objective=objective, server=DynamicServer(objective), aggregation=WeightedMean("uniform"))
-    assert fit(parts) == fit(FedDyn(0.1, 1.0))
-
-
-@pytest.mark.parametrize("how", [{"once_per_buffer": True}, {"wait_for_flush": True}])
-def test_a_mean_over_all_clients_takes_a_buffer_of_different_clients(how: dict[str, bool]) -> None:
-    # clients 0 and 1 reach halfway to their optima, 0.5 and 1; clients 2 and 3 count with the server's 0
-    callback = FedBuff(2, 2, speeds=[100, 90, 1, 1], aggregation=CurrentMean("uniform"), **how)
-    assert fit(callback, rounds=1) == pytest.approx((0.5 + 1.0) / 4, abs=1e-15)
-
-
-def test_fedasync_takes_a_mean_over_all_clients() -> None:
-    callback = FedAsync(1, speeds=[100, 1, 1, 1], aggregation=CurrentMean("uniform"))
-    assert fit(callback, rounds=1) == pytest.approx(0.5 / 4, abs=1e-15)
 
 
 @pytest.mark.parametrize("value", [None, -1.0, 0.0, float("nan")])

@@ -6,14 +6,11 @@ Every sequence of cohorts, in every order, is played once and counts alike: thes
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from fractions import Fraction
 from itertools import permutations, product
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 from fl_lightning import AggregationCallback, FedAvg, RADFed
@@ -102,26 +99,3 @@ def test_the_same_expectation_is_not_the_same_path() -> None:
     found = np.sort(outcomes(radfed(2), maps, 2, [0.0], rounds=2)[:, -1, 0])
     np.testing.assert_allclose(found, [0.375, 0.375, 0.475, 0.475], rtol=1e-12)
     np.testing.assert_allclose(outcomes(fedavg, maps, 2, [0.0], rounds=2)[:, -1, 0], [0.425] * 4, rtol=1e-12)
-
-
-numbers = st.integers(-4, 4).map(lambda value: value / 4)
-
-
-@settings(max_examples=5, deadline=None, derandomize=True)
-@given(st.lists(st.tuples(numbers, numbers), min_size=3, max_size=3), st.sampled_from([1, 2, 3]), numbers)
-def test_any_affine_training(lines: list[tuple[float, float]], redistributions: int, start: float) -> None:
-    slope, shift = (Fraction(sum(Fraction(line[part]) for line in lines), 3) for part in (0, 1))
-    expected = [Fraction(start)]
-    for _ in range(2):
-        expected.append(slope * expected[-1] + shift)
-    maps = [affine([[a]], [b]) for a, b in lines]
-    found = outcomes(radfed(redistributions), maps, 2, [start], rounds=2).mean(axis=0)[:, 0]
-    np.testing.assert_allclose(found, [float(value) for value in expected[1:]], atol=1e-12)
-
-
-def test_training_that_is_not_affine_has_other_expectations() -> None:
-    # from 1, squaring and adding one give 1 and 2. FedAvg goes on from 3/2: 9/4 and 5/2, 19/8 in the mean. RADFed with
-    # S = 2 goes on from 1 and 2: 1 and 3 if models stay with their clients, 2 and 4 if they change them: 5/2
-    maps = [torch.square, lambda w: w + 1]
-    assert outcomes(fedavg, maps, 2, [1.0], rounds=2)[:, -1].mean() == 19 / 8
-    assert sorted(outcomes(radfed(2), maps, 2, [1.0], rounds=2)[:, -1, 0].tolist()) == [2.0, 2.0, 3.0, 3.0]

@@ -63,12 +63,6 @@ def test_o4b_partial_participation_divides_by_all_clients() -> None:
     assert [h for _, h in rows] == pytest.approx([0.0, -0.4, -0.1, -0.14], abs=1e-12)
 
 
-def test_o4c_equal_curvature_is_solved_in_one_round() -> None:
-    clients = quadratic_clients(a=[1.0, 1.0, 1.0], c=[0.0, 3.0, 9.0])
-    values = trace(FedDyn(1.0, 1.0, **EXACT), Quadratic(0.3), clients, 3, lambda module: float(module.w))
-    assert values == pytest.approx([4.0, 4.0, 4.0], abs=1e-12)
-
-
 @pytest.mark.parametrize(("scale_alpha", "limit"), [("size", 3.0), ("none", 2.0)])
 def test_o4d_scaling_alpha_by_size_reaches_the_weighted_optimum(scale_alpha: Any, limit: float) -> None:
     clients = quadratic_clients(a=[1.0, 1.0], c=[0.0, 4.0], sizes=[10, 30])
@@ -76,15 +70,6 @@ def test_o4d_scaling_alpha_by_size_reaches_the_weighted_optimum(scale_alpha: Any
     callback = FedDyn(1.0, 1.0, scale_alpha=scale_alpha, local_steps=25)
     weights = fit_quadratic(callback, Quadratic(0.5), clients, rounds=40)
     assert float(weights) == pytest.approx(limit, abs=1e-6)
-
-
-def test_o4d_alpha_of_each_client() -> None:
-    # omega = (0.5, 1.5); exact minimisers from 0: c / (1 + alpha_k), so g_k = grad F_k(w_k) = w_k - c
-    clients = quadratic_clients(a=[1.0, 1.0], c=[1.0, 4.0], sizes=[10, 30])
-    callback = FedDyn(0.1, 1.0, **EXACT)
-    fit_quadratic(callback, Quadratic(0.5), clients, rounds=1)
-    expected = [1 / 1.2 - 1, 4 / (1 + 0.1 / 1.5) - 4]
-    assert [float(callback.gradient(k)) for k in (0, 1)] == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
@@ -104,16 +89,6 @@ def test_h_is_the_mean_of_all_gradients_in_every_round(dropout: float) -> None:
     assert callback.h.abs().min() > 1e-3
 
 
-def test_feddyn_evaluates_the_chosen_model() -> None:
-    # after O4b's second round: server 1.2, the active client 0.8, the clients' last models 0 and 0.8
-    clients = quadratic_clients(**UNEQUAL)
-    for evaluate, expected in [("server", 1.2), ("active", 0.8), ("all", 0.4)]:
-        callback = FedDyn(1.0, 1, evaluate=evaluate, participation=alternating(0, 1), **EXACT)
-        weights = fit_quadratic(callback, Quadratic(0.15), clients, rounds=2)
-        assert float(weights) == pytest.approx(expected, abs=1e-12), evaluate
-        assert float(callback.algorithm.server.model) == pytest.approx(1.2, abs=1e-12)
-
-
 @pytest.mark.parametrize(
     ("weighting", "evaluate", "expected"),
     [
@@ -130,15 +105,6 @@ def test_fedavg_evaluates_the_chosen_model(weighting: Any, evaluate: Any, expect
     weights = fit_quadratic(callback, Quadratic(1.0), clients, rounds=2)
     assert float(weights) == pytest.approx(expected, abs=1e-12)
     assert float(callback.algorithm.server.model) == pytest.approx(4.0, abs=1e-12)
-
-
-def test_feddyn_penalty_as_weight_decay_is_the_same_without_clipping() -> None:
-    clients = quadratic_clients(**UNEQUAL)
-    weights = [
-        fit_quadratic(FedDyn(0.5, 1.0, penalty=penalty, local_steps=3), Quadratic(0.1), clients, rounds=5)
-        for penalty in ("gradient", "weight_decay")
-    ]
-    assert float(weights[0]) == pytest.approx(float(weights[1]), abs=1e-14)
 
 
 @pytest.mark.parametrize(("penalty", "expected"), [("gradient", 10.0), ("weight_decay", 8.0)])
@@ -169,32 +135,6 @@ def test_o5_scaffold_option_2() -> None:
     assert rows[0] == pytest.approx((0.0, -1.84448, -0.92224, 0.46112), abs=1e-10)
     assert rows[1][2:] == pytest.approx((-0.473178288, 0.697709144), abs=1e-9)
     assert rows[2][3] == pytest.approx(0.785305408756, abs=1e-11)
-
-
-def test_o5_alternating_clients() -> None:
-    callback = Scaffold(1, local_steps=5, participation=alternating(0, 1, 0))
-    rows = trace(
-        callback,
-        Quadratic(0.1),
-        quadratic_clients(**UNEQUAL),
-        3,
-        lambda module: (
-            float(module.w),
-            float(callback.client_control_variate(0)),
-            float(callback.control_variate),
-        ),
-    )
-    assert rows[1] == pytest.approx((0.92224, 0.0, -0.92224), abs=1e-10)
-    # the third round starts at 0.92224; c_1 - c = 0.92224 cancels its gradient there, so it stays
-    assert rows[2] == pytest.approx((0.92224, 0.92224, -0.46112), abs=1e-10)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("option", [1, 2])
-def test_scaffold_reaches_the_optimum(option: Any) -> None:
-    clients = quadratic_clients(**UNEQUAL)
-    weights = fit_quadratic(Scaffold(1.0, option=option, local_steps=5), Quadratic(0.1), clients, rounds=80)
-    assert float(weights) == pytest.approx(0.8, abs=1e-6)
 
 
 def test_scaffold_option_1_takes_the_full_gradient_at_the_received_model() -> None:
@@ -244,18 +184,6 @@ def test_scaffold_warns_of_another_momentum_than_the_optimizers() -> None:
         warnings.filterwarnings("error", message="Scaffold has")
         fit_quadratic(Scaffold(1, momentum=0.5), WithMomentum(0.1), clients, rounds=1)
         fit_quadratic(Scaffold(1, option=1), WithMomentum(0.1), clients, rounds=1)
-
-
-def test_control_variates_are_weighted_as_the_models_are() -> None:
-    # sizes 1 and 9: the optimum of the sample-weighted risk is .9, that of the plain one .5
-    clients = quadratic_clients(a=[1.0, 1.0], c=[0.0, 1.0], sizes=[1, 9])
-    for weighting, optimum in [("samples", 0.9), ("uniform", 0.5)]:
-        for option in (1, 2):
-            callback = Scaffold(1.0, weighting=weighting, option=option, local_steps=3)
-            assert float(fit_quadratic(callback, Quadratic(0.2), clients, rounds=40)) == pytest.approx(
-                optimum, abs=1e-8
-            )
-            assert float(callback.control_variate) == pytest.approx(0.0, abs=1e-7)
 
 
 def test_weighted_control_variates_with_one_client_a_round() -> None:

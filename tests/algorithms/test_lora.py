@@ -11,11 +11,10 @@ import pytest
 import torch
 from helpers.algorithms import Net, data
 from helpers.contract import Break, content, different, distance, fit
-from helpers.forking import on_two_processes
 from helpers.toys import quiet_trainer
 from torch import Tensor, nn
 
-from fl_lightning import FedAvg, FedLoRA, TensorDataModule
+from fl_lightning import FedLoRA, TensorDataModule
 from fl_lightning.models import add_lora
 from fl_lightning.parts import AdapterMean, ClientResult, Federation, Task
 
@@ -66,17 +65,6 @@ def train(callback: Any, module: Linear, rounds: int = 3, subspace: Tensor | Non
     return module
 
 
-def test_it_is_full_fine_tuning_of_the_same_subspace() -> None:
-    # A has orthonormal rows and all inputs lie in their span, so B A moves as W does: grad_B A = grad_W A^T A = grad_W
-    rows = torch.linalg.qr(torch.randn(4, 2, generator=torch.Generator().manual_seed(2)).double()).Q.T
-    adapted = Linear(rank=2)
-    adapted.net[0].lora_A.data.copy_(rows)
-    train(FedLoRA("ffa", 1.0, seed=1), adapted, subspace=rows)
-    full = train(FedAvg(1.0, seed=1), Linear(rank=None), subspace=rows)
-    assert torch.allclose(adapted.weight(), full.weight(), rtol=1e-12)
-    assert not torch.allclose(adapted.weight(), Linear(rank=None).weight(), rtol=1e-3)
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_what_is_trained_travels_and_nothing_else(mode: Any) -> None:
     callback, module = FedLoRA(mode, 1.0), Linear(rank=2)
@@ -112,17 +100,6 @@ def test_the_error_of_a_round(mode: Any) -> None:
     else:  # what is cut off: the third singular value
         assert error == pytest.approx(float(torch.linalg.svdvals(exact)[2]), abs=1e-12)
         assert error > 1e-5
-
-
-def test_svd_is_the_exact_mean_where_the_rank_suffices() -> None:
-    callback, kept, module = FedLoRA("svd", 1.0, weighting="uniform"), Kept(), Linear(rank=5)
-    train(callback, module, 1, None, kept)
-    products = [r.parameters[20:].view(3, 5) @ r.parameters[:20].view(5, 4) for r in kept.results]
-    layer = module.net[0]
-    assert torch.allclose(layer.lora_B @ layer.lora_A, sum(products) / 2, rtol=1e-12)
-    assert callback.algorithm.values()["fed/lora_error"] < 1e-12
-    train(callback, module, 1, None, kept)  # the parts of A and B beyond the matrix's own rank are 0
-    assert callback.algorithm.values()["fed/lora_error"] < 1e-12
 
 
 def test_names_of_peft() -> None:
@@ -185,14 +162,3 @@ def test_the_contract_of_algorithms(mode: Any, tmp_path: Path) -> None:
     trainer = fit(make("vectorized"), stacked := Adapted(), data(8), 3)
     assert trainer.fit_loop.executor.cause is None
     assert distance(stacked.state_dict(), net.state_dict()) < 1e-8  # a decomposition magnifies rounding
-
-
-@pytest.mark.long
-def test_two_processes_end_as_one_does(tmp_path: Path) -> None:
-    def on_processes() -> Any:
-        fit(FedLoRA("svd", 4, seed=1), net := Adapted(), data(8), 3, devices=2, strategy="ddp")
-        return net.state_dict()
-
-    fit(FedLoRA("svd", 4, seed=1, executor="sequential"), alone := Adapted(), data(8), 3)
-    for state in on_two_processes(on_processes, tmp_path):
-        assert distance(state, alone.state_dict()) < 1e-8

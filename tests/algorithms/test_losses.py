@@ -27,7 +27,6 @@ from fl_lightning import (
     FedProto,
     FedRoD,
     FedSAM,
-    Local,
     PerFedAvg,
     TensorDataModule,
 )
@@ -215,40 +214,6 @@ def test_the_gradient_of_the_distance_to_prototypes() -> None:
 # ---- numbers by hand ----
 
 
-class Points(Net):
-    """Features are a point z in the plane; client k's loss is <c_k, z>."""
-
-    def __init__(self) -> None:
-        super().__init__(lr=0.5, width=2)
-        self.body, self.head = nn.Linear(1, 2, bias=False), nn.Linear(2, 2)
-        self.body.weight.data[:] = 2.0
-        self.double()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.body(x[:, :1]))
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        return (self.body(batch[0][:, :1]) * batch[0][:, 1:]).sum() + 0 * self(batch[0]).sum()
-
-
-def test_moon_for_two_clients() -> None:
-    """From z = (2, 2), c_1 = (2, 0), c_2 = (0, 2), rate 0.5: f_1 = (1, 2), f_2 = (2, 1), received (1.5, 1.5).
-
-    There the cosine to the received z is 1 with gradient 0, that to f_1 is 3/sqrt(10), with gradient
-    (f_1/|f_1| - cos z/|z|)/|z| = (-1, 1)/sqrt(90); it counts mu/tau sigmoid((cos - 1)/tau).
-    """
-    callback = MOON(1.0, 1.0, tau=0.5)
-    one = torch.tensor([0])
-    data = [(torch.tensor([[1.0, 2.0, 0.0]]).double(), one), (torch.tensor([[1.0, 0.0, 2.0]]).double(), one)]
-    losses = fit(callback, Points(), data, rounds=2)
-    away = (3 / math.sqrt(10) - 1) / 0.5
-    push = 2 / (1 + math.exp(-away)) / math.sqrt(90)
-    expected = [[1.5 - 0.5 * (2 - push), 1.5 - 0.5 * push], [1.5 - 0.5 * push, 1.5 - 0.5 * (2 - push)]]
-    former = callback.algorithm.objective.former
-    assert [former[k][:2].tolist() for k in (0, 1)] == [pytest.approx(each, abs=1e-14) for each in expected]
-    assert losses == pytest.approx([3 + math.log(1 + math.exp(away))] * 2 + [4, 4])
-
-
 def test_fedlc_shifts_logits_by_the_counts_of_classes() -> None:
     """Of 16 samples and 1: the softmax of (-0.5, -1), and no third class."""
     net = Biases()
@@ -256,23 +221,6 @@ def test_fedlc_shifts_logits_by_the_counts_of_classes() -> None:
     p = 1 / (1 + math.exp(-0.5))
     assert net.head.bias.tolist() == pytest.approx([16 / 17 - p, 1 / 17 - (1 - p), 0.0], abs=1e-15)
     assert loss == pytest.approx(-(16 * math.log(p) + math.log(1 - p)) / 17)
-
-
-def test_fedntd_keeps_what_the_received_model_says_of_other_classes() -> None:
-    """Two steps from logits (0, 1, 0) with the true class 0; in the first the received model says the same."""
-    net, start, beta, tau = Biases(0.5), [0.0, 1.0, 0.0], 2.0, 2.0
-    net.head.bias.data[1] = 1.0
-    fit(FedNTD(beta, 1.0, tau=tau, local_epochs=2), net, [of_classes(0)])
-
-    def softmax(logits: list[float]) -> list[float]:
-        return [math.exp(each) / sum(map(math.exp, logits)) for each in logits]
-
-    b, known = list(start), softmax([each / tau for each in start[1:]])
-    for _ in range(2):
-        p, q = softmax(b), softmax([each / tau for each in b[1:]])
-        away = [0.0, *(beta * tau * (own - other) for own, other in zip(q, known, strict=True))]
-        b = [b[c] - 0.5 * (p[c] - (c == 0) + away[c]) for c in range(3)]
-    assert net.head.bias.tolist() == pytest.approx(b, abs=1e-14)
 
 
 def test_feddecorr_of_equal_and_of_unrelated_features() -> None:
@@ -430,24 +378,6 @@ def test_accumulated_batches_count_as_their_mean() -> None:
     assert torch.allclose(*ends, rtol=0, atol=1e-14)
 
 
-@pytest.mark.parametrize("make", ALL)
-@pytest.mark.parametrize("kind", ["bf16-mixed", "bf16-true", "LBFGS"])
-def test_other_precisions_and_optimizers(make: Callable[[], AggregationCallback], kind: str) -> None:
-    class Other(Net):
-        def configure_optimizers(self) -> torch.optim.Optimizer:
-            return (
-                torch.optim.LBFGS(self.parameters(), lr=0.1, max_iter=3)
-                if kind == "LBFGS"
-                else super().configure_optimizers()
-            )
-
-    net = Other().float()
-    data = [(x.float(), y) for x, y in clients(12, 8)]
-    fit(make(), net, data, rounds=2, precision="32" if kind == "LBFGS" else kind)
-    assert all(p.isfinite().all() for p in net.parameters())
-    assert not any(part._forward_hooks for part in net.modules())
-
-
 def test_other_models_are_looked_at_in_eval_mode_and_leave_no_trace() -> None:
     class Normed(Net):
         def __init__(self) -> None:
@@ -498,11 +428,3 @@ def test_modules_that_cannot_be_changed_are_refused() -> None:
         fit(FedLC(1.0, 1.0), Manual(), clients(6))
     with pytest.raises(TypeError, match="in_features"):
         fit(FedDecorr(1.0, 1.0), Quadratic(0.1), [(torch.ones(3).double(), torch.ones(3).double())])
-
-
-def test_fedproto_without_a_pull_is_local_training() -> None:
-    ends = []
-    for callback in (FedProto(0.0, 1.0, seed=1), Local(seed=1)):
-        fit(callback, Net(), clients(12, 8), rounds=3)
-        ends.append(own(callback, 1))
-    assert torch.equal(*ends)

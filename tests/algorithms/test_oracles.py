@@ -10,20 +10,6 @@ from helpers.toys import Quadratic, clients_that_reach, fit_quadratic, quadratic
 
 from fl_lightning import FedAvg, RADFed, TensorDataModule
 
-LOCAL_OPTIMA = [[1.0, 2.0], [7.0, 7.0], [4.0, 8.0]]
-
-
-@pytest.mark.parametrize(
-    ("weighting", "expected"), [("samples", [3.25, 6.5]), ("uniform", [2.5, 5.0])], ids=["selected", "uniform"]
-)
-def test_o1_fedavg_means_over_the_selected_clients(weighting: str, expected: list[float]) -> None:
-    module = Quadratic(lr=1.0, start=[10.0, 20.0])
-    # seed 9 selects the clients 1 and 3 of the oracle
-    callback = FedAvg(2, weighting=weighting, seed=9)
-    weights = fit_quadratic(callback, module, clients_that_reach(LOCAL_OPTIMA, [1, 2, 3]), rounds=1)
-    assert sorted(module.seen) == [1.0, 4.0]
-    assert weights.tolist() == expected
-
 
 def test_o1_server_learning_rate_takes_part_of_the_way() -> None:
     clients = clients_that_reach([[1.0, 2.0], [4.0, 8.0]], [1, 3])
@@ -40,12 +26,6 @@ def test_o2_fedavg_iterates_are_biased_on_unequal_curvatures() -> None:
     assert float(weights) == pytest.approx(0.6925023465, abs=5e-11)  # where it rests
 
 
-def test_o2_local_steps_count_as_full_batch_epochs() -> None:
-    clients = quadratic_clients(a=[1.0, 4.0], c=[0.0, 1.0])
-    weights = fit_quadratic(FedAvg(1.0, local_steps=5), Quadratic(0.1), clients, rounds=3)
-    assert float(weights) == pytest.approx(0.6666709334, abs=5e-11)
-
-
 def test_fedavg_with_one_full_batch_step_is_centralised_gradient_descent() -> None:
     clients = quadratic_clients(a=[1.0, 4.0], c=[0.0, 1.0], sizes=[3, 1])
     weights = fit_quadratic(FedAvg(1.0), Quadratic(0.1, start=2.0), clients, rounds=1)
@@ -55,13 +35,6 @@ def test_fedavg_with_one_full_batch_step_is_centralised_gradient_descent() -> No
 
 # T_k(w) = c_k + r_k (w - c_k) with r = (0.9, 0.5): one gradient step with learning rate 1 and a = (0.1, 0.5)
 CONTRACTIONS = {"a": [0.1, 0.5], "c": [0.0, 1.0]}
-
-
-def test_o11_fedavg_on_contractions() -> None:
-    for rounds, expected in [(1, 0.25), (2, 0.425)]:
-        callback = FedAvg(2, weighting="uniform")
-        weights = fit_quadratic(callback, Quadratic(1.0), quadratic_clients(**CONTRACTIONS), rounds)
-        assert float(weights) == pytest.approx(expected, abs=1e-15)
 
 
 def test_o11_radfed_result_depends_on_who_received_which_model() -> None:
@@ -110,18 +83,6 @@ def test_accumulated_gradients_are_applied_at_the_end_of_each_local_epoch() -> N
         w -= 0.5 * (w - 3.0) / 2
     assert trainer.global_step == 4
     assert float(module.w.detach()) == pytest.approx(w, abs=1e-15)
-
-
-def test_a_second_fit_goes_on_from_the_weights_that_the_module_has() -> None:
-    data = TensorDataModule(clients=quadratic_clients(a=[1.0], c=[8.0]), batch_size=None)
-    module = Quadratic(lr=0.5)
-    trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1)])
-    trainer.fit(module, datamodule=data)
-    assert float(module.w.detach()) == 4.0
-    module.w.data.fill_(0.0)
-    trainer.fit_loop.max_epochs = 2
-    trainer.fit(module, datamodule=data)
-    assert float(module.w.detach()) == 4.0
 
 
 def test_a_checkpoint_that_is_only_tested_does_not_change_a_later_fit(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from fl_lightning import (
     FedBABU,
     FedBN,
     FedRep,
-    Local,
     PerFedAvg,
     PFedMe,
     TensorDataModule,
@@ -36,14 +35,6 @@ def own(callback: Any, client: int) -> float:
     return float(personal_model(walk(*algorithm.parts.values()), client, algorithm.server.model))
 
 
-def test_ditto_rests_where_the_loss_and_the_pull_to_the_server_balance() -> None:
-    lam, callback = 2.0, Ditto(2.0, 1.0)
-    w = float(fit_quadratic(callback, Quadratic(0.1), quadratic_clients(A, C), rounds=80))
-    assert w == pytest.approx(4 / 5, abs=1e-9)  # sum a_k c_k / sum a_k, as one full step makes no drift
-    for k, (a, c) in enumerate(zip(A, C, strict=True)):
-        assert own(callback, k) == pytest.approx((a * c + lam * w) / (a + lam), abs=1e-9)
-
-
 def test_ditto_s_own_models_take_steps_from_where_they_were_to_the_model_received() -> None:
     lam, lr, callback = 0.5, 0.1, Ditto(0.5, 1.0)
     v, w = [0.3, 0.3], 0.3
@@ -52,23 +43,6 @@ def test_ditto_s_own_models_take_steps_from_where_they_were_to_the_model_receive
         v = [v[k] - lr * (A[k] * (v[k] - C[k]) + lam * (v[k] - w)) for k in (0, 1)]
         w = sum(w - lr * A[k] * (w - C[k]) for k in (0, 1)) / 2
     assert [own(callback, k) for k in (0, 1)] == pytest.approx(v, abs=1e-14)
-
-
-def test_ditto_without_a_pull_is_local_training_and_its_server_is_fedavg_s() -> None:
-    ditto, local, fedavg = Ditto(0.0, 1.0, seed=3), Local(seed=3), FedAvg(1.0, seed=3)
-    ends = [
-        float(fit_quadratic(callback, Quadratic(0.1, 0.5), quadratic_clients(A, C), rounds=4))
-        for callback in (ditto, local, fedavg)
-    ]
-    assert ends[0] == ends[2]
-    assert [own(ditto, k) for k in (0, 1)] == [own(local, k) for k in (0, 1)]
-
-
-def test_a_strong_pull_brings_ditto_s_models_to_the_server() -> None:
-    callback = Ditto(1e4, 1.0, personal_epochs=5)
-    fit_quadratic(callback, Quadratic(5e-5), quadratic_clients(A, C), rounds=10)
-    received = callback.algorithm.schedule._center
-    assert [own(callback, k) for k in (0, 1)] == pytest.approx([float(received)] * 2, abs=1e-3)
 
 
 def test_pfedme_s_server_moves_along_the_moreau_envelope() -> None:
@@ -112,14 +86,6 @@ def test_apfl_steps_both_models_on_each_batch(alpha_lr: float) -> None:
     assert end == pytest.approx(w, abs=1e-14)
     mixtures = [alphas[k] * v[k] + (1 - alphas[k]) * w for k in (0, 1)]
     assert [own(callback, k) for k in (0, 1)] == pytest.approx(mixtures, abs=1e-14)
-
-
-def test_apfl_without_own_models_is_fedavg() -> None:
-    ends = [
-        float(fit_quadratic(callback, Quadratic(0.1), quadratic_clients(A, C), rounds=3))
-        for callback in (APFL(0.0, 1.0), FedAvg(1.0))
-    ]
-    assert ends[0] == ends[1]
 
 
 @pytest.mark.parametrize("gradient", ["first-order", "hessian-free"])
@@ -225,14 +191,6 @@ def test_fedrep_trains_the_head_first_and_then_the_body() -> None:
     fit(callback, module, clients, rounds=1)
     assert torch.allclose(module.body, by_hand.body, atol=1e-14)
     assert torch.allclose(module.head, by_hand.head, atol=1e-14)  # the mean of one client's
-
-
-def test_fedrep_recovers_the_common_subspace() -> None:
-    module, (basis, clients) = TwoLayers(lr=0.2), linear_tasks()
-    module.decay = 0.0
-    fit(FedRep("head", 1.0, head_epochs=10), module, clients, rounds=60)
-    learnt = torch.linalg.qr(module.body.detach().T)[0]
-    assert float(torch.linalg.matrix_norm(basis - learnt @ (learnt.T @ basis), ord=2)) < 2e-2
 
 
 def test_ifca_separates_two_groups() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from lightning.pytorch.callbacks import Callback
 
 from fl_lightning import AggregationCallback, TensorDataModule
-from fl_lightning.parts.asynchronous import ArrivalRecord
+from fl_lightning.parts import ArrivalRecord
 from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
 
 

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from fl_lightning import FedAsync, FedAvg, FedAvgM, FedProx, RADFed, TensorDataModule
 from fl_lightning.parts.client_vectors import ClientVectors
 from fl_lightning.parts.federation import Federation
-from fl_lightning.parts.server import Adaptive
 
 
 def federation(num_clients: int, state_dir: Path | None = None, **ranks: int) -> Federation:
@@ -167,46 +166,11 @@ def test_buffers_of_asynchronous_clients(buffers: Any, starts: list[float], serv
 # ---- hyper-parameters over rounds ----
 
 
-def test_a_schedule_of_the_server_learning_rate() -> None:
-    # the client always reaches 1: w = 0.5, then 0.5 + 0.25 * 0.5
-    callback = FedAvg(1, server_lr=lambda t: 0.5 ** (t + 1))
-    weights = fit_quadratic(callback, Quadratic(1.0), quadratic_clients([1.0], [1.0]), rounds=2)
-    assert float(weights) == 0.625
-
-
 def test_a_schedule_of_mu() -> None:
     # mu = 0, then 1, two steps of 0.5 on w^2 / 2 from 1: 0.25; then 0.125 and 0.125 - 0.5 (0.125 - 0.125) = 0.125
     callback = FedProx(lambda t: float(t), clients_per_round=1, local_steps=2)
     weights = fit_quadratic(callback, Quadratic(0.5, start=1.0), quadratic_clients([1.0], [0.0]), rounds=2)
     assert float(weights) == 0.125
-
-
-def test_bias_correction() -> None:
-    # Adam from 0 with Delta = 1, 0.5: m_hat = 1, (0.09 + 0.05) / 0.19; v_hat = 1, (0.0099 + 0.0025) / 0.0199
-    server = Adaptive("adam", lr=0.1, beta1=0.9, beta2=0.99, tau=0.01, v0=0.0, bias_correction=True)
-    position = torch.zeros(1, dtype=torch.float64)
-    server.begin_fit(federation(1))
-    position = server.step(position, position + 1.0)
-    assert float(position) == pytest.approx(0.1 / 1.01, abs=1e-12)
-    position = server.step(position, position + 0.5)
-    second = 0.1 * (0.14 / 0.19) / ((0.0124 / 0.0199) ** 0.5 + 0.01)
-    assert float(position) == pytest.approx(0.1 / 1.01 + second, abs=1e-12)
-
-
-def test_learning_rate_weight_decay_and_clipping_of_clients() -> None:
-    class Decayed(Quadratic):
-        """SGD with weight decay 0.1, learning rate 0.5 * 0.5^round."""
-
-        def configure_optimizers(self) -> Any:
-            optimizer = torch.optim.SGD(self.parameters(), lr=0.5, weight_decay=0.1)
-            return [optimizer], [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)]
-
-    data = TensorDataModule(quadratic_clients([1.0], [0.0]), batch_size=None)
-    module = Decayed(0.0, start=8.0)
-    quiet_trainer(max_epochs=2, gradient_clip_val=2.0, callbacks=[FedAvg(1)]).fit(module, datamodule=data)
-    # the gradient 8 is clipped to 2, the decay 0.8 is not; then from 6.6 with half the rate
-    first = 8.0 - 0.5 * (2.0 + 0.8)
-    assert float(module.w.detach()) == pytest.approx(first - 0.25 * (2.0 + 0.1 * first), abs=1e-6)
 
 
 def test_a_schedule_of_momentum() -> None:

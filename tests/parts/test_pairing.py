@@ -62,17 +62,6 @@ def chi_square(counts: Counter[tuple[int, ...]], least: int = 100) -> tuple[floa
     return statistic, freedom
 
 
-def test_pairing_of_importance_sampling_is_uniform() -> None:
-    # client 0 is drawn first with 100 / 103, and is left out of two draws with 3 / 103 2 / 102 alone: three cohorts
-    counts = orders(planned(RADFed(3, sampler=ImportanceSampler(2, gamma=0.0)), 4))
-    without_first = sum(count for order, count in counts.items() if 0 not in order)
-    assert without_first < 8  # 0.9 are expected; eight or more have a chance of 1e-5
-    statistic, freedom = chi_square(counts)
-    assert freedom == 3
-    # larger values have a chance of 1e-4 under uniform pairing: the critical value is 21.1
-    assert statistic < chi2.isf(1e-4, freedom) == pytest.approx(21.108, abs=1e-3)
-
-
 def drawn_one_after_the_other(chances: Sequence[float]) -> dict[tuple[int, ...], float]:
     """Return the chance of each two clients in the order of their draws, without replacement."""
     clients = range(len(chances))

@@ -61,16 +61,6 @@ def test_o1_stale_counts_last_local_models() -> None:
 # ---- samplers ----
 
 
-@pytest.mark.parametrize(
-    ("rounding", "sizes"),
-    [("floor", (198, 3, 1)), ("round", (198, 4, 1)), ("ceil", (199, 4, 1))],
-)
-def test_rounding_of_the_fraction(rounding: Any, sizes: tuple[int, ...]) -> None:
-    sampler = UniformSampler(0.1, rounding)
-    assert tuple(sampler.cohort_size(k) for k in (1984, 38, 2)) == sizes
-    assert UniformSampler(0.1, rounding).cohort_size(30) == 3
-
-
 def test_bernoulli_sampling_draws_each_client_by_itself_and_now_and_then_nobody() -> None:
     rng, sampler = np.random.default_rng(0), BernoulliSampler(0.2)
     draws = [sampler.draw(5, rng, np.arange(5)) for _ in range(4000)]

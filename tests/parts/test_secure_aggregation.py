@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.toys import Quadratic, clients_that_reach, fit_quadratic, quiet_trainer
+from helpers.toys import Quadratic, clients_that_reach, quiet_trainer
 
 from fl_lightning import FedAvg, TensorDataModule
 from fl_lightning.diagnostics import Communication
 from fl_lightning.parts import (
-    BernoulliSampler,
     ClientResult,
     Federation,
     LocalDifferentialPrivacy,
@@ -82,12 +81,6 @@ def test_personal_values_stay_out_of_the_sum() -> None:
     assert module.w.tolist() == [2.0, 1.0]
     assert module.other.tolist() == [1.0] * 3
     assert communication.values["fed/bytes_up"] == 2 * 2
-
-
-def test_a_round_without_clients_moves_nothing() -> None:
-    callback = FedAvg(sampler=BernoulliSampler(1e-9), weighting="uniform", exchange=SecureAggregation(7.0))
-    weights = fit_quadratic(callback, Quadratic(1.0, [0.5, -2.0]), clients_that_reach([[1.0, 3.0]], [1]), 2)
-    assert weights.tolist() == [0.5, -2.0]
 
 
 def test_clients_with_noise_of_their_own_may_be_summed() -> None:

@@ -74,14 +74,6 @@ def test_clients_with_the_largest_losses_train(tmp_path: Path) -> None:
     assert two_of_four(2, tmp_path / "last.ckpt")[0] == 0.5
 
 
-def test_the_bias_of_power_of_choice_on_a_quadratic() -> None:
-    # two of all: the farthest on each side, so it stays in the middle of the range, 5, and not at the mean, 3.25
-    clients = quadratic_clients([1.0] * 4, [0.0, 1.0, 2.0, 10.0])
-    sampler = PowerOfChoice(2, 4)
-    assert float(fit_quadratic(FedAvg(sampler=sampler), Quadratic(1.0, 4.0), clients, 3)) == 5.0
-    assert float(fit_quadratic(FedAvg(1.0), Quadratic(1.0, 4.0), clients, 3)) == 3.25
-
-
 def test_candidates_come_in_proportion_to_their_sizes() -> None:
     sampler, rng = begun(PowerOfChoice(1, 1), [1, 1, 8]), np.random.default_rng(0)
     drawn = Counter(int(sampler.clients_to_score(rng, np.arange(3)) or draw(sampler, rng)[0]) for _ in range(2000))

@@ -15,7 +15,7 @@ from torch import Tensor
 from fl_lightning.checks import Count, Natural, Positive
 from fl_lightning.parts.asynchronous.clock import VirtualClock
 from fl_lightning.parts.federation import Federation
-from fl_lightning.parts.messages import ClientResult, RoundReport, Task
+from fl_lightning.parts.messages import ArrivalRecord, ClientResult, Outcome, RoundReport, Task
 from fl_lightning.parts.schedules import Play, Schedule
 from fl_lightning.parts.server import Server
 from fl_lightning.seeding import Stream, numpy_generator
@@ -24,7 +24,6 @@ _MOST_AHEAD = 64
 _KEPT_AHEAD = 4
 
 Stamp = Literal["version", "upload", "upload-literal"]
-Outcome = Literal["used", "rejected", "invalid", "lost"]
 
 
 class Event(NamedTuple):
@@ -59,35 +58,6 @@ class Flight:
     def turn(self) -> tuple[int, int, int]:
         """What flights are ordered by."""
         return self.due, self.task.client, self.task.slot
-
-
-@dataclass(frozen=True)
-class ArrivalRecord:
-    """What happened to one client's work.
-
-    Attributes:
-        client: The client.
-        sent: Virtual time at which it received its model.
-        arrived: Virtual time at which its result arrived, or it was known to be lost.
-        staleness: d, by the server's counter; -1 if it was lost.
-        outcome: ``"used"``; ``"rejected"``: too stale, or a second one in the buffer; ``"invalid"``: NaN or infinite;
-            ``"lost"``: dropped out.
-        moved: Whether the server moved at once.
-    """
-
-    client: int
-    sent: float
-    arrived: float
-    staleness: int
-    outcome: Outcome
-    moved: bool = False
-
-
-@dataclass
-class ArrivalReport(RoundReport):
-    """What happened to a round's results, in the order of their arrival."""
-
-    arrivals: list[ArrivalRecord] = field(default_factory=list)
 
 
 @dataclass(eq=False)
@@ -162,7 +132,7 @@ class Asynchronous(Schedule):
                 f"`buffer_size` must be at most {self.most_at_once}, the clients that train at once, got "
                 f"{self.buffer_size}: the buffer would never be full."
             )
-        for count in ("now", "sent", "uploads", "broadcasts", "busy"):  # busy: ticks that ended flights took
+        for count in ("now", "num_sent", "uploads", "broadcasts", "busy"):  # busy: ticks that ended flights took
             self.add_state(count, 0)
         self.add_state("alarm", -1)  # the tick at which an idle client is known to come
         self.add_state("flights", {})  # by slot
@@ -173,7 +143,7 @@ class Asynchronous(Schedule):
         self.add_state("outbox", everyone if self.concurrency is None else [])  # they get the server's model next
         self.add_state("idle", [] if self.concurrency is None else everyone)  # nothing was sent to them
         self.add_state("waiting", [])  # for the server's move
-        self.report: ArrivalReport = ArrivalReport()
+        self.report: RoundReport = RoundReport()
 
     def saved(self, name: str, value: Any) -> Any:
         """Return a state as numbers, lists, dicts and tensors."""
@@ -206,7 +176,7 @@ class Asynchronous(Schedule):
 
     def on_round_start(self, round_index: int) -> None:
         """Begin a round of arrivals."""
-        self.report = ArrivalReport()
+        self.report = RoundReport()
         self._rng = numpy_generator(self.federation.seed, Stream.SAMPLING, round_index)
         self._sent_in_round: Counter[int] = Counter()
 
@@ -232,7 +202,7 @@ class Asynchronous(Schedule):
 
     def play(self, tasks: Sequence[Task], server: Server) -> Play:
         """Let results arrive until the round has as many as clients usually train."""
-        sent = self.sent
+        sent = self.num_sent
         for _ in range(self.cohort_size):
             slot = self._next_arrival(server)
             if slot not in self.results:
@@ -243,7 +213,7 @@ class Asynchronous(Schedule):
             self._arrive(slot, server)
         if self.flush_rounds:
             self._move(server)
-        self.report.sent += self.sent - sent
+        self.report.sent += self.num_sent - sent
         return server.model
 
     @property
@@ -390,22 +360,22 @@ class Asynchronous(Schedule):
         if begins > self.now:
             heapq.heappush(self.events, Event(begins, client))
             return
-        due, leaves = self.now + clock.duration(client, self.sent), clock.leaves_at(client, self.now)
-        lost = clock.is_lost(client, self.sent)
+        due, leaves = self.now + clock.duration(client, self.num_sent), clock.leaves_at(client, self.now)
+        lost = clock.is_lost(client, self.num_sent)
         if leaves is not None and due > leaves:
             due, lost = leaves, True
         stamp = max(0, self._counter(server) - (self.stamp == "upload-literal"))
         self._fly(Flight(self._task(client), server.model, stamp, self.now, due, lost))
 
     def _fly(self, flight: Flight) -> None:
-        self.sent += 1
+        self.num_sent += 1
         self.flights[flight.task.slot] = flight
         heapq.heappush(self.events, Event(*flight.turn))
 
     def _task(self, client: int) -> Task:
         repetition = self._sent_in_round[client]
         self._sent_in_round[client] += 1
-        return Task(self.sent, client, int(self.federation.sizes[client]), None, self.round, repetition)
+        return Task(self.num_sent, client, int(self.federation.sizes[client]), None, self.round, repetition)
 
     # ---- logs ----
 

@@ -29,7 +29,6 @@ from fl_lightning import (
 from fl_lightning.diagnostics import Timeline, VirtualTime
 from fl_lightning.parts import Aggregation, ClientResult, Federation
 from fl_lightning.parts.asynchronous import (
-    PAPER_STALENESS,
     Asynchronous,
     VirtualClock,
     calibrate_staleness,
@@ -262,11 +261,6 @@ def train_eight(callback: AggregationCallback, rounds: int) -> None:
 @pytest.mark.parametrize(("clients", "paper"), [(6, 18), (8, 25), (9, 28)])
 def test_exponential_durations_give_nearly_the_papers_staleness(clients: int, paper: int) -> None:
     assert abs(calibrate_staleness(clients, quantile=0.965) - paper) <= 1
-
-
-def test_equal_durations_have_one_staleness() -> None:
-    assert calibrate_staleness(7, [2.0], arrivals=1000) == 6
-    assert PAPER_STALENESS == {"MNIST": 18, "CIFAR-10": 19, "Covertype": 18, "Shakespeare": 28, "eICU": 31}
 
 
 # ---- bad input ----

@@ -11,7 +11,7 @@ import torch
 from helpers.toys import Quadratic, fit_quadratic, quadratic_clients
 from helpers.watching import of_ten, watch
 
-from fl_lightning import DynamicWeightFedBuff, FedAsync, FedBuff
+from fl_lightning import DynamicWeightFedBuff, FedAsync
 from fl_lightning.parts import ClientResult, Federation, Task
 from fl_lightning.parts.aggregation import Aggregation
 from fl_lightning.parts.asynchronous import (
@@ -118,11 +118,6 @@ def test_a_result_may_not_count_for_more_than_itself() -> None:
         watch(growing, 2, [1.0, 2.0])
 
 
-def test_constant_mixing_of_one_is_last_arrival_wins() -> None:
-    seen = of_ten(FedAsync(1, mixing=1.0, staleness="constant", speeds=SPEEDS), 12)
-    assert seen.weights == [float(record.client) for record in seen.arrivals]
-
-
 def test_the_proximal_step_of_fedasync() -> None:
     # f = (w - 3)^2 / 2 from w' = 1 with lr .1 and rho .5: 1 -> 1.2; then w - .1 (w - 3) - .05 (w - 1) = 1.37
     module = Quadratic(lr=0.1, start=1.0)
@@ -178,25 +173,6 @@ def test_fedbuff_weighs_by_examples() -> None:
     assert float(deltas.merge(scalar(0.0), buffer)) == pytest.approx(1.75)  # type: ignore[arg-type]
 
 
-def test_fedbuff_of_one_is_fedasyncs_variant() -> None:
-    # one client, always fresh: w .3 -> .78 with the trained model 1.1 and lr .6
-    results = []
-    for callback in (FedBuff(1, 1, server_lr=0.6), FedAsync(1, mixing=0.6, staleness="constant")):
-        module = Quadratic(lr=1.0, start=0.3)
-        results.append(float(fit_quadratic(callback, module, quadratic_clients([1.0], [1.1]), rounds=1)))
-    assert results == pytest.approx([0.78, 0.78])
-
-
-def test_a_stale_update_moves_fedbuff_and_fedasync_differently() -> None:
-    # trained 1.1 from .3, the server at .5 meanwhile, lr .6 and constant weights: .5 + .6 * .8 and .5 + .6 * (1.1 - .5)
-    values = []
-    for aggregation, lr in ((StalenessWeightedDeltas("constant"), 0.6), (StalenessMixing(0.6, "constant"), 1.0)):
-        aggregation.begin_fit(federation(1))
-        aggregate = aggregation.merge(scalar(0.5), [result(0.3, 1.1, 1, counter=1)])
-        values.append(float(Mixing(lr).step(scalar(0.5), aggregate)))  # type: ignore[arg-type]
-    assert values == pytest.approx([0.98, 0.86])
-
-
 # ---- O10, dynamic weights ----
 
 
@@ -222,15 +198,6 @@ def test_dynamic_weights(clients: tuple[int, int, int], beta: list[float], mean:
     assert float(merged) == pytest.approx(mean, abs=1e-9)  # type: ignore[arg-type]
     # mixed in with alpha = .5 from 0
     assert float(Mixing(0.5).step(scalar(0.0), merged)) == pytest.approx(mean / 2, abs=1e-9)  # type: ignore[arg-type]
-
-
-def test_a_frequent_client_is_damped_and_never_inverted() -> None:
-    # a client with f of B entries has f e^(1/f) against e for each other: 2.718, 3.297, 4.187 for f = 1, 2, 3
-    totals = []
-    for count in (1, 2, 3):
-        weights = DynamicWeightMean().weights(arrived([(0, 1, 0)] * count + [(1, 1, 0)]))
-        totals.append(sum(weights[:count]) / weights[count] * 2.718281828)
-    assert totals == pytest.approx([2.718281828, 3.297442541, 4.186837275], abs=1e-8)
 
 
 def test_running_frequency_counts_arrivals_so_far() -> None:
@@ -276,14 +243,6 @@ def test_the_first_uploads_come_in_order() -> None:
     assert seen[-1].arrived == 20.0
     assert sum(record.staleness for record in seen) / 100 == pytest.approx(6.61)
     assert max(record.staleness for record in seen) == 49
-
-
-@pytest.mark.long
-def test_mean_staleness_is_one_less_than_the_clients_at_work() -> None:
-    seen = of_ten(FedAsync(500, speeds=SPEEDS), 20)
-    assert sum(record.staleness for record in seen.arrivals) / 10_000 == pytest.approx(8.99, abs=0.005)
-    assert sum(record.client >= 5 for record in seen.arrivals) / 10_000 == pytest.approx(0.1427, abs=5e-5)
-    assert seen.values[-1]["fed/utilization"] == 1.0
 
 
 def test_ties_go_to_the_smaller_client() -> None:
