@@ -249,7 +249,8 @@ class Federation:
         """Return the entries of all processes' mappings, in the order of their keys."""
         if self.num_ranks == 1:
             return mine
-        on_cpu = {key: value.cpu() if isinstance(value, Tensor) else value for key, value in mine.items()}
+        cpu, kinds = torch.device("cpu"), (Tensor, ClientResult)
+        on_cpu = {key: value.to(cpu) if isinstance(value, kinds) else value for key, value in mine.items()}
         entries = [entry for share in self.gather(on_cpu) for entry in share.items()]
         return dict(sorted(entries, key=lambda entry: entry[0]))
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -174,16 +174,6 @@ class ClientResult:
     def to(self, device: torch.device) -> ClientResult:
         """Return the result with its tensors on a device."""
         return replace(self, start=self.start.to(device), vector=self.vector.to(device))
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the result as tensors, numbers and lists."""
-        lists = {"task": list(astuple(self.task)), "payload": list(astuple(self.payload))}
-        return {**vars(self), **lists, "summed_lr": list(self.summed_lr)}
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any], **models: Tensor) -> ClientResult:
-        """Return the result of a checkpoint, with other models where they are given."""
-        return cls(**{**state, **models, "task": Task(*state["task"]), "payload": Payload(*state["payload"])})
 
     @property
     def _length(self) -> int:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -13,8 +14,11 @@ from torch import Tensor
 from fl_lightning.checks import at_round, check_fields, short, to_python
 from fl_lightning.parts.client_vectors import ClientVectors
 from fl_lightning.parts.federation import Federation
-from fl_lightning.parts.messages import Task
+from fl_lightning.parts.messages import ClientResult, Payload, Task
 from fl_lightning.seeding import Stream, torch_generator
+
+_RECORDS = (ClientResult, Payload, Task)
+_KIND = "class of the record"
 
 
 class Part:
@@ -33,6 +37,8 @@ class Part:
     #: Whether clients may be stacked though a user-defined part works both before and after a client's training:
     #: nothing that it keeps of one client is for another one.
     stacks = False
+    #: Dataclasses of which states may be, besides :class:`ClientResult`.
+    records: ClassVar[tuple[type, ...]] = ()
     federation: Federation
     round: int = 0
     _before: dict[str, Any] | None = None  # the state at the start of the round under way
@@ -87,7 +93,8 @@ class Part:
 
         Args:
             name: The attribute.
-            value: Its first value: a tensor, array, number, text, None, or a list or dict of these.
+            value: Its first value: a tensor, array, number, text, None, a :class:`ClientResult` or another of
+                :attr:`records`, or a list or dict of these.
         """
         vars(self).setdefault("_states", []).append(name)
         setattr(self, name, value)
@@ -158,7 +165,7 @@ class Part:
         """Return the declared state as of the last round's end; call it on all processes."""
         held = self._declared() if self._before is None else self._before
         return {
-            name: value.state_dict() if isinstance(value, ClientVectors) else to_python(self.saved(name, value))
+            name: value.state_dict() if isinstance(value, ClientVectors) else to_python(_plain(self.saved(name, value)))
             for name, value in held.items()
         }
 
@@ -178,7 +185,22 @@ class Part:
             if isinstance(held[name], ClientVectors):
                 held[name].load_state_dict(value)
             else:
-                setattr(self, name, self.loaded(name, value))
+                restored = self._restored(value, {})
+                restored = np.array(restored) if isinstance(held[name], np.ndarray) else restored
+                setattr(self, name, self.loaded(name, restored))
+
+    def _restored(self, value: Any, moved: dict[Any, Tensor]) -> Any:
+        """Return a checkpoint's value with its records, and with tensors on the module's device."""
+        if isinstance(value, Tensor):
+            here = value.to(self.federation.model.device)
+            return moved.setdefault((value.data_ptr(), value.shape), here)  # what was shared stays so
+        if isinstance(value, list):
+            return [self._restored(item, moved) for item in value]
+        if not isinstance(value, Mapping):
+            return value
+        items = {key: self._restored(item, moved) for key, item in value.items()}
+        kinds = {kind.__name__: kind for kind in (*_RECORDS, *self.records)}
+        return kinds[items.pop(_KIND)](**items) if _KIND in items else items
 
     def saved(self, name: str, value: Any) -> Any:
         """Return a declared state as a checkpoint holds it; override it for other objects."""
@@ -186,9 +208,7 @@ class Part:
 
     def loaded(self, name: str, value: Any) -> Any:
         """Return a declared state that :meth:`saved` returned; the inverse of it."""
-        if isinstance(getattr(self, name), np.ndarray):
-            return np.array(value)
-        return value.to(self.federation.model.device) if isinstance(value, Tensor) else value
+        return value
 
 
 def personal_model(parts: Iterable[Part], client: int, model: Tensor) -> Tensor:
@@ -215,6 +235,15 @@ def walk(*held: Any) -> list[Part]:
             found[id(part)] = part
             waiting += [value for value in reversed(vars(part).values()) if isinstance(value, (Part, list, tuple))]
     return list(found.values())
+
+
+def _plain(value: Any) -> Any:
+    """Return records as dicts with the name of their class, so that ``torch.load(weights_only=True)`` reads them."""
+    if is_dataclass(value):
+        return {_KIND: type(value).__name__, **{each.name: _plain(getattr(value, each.name)) for each in fields(value)}}
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def _snapshot(value: Any) -> Any:

@@ -314,17 +314,12 @@ class Redistribution(Schedule):
 
     def saved(self, name: str, value: Any) -> Any:
         """Return the models of all processes as a checkpoint holds them."""
-        if name != "results":
-            return value
-        return self.federation.join({slot: {**result.state_dict(), "start": None} for slot, result in value.items()})
+        return self.federation.join(value) if name == "results" else value
 
     def loaded(self, name: str, value: Any) -> Any:
         """Return the models that this process keeps."""
-        if name != "results":
-            return value
-        rank, ranks, device = self.federation.rank, self.federation.num_ranks, self.federation.model.device
-        models = {slot: each["vector"].to(device) for slot, each in value.items() if slot % ranks == rank}
-        return {slot: ClientResult.from_state(value[slot], start=m, vector=m) for slot, m in models.items()}
+        rank, ranks = self.federation.rank, self.federation.num_ranks
+        return {slot: each for slot, each in value.items() if slot % ranks == rank} if name == "results" else value
 
     def load_state_dict(self, state: Any) -> None:
         """Continue a cycle.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import KW_ONLY, astuple, dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -22,16 +22,9 @@ from fl_lightning.seeding import Stream, numpy_generator
 
 _MOST_AHEAD = 64
 _KEPT_AHEAD = 4
+_COMES = -1  # in the place of a slot
 
 Stamp = Literal["version", "upload", "upload-literal"]
-
-
-class Event(NamedTuple):
-    """The end of a flight, or the coming of a client; events are ordered by tick, then by client."""
-
-    tick: int
-    client: int
-    slot: int = -1  # the flight's
 
 
 @dataclass(frozen=True)
@@ -55,9 +48,9 @@ class Flight:
     lost: bool = False
 
     @property
-    def turn(self) -> tuple[int, int, int]:
+    def turn(self) -> list[int]:
         """What flights are ordered by."""
-        return self.due, self.task.client, self.task.slot
+        return [self.due, self.task.client, self.task.slot]
 
 
 @dataclass(eq=False)
@@ -104,6 +97,7 @@ class Asynchronous(Schedule):
     broadcast_threshold: Positive | None = None
     lookahead: Count | None = None
     asynchronous = True
+    records = (Flight,)
 
     @property
     def repeats_in_buffer(self) -> bool:  # type: ignore[override]
@@ -138,39 +132,12 @@ class Asynchronous(Schedule):
         self.add_state("flights", {})  # by slot
         self.add_state("results", {})  # trained ahead of their arrival, by slot; None for invalid ones
         self.add_state("buffer", [])  # results since the server's last move
-        self.add_state("events", [])  # a heap
+        self.add_state("events", [])  # a heap of ends of flights and comings: tick, client, slot
         everyone = list(range(number))
         self.add_state("outbox", everyone if self.concurrency is None else [])  # they get the server's model next
         self.add_state("idle", [] if self.concurrency is None else everyone)  # nothing was sent to them
         self.add_state("waiting", [])  # for the server's move
         self.report: RoundReport = RoundReport()
-
-    def saved(self, name: str, value: Any) -> Any:
-        """Return a state as numbers, lists, dicts and tensors."""
-        if name == "flights":
-            return [[astuple(f.task), f.model, f.stamp, f.sent, f.due, f.lost] for f in value.values()]
-        if name == "results":
-            return {slot: result and result.state_dict() for slot, result in value.items()}
-        return [result.state_dict() for result in value] if name == "buffer" else value
-
-    def loaded(self, name: str, value: Any) -> Any:
-        """Return a state of a checkpoint."""
-        moved: dict[int, Tensor] = {}  # tensors that were shared stay so
-
-        def here(model: Tensor) -> Tensor:
-            return moved.setdefault(model.data_ptr(), model.to(self.federation.model))
-
-        def result_of(entry: dict[str, Any]) -> ClientResult:
-            return ClientResult.from_state(entry, start=here(entry["start"]), vector=here(entry["vector"]))
-
-        if name == "flights":
-            flights = [Flight(Task(*task), here(model), *rest) for task, model, *rest in value]
-            return {flight.task.slot: flight for flight in flights}
-        if name == "results":
-            return {slot: entry and result_of(entry) for slot, entry in value.items()}
-        if name == "buffer":
-            return [result_of(entry) for entry in value]
-        return [Event(*entry) for entry in value] if name == "events" else super().loaded(name, value)
 
     # ---- a round ----
 
@@ -252,7 +219,7 @@ class Asynchronous(Schedule):
                     f"the buffer has {len(self.buffer)} of {self.buffer_size} results. Give longer windows `online`."
                 )
             self.now, client, slot = heapq.heappop(self.events)
-            if slot < 0:
+            if slot == _COMES:
                 if self.concurrency is None:
                     self.outbox.append(client)
             elif not self.flights[slot].lost:
@@ -345,7 +312,7 @@ class Asynchronous(Schedule):
                 later = [(tick, client) for tick, client in zip(comings, idle, strict=True) if tick is not None]
                 if later and min(later)[0] != self.alarm:
                     self.alarm = min(later)[0]
-                    heapq.heappush(self.events, Event(*min(later)))
+                    heapq.heappush(self.events, [*min(later), _COMES])
                 return False
         place = there[int(self._rng.integers(len(there)))]
         idle[place], idle[-1] = idle[-1], idle[place]
@@ -358,7 +325,7 @@ class Asynchronous(Schedule):
         if begins is None:
             return  # it never comes back
         if begins > self.now:
-            heapq.heappush(self.events, Event(begins, client))
+            heapq.heappush(self.events, [begins, client, _COMES])
             return
         due, leaves = self.now + clock.duration(client, self.num_sent), clock.leaves_at(client, self.now)
         lost = clock.is_lost(client, self.num_sent)
@@ -370,7 +337,7 @@ class Asynchronous(Schedule):
     def _fly(self, flight: Flight) -> None:
         self.num_sent += 1
         self.flights[flight.task.slot] = flight
-        heapq.heappush(self.events, Event(*flight.turn))
+        heapq.heappush(self.events, flight.turn)
 
     def _task(self, client: int) -> Task:
         repetition = self._sent_in_round[client]
@@ -432,12 +399,6 @@ class SampledStaleness(Asynchronous):
         super().setup(federation)
         self.outbox = []
         self.add_state("models", {0: federation.model})  # the last ones, by the number of results before them
-
-    def loaded(self, name: str, value: Any) -> Any:
-        """Return a state of a checkpoint."""
-        if name == "models":
-            return {number: model.to(self.federation.model) for number, model in value.items()}
-        return super().loaded(name, value)
 
     def play(self, tasks: Sequence[Task], server: Server) -> Play:
         """Draw the results' clients and models, then let them arrive."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import KW_ONLY, astuple, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -69,6 +69,7 @@ class DifferentialPrivacy(Exchange):
     delta: Probability
     adaptive_quantile: Probability | None = None
     noise_cohort: Count | None = None
+    records = (Mechanism,)
 
     def __post_init__(self) -> None:
         if (self.noise_multiplier is None) == (self.epsilon is None):
@@ -94,7 +95,7 @@ class DifferentialPrivacy(Exchange):
         self.add_state("bound", self.clip)
         self.add_state("noise", self.noise_multiplier)
         self.add_state("planned", None)  # for how many rounds, and of which kind, noise was chosen
-        self.add_state("ran", {})
+        self.add_state("ran", [])  # mechanisms, and for how many rounds each
         self.add_state("asked", [self.epsilon, self.delta])
 
     def on_round_start(self, round_index: int) -> None:
@@ -103,7 +104,7 @@ class DifferentialPrivacy(Exchange):
         self._cohort = _cohort_of(self._algorithm.sampler, self.federation.num_clients)
         if self.epsilon is not None:
             self._plan(round_index, self.epsilon)
-        check_one_kind([*self.ran, self._mechanism])  # it fails before any work is done
+        check_one_kind([*(ran for ran, _ in self.ran), self._mechanism])  # it fails before any work is done
 
     def _plan(self, round_index: int, epsilon: float) -> None:
         if self.planned is None:
@@ -143,7 +144,8 @@ class DifferentialPrivacy(Exchange):
         expected, bound = self._expected, self.bound
         generator = torch_generator(self.federation.seed, Stream.PRIVACY, self.round)  # the same on all processes
         mechanism, (_, deviation, count_deviation) = self._mechanism, self._deviations()
-        self.ran = {**self.ran, mechanism: self.ran.get(mechanism, 0) + 1}
+        ran = dict(self.ran)
+        self.ran = [*{**ran, mechanism: ran.get(mechanism, 0) + 1}.items()]
         if self.adaptive_quantile is not None:
             drawn = float(torch.randn((), generator=generator, dtype=torch.float64))
             self.bound = self._adapted(count, count_deviation * drawn, expected, self.adaptive_quantile)
@@ -179,24 +181,12 @@ class DifferentialPrivacy(Exchange):
     @property
     def spent(self) -> float:
         """Epsilon of all rounds so far, with :attr:`delta`."""
-        return epsilon_of(list(self.ran.items()), self.delta)
+        return epsilon_of([(mechanism, count) for mechanism, count in self.ran], self.delta)
 
     def values(self) -> dict[str, float]:
         """Return epsilon so far and its delta, and the bound if it adapts."""
         bound = {} if self.adaptive_quantile is None else {"fed/clip_norm": self.bound}
         return {"fed/epsilon": self.spent, "fed/delta": self.delta, **bound}
-
-    def saved(self, name: str, value: Any) -> Any:
-        """Return a state with mechanisms as lists of numbers."""
-        if name == "ran":
-            return [[*astuple(mechanism), count] for mechanism, count in value.items()]
-        return [value[0], *astuple(value[1])] if name == "planned" and value else value
-
-    def loaded(self, name: str, value: Any) -> Any:
-        """Return a state with mechanisms."""
-        if name == "ran":
-            return {Mechanism(*mechanism): count for *mechanism, count in value}
-        return (value[0], Mechanism(*value[1:])) if name == "planned" and value else value
 
     def load_state_dict(self, state: Any) -> None:
         """Go on from what a checkpoint's run has spent; a fixed noise and bound are those given now.
