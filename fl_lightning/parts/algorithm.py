@@ -251,9 +251,8 @@ class Algorithm:
     def _load(self, state: Mapping[str, Any]) -> None:
         keys = [self._key(place) for place in range(len(self._all))]
         if list(state["parts"]) != keys:
-            raise ValueError(
-                f"The checkpoint has the parts {list(state['parts'])}, this run {keys}. Use the same parts."
-            )
+            before, now = (", ".join(key.partition("-")[2] for key in each) for each in (state["parts"], keys))
+            raise ValueError(f"The checkpoint has the parts {before}, this run {now}. Use the same parts.")
         self.server.state = state["model"].to(self.server.model), state["moves"], frozenset(state["changing"])
         self.traffic, self._shows_other = Traffic(**state["traffic"]), state["shows_other"]
         for key, part in zip(keys, self._all, strict=True):

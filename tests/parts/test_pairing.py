@@ -46,22 +46,6 @@ def orders(rounds: Sequence[Sequence[Task]]) -> Counter[tuple[int, ...]]:
     return Counter(tuple(task.client for task in sorted(tasks, key=lambda task: task.slot)) for tasks in rounds)
 
 
-def chi_square(counts: Counter[tuple[int, ...]], least: int = 100) -> tuple[float, int]:
-    """Return Pearson's statistic of the orders of each cohort being alike, and its degrees of freedom.
-
-    Given who trains, each of the m! orders has the same chance. A cohort adds m! - 1 degrees of freedom; cohorts that
-    are too rare for the approximation are left out.
-    """
-    statistic, freedom = 0.0, 0
-    for cohort in {tuple(sorted(order)) for order in counts}:
-        seen = [counts[order] for order in permutations(cohort)]
-        expected = sum(seen) / len(seen)
-        if expected >= least:
-            statistic += sum((count - expected) ** 2 / expected for count in seen)
-            freedom += len(seen) - 1
-    return statistic, freedom
-
-
 def drawn_one_after_the_other(chances: Sequence[float]) -> dict[tuple[int, ...], float]:
     """Return the chance of each two clients in the order of their draws, without replacement."""
     clients = range(len(chances))
@@ -82,14 +66,6 @@ def test_models_and_clients_meet_as_in_algorithm_1() -> None:
     wrong = chisquare([ROUNDS * drawn[order] for order in law], [ROUNDS * law[order] for order in law])
     assert wrong.statistic == pytest.approx(48.46, abs=0.01)
     assert chi2.isf(1e-3, 5) == pytest.approx(20.515, abs=1e-3)
-
-
-@pytest.mark.parametrize("kind", [Sorted, UniformSampler])
-@pytest.mark.parametrize(("clients", "size", "freedom"), [(4, 2, 6), (3, 3, 5)])
-def test_pairing_with_a_sampler_that_sorts_is_uniform(kind: type, clients: int, size: int, freedom: int) -> None:
-    statistic, found = chi_square(orders(planned(RADFed(3, sampler=kind(size)), clients)))
-    assert found == freedom  # six cohorts of two orders, or one of six
-    assert statistic < chi2.isf(1e-4, freedom)  # 27.9 and 25.7
 
 
 @pytest.mark.parametrize("sampler", [Sorted(1.0), BernoulliSampler(1.0), ImportanceSampler(1.0, initial="uniform")])
