@@ -50,7 +50,6 @@ class ClientLoop(_TrainingEpochLoop):
     added_to_loss: Callable[[], Tensor | float]
     #: Makes the loss to minimise of a batch and of the loss that ``training_step`` returned.
     change_loss: Callable[[Any, Tensor], Tensor] | None = None
-    _hides_counters = False  # while data of several clients are read
 
     @classmethod
     def take_over(cls, stock: _TrainingEpochLoop) -> ClientLoop:
@@ -170,36 +169,17 @@ class ClientLoop(_TrainingEpochLoop):
         state["_batches_that_stepped"] += int(self._at_last_batch)
         return state
 
-    # ---- counters ----
-
-    @property
-    def global_step(self) -> int:
-        """Optimizer steps so far, of all clients."""
-        self._show_counters()
-        return super().global_step
-
-    @property
-    def batch_progress(self) -> Any:
-        """Batches so far, of the round and of the fit."""
-        self._show_counters()
-        return self.__dict__["batch_progress"]
-
-    @batch_progress.setter
-    def batch_progress(self, progress: Any) -> None:
-        self.__dict__["batch_progress"] = progress
-
     @contextmanager
     def hidden_counters(self) -> Iterator[None]:
         """Raise ``CannotVectorize`` where counters are read."""
-        self._hides_counters = True
+        automatic = self.automatic_optimization
+        shown = self.batch_progress, automatic.optim_progress
+        hidden: Any = _Hidden()
+        self.batch_progress = automatic.optim_progress = hidden
         try:
             yield
         finally:
-            self._hides_counters = False
-
-    def _show_counters(self) -> None:
-        if self._hides_counters:
-            raise CannotVectorize("the data or a schedule reads counters that all clients share")
+            self.batch_progress, automatic.optim_progress = shown
 
     # ---- once a client ----
 
@@ -398,6 +378,13 @@ class ClientLoop(_TrainingEpochLoop):
         with self.trainer.precision_plugin.train_step_context():
             loss = self.change_loss(batch, loss)
         return {**output, "loss": loss} if isinstance(output, Mapping) else loss
+
+
+class _Hidden:
+    """Stands in for counters while data of several clients are read."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise CannotVectorize("the data or a schedule reads counters that all clients share")
 
 
 def batch_transfer(trainer: pl.Trainer) -> Callable[[Any], Any]:

@@ -126,10 +126,6 @@ class LocalOptimizers:
             self.reset()
             self._restore(*before)
 
-    def options(self) -> Options:
-        """Return the present options of the optimizers' groups."""
-        return [[_options(group) for group in optimizer.param_groups] for optimizer in self._trainer.optimizers]
-
     def on_client_end(self, slot: int) -> None:
         """Keep the settings that the round's first client left, if its module steps schedules itself.
 
@@ -183,8 +179,9 @@ class LocalOptimizers:
             checkpoint["lr_schedulers"] = list(schedules)
 
     def _settings(self) -> Settings:
-        schedules = [copy.deepcopy(config.scheduler.state_dict()) for config in self._trainer.lr_scheduler_configs]
-        return self.options(), schedules
+        optimizers, configs = self._trainer.optimizers, self._trainer.lr_scheduler_configs
+        options = [[_options(group) for group in optimizer.param_groups] for optimizer in optimizers]
+        return options, [copy.deepcopy(config.scheduler.state_dict()) for config in configs]
 
     def _restore(self, options: Options, schedules: list[dict[str, Any]]) -> None:
         """Set the optimizers' options and, where clients may have moved them, the schedules' states."""

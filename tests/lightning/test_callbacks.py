@@ -109,11 +109,6 @@ def test_early_stopping_stops_after_the_right_round() -> None:
     assert trainer.global_step == 4 * 6
 
 
-def test_early_stopping_waits_for_min_epochs() -> None:
-    trainer = run(Falls([5.0] * 6), EarlyStopping("val_loss", patience=1), max_epochs=6, min_epochs=4)
-    assert trainer.current_epoch == 4
-
-
 @pytest.mark.parametrize("interval", ["epoch", "step"])
 def test_learning_rate_monitor(tmp_path: Path, interval: str) -> None:
     monitor = LearningRateMonitor(logging_interval=interval)  # type: ignore[arg-type]
@@ -213,16 +208,6 @@ def test_checkpoint_inside_a_round_is_that_of_its_start(tmp_path: Path, kind: An
     resumed = kind()
     run(resumed, algorithm=algorithm(), ckpt_path=str(tmp_path / "inside.ckpt"))
     assert_same_weights(weights_of(resumed), weights_of(undisturbed))
-
-
-def test_weights_only_checkpoint_inside_a_round(tmp_path: Path) -> None:
-    history = History()
-    run(Scheduled(), history, SavesInside(tmp_path / "inside.ckpt", weights_only=True))
-    inside = saved(tmp_path / "inside.ckpt")
-    assert_same_weights(inside["state_dict"], history.weights[0])
-    assert "optimizer_states" not in inside
-    module = Scheduled.load_from_checkpoint(tmp_path / "inside.ckpt")
-    assert_same_weights(weights_of(module), history.weights[0])
 
 
 # ---- a round that is broken off ----

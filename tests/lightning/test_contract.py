@@ -18,7 +18,7 @@ from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop
 from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.trainer.connectors.logger_connector.result import _Metadata, _ResultCollection, _ResultMetric
-from torchmetrics import MetricCollection, SumMetric
+from torchmetrics import SumMetric
 from torchmetrics import __version__ as torchmetrics_version
 
 from fl_lightning._lightning import check_version
@@ -61,6 +61,7 @@ CALLABLES: dict[str, list[str]] = {
     f"{PT}.loops.training_epoch_loop._TrainingEpochLoop._should_check_val_epoch": ["self"],
     f"{PT}.loops.training_epoch_loop._TrainingEpochLoop._should_accumulate": ["self"],
     f"{PT}.callbacks.ModelCheckpoint._find_last_checkpoints": ["self", "trainer"],
+    f"{PT}.callbacks.ModelCheckpoint._should_skip_saving_checkpoint": ["self", "trainer"],
     f"{PT}.trainer.connectors.signal_connector._SignalConnector._sigterm_notifier_fn": ["self", "signum", "_"],
     f"{PT}.trainer.connectors.signal_connector._SignalConnector._slurm_sigusr_handler_fn": ["self", "signum", "_"],
     f"{PT}.trainer.connectors.data_connector._parse_num_batches": ["stage", "length", "limit_batches"],
@@ -149,11 +150,10 @@ def test_logged_metrics_have_the_state_that_is_updated() -> None:
 
 
 def test_metric_objects_hold_what_stacks_keep_of_them() -> None:
-    metric, collection = SumMetric(), MetricCollection([SumMetric()])
-    names = ("_update_count", "_forward_cache", "_computed", "_defaults", "_to_sync")
+    metric = SumMetric()
+    names = ("_update_count", "_forward_cache", "_computed", "_defaults", "_is_synced")
     missing = [name for name in names if name not in vars(metric)]
-    groups = ("_groups", "_groups_checked", "_enable_compute_groups", "_state_is_copy")
-    missing += [name for name in groups if name not in vars(collection)]
+    assert metric._copy_state_dict().keys() == {"sum_value"}
     assert not missing, f"torchmetrics {torchmetrics_version} renamed {missing}"
     assert vars(metric)["update"].__wrapped__.__func__ is SumMetric.update
 

@@ -121,17 +121,3 @@ def test_trainer_tells_epoch_and_last_batch_of_the_round() -> None:
     assert watcher.last == [False, False, True] * 2
     # without learning both rounds show the same losses, in the order of the round's clients
     assert sorted(watcher.losses[:3]) == sorted(watcher.losses[3:])
-
-
-def test_callbacks_are_called_in_lightnings_order() -> None:
-    order: list[str] = []
-
-    class Named(Callback):
-        def __init__(self, name: str) -> None:
-            self.name = name
-
-        def on_train_batch_end(self, *_: Any) -> None:
-            order.append(self.name)
-
-    train_federatedly(Classifier(), [samples(4)], callbacks=[Named("a"), Named("b")])
-    assert order == ["a", "b"]

@@ -135,11 +135,6 @@ def test_values_of_steps_and_rounds() -> None:
     assert trainer.progress_bar_metrics["batchwise"] in BATCH_MEANS
 
 
-def test_step_values_are_logged_every_n_steps() -> None:
-    _, memory = logged(lambda module, value, _: module.log("x", value), log_every_n_steps=2)
-    assert [step for step, _ in memory.values("x")] == [1, 3]
-
-
 class EveryHook(Numbers):
     def __init__(self) -> None:
         super().__init__()
@@ -307,31 +302,6 @@ def test_copy_of_the_module_made_inside_a_round_is_whole() -> None:
     # neither the trainer nor the round's log came along
     assert copies[0]._trainer is None
     assert copies[0].log.__self__ is copies[0]
-
-
-class EndsClients(Classifier):
-    """Logs each step; a client ends before a batch, or at one."""
-
-    def __init__(self, at: int, raises: bool) -> None:
-        super().__init__()
-        self.at, self.raises = at, raises
-
-    def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
-        return -1 if batch_idx == self.at and not self.raises else None
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        if batch_idx == self.at:
-            raise StopIteration
-        loss = self.loss(batch)
-        self.log("last", loss)
-        return loss
-
-
-@pytest.mark.parametrize(("at", "raises"), [(1, True), (3, False)])
-def test_values_of_steps_reach_the_trainer_where_a_client_ends_early(at: int, raises: bool) -> None:
-    one = train_centrally(EndsClients(at, raises), samples(14), max_epochs=2).callback_metrics
-    found = train_federatedly(EndsClients(at, raises), [samples(14)], max_epochs=2).callback_metrics
-    assert found["last"] == one["last"]
 
 
 class Places(Classifier):

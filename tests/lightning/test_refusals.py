@@ -23,8 +23,6 @@ from lightning.pytorch.callbacks import (
 )
 from lightning.pytorch.strategies import ParallelStrategy
 from lightning.pytorch.tuner import Tuner
-from torch.nn.utils import parameters_to_vector
-from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader, TensorDataset
 
 from fl_lightning import FedAvg, Federated, RADFed, TensorDataModule
@@ -136,24 +134,6 @@ def test_strategies(match: str, clients: Any, settings: dict[str, Any]) -> None:
         trainer.strategy.__class__ = FSDPStrategy
     with pytest.raises(ValueError, match=match):
         algorithm.setup(trainer, Classifier(), "fit")
-
-
-def test_the_hint_for_weight_averaging_works() -> None:
-    """The mean over rounds, in a callback's `on_round_end`."""
-
-    class MeanOfRounds(Callback):
-        def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-            self.mean, self.models = AveragedModel(pl_module), []
-
-        def on_round_end(self, trainer: Any, pl_module: Any) -> None:
-            self.mean.update_parameters(pl_module)
-            self.models.append(parameters_to_vector(pl_module.parameters()).detach().clone())
-
-    means = MeanOfRounds()
-    trainer = quiet_trainer(max_epochs=3, callbacks=[FedAvg(1.0), means])
-    trainer.fit(Classifier(), datamodule=TensorDataModule(clients_of(8, 4), batch_size=4))
-    found = parameters_to_vector(means.mean.module.parameters())
-    torch.testing.assert_close(found, torch.stack(means.models).mean(0))
 
 
 def test_local_epochs_with_local_steps() -> None:

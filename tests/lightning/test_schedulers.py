@@ -10,7 +10,7 @@ import pytest
 import torch
 from helpers.comparison import Classifier, clients_of, samples, train_centrally, train_federatedly
 from helpers.toys import quiet_trainer
-from lightning.pytorch.callbacks import Callback, GradientAccumulationScheduler, LearningRateMonitor
+from lightning.pytorch.callbacks import Callback, LearningRateMonitor
 from lightning.pytorch.loggers.logger import DummyLogger
 from torch.optim import SGD, lr_scheduler
 
@@ -129,35 +129,6 @@ def test_reduce_on_plateau_by_step_is_refused() -> None:
         run(Plateau([1.0], monitor="val_loss", interval="step"), val=samples(4))
 
 
-def test_several_schedules_of_one_optimizer() -> None:
-    class Two(Scheduled):
-        def configure_optimizers(self) -> Any:
-            optimizer = SGD(self.parameters(), lr=1.0)
-            by_step = lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 if step < 4 else 0.5)
-            # the chainable form multiplies the present rate
-            by_round = lr_scheduler.MultiplicativeLR(optimizer, lambda _: 0.1)
-            return [optimizer], [
-                {"scheduler": by_round, "interval": "epoch"},
-                {"scheduler": by_step, "interval": "step"},
-            ]
-
-    first, second = run(Two(None), max_epochs=2)
-    assert first == [[1.0], [1.0] * 2, [1.0] * 5]
-    # the schedule by round has acted when round 1 begins; that by step sets its own rate from the first step on
-    assert [client[0] for client in second] == pytest.approx([0.1] * 3)
-    assert second[2][1:] == [0.5] * 4
-
-
-def test_nested_schedules() -> None:
-    def warm_up_then_halve(optimizer: Any) -> Any:
-        warm_up = lr_scheduler.LinearLR(optimizer, start_factor=0.1, total_iters=2)
-        return lr_scheduler.SequentialLR(optimizer, [warm_up, halve(optimizer)], milestones=[2])
-
-    rates = run(Scheduled(warm_up_then_halve, interval="step"), max_epochs=2)
-    assert rates[0][2] == pytest.approx([0.1, 0.55, 1.0, 0.5, 0.5])
-    assert rates[1][1] == pytest.approx([0.5, 0.25])
-
-
 class Manual(Scheduled):
     """Steps its schedule by hand after every batch."""
 
@@ -210,16 +181,6 @@ def test_manual_schedules_go_on_where_slot_0_does_not_train(algorithm: Any) -> N
     assert trained[-1] > 2
 
 
-def test_own_lr_scheduler_step() -> None:
-    class Own(Scheduled):
-        def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
-            scheduler.step()
-            scheduler.step()
-
-    rates = run(Own(halve), max_epochs=3)
-    assert [clients[0][0] for clients in rates] == [1.0, 0.25, 0.0625]
-
-
 @pytest.mark.parametrize(
     ("settings", "accumulate"),
     [
@@ -234,17 +195,6 @@ def test_one_clients_rates_are_those_of_stock_lightning(settings: dict[str, Any]
     data = clients_of(*SIZES)[2]
     train_federatedly(Scheduled(halve, **settings), [data], callbacks=[federated], **common)
     train_centrally(Scheduled(halve, **settings), data, callbacks=[central], **common)
-    assert federated.rounds == central.rounds
-
-
-@pytest.mark.parametrize("accumulate", [{0: 2, 1: 1}, {0: 1, 1: 2, 2: 3}], ids=str)
-def test_one_clients_rates_where_accumulation_changes(accumulate: dict[int, int]) -> None:
-    federated, central = Rates(), Rates()
-    data = clients_of(*SIZES)[2]
-    for rates, train in ((federated, train_federatedly), (central, train_centrally)):
-        callbacks = [GradientAccumulationScheduler(dict(accumulate)), rates]
-        given: Any = [data] if train is train_federatedly else data
-        train(Scheduled(halve, interval="step"), given, callbacks=callbacks, max_epochs=4)
     assert federated.rounds == central.rounds
 
 

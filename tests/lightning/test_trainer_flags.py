@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import lightning as L
@@ -21,7 +20,7 @@ from helpers.toys import quiet_trainer
 from lightning.pytorch.callbacks import Callback, EarlyStopping
 from lightning.pytorch.profilers import PyTorchProfiler, SimpleProfiler
 
-from fl_lightning import AggregationCallback, FedAvg, FedBuff, RADFed, TensorDataModule
+from fl_lightning import FedAvg, RADFed, TensorDataModule
 
 SIZES = (8, 3, 20)  # 2, 1 and 5 batches of 4
 
@@ -77,21 +76,6 @@ def test_limits_are_those_of_each_client() -> None:
     assert not wrong
 
 
-@pytest.mark.parametrize(
-    "callback",
-    [RADFed(15, clients_per_round=1.0), FedBuff(clients_per_round=1.0)],
-    ids=lambda each: type(each).__name__,
-)
-def test_fast_dev_run_warns_of_no_number_of_rounds(callback: AggregationCallback) -> None:
-    data = TensorDataModule([samples(8), samples(3)], batch_size=4)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        quiet_trainer(fast_dev_run=True, callbacks=[callback]).fit(Classifier(), datamodule=data)
-    assert not [
-        str(each.message) for each in caught if "max_epochs" in str(each.message) or "never" in str(each.message)
-    ]
-
-
 def test_overfit_batches_repeats_the_first_batches_of_each_client() -> None:
     seen: list[float] = []
 
@@ -130,16 +114,6 @@ def test_sanity_check_comes_before_the_first_round() -> None:
     assert module.validated == [(0, True)] * 2 + [(0, False)] * 3
 
 
-def test_detect_anomaly() -> None:
-    class Diverges(Classifier):
-        def training_step(self, batch: Any, batch_idx: int) -> Any:
-            # the derivative of sqrt at 0 times 0 is nan
-            return (0.0 * self.layers(batch[0])).abs().sqrt().sum()
-
-    with pytest.raises(RuntimeError, match="returned nan values"):
-        train_federatedly(Diverges(), clients_of(4), detect_anomaly=True)
-
-
 @pytest.mark.parametrize(("kind", "settings"), [(SimpleProfiler, {}), (PyTorchProfiler, {"row_limit": 100})])
 def test_profilers_report_the_training_step(tmp_path: Any, kind: Any, settings: dict[str, Any]) -> None:
     class Hooks(Counting):
@@ -176,25 +150,6 @@ def test_evaluation_without_and_after_fit() -> None:
     assert trainer.test(module, datamodule=data)[0]["val_loss"] == pytest.approx(float(module.loss(samples(9, seed=3))))
     predictions = trainer.predict(module, datamodule=data)
     assert torch.equal(torch.cat(predictions), module.layers(samples(9, seed=3)[0]).argmax(1))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("inference_mode", [True, False])
-def test_inference_mode_concerns_evaluation_only(inference_mode: bool) -> None:
-    modes: list[bool] = []
-
-    class Modes(ValidatedClassifier):
-        def test_step(self, batch: Any, batch_idx: int) -> None:
-            modes.append(torch.is_inference_mode_enabled())
-
-    module = Modes()
-    data = TensorDataModule(clients=clients_of(4), val=samples(4), test=samples(4))
-    trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0)], inference_mode=inference_mode)
-    trainer.validate(module, datamodule=data)
-    trainer.fit(module, datamodule=data)
-    trainer.test(module, datamodule=data)
-    trainer.fit_loop.max_epochs = 2
-    trainer.fit(module, datamodule=data)
-    assert modes == [inference_mode]
 
 
 def test_a_fit_goes_on_where_the_last_one_ended_and_begins_anew_in_another_trainer() -> None:
