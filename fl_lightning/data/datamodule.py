@@ -122,10 +122,10 @@ class FederatedDataModule(ServesBatches):
 
     def _facts(self) -> list[str]:
         """Return what ``repr`` says before the arguments."""
-        if self._federation is None:
+        if "_source" not in vars(self):
             return []
-        source, split = self._federation
-        return [f"{len(self._client_ids)} of {split.partition.num_clients} clients train", f"{len(source)} samples"]
+        source, split = self._ready()
+        return [f"{self.num_clients} of {split.partition.num_clients} clients train", f"{len(source)} samples"]
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "trainer":  # a trainer sets it before it looks at anything else
@@ -184,7 +184,7 @@ class FederatedDataModule(ServesBatches):
         """Read, partition, split and standardise the data; later calls change nothing of that."""
         if stage == "fit":
             self.trained_by = None  # the callback of this fit, if there is any, is set up after the data
-        if self._federation is not None:
+        if "_source" in vars(self):
             return
         source = self.load()
         split = self.federate(source)
@@ -195,9 +195,8 @@ class FederatedDataModule(ServesBatches):
         if self.feature_noise or self.standardize is not None or self.impute is not None:
             x, *rest = self._tensors_of(source)
             source = replace(source, dataset=TensorDataset(self._prepared(x, split), *rest))
-        self._federation = self._poisoned(source, split), split
-        self._client_ids = list(split.train)
-        self._client_sizes = np.array([len(indices) for indices in split.train.values()], dtype=np.int64)
+        self._source, self.federated_split, self.client_ids = self._poisoned(source, split), split, list(split.train)
+        self.client_sizes = np.array([len(indices) for indices in split.train.values()], dtype=np.int64)
 
     def poison_with(self, poison: Poison) -> None:
         """Change training samples of some clients on purpose, before the set-up; several poisons in the calls' order.
@@ -207,7 +206,7 @@ class FederatedDataModule(ServesBatches):
             RuntimeError: If the data are set up already.
         """
         check("`poison`", poison, Poison)
-        if self._federation is not None:
+        if "_source" in vars(self):
             raise RuntimeError("`poison_with` must be called before the data are set up. Call it earlier.")
         self._poisons += (poison,)
 

@@ -87,11 +87,11 @@ class ServesBatches(FederationView):
     @property
     def source_collate_fn(self) -> Collate | None:
         """Makes a batch of a list of samples; PyTorch's ``default_collate`` if ``None``."""
-        return self._ready()[0].collate_fn
+        return self._source.collate_fn
 
     @property
     def _dataset(self) -> Dataset[Any]:
-        return self._ready()[0].dataset if self._features is None else self._features
+        return self._source.dataset if self._features is None else self._features
 
     def _samples(self, stage: Stage, clients: Sequence[int] | None = None) -> Dataset[Any]:
         """Return the samples of a stage, before any transform.
@@ -101,7 +101,7 @@ class ServesBatches(FederationView):
             clients: Positions of training clients; ``None`` for the samples of the whole stage.
         """
         parts = self._parts(stage)
-        chosen = list(parts.values()) if clients is None else [parts[self._client_ids[client]] for client in clients]
+        chosen = list(parts.values()) if clients is None else [parts[self.client_ids[client]] for client in clients]
         indices = chosen[0] if len(chosen) == 1 else np.concatenate(chosen)
         return Subset(self._dataset, indices)  # type: ignore[arg-type]
 
@@ -128,16 +128,16 @@ class ServesBatches(FederationView):
 
     def source_inputs(self) -> Tensor:
         """Return the inputs of all samples, shape (N, ...), as batches hold them unless replaced."""
-        return self._tensors_of(self._ready()[0])[0]
+        return self._tensors_of(self._source)[0]
 
     def replace_inputs(self, features: Tensor) -> None:
         """Serve ``features``, one row per source input, in place of the inputs until the stage ends."""
-        self._features = TensorDataset(features, *self._tensors_of(self._ready()[0])[1:])
+        self._features = TensorDataset(features, *self._tensors_of(self._source)[1:])
 
     def data_fingerprint(self) -> str:
         """Return a text that changes with the shape, type or content of the source's tensors."""
         if self._fingerprint is None:
-            self._fingerprint = fingerprint(self._tensors_of(self._ready()[0]))
+            self._fingerprint = fingerprint(self._tensors_of(self._source))
         return self._fingerprint
 
     # ---- training clients ----

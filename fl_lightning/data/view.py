@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import lightning as L
 import numpy as np
@@ -26,36 +26,35 @@ class FederationView(L.LightningDataModule):
     validates_on_test: bool = False
     """Whether the validation set is the test set, as in papers without a validation set."""
 
-    _federation: tuple[Source, FederatedSplit] | None = None
-    _client_ids: list[int]
-    _client_sizes: np.ndarray
+    client_ids: list[int]
+    """The training clients' ids in the partition, by position."""
+
+    client_sizes: np.ndarray
+    """Number of samples of each training client, shape (K,)."""
+
+    federated_split: FederatedSplit
+    """The samples on which each client trains, validates and tests."""
+
+    _source: Source
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name in ("client_ids", "client_sizes", "federated_split", "_source"):
+                raise RuntimeError(
+                    f"The clients of {type(self).__name__} are known after `setup()`. The Trainer calls it; outside a "
+                    "Trainer call `data.prepare_data()` and `data.setup()` first."
+                )
+            raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
 
     def _ready(self) -> tuple[Source, FederatedSplit]:
         """Return the source and the samples of each client."""
-        if self._federation is None:
-            raise RuntimeError(
-                f"The clients of {type(self).__name__} are known after `setup()`. The Trainer calls it; outside a "
-                "Trainer call `data.prepare_data()` and `data.setup()` first."
-            )
-        return self._federation
+        return self._source, self.federated_split
 
     @property
     def num_clients(self) -> int:
         """Number of training clients K."""
-        self._ready()
-        return len(self._client_ids)
-
-    @property
-    def client_ids(self) -> list[int]:
-        """The training clients' ids in the partition, by position."""
-        self._ready()
-        return self._client_ids
-
-    @property
-    def client_sizes(self) -> np.ndarray:
-        """Number of samples of each training client, shape (K,)."""
-        self._ready()
-        return self._client_sizes
+        return len(self.client_ids)
 
     @property
     def partition(self) -> Partition:
@@ -63,17 +62,12 @@ class FederationView(L.LightningDataModule):
 
         Samples of a validation or test set that belongs to no client are left out.
         """
-        return self._ready()[1].partition
-
-    @property
-    def federated_split(self) -> FederatedSplit:
-        """The samples on which each client trains, validates and tests."""
-        return self._ready()[1]
+        return self.federated_split.partition
 
     @property
     def labels(self) -> np.ndarray | None:
         """Class of each sample of the source, shape (N,), if there are classes."""
-        return self._ready()[0].labels
+        return self._source.labels
 
     @property
     def client_names(self) -> list[str] | None:
@@ -84,7 +78,7 @@ class FederationView(L.LightningDataModule):
     @property
     def class_names(self) -> list[str] | None:
         """Names of the classes, if they are known."""
-        names = self._ready()[0].class_names
+        names = self._source.class_names
         return None if names is None else list(names)
 
     @property
@@ -114,7 +108,7 @@ class FederationView(L.LightningDataModule):
 
     def describe_clients(self) -> str:
         """Return how many clients train, validate and test, in words."""
-        _, split = self._ready()
+        split = self.federated_split
         number, samples = len(split.train), sum(map(len, split.train.values()))
         whole = split.partition.num_clients
         clients = f"{number:,} of {whole:,} clients" if number < whole else counted(number, "client")
@@ -130,7 +124,7 @@ class FederationView(L.LightningDataModule):
 
     def describe_unused(self) -> str:
         """Return in a sentence how many samples belong to no client; an empty text if all belong to one."""
-        unused, source = self.num_unused, self._ready()[0]
+        unused, source = self.num_unused, self._source
         if unused == 0:
             return ""
         partitioner = getattr(self, "partitioner", None)
@@ -167,7 +161,7 @@ class FederationView(L.LightningDataModule):
 
     def _sets_of_clients(self) -> dict[str, list[int]] | None:
         """Return the clients of each set; ``None`` where a client may be in more than one, or all are in one."""
-        split = self._ready()[1]
+        split = self.federated_split
         sets = {"train": list(split.train), "validation": list(split.val), "test": list(split.test)}
         known = [client for clients in sets.values() for client in clients if client != GLOBAL]
         several = sum(bool(set(clients) - {GLOBAL}) for clients in sets.values()) > 1
