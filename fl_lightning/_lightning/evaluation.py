@@ -1,4 +1,4 @@
-"""Evaluation loops that log numbers of all samples, however many processes share them."""
+"""Evaluation that logs numbers of all samples, however many processes share them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,19 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Seque
 
 from fl_lightning._lightning.client_log import join_results
 from fl_lightning._lightning.client_loop import ClientLoop
+from fl_lightning._lightning.predictions import preserved_modes
 from fl_lightning._lightning.processes import gather_objects
 from fl_lightning._lightning.round_logging import counting_rounds
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.order import EvaluationShare
 
 
-class FederatedEvaluation(_EvaluationLoop):
-    """Lightning's evaluation loop; broken off, it leaves every submodule in the mode that it had."""
+class SharedEvaluation(_EvaluationLoop):
+    """Lightning's evaluation loop, which joins the logged numbers of all processes, whatever ``sync_dist`` says.
+
+    Lightning weights the processes' means by the mean number of their samples, which it rounds down: with shares of 3
+    and 2 samples it divides by 2 instead of 2.5. A limit of batches counts those of all samples, not of one process.
+    """
 
     @classmethod
     def take_over(cls, stock: _EvaluationLoop) -> Self:
@@ -30,24 +35,6 @@ class FederatedEvaluation(_EvaluationLoop):
         loop = cls.__new__(cls)
         loop.__dict__.update(stock.__dict__)
         return loop
-
-    def run(self) -> list[Mapping[str, float]]:
-        """Evaluate."""
-        modes = [(submodule, submodule.training) for submodule in self.trainer.lightning_module.modules()]
-        try:
-            return super().run()
-        except BaseException:
-            for submodule, training in modes:
-                submodule.training = training
-            raise
-
-
-class SharedEvaluation(FederatedEvaluation):
-    """Lightning's evaluation loop, which joins the logged numbers of all processes, whatever ``sync_dist`` says.
-
-    Lightning weights the processes' means by the mean number of their samples, which it rounds down: with shares of 3
-    and 2 samples it divides by 2 instead of 2.5. A limit of batches counts those of all samples, not of one process.
-    """
 
     def run(self) -> list[Mapping[str, float]]:
         """Evaluate; the check before the first round, too, takes the bare module."""
@@ -102,7 +89,7 @@ def use_bare_module(trainer: pl.Trainer) -> None:
 
 
 def validate_round(loop: ClientLoop, round_number: int) -> None:
-    """Validate the model that a round left.
+    """Validate the model that a round left; broken off, it leaves every submodule in the mode that it had.
 
     Args:
         loop: The clients' loop.
@@ -112,24 +99,23 @@ def validate_round(loop: ClientLoop, round_number: int) -> None:
     trainer.validating = True
     first_loop_iter = connector._first_loop_iter
     call._call_lightning_module_hook(trainer, "on_validation_model_zero_grad")
-    with loop.at_last_batch(), counting_rounds(trainer, round_number):
+    with preserved_modes(trainer.lightning_module), loop.at_last_batch(), counting_rounds(trainer, round_number):
         loop.val_loop.run()
     trainer.training = True
     connector._first_loop_iter = first_loop_iter
 
 
 def prepare_evaluation(trainer: pl.Trainer) -> None:
-    """Put loops for federated data into the trainer; several processes share the samples, none counted twice."""
+    """Let several processes share the samples of federated data, none counted twice."""
     data = getattr(trainer, "datamodule", None)
     if not isinstance(data, FederatedDataModule):
         return
     data.shares_evaluation = trainer.world_size > 1
-    kind = SharedEvaluation if data.shares_evaluation else FederatedEvaluation
     epoch_loop = trainer.fit_loop.epoch_loop
     for owner, name in ((trainer, "validate_loop"), (trainer, "test_loop"), (epoch_loop, "val_loop")):
         stock = getattr(owner, name)
-        if type(stock) is not kind:
-            setattr(owner, name, kind.take_over(stock))
+        if data.shares_evaluation and not isinstance(stock, SharedEvaluation):
+            setattr(owner, name, SharedEvaluation.take_over(stock))
 
 
 def evaluates_data_module(trainer: pl.Trainer) -> bool:

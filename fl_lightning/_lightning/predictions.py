@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.utilities.model_helpers import is_overridden
-from torch import Tensor
+from torch import Tensor, nn
 
 from fl_lightning.data.targets import OutputsAndTargets, gives_targets, inputs_of, outputs_and_targets
 
@@ -66,6 +67,17 @@ def called(module: pl.LightningModule, inputs: Any, values: Mapping[str, Tensor]
             'which returns the scores, or return {"preds": ..., "target": ...} from the step.'
         )
     return torch.func.functional_call(module, dict(values), (inputs,)) if values else module(inputs)
+
+
+@contextmanager
+def preserved_modes(module: nn.Module) -> Iterator[None]:
+    """Put every submodule back into the mode that it has."""
+    modes = [(part, part.training) for part in module.modules()]
+    try:
+        yield
+    finally:
+        for part, mode in modes:
+            part.training = mode
 
 
 def joined(batches: Sequence[tuple[Tensor, ...]]) -> list[Tensor]:

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from torchmetrics import Metric
 
 from fl_lightning._lightning.client_loop import ClientLoop
-from fl_lightning._lightning.predictions import joined, read_batch, rule_of
+from fl_lightning._lightning.predictions import joined, preserved_modes, read_batch, rule_of
 
 
 class UnloggedTraining:
@@ -129,19 +129,15 @@ class UnloggedTraining:
     @contextmanager
     def _eval_mode(self) -> Iterator[None]:
         """Set eval mode; put back the modes, and what steps change, such as queues, counters and teachers."""
-        modes = [(submodule, submodule.training) for submodule in self._module.modules()]
         # cuDNN has no backward pass for recurrent layers in eval mode
-        recurrent = any(isinstance(submodule, nn.RNNBase) for submodule, _ in modes)
-        self._module.eval()
-        try:
-            with (
-                self._preserved(),
-                torch.backends.cudnn.flags(enabled=torch.backends.cudnn.enabled and not recurrent),
-            ):
-                yield
-        finally:
-            for submodule, training in modes:
-                submodule.training = training
+        recurrent = any(isinstance(part, nn.RNNBase) for part in self._module.modules())
+        with (
+            preserved_modes(self._module),
+            self._preserved(),
+            torch.backends.cudnn.flags(enabled=torch.backends.cudnn.enabled and not recurrent),
+        ):
+            self._module.eval()
+            yield
 
 
 def _gradient(parameter: Tensor) -> Tensor:

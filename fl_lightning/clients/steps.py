@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from fl_lightning._lightning.local_optimizers import is_step_skipped, unscale_before_hooks
-from fl_lightning._lightning.predictions import called, rule_of
+from fl_lightning._lightning.predictions import called, preserved_modes, rule_of
 from fl_lightning.clients.state_vector import StateVector, unshared
 from fl_lightning.data.targets import inputs_of
 from fl_lightning.parts.aggregation import FairMean, NormalizedMean
@@ -286,16 +286,12 @@ class RecordedPass:
 
     def of(self, model: Tensor) -> tuple[Tensor, Tensor]:
         """Return the features and logits of another model, shape ``(size,)``, in eval mode and without gradients."""
-        last, modes = self._last, [(part, part.training) for part in self.module.modules()]
-        self.module.eval()
-        try:
-            with torch.no_grad():
-                called(self._trainer.lightning_module, inputs_of(self.batch), self._vector.named(model))
-            return self._outputs
-        finally:
-            self._last = last
-            for part, mode in modes:
-                part.training = mode
+        last = self._last
+        with preserved_modes(self.module), torch.no_grad():
+            self.module.eval()
+            called(self._trainer.lightning_module, inputs_of(self.batch), self._vector.named(model))
+            outputs, self._last = self._outputs, last
+        return outputs
 
 
 class StepCounts(TorchDispatchMode):
