@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from types import MethodType
 from typing import Any
 
@@ -11,12 +10,13 @@ import lightning.pytorch as pl
 import pytest
 import torch
 from helpers.toys import quiet_trainer
-from lightning.pytorch.callbacks import Callback, GradientAccumulationScheduler
+from lightning.pytorch.callbacks import BackboneFinetuning, Callback, GradientAccumulationScheduler
 from lightning.pytorch.plugins import Precision
 from lightning.pytorch.strategies import SingleDeviceStrategy
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.data import Subset, TensorDataset
+from torch.utils.data import Subset, TensorDataset, default_collate
 
 from fl_lightning import ClientDatasetsModule, FedAvg, TensorDataModule
 
@@ -28,10 +28,12 @@ class Classifier(pl.LightningModule):
         super().__init__()
         torch.manual_seed(0)
         self.layers = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
-        self.double()
+        self.notes: list[Any] = []
 
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        return F.cross_entropy(self.layers(batch[0]), batch[1])
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = F.cross_entropy(self.layers(batch[0]), batch[1])
+        self.log("loss", loss, on_epoch=True)
+        return loss
 
     def configure_optimizers(self) -> Any:
         return torch.optim.SGD(self.parameters(), lr=0.1)
@@ -40,35 +42,161 @@ class Classifier(pl.LightningModule):
         return [p.grad for p in self.parameters() if p.grad is not None]
 
 
-def samples() -> tuple[Tensor, Tensor]:
+def samples(number: int = 18) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
-    return torch.randn(16, 6, dtype=torch.float64, generator=generator), torch.randint(0, 3, (16,), generator=generator)
+    return torch.randn(number, 6, generator=generator), torch.randint(0, 3, (number,), generator=generator)
 
 
-def weights(make: Callable[[], Classifier], executor: str | None, callbacks: Any = tuple, **trainer: Any) -> Tensor:
-    """Train one client; without an executor as Lightning does without the aggregation callback."""
-    module = make()
-    own = [] if executor is None else [FedAvg(1.0, executor=executor)]
+def fit(kind: type[Classifier], executor: str | None, data: Any = None, **trainer: Any) -> tuple[Tensor, Any, int]:
+    """Return the weights, the module's notes, and the steps."""
+    module = kind()
     options = {key: value() if callable(value) else value for key, value in trainer.items()}
-    fitter = quiet_trainer(callbacks=[*callbacks(), *own], **{"max_epochs": 2, **options})
-    fitter.fit(module, datamodule=TensorDataModule([samples()], batch_size=4, shuffle=False))
-    return torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
+    callbacks = [*options.pop("callbacks", ()), *([FedAvg(1.0, executor=executor)] if executor else [])]
+    fitter = quiet_trainer(callbacks=callbacks, **{"max_epochs": 1, **options})
+    given = data() if data else TensorDataModule([samples()], batch_size=4, shuffle=False)
+    fitter.fit(module, datamodule=given)
+    weights = torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
+    return weights, module.notes, fitter.global_step
 
 
-@cache
-def plain() -> Tensor:
-    return weights(Classifier, None)
-
-
-def check(make: Callable[[], Classifier], callbacks: Any = tuple, **trainer: Any) -> None:
-    """Compare with Lightning, and make sure that what is tried matters: a plain fit ends elsewhere."""
-    expected = weights(make, None, callbacks, **trainer)
+def check(kind: type[Classifier], data: Any = None, *, differs: bool = False, **trainer: Any) -> None:
+    expected = fit(kind, None, data, **trainer)
     for executor in EXECUTORS:
-        assert torch.equal(weights(make, executor, callbacks, **trainer), expected), executor
-    assert not torch.equal(expected, plain())
+        found = fit(kind, executor, data, **trainer)
+        assert torch.equal(found[0], expected[0]), executor
+        assert found[1:] == expected[1:], executor
+    if differs:  # what is tried matters
+        assert not torch.equal(expected[0], fit(Classifier, None, max_epochs=trainer.get("max_epochs", 1))[0])
 
 
-# ---- gradients ----
+class EndsEarly(Classifier):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        if batch_idx == 3:
+            raise StopIteration
+        return super().training_step(batch, batch_idx)
+
+
+class SkipsByHand(EndsEarly):
+    automatic_optimization = False
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = super().training_step(batch, batch_idx)
+        optimizer = self.optimizers()
+        optimizer.zero_grad()
+        self.manual_backward(loss)
+        optimizer.step()
+
+
+@pytest.mark.parametrize("kind", [EndsEarly, SkipsByHand])
+def test_stop_iteration_ends_the_client_alone(kind: type[Classifier]) -> None:
+    check(kind, max_epochs=2)
+    assert fit(kind, "sequential")[2] == (4 if kind is SkipsByHand else 3)
+
+
+class Notes(Classifier):
+    """Notes the learning rate, and what was the loss."""
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        optimizer = self.trainer.optimizers[0]
+        self.notes.append((optimizer.param_groups[0]["lr"], float(outputs["loss"])))
+
+
+class Halves(Notes):
+    frequency = 2
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+        config = {"scheduler": schedule, "interval": "step", "frequency": self.frequency}
+        return {"optimizer": optimizer, "lr_scheduler": config}
+
+
+@pytest.mark.parametrize("accumulate", [1, 2, 4])
+def test_schedules_that_step_at_some_batches(accumulate: int) -> None:
+    check(Halves, accumulate_grad_batches=accumulate)
+
+
+def test_an_accumulation_that_begins_with_a_batch() -> None:
+    class Accumulates(Callback):
+        def on_train_batch_start(self, trainer: pl.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
+            trainer.accumulate_grad_batches = 2
+
+    check(Notes, callbacks=lambda: [Accumulates()])
+
+
+class Momentum(Classifier):
+    """The optimizer holds a state before the first step."""
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+        for parameter in self.parameters():
+            optimizer.state[parameter]["momentum_buffer"] = torch.ones_like(parameter)
+        return optimizer
+
+
+def test_each_client_begins_with_that_state() -> None:
+    def move(clients: int) -> Tensor:
+        module = Momentum()
+        start = torch.cat([p.detach().flatten() for p in module.parameters()])
+        data = TensorDataModule([samples()] * clients, batch_size=None, shuffle=False)
+        quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0)]).fit(module, datamodule=data)
+        return torch.cat([p.detach().flatten() for p in module.parameters()]) - start
+
+    torch.testing.assert_close(move(3), move(1))
+
+
+def test_a_state_before_the_first_step() -> None:
+    check(Momentum)
+
+
+def collated(batch: Any) -> Any:
+    x, y = default_collate(batch)
+    return None if int(y[0]) == 2 else [x, y]
+
+
+def held_back() -> Any:
+    kept: dict[int, Any] = {}
+
+    def collate(batch: Any) -> Any:
+        return kept.setdefault(len(kept) % 5, dict(zip("xy", default_collate(batch), strict=True)))
+
+    return collate
+
+
+class Pops(Classifier):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return super().training_step((batch["x"], batch.pop("y")), batch_idx)
+
+
+def test_a_batch_that_is_none_is_left_out() -> None:
+    check(Classifier, lambda: of_samples(collated))
+
+
+def test_containers_are_made_anew() -> None:
+    check(Pops, lambda: of_samples(held_back()), max_epochs=2)
+
+
+def of_samples(collate: Any) -> Any:
+    return ClientDatasetsModule([TensorDataset(*samples(20))], batch_size=4, shuffle=False, collate_fn=collate)
+
+
+def test_a_step_without_its_closure_is_an_error() -> None:
+    class Alone(Classifier):
+        def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+            self.trainer.optimizers[0].step()
+
+    with pytest.raises(MisconfigurationException, match="was not given the closure"):
+        fit(Alone, "sequential")
+
+
+def test_late_unfreezing_is_refused_before_any_work() -> None:
+    class WithBackbone(Classifier):
+        @property
+        def backbone(self) -> nn.Module:
+            return self.layers[0]
+
+    with pytest.raises(ValueError, match="other parameters from round 1 on"):
+        fit(WithBackbone, "sequential", callbacks=lambda: [BackboneFinetuning(1)], max_epochs=2)
 
 
 class Centred(Classifier):
@@ -98,7 +226,7 @@ class WithSchedule(Centred):
 
 
 def test_a_step_that_is_wrapped() -> None:
-    check(WithSchedule)
+    check(WithSchedule, differs=True)
 
 
 # ---- settings that begin later ----
@@ -159,11 +287,11 @@ CHANGES = {f.__name__: f for f in (clip, accumulate, set_hook, append, own_trans
 
 @pytest.mark.parametrize(("name", "round_index"), [*((name, 1) for name in CHANGES), ("clip", 0), ("register", 0)])
 def test_settings_that_begin_with_a_round(name: str, round_index: int) -> None:
-    check(Classifier, at(round_index, CHANGES[name]))
+    check(Classifier, differs=True, callbacks=at(round_index, CHANGES[name]), max_epochs=2)
 
 
 def test_scheduled_accumulation() -> None:
-    check(Classifier, lambda: [GradientAccumulationScheduler({0: 1, 1: 3})])
+    check(Classifier, differs=True, callbacks=lambda: [GradientAccumulationScheduler({0: 1, 1: 3})], max_epochs=2)
 
 
 def test_a_change_to_manual_optimisation_is_refused() -> None:
@@ -171,7 +299,7 @@ def test_a_change_to_manual_optimisation_is_refused() -> None:
         module.automatic_optimization = False
 
     with pytest.raises(RuntimeError, match="`automatic_optimization`"):
-        weights(Classifier, "sequential", at(1, change))
+        fit(Classifier, "sequential", callbacks=at(1, change), max_epochs=2)
 
 
 # ---- plugins and strategies ----
@@ -199,9 +327,9 @@ class Moves(SingleDeviceStrategy):
 @pytest.mark.parametrize("kind", [Backward, Decays, Moves])
 def test_plugins_and_strategies(kind: Any) -> None:
     if issubclass(kind, Precision):
-        check(Classifier, plugins=kind)
+        check(Classifier, differs=True, plugins=kind)
     else:
-        check(Classifier, strategy=lambda: kind(device=torch.device("cpu")))
+        check(Classifier, differs=True, strategy=lambda: kind(device=torch.device("cpu")))
 
 
 # ---- batches ----
@@ -235,7 +363,7 @@ def test_batches_are_contiguous() -> None:
             return super().training_step((batch[0].view(-1, 6), batch[1]), batch_idx)
 
     x, y = samples()
-    federation = TensorDataModule([(x.view(16, 2, 3).permute(0, 2, 1), y)], batch_size=4, shuffle=False)
+    federation = TensorDataModule([(x.view(18, 2, 3).permute(0, 2, 1), y)], batch_size=4, shuffle=False)
     fitter = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0)])
     fitter.fit(Flattens(), datamodule=federation)
     assert fitter.current_epoch == 1

@@ -9,7 +9,6 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
-import torchmetrics
 from helpers.comparison import Classifier, clients_of, samples, train_centrally, train_federatedly
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import Logger
@@ -183,43 +182,6 @@ def test_every_hook_that_may_log() -> None:
         assert number(trainer, name) == pytest.approx(value), name
     # a round begins with empty sums
     assert [value for _, value in memory.values("batch_end")] == [pytest.approx(31 / 8)] * rounds
-
-
-class Metrics(Classifier):
-    """Logs a metric object and a collection, as torchmetrics' documentation shows."""
-
-    def __init__(self) -> None:
-        super().__init__(lr=0.0)
-        make = {"task": "multiclass", "num_classes": 3}
-        self.accuracy = torchmetrics.Accuracy(**make)
-        self.more = torchmetrics.MetricCollection([torchmetrics.Precision(**make, average="macro")])
-        self.mean = torchmetrics.MeanMetric()
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        x, y = batch
-        guess = torch.zeros(len(y), dtype=torch.long)
-        self.accuracy(guess, y)
-        self.log("accuracy", self.accuracy, on_step=True, on_epoch=True)
-        self.more.update(guess, y)
-        self.log_dict(self.more, on_step=False, on_epoch=True)
-        self.mean.update(y.float())
-        self.log("mean", self.mean)
-        return self.layers(x).sum()
-
-
-def test_metric_objects_count_a_rounds_samples() -> None:
-    rounds = 2
-    x = torch.zeros(5, 4)
-    clients = [(x, torch.tensor([0, 0, 0, 1, 2])), (x[:3], torch.tensor([1, 1, 0]))]
-    memory = Memory()
-    trainer = train_federatedly(Metrics(), clients, batch_size=2, logger=memory, log_every_n_steps=1, max_epochs=rounds)
-    assert number(trainer, "accuracy_epoch") == pytest.approx(4 / 8)
-    assert [value for _, value in memory.values("accuracy_epoch")] == [pytest.approx(0.5)] * rounds
-    # batches 00, 01, 2 | 11, 0
-    steps = sorted(value for _, value in memory.values("accuracy_step"))
-    assert steps == sorted([1.0, 0.5, 0.0, 0.0, 1.0] * rounds)
-    # class 0 is guessed eight times, four of them rightly; the other classes never
-    assert number(trainer, "MulticlassPrecision") == pytest.approx(0.5 / 3)
 
 
 class OwnLog(Numbers):
