@@ -78,7 +78,7 @@ class FederatedLoop(RoundLoop):
         self.invalid_rounds, self.max_invalid_rounds = 0, max_invalid_rounds
         self.fingerprints: tuple[str, str] | None = None
         self.executor_states: list[dict[str, Any]] = []
-        self.executor_kind = _kind(executor)
+        self.executor_kind = type(executor).__name__
         self.restored_values: Mapping[str, Tensor] = {}
 
     @property
@@ -87,11 +87,6 @@ class FederatedLoop(RoundLoop):
         data = getattr(self.trainer, "datamodule", None)
         assert isinstance(data, FederatedDataModule)
         return data
-
-    @property
-    def aggregated(self) -> bool:
-        """Whether the module holds a model that the server aggregated, not a mean of circulating models."""
-        return self.algorithm.aggregated
 
     # ---- a fit ----
 
@@ -129,7 +124,7 @@ class FederatedLoop(RoundLoop):
         check_steps_known(self.trainer, type(self.corrector).__name__, self.algorithm)
         if self.training.vector.device.type == "cpu":
             keep_freed_memory()
-        if self.round_index == 0 or self.executor_kind != _kind(self.executor):
+        if self.round_index == 0 or self.executor_kind != type(self.executor).__name__:
             self.executor.reset()
         elif self.executor_states:
             own = self.trainer.global_rank if len(self.executor_states) == self.trainer.world_size else 0
@@ -240,7 +235,7 @@ class FederatedLoop(RoundLoop):
         report = self.algorithm.report
         if report.reported or report.left_out:
             self.invalid_rounds = 0 if report.reported else self.invalid_rounds + 1
-        self.executor_states, self.executor_kind = executor_states, _kind(self.executor)
+        self.executor_states, self.executor_kind = executor_states, type(self.executor).__name__
 
     def on_round_complete(self) -> None:
         """Begin to count the round as done."""
@@ -321,7 +316,3 @@ class FederatedLoop(RoundLoop):
         assert shown is not None
         metrics = {f"{path}.{name}": value for path, state in self._metrics.items() for name, value in state.items()}
         return self.training.vector.with_values({**state_dict, **metrics}, shown)
-
-
-def _kind(executor: Executor) -> str:
-    return type(executor).__name__

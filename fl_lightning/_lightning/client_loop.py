@@ -225,7 +225,10 @@ class ClientLoop(_TrainingEpochLoop):
         batch = self._transfer(batch)
         progress.is_last_batch = is_last and round_idx + 1 >= self._round_batches
         progress.increment_ready()
-        self._begin_logging(batch)
+        # what the logger connector does in `on_batch_start`, without looking the active loop up
+        connector, results = trainer._logger_connector, self._results
+        connector._first_loop_iter = connector._first_loop_iter is None
+        results.batch, results.batch_size, results.dataloader_idx = batch, None, None
         self._window += 1
         start, end = self._hooks["on_train_batch_start"], self._hooks["on_train_batch_end"]
         goes_on = True
@@ -249,26 +252,16 @@ class ClientLoop(_TrainingEpochLoop):
                 self.optimizers.step_in_client(self._step_counter.completed - self._steps_before_client, batch_idx + 1)
             end.call_callbacks(outputs, batch, round_idx)
             end.call_module(outputs, batch, batch_idx)
-            self._hand_on_logged_values()
+            if progress.is_last_batch:
+                self.hand_on_to_trainer()
+            else:
+                results.batch = results.batch_size = None
+            if trainer.loggers:
+                connector.update_train_step_metrics()
+            if not self._accumulating:
+                self._batches_that_stepped += 1
         progress.increment_completed()
         return goes_on
-
-    def _begin_logging(self, batch: Any) -> None:
-        """Do what the logger connector does in ``on_batch_start``, without looking the active loop up."""
-        connector, results = self.trainer._logger_connector, self._results
-        connector._first_loop_iter = connector._first_loop_iter is None
-        results.batch, results.batch_size, results.dataloader_idx = batch, None, None
-
-    def _hand_on_logged_values(self) -> None:
-        """Give logged values to the loggers every ``log_every_n_steps``, to the trainer when the round ends."""
-        if self.batch_progress.is_last_batch:
-            self.hand_on_to_trainer()
-        else:
-            self._results.batch = self._results.batch_size = None
-        if self.trainer.loggers:
-            self.trainer._logger_connector.update_train_step_metrics()
-        if not self._accumulating:
-            self._batches_that_stepped += 1
 
     def hand_on_to_trainer(self) -> None:
         """Give what was logged to the trainer's metrics."""

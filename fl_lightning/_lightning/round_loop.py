@@ -81,11 +81,6 @@ class RoundLoop(_FitLoop, ABC):
     def on_round_abort(self) -> None:
         """Put the server's weights back into the module."""
 
-    @property
-    @abstractmethod
-    def aggregated(self) -> bool:
-        """Whether the module holds a model that the server aggregated, not a mean of circulating models."""
-
     @abstractmethod
     def server_state_dict(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         """Return ``state_dict`` with the weights that the user saw last at a round's end."""

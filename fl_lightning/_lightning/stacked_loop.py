@@ -31,6 +31,19 @@ from fl_lightning._lightning.overrides import (
 _OF_MODULE = (*STEP_HOOKS, "backward", "optimizer_step", "optimizer_zero_grad", "configure_gradient_clipping")
 #: Lightning's own callbacks whose hooks look at counters and learning rates alone.
 _COUNTING = (Callback, ProgressBar, TQDMProgressBar, RichProgressBar, ModelCheckpoint, Timer, LearningRateMonitor)
+#: What a step may see of the trainer: it is the same for all clients.
+_SHARED = {
+    *("current_epoch", "num_training_batches", "should_stop", "datamodule", "val_dataloaders"),
+    *("num_val_batches", "optimizers", "lr_scheduler_configs", "strategy", "max_epochs", "min_epochs"),
+    *("max_steps", "min_steps", "max_time", "accumulate_grad_batches", "gradient_clip_val", "precision"),
+    *("gradient_clip_algorithm", "accelerator", "world_size", "num_nodes", "node_rank", "local_rank"),
+    *("global_rank", "is_global_zero", "num_devices", "device_ids", "training", "validating", "testing"),
+    *("predicting", "evaluating", "sanity_checking", "barebones", "log_every_n_steps", "val_check_interval"),
+    *("check_val_every_n_epoch", "limit_train_batches", "limit_val_batches", "limit_test_batches"),
+    *("default_root_dir", "log_dir", "estimated_stepping_batches", "state", "ckpt_path", "enable_validation"),
+    *("fast_dev_run", "overfit_batches", "reload_dataloaders_every_n_epochs", "num_sanity_val_steps"),
+    *("scaler", "use_distributed_sampler"),
+}
 
 
 class StackedLoop:
@@ -136,3 +149,20 @@ class StackedLoop:
         start, end = self._bars
         start.call_callbacks(None, self._shown - 1)
         end.call_callbacks({}, None, self._shown - 1)
+
+
+class TrainerView:
+    """Stands in for the trainer while a step is captured.
+
+    Args:
+        trainer: The trainer.
+    """
+
+    def __init__(self, trainer: pl.Trainer) -> None:
+        self._trainer = trainer
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _SHARED:
+            # no exception, which code of the user's own could catch
+            torch._dynamo.graph_break(f"`training_step` reads `trainer.{name}`, which all clients share")
+        return getattr(self._trainer, name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from typing import Any
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
@@ -86,3 +87,22 @@ def restore_monitored_values(trainer: pl.Trainer, values: Mapping[str, Tensor]) 
     """Let callbacks see the values of a checkpoint until there are new ones."""
     device = trainer.strategy.root_device
     trainer.callback_metrics.update({name: value.to(device) for name, value in values.items()})
+
+
+def check_alone(callback: object, kind: type, trainer: Any, what: str, why: str) -> None:
+    """Raise ``ValueError`` if the trainer has a second callback of a class.
+
+    When a trainer is made, Lightning itself refuses two of one class that have a state. It does not look at those that
+    the module's ``configure_callbacks`` returns, or that are added to ``trainer.callbacks``.
+
+    Args:
+        callback: The first one.
+        kind: The class.
+        trainer: The trainer.
+        what: What such callbacks are.
+        why: Why there may not be two.
+    """
+    others = [each for each in trainer.callbacks if isinstance(each, kind) and each is not callback]
+    if others:
+        names = f"{type(callback).__name__} and {type(others[0]).__name__}"
+        raise ValueError(f"The trainer has two {what}, {names}; {why}. Keep one of them.")

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from fl_lightning._lightning.evaluation import prepare_evaluation
 from fl_lightning._lightning.round_logging import RoundLog, log_run, rounds_of, wandb_run_ids
 from fl_lightning._lightning.round_loop import install_loop
+from fl_lightning._lightning.trainer_callbacks import check_alone
 from fl_lightning.algorithms.log_lines import log_above_bars, log_as_before
 from fl_lightning.algorithms.options import choose_sampler, with_clients_per_round, without_trainer
 from fl_lightning.algorithms.resuming import (
@@ -24,7 +25,6 @@ from fl_lightning.algorithms.resuming import (
     log_how_to_resume,
 )
 from fl_lightning.algorithms.run_log import log_values, settings_of_run
-from fl_lightning.callbacks.alone import check_alone
 from fl_lightning.checks import Count, Natural, PathLike, check_fields, represent
 from fl_lightning.clients.batches import LocalSettings
 from fl_lightning.data.datamodule import check_lightning

@@ -15,7 +15,6 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.plugins.io import AsyncCheckpointIO
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
-from fl_lightning._lightning.round_loop import RoundLoop
 from fl_lightning._lightning.trainer_callbacks import ChosenCheckpoint
 from fl_lightning.checks import Count, check_arguments
 from fl_lightning.files import atomic_file, make_folder
@@ -100,8 +99,8 @@ class FederatedCheckpoint(ChosenCheckpoint):
 
     def is_candidate(self, trainer: pl.Trainer) -> bool:
         """Return whether the server has aggregated the module's model."""
-        loop = trainer.fit_loop
-        return not isinstance(loop, RoundLoop) or loop.aggregated
+        algorithm = getattr(trainer.fit_loop, "algorithm", None)
+        return algorithm is None or bool(algorithm.aggregated)
 
     def _keep_last(self, trainer: pl.Trainer) -> None:
         folder = str(self.dirpath)

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from fl_lightning._lightning.local_optimizers import unscale_before_hooks
-from fl_lightning.callbacks.alone import check_alone
+from fl_lightning._lightning.trainer_callbacks import check_alone
 from fl_lightning.checks import NotNegative, Positive, Probability, check, plain
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.messages import ClientResult

@@ -21,17 +21,15 @@ class Poison(ShowsArguments, ABC):
     """Changes training samples of chosen clients; evaluation samples stay as they are.
 
     Args:
-        clients: Positions of the clients among those that train, 0 to K-1, each once.
+        clients: Positions of the clients among those that train, 0 to K-1.
 
     Raises:
         TypeError: If they are no whole numbers.
-        ValueError: If they are no list, or one is named twice.
+        ValueError: If they are no list.
     """
 
     def __init__(self, clients: Sequence[int]) -> None:
-        self.clients: list[int] = to_indices("clients", clients).tolist()
-        if len(set(self.clients)) < len(self.clients):
-            raise ValueError(f"`clients` of {type(self).__name__} must name each client once, got {self.clients}.")
+        self.clients: list[int] = list(dict.fromkeys(to_indices("clients", clients).tolist()))
 
     def apply(
         self,
@@ -78,7 +76,7 @@ class LabelFlipping(Poison):
     """Class c becomes ``num_classes - 1 - c`` (Fang et al. 2020).
 
     Args:
-        clients: Positions of the clients among those that train, 0 to K-1, each once.
+        clients: Positions of the clients among those that train, 0 to K-1.
         num_classes: Number of classes.
 
     Raises:
@@ -108,7 +106,7 @@ class Backdoor(Poison):
     :class:`~fl_lightning.diagnostics.BackdoorSuccess` measures whether the server's model has learned that.
 
     Args:
-        clients: Positions of the clients among those that train, 0 to K-1, each once.
+        clients: Positions of the clients among those that train, 0 to K-1.
         target: The class.
         fraction: Share of a client's samples that are changed, in (0, 1], rounded down, at least one.
         size: Side of the square, in pixels.
@@ -143,15 +141,10 @@ class Backdoor(Poison):
 
     def stamped(self, x: Tensor) -> Tensor:
         """Return images, shape (n, channels, height, width) or (n, height, width), with the square."""
-        if x.ndim < 3 or min(x.shape[-2:]) < self.size:
+        if x.ndim < 3 or min(x.shape[-2:]) < self.size or not x.is_floating_point():
             raise ValueError(
-                f"`size={self.size}` needs images of at least {self.size} x {self.size} pixels, got inputs of shape "
-                f"{tuple(x.shape[1:])}."
-            )
-        if not x.is_floating_point():
-            raise ValueError(
-                f"`value={self.value}` is in the units of standardised inputs, but the inputs are {x.dtype}, which the "
-                "module or a transform converts. Give floating-point inputs, or use an ImageDataModule."
+                f"`size={self.size}` needs floating-point images of at least {self.size} x {self.size} pixels, got "
+                f"{x.dtype} of shape {tuple(x.shape[1:])}. Bytes are converted by an ImageDataModule."
             )
         x = x.clone()
         x[..., -self.size :, -self.size :] = self.value

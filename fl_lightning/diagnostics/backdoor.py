@@ -10,7 +10,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
 from fl_lightning._lightning.predictions import called, compared
-from fl_lightning.callbacks.alone import check_alone
+from fl_lightning._lightning.trainer_callbacks import check_alone
 from fl_lightning.checks import check_arguments
 from fl_lightning.data.targets import inputs_of
 from fl_lightning.metrics import scores_and_classes

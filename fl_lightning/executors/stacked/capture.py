@@ -21,8 +21,7 @@ from torchmetrics import Metric, MetricCollection
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize, describe_error
 from fl_lightning._lightning.recording import BatchValue, LogCall, Logged, MetricCall, TensorPlace, logged_type
-from fl_lightning._lightning.stacked_loop import StackedLoop
-from fl_lightning._lightning.trainer_view import TrainerView
+from fl_lightning._lightning.stacked_loop import StackedLoop, TrainerView
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.executors.stacked.batching import StackedBatch, leaves_of
 from fl_lightning.executors.stacked.graph import Place, StackedGraph
