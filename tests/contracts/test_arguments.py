@@ -170,29 +170,18 @@ OF_NUMBERS: dict[Kind, str] = {
 }
 #: Arguments of kinds of their own.
 OTHERS: dict[str, Kind] = {
-    "MobileNetV2Classifier.dropout": real("[0, 1]"),
     "LimitedClassesPartitioner.num_clients": replace(whole(2), wrong=(0, -1, 1.5, NAN, *NO_NUMBER)),
     "DifferentialPrivacy.noise_multiplier": replace(NOT_NEGATIVE, wrong=(*NOT_NEGATIVE.wrong, None)),
-    "CovertypeDataModule.feature_partitioner": replace(FUNCTION, right=(lambda features: IIDPartitioner(5), None)),
     "named.feature_partitioner": replace(FUNCTION, right=(None,)),
     "Algorithm.exchange": only(Clip(1.0), [Clip(1.0)], wrong=(3, parts.Mixing())),
     "Algorithm.schedule": only(parts.Synchronous(), wrong=(3, parts.Mixing())),
     "DifferentialPrivacy.clip": real("(0, inf)"),
     "DifferentialPrivacy.epsilon": only(None, wrong=(1.0, 0, -1.0)),
-    **{
-        f"SampledStaleness.{name}": only(wrong=(None, 3))
-        for name in ("clock", "concurrency", "stamp", "wait_for_flush")
-    },
     "RADFed.local": only(Proximal(0.1), None, wrong=(3, "x", Proximal)),
     "Timeline.path": only(None, "a.png", wrong=(3, "", [])),
-    "ResNet18Classifier.groups": replace(COUNT, right=(2, np.int64(4))),
-    "MobileNetV2Classifier.weights": replace(PATH, right=(None,)),
     "MobileNetV2Classifier.image_size": replace(COUNT, right=(None, 64)),
     "ShakespeareDataModule.split": only(ClientSplit(), OrderedSplit(), None, wrong=(3, "x", ClientSplit)),
-    "SecureAggregation.precision": only(None, 8, wrong=(0, 1, 1.5, "x", True)),
-    "available": only(0.5, 1.0, np.float32(0.5), lambda t: [0], None, wrong=(0, 1.5, NAN, "x", [True, False], True)),
     "CropSplit.test": COUNT,
-    "error_feedback": replace(FLAG, right=(*FLAG.right, None)),
     "pad_value": FINITE,
     "assignment": only([[0], [1]], {0: [0], 1: [1]}, PARTITION, wrong=(None, 5, [0, 1], {1: [0], "a": [1]})),
     "Attack.clients": only(0.5, np.float32(0.5), [0, 2], wrong=(1.5, -0.5, NAN, "x", [0.5], [True], None)),
@@ -211,7 +200,6 @@ OTHERS: dict[str, Kind] = {
     "test_dataset": only(DATASET, None, wrong=(3, DataLoader(DATASET))),
     "targets": only(Y, Y.tolist(), None, wrong=(3, "x")),
     "test_targets": only(None, wrong=(Y, 3)),
-    "collate_fn": replace(FUNCTION, right=(list, None)),
     "counts": only([[1, 2]], np.ones((2, 2)), wrong=(3, None, "ab", [[1.0, NAN]], [1, 2])),
     "data_files": only("x", ["x"], {"train": "x"}, None, wrong=(3, 0.5)),
     "delay": only(0, 2.5, [0.5, 1], np.arange(3), wrong=(-1, NAN, INF, "x", [-1.0], None)),
@@ -219,7 +207,6 @@ OTHERS: dict[str, Kind] = {
     "exchange": only(
         Clip(1.0), [], [Clip(1.0), PersonalParameters("x")], None, wrong=(3, "x", Clip, [3], parts.Median())
     ),
-    "experiment": only("1.1", wrong=("9", 1.1, None)),
     "extend_cycle": replace(FLAG, right=(False,)),
     "hidden": only((), (4,), np.array([3]), wrong=(3, "ab", [0], [-1], [0.5], [None], None)),
     "channels": only((), (4,), wrong=(3, "ab", [0], [0.5], None)),
@@ -240,31 +227,23 @@ OTHERS: dict[str, Kind] = {
     "online": only(
         {}, {0: [(0, 1.5)]}, None, wrong=([(0, 1)], {"a": [(0, 1)]}, {0: [(0, NAN)]}, {0: (0, 1)}, {-1: []})
     ),
-    "parameters": only(["a"], None, wrong=("a", 3, [None])),
     "FedBN.pattern": only("head", None, wrong=(3, "", [""])),
     "frozen": only("head", ["a"], None, wrong=(3, "", [""])),
     "mixed": only("head", ["a"], wrong=(3, "", [""], None)),
     "personal_parameters": only(PersonalParameters("x"), wrong=(3, "x", None)),
     "pattern": only("head", ["a"], wrong=(3, "", [""], None)),
-    "partitioner": replace(FUNCTION, right=(IIDPartitioner(5), lambda labels: [[0]], None)),
-    "scores": only([1.0, 2.0], wrong=(3, "x", [1.0, NAN], [], None)),
-    "baselines": only([1.0, 2.0], wrong=(3, "x", [1.0, NAN], [], None)),
-    "smooth.values": only([1.0, NAN, 2.0], [], wrong=(3, "x", ["a"], None)),
-    "p_values": only([], [0.5, 1], wrong=(3, "x", [1.5], [NAN], None)),
     "schedule": only(parts.Synchronous(), parts.Asynchronous(VirtualClock(10)), None, wrong=(3, parts.Mixing())),
     "speeds": only(
         10, 0.5, [1.0, 2.0], lambda n, rng: [1.0] * n, wrong=(0, -1, NAN, "x", [0.0], [NAN], torch.tensor(1.0))
     ),
     "test_indices": only(np.arange(3), [0], None, wrong=(3, "x", [0.5], [True, False])),
     "topics": only(("Top/A", "Top/B"), ["a", "b"], wrong=("ab", (), ("a", "a"), 3, None, [1, 2])),
-    "transform": replace(FUNCTION, right=(abs, None)),
     "credits": only(3, [3, 1], None, wrong=(0, "x", [0], 1.5)),
     "TorchServer.optimizer": only(torch.optim.AdamW, wrong=(3, "AdamW", None)),
     "trim": only(0, 2, np.int64(1), 0.25, wrong=(-1, 0.5, NAN, "x", None, True, torch.tensor(1))),
     "val_fold": replace(COUNT, right=(1, np.int64(3), None)),
     "values": only([1.0, 2.0], np.arange(3), wrong=(3, "x", [NAN], [[1.0]], None)),
     "x": only(X, wrong=(3, None, X.numpy())),
-    "VirtualClock.seed": replace(INDEX, right=(*INDEX.right, None)),
 }
 #: What else is given, where the one argument alone means nothing or takes long.
 GIVEN: dict[str, dict[str, Any]] = {
