@@ -23,34 +23,8 @@ from helpers.forking import in_child, on_two_processes
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from torch import Tensor
 
-from fl_lightning import (
-    MOON,
-    AggregationCallback,
-    FedAvg,
-    FedAvgM,
-    FedBuff,
-    FedDecorr,
-    Federated,
-    FedLC,
-    FedNova,
-    FedNTD,
-    FedProto,
-    FedProx,
-    FedSAM,
-    QFedAvg,
-    RADFed,
-    _public,
-    parts,
-)
-from fl_lightning.parts import (
-    DifferentialPrivacy,
-    Mixing,
-    PersonalParameters,
-    Proximal,
-    RandomK,
-    TopK,
-    TrimmedMean,
-)
+import fl_lightning as fl
+from fl_lightning import _public, parts
 
 ROUNDS = 3
 OWN_FUNCTIONS = {"FedProx", "Scaffold-1", "FedAsync"}  # a function without a name is neither pickled nor shown
@@ -150,36 +124,36 @@ def test_in_other_processes(
 ALL: dict[str, Any] = {"weighting": "uniform", "buffers": "server"}
 NOISELESS: dict[str, Any] = {"noise_multiplier": 0.0, "delta": 1e-5}
 #: An algorithm with the setting at which it is FedAvg, the options of that FedAvg, and how far they may be apart.
-REDUCTIONS: dict[str, tuple[Callable[[], AggregationCallback], dict[str, Any], float]] = {
-    "Federated": (lambda: Federated(4, seed=5), {}, 0),
-    "FedProx": (lambda: FedProx(0.0, 4, seed=5), {}, 0),
-    "MOON": (lambda: MOON(0.0, 4, seed=5), {}, 0),
-    "FedLC": (lambda: FedLC(0.0, 4, seed=5), {}, 0),
-    "FedNTD": (lambda: FedNTD(0.0, 4, seed=5), {}, 0),
-    "FedDecorr": (lambda: FedDecorr(0.0, 4, seed=5), {}, 0),
-    "FedSAM": (lambda: FedSAM(0.0, 4, seed=5), {}, 0),
-    "FedProto": (lambda: FedProto(0.0, 4, seed=5), {"exchange": PersonalParameters("*")}, 0),
-    "FedAvgM": (lambda: FedAvgM(0.0, clients_per_round=4, seed=5), {}, 1e-14),
+REDUCTIONS: dict[str, tuple[Callable[[], fl.AggregationCallback], dict[str, Any], float]] = {
+    "Federated": (lambda: fl.Federated(4, seed=5), {}, 0),
+    "FedProx": (lambda: fl.FedProx(0.0, 4, seed=5), {}, 0),
+    "MOON": (lambda: fl.MOON(0.0, 4, seed=5), {}, 0),
+    "FedLC": (lambda: fl.FedLC(0.0, 4, seed=5), {}, 0),
+    "FedNTD": (lambda: fl.FedNTD(0.0, 4, seed=5), {}, 0),
+    "FedDecorr": (lambda: fl.FedDecorr(0.0, 4, seed=5), {}, 0),
+    "FedSAM": (lambda: fl.FedSAM(0.0, 4, seed=5), {}, 0),
+    "FedProto": (lambda: fl.FedProto(0.0, 4, seed=5), {"exchange": parts.PersonalParameters("*")}, 0),
+    "FedAvgM": (lambda: fl.FedAvgM(0.0, clients_per_round=4, seed=5), {}, 1e-14),
     "FedNova with as many steps": (
-        lambda: FedNova(4, local_steps=3, buffers="server", seed=5), {"local_steps": 3, "buffers": "server"}, 1e-14,
+        lambda: fl.FedNova(4, local_steps=3, buffers="server", seed=5), {"local_steps": 3, "buffers": "server"}, 1e-14,
     ),
-    "QFedAvg": (lambda: QFedAvg(0.0, 4, buffers="server", seed=5), ALL, 1e-14),
-    "RADFed": (lambda: RADFed(1, 4, seed=5), {"weighting": "uniform"}, 0),
-    "RADFed, aggregates": (lambda: RADFed(1, 4, evaluate="aggregate", seed=5), {"weighting": "uniform"}, 0),
-    "RADFedp": (lambda: RADFed(1, 4, local=Proximal(0.0), seed=5), {"weighting": "uniform"}, 0),
-    "RADFedm": (lambda: RADFed(1, 4, server=Mixing(1.0), seed=5), {"weighting": "uniform"}, 0),
-    "all clients' last models": (lambda: FedAvg(6, partial="stale", seed=5), {"clients_per_round": 6}, 1e-14),
-    "all clients' models": (lambda: FedAvg(6, partial="current", seed=5), {"clients_per_round": 6}, 1e-14),
+    "QFedAvg": (lambda: fl.QFedAvg(0.0, 4, buffers="server", seed=5), ALL, 1e-14),
+    "RADFed": (lambda: fl.RADFed(1, 4, seed=5), {"weighting": "uniform"}, 0),
+    "RADFed, aggregates": (lambda: fl.RADFed(1, 4, evaluate="aggregate", seed=5), {"weighting": "uniform"}, 0),
+    "RADFedp": (lambda: fl.RADFed(1, 4, local=parts.Proximal(0.0), seed=5), {"weighting": "uniform"}, 0),
+    "RADFedm": (lambda: fl.RADFed(1, 4, server=parts.Mixing(1.0), seed=5), {"weighting": "uniform"}, 0),
+    "all clients' last models": (lambda: fl.FedAvg(6, partial="stale", seed=5), {"clients_per_round": 6}, 1e-14),
+    "all clients' models": (lambda: fl.FedAvg(6, partial="current", seed=5), {"clients_per_round": 6}, 1e-14),
     "FedBuff of all": (
-        lambda: FedBuff(6, 6, wait_for_flush=True, staleness="constant", speeds=1, seed=5, buffers="server"),
+        lambda: fl.FedBuff(6, 6, wait_for_flush=True, staleness="constant", speeds=1, seed=5, buffers="server"),
         {"clients_per_round": 6, **ALL},
         1e-12,
     ),
     "private without noise": (
-        lambda: FedAvg(4, exchange=DifferentialPrivacy(float("inf"), **NOISELESS), seed=5, **ALL), ALL, 0,
+        lambda: fl.FedAvg(4, exchange=parts.DifferentialPrivacy(float("inf"), **NOISELESS), seed=5, **ALL), ALL, 0,
     ),
-    "nothing left out": (lambda: FedAvg(4, exchange=[TopK(1.0), RandomK(1.0)], seed=5), {}, 1e-14),
-    "nothing trimmed": (lambda: FedAvg(4, aggregation=TrimmedMean(0), seed=5, buffers="server"), ALL, 1e-14),
+    "nothing left out": (lambda: fl.FedAvg(4, exchange=[parts.TopK(1.0), parts.RandomK(1.0)], seed=5), {}, 1e-14),
+    "nothing trimmed": (lambda: fl.FedAvg(4, aggregation=parts.TrimmedMean(0), seed=5, buffers="server"), ALL, 1e-14),
 }  # fmt: skip
 
 
@@ -190,7 +164,7 @@ class Plain(Net):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-def end(callback: AggregationCallback) -> dict[str, Tensor]:
+def end(callback: fl.AggregationCallback) -> dict[str, Tensor]:
     fit(callback, net := Plain(), data(8), 3)
     return net.state_dict()
 
@@ -198,13 +172,13 @@ def end(callback: AggregationCallback) -> dict[str, Tensor]:
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_an_algorithm_is_fedavg_at_its_neutral_setting(name: str) -> None:
     algorithm, options, apart = REDUCTIONS[name]
-    assert distance(end(algorithm()), end(FedAvg(**{"clients_per_round": 4, "seed": 5, **options}))) <= apart
+    assert distance(end(algorithm()), end(fl.FedAvg(**{"clients_per_round": 4, "seed": 5, **options}))) <= apart
 
 
 def test_the_seed_and_nothing_else_decides_what_is_drawn() -> None:
     L.seed_everything(11, verbose=False)
-    first = end(RADFed(2, 3))
+    first = end(fl.RADFed(2, 3))
     torch.rand(1000)
-    assert distance(end(RADFed(2, 3, seed=11)), first) == 0
+    assert distance(end(fl.RADFed(2, 3, seed=11)), first) == 0
     torch.manual_seed(999)
-    assert distance(end(RADFed(2, 3, seed=6)), first) > 0
+    assert distance(end(fl.RADFed(2, 3, seed=6)), first) > 0

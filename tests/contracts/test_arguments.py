@@ -27,25 +27,8 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from fl_lightning import (
-    AggregationCallback,
-    Clip,
-    FedAsync,
-    FedAvg,
-    FedBuff,
-    FederatedCheckpoint,
-    Participation,
-    PersonalParameters,
-    Proximal,
-    RADFed,
-    SampleSplit,
-    UniformSampler,
-    VirtualClock,
-    experiment,
-    partitioners,
-    parts,
-    report,
-)
+import fl_lightning as fl
+from fl_lightning import experiment, partitioners, parts, report
 from fl_lightning.data import Backdoor, ClientSplit, Source, WithinClientSplit
 from fl_lightning.datamodules import (
     CIFAR10DataModule,
@@ -173,11 +156,11 @@ OTHERS: dict[str, Kind] = {
     "LimitedClassesPartitioner.num_clients": replace(whole(2), wrong=(0, -1, 1.5, NAN, *NO_NUMBER)),
     "DifferentialPrivacy.noise_multiplier": replace(NOT_NEGATIVE, wrong=(*NOT_NEGATIVE.wrong, None)),
     "named.feature_partitioner": replace(FUNCTION, right=(None,)),
-    "Algorithm.exchange": only(Clip(1.0), [Clip(1.0)], wrong=(3, parts.Mixing())),
+    "Algorithm.exchange": only(fl.Clip(1.0), [fl.Clip(1.0)], wrong=(3, parts.Mixing())),
     "Algorithm.schedule": only(parts.Synchronous(), wrong=(3, parts.Mixing())),
     "DifferentialPrivacy.clip": real("(0, inf)"),
     "DifferentialPrivacy.epsilon": only(None, wrong=(1.0, 0, -1.0)),
-    "RADFed.local": only(Proximal(0.1), None, wrong=(3, "x", Proximal)),
+    "RADFed.local": only(fl.Proximal(0.1), None, wrong=(3, "x", fl.Proximal)),
     "Timeline.path": only(None, "a.png", wrong=(3, "", [])),
     "MobileNetV2Classifier.image_size": replace(COUNT, right=(None, 64)),
     "ShakespeareDataModule.split": only(ClientSplit(), OrderedSplit(), None, wrong=(3, "x", ClientSplit)),
@@ -205,7 +188,7 @@ OTHERS: dict[str, Kind] = {
     "delay": only(0, 2.5, [0.5, 1], np.arange(3), wrong=(-1, NAN, INF, "x", [-1.0], None)),
     "edges": only([], np.array([[0, 1]]), wrong=(3, None, [0, 1, 1], [["x", "y"]], [[0, 2]])),
     "exchange": only(
-        Clip(1.0), [], [Clip(1.0), PersonalParameters("x")], None, wrong=(3, "x", Clip, [3], parts.Median())
+        fl.Clip(1.0), [], [fl.Clip(1.0), fl.PersonalParameters("x")], None, wrong=(3, "x", fl.Clip, [3], parts.Median())
     ),
     "extend_cycle": replace(FLAG, right=(False,)),
     "hidden": only((), (4,), np.array([3]), wrong=(3, "ab", [0], [-1], [0.5], [None], None)),
@@ -230,9 +213,9 @@ OTHERS: dict[str, Kind] = {
     "FedBN.pattern": only("head", None, wrong=(3, "", [""])),
     "frozen": only("head", ["a"], None, wrong=(3, "", [""])),
     "mixed": only("head", ["a"], wrong=(3, "", [""], None)),
-    "personal_parameters": only(PersonalParameters("x"), wrong=(3, "x", None)),
+    "personal_parameters": only(fl.PersonalParameters("x"), wrong=(3, "x", None)),
     "pattern": only("head", ["a"], wrong=(3, "", [""], None)),
-    "schedule": only(parts.Synchronous(), parts.Asynchronous(VirtualClock(10)), None, wrong=(3, parts.Mixing())),
+    "schedule": only(parts.Synchronous(), parts.Asynchronous(fl.VirtualClock(10)), None, wrong=(3, parts.Mixing())),
     "speeds": only(
         10, 0.5, [1.0, 2.0], lambda n, rng: [1.0] * n, wrong=(0, -1, NAN, "x", [0.0], [NAN], torch.tensor(1.0))
     ),
@@ -263,9 +246,9 @@ REFUSED = {
 }
 #: An object for each class that arguments are of.
 OBJECTS = (
-    Participation(dropout=0.1), UniformSampler(2), parts.Median(), parts.Momentum(0.9), Proximal(0.1), Clip(1.0),
-    parts.Bucketing(), VirtualClock(10), SampleSplit(), SequentialExecutor(), parts.DynamicRegularizer(0.1),
-    parts.MeasuredLoss(), PARTITION, GRAPH,
+    fl.Participation(dropout=0.1), fl.UniformSampler(2), parts.Median(), parts.Momentum(0.9), fl.Proximal(0.1),
+    fl.Clip(1.0), parts.Bucketing(), fl.VirtualClock(10), fl.SampleSplit(), SequentialExecutor(),
+    parts.DynamicRegularizer(0.1), parts.MeasuredLoss(), PARTITION, GRAPH,
 )  # fmt: skip
 
 
@@ -326,7 +309,7 @@ MADE_BY_THE_LIBRARY = """ArrivalRecord AsynchronousAlgorithm CannotVectorize Cla
     Correction FeatureQPSolution FederatedLoop FederatedSplit Federation LabelPlot Part PartitionStatistics Payload
     QPSolution RoundReport RunningMean Server SynchronousAlgorithm Task Traffic Updates"""
 #: Keep plain numbers, which checkpoints hold.
-PLAIN = (AggregationCallback, parts.Part, partitioners.Partitioner)
+PLAIN = (fl.AggregationCallback, parts.Part, partitioners.Partitioner)
 #: Take long to make.
 LARGE = (MobileNetV2Classifier, ResNet18Classifier, VGG9Classifier)
 FUNCTIONS: tuple[Callable[..., Any], ...] = (
@@ -435,14 +418,14 @@ LABELS = Y.numpy()
 
 def test_arguments_that_depend_on_others() -> None:
     calls: list[tuple[Callable[[], Any], str]] = [
-        (lambda: FedAvg(0.5, sampler=UniformSampler(2)), "clients_per_round"),
-        (lambda: RADFed(2, 1, sampler=UniformSampler(1.0)), "clients_per_round"),
-        (lambda: FedAvg(local_epochs=2, local_steps=2), "local_epochs"),
-        (lambda: FedAsync(clock=VirtualClock(), speeds=3), "speeds"),
-        (lambda: FedAsync(history=3, speeds=[1]), "history"),
-        (lambda: VirtualClock(online={2: [(3, 1)]}), "online"),
-        (lambda: FedBuff(server=parts.Momentum(), server_lr=0.5), "server_lr"),
-        (lambda: FederatedCheckpoint(mode="max"), "mode"),
+        (lambda: fl.FedAvg(0.5, sampler=fl.UniformSampler(2)), "clients_per_round"),
+        (lambda: fl.RADFed(2, 1, sampler=fl.UniformSampler(1.0)), "clients_per_round"),
+        (lambda: fl.FedAvg(local_epochs=2, local_steps=2), "local_epochs"),
+        (lambda: fl.FedAsync(clock=fl.VirtualClock(), speeds=3), "speeds"),
+        (lambda: fl.FedAsync(history=3, speeds=[1]), "history"),
+        (lambda: fl.VirtualClock(online={2: [(3, 1)]}), "online"),
+        (lambda: fl.FedBuff(server=parts.Momentum(), server_lr=0.5), "server_lr"),
+        (lambda: fl.FederatedCheckpoint(mode="max"), "mode"),
         (lambda: parts.SecureAggregation(1.0, 8, 9), "precision"),
         (lambda: parts.DifferentialPrivacy(1.0, noise_multiplier=1.0, epsilon=1.0, delta=0.1), "epsilon"),
         (lambda: ResNet18Classifier(groups=3), "groups"),
@@ -456,10 +439,10 @@ def test_arguments_that_depend_on_others() -> None:
         (lambda: ClientSplit().apply(LABELS, None), "partitioner"),
         (lambda: ClientSplit().apply(LABELS, IIDPartitioner), "partitioner"),
         (lambda: WithinClientSplit().apply([], IID), "labels_or_num_samples"),
-        (lambda: SampleSplit().apply(2.5, IID), "labels_or_num_samples"),
-        (lambda: SampleSplit(0.6, 0.6), "val"),
-        (lambda: SampleSplit(test="official").apply(LABELS, IID, LABELS == 0), "test_indices"),
-        (lambda: SampleSplit(0.0, "official").apply(LABELS, lambda labels: [[0]], np.arange(40)), "partitioner"),
+        (lambda: fl.SampleSplit().apply(2.5, IID), "labels_or_num_samples"),
+        (lambda: fl.SampleSplit(0.6, 0.6), "val"),
+        (lambda: fl.SampleSplit(test="official").apply(LABELS, IID, LABELS == 0), "test_indices"),
+        (lambda: fl.SampleSplit(0.0, "official").apply(LABELS, lambda labels: [[0]], np.arange(40)), "partitioner"),
         (lambda: TorchDatasetDataModule(DATASET, test_targets=Y), "test_targets"),
         (lambda: CIFAR10DataModule(IID), "data_dir"),
         (lambda: HuggingFaceDataModule("a", ["x", "y"], "y"), "inputs"),

@@ -24,69 +24,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fl_lightning import Federated, TensorDataModule
-from fl_lightning.parts import (
-    QSGD,
-    ActiveSampler,
-    Adaptive,
-    ALittleIsEnough,
-    Asynchronous,
-    BernoulliSampler,
-    Bucketing,
-    CalibratedLogits,
-    CenteredClipping,
-    Clip,
-    ControlVariates,
-    CurrentMean,
-    Decorrelation,
-    DifferentialPrivacy,
-    DynamicRegularizer,
-    DynamicServer,
-    DynamicWeightMean,
-    FairMean,
-    GaussianAttack,
-    GeometricMedian,
-    ImportanceSampler,
-    InnerProductManipulation,
-    Krum,
-    LocalDifferentialPrivacy,
-    LowRank,
-    MeasuredLoss,
-    Median,
-    Mimic,
-    Mixing,
-    ModelContrast,
-    Momentum,
-    NearestNeighborMixing,
-    NormalizedMean,
-    NormBounding,
-    NotTrueDistillation,
-    Oort,
-    Participation,
-    PersonalParameters,
-    PowerOfChoice,
-    Prototypes,
-    Proximal,
-    RandomK,
-    Redistribution,
-    SampledStaleness,
-    SecureAggregation,
-    SharpnessAware,
-    SignFlipping,
-    SignSGD,
-    StaleMean,
-    StalenessMixing,
-    StalenessWeightedDeltas,
-    Synchronous,
-    TierSampler,
-    TopK,
-    TorchServer,
-    TrimmedMean,
-    TwoHeads,
-    UniformSampler,
-    VirtualClock,
-    WeightedMean,
-)
+from fl_lightning import Federated, TensorDataModule, parts
 
 ROUNDS = 3
 SPEEDS = [6, 5, 4, 3, 2, 1]
@@ -96,18 +34,22 @@ NOISE: dict[str, Any] = {"noise_multiplier": 1.0, "delta": 1e-3}
 Options = dict[str, Any]
 
 
-def buffered(clock: VirtualClock | None = None, **options: Any) -> Asynchronous:
-    return Asynchronous(clock or VirtualClock(SPEEDS), **{"buffer_size": 2, **options})
+def buffered(clock: parts.VirtualClock | None = None, **options: Any) -> parts.Asynchronous:
+    return parts.Asynchronous(clock or parts.VirtualClock(SPEEDS), **{"buffer_size": 2, **options})
 
 
 def feddyn(**options: Any) -> Options:
-    objective = DynamicRegularizer(0.1, **options)
-    return {"objective": objective, "server": DynamicServer(objective), "aggregation": WeightedMean("uniform")}
+    objective = parts.DynamicRegularizer(0.1, **options)
+    return {
+        "objective": objective,
+        "server": parts.DynamicServer(objective),
+        "aggregation": parts.WeightedMean("uniform"),
+    }
 
 
 def fair() -> Options:
-    measured = MeasuredLoss()
-    return {"objective": measured, "aggregation": FairMean(1.0, measured)}
+    measured = parts.MeasuredLoss()
+    return {"objective": measured, "aggregation": parts.FairMean(1.0, measured)}
 
 
 def last_move() -> Options:
@@ -116,95 +58,107 @@ def last_move() -> Options:
 
 
 def summed(*exchange: Any) -> Options:
-    return {"exchange": list(exchange), "aggregation": WeightedMean("uniform")}
+    return {"exchange": list(exchange), "aggregation": parts.WeightedMean("uniform")}
 
 
 #: The options of :class:`Federated`, and the bits of one upload; ``None`` where scores are sent without one.
 PARTS: dict[str, tuple[Callable[[], Options], int | None]] = {
     # who trains
-    "UniformSampler": (lambda: {"sampler": UniformSampler(0.4, "ceil")}, WHOLE),
-    "BernoulliSampler": (lambda: {"sampler": BernoulliSampler(0.6)}, WHOLE),
-    "ImportanceSampler": (lambda: {"sampler": ImportanceSampler(3)}, None),
+    "UniformSampler": (lambda: {"sampler": parts.UniformSampler(0.4, "ceil")}, WHOLE),
+    "BernoulliSampler": (lambda: {"sampler": parts.BernoulliSampler(0.6)}, WHOLE),
+    "ImportanceSampler": (lambda: {"sampler": parts.ImportanceSampler(3)}, None),
     "ImportanceSampler, means": (
-        lambda: {"sampler": ImportanceSampler(3, score="sample", initial="uniform", gamma=None)}, WHOLE + 64,
+        lambda: {"sampler": parts.ImportanceSampler(3, score="sample", initial="uniform", gamma=None)}, WHOLE + 64,
     ),
-    "PowerOfChoice": (lambda: {"sampler": PowerOfChoice(3, 5)}, None),
-    "ActiveSampler": (lambda: {"sampler": ActiveSampler(3, alpha1=0.3, alpha2=1.0, alpha3=0.4)}, None),
-    "Oort": (lambda: {"sampler": Oort(3, VirtualClock(SPEEDS), window=1)}, WHOLE + 64),
-    "TierSampler": (lambda: {"sampler": TierSampler(2, VirtualClock(SPEEDS), num_tiers=2, interval=2)}, None),
+    "PowerOfChoice": (lambda: {"sampler": parts.PowerOfChoice(3, 5)}, None),
+    "ActiveSampler": (lambda: {"sampler": parts.ActiveSampler(3, alpha1=0.3, alpha2=1.0, alpha3=0.4)}, None),
+    "Oort": (lambda: {"sampler": parts.Oort(3, parts.VirtualClock(SPEEDS), window=1)}, WHOLE + 64),
+    "TierSampler": (
+        lambda: {"sampler": parts.TierSampler(2, parts.VirtualClock(SPEEDS), num_tiers=2, interval=2)}, None,
+    ),
     "Participation": (
-        lambda: {"participation": Participation(available=0.9, dropout=0.1, stragglers=0.5), "local_epochs": 3}, WHOLE,
+        lambda: {"participation": parts.Participation(available=0.9, dropout=0.1, stragglers=0.5), "local_epochs": 3},
+        WHOLE,
     ),
     # when the server acts
-    "Synchronous, active": (lambda: {"schedule": Synchronous(evaluate="active")}, WHOLE),
-    "Synchronous, all": (lambda: {"schedule": Synchronous(evaluate="all")}, WHOLE),
-    "Redistribution": (lambda: {"schedule": Redistribution(2)}, WHOLE),
+    "Synchronous, active": (lambda: {"schedule": parts.Synchronous(evaluate="active")}, WHOLE),
+    "Synchronous, all": (lambda: {"schedule": parts.Synchronous(evaluate="all")}, WHOLE),
+    "Redistribution": (lambda: {"schedule": parts.Redistribution(2)}, WHOLE),
     "Redistribution, parks": (
-        lambda: {"schedule": Redistribution(3, unequal="park"), "participation": Participation(dropout=0.3)}, WHOLE,
+        lambda: {
+            "schedule": parts.Redistribution(3, unequal="park"), "participation": parts.Participation(dropout=0.3),
+        },
+        WHOLE,
     ),
-    "Asynchronous": (lambda: {"schedule": buffered(VirtualClock(SPEEDS, jitter=0.2, dropout=0.1))}, WHOLE),
+    "Asynchronous": (lambda: {"schedule": buffered(parts.VirtualClock(SPEEDS, jitter=0.2, dropout=0.1))}, WHOLE),
     "Asynchronous, waits": (lambda: {"schedule": buffered(wait_for_flush=True, once_per_buffer=True)}, WHOLE),
-    "SampledStaleness": (lambda: {"schedule": SampledStaleness(3)}, WHOLE),
+    "SampledStaleness": (lambda: {"schedule": parts.SampledStaleness(3)}, WHOLE),
     # what a client minimises
-    "Proximal": (lambda: {"objective": Proximal(0.5), "local_steps": 5}, WHOLE),
+    "Proximal": (lambda: {"objective": parts.Proximal(0.5), "local_steps": 5}, WHOLE),
     "DynamicRegularizer": (feddyn, WHOLE),
     "DynamicRegularizer, decay": (lambda: feddyn(penalty="weight_decay", scale_alpha="none"), WHOLE),
-    "ControlVariates": (lambda: {"objective": ControlVariates(), "aggregation": WeightedMean("uniform")}, WHOLE),
-    "ControlVariates, gradients": (lambda: {"objective": ControlVariates(1)}, WHOLE),
-    "MeasuredLoss": (fair, WHOLE + 64),
-    "ModelContrast": (lambda: {"objective": ModelContrast(0.5)}, WHOLE),
-    "CalibratedLogits": (lambda: {"objective": CalibratedLogits(0.5)}, WHOLE),
-    "NotTrueDistillation": (lambda: {"objective": NotTrueDistillation(0.5, 2.0)}, WHOLE),
-    "Decorrelation": (lambda: {"objective": Decorrelation(0.5)}, WHOLE),
-    "SharpnessAware": (lambda: {"objective": SharpnessAware(0.1)}, WHOLE),
-    "Prototypes": (lambda: {"objective": Prototypes(0.5)}, None),
-    "TwoHeads": (lambda: {"objective": TwoHeads("head")}, WHOLE),
-    # what travels
-    "Clip": (lambda: {"exchange": Clip(0.05)}, WHOLE),
-    "PersonalParameters": (lambda: {"exchange": PersonalParameters("head")}, 64 * 28),
-    "TopK": (lambda: {"exchange": TopK(0.3)}, 12 * (64 + 6)),  # a position among 43 takes 6 bits
-    "RandomK": (lambda: {"exchange": RandomK(0.3)}, 12 * 64),
-    "QSGD": (lambda: {"exchange": QSGD(4)}, 4 * VALUES + 64),
-    "SignSGD": (lambda: {"exchange": SignSGD()}, VALUES + 64),
-    "LowRank": (lambda: {"exchange": LowRank(1)}, 64 * (6 + 4 + 4 + 4 + 3 + 3)),
-    "TopK, down": (lambda: {"exchange": TopK(0.3, link="down")}, WHOLE),
-    "TopK and QSGD": (lambda: {"exchange": [TopK(0.3), QSGD(4), QSGD(8, link="down")]}, 12 * (4 + 6) + 64),
-    "SecureAggregation": (lambda: summed(SecureAggregation(0.5, bits=16)), 16 * VALUES),
-    "DifferentialPrivacy": (lambda: summed(DifferentialPrivacy(0.5, **NOISE)), WHOLE),
-    "DifferentialPrivacy, adaptive": (
-        lambda: {**summed(DifferentialPrivacy(0.5, noise_multiplier=0.3, delta=1e-3, adaptive_quantile=0.5))}, WHOLE,
+    "ControlVariates": (
+        lambda: {"objective": parts.ControlVariates(), "aggregation": parts.WeightedMean("uniform")}, WHOLE,
     ),
-    "LocalDifferentialPrivacy": (lambda: {"exchange": LocalDifferentialPrivacy(0.5, **NOISE)}, WHOLE),
-    "SignFlipping": (lambda: {"exchange": SignFlipping(0.4)}, WHOLE),
-    "GaussianAttack": (lambda: {"exchange": GaussianAttack([0, 2])}, WHOLE),
-    "InnerProductManipulation": (lambda: {"exchange": InnerProductManipulation([0, 2])}, WHOLE),
-    "ALittleIsEnough": (lambda: {"exchange": ALittleIsEnough([0, 2], z=1.0)}, WHOLE),
-    "Mimic": (lambda: {"exchange": Mimic([0, 2])}, WHOLE),
+    "ControlVariates, gradients": (lambda: {"objective": parts.ControlVariates(1)}, WHOLE),
+    "MeasuredLoss": (fair, WHOLE + 64),
+    "ModelContrast": (lambda: {"objective": parts.ModelContrast(0.5)}, WHOLE),
+    "CalibratedLogits": (lambda: {"objective": parts.CalibratedLogits(0.5)}, WHOLE),
+    "NotTrueDistillation": (lambda: {"objective": parts.NotTrueDistillation(0.5, 2.0)}, WHOLE),
+    "Decorrelation": (lambda: {"objective": parts.Decorrelation(0.5)}, WHOLE),
+    "SharpnessAware": (lambda: {"objective": parts.SharpnessAware(0.1)}, WHOLE),
+    "Prototypes": (lambda: {"objective": parts.Prototypes(0.5)}, None),
+    "TwoHeads": (lambda: {"objective": parts.TwoHeads("head")}, WHOLE),
+    # what travels
+    "Clip": (lambda: {"exchange": parts.Clip(0.05)}, WHOLE),
+    "PersonalParameters": (lambda: {"exchange": parts.PersonalParameters("head")}, 64 * 28),
+    "TopK": (lambda: {"exchange": parts.TopK(0.3)}, 12 * (64 + 6)),  # a position among 43 takes 6 bits
+    "RandomK": (lambda: {"exchange": parts.RandomK(0.3)}, 12 * 64),
+    "QSGD": (lambda: {"exchange": parts.QSGD(4)}, 4 * VALUES + 64),
+    "SignSGD": (lambda: {"exchange": parts.SignSGD()}, VALUES + 64),
+    "LowRank": (lambda: {"exchange": parts.LowRank(1)}, 64 * (6 + 4 + 4 + 4 + 3 + 3)),
+    "TopK, down": (lambda: {"exchange": parts.TopK(0.3, link="down")}, WHOLE),
+    "TopK and QSGD": (
+        lambda: {"exchange": [parts.TopK(0.3), parts.QSGD(4), parts.QSGD(8, link="down")]}, 12 * (4 + 6) + 64,
+    ),
+    "SecureAggregation": (lambda: summed(parts.SecureAggregation(0.5, bits=16)), 16 * VALUES),
+    "DifferentialPrivacy": (lambda: summed(parts.DifferentialPrivacy(0.5, **NOISE)), WHOLE),
+    "DifferentialPrivacy, adaptive": (
+        lambda: {**summed(parts.DifferentialPrivacy(0.5, noise_multiplier=0.3, delta=1e-3, adaptive_quantile=0.5))},
+        WHOLE,
+    ),
+    "LocalDifferentialPrivacy": (lambda: {"exchange": parts.LocalDifferentialPrivacy(0.5, **NOISE)}, WHOLE),
+    "SignFlipping": (lambda: {"exchange": parts.SignFlipping(0.4)}, WHOLE),
+    "GaussianAttack": (lambda: {"exchange": parts.GaussianAttack([0, 2])}, WHOLE),
+    "InnerProductManipulation": (lambda: {"exchange": parts.InnerProductManipulation([0, 2])}, WHOLE),
+    "ALittleIsEnough": (lambda: {"exchange": parts.ALittleIsEnough([0, 2], z=1.0)}, WHOLE),
+    "Mimic": (lambda: {"exchange": parts.Mimic([0, 2])}, WHOLE),
     # how results are merged
-    "CurrentMean": (lambda: {"aggregation": CurrentMean()}, WHOLE),
-    "StaleMean": (lambda: {"aggregation": StaleMean("uniform")}, WHOLE),
-    "NormalizedMean": (lambda: {"aggregation": NormalizedMean()}, WHOLE),
-    "Median": (lambda: {"aggregation": Median(before=NearestNeighborMixing(1))}, WHOLE),
-    "TrimmedMean": (lambda: {"aggregation": TrimmedMean(0.25, before=NormBounding(0.1))}, WHOLE),
-    "Krum": (lambda: {"aggregation": Krum(0, num_selected=2)}, WHOLE),
-    "GeometricMedian": (lambda: {"aggregation": GeometricMedian()}, WHOLE),
-    "CenteredClipping": (lambda: {"aggregation": CenteredClipping(0.1, before=Bucketing())}, WHOLE),
-    "StalenessMixing": (lambda: {"schedule": buffered(buffer_size=1), "aggregation": StalenessMixing()}, WHOLE),
+    "CurrentMean": (lambda: {"aggregation": parts.CurrentMean()}, WHOLE),
+    "StaleMean": (lambda: {"aggregation": parts.StaleMean("uniform")}, WHOLE),
+    "NormalizedMean": (lambda: {"aggregation": parts.NormalizedMean()}, WHOLE),
+    "Median": (lambda: {"aggregation": parts.Median(before=parts.NearestNeighborMixing(1))}, WHOLE),
+    "TrimmedMean": (lambda: {"aggregation": parts.TrimmedMean(0.25, before=parts.NormBounding(0.1))}, WHOLE),
+    "Krum": (lambda: {"aggregation": parts.Krum(0, num_selected=2)}, WHOLE),
+    "GeometricMedian": (lambda: {"aggregation": parts.GeometricMedian()}, WHOLE),
+    "CenteredClipping": (lambda: {"aggregation": parts.CenteredClipping(0.1, before=parts.Bucketing())}, WHOLE),
+    "StalenessMixing": (lambda: {"schedule": buffered(buffer_size=1), "aggregation": parts.StalenessMixing()}, WHOLE),
     "StalenessWeightedDeltas": (
-        lambda: {"schedule": buffered(), "aggregation": StalenessWeightedDeltas(weighting="samples")}, WHOLE,
+        lambda: {"schedule": buffered(), "aggregation": parts.StalenessWeightedDeltas(weighting="samples")}, WHOLE,
     ),
     "DynamicWeightMean": (
-        lambda: {"schedule": buffered(stamp="upload"), "aggregation": DynamicWeightMean(frequency="arrival")}, WHOLE,
+        lambda: {"schedule": buffered(stamp="upload"), "aggregation": parts.DynamicWeightMean(frequency="arrival")},
+        WHOLE,
     ),
     # how the server moves
-    "Mixing": (lambda: {"server": Mixing(lambda t: 1 / (1 + t))}, WHOLE),
-    "Momentum": (lambda: {"server": Momentum(0.9, 0.5)}, WHOLE),
-    "Adaptive": (lambda: {"server": Adaptive("yogi", 0.1, bias_correction=True)}, WHOLE),
-    "TorchServer": (lambda: {"server": TorchServer(torch.optim.AdamW, lambda t: 0.1 / (1 + t))}, WHOLE),
+    "Mixing": (lambda: {"server": parts.Mixing(lambda t: 1 / (1 + t))}, WHOLE),
+    "Momentum": (lambda: {"server": parts.Momentum(0.9, 0.5)}, WHOLE),
+    "Adaptive": (lambda: {"server": parts.Adaptive("yogi", 0.1, bias_correction=True)}, WHOLE),
+    "TorchServer": (lambda: {"server": parts.TorchServer(torch.optim.AdamW, lambda t: 0.1 / (1 + t))}, WHOLE),
     # the documentation's examples
     "RoundRobin": (lambda: {"sampler": example("round_robin").RoundRobin(3)}, WHOLE),
     "Quorum": (
-        lambda: {"schedule": example("quorum").Quorum(3), "participation": Participation(dropout=0.4)}, WHOLE,
+        lambda: {"schedule": example("quorum").Quorum(3), "participation": parts.Participation(dropout=0.4)}, WHOLE,
     ),
     "HuberAnchor": (lambda: {"objective": example("huber_anchor").HuberAnchor(0.1)}, WHOLE),
     "KeptFeatures": (lambda: {"objective": example("kept_features").KeptFeatures(0.1)}, WHOLE),
@@ -226,7 +180,7 @@ PARTS: dict[str, tuple[Callable[[], Options], int | None]] = {
     "what clients owe": (lambda: {"exchange": users.Owing()}, WHOLE),
     "a neighbour's vector": (lambda: {"exchange": users.Neighbour()}, WHOLE),
     "a neighbour's vector, circulating": (
-        lambda: {"exchange": users.Neighbour(), "schedule": Redistribution(2)}, WHOLE,
+        lambda: {"exchange": users.Neighbour(), "schedule": parts.Redistribution(2)}, WHOLE,
     ),
     "vectors of a server": (lambda: {"server": users.Slowed()}, WHOLE),
     "vectors of a sampler": (lambda: {"sampler": users.LeastSeen()}, WHOLE + 64),
@@ -238,14 +192,15 @@ PARTS: dict[str, tuple[Callable[[], Options], int | None]] = {
         lambda: {"schedule": buffered(), "exchange": users.DrawnWay(), "server": users.DrawnStep()}, WHOLE,
     ),
     # around other parts, and with more in a result
-    "a sampler in another": (lambda: {"sampler": users.DrawsAs(ImportanceSampler(3))}, None),
-    "a schedule in another": (lambda: {"schedule": users.PlayedBy(Redistribution(2))}, WHOLE),
+    "a sampler in another": (lambda: {"sampler": users.DrawsAs(parts.ImportanceSampler(3))}, None),
+    "a schedule in another": (lambda: {"schedule": users.PlayedBy(parts.Redistribution(2))}, WHOLE),
     "objectives in another": (
-        lambda: {"objective": users.Together(ControlVariates(), Proximal(0.5)), "local_steps": 5}, WHOLE,
+        lambda: {"objective": users.Together(parts.ControlVariates(), parts.Proximal(0.5)), "local_steps": 5}, WHOLE,
     ),
-    "an exchange in another": (lambda: {"exchange": users.Doubled(PersonalParameters("head"))}, 64 * 28),
+    "an exchange in another": (lambda: {"exchange": users.Doubled(parts.PersonalParameters("head"))}, 64 * 28),
     "claims, circulating": (
-        lambda: {"exchange": users.Claims(), "aggregation": users.ByClaims(), "schedule": Redistribution(2)}, WHOLE,
+        lambda: {"exchange": users.Claims(), "aggregation": users.ByClaims(), "schedule": parts.Redistribution(2)},
+        WHOLE,
     ),
 }  # fmt: skip
 

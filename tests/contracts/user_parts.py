@@ -10,30 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fl_lightning.parts import (
-    Aggregation,
-    ClientResult,
-    ClientSampler,
-    Correction,
-    Exchange,
-    Federation,
-    LocalClient,
-    LocalObjective,
-    Part,
-    Redistribution,
-    Schedule,
-    Server,
-    ServerOptimizer,
-    Task,
-)
+from fl_lightning import parts
 
 # ---- states ----
 
 
-class Counts(Part):
+class Counts(parts.Part):
     """Keeps a count, and a list of it."""
 
-    def setup(self, federation: Federation) -> None:
+    def setup(self, federation: parts.Federation) -> None:
         self.add_state("count", 0)
         self.add_state("seen", [])
 
@@ -43,7 +28,7 @@ class Counts(Part):
         return self.count
 
 
-class InTurn(Counts, ClientSampler):
+class InTurn(Counts, parts.ClientSampler):
     def cohort_size(self, num_clients: int) -> int:
         return 3
 
@@ -52,30 +37,30 @@ class InTurn(Counts, ClientSampler):
         return [(first + place) % num_clients for place in range(3)]
 
 
-class FadingUpload(Counts, Exchange):
+class FadingUpload(Counts, parts.Exchange):
     """Counts rounds, and sends the less the later it is."""
 
     def on_round_start(self, round_index: int) -> None:
         self.go_on()
 
-    def upload(self, result: ClientResult) -> ClientResult:
+    def upload(self, result: parts.ClientResult) -> parts.ClientResult:
         return result.with_delta(result.delta / self.count)
 
 
-class FadingMerge(Counts, Aggregation):
-    def merge(self, model: Tensor, results: Sequence[ClientResult]) -> Tensor:
+class FadingMerge(Counts, parts.Aggregation):
+    def merge(self, model: Tensor, results: Sequence[parts.ClientResult]) -> Tensor:
         return model + sum(result.delta for result in results) / len(results) / self.go_on()
 
 
-class FadingStep(Counts, ServerOptimizer):
+class FadingStep(Counts, parts.ServerOptimizer):
     def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
         return model + (aggregate - model) / self.go_on()
 
 
-class CountedCycle(Redistribution):
+class CountedCycle(parts.Redistribution):
     """Has a state beside that of the library's class, and one that is saved as another kind."""
 
-    def setup(self, federation: Federation) -> None:
+    def setup(self, federation: parts.Federation) -> None:
         super().setup(federation)
         self.add_state("rounds", frozenset())
 
@@ -92,31 +77,31 @@ class CountedCycle(Redistribution):
 # ---- vectors of clients ----
 
 
-class Owing(Exchange):
+class Owing(parts.Exchange):
     """Sends half of an update and of what the client owes, and keeps the rest."""
 
-    def setup(self, federation: Federation) -> None:
+    def setup(self, federation: parts.Federation) -> None:
         self.add_client_vectors("owed", federation.zeros())
 
-    def upload(self, result: ClientResult) -> ClientResult:
+    def upload(self, result: parts.ClientResult) -> parts.ClientResult:
         half = (result.delta + self.owed[result.client]) / 2
         self.owed[result.client] = half
         return result.with_delta(half)
 
 
-class Neighbour(Exchange):
+class Neighbour(parts.Exchange):
     """Lets a client start from the vector that its neighbour had when the round began."""
 
-    def setup(self, federation: Federation) -> None:
+    def setup(self, federation: parts.Federation) -> None:
         self.add_state("known", {})
 
     def on_round_start(self, round_index: int) -> None:
         self.trained: dict[int, Tensor] = {}
 
-    def download(self, task: Task, model: Tensor) -> Tensor:
+    def download(self, task: parts.Task, model: Tensor) -> Tensor:
         return self.known.get((task.client + 1) % self.federation.num_clients, self.federation.model)
 
-    def upload(self, result: ClientResult) -> ClientResult:
+    def upload(self, result: parts.ClientResult) -> parts.ClientResult:
         self.trained[result.client] = result.vector
         return result
 
@@ -125,10 +110,10 @@ class Neighbour(Exchange):
             self.known |= dict(sorted(trained.items()))
 
 
-class Slowed(ServerOptimizer):
+class Slowed(parts.ServerOptimizer):
     """Moves the less the more often a client's vector has changed, which all processes know."""
 
-    def setup(self, federation: Federation) -> None:
+    def setup(self, federation: parts.Federation) -> None:
         self.add_client_vectors("counts", torch.zeros(1, dtype=torch.float64))
 
     def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
@@ -137,10 +122,10 @@ class Slowed(ServerOptimizer):
         return model + (aggregate - model) / (1 + float(self.counts[0]))
 
 
-class LeastSeen(ClientSampler):
+class LeastSeen(parts.ClientSampler):
     """Draws the clients that were scored least often."""
 
-    def setup(self, federation: Federation) -> None:
+    def setup(self, federation: parts.Federation) -> None:
         self.add_client_vectors("seen", torch.zeros(1, dtype=torch.float64))
 
     def cohort_size(self, num_clients: int) -> int:
@@ -157,17 +142,17 @@ class LeastSeen(ClientSampler):
 # ---- draws ----
 
 
-class Drawn(Part):
-    def noisy(self, vector: Tensor, task: Task | None = None, place: int = 0) -> Tensor:
+class Drawn(parts.Part):
+    def noisy(self, vector: Tensor, task: parts.Task | None = None, place: int = 0) -> Tensor:
         drawn = torch.randn(vector.shape, generator=self.generator(task, place), dtype=torch.float64)
         return vector + 0.01 * drawn.to(vector)
 
 
-class DrawnWay(Drawn, Exchange):
-    def download(self, task: Task, model: Tensor) -> Tensor:
+class DrawnWay(Drawn, parts.Exchange):
+    def download(self, task: parts.Task, model: Tensor) -> Tensor:
         return self.noisy(model, task)
 
-    def upload(self, result: ClientResult) -> ClientResult:
+    def upload(self, result: parts.ClientResult) -> parts.ClientResult:
         return result.with_delta(self.noisy(result.delta, result.task, 1))
 
     def on_aggregate(self, aggregate: Tensor) -> Tensor:
@@ -177,15 +162,15 @@ class DrawnWay(Drawn, Exchange):
         return self.noisy(model, place=1)
 
 
-class DrawnStep(Drawn, ServerOptimizer):
+class DrawnStep(Drawn, parts.ServerOptimizer):
     def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
         return self.noisy(aggregate)
 
 
-class DrawnCohort(ClientSampler):
+class DrawnCohort(parts.ClientSampler):
     """Draws the clients with the largest scores, which are at first asked of some."""
 
-    def setup(self, federation: Federation) -> None:
+    def setup(self, federation: parts.Federation) -> None:
         self.add_state("scores", {})
 
     def cohort_size(self, num_clients: int) -> int:
@@ -196,7 +181,7 @@ class DrawnCohort(ClientSampler):
             [] if self.scores else torch.randperm(self.federation.num_clients, generator=self.generator())[:4].tolist()
         )
 
-    def score(self, client: LocalClient) -> float:
+    def score(self, client: parts.LocalClient) -> float:
         return float(torch.rand((), generator=self.generator(client.task)))
 
     def take_scores(self, scores: Mapping[int, float]) -> None:
@@ -206,46 +191,46 @@ class DrawnCohort(ClientSampler):
         return sorted(range(num_clients), key=lambda client: -self.scores.get(client, rng.random()))[:3]
 
 
-class Sketch(Exchange):
+class Sketch(parts.Exchange):
     """Sends a projection of the update on a direction that is drawn when the fit begins."""
 
-    def setup(self, federation: Federation) -> None:
+    def setup(self, federation: parts.Federation) -> None:
         direction = torch.randn(federation.num_parameters, generator=self.generator(), dtype=torch.float64)
         self.direction = direction / direction.norm()
 
-    def upload(self, result: ClientResult) -> ClientResult:
+    def upload(self, result: parts.ClientResult) -> parts.ClientResult:
         return result.with_delta(self.direction * (self.direction @ result.delta))
 
 
 # ---- around other parts ----
 
 
-class Together(LocalObjective):
+class Together(parts.LocalObjective):
     """The sum of several objectives, of which one sends a second vector."""
 
     vectors_sent = 2
     starts_from_server = True
     needs_summed_lr = True
 
-    def __init__(self, *inner: LocalObjective) -> None:
+    def __init__(self, *inner: parts.LocalObjective) -> None:
         self.inner = inner
 
-    def correction(self, client: LocalClient) -> Correction:
+    def correction(self, client: parts.LocalClient) -> parts.Correction:
         terms = [term for objective in self.inner if (term := objective.correction(client)) is not None]
         linear = [term.linear for term in terms if term.linear is not None]
-        return Correction(pull=sum(term.pull for term in terms), linear=sum(linear, self.federation.zeros()))
+        return parts.Correction(pull=sum(term.pull for term in terms), linear=sum(linear, self.federation.zeros()))
 
-    def on_client_end(self, result: ClientResult) -> None:
+    def on_client_end(self, result: parts.ClientResult) -> None:
         for objective in self.inner:
             objective.on_client_end(result)
 
 
-class PlayedBy(Schedule):
+class PlayedBy(parts.Schedule):
     """Leaves everything to another schedule, whose models circulate, and counts its rounds."""
 
     circulates = True
 
-    def __init__(self, inner: Schedule) -> None:
+    def __init__(self, inner: parts.Schedule) -> None:
         self.inner, self.played = inner, 0
 
     @property
@@ -259,18 +244,18 @@ class PlayedBy(Schedule):
     def slots(self, num_active: int, cohort_size: int, rng: np.random.Generator) -> Sequence[int]:
         return self.inner.slots(num_active, cohort_size, rng)
 
-    def start(self, task: Task, server: Server) -> Tensor:
+    def start(self, task: parts.Task, server: parts.Server) -> Tensor:
         return self.inner.start(task, server)
 
-    def play(self, tasks: Sequence[Task], server: Server) -> Any:
+    def play(self, tasks: Sequence[parts.Task], server: parts.Server) -> Any:
         self.played += 1
         return (yield from self.inner.play(tasks, server))
 
 
-class DrawsAs(ClientSampler):
+class DrawsAs(parts.ClientSampler):
     """Draws as another sampler does."""
 
-    def __init__(self, inner: ClientSampler) -> None:
+    def __init__(self, inner: parts.ClientSampler) -> None:
         self.inner = inner
 
     def cohort_size(self, num_clients: int) -> int:
@@ -282,23 +267,23 @@ class DrawsAs(ClientSampler):
     def clients_to_score(self, rng: np.random.Generator, available: np.ndarray) -> Iterable[int]:
         return self.inner.clients_to_score(rng, available)
 
-    def score(self, client: LocalClient) -> float:
+    def score(self, client: parts.LocalClient) -> float:
         return self.inner.score(client)
 
     def take_scores(self, scores: Mapping[int, float]) -> None:
         self.inner.take_scores(scores)
 
 
-class Doubled(Exchange):
+class Doubled(parts.Exchange):
     """Does what another exchange does, and doubles the update."""
 
-    def __init__(self, inner: Exchange) -> None:
+    def __init__(self, inner: parts.Exchange) -> None:
         self.inner = inner
 
-    def download(self, task: Task, model: Tensor) -> Tensor:
+    def download(self, task: parts.Task, model: Tensor) -> Tensor:
         return self.inner.download(task, model)
 
-    def upload(self, result: ClientResult) -> ClientResult:
+    def upload(self, result: parts.ClientResult) -> parts.ClientResult:
         result = self.inner.upload(result)
         return self.with_sent_update(result, 2 * self.sent_update(result))
 
@@ -312,17 +297,17 @@ class Doubled(Exchange):
 # ---- more in a result than the update ----
 
 
-class Claims(Exchange):
+class Claims(parts.Exchange):
     """Tells the server other numbers of samples and a score; these travel to the aggregation."""
 
-    def upload(self, result: ClientResult) -> ClientResult:
+    def upload(self, result: parts.ClientResult) -> parts.ClientResult:
         client = result.client
         return replace(result, task=replace(result.task, num_samples=client + 1), score=4.0 if client == 0 else 1.0)
 
 
-class ByClaims(Aggregation):
+class ByClaims(parts.Aggregation):
     """Moves by the mean update, weighted by claimed samples times score."""
 
-    def merge(self, model: Tensor, results: Sequence[ClientResult]) -> Tensor:
+    def merge(self, model: Tensor, results: Sequence[parts.ClientResult]) -> Tensor:
         weights = [result.num_samples * (result.score or 0.0) for result in results]
         return model + sum(w * result.delta for w, result in zip(weights, results, strict=True)) / sum(weights)

@@ -57,14 +57,6 @@ def test_the_environment_says_what_auto_means(monkeypatch: pytest.MonkeyPatch) -
         FedAvg(4)
 
 
-@pytest.mark.parametrize(
-    ("argument", "value"), [("executor", "parallel"), ("clients_at_once", 0), ("clients_at_once", 1.5)]
-)
-def test_arguments_are_checked(argument: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=argument):
-        FedAvg(3, **{argument: value})
-
-
 @pytest.mark.parametrize("executor", ["sequential", VectorizedExecutor()], ids=["name", "object"])
 def test_clients_at_once_without_effect(executor: Any) -> None:
     with pytest.raises(ValueError, match="clients_at_once"):
@@ -186,15 +178,6 @@ class FlattenByView(nn.Module):
         return x.view(len(x), -1)
 
 
-class RefusesChannelsLast(nn.Module):
-    """Has an opinion on layouts."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if not x.is_contiguous():
-            raise ValueError("contiguous tensors only")
-        return x.flatten(1)
-
-
 def fit_images(
     *between: nn.Module, end: nn.Module | None = None, executor: Any = "auto", callbacks: Sequence[Callback] = ()
 ) -> tuple[Any, set[bool]]:
@@ -230,9 +213,8 @@ def test_the_layout_can_be_given() -> None:
 
 
 @pytest.mark.auto_decides
-@pytest.mark.parametrize("end", [FlattenByView(), RefusesChannelsLast()])
-def test_modules_that_cannot_take_channels_last_are_left_as_they_are(end: nn.Module) -> None:
-    fitter, _ = fit_images(end=end)
+def test_a_module_that_cannot_take_channels_last_is_left_as_it_is() -> None:
+    fitter, _ = fit_images(end=FlattenByView())
     assert not fitter.fit_loop.executor.choice.channels_last
 
 

@@ -21,25 +21,7 @@ from helpers.forking import on_two_processes
 from helpers.toys import Quadratic, clients_that_reach, fit_quadratic, quiet_trainer
 from torch import Tensor
 
-from fl_lightning import FedAvg, FedDyn, Federated, PersonalParameters, RADFed, Scaffold, TensorDataModule
-from fl_lightning.parts import (
-    Aggregation,
-    ClientResult,
-    ClientSampler,
-    ControlVariates,
-    Correction,
-    Exchange,
-    Federation,
-    LocalObjective,
-    MeanAggregation,
-    Participation,
-    Redistribution,
-    Schedule,
-    Server,
-    ServerOptimizer,
-    Task,
-    WeightedMean,
-)
+from fl_lightning import FedAvg, FedDyn, Federated, PersonalParameters, RADFed, Scaffold, TensorDataModule, parts
 
 CLIENTS = clients_that_reach([[2.0], [4.0]], [1, 1])
 
@@ -57,7 +39,7 @@ def trainer_of(callback: Any, rounds: int = 1, module: Any = None, **options: An
 # ---- what a part returns ----
 
 
-class Step(ServerOptimizer):
+class Step(parts.ServerOptimizer):
     def __init__(self, function: Callable[[Tensor, Tensor], Any]) -> None:
         self.function = function
 
@@ -65,17 +47,17 @@ class Step(ServerOptimizer):
         return self.function(model, aggregate)
 
 
-class Merge(Aggregation):
+class Merge(parts.Aggregation):
     """A function of the server's parameters and the clients' mean."""
 
     def __init__(self, function: Callable[[Tensor, Tensor], Any]) -> None:
         self.function = function
 
-    def merge(self, model: Tensor, results: Sequence[ClientResult]) -> Tensor | None:
+    def merge(self, model: Tensor, results: Sequence[parts.ClientResult]) -> Tensor | None:
         return self.function(model, torch.stack([result.parameters for result in results]).mean(0))
 
 
-class Way(Exchange):
+class Way(parts.Exchange):
     """Each method is a function, or as in the base class."""
 
     def __init__(self, **functions: Callable[[Any], Any]) -> None:
@@ -84,7 +66,7 @@ class Way(Exchange):
     def download(self, task: Any, model: Tensor) -> Tensor:
         return self._call("download", model)
 
-    def upload(self, result: ClientResult) -> ClientResult:
+    def upload(self, result: parts.ClientResult) -> parts.ClientResult:
         return self._call("upload", result)
 
     def on_aggregate(self, aggregate: Tensor) -> Tensor:
@@ -97,16 +79,16 @@ class Way(Exchange):
         return self.functions.get(name, lambda given: given)(given)
 
 
-class Plan(Schedule):
+class Plan(parts.Schedule):
     """A synchronous schedule; where clients start and what is shown are functions of the server's model."""
 
     def __init__(self, **functions: Callable[[Tensor], Any]) -> None:
         self.functions = functions
 
-    def start(self, task: Task, server: Server) -> Tensor:
+    def start(self, task: parts.Task, server: parts.Server) -> Tensor:
         return self.functions.get("start", lambda model: model)(server.model)
 
-    def play(self, tasks: Sequence[Task], server: Server) -> Any:
+    def play(self, tasks: Sequence[parts.Task], server: parts.Server) -> Any:
         for result in (yield tasks):
             server.take(result)
         server.move()
@@ -147,7 +129,7 @@ def test_the_server_keeps_its_type_whatever_a_part_returns(name: str) -> None:
     assert callback.algorithm.server.model.dtype == callback.algorithm.shown.dtype == torch.float32
 
 
-class Draws(ClientSampler):
+class Draws(parts.ClientSampler):
     def __init__(self, drawn: Any) -> None:
         self.drawn = drawn
 
@@ -171,10 +153,10 @@ def test_a_cohort_may_be_any_sequence_and_empty() -> None:
         assert fit(FedAvg(sampler=Draws(drawn))) == 3.0
     assert fit(FedAvg(sampler=Draws([]))) == 0.0
     with pytest.raises(ValueError, match=r"Draws\.draw"):
-        fit(FedAvg(sampler=Draws([0, 1]), participation=Participation(available=lambda index: [0])))
+        fit(FedAvg(sampler=Draws([0, 1]), participation=parts.Participation(available=lambda index: [0])))
 
 
-class Sum(Exchange):
+class Sum(parts.Exchange):
     """Divides the sum of updates by another number."""
 
     def __init__(self, divisor: Any) -> None:
@@ -190,7 +172,7 @@ def test_a_sum_is_divided_by_the_exchange_s_number(divisor: Any, expected: float
     assert fit(FedAvg(1.0, weighting="uniform", exchange=Sum(divisor))) == expected
 
 
-class Equal(Exchange):
+class Equal(parts.Exchange):
     """All clients send what the first one does."""
 
     def collude(self, results: Any) -> Any:
@@ -202,8 +184,8 @@ def test_what_clients_agree_on_replaces_what_they_send() -> None:
 
 
 def test_a_client_with_an_invalid_loss_is_left_out() -> None:
-    class Loss(LocalObjective):
-        def loss_of(self, task: Task) -> float:
+    class Loss(parts.LocalObjective):
+        def loss_of(self, task: parts.Task) -> float:
             return math.nan if task.client == 1 else 1.0
 
     with pytest.warns(UserWarning, match=r"clients \[1\]"):
@@ -213,17 +195,17 @@ def test_a_client_with_an_invalid_loss_is_left_out() -> None:
 # ---- what travels to the aggregation ----
 
 
-class Sees(Aggregation):
+class Sees(parts.Aggregation):
     """Notes what it gets, and lets the server stay."""
 
     def __init__(self) -> None:
-        self.seen: list[ClientResult] = []
+        self.seen: list[parts.ClientResult] = []
 
-    def merge(self, model: Tensor, results: Sequence[ClientResult]) -> Tensor | None:
+    def merge(self, model: Tensor, results: Sequence[parts.ClientResult]) -> Tensor | None:
         self.seen += results
 
 
-def claims(result: ClientResult) -> ClientResult:
+def claims(result: parts.ClientResult) -> parts.ClientResult:
     """Tell the server other numbers of samples and a score."""
     score = 4.0 if result.client == 0 else 1.0
     return replace(result, task=replace(result.task, num_samples=result.client + 1), score=score)
@@ -277,13 +259,13 @@ def test_vectors_of_clients_are_where_the_clients_train(
 # ---- several processes ----
 
 
-class AddedUp(MeanAggregation):
+class AddedUp(parts.MeanAggregation):
     """Moves by a quarter of the sum of all updates, over all processes; adds them up once more, and counts clients."""
 
-    def setup(self, federation: Federation) -> None:
+    def setup(self, federation: parts.Federation) -> None:
         self.here, self.seen = federation.zeros(), 0
 
-    def weighted(self, result: ClientResult) -> tuple[Tensor, float]:
+    def weighted(self, result: parts.ClientResult) -> tuple[Tensor, float]:
         self.here, self.seen = self.here + result.delta, self.seen + 1
         return result.delta, 1.0
 
@@ -309,13 +291,13 @@ def test_sums_are_those_of_all_processes(tmp_path: Path) -> None:
 # ---- draws ----
 
 
-class DrawsOnly(Exchange):
+class DrawsOnly(parts.Exchange):
     """Notes draws of each client and of each round."""
 
     def __init__(self) -> None:
         self.drawn: list[tuple[Any, float]] = []
 
-    def upload(self, result: ClientResult) -> ClientResult:
+    def upload(self, result: parts.ClientResult) -> parts.ClientResult:
         for place in ((), (1,)):
             number = torch.rand((), generator=self.generator(result.task, *place))
             self.drawn.append(((result.client, result.task.round, *place), float(number)))
@@ -339,10 +321,10 @@ def test_draws_differ_between_clients_rounds_and_places_and_are_the_same_in_anot
 # ---- parts around other parts ----
 
 
-class HalfStep(ServerOptimizer):
+class HalfStep(parts.ServerOptimizer):
     """Goes half of the way of another optimizer."""
 
-    def __init__(self, inner: ServerOptimizer) -> None:
+    def __init__(self, inner: parts.ServerOptimizer) -> None:
         self.inner = inner
 
     def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
@@ -352,8 +334,8 @@ class HalfStep(ServerOptimizer):
 def test_a_held_part_has_hooks_and_a_federation() -> None:
     calls: list[str] = []
 
-    class Told(ServerOptimizer):
-        def setup(self, federation: Federation) -> None:
+    class Told(parts.ServerOptimizer):
+        def setup(self, federation: parts.Federation) -> None:
             calls.append(f"fit of {self.federation.num_clients}")
 
         def on_round_start(self, round_index: int) -> None:
@@ -389,19 +371,19 @@ def scaffold_with_prox(rounds: int, mu: float) -> float:
     return w
 
 
-class WithVariates(LocalObjective):
+class WithVariates(parts.LocalObjective):
     """SCAFFOLD's objective with a proximal term."""
 
     stacks = needs_summed_lr = starts_from_server = True
     vectors_sent = 2
 
     def __init__(self, mu: float) -> None:
-        self.inner, self.mu = ControlVariates(), mu
+        self.inner, self.mu = parts.ControlVariates(), mu
 
-    def correction(self, client: Any) -> Correction:
+    def correction(self, client: Any) -> parts.Correction:
         return replace(self.inner.correction(client), pull=self.mu)
 
-    def on_client_end(self, result: ClientResult) -> None:
+    def on_client_end(self, result: parts.ClientResult) -> None:
         self.inner.on_client_end(result)
 
 
@@ -411,14 +393,14 @@ def test_an_objective_around_another_one_that_keeps_vectors(executor: Any) -> No
     assert fit(callback, 3, lr=0.1) == pytest.approx(scaffold_with_prox(3, 0.5), abs=1e-12)
     assert callback.algorithm.models_sent == 3 * 2 * 2 * 2  # rounds, clients, ways; a model and a control variate
     with pytest.raises(ValueError, match="WithVariates"):
-        Federated(1.0, objective=WithVariates(0.5), schedule=Redistribution(2))
+        Federated(1.0, objective=WithVariates(0.5), schedule=parts.Redistribution(2))
 
 
 def test_a_schedule_around_another_one_circulates_models() -> None:
     # clients go half of their way, so two of them take a model from w to w/4 + 1.5, 2, 2.5 or 3: 2.25 in the mean
-    schedule = PlayedBy(Redistribution(2))
-    callback = Federated(1.0, schedule=schedule, aggregation=WeightedMean("uniform"), seed=3)
+    schedule = PlayedBy(parts.Redistribution(2))
+    callback = Federated(1.0, schedule=schedule, aggregation=parts.WeightedMean("uniform"), seed=3)
     assert fit(callback, 6, lr=0.5) == 2.25 * (1 + 1 / 4 + 1 / 16)
     assert schedule.played == 6
     with pytest.raises(ValueError, match="unequal"):
-        Federated(1.0, schedule=PlayedBy(Redistribution(2)), participation=Participation(dropout=0.5))
+        Federated(1.0, schedule=PlayedBy(parts.Redistribution(2)), participation=parts.Participation(dropout=0.5))

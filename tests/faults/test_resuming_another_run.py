@@ -16,16 +16,8 @@ from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
 from torch import nn
 from torch.nn import functional as F
 
-from fl_lightning import (
-    AggregationCallback,
-    FedAsync,
-    FedAvg,
-    FedDyn,
-    Federated,
-    FederatedDataModule,
-    RADFed,
-    TensorDataModule,
-)
+import fl_lightning as fl
+from fl_lightning import parts
 from fl_lightning.data import (
     ClientSplit,
     ImageDataModule,
@@ -34,19 +26,9 @@ from fl_lightning.data import (
     WithinClientSplit,
 )
 from fl_lightning.partitioners import IIDPartitioner
-from fl_lightning.parts import (
-    Clip,
-    Exchange,
-    Mixing,
-    Proximal,
-    Redistribution,
-    TopK,
-    UniformSampler,
-    WeightedMean,
-)
 
 
-class Table(FederatedDataModule):
+class Table(fl.FederatedDataModule):
     """Thirty samples of a table."""
 
     def load(self) -> Source:
@@ -74,15 +56,15 @@ def table(seed: int = 0, **options: Any) -> Table:
     return Table(IIDPartitioner(num_clients=5, seed=seed), **{"batch_size": 3, **options})
 
 
-def toy(batch_size: int | None = None, order: tuple[int, ...] = (0, 1, 2), **options: Any) -> TensorDataModule:
+def toy(batch_size: int | None = None, order: tuple[int, ...] = (0, 1, 2), **options: Any) -> fl.TensorDataModule:
     clients = quadratic_clients([1, 1, 1], [1, 2, 3], [4, 4, 4])
-    return TensorDataModule(clients=[clients[place] for place in order], batch_size=batch_size, **options)
+    return fl.TensorDataModule(clients=[clients[place] for place in order], batch_size=batch_size, **options)
 
 
 def resume(
     tmp_path: Path,
-    first: AggregationCallback,
-    second: AggregationCallback,
+    first: fl.AggregationCallback,
+    second: fl.AggregationCallback,
     data: Any = toy,
     other: Any = None,
     module: Callable[[], Any] | None = None,
@@ -109,7 +91,7 @@ class Configured(Quadratic):
 
 
 def test_hyperparameters_of_other_packages_are_kept_as_plain_ones(tmp_path: Path) -> None:
-    resume(tmp_path, FedAvg(), FedAvg(), module=lambda: Configured(UserDict(lr=0.1, sizes=UserList([4, 2]))))
+    resume(tmp_path, fl.FedAvg(), fl.FedAvg(), module=lambda: Configured(UserDict(lr=0.1, sizes=UserList([4, 2]))))
     checkpoint = torch.load(tmp_path / "run.ckpt", weights_only=True)
     assert checkpoint["hyper_parameters"] == {"config": {"lr": 0.1, "sizes": [4, 2]}}
 
@@ -118,12 +100,12 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if "other settings" in record.getMessage()]
 
 
-def labelled(order: tuple[int, ...]) -> TensorDataModule:
+def labelled(order: tuple[int, ...]) -> fl.TensorDataModule:
     clients = [(torch.ones(6, 4), torch.full((6,), label)) for label in range(3)]
-    return TensorDataModule(clients=[clients[place] for place in order], batch_size=3)
+    return fl.TensorDataModule(clients=[clients[place] for place in order], batch_size=3)
 
 
-def validated(size: int) -> TensorDataModule:
+def validated(size: int) -> fl.TensorDataModule:
     return toy(val=quadratic_clients([1], [1], [size])[0])
 
 
@@ -142,24 +124,30 @@ def validated(size: int) -> TensorDataModule:
 )
 def test_other_data_are_refused(tmp_path: Path, data: Any, other: Any, match: str) -> None:
     with pytest.raises(ValueError, match=match):
-        resume(tmp_path, FedAvg(2), FedAvg(2), data=data, other=other, module=QUADRATIC if "valid" in match else None)
+        resume(
+            tmp_path, fl.FedAvg(2), fl.FedAvg(2), data=data, other=other, module=QUADRATIC if "valid" in match else None
+        )
 
 
-def with_exchange(*exchange: Exchange) -> FedAvg:
-    return FedAvg(2, weighting="uniform", exchange=exchange)
+def with_exchange(*exchange: parts.Exchange) -> fl.FedAvg:
+    return fl.FedAvg(2, weighting="uniform", exchange=exchange)
 
 
 @pytest.mark.parametrize(
     ("first", "second", "match"),
     [
-        (FedDyn(0.1, 2), FedAvg(2), "written by FedDyn, not by FedAvg"),
-        (Federated(2), Federated(2, schedule=Redistribution(3)), "Synchronous.* Redistribution"),
-        (with_exchange(), with_exchange(TopK(0.5)), "this run .*TopK"),
-        (with_exchange(TopK(0.5)), with_exchange(), "TopK.*this run"),
-        (with_exchange(Clip(1.0), TopK(0.5)), with_exchange(TopK(0.5), Clip(1.0)), "Clip, TopK.* TopK, Clip"),
-        (RADFed(3, 2), RADFed(2, 2), "`redistributions`"),
-        (FedDyn(0.1, 2), FedDyn(0.2, 2), "`alpha`"),
-        (FedDyn(0.1, 2), FedDyn(0.1, 2, scale_alpha="none"), "`scale_alpha`"),
+        (fl.FedDyn(0.1, 2), fl.FedAvg(2), "written by FedDyn, not by FedAvg"),
+        (fl.Federated(2), fl.Federated(2, schedule=parts.Redistribution(3)), "Synchronous.* Redistribution"),
+        (with_exchange(), with_exchange(parts.TopK(0.5)), "this run .*TopK"),
+        (with_exchange(parts.TopK(0.5)), with_exchange(), "TopK.*this run"),
+        (
+            with_exchange(parts.Clip(1.0), parts.TopK(0.5)),
+            with_exchange(parts.TopK(0.5), parts.Clip(1.0)),
+            "Clip, TopK.* TopK, Clip",
+        ),
+        (fl.RADFed(3, 2), fl.RADFed(2, 2), "`redistributions`"),
+        (fl.FedDyn(0.1, 2), fl.FedDyn(0.2, 2), "`alpha`"),
+        (fl.FedDyn(0.1, 2), fl.FedDyn(0.1, 2, scale_alpha="none"), "`scale_alpha`"),
     ],
 )
 def test_another_algorithm_is_refused(
@@ -177,18 +165,18 @@ def shrinking(round_index: int) -> float:
 @pytest.mark.parametrize(
     ("first", "second", "line"),
     [
-        (FedAvg(2), FedAvg(3, local_epochs=2), "clients_per_round 2 -> 3, .*local_epochs 1 -> 2"),
-        (FedAsync(2, speeds=[1, 2, 3]), FedAsync(2, speeds=[1, 2, 4]), r"speeds \[1, 2, 3\] -> \[1, 2, 4\]"),
+        (fl.FedAvg(2), fl.FedAvg(3, local_epochs=2), "clients_per_round 2 -> 3, .*local_epochs 1 -> 2"),
+        (fl.FedAsync(2, speeds=[1, 2, 3]), fl.FedAsync(2, speeds=[1, 2, 4]), r"speeds \[1, 2, 3\] -> \[1, 2, 4\]"),
         (
-            Federated(2, objective=Proximal(0.1), aggregation=WeightedMean("uniform")),
-            Federated(sampler=UniformSampler(2), objective=Proximal(0.2), aggregation=WeightedMean("uniform")),
+            fl.Federated(2, objective=parts.Proximal(0.1), aggregation=parts.WeightedMean("uniform")),
+            fl.Federated(2, objective=parts.Proximal(0.2), aggregation=parts.WeightedMean("uniform")),
             r"objective Proximal\(mu=0.1\) -> Proximal\(mu=0.2\)",
         ),
-        (FedAvg(2, seed=1), FedAvg(2, seed=9, executor="sequential"), "executor 'auto' -> 'sequential'"),
+        (fl.FedAvg(2, seed=1), fl.FedAvg(2, seed=9, executor="sequential"), "executor 'auto' -> 'sequential'"),
         # what is the same is not told
-        (FedAvg(2, seed=1), FedAvg(2), None),
-        (FedAsync(2, speeds=[1, 2, 3], seed=3), FedAsync(2, speeds=[1, 2, 3], seed=3), None),
-        (Federated(2, server=Mixing(shrinking), seed=1), Federated(2, server=Mixing(shrinking), seed=1), None),
+        (fl.FedAvg(2, seed=1), fl.FedAvg(2), None),
+        (fl.FedAsync(2, speeds=[1, 2, 3], seed=3), fl.FedAsync(2, speeds=[1, 2, 3], seed=3), None),
+        (*(fl.Federated(2, server=parts.Mixing(shrinking), seed=1) for _ in range(2)), None),
     ],
 )  # fmt: skip
 def test_other_settings_are_told(
@@ -221,10 +209,10 @@ def test_an_optimizer_of_another_class_is_refused_and_of_other_settings_told(
 ) -> None:
     makers = [partial(torch.optim.SGD, lr=0.1), partial(torch.optim.Adam, lr=0.1)]
     with pytest.raises(ValueError, match="state of SGD, and `configure_optimizers` now returns Adam"):
-        resume(tmp_path, FedAvg(2), FedAvg(2), data=table(0), module=lambda: WithOptimizer(makers))
+        resume(tmp_path, fl.FedAvg(2), fl.FedAvg(2), data=table(0), module=lambda: WithOptimizer(makers))
     makers = [partial(torch.optim.SGD, lr=0.1), partial(torch.optim.SGD, lr=0.1, weight_decay=0.9)]
     with caplog.at_level("INFO"):
-        resume(tmp_path, FedAvg(2), FedAvg(2), data=table(0), module=lambda: WithOptimizer(makers))
+        resume(tmp_path, fl.FedAvg(2), fl.FedAvg(2), data=table(0), module=lambda: WithOptimizer(makers))
     assert "weight_decay 0 -> 0.9" in caplog.text
 
 
@@ -273,7 +261,7 @@ def test_other_settings_of_the_data_are_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, first: Any, second: Any, lines: list[str]
 ) -> None:
     with caplog.at_level("INFO"):
-        resume(tmp_path, FedAvg(2), FedAvg(2), data=table(**first), other=table(**second))
+        resume(tmp_path, fl.FedAvg(2), fl.FedAvg(2), data=table(**first), other=table(**second))
     assert sum(told(caplog)[0].count(line) for line in lines) == len(lines) if lines else told(caplog) == []
 
 
@@ -312,14 +300,14 @@ def test_other_settings_of_other_data_are_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, first: Any, second: Any, module: Any, line: str
 ) -> None:
     with caplog.at_level("INFO"):
-        resume(tmp_path, FedAvg(2), FedAvg(2), data=first, other=second, module=module)
+        resume(tmp_path, fl.FedAvg(2), fl.FedAvg(2), data=first, other=second, module=module)
     (message,) = told(caplog)
     assert line in message
 
 
 @pytest.mark.parametrize(("first", "second"), [("sequential", "vectorized"), ("vectorized", "sequential")])
 def test_any_executor_goes_on_from_the_checkpoint_of_any(tmp_path: Path, first: Any, second: Any) -> None:
-    module = resume(tmp_path, FedAvg(3, executor=first), FedAvg(3, executor=second))
+    module = resume(tmp_path, fl.FedAvg(3, executor=first), fl.FedAvg(3, executor=second))
     # each round takes the model a tenth of the way to 2, the mean of the clients' optima
     assert float(module.w) == pytest.approx(2 * (1 - 0.9**4), rel=1e-12)
 
@@ -331,7 +319,7 @@ class Evaluated(Linear):
 
 def test_a_federated_run_does_not_go_on_centrally_but_is_evaluated(tmp_path: Path) -> None:
     data, path = table(split=ClientSplit()), tmp_path / "federated.ckpt"
-    federated = quiet_trainer(max_epochs=1, callbacks=[FedAvg(2)])
+    federated = quiet_trainer(max_epochs=1, callbacks=[fl.FedAvg(2)])
     federated.fit(Evaluated(), datamodule=data)
     federated.save_checkpoint(path)
     with pytest.raises(ValueError, match=r"written by FedAvg.*callbacks="):
@@ -348,22 +336,22 @@ class WithRate(Quadratic):
 def test_another_learning_rate_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     rates = [0.1, 0.2]
     with caplog.at_level("INFO"):
-        resumed = resume(tmp_path, FedAvg(2), FedAvg(2), module=lambda: WithRate(rates.pop(0)))
+        resumed = resume(tmp_path, fl.FedAvg(2), fl.FedAvg(2), module=lambda: WithRate(rates.pop(0)))
     assert "lr 0.1 -> 0.2. Optimizers and schedules keep" in caplog.text
     assert resumed.trainer.optimizers[0].param_groups[0]["lr"] == 0.1
 
 
 def test_the_seed_of_a_resumed_run_does_not_stay_for_another_fit(tmp_path: Path) -> None:
-    def fit(callback: FedAvg, rounds: int, **options: Any) -> float:
+    def fit(callback: fl.FedAvg, rounds: int, **options: Any) -> float:
         module = Quadratic(lr=0.1)
         quiet_trainer(max_epochs=rounds, callbacks=[callback]).fit(module, datamodule=toy(), **options)
         return module.w.item()
 
-    first = quiet_trainer(max_epochs=2, callbacks=[FedAvg(1, seed=1)])
+    first = quiet_trainer(max_epochs=2, callbacks=[fl.FedAvg(1, seed=1)])
     first.fit(Quadratic(lr=0.1), datamodule=toy())
     first.save_checkpoint(tmp_path / "run.ckpt")
-    callback = FedAvg(1, seed=2)
-    assert fit(callback, 8, ckpt_path=tmp_path / "run.ckpt") == fit(FedAvg(1, seed=1), 8)
+    callback = fl.FedAvg(1, seed=2)
+    assert fit(callback, 8, ckpt_path=tmp_path / "run.ckpt") == fit(fl.FedAvg(1, seed=1), 8)
     assert callback.settings.run_seed == 1
-    assert fit(callback, 8) == fit(FedAvg(1, seed=2), 8) != fit(FedAvg(1, seed=1), 8)
+    assert fit(callback, 8) == fit(fl.FedAvg(1, seed=2), 8) != fit(fl.FedAvg(1, seed=1), 8)
     assert callback.settings.run_seed == 2

@@ -13,19 +13,7 @@ from helpers.algorithms import Net, data
 from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
 from torch import Tensor
 
-from fl_lightning import (
-    AggregationCallback,
-    DynamicWeightFedBuff,
-    FedAsync,
-    FedAvg,
-    FedDyn,
-    FedProx,
-    Participation,
-    RADFed,
-    Scaffold,
-    TensorDataModule,
-    VirtualClock,
-)
+import fl_lightning as fl
 from fl_lightning.diagnostics import Communication
 from fl_lightning.parts import Aggregation, ClientResult, ImportanceSampler
 
@@ -33,7 +21,7 @@ from fl_lightning.parts import Aggregation, ClientResult, ImportanceSampler
 
 
 def fit(callback: Any, *others: Any, rounds: int = 2, clients: int = 6) -> L.Trainer:
-    data = TensorDataModule(quadratic_clients([1.0] * clients, [float(k) for k in range(clients)]), batch_size=None)
+    data = fl.TensorDataModule(quadratic_clients([1.0] * clients, [float(k) for k in range(clients)]), batch_size=None)
     trainer = quiet_trainer(max_epochs=rounds, callbacks=[callback, *others])
     trainer.fit(Quadratic(0.5), datamodule=data)
     return trainer
@@ -42,32 +30,32 @@ def fit(callback: Any, *others: Any, rounds: int = 2, clients: int = 6) -> L.Tra
 @pytest.mark.parametrize("available", [[True, False, True, False, False, False], [0.5, 1.5], [0, 6]])
 def test_clients_that_can_be_reached_are_indices(available: Any) -> None:
     with pytest.raises(ValueError, match=r"`available\(0\)`"):
-        fit(FedAvg(2, participation=Participation(available=lambda t: available)))
+        fit(fl.FedAvg(2, participation=fl.Participation(available=lambda t: available)))
 
 
 def test_windows_are_of_clients_that_exist() -> None:
     with pytest.raises(ValueError, match="`online` must name training clients, 0 to 5, got 99"):
-        fit(FedAsync(2, clock=VirtualClock(online={99: [(0, 1)]})))
+        fit(fl.FedAsync(2, clock=fl.VirtualClock(online={99: [(0, 1)]})))
 
 
 def test_a_monitor_that_is_never_logged_is_an_error_or_told() -> None:
-    trainer = quiet_trainer(max_epochs=2, callbacks=[FedAvg(2), Communication(0.9, "val_accuracy")])
+    trainer = quiet_trainer(max_epochs=2, callbacks=[fl.FedAvg(2), Communication(0.9, "val_accuracy")])
     with pytest.raises(ValueError, match="`monitor` must be a metric that the module logs, got 'val_accuracy'; there "):
         trainer.fit(Net(), datamodule=data())
     with pytest.warns(UserWarning, match="'val_acc' was never logged, since there was no validation"):
-        fit(FedAvg(2), Communication(0.9))
+        fit(fl.FedAvg(2), Communication(0.9))
 
 
 # ---- batches without a loss ----
 
-MAKE: dict[str, Callable[[int], AggregationCallback]] = {
-    "FedAvg": lambda m: FedAvg(m, seed=1),
-    "FedProx": lambda m: FedProx(0.1, m, seed=1),
-    "FedDyn": lambda m: FedDyn(0.1, m, seed=1),
-    "Scaffold": lambda m: Scaffold(m, seed=1),
-    "Scaffold-1": lambda m: Scaffold(m, option=1, seed=1),
-    "DynamicWeightFedBuff": lambda m: DynamicWeightFedBuff(m, clients_per_round=m, seed=1),
-    "importance": lambda m: FedAvg(sampler=ImportanceSampler(m), seed=1),
+MAKE: dict[str, Callable[[int], fl.AggregationCallback]] = {
+    "FedAvg": lambda m: fl.FedAvg(m, seed=1),
+    "FedProx": lambda m: fl.FedProx(0.1, m, seed=1),
+    "FedDyn": lambda m: fl.FedDyn(0.1, m, seed=1),
+    "Scaffold": lambda m: fl.Scaffold(m, seed=1),
+    "Scaffold-1": lambda m: fl.Scaffold(m, option=1, seed=1),
+    "DynamicWeightFedBuff": lambda m: fl.DynamicWeightFedBuff(m, clients_per_round=m, seed=1),
+    "importance": lambda m: fl.FedAvg(sampler=ImportanceSampler(m), seed=1),
 }
 
 
@@ -85,7 +73,7 @@ def client(*optima: float) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("name", MAKE)
 def test_they_are_as_if_they_were_not_there(name: str) -> None:
     def fit(rounds: int, *clients: tuple[Tensor, Tensor]) -> float:
-        module, data = Picky(lr=0.1, start=5.0), TensorDataModule(list(clients), batch_size=1, shuffle=False)
+        module, data = Picky(lr=0.1, start=5.0), fl.TensorDataModule(list(clients), batch_size=1, shuffle=False)
         quiet_trainer(max_epochs=rounds, callbacks=[MAKE[name](len(clients))]).fit(module, datamodule=data)
         return module.w.item()
 
@@ -110,8 +98,8 @@ class Failing(Aggregation):
 
 def test_the_next_attempt_goes_on_from_there() -> None:
     # round 1 moves from 0 half the way to 2 and 4, the mean of which is 1.5; a second one, to 2.25, fails
-    module, callback = Quadratic(0.5), FedAvg(1.0, aggregation=Failing())
-    clients = TensorDataModule(quadratic_clients([1.0, 1.0], [2.0, 4.0]), batch_size=None)
+    module, callback = Quadratic(0.5), fl.FedAvg(1.0, aggregation=Failing())
+    clients = fl.TensorDataModule(quadratic_clients([1.0, 1.0], [2.0, 4.0]), batch_size=None)
     trainer = quiet_trainer(max_epochs=2, callbacks=[callback])
     with pytest.raises(ArithmeticError):
         trainer.fit(module, datamodule=clients)
@@ -132,8 +120,8 @@ def fit_with_bad(lr: float, rounds: int, path: Path | None = None, bad: tuple[in
             loss = super().training_step(batch, batch_idx)
             return loss * float("nan") if self.trainer.current_epoch in bad else loss
 
-    trainer = quiet_trainer(max_epochs=rounds, callbacks=[FedAvg(2, seed=1, **options)])
-    data = TensorDataModule(clients=quadratic_clients([1, 1], [2, 4]), batch_size=None)
+    trainer = quiet_trainer(max_epochs=rounds, callbacks=[fl.FedAvg(2, seed=1, **options)])
+    data = fl.TensorDataModule(clients=quadratic_clients([1, 1], [2, 4]), batch_size=None)
     error = None
     try:
         trainer.fit(Diverging(lr), datamodule=data, ckpt_path=path)
@@ -172,8 +160,8 @@ def test_the_count_goes_on_in_a_resumed_fit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("number", "last"), [(2, 1), (30, 19)])
 def test_of_many_clients_twenty_are_named(number: int, last: int) -> None:
-    data = TensorDataModule(clients=quadratic_clients([1.0] * number, [float("inf")] * number), batch_size=None)
-    trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0, seed=1)])
+    data = fl.TensorDataModule(clients=quadratic_clients([1.0] * number, [float("inf")] * number), batch_size=None)
+    trainer = quiet_trainer(max_epochs=1, callbacks=[fl.FedAvg(1.0, seed=1)])
     with pytest.warns(UserWarning, match=rf"^Round 1: .*clients \[0,.* {last}\].* 0 others count"):
         trainer.fit(Quadratic(0.1), datamodule=data)
 
@@ -189,8 +177,8 @@ def test_a_training_that_failed_does_not_count_for_a_circulating_model(bad: tupl
 
     aggregations = []
     for rounds in (2, 3):
-        callback = RADFed(2, 2, seed=1, unequal="count", extend_cycle=True, executor="sequential")
-        data = TensorDataModule(clients=quadratic_clients([1, 1], [2, 4]), batch_size=None)
+        callback = fl.RADFed(2, 2, seed=1, unequal="count", extend_cycle=True, executor="sequential")
+        data = fl.TensorDataModule(clients=quadratic_clients([1, 1], [2, 4]), batch_size=None)
         quiet_trainer(max_epochs=rounds, callbacks=[callback]).fit(Diverging(0.1), datamodule=data)
         aggregations.append(callback.algorithm.server.moves)
     assert aggregations == ([0, 1] if bad else [1, 1])

@@ -11,192 +11,134 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fl_lightning import (
-    APFL,
-    IFCA,
-    MOON,
-    AggregationCallback,
-    Ditto,
-    DynamicWeightFedBuff,
-    FedAdagrad,
-    FedAdam,
-    FedALA,
-    FedAsync,
-    FedAvg,
-    FedAvgFineTuned,
-    FedAvgM,
-    FedBABU,
-    FedBN,
-    FedBuff,
-    FedDecorr,
-    FedDyn,
-    FedLC,
-    FedNova,
-    FedNTD,
-    FedPer,
-    FedProto,
-    FedProx,
-    FedRep,
-    FedRoD,
-    FedSAM,
-    FedYogi,
-    LGFedAvg,
-    Local,
-    PerFedAvg,
-    PFedMe,
-    QFedAvg,
-    RADFed,
-    Scaffold,
-    TensorDataModule,
-)
-from fl_lightning.parts import (
-    QSGD,
-    Adaptive,
-    Aggregation,
-    ALittleIsEnough,
-    BernoulliSampler,
-    ClientResult,
-    Clip,
-    DifferentialPrivacy,
-    Exchange,
-    ImportanceSampler,
-    LocalDifferentialPrivacy,
-    Median,
-    Mixing,
-    Momentum,
-    Participation,
-    PersonalParameters,
-    Proximal,
-    SecureAggregation,
-    TopK,
-    VirtualClock,
-)
+import fl_lightning as fl
+from fl_lightning import parts
 
 SPEEDS = [100, 95, 50, 25, 20, 5]
-Make = Callable[..., AggregationCallback]
+Make = Callable[..., fl.AggregationCallback]
 
 
-class OwnMedian(Aggregation):
+class OwnMedian(parts.Aggregation):
     """An aggregation as a user writes it: `merge` alone."""
 
-    def merge(self, model: Tensor, results: Sequence[ClientResult]) -> Tensor:
+    def merge(self, model: Tensor, results: Sequence[parts.ClientResult]) -> Tensor:
         return torch.stack([result.parameters for result in results]).quantile(0.5, dim=0)
 
 
-def personal() -> list[Exchange]:
+def personal() -> list[parts.Exchange]:
     """A personal last layer, and bounded updates of the others."""
-    return [PersonalParameters("layers.4"), Clip(0.05)]
+    return [parts.PersonalParameters("layers.4"), parts.Clip(0.05)]
 
 
 def compressed() -> dict[str, Any]:
     """The largest values up, eight bits down, and a median of what arrives."""
-    return {"exchange": [TopK(0.3), QSGD(8, link="down")], "aggregation": Median()}
+    return {"exchange": [parts.TopK(0.3), parts.QSGD(8, link="down")], "aggregation": parts.Median()}
 
 
 def private() -> dict[str, Any]:
     """Clients drawn by chance, a bound that adapts, and noise."""
-    privacy = DifferentialPrivacy(0.5, noise_multiplier=2.0, delta=1e-3, adaptive_quantile=0.5, noise_cohort=36)
-    options = {"sampler": BernoulliSampler(0.6), "weighting": "uniform", "buffers": "server"}
-    return {"exchange": [TopK(0.5), privacy], **options}
+    privacy = parts.DifferentialPrivacy(0.5, noise_multiplier=2.0, delta=1e-3, adaptive_quantile=0.5, noise_cohort=36)
+    options = {"sampler": parts.BernoulliSampler(0.6), "weighting": "uniform", "buffers": "server"}
+    return {"exchange": [parts.TopK(0.5), privacy], **options}
 
 
 ALGORITHMS: dict[str, Make] = {
-    "FedAvg": lambda **k: FedAvg(4, server_lr=0.7, **k),
-    "FedAvg-stale": lambda **k: FedAvg(4, partial="stale", **k),
-    "FedAvg-stale-mapped": lambda **k: FedAvg(4, partial="stale", state_dir="states", **k),
-    "FedAvg-current": lambda **k: FedAvg(4, partial="current", weighting="uniform", **k),
-    "FedAvg-local-buffers": lambda **k: FedAvg(4, buffers="local", **k),
-    "FedAvg-server-buffers": lambda **k: FedAvg(4, buffers="server", **k),
-    "FedAvg-failing": lambda **k: FedAvg(
-        sampler=BernoulliSampler(0.6),
-        participation=Participation(available=0.9, dropout=0.3, stragglers=0.5),
+    "FedAvg": lambda **k: fl.FedAvg(4, server_lr=0.7, **k),
+    "FedAvg-stale": lambda **k: fl.FedAvg(4, partial="stale", **k),
+    "FedAvg-stale-mapped": lambda **k: fl.FedAvg(4, partial="stale", state_dir="states", **k),
+    "FedAvg-current": lambda **k: fl.FedAvg(4, partial="current", weighting="uniform", **k),
+    "FedAvg-local-buffers": lambda **k: fl.FedAvg(4, buffers="local", **k),
+    "FedAvg-server-buffers": lambda **k: fl.FedAvg(4, buffers="server", **k),
+    "FedAvg-failing": lambda **k: fl.FedAvg(
+        sampler=parts.BernoulliSampler(0.6),
+        participation=parts.Participation(available=0.9, dropout=0.3, stragglers=0.5),
         local_epochs=3,
         **k,
     ),
-    "FedAvg-personal": lambda **k: FedAvg(4, exchange=personal(), **k),
-    "FedAvg-median": lambda **k: FedAvg(4, aggregation=OwnMedian(), **k),
-    "RADFed-personal-median": lambda **k: RADFed(3, 4, exchange=personal(), aggregation=OwnMedian(), **k),
-    "RADFed-local-buffers": lambda **k: RADFed(2, 4, buffers="local", **k),
-    "FedBuff-personal-median": lambda **k: FedBuff(
+    "FedAvg-personal": lambda **k: fl.FedAvg(4, exchange=personal(), **k),
+    "FedAvg-median": lambda **k: fl.FedAvg(4, aggregation=OwnMedian(), **k),
+    "RADFed-personal-median": lambda **k: fl.RADFed(3, 4, exchange=personal(), aggregation=OwnMedian(), **k),
+    "RADFed-local-buffers": lambda **k: fl.RADFed(2, 4, buffers="local", **k),
+    "FedBuff-personal-median": lambda **k: fl.FedBuff(
         3, 4, exchange=personal(), aggregation=OwnMedian(), speeds=SPEEDS, buffers="local", **k
     ),
-    "FedAvg-compressed-median": lambda **k: FedAvg(4, **compressed(), **k),
-    "FedAdam-compressed-median": lambda **k: FedAdam(clients_per_round=4, **compressed(), **k),
-    "RADFed-compressed-median": lambda **k: RADFed(3, 4, **compressed(), **k),
-    "FedBuff-compressed-median": lambda **k: FedBuff(3, 4, speeds=SPEEDS, **compressed(), **k),
-    "FedAvg-attacked": lambda **k: FedAvg(4, exchange=ALittleIsEnough([1, 3], z=1.0), **k),
-    "FedBuff-attacked": lambda **k: FedBuff(3, 4, speeds=SPEEDS, exchange=ALittleIsEnough([1, 3], z=1.0), **k),
-    "FedAvg-secure": lambda **k: FedAvg(
-        4, weighting="uniform", buffers="server", exchange=SecureAggregation(0.1, bits=12, precision=11), **k
+    "FedAvg-compressed-median": lambda **k: fl.FedAvg(4, **compressed(), **k),
+    "FedAdam-compressed-median": lambda **k: fl.FedAdam(clients_per_round=4, **compressed(), **k),
+    "RADFed-compressed-median": lambda **k: fl.RADFed(3, 4, **compressed(), **k),
+    "FedBuff-compressed-median": lambda **k: fl.FedBuff(3, 4, speeds=SPEEDS, **compressed(), **k),
+    "FedAvg-attacked": lambda **k: fl.FedAvg(4, exchange=parts.ALittleIsEnough([1, 3], z=1.0), **k),
+    "FedBuff-attacked": lambda **k: fl.FedBuff(3, 4, speeds=SPEEDS, exchange=parts.ALittleIsEnough([1, 3], z=1.0), **k),
+    "FedAvg-secure": lambda **k: fl.FedAvg(
+        4, weighting="uniform", buffers="server", exchange=parts.SecureAggregation(0.1, bits=12, precision=11), **k
     ),
-    "RADFed-locally-private": lambda **k: RADFed(
-        2, 4, exchange=LocalDifferentialPrivacy(0.5, noise_multiplier=1.0, delta=1e-3), buffers="server", **k
+    "RADFed-locally-private": lambda **k: fl.RADFed(
+        2, 4, exchange=parts.LocalDifferentialPrivacy(0.5, noise_multiplier=1.0, delta=1e-3), buffers="server", **k
     ),
-    "FedAvg-private": lambda **k: FedAvg(**private(), **k),
-    "FedAdam-private": lambda **k: FedAdam(**private(), **k),
-    "FedProx": lambda **k: FedProx(lambda t: 0.1 / (1 + t), clients_per_round=4, **k),
-    "FedDyn": lambda **k: FedDyn(0.1, 4, **k),
-    "FedDyn-all": lambda **k: FedDyn(0.1, 4, evaluate="all", penalty="weight_decay", **k),
-    "FedDyn-active": lambda **k: FedDyn(0.1, 4, evaluate="active", scale_alpha="none", **k),
-    "Scaffold": lambda **k: Scaffold(4, **k),
-    "Scaffold-1": lambda **k: Scaffold(4, option=1, server_lr=lambda t: 0.9**t, **k),
-    "FedNova": lambda **k: FedNova(4, momentum=0.9, mu=0.1, **k),
-    "QFedAvg": lambda **k: QFedAvg(0.5, 4, **k),
-    "FedAvgM": lambda **k: FedAvgM(0.9, clients_per_round=4, **k),
-    "FedAdagrad": lambda **k: FedAdagrad(clients_per_round=4, **k),
-    "FedAdam": lambda **k: FedAdam(clients_per_round=4, bias_correction=True, **k),
-    "FedYogi": lambda **k: FedYogi(clients_per_round=4, **k),
-    "RADFed": lambda **k: RADFed(3, 4, **k),
-    "RADFed-aggregate": lambda **k: RADFed(3, 4, evaluate="aggregate", **k),
-    "RADFed-reduce": lambda **k: RADFed(3, 4, unequal="reduce", participation=Participation(dropout=0.3), **k),
-    "RADFed-park": lambda **k: RADFed(3, 4, unequal="park", participation=Participation(dropout=0.3), **k),
-    "RADFed-count": lambda **k: RADFed(
-        2, 4, unequal="count", extend_cycle=True, participation=Participation(dropout=0.3), **k
+    "FedAvg-private": lambda **k: fl.FedAvg(**private(), **k),
+    "FedAdam-private": lambda **k: fl.FedAdam(**private(), **k),
+    "FedProx": lambda **k: fl.FedProx(lambda t: 0.1 / (1 + t), clients_per_round=4, **k),
+    "FedDyn": lambda **k: fl.FedDyn(0.1, 4, **k),
+    "FedDyn-all": lambda **k: fl.FedDyn(0.1, 4, evaluate="all", penalty="weight_decay", **k),
+    "FedDyn-active": lambda **k: fl.FedDyn(0.1, 4, evaluate="active", scale_alpha="none", **k),
+    "Scaffold": lambda **k: fl.Scaffold(4, **k),
+    "Scaffold-1": lambda **k: fl.Scaffold(4, option=1, server_lr=lambda t: 0.9**t, **k),
+    "FedNova": lambda **k: fl.FedNova(4, momentum=0.9, mu=0.1, **k),
+    "QFedAvg": lambda **k: fl.QFedAvg(0.5, 4, **k),
+    "FedAvgM": lambda **k: fl.FedAvgM(0.9, clients_per_round=4, **k),
+    "FedAdagrad": lambda **k: fl.FedAdagrad(clients_per_round=4, **k),
+    "FedAdam": lambda **k: fl.FedAdam(clients_per_round=4, bias_correction=True, **k),
+    "FedYogi": lambda **k: fl.FedYogi(clients_per_round=4, **k),
+    "RADFed": lambda **k: fl.RADFed(3, 4, **k),
+    "RADFed-aggregate": lambda **k: fl.RADFed(3, 4, evaluate="aggregate", **k),
+    "RADFed-reduce": lambda **k: fl.RADFed(3, 4, unequal="reduce", participation=parts.Participation(dropout=0.3), **k),
+    "RADFed-park": lambda **k: fl.RADFed(3, 4, unequal="park", participation=parts.Participation(dropout=0.3), **k),
+    "RADFed-count": lambda **k: fl.RADFed(
+        2, 4, unequal="count", extend_cycle=True, participation=parts.Participation(dropout=0.3), **k
     ),
-    "RADFedi": lambda **k: RADFed(3, sampler=ImportanceSampler(4), **k),
-    "RADFedp": lambda **k: RADFed(3, 4, local=Proximal(0.1), **k),
-    "RADFedm": lambda **k: RADFed(3, 4, server=Mixing(0.6), **k),
-    "FedAsync": lambda **k: FedAsync(4, mixing=lambda t: 0.8 / (1 + t), rho=0.1, speeds=SPEEDS, **k),
-    "FedAsync-one-by-one": lambda **k: FedAsync(4, max_staleness=3, speeds=SPEEDS, lookahead=1, **k),
-    "FedAsync-history": lambda **k: FedAsync(4, staleness="hinge", history=5, **k),
-    "FedBuff": lambda **k: FedBuff(
+    "RADFedi": lambda **k: fl.RADFed(3, sampler=parts.ImportanceSampler(4), **k),
+    "RADFedp": lambda **k: fl.RADFed(3, 4, local=parts.Proximal(0.1), **k),
+    "RADFedm": lambda **k: fl.RADFed(3, 4, server=parts.Mixing(0.6), **k),
+    "FedAsync": lambda **k: fl.FedAsync(4, mixing=lambda t: 0.8 / (1 + t), rho=0.1, speeds=SPEEDS, **k),
+    "FedAsync-one-by-one": lambda **k: fl.FedAsync(4, max_staleness=3, speeds=SPEEDS, lookahead=1, **k),
+    "FedAsync-history": lambda **k: fl.FedAsync(4, staleness="hinge", history=5, **k),
+    "FedBuff": lambda **k: fl.FedBuff(
         3,
         4,
-        clock=VirtualClock(SPEEDS, work="steps", jitter=0.1, dropout=0.2),
+        clock=parts.VirtualClock(SPEEDS, work="steps", jitter=0.1, dropout=0.2),
         concurrency=4,
-        server=Momentum(0.9),
+        server=parts.Momentum(0.9),
         **k,
     ),
-    "FedBuff-waiting": lambda **k: FedBuff(3, 4, wait_for_flush=True, weighting="samples", speeds=SPEEDS, **k),
-    "FedBuff-coming-and-going": lambda **k: FedBuff(
-        5, 4, clock=VirtualClock(SPEEDS, online={0: [(1, 3), (9, 30)], 4: [(0, 2)]}), buffers="server", **k
+    "FedBuff-waiting": lambda **k: fl.FedBuff(3, 4, wait_for_flush=True, weighting="samples", speeds=SPEEDS, **k),
+    "FedBuff-coming-and-going": lambda **k: fl.FedBuff(
+        5, 4, clock=parts.VirtualClock(SPEEDS, online={0: [(1, 3), (9, 30)], 4: [(0, 2)]}), buffers="server", **k
     ),
-    "DynamicWeightFedBuff": lambda **k: DynamicWeightFedBuff(3, 4, speeds=SPEEDS, **k),
-    "Local": lambda **k: Local(4, **k),
-    "FedAvgFineTuned": lambda **k: FedAvgFineTuned(4, every=2, **k),
-    "FedPer": lambda **k: FedPer("layers.4", 4, **k),
-    "LGFedAvg": lambda **k: LGFedAvg("layers.0", 4, **k),
-    "FedBN": lambda **k: FedBN("layers.1", 4, **k),
-    "FedRep": lambda **k: FedRep("layers.4", 4, head_epochs=2, **k),
-    "FedBABU": lambda **k: FedBABU("layers.4", 4, every=3, fine_tune_epochs=2, **k),
-    "Ditto": lambda **k: Ditto(0.5, 4, personal_epochs=2, **k),
-    "Ditto-failing": lambda **k: Ditto(
-        0.5, 4, participation=Participation(dropout=0.3, stragglers=0.5), local_epochs=3, **k
+    "DynamicWeightFedBuff": lambda **k: fl.DynamicWeightFedBuff(3, 4, speeds=SPEEDS, **k),
+    "Local": lambda **k: fl.Local(4, **k),
+    "FedAvgFineTuned": lambda **k: fl.FedAvgFineTuned(4, every=2, **k),
+    "FedPer": lambda **k: fl.FedPer("layers.4", 4, **k),
+    "LGFedAvg": lambda **k: fl.LGFedAvg("layers.0", 4, **k),
+    "FedBN": lambda **k: fl.FedBN("layers.1", 4, **k),
+    "FedRep": lambda **k: fl.FedRep("layers.4", 4, head_epochs=2, **k),
+    "FedBABU": lambda **k: fl.FedBABU("layers.4", 4, every=3, fine_tune_epochs=2, **k),
+    "Ditto": lambda **k: fl.Ditto(0.5, 4, personal_epochs=2, **k),
+    "Ditto-failing": lambda **k: fl.Ditto(
+        0.5, 4, participation=parts.Participation(dropout=0.3, stragglers=0.5), local_epochs=3, **k
     ),
-    "PFedMe": lambda **k: PFedMe(2.0, 4, inner_steps=2, server_lr=0.8, **k),
-    "APFL": lambda **k: APFL(0.4, 4, alpha_lr=0.01, **k),
-    "PerFedAvg": lambda **k: PerFedAvg(0.05, 4, every=2, **k),
-    "PerFedAvg-second": lambda **k: PerFedAvg(0.05, 4, gradient="hessian-free", every=3, **k),
-    "FedALA": lambda **k: FedALA("layers.4", 4, **k),
-    "IFCA": lambda **k: IFCA(2, 4, **k),
-    "MOON": lambda **k: MOON(1.0, 4, **k),
-    "FedLC": lambda **k: FedLC(0.5, 4, **k),
-    "FedNTD": lambda **k: FedNTD(1.0, 4, tau=2.0, **k),
-    "FedDecorr": lambda **k: FedDecorr(0.2, 4, **k),
-    "FedSAM": lambda **k: FedSAM(0.1, 4, **k),
-    "FedProto": lambda **k: FedProto(2.0, 4, **k),
-    "FedRoD": lambda **k: FedRoD("layers.4", 4, **k),
-    "RADFeda": lambda **k: RADFed(3, 4, server=Adaptive("yogi", 0.1, 0.9, 0.99, 0.01, 0.0), **k),
+    "PFedMe": lambda **k: fl.PFedMe(2.0, 4, inner_steps=2, server_lr=0.8, **k),
+    "APFL": lambda **k: fl.APFL(0.4, 4, alpha_lr=0.01, **k),
+    "PerFedAvg": lambda **k: fl.PerFedAvg(0.05, 4, every=2, **k),
+    "PerFedAvg-second": lambda **k: fl.PerFedAvg(0.05, 4, gradient="hessian-free", every=3, **k),
+    "FedALA": lambda **k: fl.FedALA("layers.4", 4, **k),
+    "IFCA": lambda **k: fl.IFCA(2, 4, **k),
+    "MOON": lambda **k: fl.MOON(1.0, 4, **k),
+    "FedLC": lambda **k: fl.FedLC(0.5, 4, **k),
+    "FedNTD": lambda **k: fl.FedNTD(1.0, 4, tau=2.0, **k),
+    "FedDecorr": lambda **k: fl.FedDecorr(0.2, 4, **k),
+    "FedSAM": lambda **k: fl.FedSAM(0.1, 4, **k),
+    "FedProto": lambda **k: fl.FedProto(2.0, 4, **k),
+    "FedRoD": lambda **k: fl.FedRoD("layers.4", 4, **k),
+    "RADFeda": lambda **k: fl.RADFed(3, 4, server=parts.Adaptive("yogi", 0.1, 0.9, 0.99, 0.01, 0.0), **k),
 }
 
 
@@ -245,10 +187,10 @@ class Net(L.LightningModule):
         return [optimizer], [torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=7)]
 
 
-def data(batch_size: int = 4, sizes: Sequence[int] = (8, 14, 6, 23, 10, 12)) -> TensorDataModule:
+def data(batch_size: int = 4, sizes: Sequence[int] = (8, 14, 6, 23, 10, 12)) -> fl.TensorDataModule:
     """Six clients of unequal sizes."""
     generator = torch.Generator().manual_seed(0)
     clients = [
         (torch.randn(n, 6, generator=generator).double(), torch.randint(0, 3, (n,), generator=generator)) for n in sizes
     ]
-    return TensorDataModule(clients, val=clients[0], batch_size=batch_size)
+    return fl.TensorDataModule(clients, val=clients[0], batch_size=batch_size)

@@ -14,27 +14,8 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
+from fl_lightning import datamodules
 from fl_lightning.data import ClientSplit, FederatedDataModule, SampleSplit, WithinClientSplit
-from fl_lightning.datamodules import (
-    CIFAR10DataModule,
-    CIFAR100DataModule,
-    CovertypeDataModule,
-    CropSplit,
-    DigitsDataModule,
-    DMOZDataModule,
-    EICUDataModule,
-    EMNISTDataModule,
-    FashionMNISTDataModule,
-    FedDynSyntheticDataModule,
-    FedProxSyntheticDataModule,
-    FedTCGABRCADataModule,
-    HuggingFaceDataModule,
-    MNISTDataModule,
-    OrderedSplit,
-    ShakespeareDataModule,
-    TableDataModule,
-    TorchDatasetDataModule,
-)
 from fl_lightning.models import (
     CharLSTM,
     Classifier,
@@ -71,37 +52,37 @@ class Case:
     model: Callable[[], Classifier | CoxRegression]
 
 
-def cifar10(folder: Path, patch: pytest.MonkeyPatch) -> CIFAR10DataModule:
+def cifar10(folder: Path, patch: pytest.MonkeyPatch) -> datamodules.CIFAR10DataModule:
     split = SampleSplit(val=0.2, test="official")
-    return CIFAR10DataModule(
+    return datamodules.CIFAR10DataModule(
         write_cifar10(folder, patch, 8), DirichletPartitioner(4, 1.0), split=split, augment=True, download=False
     )
 
 
-def cifar100(folder: Path, patch: pytest.MonkeyPatch) -> CIFAR100DataModule:
+def cifar100(folder: Path, patch: pytest.MonkeyPatch) -> datamodules.CIFAR100DataModule:
     write_cifar100(folder, patch, [7 * i % 100 for i in range(40)], [7 * i % 100 for i in range(12)])
-    return CIFAR100DataModule(folder, IIDPartitioner(6), download=False)
+    return datamodules.CIFAR100DataModule(folder, IIDPartitioner(6), download=False)
 
 
-def mnist(folder: Path, patch: pytest.MonkeyPatch) -> MNISTDataModule:
-    write_mnist(folder, patch, MNISTDataModule, 48, 12)
-    return MNISTDataModule(folder, IIDPartitioner(6), standardize="global", download=False)
+def mnist(folder: Path, patch: pytest.MonkeyPatch) -> datamodules.MNISTDataModule:
+    write_mnist(folder, patch, datamodules.MNISTDataModule, 48, 12)
+    return datamodules.MNISTDataModule(folder, IIDPartitioner(6), standardize="global", download=False)
 
 
-def fashion(folder: Path, patch: pytest.MonkeyPatch) -> FashionMNISTDataModule:
-    write_mnist(folder, patch, FashionMNISTDataModule, 48, 12)
+def fashion(folder: Path, patch: pytest.MonkeyPatch) -> datamodules.FashionMNISTDataModule:
+    write_mnist(folder, patch, datamodules.FashionMNISTDataModule, 48, 12)
     partitioner = DirichletPartitioner(4, 1.0)
-    return FashionMNISTDataModule(folder, partitioner, split=SampleSplit(test="official"), download=False)
+    return datamodules.FashionMNISTDataModule(folder, partitioner, split=SampleSplit(test="official"), download=False)
 
 
-def emnist(folder: Path, patch: pytest.MonkeyPatch) -> EMNISTDataModule:
+def emnist(folder: Path, patch: pytest.MonkeyPatch) -> datamodules.EMNISTDataModule:
     rng = np.random.default_rng(0)
     for part, number in (("train", 60), ("test", 20)):
         images = rng.integers(256, size=(number, 28, 28), dtype=np.uint8)
         labels = (np.arange(number) % 13 + 1).astype(np.uint8)
         write_idx(folder / "EMNIST" / "raw", f"emnist-letters-{part}", images, labels)
     split = WithinClientSplit(0.2, 0.2)
-    return EMNISTDataModule(folder, IIDPartitioner(4), classes="first10", split=split, download=False)
+    return datamodules.EMNISTDataModule(folder, IIDPartitioner(4), classes="first10", split=split, download=False)
 
 
 QUICK: dict[str, Any] = {"seed": 1, "burn_in": 200, "search": 200}
@@ -111,16 +92,16 @@ def by_features(features: np.ndarray) -> Any:
     return partial(FeatureQPPartitioner(20, **QUICK), features=features)
 
 
-def covertype(name: Any, folder: Path, patch: pytest.MonkeyPatch) -> CovertypeDataModule:
+def covertype(name: Any, folder: Path, patch: pytest.MonkeyPatch) -> datamodules.CovertypeDataModule:
     rows = [(2000 + 5 * i % 1999, i // 7 % 2, i * i // 11 % 3, (1, 2, 2, 5)[i % 4]) for i in range(4_000)]
     write_covertype(folder, patch, rows)
     options: dict[str, Any] = {"partitioner": QPPartitioner(20, **QUICK)}
     if name == "COVFEAT-G":
         options = {"feature_partitioner": by_features}
-    return CovertypeDataModule.named(name, folder, class_counts=None, download=False, **options)
+    return datamodules.CovertypeDataModule.named(name, folder, class_counts=None, download=False, **options)
 
 
-def shakespeare(source: Any, crop: bool, folder: Path, patch: pytest.MonkeyPatch) -> ShakespeareDataModule:
+def shakespeare(source: Any, crop: bool, folder: Path, patch: pytest.MonkeyPatch) -> datamodules.ShakespeareDataModule:
     if source == "markdown":
         write_markdown_plays(folder)
     elif source == "leaf":
@@ -128,25 +109,25 @@ def shakespeare(source: Any, crop: bool, folder: Path, patch: pytest.MonkeyPatch
     else:
         (folder / "shakespeare").mkdir()
         (folder / "shakespeare" / "100.txt").write_text(GUTENBERG)
-    split = CropSplit(2, 60, 4, base=OrderedSplit(test=0.25)) if crop else ClientSplit(3)
-    return ShakespeareDataModule(folder, source=source, split=split, batch_size=256, download=False)
+    split = datamodules.CropSplit(2, 60, 4, base=datamodules.OrderedSplit(test=0.25)) if crop else ClientSplit(3)
+    return datamodules.ShakespeareDataModule(folder, source=source, split=split, batch_size=256, download=False)
 
 
-def eicu(folder: Path, patch: pytest.MonkeyPatch) -> EICUDataModule:
+def eicu(folder: Path, patch: pytest.MonkeyPatch) -> datamodules.EICUDataModule:
     tables = eicu_tables({hospital: 8 + hospital for hospital in range(6)}, {hospital: 3 for hospital in range(6)})
     rng = np.random.default_rng(0)
     for name in ("urine", "glucose", "ph"):
         values = rng.integers(10, size=len(tables["apacheApsVar"])).astype(float)
         tables["apacheApsVar"][name] = np.where(values == 0, -1.0, values)
-    return EICUDataModule(write_eicu(folder, tables), cohort="demo", impute="global", standardize="global")
+    return datamodules.EICUDataModule(write_eicu(folder, tables), cohort="demo", impute="global", standardize="global")
 
 
-def fed_tcga_brca(folder: Path, patch: pytest.MonkeyPatch) -> FedTCGABRCADataModule:
-    return FedTCGABRCADataModule(write_fed_tcga_brca(folder), standardize="global")
+def fed_tcga_brca(folder: Path, patch: pytest.MonkeyPatch) -> datamodules.FedTCGABRCADataModule:
+    return datamodules.FedTCGABRCADataModule(write_fed_tcga_brca(folder), standardize="global")
 
 
-def dmoz(folder: Path, patch: pytest.MonkeyPatch) -> DMOZDataModule:
-    return DMOZDataModule(write_dmoz_topics(folder), min_samples=10, distribution=2)
+def dmoz(folder: Path, patch: pytest.MonkeyPatch) -> datamodules.DMOZDataModule:
+    return datamodules.DMOZDataModule(write_dmoz_topics(folder), min_samples=10, distribution=2)
 
 
 def rows(count: int = 60) -> dict[str, list[Any]]:
@@ -159,26 +140,28 @@ def rows(count: int = 60) -> dict[str, list[Any]]:
     }
 
 
-def table(suffix: str, folder: Path, patch: pytest.MonkeyPatch) -> TableDataModule:
+def table(suffix: str, folder: Path, patch: pytest.MonkeyPatch) -> datamodules.TableDataModule:
     frame = pd.DataFrame(rows())
     frame.loc[::7, "a"] = np.nan
     path = folder / f"t{suffix}"
     frame.to_csv(path, index=False) if suffix == ".csv" else frame.to_parquet(path)
     standardize: Any = "local" if suffix == ".csv" else "global"
-    return TableDataModule(path, "label", "site", impute="global", standardize=standardize, split=ClientSplit(3))
+    return datamodules.TableDataModule(
+        path, "label", "site", impute="global", standardize=standardize, split=ClientSplit(3)
+    )
 
 
-def hugging_face(folder: Path, patch: pytest.MonkeyPatch) -> HuggingFaceDataModule:
+def hugging_face(folder: Path, patch: pytest.MonkeyPatch) -> datamodules.HuggingFaceDataModule:
     import datasets
 
     patch.setattr(datasets.config, "HF_DATASETS_CACHE", folder / "cache")
     pd.DataFrame(rows()).to_parquet(folder / "t.parquet")
-    return HuggingFaceDataModule(
+    return datamodules.HuggingFaceDataModule(
         folder / "t.parquet", ["a", "b"], "label", "site", standardize="global", split=ClientSplit(3)
     )
 
 
-def hugging_face_images(folder: Path, patch: pytest.MonkeyPatch) -> HuggingFaceDataModule:
+def hugging_face_images(folder: Path, patch: pytest.MonkeyPatch) -> datamodules.HuggingFaceDataModule:
     import datasets
 
     pixels = np.random.default_rng(0).integers(0, 256, (60, 4, 4), dtype=np.uint8)
@@ -187,14 +170,14 @@ def hugging_face_images(folder: Path, patch: pytest.MonkeyPatch) -> HuggingFaceD
     )
     content = {"image": list(pixels), "site": rows()["site"], "label": rows()["label"]}
     datasets.Dataset.from_dict(content, features=features).save_to_disk(folder / "saved")
-    return HuggingFaceDataModule(
+    return datamodules.HuggingFaceDataModule(
         folder / "saved", "image", "label", "site", mean=[0.5], std=[0.5], augment=True, split=WithinClientSplit()
     )
 
 
-def tensors(folder: Path, patch: pytest.MonkeyPatch) -> TorchDatasetDataModule:
+def tensors(folder: Path, patch: pytest.MonkeyPatch) -> datamodules.TorchDatasetDataModule:
     content = TensorDataset(torch.tensor([rows()["a"], rows()["b"]]).T, torch.tensor(rows()["label"]))
-    return TorchDatasetDataModule(content, DirichletPartitioner(6, 1.0), standardize="global")
+    return datamodules.TorchDatasetDataModule(content, DirichletPartitioner(6, 1.0), standardize="global")
 
 
 def _mlp(in_features: int, num_classes: int) -> Callable[[], Classifier]:
@@ -224,9 +207,9 @@ CASES: dict[str, Case] = {
     "eicu": Case(eicu, lambda: LogisticRegressionClassifier(49, 2, metrics=("acc", "auroc"), l2=0.01)),
     "fed-tcga-brca": Case(fed_tcga_brca, lambda: CoxRegression(3)),
     "dmoz": Case(dmoz, lambda: LogisticRegressionClassifier(330, 2, optimizer="adam", lr=1e-3)),
-    "feddyn-synthetic": Case(lambda folder, patch: FedDynSyntheticDataModule(), _mlp(30, 5)),
-    "fedprox-synthetic": Case(lambda folder, patch: FedProxSyntheticDataModule(), _mlp(60, 10)),
-    "digits": Case(lambda folder, patch: DigitsDataModule(IIDPartitioner(10)), _cnn(10)),
+    "feddyn-synthetic": Case(lambda folder, patch: datamodules.FedDynSyntheticDataModule(), _mlp(30, 5)),
+    "fedprox-synthetic": Case(lambda folder, patch: datamodules.FedProxSyntheticDataModule(), _mlp(60, 10)),
+    "digits": Case(lambda folder, patch: datamodules.DigitsDataModule(IIDPartitioner(10)), _cnn(10)),
     "hugging-face": Case(hugging_face, _mlp(2, 2)),
     "hugging-face-images": Case(hugging_face_images, _mlp(16, 2)),
     "torch-dataset": Case(tensors, _mlp(2, 2)),

@@ -138,10 +138,10 @@ ENTRIES = [
     Entry("augmentation and dropout", Augmented),
     draws("rand", lambda x: torch.rand(x.shape)),
     draws("normal by name", lambda x: torch.normal(mean=1.0, std=2.0, size=tuple(x.shape))),
-    draws("dropout in place", in_place),
     draws("seeds in the step", seeds),
 ]
 LONG = [
+    draws("dropout in place", in_place),
     Entry("Dropout2d", lambda: Classifier(conv(nn.Dropout2d(0.3))), images),
     Entry("AlphaDropout", lambda: Classifier(perceptron(nn.AlphaDropout(0.2)))),
     Entry("RReLU", lambda: Classifier(perceptron(nn.RReLU()))),

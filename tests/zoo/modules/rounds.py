@@ -105,11 +105,11 @@ def entry(name: str, module: Any, *callbacks: Any, **options: Any) -> Entry:
 
 ENTRIES = [
     entry("validated, with dropout", Validated, validates=True),
-    entry("validation's result in training", SameModelInBoth, validates=True),
     entry("local epochs grow", Classifier, LongerClients),
     Entry("one client diverges, clipped, Adam", ByAdam, diverging, trainer={"gradient_clip_val": 0.1}),
 ]
 LONG = [
+    entry("validation's result in training", SameModelInBoth, validates=True),
     entry("ReduceLROnPlateau on validation", Plateau, validates=True),
     entry("ReduceLROnPlateau on a step value", PlateauOfStep),
     entry("GradientAccumulationScheduler", Classifier, lambda: GradientAccumulationScheduler({0: 1, 1: 2, 2: 3})),

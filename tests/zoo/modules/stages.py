@@ -173,15 +173,15 @@ def replaces_step(module: Any) -> None:
 
 
 ENTRIES = [
-    later("item() from the second round on", lambda m, loss, b, i: loss / loss.item() if i == 2 else loss),
     later("number kept from the second round on", keeps),
     changed("logs of batches of two", logs_pairs, trainer=THREE),
     changing("dropout added", lambda m: m.layers.__setitem__(1, nn.Sequential(nn.ReLU(), nn.Dropout(0.3)))),
     flagged("flag in a global", lambda m: FLAGS["on"], lambda m, on: FLAGS.update(on=on)),
-    entry("setting of a criterion changes", SettingOfLoss),
     entry("weights written between rounds", WritesWeights),
 ]
 LONG = [
+    later("item() from the second round on", lambda m, loss, b, i: loss / loss.item() if i == 2 else loss),
+    entry("setting of a criterion changes", SettingOfLoss),
     later("another loss from the second round on", lambda m, loss, b, i: 2 * loss),
     later("logs a new name in the second round", logs_new),
     later("unit rows from the second round on", unit_rows),
