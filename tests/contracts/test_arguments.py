@@ -165,7 +165,6 @@ OTHERS: dict[str, Kind] = {
     "MobileNetV2Classifier.image_size": replace(COUNT, right=(None, 64)),
     "ShakespeareDataModule.split": only(ClientSplit(), OrderedSplit(), None, wrong=(3, "x", ClientSplit)),
     "CropSplit.test": COUNT,
-    "pad_value": FINITE,
     "assignment": only([[0], [1]], {0: [0], 1: [1]}, PARTITION, wrong=(None, 5, [0, 1], {1: [0], "a": [1]})),
     "Attack.clients": only(0.5, np.float32(0.5), [0, 2], wrong=(1.5, -0.5, NAN, "x", [0.5], [True], None)),
     "Poison.clients": only([0, 2], np.arange(3), wrong=(0.5, 3, "x", [0.5], [True, False], [0, 0], None)),
