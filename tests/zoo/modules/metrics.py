@@ -14,7 +14,6 @@ from torchmetrics.aggregation import MaxMetric, RunningSum, SumMetric
 from torchmetrics.classification import (
     MulticlassAccuracy,
     MulticlassAUROC,
-    MulticlassConfusionMatrix,
     MulticlassF1Score,
 )
 
@@ -58,44 +57,6 @@ class MeanLoss(Classifier):
         self.mean_loss.reset()
 
 
-class KeepsPredictions(Classifier):
-    """AUROC keeps all predictions in lists; the confusion matrix is a tensor of counts."""
-
-    def prepare(self) -> None:
-        self.auroc = MulticlassAUROC(CLASSES)
-        self.confusion = MulticlassConfusionMatrix(CLASSES)
-        self.table: list[list[int]] = []
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        x, y = batch
-        logits = self(x)
-        self.auroc.update(logits.softmax(1), y)
-        self.confusion.update(logits, y)
-        return F.cross_entropy(logits, y)
-
-    def on_train_epoch_end(self) -> None:
-        self.log("auroc", self.auroc.compute())
-        self.table = self.confusion.compute().tolist()
-        self.auroc.reset()
-        self.confusion.reset()
-
-
-class MetricInTheLoss(Classifier):
-    """Weighs the loss by the running accuracy: what one client did changes what the next one does."""
-
-    def prepare(self) -> None:
-        self.accuracy = MulticlassAccuracy(CLASSES, average="micro")
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        x, y = batch
-        logits = self(x)
-        self.accuracy.update(logits, y)
-        return F.cross_entropy(logits, y) * (2 - self.accuracy.compute())
-
-    def on_train_epoch_start(self) -> None:
-        self.accuracy.reset()
-
-
 class Gives(Classifier):
     """Gives a metric object something in each step, and logs its value when the round ends, or by ``logs`` itself."""
 
@@ -115,8 +76,8 @@ class Gives(Classifier):
             self.metric.reset()
 
 
-def gives(name: str, metric: Any, give: Callable[..., Any], logs: bool = False, **options: Any) -> Entry:
-    return Entry(name, lambda: Gives(metric(), give, logs), **options)
+def gives(name: str, metric: Any, give: Callable[..., Any], logs: bool = False) -> Entry:
+    return Entry(name, lambda: Gives(metric(), give, logs))
 
 
 class Summed(Metric):
@@ -145,16 +106,16 @@ def summed(of_batch: Callable[[Any, Any], Any]) -> Callable[[], Metric]:
 class Moving(Metric):
     """Half of what was before, and the batch's mean, in an attribute and in an object."""
 
-    def __init__(self, start: Any) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.held, self.mean = SimpleNamespace(value=0.0), start
+        self.held, self.mean = SimpleNamespace(value=0.0), torch.tensor(0.0, dtype=torch.float64)
 
     def update(self, y: Tensor) -> None:
-        value: Any = y.double().mean() if isinstance(self.mean, Tensor) else y.double().mean().item()
+        value = y.double().mean()
         self.mean, self.held.value = 0.5 * self.mean + value, 0.5 * self.held.value + value
 
     def compute(self) -> Tensor:
-        return torch.tensor(float(self.mean) + float(self.held.value), dtype=torch.float64)
+        return self.mean + self.held.value
 
     def reset(self) -> None:
         pass
@@ -201,6 +162,12 @@ def scores(module: Any, logits: Tensor, y: Tensor, loss: Tensor, index: int) -> 
     module.metric.update(logits.softmax(1), y)
 
 
+def weigh_by_value(module: Any, logits: Tensor, y: Tensor, loss: Tensor, index: int) -> Tensor:
+    """Weighs the loss by the running value: what one client did changes what the next one does."""
+    module.metric.update(logits, y)
+    return 2 - module.metric.compute()
+
+
 def call(weigh: Callable[[Any, Tensor], Any]) -> Callable[..., Any]:
     """Return what calls an accuracy and weighs the loss by what it returns."""
 
@@ -238,7 +205,7 @@ def of_classes(values: Callable[[Tensor], Tensor]) -> Callable[..., None]:
 
 ENTRIES = [
     Entry("collection computed at the epoch's end", ComputesCollection),
-    Entry("running metric in the loss", MetricInTheLoss),
+    gives("running metric in the loss", accuracy, weigh_by_value),
     Entry("new metric object in each round", NewMetric),
     gives("value used in the loss", accuracy, call(lambda accuracy, loss: 2 - accuracy)),
     gives("batches with class 0", summed(lambda m, y: len(y) if (y == 0).any() else 0), update),
@@ -249,13 +216,13 @@ ENTRIES = [
     gives("batches counted", SumMetric, lambda m, *_: m.metric.update(1)),
     gives("changed afterwards", SumMetric, change_afterwards),
     gives("AUROC with thresholds", lambda: MulticlassAUROC(CLASSES, thresholds=5), scores),
-    gives("moving mean in a tensor", lambda: Moving(torch.tensor(0.0, dtype=torch.float64)), update),
+    gives("moving mean in a tensor", Moving, update),
     gives("sums of classes", SumMetric, of_classes(lambda p: p.sum(0))),
     gives("draws from the third call on", summed(lambda m, y: torch.rand(()) if m.calls > 2 else 0), update),
 ]
 LONG = [
     Entry("MeanMetric of the loss", MeanLoss),
-    Entry("AUROC and confusion matrix", KeepsPredictions),
+    gives("AUROC of lists", lambda: MulticlassAUROC(CLASSES), scores),
     gives("loss with its graph", MeanMetric, lambda m, logits, y, loss, index: m.metric.update(loss)),
     gives("value by item", accuracy, call(lambda value, loss: 2 - value.item())),
     gives("classes first", SumMetric, of_classes(lambda p: p.t())),
