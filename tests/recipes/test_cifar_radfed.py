@@ -103,18 +103,6 @@ def test_resuming_nothing_is_an_error(parse: Parse) -> None:
 
 
 @pytest.mark.long
-def test_another_method_for_as_many_rounds(tmp_path: Path) -> None:
-    options = [option for option in SMALL if "redistributions" not in option]
-    options += ["--trainer.max_epochs=2", "--trainer.check_val_every_n_epoch=3"]
-    finished = run(tmp_path, "--dataset=digits", "--method=FedAvg", *options, "--seed=3")
-    assert finished.returncode == 0, finished.stderr
-    assert "STAND-IN" not in finished.stdout
-    assert "No aggregated model was validated in these rounds: the last round's model is evaluated" in finished.stdout
-    [row] = list(csv.DictReader((tmp_path / "runs/cifar_radfed/digits-fedavg-seed3/results.csv").open()))
-    assert (row["method"], row["rounds"], row["aggregations"]) == ("FedAvg", "2", "2")
-
-
-@pytest.mark.long
 def test_two_processes_write_one_run(tmp_path: Path) -> None:
     parallel = ["--trainer.devices=2", "--trainer.strategy=ddp", "--trainer.accelerator=cpu"]
     options = ["--dataset=digits", *SMALL, "--method.executor=sequential", "--trainer.max_epochs=2"]
