@@ -59,10 +59,6 @@ class CallRecorder(Logger):
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         self.calls.append((step, dict(metrics)))
 
-    def add_scalar(self, name: str, value: float, step: int) -> None:
-        """Log a number in the manner of TensorBoard."""
-        self.calls.append(("scalar", step, {name: float(value)}))
-
 
 def outcome(
     module: L.LightningModule, outside: Any, calls: Sequence[Any], values: Mapping[str, Any], leave_out: Sequence[str]

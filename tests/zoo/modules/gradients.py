@@ -145,7 +145,6 @@ class ClipsItself(Classifier):
 NORM = {"gradient_clip_val": 0.1}
 VALUE = {"gradient_clip_val": 0.02, "gradient_clip_algorithm": "value"}
 
-NO_RULE, HOOKS = "autograd function without a rule", "hooks of parameters"
 ENTRIES = [
     through("gradient reversal", Reverse.apply),
     losing("activation checkpointing", checkpointed),

@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zoo.entry import CLASSES, Entry, words
-from zoo.modules.base import Classifier, perceptron
+from zoo.modules.base import Classifier
 
 
 class Adds(Classifier):
     """Adds a term to its loss, ``term(weights of each class, scores, classes)``."""
 
-    def __init__(self, term: Callable[[Tensor, Tensor, Tensor], Tensor], *layers: nn.Module) -> None:
-        super().__init__(perceptron(*layers))
+    def __init__(self, term: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
         self.term, self.w = term, nn.Parameter(torch.ones(CLASSES))
 
     def loss(self, batch: Any, batch_idx: int) -> Tensor:
@@ -29,28 +29,16 @@ def adds(name: str, term: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Entry:
     return Entry(name, lambda: Adds(term))
 
 
-def filled(change: Callable[[Tensor, Tensor], Any]) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """Return a term that weighs a table of zeros, which is filled in place."""
-
-    def term(w: Tensor, scores: Tensor, y: Tensor) -> Tensor:
-        table = torch.zeros(len(y), CLASSES, dtype=w.dtype)
-        change(table, y)
-        return (table * w).sum()
-
-    return term
+def scattered(w: Tensor, scores: Tensor, y: Tensor) -> Tensor:
+    return (torch.zeros(len(y), CLASSES, dtype=w.dtype).scatter_(1, y[:, None], 1.0) * w).sum()
 
 
-def seen(look: Callable[[Tensor], Any]) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """Return a term that looks at a table before the table is changed, for some clients' values alone."""
-
-    def term(w: Tensor, scores: Tensor, y: Tensor) -> Tensor:
-        table = torch.zeros(CLASSES, dtype=w.dtype)
-        rows = look(table)
-        table += F.one_hot(y[0], CLASSES) * (y[0] == 0)
-        row = torch.stack(list(rows)) if isinstance(rows, tuple | list) else torch.as_tensor(rows)
-        return (row * w).sum()
-
-    return term
+def seen(w: Tensor, scores: Tensor, y: Tensor) -> Tensor:
+    """Looks at a table before the table is changed, for some clients' values alone."""
+    table = torch.zeros(CLASSES, dtype=w.dtype)
+    row = table.view(CLASSES)
+    table += F.one_hot(y[0], CLASSES) * (y[0] == 0)
+    return (row * w).sum()
 
 
 def gaussian(w: Tensor, scores: Tensor, y: Tensor) -> Tensor:
@@ -102,7 +90,7 @@ def doubled_if_large(loss: Tensor) -> Tensor:
     return loss
 
 
-LAST, ONES = torch.tensor([-1]), torch.ones(3)
+LAST = torch.tensor([-1])
 ENTRIES = [
     Entry("ignored classes", Ignores),
     Entry("functional embedding with padding_idx", Padded, words),
@@ -118,6 +106,6 @@ ENTRIES = [
     adds("weighted classes, smoothed", smoothed),
     adds("indices in common", lambda w, scores, y: (F.one_hot(torch.arange(3)) * w.index_fill(0, LAST, 0)).sum()),
     adds("weighted covariances", lambda w, scores, y: torch.cov(scores.T, aweights=(y + 1).to(w.dtype)).sum()),
-    adds("new tensor, scatter_", filled(lambda table, y: table.scatter_(1, y[:, None], 1.0))),
-    adds("seen by view", seen(lambda table: table.view(3))),
+    adds("new tensor, scatter_", scattered),
+    adds("seen by view", seen),
 ]
