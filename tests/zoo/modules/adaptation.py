@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -54,19 +53,13 @@ class Clamped(Classifier):
 
 
 class Held(Classifier):
-    """Regularises through a list of parameters that was made at the start, when a function of the index says so."""
+    """Regularises through a list of parameters that was made at the start."""
 
-    def __init__(self, when: Callable[[Any, int], bool]) -> None:
-        super().__init__()
-        self.penalised, self.when = [p for p in self.layers.parameters() if p.dim() > 1], when
+    def prepare(self) -> None:
+        self.penalised = [p for p in self.layers.parameters() if p.dim() > 1]
 
     def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = super().loss(batch, batch_idx)
-        return loss + 0.1 * sum(p.square().sum() for p in self.penalised) if self.when(self, batch_idx) else loss
-
-
-def held(name: str, when: Callable[[Any, int], bool], *data: Any, **options: Any) -> Entry:
-    return Entry(name, lambda: Held(when), *data, **options)
+        return super().loss(batch, batch_idx) + 0.1 * sum(p.square().sum() for p in self.penalised)
 
 
 def unit_rows(module: Any, x: Tensor, y: Tensor) -> Tensor:
@@ -122,7 +115,7 @@ class Scripted(Classifier):
 ENTRIES = [
     Entry("frozen backbone in eval mode", FrozenBackbone),
     Entry("teacher follows in training_step", MomentumTeacher),
-    held("penalty through a list", lambda m, index: True),
+    Entry("penalty through a list", Held),
     Entry("tensors tell of gradients", Asks),
     Entry("parameter used every second batch", Odd, trainer={"accumulate_grad_batches": 2}),
 ]
@@ -133,7 +126,6 @@ LONG = [
     losing("unit rows under no_grad", unit_rows),
     losing("unit rows by .data", unit_rows_by_data),
     Entry("weights clamped after the step", Clamped),
-    held("list used from the second round on", lambda m, index: m.current_epoch > 0),
     changed("penalty by the optimizer's list", penalty_of_optimizer),
     Entry("scripted layers", Scripted),
 ]

@@ -77,48 +77,21 @@ class OfNested(Classifier):
         return F.cross_entropy(self(x["left"] - x["right"][0]), targets["labels"])
 
 
-@dataclass
-class ModelOutput:
-    """What models of transformers return."""
-
-    loss: Tensor
-    logits: Tensor
-
-
-class SequenceClassifier(nn.Module):
-    """Like a model of transformers: keyword arguments in, loss and logits out."""
+class SequenceClassifier(Classifier):
+    """Like models of transformers: keyword arguments in, a dictionary out."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.embeddings, self.encoder, self.classifier = nn.Embedding(10, 8), nn.Linear(8, 8), nn.Linear(8, CLASSES)
+        super().__init__(nn.Linear(8, CLASSES))
+        self.embeddings, self.encoder = nn.Embedding(10, 8), nn.Linear(8, 8)
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor) -> ModelOutput:
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor) -> Any:  # type: ignore[override]
         mask = attention_mask[:, :, None].to(self.encoder.weight.dtype)
         hidden = torch.tanh(self.encoder(self.embeddings(input_ids)))
-        logits = self.classifier((hidden * mask).sum(1) / mask.sum(1))
-        return ModelOutput(F.cross_entropy(logits, labels), logits)
-
-
-class TransformersStyle(Classifier):
-    """Lightning's example for GLUE: ``outputs = self(**inputs)``."""
-
-    def __init__(self) -> None:
-        super().__init__(SequenceClassifier())
-
-    def forward(self, **inputs: Any) -> Any:  # type: ignore[override]
-        return self.layers(**inputs)
+        logits = self.layers((hidden * mask).sum(1) / mask.sum(1))
+        return {"loss": F.cross_entropy(logits, labels), "logits": logits}
 
     def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        return self(**batch).loss
-
-    def configure_optimizers(self) -> Any:
-        no_decay = ["bias", "embeddings.weight"]
-        named = list(self.layers.named_parameters())
-        groups = [
-            {"params": [p for n, p in named if not any(d in n for d in no_decay)], "weight_decay": 0.1},
-            {"params": [p for n, p in named if any(d in n for d in no_decay)], "weight_decay": 0.0},
-        ]
-        return torch.optim.AdamW(groups, lr=1e-2, eps=1e-6)
+        return self(**batch)["loss"]
 
 
 def padded(sizes: Sequence[int], dtype: torch.dtype) -> Data:
@@ -202,7 +175,7 @@ class MarksInputs(Classifier):
 
 ENTRIES = [
     Entry("batch is a BatchEncoding", OfDict, collated(lambda x, y, n: BatchEncoding({"x": x, "labels": y}))),
-    Entry("transformers-like, padded batches", TransformersStyle, padded),
+    Entry("transformers-like, padded batches", SequenceClassifier, padded),
     Entry("labels by the model itself", PseudoLabels),
     odd("other keys", lambda x, y, odd: {"x": x, "odd" if odd else "y": y}, lambda batch: "odd" in batch),
     odd(

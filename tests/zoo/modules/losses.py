@@ -13,15 +13,6 @@ from zoo.entry import FEATURES, Entry
 from zoo.modules.base import Classifier, losing
 
 
-class ClassWeights(Classifier):
-    def prepare(self) -> None:
-        self.register_buffer("class_weights", torch.tensor([1.0, 2.0, 0.5]))
-
-    def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        x, y = batch
-        return F.cross_entropy(self(x), y, weight=self.class_weights)
-
-
 class CriterionWithWeights(Classifier):
     def prepare(self) -> None:
         self.criterion = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 0.5]), label_smoothing=0.1)
@@ -103,7 +94,6 @@ ENTRIES = [
 LONG = [
     scored("targets less their mean", lambda s, x, y: F.mse_loss(s[:, 0], y - y.to(s.dtype).mean())),
     scored("many classes", lambda s, x, y: F.cross_entropy(s, y), 20),
-    Entry("class weights in a buffer", ClassWeights),
     Entry("criterion with weights, smoothing", CriterionWithWeights),
     Entry("learnt task weights, 0-dim", LearntWeights),
     Entry("gradient penalty", GradientPenalty),

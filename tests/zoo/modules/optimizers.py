@@ -96,14 +96,6 @@ class WarmsUpByHand(Classifier):
             group["lr"] = 0.1 * min(1.0, (batch_idx + 1) / 4)
 
 
-class SetsLearningRate(Classifier):
-    """Sets the learning rate when a round begins."""
-
-    def on_train_epoch_start(self) -> None:
-        for group in self.trainer.optimizers[0].param_groups:
-            group["lr"] = 0.1 / (1 + self.current_epoch)
-
-
 def one_cycle(optimizer: Any, module: Any) -> Any:
     return lr_scheduler.OneCycleLR(optimizer, max_lr=0.3, total_steps=int(module.trainer.estimated_stepping_batches))
 
@@ -185,7 +177,6 @@ LONG = [
     Entry("two lists from configure_optimizers", lambda: WithOptimizer(lists)),
     Entry("inverse root by step", scheduled(inverse_root, "step"), federated=TWO_EPOCHS),
     Entry("warm-up and cosine by step", scheduled(warmup, "step")),
-    Entry("sets the learning rate each round", SetsLearningRate),
     Entry("optimizer_step warms up", WarmsUpByHand),
     Entry("accumulates two batches", Classifier, trainer=TWICE),
     Entry(

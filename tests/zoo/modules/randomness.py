@@ -13,34 +13,6 @@ from zoo.entry import CLASSES, Entry, images
 from zoo.modules.base import Classifier, perceptron
 
 
-class DropPath(nn.Module):
-    """Stochastic depth as timm has it: whole samples of a residual branch are dropped."""
-
-    def __init__(self, probability: float) -> None:
-        super().__init__()
-        self.keep = 1 - probability
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.training:
-            return x
-        mask = x.new_empty((x.shape[0],) + (1,) * (x.ndim - 1)).bernoulli_(self.keep)
-        return x * mask / self.keep
-
-
-class Residual(nn.Module):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.linear, self.drop_path = nn.Linear(width, width), DropPath(0.3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.drop_path(F.gelu(self.linear(x)))
-
-
-class StochasticDepth(Classifier):
-    def __init__(self) -> None:
-        super().__init__(perceptron(Residual(5), Residual(5)))
-
-
 class GumbelSoftmax(Classifier):
     def loss(self, batch: Any, batch_idx: int) -> Tensor:
         x, y = batch
@@ -140,7 +112,6 @@ LONG = [
     Entry("Dropout2d", lambda: Classifier(conv(nn.Dropout2d(0.3))), images),
     Entry("AlphaDropout", lambda: Classifier(perceptron(nn.AlphaDropout(0.2)))),
     Entry("RReLU", lambda: Classifier(perceptron(nn.RReLU()))),
-    Entry("stochastic depth", StochasticDepth),
     Entry("Gumbel softmax", GumbelSoftmax),
     Entry("mixup with torch's Beta", MixupOfTorch),
     Entry("samples actions", Reinforce),
@@ -154,6 +125,7 @@ LONG = [
     draws("torch.dropout of what is transposed", lambda x: torch.dropout(x.t(), 0.4, True).t()),
     draws("dropout of a number", lambda x: F.dropout(torch.ones(x.shape), 0.4)),
     draws("all is dropped", lambda x: F.dropout(x, 1.0)),
+    draws("bernoulli_", lambda x: x.new_empty(len(x), 1).bernoulli_(0.7)),
     draws("normal_ of a name", filled),
     draws("normal_", lambda x: torch.zeros(x.shape).normal_(0, 0.3)),
 ]

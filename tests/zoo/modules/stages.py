@@ -49,19 +49,6 @@ class Flagged(Classifier):
 FLAGS: dict[str, bool] = {}
 
 
-class SettingOfLoss(Classifier):
-    """A criterion whose setting changes between rounds."""
-
-    def prepare(self) -> None:
-        self.criterion = nn.CrossEntropyLoss()
-
-    def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        return self.criterion(self(batch[0]), batch[1])
-
-    def on_train_epoch_end(self) -> None:
-        self.criterion.label_smoothing = 0.1 * (1 + self.current_epoch)
-
-
 class ChangesOptions(Classifier):
     """More weight decay and momentum from the second round on."""
 
@@ -88,14 +75,6 @@ class WritesWeights(Classifier):
     """Writes into the module between rounds: that is the server's model from then on."""
 
     def on_train_epoch_end(self) -> None:
-        with torch.no_grad():
-            self.layers[0].bias.zero_()
-
-
-class WritesWeightsAtStart(Classifier):
-    """Writes into the module when a round begins, before its clients."""
-
-    def on_train_epoch_start(self) -> None:
         with torch.no_grad():
             self.layers[0].bias.zero_()
 
@@ -181,7 +160,6 @@ ENTRIES = [
 ]
 LONG = [
     later("item() from the second round on", lambda m, loss, b, i: loss / loss.item() if i == 2 else loss),
-    entry("setting of a criterion changes", SettingOfLoss),
     later("another loss from the second round on", lambda m, loss, b, i: 2 * loss),
     later("logs a new name in the second round", logs_new),
     later("unit rows from the second round on", unit_rows),
@@ -190,6 +168,7 @@ LONG = [
     changing("backward hook added", lambda m: m.layers[0].register_full_backward_hook(halve_inputs)),
     changing("parameter hook added", lambda m: m.layers[0].weight.register_hook(lambda g: 0.1 * g)),
     changing("optimizer hook added", adds_optimizer_hook),
+    changing("weights written at a round's start, once", lambda m: m.layers[0].bias.data.zero_()),
     changing("forward replaced", lambda m: setattr(m.layers[1], "forward", torch.sigmoid)),
     changing("step replaced", replaces_step),
     flagged("flag in a tensor", lambda m: bool(m.flag > 0), lambda m, on: m.flag.fill_(float(on))),
@@ -197,5 +176,4 @@ LONG = [
     entry("optimizer's options change", ChangesOptions),
     entry("statistics frozen in the second round", FreezesStatistics),
     entry("attribute set by round", Powered),
-    entry("weights written at a round's start", WritesWeightsAtStart),
 ]
