@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import UserDict, UserList
 from collections.abc import Callable
 from functools import partial
@@ -49,37 +48,30 @@ class Linear(L.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-QUADRATIC = partial(Quadratic, lr=0.1)
-
-
 def table(seed: int = 0, **options: Any) -> Table:
     return Table(IIDPartitioner(num_clients=5, seed=seed), **{"batch_size": 3, **options})
 
 
-def toy(batch_size: int | None = None, order: tuple[int, ...] = (0, 1, 2), **options: Any) -> fl.TensorDataModule:
-    clients = quadratic_clients([1, 1, 1], [1, 2, 3], [4, 4, 4])
-    return fl.TensorDataModule(clients=[clients[place] for place in order], batch_size=batch_size, **options)
+def toy(**options: Any) -> fl.TensorDataModule:
+    return fl.TensorDataModule(quadratic_clients([1, 1, 1], [1, 2, 3], [4, 4, 4]), batch_size=None, **options)
 
 
 def resume(
     tmp_path: Path,
-    first: fl.AggregationCallback,
-    second: fl.AggregationCallback,
-    data: Any = toy,
+    first: fl.AggregationCallback | None = None,
+    second: fl.AggregationCallback | None = None,
+    data: Any = None,
     other: Any = None,
-    module: Callable[[], Any] | None = None,
+    modules: tuple[Any, Any] | None = None,
 ) -> Any:
     """Train two rounds with the first callback, and two more with the second; return the module at the end."""
-    if module is None:
-        module = QUADRATIC if data is toy else Linear
-    trainer = quiet_trainer(max_epochs=2, callbacks=[first])
-    trainer.fit(module(), datamodule=data() if data is toy else data)
+    data, one = data or toy(), modules or [(Linear() if data else Quadratic(0.1)) for _ in range(2)]
+    trainer = quiet_trainer(max_epochs=2, callbacks=[first or fl.FedAvg(2)])
+    trainer.fit(one[0], datamodule=data)
     trainer.save_checkpoint(tmp_path / "run.ckpt")
-    following = quiet_trainer(max_epochs=4, callbacks=[second])
-    data = other or (toy() if data is toy else data)
-    resumed = module()
-    following.fit(resumed, datamodule=data, ckpt_path=tmp_path / "run.ckpt")
-    return resumed
+    following = quiet_trainer(max_epochs=4, callbacks=[second or fl.FedAvg(2)])
+    following.fit(one[1], datamodule=other or data, ckpt_path=tmp_path / "run.ckpt")
+    return one[1]
 
 
 class Configured(Quadratic):
@@ -91,46 +83,45 @@ class Configured(Quadratic):
 
 
 def test_hyperparameters_of_other_packages_are_kept_as_plain_ones(tmp_path: Path) -> None:
-    resume(tmp_path, fl.FedAvg(), fl.FedAvg(), module=lambda: Configured(UserDict(lr=0.1, sizes=UserList([4, 2]))))
+    configs = [UserDict(lr=0.1, sizes=UserList([4, 2])) for _ in range(2)]
+    resume(tmp_path, modules=(Configured(configs[0]), Configured(configs[1])))
     checkpoint = torch.load(tmp_path / "run.ckpt", weights_only=True)
     assert checkpoint["hyper_parameters"] == {"config": {"lr": 0.1, "sizes": [4, 2]}}
 
 
-def told(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if "other settings" in record.getMessage()]
+# ---- what is refused ----
 
 
 def labelled(order: tuple[int, ...]) -> fl.TensorDataModule:
-    clients = [(torch.ones(6, 4), torch.full((6,), label)) for label in range(3)]
-    return fl.TensorDataModule(clients=[clients[place] for place in order], batch_size=3)
-
-
-def validated(size: int) -> fl.TensorDataModule:
-    return toy(val=quadratic_clients([1], [1], [size])[0])
+    return fl.TensorDataModule([(torch.ones(6, 4), torch.full((6,), label)) for label in order], batch_size=3)
 
 
 @pytest.mark.parametrize(
     ("data", "other", "match"),
     [
         (table(0), table(1), "another federation .*Resume with the same data"),
-        *[
-            (table(split=WithinClientSplit(0.5, 0, seed=0)), table(split=WithinClientSplit(0.5, 0, seed=1)), "split"),
-            (table(split=ClientSplit(fold=0)), table(split=ClientSplit(fold=1)), "fold"),  # the same training clients
-            (labelled((0, 1, 2)), labelled((1, 0, 2)), "another federation"),
-        ],
-        (validated(2), validated(3), "2 validation samples, .*now 3 validation samples"),
+        (table(split=WithinClientSplit(0.5, 0, seed=0)), table(split=WithinClientSplit(0.5, 0, seed=1)), "split"),
+        (table(split=ClientSplit(fold=0)), table(split=ClientSplit(fold=1)), "fold"),  # the same training clients
+        (labelled((0, 1, 2)), labelled((1, 0, 2)), "another federation"),
     ],
-    ids=["partition", "split within clients", "fold", "order", "validation set"],
+    ids=["partition", "split within clients", "fold", "order"],
 )
 def test_other_data_are_refused(tmp_path: Path, data: Any, other: Any, match: str) -> None:
     with pytest.raises(ValueError, match=match):
-        resume(
-            tmp_path, fl.FedAvg(2), fl.FedAvg(2), data=data, other=other, module=QUADRATIC if "valid" in match else None
-        )
+        resume(tmp_path, data=data, other=other)
+
+
+def test_another_validation_set_is_refused(tmp_path: Path) -> None:
+    data, other = (toy(val=quadratic_clients([1], [1], [size])[0]) for size in (2, 3))
+    with pytest.raises(ValueError, match=r"2 validation samples, .*now 3 validation samples"):
+        resume(tmp_path, data=data, other=other, modules=(Quadratic(0.1), Quadratic(0.1)))
 
 
 def with_exchange(*exchange: parts.Exchange) -> fl.FedAvg:
     return fl.FedAvg(2, weighting="uniform", exchange=exchange)
+
+
+TOP, CLIP = (partial(parts.TopK, 0.5), partial(parts.Clip, 1.0))
 
 
 @pytest.mark.parametrize(
@@ -138,13 +129,9 @@ def with_exchange(*exchange: parts.Exchange) -> fl.FedAvg:
     [
         (fl.FedDyn(0.1, 2), fl.FedAvg(2), "written by FedDyn, not by FedAvg"),
         (fl.Federated(2), fl.Federated(2, schedule=parts.Redistribution(3)), "Synchronous.* Redistribution"),
-        (with_exchange(), with_exchange(parts.TopK(0.5)), "this run .*TopK"),
-        (with_exchange(parts.TopK(0.5)), with_exchange(), "TopK.*this run"),
-        (
-            with_exchange(parts.Clip(1.0), parts.TopK(0.5)),
-            with_exchange(parts.TopK(0.5), parts.Clip(1.0)),
-            "Clip, TopK.* TopK, Clip",
-        ),
+        (with_exchange(), with_exchange(TOP()), "this run .*TopK"),
+        (with_exchange(TOP()), with_exchange(), "TopK.*this run"),
+        (with_exchange(CLIP(), TOP()), with_exchange(TOP(), CLIP()), "Clip, TopK.* TopK, Clip"),
         (fl.RADFed(3, 2), fl.RADFed(2, 2), "`redistributions`"),
         (fl.FedDyn(0.1, 2), fl.FedDyn(0.2, 2), "`alpha`"),
         (fl.FedDyn(0.1, 2), fl.FedDyn(0.1, 2, scale_alpha="none"), "`scale_alpha`"),
@@ -155,65 +142,30 @@ def test_another_algorithm_is_refused(
 ) -> None:
     with caplog.at_level("INFO"), pytest.raises(ValueError, match=match):
         resume(tmp_path, first, second)
-    assert told(caplog) == []  # nothing resumed
+    assert "other settings" not in caplog.text  # nothing resumed
+
+
+class WithOptimizer(Linear):
+    def __init__(self, kind: Any, **options: Any) -> None:
+        super().__init__()
+        self.kind, self.options = kind, options
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        optimizer: torch.optim.Optimizer = self.kind(self.parameters(), lr=0.1, **self.options)
+        return optimizer
+
+
+def test_an_optimizer_of_another_class_is_refused(tmp_path: Path) -> None:
+    modules = WithOptimizer(torch.optim.SGD), WithOptimizer(torch.optim.Adam)
+    with pytest.raises(ValueError, match="state of SGD, and `configure_optimizers` now returns Adam"):
+        resume(tmp_path, data=table(0), modules=modules)
+
+
+# ---- what is told ----
 
 
 def shrinking(round_index: int) -> float:
     return 0.9**round_index
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "line"),
-    [
-        (fl.FedAvg(2), fl.FedAvg(3, local_epochs=2), "clients_per_round 2 -> 3, .*local_epochs 1 -> 2"),
-        (fl.FedAsync(2, speeds=[1, 2, 3]), fl.FedAsync(2, speeds=[1, 2, 4]), r"speeds \[1, 2, 3\] -> \[1, 2, 4\]"),
-        (
-            fl.Federated(2, objective=parts.Proximal(0.1), aggregation=parts.WeightedMean("uniform")),
-            fl.Federated(2, objective=parts.Proximal(0.2), aggregation=parts.WeightedMean("uniform")),
-            r"objective Proximal\(mu=0.1\) -> Proximal\(mu=0.2\)",
-        ),
-        (fl.FedAvg(2, seed=1), fl.FedAvg(2, seed=9, executor="sequential"), "executor 'auto' -> 'sequential'"),
-        # what is the same is not told
-        (fl.FedAvg(2, seed=1), fl.FedAvg(2), None),
-        (fl.FedAsync(2, speeds=[1, 2, 3], seed=3), fl.FedAsync(2, speeds=[1, 2, 3], seed=3), None),
-        (*(fl.Federated(2, server=parts.Mixing(shrinking), seed=1) for _ in range(2)), None),
-    ],
-)  # fmt: skip
-def test_other_settings_are_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, first: Any, second: Any, line: str | None
-) -> None:
-    with caplog.at_level("INFO"):
-        resume(tmp_path, first, second)
-    assert ("Seed 9 is not used" in caplog.text) is (second.settings.seed == 9)
-    if line is None:
-        assert told(caplog) == []
-    else:
-        (message,) = told(caplog)
-        assert re.search(line, message), message
-
-
-class WithOptimizer(Linear):
-    """Its optimizer is the next one of a list."""
-
-    def __init__(self, makers: list[Any]) -> None:
-        super().__init__()
-        self.make = makers.pop(0)
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        optimizer: torch.optim.Optimizer = self.make(self.parameters())
-        return optimizer
-
-
-def test_an_optimizer_of_another_class_is_refused_and_of_other_settings_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    makers = [partial(torch.optim.SGD, lr=0.1), partial(torch.optim.Adam, lr=0.1)]
-    with pytest.raises(ValueError, match="state of SGD, and `configure_optimizers` now returns Adam"):
-        resume(tmp_path, fl.FedAvg(2), fl.FedAvg(2), data=table(0), module=lambda: WithOptimizer(makers))
-    makers = [partial(torch.optim.SGD, lr=0.1), partial(torch.optim.SGD, lr=0.1, weight_decay=0.9)]
-    with caplog.at_level("INFO"):
-        resume(tmp_path, fl.FedAvg(2), fl.FedAvg(2), data=table(0), module=lambda: WithOptimizer(makers))
-    assert "weight_decay 0 -> 0.9" in caplog.text
 
 
 def doubled(x: torch.Tensor) -> torch.Tensor:
@@ -241,30 +193,6 @@ class Scaled:
         return self.factor * x
 
 
-#: Settings of the data before and after, and what is told of them.
-SETTINGS: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
-    (
-        {"train_transform": doubled, "feature_noise": 0.5, "shuffle": False},
-        {"train_transform": halved, "batch_size": 2, "drop_last": True, "sampler": in_order, "standardize": "global"},
-        [
-            *("train_transform doubled -> halved", "feature_noise 0.5 -> 0.0", "drop_last False -> True"),
-            *("batch_size 3 -> 2", "the data's sampler None -> in_order", "standardize None -> 'global'"),
-        ],
-    ),
-    ({"train_transform": Scaled(1)}, {"train_transform": Scaled(2)}, ["train_transform Scaled(1) -> Scaled(2)"]),
-    ({"sampler": in_order, "standardize": "global"}, {"sampler": in_order, "standardize": "global"}, []),
-]
-
-
-@pytest.mark.parametrize(("first", "second", "lines"), SETTINGS, ids=["several", "inside", "same"])
-def test_other_settings_of_the_data_are_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, first: Any, second: Any, lines: list[str]
-) -> None:
-    with caplog.at_level("INFO"):
-        resume(tmp_path, fl.FedAvg(2), fl.FedAvg(2), data=table(**first), other=table(**second))
-    assert sum(told(caplog)[0].count(line) for line in lines) == len(lines) if lines else told(caplog) == []
-
-
 class Pictures(ImageDataModule):
     """Thirty black images."""
 
@@ -286,23 +214,73 @@ def poisoned() -> Table:
     return data
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "module", "line"),
-    [
-        *[
-            (*(Pictures(IIDPartitioner(5), augment=augment) for augment in (False, True)), OfPictures, "augment False"),
-            (poisoned(), table(0), Linear, "poisons [LabelFlipping(clients=[1], num_classes=3)] -> []"),
+def pull(mu: float) -> fl.Federated:
+    return fl.Federated(2, objective=parts.Proximal(mu), aggregation=parts.WeightedMean("uniform"))
+
+
+#: Arguments of :func:`resume`, and what is told; what is the same is not told.
+TOLD: list[tuple[Callable[[], dict[str, Any]], list[str]]] = [
+    (
+        lambda: {"first": fl.FedAvg(2), "second": fl.FedAvg(3, local_epochs=2)},
+        ["clients_per_round 2 -> 3", "local_epochs 1 -> 2"],
+    ),
+    (
+        lambda: {"first": fl.FedAsync(2, speeds=[1, 2, 3]), "second": fl.FedAsync(2, speeds=[1, 2, 4])},
+        ["speeds [1, 2, 3] -> [1, 2, 4]"],
+    ),
+    (lambda: {"first": pull(0.1), "second": pull(0.2)}, ["objective Proximal(mu=0.1) -> Proximal(mu=0.2)"]),
+    (lambda: {"second": fl.FedAvg(2, executor="sequential")}, ["executor 'auto' -> 'sequential'"]),
+    (lambda: {"first": fl.FedAvg(2, seed=1)}, []),
+    (lambda: {name: fl.FedAsync(2, speeds=[1, 2, 3]) for name in ("first", "second")}, []),
+    (lambda: {name: fl.Federated(2, server=parts.Mixing(shrinking)) for name in ("first", "second")}, []),
+    (
+        lambda: {
+            "data": table(train_transform=doubled, feature_noise=0.5, shuffle=False),
+            "other": table(
+                train_transform=halved, batch_size=2, drop_last=True, sampler=in_order, standardize="global"
+            ),
+        },
+        [
+            *("train_transform doubled -> halved", "feature_noise 0.5 -> 0.0", "drop_last False -> True"),
+            *("batch_size 3 -> 2", "the data's sampler None -> in_order", "standardize None -> 'global'"),
         ],
-    ],
-    ids=["augment", "poison"],
-)
-def test_other_settings_of_other_data_are_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, first: Any, second: Any, module: Any, line: str
+    ),
+    (
+        lambda: {"data": table(train_transform=Scaled(1)), "other": table(train_transform=Scaled(2))},
+        ["train_transform Scaled(1) -> Scaled(2)"],
+    ),
+    (lambda: {name: table(sampler=in_order, standardize="global") for name in ("data", "other")}, []),
+    (
+        lambda: {"data": poisoned(), "other": table(0)},
+        ["poisons [LabelFlipping(clients=[1], num_classes=3)] -> []"],
+    ),
+    (
+        lambda: {
+            "data": Pictures(IIDPartitioner(5), augment=False),
+            "other": Pictures(IIDPartitioner(5), augment=True),
+            "modules": (OfPictures(), OfPictures()),
+        },
+        ["augment False"],
+    ),
+    (
+        lambda: {
+            "data": table(0),
+            "modules": (WithOptimizer(torch.optim.SGD), WithOptimizer(torch.optim.SGD, weight_decay=0.9)),
+        },
+        ["weight_decay 0 -> 0.9"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "lines"), TOLD)
+def test_other_settings_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, changes: Callable[[], dict[str, Any]], lines: list[str]
 ) -> None:
     with caplog.at_level("INFO"):
-        resume(tmp_path, fl.FedAvg(2), fl.FedAvg(2), data=first, other=second, module=module)
-    (message,) = told(caplog)
-    assert line in message
+        resume(tmp_path, **changes())
+    told = [text for record in caplog.records if " -> " in (text := record.getMessage())]
+    assert len(told) == bool(lines)
+    assert all(line in told[0] for line in lines), told
 
 
 @pytest.mark.parametrize(("first", "second"), [("sequential", "vectorized"), ("vectorized", "sequential")])
@@ -334,14 +312,15 @@ class WithRate(Quadratic):
 
 
 def test_another_learning_rate_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    rates = [0.1, 0.2]
     with caplog.at_level("INFO"):
-        resumed = resume(tmp_path, fl.FedAvg(2), fl.FedAvg(2), module=lambda: WithRate(rates.pop(0)))
+        resumed = resume(tmp_path, modules=(WithRate(0.1), WithRate(0.2)))
     assert "lr 0.1 -> 0.2. Optimizers and schedules keep" in caplog.text
     assert resumed.trainer.optimizers[0].param_groups[0]["lr"] == 0.1
 
 
-def test_the_seed_of_a_resumed_run_does_not_stay_for_another_fit(tmp_path: Path) -> None:
+def test_the_seed_of_a_resumed_run_does_not_stay_for_another_fit(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     def fit(callback: fl.FedAvg, rounds: int, **options: Any) -> float:
         module = Quadratic(lr=0.1)
         quiet_trainer(max_epochs=rounds, callbacks=[callback]).fit(module, datamodule=toy(), **options)
@@ -351,7 +330,9 @@ def test_the_seed_of_a_resumed_run_does_not_stay_for_another_fit(tmp_path: Path)
     first.fit(Quadratic(lr=0.1), datamodule=toy())
     first.save_checkpoint(tmp_path / "run.ckpt")
     callback = fl.FedAvg(1, seed=2)
-    assert fit(callback, 8, ckpt_path=tmp_path / "run.ckpt") == fit(fl.FedAvg(1, seed=1), 8)
+    with caplog.at_level("INFO"):
+        assert fit(callback, 8, ckpt_path=tmp_path / "run.ckpt") == fit(fl.FedAvg(1, seed=1), 8)
+    assert "Seed 2 is not used" in caplog.text
     assert callback.settings.run_seed == 1
     assert fit(callback, 8) == fit(fl.FedAvg(1, seed=2), 8) != fit(fl.FedAvg(1, seed=1), 8)
     assert callback.settings.run_seed == 2
