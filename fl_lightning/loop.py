@@ -16,7 +16,7 @@ from fl_lightning._lightning.processes import warn_of_lost_results
 from fl_lightning._lightning.refusals import refuse_unsupported
 from fl_lightning._lightning.round_loop import RoundLoop
 from fl_lightning._lightning.trainer_callbacks import monitored_values, restore_monitored_values
-from fl_lightning.clients.batches import ClientBatches, LocalSettings
+from fl_lightning.clients.batches import ClientBatches, LocalSettings, warn_of_single_samples
 from fl_lightning.clients.steps import check_steps_known
 from fl_lightning.clients.training import LocalTraining, notify
 from fl_lightning.data import FederatedDataModule
@@ -111,6 +111,7 @@ class FederatedLoop(RoundLoop):
     def print_clients(self) -> None:
         """Say in one line how many clients train, validate and test; warn of what may go wrong."""
         warn_of_lost_results(self.trainer)
+        warn_of_single_samples(self.trainer.lightning_module, self.data)
         print_clients(self.data, self.algorithm.sampler, type(self.corrector).__name__)
 
     def batches_per_client(self) -> int:

@@ -15,7 +15,8 @@ from typing import Any
 import lightning.pytorch as pl
 import numpy as np
 import torch
-from torch import Tensor
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
+from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from fl_lightning.checks import Count, Natural, PathLike, check_fields
@@ -293,3 +294,17 @@ class ClientBatches:
             return float(sum(tensor[:1].nbytes for tensor in self.rows(0)[0]))
         leaves = tree_leaves(self.data.client_dataset(0)[0])
         return float(sum(part.nbytes for part in leaves if isinstance(part, (Tensor, np.ndarray))))
+
+
+def warn_of_single_samples(module: pl.LightningModule, data: FederatedDataModule) -> None:
+    """Warn of clients that have a batch of one sample, where ``BatchNorm1d`` would end the fit when they train."""
+    if not any(isinstance(part, nn.BatchNorm1d) for part in module.modules()):
+        return
+    sizes, full = data.client_sizes, data.batch_size or math.inf
+    single = np.flatnonzero((sizes == 1) | (full == 1) | ((sizes % full == 1) & (not data.drop_last)))
+    if len(single):
+        rank_zero_warn(
+            f"Some clients ({len(single)} of {len(sizes)}, such as client {single[0]}) have a batch of one sample, and "
+            "BatchNorm1d cannot train on one. Set another `batch_size`, or `drop_last=True` (not for clients of one "
+            "sample), or take LayerNorm."
+        )
