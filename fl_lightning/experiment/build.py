@@ -70,7 +70,7 @@ def trainer(config: Mapping[str, Any], further: Sequence[Callback], **settings: 
         further: All callbacks.
         settings: Logger and folder.
     """
-    given = build(config["trainer"])
+    given = make(config["trainer"])
     for name, value in given.items():
         if name in _OF_RUNNER or (name in _ONE and value not in (1, "1", "auto")):
             raise ValueError(f"`trainer` must leave `{name}` to the runner, which has one device, got {value!r}.")
@@ -78,7 +78,7 @@ def trainer(config: Mapping[str, Any], further: Sequence[Callback], **settings: 
     return L.Trainer(**{**_DEFAULTS, **given, "devices": 1, **settings, "callbacks": list(further)})
 
 
-def build(spec: Spec) -> Any:
+def make(spec: Spec) -> Any:
     """Build the object that a spec describes.
 
     ``{"class_path": path, "init_args": {...}}`` calls a class or a function. ``{"object": path}`` is the object of the
@@ -88,24 +88,24 @@ def build(spec: Spec) -> Any:
         ValueError: If a path cannot be imported, or a class does not take the arguments.
     """
     if isinstance(spec, (list, tuple)):
-        return [build(value) for value in spec]
+        return [make(value) for value in spec]
     if not isinstance(spec, Mapping):
         return spec
     if set(spec) == {"object"}:
         return _locate(spec["object"])
     if "class_path" not in spec:
-        return {name: build(value) for name, value in spec.items()}
+        return {name: make(value) for name, value in spec.items()}
     if not set(spec) <= {"class_path", "init_args"}:
         raise ValueError(f"A class has a `class_path` and, in `init_args`, its arguments by name, got {dict(spec)}.")
     target = _locate(spec["class_path"])
-    return _call(target, build(spec.get("init_args") or {}))
+    return _call(target, make(spec.get("init_args") or {}))
 
 
 def _build_part(name: str, kind: type[_T], spec: Spec, defaults: Mapping[str, Any] | None = None) -> _T:
     """Build an object of a kind, whose class gets further arguments unless the spec gives them."""
     if isinstance(spec, Mapping):
         spec = {**spec, "init_args": {**(defaults or {}), **(spec.get("init_args") or {})}}
-    made = build(spec)
+    made = make(spec)
     if not isinstance(made, kind):
         raise ValueError(f"`{name}` must be a `class_path` and `init_args` of a {kind.__name__}, got {spec!r}.")
     return made

@@ -85,13 +85,13 @@ class Workers:
     def claim(self, jobs: Iterable[CellJob]) -> CellJob | None:
         """Claim the first job that nobody else has, if a worker is free for it, and return it."""
         mine = [process.job.folder for process in self._at_work.values()]
-        free = (job for job in jobs if job.folder not in mine and self._is_claimed(job.folder))
+        free = (job for job in jobs if job.folder not in mine and self._acquire(job.folder))
         return next(free, None) if len(mine) < self._most else None
 
-    def _is_claimed(self, folder: Path) -> bool:
+    def _acquire(self, folder: Path) -> bool:
         folder.mkdir(parents=True, exist_ok=True)
         if folder not in self._leases:  # another runner takes the claim of one that stands still
-            claim = SoftFileLease(folder / CLAIM, timeout=0, on_compromise=lambda lost: self._kill(folder))
+            claim = SoftFileLease(folder / CLAIM, timeout=0, on_compromise=lambda lost: self._give_up(folder))
             self._leases[folder] = claim
         try:
             self._leases[folder].acquire()
@@ -137,7 +137,7 @@ class Workers:
             process.end()
             self._leases[process.job.folder].release()
 
-    def _kill(self, folder: Path) -> None:
+    def _give_up(self, folder: Path) -> None:
         for process in list(self._at_work.values()):
             if process.job.folder == folder:
                 process.kill()

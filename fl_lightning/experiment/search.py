@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
 
-from fl_lightning.checks import Count, check, is_number, is_sequence
+from fl_lightning.checks import Count, Natural, check_fields, is_number, is_sequence
 
 SearchKind = Literal["grid", "random", "tpe"]
 Point = dict[str, Any]
@@ -106,6 +106,7 @@ def space_of(tune: Mapping[str, Any]) -> Space:
     return space
 
 
+@dataclass(eq=False)
 class Search:
     """A search for the point with the best score.
 
@@ -128,22 +129,20 @@ class Search:
         ValueError: If a grid search has a range, or another search no ``count``.
     """
 
-    def __init__(
-        self,
-        space: Space,
-        kind: SearchKind = "grid",
-        count: int | None = None,
-        seed: int = 0,
-        mode: str = "max",
-        at_once: int | None = None,
-        taken: Point | None = None,
-    ) -> None:
-        if kind != "grid" and check("`count`", count, Count | None) is None:
-            raise ValueError(f"`count`, the number of points, is needed by a search other than of a grid, got {count}.")
-        self.space, self.kind, self.count, self.seed, self.mode = space, kind, count, seed, mode
-        self.at_once, self.taken = at_once, taken or {}
+    space: Space
+    kind: SearchKind = "grid"
+    count: Count | None = None
+    seed: Natural = 0
+    mode: Literal["max", "min"] = "max"
+    at_once: Count | None = None
+    taken: Point = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.kind != "grid" and self.count is None:
+            raise ValueError("`count`, the number of points, is needed by a search other than of a grid, got None.")
         self.tried: list[Tried] = []
-        found = self._propose(count or 1) if kind == "tpe" and space else self._draw()
+        found = self._propose(self.count or 1) if self.kind == "tpe" and self.space else self._draw()
         self.points: list[Point] = [{**self.taken, **point} for point in found]
 
     def next_points(self) -> list[Point]:

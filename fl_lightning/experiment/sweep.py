@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from rich.console import Console
 
-from fl_lightning.checks import Natural, PathLike, check, duration, joined
+from fl_lightning.checks import PathLike, check, duration, joined
 from fl_lightning.experiment.cell import CellJob
 from fl_lightning.experiment.files import read_json_if_there, write_csv, write_json
 from fl_lightning.experiment.plan import Cell
@@ -76,7 +76,7 @@ def run_sweep(
             an error has not logged the metric; no other run is started then.
     """
     check("`output`", output, PathLike | None)
-    sweep = Sweep(check("`path`", path, PathLike), count, check("`seed`", seed, Natural), further)
+    sweep = Sweep(check("`path`", path, PathLike), count, seed, further)
     folder = Path(output or Path("runs", "sweeps", sweep.name)).absolute()
     console = check("`console`", console or Console(), Console)
     if sweep.only_in_service:

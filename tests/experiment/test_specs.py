@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from fl_lightning import RADFed
-from fl_lightning.experiment.build import build, identity, references, substitute
+from fl_lightning.experiment.build import identity, make, references, substitute
 from fl_lightning.metrics import weighted_f1
 
 
@@ -35,7 +35,7 @@ def test_wrong_references(spec: str, values: dict, message: str) -> None:
 
 
 def test_classes_are_built_at_any_depth() -> None:
-    method = build(
+    method = make(
         {
             "class_path": "fl_lightning.RADFed",
             "init_args": {
@@ -46,8 +46,8 @@ def test_classes_are_built_at_any_depth() -> None:
     )
     assert isinstance(method, RADFed)
     assert method.redistributions == 3
-    assert build([{"object": "fl_lightning.metrics.weighted_f1"}, {"n": 1}]) == [weighted_f1, {"n": 1}]
-    named = build(
+    assert make([{"object": "fl_lightning.metrics.weighted_f1"}, {"n": 1}]) == [weighted_f1, {"n": 1}]
+    named = make(
         {"class_path": "fl_lightning.datamodules.CovertypeDataModule.named", "init_args": {"name": "COVCLS-G"}}
     )
     assert named.standardize == "global"
@@ -57,7 +57,7 @@ def test_what_a_class_takes_by_kwargs_is_built_too() -> None:
     split = {"class_path": "fl_lightning.data.ClientSplit", "init_args": {"fold": 3}}
     given = {"name": "COVCLS-G", "split": split}
     spec = {"class_path": "fl_lightning.datamodules.CovertypeDataModule.named", "init_args": given}
-    assert build(spec).split.fold == 3
+    assert make(spec).split.fold == 3
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_what_a_class_takes_by_kwargs_is_built_too() -> None:
 )
 def test_paths_that_name_nothing(path: str) -> None:
     with pytest.raises(ValueError, match=f"'{path}' cannot be imported"):
-        build([{"class_path": "fl_lightning.FedAvg", "init_args": {"sampler": {"class_path": path}}}])
+        make([{"class_path": "fl_lightning.FedAvg", "init_args": {"sampler": {"class_path": path}}}])
 
 
 def test_identity_depends_on_content_and_not_on_order() -> None:
