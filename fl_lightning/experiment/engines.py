@@ -4,21 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
-
-
-class Engine(Protocol):
-    """Runners that have been started elsewhere."""
-
-    def all_ended(self) -> bool:
-        """Return whether no runner is at work or waits for its turn.
-
-        Raises:
-            Exception: If all have ended, and one of them by an error: that error.
-        """
-
-    def stop(self) -> None:
-        """End the runners."""
+from typing import Any
 
 
 class Slurm:
@@ -41,7 +27,7 @@ class Slurm:
         self._jobs = executor.submit_array([runner] * number)
 
     def all_ended(self) -> bool:
-        """Return whether all jobs have ended; raise the error of a job then."""
+        """Return whether no job is at work or waits for its turn; raise the error of a job then."""
         if not all(job.done() for job in self._jobs):
             return False
         for job in self._jobs:
@@ -77,7 +63,7 @@ class Ray:
         self._tasks = [task.remote(runner) for _ in range(number)]
 
     def all_ended(self) -> bool:
-        """Return whether all tasks have ended; raise the error of a task then."""
+        """Return whether no task is at work or waits for its turn; raise the error of a task then."""
         _, left = self._ray.wait(self._tasks, num_returns=len(self._tasks), timeout=0)
         if not left:
             self._ray.get(self._tasks)
@@ -93,6 +79,9 @@ class Ray:
 
 def _call(runner: Callable[[], object]) -> None:
     runner()
+
+
+Engine = Slurm | Ray
 
 
 def start_engine(

@@ -111,6 +111,5 @@ def describe_time(table: Table, paces: Mapping[str, float], errors: Mapping[str,
         rounds[search.data] += sum(cell.max_epochs for cell in search.fits.values())
     seconds = sum(pace * rounds[name] for name, pace in paces.items()) / max(1, workers)
     measured = ", ".join(f"{name} {pace:.2g}" for name, pace in paces.items())
-    fits = "All fits" if set(paces) == set(table.data) else f"All fits on {', '.join(paces)}"
-    text = f"Measured seconds a round: {measured}. {fits} will take about {duration(seconds)}."
+    text = f"Measured seconds a round: {measured}. All fits on {', '.join(paces)} will take about {duration(seconds)}."
     return "\n".join([text, *lines])

@@ -116,19 +116,19 @@ class MethodSearch(Search):
             cell.config["pruning"] = {"pruner": tuning.pruner, "number": number, "earlier": earlier}
         return cells
 
-    @property
+    @cached_property
     def trials(self) -> list[Cell]:
         """All fits of the search, as if none were pruned; none if nothing is tuned."""
         points = self.points if len(self.points) > 1 else []
         return [cell for number, point in enumerate(points) for cell in self.cells(point, number)]
 
-    @property
+    @cached_property
     def final(self) -> list[Cell]:
         """The fits of the table, with the values of the first point."""
         places = product(self.table.folds, self.table.seeds)
         return [make_cell(self.table, self.data, self.method, *place, self.points[0]) for place in places]
 
-    @property
+    @cached_property
     def fits(self) -> dict[str, Cell]:
         """All fits by their ids; a fit that is both a trial and final runs once."""
         return {cell.id: cell for cell in (*self.trials, *self.final)}
