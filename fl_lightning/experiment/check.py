@@ -13,7 +13,7 @@ from typing import Any
 
 import lightning as L
 import torch
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.seed import isolate_rng
@@ -164,7 +164,7 @@ def _check_cell(table: Table, cell: Cell, checker: _Checker, with_data: bool) ->
         names = [config[name] for name in ("model", "metric", "callbacks")]
         once("names", lambda: _check_names(entry, model, callbacks), cell.data, *names)
     # folds and seeds are alike in what is checked
-    if with_data and data is not None and once("data", lambda: data.setup() or data, cell.data):
+    if with_data and data is not None and once("data", lambda: data.setup() or data, cell.data) is not None:
         chooses = config["select"] != "last" or any(method.tune for method in table.methods.values())
         once("val", lambda: _check_samples(data, "monitor", entry.monitor, "val", is_needed=chooses), cell.data)
         once("test", lambda: _check_samples(data, "score", entry.score, "test", is_needed=True), cell.data)
@@ -187,13 +187,12 @@ def _check_fit(config: dict[str, Any], method: AggregationCallback, callbacks: S
     trainer = config["trainer"]
     check("`max_epochs`", trainer.get("max_epochs"), Count)
     check("`check_val_every_n_epoch`", trainer.get("check_val_every_n_epoch", 1), Count)
-    best = [] if config["select"] == "last" else [ModelCheckpoint(_NO_FOLDER, monitor=config["monitor"])]
+    best = best_checkpoint(_NO_FOLDER, config, method.algorithm)
     try:
-        made = build.trainer(config, [*callbacks, *best], logger=False, default_root_dir=_NO_FOLDER)
+        made = build.trainer(config, [*callbacks, *([best] if best else [])], logger=False, default_root_dir=_NO_FOLDER)
     except RuntimeError as error:  # two callbacks of one kind, for instance
         raise ValueError(f"`trainer` and `callbacks` cannot be combined: {error}") from error
     refuse_settings(made, method)
-    best_checkpoint(_NO_FOLDER, config, method.algorithm)
     method.check_rounds(trainer["max_epochs"])
 
 
