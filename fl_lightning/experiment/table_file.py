@@ -78,7 +78,7 @@ def _make_table(given: dict[str, Any], name: str) -> Table:
             refuse_unknown(place, check(place, entry, Mapping), [each.name for each in fields(kind)])
             return kind(**{key: value for key, value in entry.items() if value is not None})
         except (TypeError, ValueError) as error:
-            mistakes.append(f"{place}: {error}")
+            mistakes.append(str(error) if str(error).startswith(place) else f"{place}: {error}")
 
     if (arguments := given.pop("baselines", None)) is not None:
         specs = {name: {"class_path": f"fl_lightning.{name}", "init_args": arguments} for name in _BASELINES}
