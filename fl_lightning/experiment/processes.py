@@ -76,7 +76,7 @@ class Workers:
     def __init__(self, options: RunOptions, since: float) -> None:
         self.options, self.since = options, since
         self._most = max(1, options.workers) if options.engine == "local" else 0
-        self._at_work: dict[int, CellProcess] = {}
+        self._at_work: dict[int, _AtWork] = {}
         self._leases: dict[Path, SoftFileLease] = {}  # each is looked at for a while until it is known to be stale
 
     def __len__(self) -> int:
@@ -84,7 +84,7 @@ class Workers:
 
     def claim(self, jobs: Iterable[CellJob]) -> CellJob | None:
         """Claim the first job that nobody else has, if a worker is free for it, and return it."""
-        mine = [process.job.folder for process in self._at_work.values()]
+        mine = [each.job.folder for each in self._at_work.values()]
         free = (job for job in jobs if job.folder not in mine and self._acquire(job.folder))
         return next(free, None) if len(mine) < self._most else None
 
@@ -111,18 +111,24 @@ class Workers:
                 self._leases[job.folder].release()
             return
         number = next(number for number in range(self._most) if number not in self._at_work)
-        devices = self.options.devices
-        device = devices[number % len(devices)] if devices else None
-        self._at_work[number] = CellProcess(job, self.options, self.since, device)
+        # a Trainer that sees SLURM's variables would take its signals and its number of tasks
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
+        environment.setdefault("OMP_NUM_THREADS", "1")
+        if devices := self.options.devices:
+            environment["CUDA_VISIBLE_DEVICES"] = str(devices[number % len(devices)])
+        process = _context().Process(target=_work, args=(job, self.options.memory_limit, self.since, environment))
+        with _without_script():
+            process.start()
+        self._at_work[number] = _AtWork(job, process, time.monotonic())
 
     def wait(self, seconds: float) -> None:
         """Wait until a process ends, or for some seconds."""
-        connection.wait([process.sentinel for process in self._at_work.values()], seconds)
+        connection.wait([each.process.sentinel for each in self._at_work.values()], seconds)
 
     def end(self) -> None:
         """Make room for other cells where a process has ended."""
-        for number, process in list(self._at_work.items()):
-            error, folder = process.how_it_ended(), process.job.folder
+        for number, each in list(self._at_work.items()):
+            error, folder = self._how_it_ended(each), each.job.folder
             if error is None:
                 continue
             del self._at_work[number]
@@ -131,70 +137,44 @@ class Workers:
                 write_failure(folder, error, self.since)
             lease.release()
 
-    def kill(self) -> None:
-        """Kill all processes."""
-        for process in self._at_work.values():
-            process.end()
-            self._leases[process.job.folder].release()
-
-    def _give_up(self, folder: Path) -> None:
-        for process in list(self._at_work.values()):
-            if process.job.folder == folder:
-                process.kill()
-
-
-class CellProcess:
-    """A process that runs one cell. It is forked from a server that has imported everything once.
-
-    Args:
-        job: The cell.
-        options: Its limits.
-        since: When the run began.
-        device: Number of the GPU that it sees; ``None`` for all.
-    """
-
-    def __init__(self, job: CellJob, options: RunOptions, since: float, device: int | None = None) -> None:
-        self.job, self._timeout = job, options.cell_timeout
-        # a Trainer that sees SLURM's variables would take its signals and its number of tasks
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
-        environment.setdefault("OMP_NUM_THREADS", "1")
-        if device is not None:
-            environment["CUDA_VISIBLE_DEVICES"] = str(device)
-        self._process = _context().Process(target=_work, args=(job, options.memory_limit, since, environment))
-        with _without_script():
-            self._process.start()
-        self._begun = time.monotonic()
-
-    @property
-    def sentinel(self) -> int:
-        """What becomes ready for :func:`multiprocessing.connection.wait` when the process ends."""
-        return int(self._process.sentinel)
-
-    def how_it_ended(self) -> str | None:
-        """Return ``None`` while the process runs, else an error, which is empty if the files of the cell say all.
+    def _how_it_ended(self, each: _AtWork) -> str | None:
+        """Return ``None`` while a process runs, else an error, which is empty if the files of the cell say all.
 
         A process that is out of time is killed.
         """
-        late = self._timeout is not None and time.monotonic() - self._begun > self._timeout
-        if late and self._process.is_alive():
-            self.end()
-            return f"TimeoutError: the cell took longer than {self._timeout:g} s (`cell_timeout`), so it was stopped."
-        code = self._process.exitcode
+        limit = self.options.cell_timeout
+        if limit is not None and time.monotonic() - each.begun > limit and each.process.is_alive():
+            each.process.kill()
+            each.process.join()
+            return f"TimeoutError: the cell took longer than {limit:g} s (`cell_timeout`), so it was stopped."
+        code = each.process.exitcode
         if code in (None, 0, 1):
             return None if code is None else ""
         signaled = code < 0 and signal.Signals(-code).name
         how = f"was ended by {signaled}" if signaled else f"ended with code {code}"
         reason = ", maybe because the memory was full," if signaled == "SIGKILL" else ""
-        return f"The worker process {how}{reason} in the middle of the cell; see {self.job.log}."
+        return f"The worker process {how}{reason} in the middle of the cell; see {each.job.log}."
 
     def kill(self) -> None:
-        """Kill the process, without waiting for it."""
-        self._process.kill()
+        """Kill all processes."""
+        for each in self._at_work.values():
+            each.process.kill()
+            each.process.join()
+            self._leases[each.job.folder].release()
 
-    def end(self) -> None:
-        """Kill the process."""
-        self.kill()
-        self._process.join()
+    def _give_up(self, folder: Path) -> None:
+        for each in list(self._at_work.values()):
+            if each.job.folder == folder:
+                each.process.kill()
+
+
+@dataclass(frozen=True)
+class _AtWork:
+    """A process that runs one cell. It is forked from a server that has imported everything once."""
+
+    job: CellJob
+    process: Any
+    begun: float
 
 
 def _context() -> Any:
