@@ -139,7 +139,8 @@ def _attempt(name: str, make: Callable[[], Any], spec: Any) -> tuple[Any, str, s
                     "unchecked",
                     f"its data are not here yet ({text}), so its clients and batches are unchecked",
                 )
-            return None, "obstacles", f"`{name}` {path} cannot be built on this machine: {text}"
+            kind = "mistakes" if name == "fit" else "obstacles"  # of two callbacks of one kind, for instance
+            return None, kind, f"`{name}` {path} cannot be built on this machine: {text}"
     return made, "warnings" if caught else "", " ".join(str(each.message) for each in caught)
 
 
@@ -188,11 +189,8 @@ def _check_fit(config: dict[str, Any], method: AggregationCallback, callbacks: S
     check("`max_epochs`", trainer.get("max_epochs"), Count)
     check("`check_val_every_n_epoch`", trainer.get("check_val_every_n_epoch", 1), Count)
     best = best_checkpoint(_NO_FOLDER, config, method.algorithm)
-    try:
-        made = build.trainer(config, [*callbacks, *([best] if best else [])], logger=False, default_root_dir=_NO_FOLDER)
-    except RuntimeError as error:  # two callbacks of one kind, for instance
-        raise ValueError(f"`trainer` and `callbacks` cannot be combined: {error}") from error
-    refuse_settings(made, method)
+    every = [*callbacks, *([best] if best else [])]
+    refuse_settings(build.trainer(config, every, logger=False, default_root_dir=_NO_FOLDER), method)
     method.check_rounds(trainer["max_epochs"])
 
 

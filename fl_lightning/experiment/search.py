@@ -153,8 +153,8 @@ class Search:
         return left
 
     def cells(self, point: Point, number: int) -> list[Any]:
-        """Return the cells that score a point, by its number in the search."""
-        raise NotImplementedError
+        """Return the cells that score a point, by its number in the search; those of a subclass."""
+        return []
 
     def best(self) -> Tried | None:
         """Return the point with the best score, the first of equals; ``None`` if none has a score."""

@@ -7,10 +7,11 @@ import math
 import os
 import shutil
 import statistics
+import struct
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -26,7 +27,6 @@ from fl_lightning.experiment.progress import say
 from fl_lightning.experiment.runner import Runner
 from fl_lightning.experiment.search import Point, Range, Search, SearchKind, describe_point
 from fl_lightning.experiment.table_file import read_yaml, refuse_unknown
-from fl_lightning.experiment.wandb_file import read_history
 from fl_lightning.files import make_folder
 
 Row = dict[str, Any]
@@ -38,6 +38,9 @@ _KNOWN = (*_NEEDED, "name", "command", *_OF_SERVICE, "description", "kind", "api
 _METRIC, _METRIC_OF_SERVICE = ("name", "goal"), ("target", "impute", "impute_while_running")
 _METHODS: dict[str, SearchKind] = {"grid": "grid", "random": "random", "bayes": "tpe"}
 _RANGES = ("uniform", "int_uniform", "q_uniform", "log_uniform_values", "q_log_uniform_values")
+_BLOCK = 32768  # bytes; records are split at the blocks' ends, as in LevelDB's logs
+_FILE_HEADER, _RECORD_HEADER = 7, struct.Struct("<IHB")
+_FULL, _FIRST, _LAST = 1, 2, 4
 _NOT_LOGGED = "the metric of the sweep was never logged"
 
 
@@ -259,3 +262,44 @@ def pattern_of(folders: Sequence[str]) -> str:
         return " ".join(folders)
     shown = [names[0] if len(set(names)) == 1 else "*" for names in zip(*parts, strict=True)]
     return str(Path(*shown, "offline-run-*"))
+
+
+def read_history(path: Path) -> list[dict[str, Any]]:
+    """Return the logged values of a ``run-<id>.wandb`` file, as one dict for each step.
+
+    The file of a killed run may end in the middle of a record; that record is left out.
+    """
+    steps = []
+    for record in read_records(path, "history"):
+        items = record.history.item
+        steps.append({item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in items})
+    return steps
+
+
+def read_records(path: Path, kind: str) -> Iterator[Any]:
+    """Yield the records of one kind of a ``run-<id>.wandb`` file, such as ``"metric"``, ``"config"``, ``"summary"``."""
+    from wandb.proto import wandb_internal_pb2
+
+    for content in _records(path):
+        record = wandb_internal_pb2.Record()  # type: ignore[attr-defined]
+        record.ParseFromString(content)
+        if record.WhichOneof("record_type") == kind:
+            yield record
+
+
+def _records(path: Path) -> Iterator[bytes]:
+    content = path.read_bytes()
+    place, parts = _FILE_HEADER, b""
+    while place + _RECORD_HEADER.size <= len(content):
+        left = _BLOCK - place % _BLOCK
+        if left < _RECORD_HEADER.size:  # padding
+            place += left
+            continue
+        _, length, kind = _RECORD_HEADER.unpack_from(content, place)
+        place += _RECORD_HEADER.size
+        if place + length > len(content):
+            return
+        parts = (b"" if kind in (_FULL, _FIRST) else parts) + content[place : place + length]
+        place += length
+        if kind in (_FULL, _LAST):
+            yield parts

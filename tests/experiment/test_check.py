@@ -157,6 +157,7 @@ def test_a_trainer_may_name_its_one_device() -> None:
 
 
 MISTAKES = {
+    "stateful callback": small(callbacks=2 * [{"class_path": "lightning.pytorch.callbacks.Timer"}]),
     "`trainer` must leave `devices`": with_trainer(devices=2),
     "`trainer` must leave `strategy`": with_trainer(strategy="ddp"),
     "`trainer` must leave `fast_dev_run`": with_trainer(fast_dev_run=True),

@@ -21,7 +21,7 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
 
 from fl_lightning import FedAvg, FederatedCheckpoint, FedProx, TensorDataModule, WithinClientSplit
 from fl_lightning.datamodules import DigitsDataModule
-from fl_lightning.experiment.wandb_file import read_history, read_records
+from fl_lightning.experiment.sweep import read_history, read_records
 from fl_lightning.models import MLPClassifier
 from fl_lightning.partitioners import DirichletPartitioner
 

@@ -17,7 +17,7 @@ import yaml
 from jsonargparse import Namespace
 from torchvision.models import mobilenet_v2
 
-from fl_lightning.experiment.wandb_file import read_history, read_records
+from fl_lightning.experiment.sweep import read_history, read_records
 
 Parse = Callable[..., tuple[int, str, str]]
 RECIPE = Path(__file__).parents[2] / "recipes" / "cifar_radfed.py"
