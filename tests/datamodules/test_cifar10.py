@@ -2,38 +2,22 @@ from __future__ import annotations
 
 import tarfile
 from pathlib import Path
-from urllib.error import URLError
 
 import numpy as np
 import pytest
 import torch
-from helpers.tiny_files import md5, write_cifar10, write_cifar100
+from helpers.tiny_files import write_cifar10, write_cifar100
 from torchvision.datasets import CIFAR10, utils
 
 from fl_lightning.data import ClientSplit, SampleSplit, WithinClientSplit
 from fl_lightning.datamodules import CIFAR10DataModule, CIFAR100DataModule
 from fl_lightning.partitioners import IIDPartitioner
 
-NAMES = [f"data_batch_{number}" for number in range(1, 6)] + ["test_batch"]
-
 
 @pytest.fixture
 def cifar(tmp_path, monkeypatch) -> Path:
     """A folder with six files of 4 images; every pixel of image i is i, its label is i mod 10."""
     return write_cifar10(tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def no_network(monkeypatch) -> list[str]:
-    """Downloads fail, and are noted."""
-    asked: list[str] = []
-
-    def download(url, *args, **kwargs):
-        asked.append(url)
-        raise URLError("no route to host")
-
-    monkeypatch.setattr("urllib.request.urlopen", download)
-    return asked
 
 
 def ready(folder: Path | None, **kwargs) -> CIFAR10DataModule:
@@ -43,19 +27,14 @@ def ready(folder: Path | None, **kwargs) -> CIFAR10DataModule:
     return data
 
 
-def test_training_and_test_images_are_pooled(cifar, no_network):
+def test_training_and_test_images_are_pooled_and_the_last_file_is_the_official_test_set(cifar):
     data = ready(cifar)
     x = data.source_inputs()
-    assert x.shape == (24, 3, 32, 32)
-    assert x.dtype == torch.uint8
+    assert (x.shape, x.dtype) == ((24, 3, 32, 32), torch.uint8)
     assert x[:, 2, 31, 0].tolist() == list(range(24))
     assert data.labels.tolist() == [i % 10 for i in range(24)]
     assert data.class_names[3] == "class 3"
-    assert no_network == []
-
-
-def test_the_official_test_set_is_the_last_file(cifar):
-    ((x, y),) = ready(cifar).test_dataloader()
+    ((x, y),) = data.test_dataloader()
     assert sorted(x[:, 0, 0, 0].tolist()) == [20, 21, 22, 23]
     assert sorted(y.tolist()) == [0, 1, 2, 3]
 
@@ -77,19 +56,12 @@ def test_the_folder_is_an_argument_or_in_the_environment_or_data(monkeypatch, tm
     assert CIFAR10DataModule("elsewhere").data_dir == Path("elsewhere")
 
 
-def pack(folder: Path, monkeypatch) -> Path:
-    """Put the folder's files into the archive, and delete them."""
-    archive = folder / "cifar-10-python.tar.gz"
+def test_missing_files_are_downloaded_once_by_prepare_data_alone(cifar, monkeypatch):
+    archive = cifar / "cifar-10-python.tar.gz"
     with tarfile.open(archive, "w:gz") as tar:
-        tar.add(folder / "cifar-10-batches-py", arcname="cifar-10-batches-py")
-    for path in (folder / "cifar-10-batches-py").iterdir():
+        tar.add(cifar / "cifar-10-batches-py", arcname="cifar-10-batches-py")
+    for path in (cifar / "cifar-10-batches-py").iterdir():
         path.unlink()
-    monkeypatch.setattr(CIFAR10, "tgz_md5", md5(archive))
-    return archive
-
-
-def test_missing_files_are_downloaded_once_by_prepare_data(cifar, monkeypatch):
-    archive = pack(cifar, monkeypatch)
     content = archive.read_bytes()
     archive.unlink()
     calls = []
@@ -100,15 +72,11 @@ def test_missing_files_are_downloaded_once_by_prepare_data(cifar, monkeypatch):
         utils.extract_archive(str(archive), str(root))
 
     monkeypatch.setattr("torchvision.datasets.cifar.download_and_extract_archive", download)
+    with pytest.raises(FileNotFoundError, match="`download=True` fetches"):
+        CIFAR10DataModule(cifar, IIDPartitioner(3)).setup("fit")
     for _ in range(2):
         assert len(ready(cifar).labels) == 24
     assert calls == [("https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz", archive.name, CIFAR10.tgz_md5)]
-
-
-def test_set_up_alone_downloads_nothing(tmp_path, no_network):
-    with pytest.raises(FileNotFoundError, match="`download=True` fetches"):
-        CIFAR10DataModule(tmp_path, IIDPartitioner(3)).setup("fit")
-    assert no_network == []
 
 
 @pytest.mark.realdata
@@ -125,26 +93,16 @@ def test_real_images(real_data):
     assert len(y) == data.batch_size
 
 
-def test_cifar100_has_fine_labels(tmp_path, monkeypatch, no_network):
-    write_cifar100(tmp_path, monkeypatch, [7, 99, 0, 5], [7, 99])
-    data = CIFAR100DataModule(tmp_path, IIDPartitioner(2), split=SampleSplit(val=0.0, test="official"))
-    data.prepare_data()
-    data.setup()
-    assert data.labels.tolist() == [7, 99, 0, 5, 7, 99]
-    assert data.source_inputs()[:, 1, 3, 4].tolist() == [0, 1, 2, 3, 4, 5]
-    assert data.class_names[99] == "fine 99"
-    assert no_network == []
-
-
 @pytest.mark.parametrize(
     ("options", "targets", "seen", "name"),
     [
+        ({}, [7, 99, 0, 5, 7, 99], [7, 99, 0, 5, 7, 99], "fine 1"),
         ({"labels": "coarse"}, [1, 19, 0, 1, 1, 19], [1, 19, 0, 1, 1, 19], "coarse 1"),
         ({"partition_labels": "coarse"}, [7, 99, 0, 5, 7, 99], [1, 19, 0, 1, 1, 19], "coarse 1"),
         ({"labels": "coarse", "partition_labels": "fine"}, [1, 19, 0, 1, 1, 19], [7, 99, 0, 5, 7, 99], "fine 1"),
     ],
 )
-def test_cifar100_has_coarse_labels(tmp_path, monkeypatch, options, targets, seen, name):
+def test_cifar100_has_fine_and_coarse_labels(tmp_path, monkeypatch, options, targets, seen, name):
     write_cifar100(tmp_path, monkeypatch, [7, 99, 0, 5], [7, 99])
     given = []
     partitioner = lambda labels: given.extend(labels.tolist()) or [[0, 1, 2], [3, 4, 5]]  # noqa: E731

@@ -70,9 +70,6 @@ def test_only_the_numeric_features_are_standardised(folder):
 def test_the_rows_kept_are_the_same_everywhere(folder):
     data = ready(folder, class_counts=(4, 9), sample_seed=3)
     assert (data.source_inputs()[:, 0] - 2000).int().tolist() == [0, 1, 4, 6, 8, 9, 10, 13, 14, 16, 17, 21, 22]
-
-
-def test_more_samples_than_there_are(folder):
     with pytest.raises(ValueError, match=r"asks for 13 samples of class 1, which has 12.*None for all"):
         ready(folder, class_counts=(6, 13))
 
@@ -108,15 +105,7 @@ def test_the_named_set_ups():
 
 
 def test_a_wrong_file_is_named(folder):
-    for content in [
-        text()[:-200],
-        text().replace("2000", "elevation"),
-        text().replace(",5\n", ",5,5\n"),
-        "1,2,3\n",
-        text().replace("2000", "2500"),
-        text().replace(LINE, LINE.replace(",1,", ",0,")),
-        "",
-    ]:
+    for content in [text().replace("2000", "2500"), text().replace(LINE, LINE.replace(",1,", ",0,")), "1,2,3\n", ""]:
         with gzip.open(folder / "covertype" / "covtype.data.gz", "wt") as file:
             file.write(content)
         with pytest.raises(RuntimeError, match=r"covtype\.data\.gz"):

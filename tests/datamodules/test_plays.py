@@ -164,12 +164,7 @@ def test_roles_are_named_joined_and_filtered():
 def test_a_share_of_the_samples_is_whole_roles_but_for_the_last():
     sizes = [10, 200, 30, 4, 100]
     roles = role_texts([("P", {f"R{number}": ["x" * (79 + size)] for number, size in enumerate(sizes)})], min_lines=1)
-    for seed in range(20):
-        taken = [len(role.starts) for role in sample_roles(roles, 0.5, np.random.default_rng(seed))]
-        assert sum(taken) == 172
-        assert sum(0 < count < size for count, size in zip(taken, sizes, strict=True)) <= 1
-        assert all(count <= size for count, size in zip(taken, sizes, strict=True))
-    # the draw of seed 0 is fixed: order of the roles 2, 4, 3, 0, 1
+    # the draw of seed 0 is fixed: order of the roles 2, 4, 3, 0, 1; half of 344 samples
     assert np.random.default_rng(0).permutation(5).tolist() == [2, 4, 3, 0, 1]
     assert [len(role.starts) for role in sample_roles(roles, 0.5, np.random.default_rng(0))] == [10, 28, 30, 4, 100]
 
