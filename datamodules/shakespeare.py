@@ -65,8 +65,8 @@ class ShakespeareDataModule(FederatedDataModule):
         **options: Further arguments of :class:`~fl_lightning.data.FederatedDataModule`.
 
     Raises:
-        ValueError: If an argument is out of range, or the split would mix overlapping windows; at set-up, if a file is no play, or no
-            role is left.
+        ValueError: If an argument is out of range, or the split would mix overlapping windows; at set-up, if a file is
+            no play, or no role is left.
         FileNotFoundError: At set-up, if there are no files.
         RuntimeError: At set-up, if a file is damaged or the download fails.
     """

@@ -112,84 +112,53 @@ class FeatureQPPartitioner(DrawsRandomSolution):
                 configurations, or no sizes with at least one sample each were drawn.
             RuntimeError: If the QP is not solved.
         """
-        configurations, rng = self._configurations(labels, features), np.random.default_rng(self.seed)
-        counts = self._solve(configurations, rng).counts
-        return Partition(tuple(deal(configurations.of_sample, counts, rng, mix=False)))
+        codes, of_sample = self._configurations(labels, features)
+        rng = np.random.default_rng(self.seed)
+        counts = self._solve(codes, np.bincount(of_sample), rng).counts
+        return Partition(tuple(deal(of_sample, counts, rng, mix=False)))
 
     def solve(self, labels: np.ndarray, features: SampleFeatures) -> FeatureQPSolution:
         """Return the number of samples of each configuration for each client, with every stage; as in the call."""
-        return self._solve(self._configurations(labels, features), np.random.default_rng(self.seed))
+        codes, of_sample = self._configurations(labels, features)
+        return self._solve(codes, np.bincount(of_sample), np.random.default_rng(self.seed))
 
-    def _configurations(self, labels: np.ndarray, features: SampleFeatures) -> Configurations:
+    def _configurations(self, labels: np.ndarray, features: SampleFeatures) -> tuple[np.ndarray, np.ndarray]:
+        """Return the combinations that occur, ascending, shape (U, 1 + J), and that of each sample."""
         labels = check_labels(labels)
         check_enough(self.num_clients, len(labels))
         categories = as_categories(features, len(labels), self.num_buckets)
-        configurations = find_configurations([np.unique(labels, return_inverse=True)[1], *categories])
-        if self.num_clients * len(configurations.counts) > _MAX_ENTRIES:
+        columns = np.stack([np.unique(labels, return_inverse=True)[1], *categories], axis=1)
+        codes, of_sample = np.unique(columns, axis=0, return_inverse=True)
+        if self.num_clients * len(codes) > _MAX_ENTRIES:
             raise ValueError(
-                f"`features` and classes have {len(configurations.counts)} combinations; with {self.num_clients} "
-                f"clients that is more than {_MAX_ENTRIES} unknowns. Give fewer features, `num_buckets` or clients."
+                f"`features` and classes have {len(codes)} combinations; with {self.num_clients} clients that is more "
+                f"than {_MAX_ENTRIES} unknowns. Give fewer features, `num_buckets` or clients."
             )
-        return configurations
+        return codes, of_sample.ravel()
 
-    def _solve(self, configurations: Configurations, rng: np.random.Generator) -> FeatureQPSolution:
-        num_categories = configurations.num_categories
-        sizes = draw_sizes(self.num_clients, self.size_alpha, int(configurations.counts.sum()), rng)
+    def _solve(self, codes: np.ndarray, samples: np.ndarray, rng: np.random.Generator) -> FeatureQPSolution:
+        """Return the solution for the samples of each configuration, shape (U,)."""
+        num_categories = codes.max(axis=0) + 1
+        sizes = draw_sizes(self.num_clients, self.size_alpha, int(samples.sum()), rng)
         alphas = [self.class_alpha] + [self.feature_alpha] * (len(num_categories) - 1)
         mixes = [
             rng.dirichlet(np.full(number, alpha), size=self.num_clients)
             for number, alpha in zip(num_categories, alphas, strict=True)
         ]
         target = np.concatenate(mixes, axis=1) * sizes[:, None]
-        groups = configurations.codes + np.cumsum(num_categories) - num_categories
+        groups = codes + np.cumsum(num_categories) - num_categories
 
         def loss(alpha: np.ndarray) -> float:
             return float(((group_sums(alpha, groups, target.shape[1]) - target) ** 2).sum())
 
-        optimal, bound = solve_grouped_qp(target, groups, sizes, configurations.counts)
+        optimal, bound = solve_grouped_qp(target, groups, sizes, samples)
         chosen = self.draw_solution(optimal, loss(optimal), target, rng, groups)
         counts = round_margins(chosen)
-        return FeatureQPSolution(
-            configurations.codes, target, optimal, chosen, counts, bound, loss(optimal), loss(chosen), loss(counts)
-        )
+        losses = bound, loss(optimal), loss(chosen), loss(counts)
+        return FeatureQPSolution(codes, target, optimal, chosen, counts, *losses)
 
 
 # ---- categories ----
-
-
-@dataclass(frozen=True, eq=False)
-class Configurations:
-    """The combinations of a class and categories that occur in a data set, ascending.
-
-    Attributes:
-        codes: Class and category of each combination, numbered from 0 without gaps, shape (U, 1 + J).
-        counts: Samples of each combination, B_u, int64, shape (U,).
-        of_sample: The combination of each sample, shape (num_samples,).
-    """
-
-    codes: np.ndarray
-    counts: np.ndarray
-    of_sample: np.ndarray
-
-    @property
-    def num_categories(self) -> np.ndarray:
-        """Number of classes and of each feature's categories, d_j, shape (1 + J,)."""
-        categories: np.ndarray = self.codes.max(axis=0) + 1
-        return categories
-
-
-def find_configurations(columns: list[np.ndarray]) -> Configurations:
-    """Return the combinations that occur.
-
-    Args:
-        columns: Class, then category of each feature: whole numbers from 0 without gaps, each of shape (num_samples,).
-    """
-    of_sample = columns[0]
-    for column in columns[1:]:
-        # numbered anew after each feature, so that the products stay small
-        of_sample = np.unique(of_sample * (column.max() + 1) + column, return_inverse=True)[1]
-    _, first, counts = np.unique(of_sample, return_index=True, return_counts=True)
-    return Configurations(np.stack([column[first] for column in columns], axis=1), counts, of_sample)
 
 
 def as_categories(features: SampleFeatures, num_samples: int, num_buckets: int) -> list[np.ndarray]:
