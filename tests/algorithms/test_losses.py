@@ -189,28 +189,6 @@ def test_the_gradient_of_the_added_term(name: str) -> None:
         assert torch.allclose(net.state_dict()[key], value_of_key, rtol=0, atol=1e-7)
 
 
-def test_the_gradient_of_the_distance_to_prototypes() -> None:
-    """Two rounds of one full-batch step; the prototypes are those of the first model."""
-    data, lam, first = clients(12, 9), 0.6, Net()
-    z = torch.cat([first.features(x) for x, _ in data]).detach()
-    y = torch.cat([y for _, y in data])
-    means = torch.stack([z[y == c].mean(0) for c in range(3)])
-    callback = FedProto(lam, 1.0)
-    fit(callback, Net(), data, rounds=2)
-    for k, (x, y) in enumerate(data):
-        net = Net()
-        for pulled in (0.0, lam):
-
-            def value() -> Tensor:
-                apart = net.features(x) - means[y]  # noqa: B023
-                return net.training_step((x, y), 0) + pulled * apart.square().mean()  # noqa: B023
-
-            step = 0.1 * differences(value, list(net.parameters()))
-            for p, s in zip(net.parameters(), step.split([p.numel() for p in net.parameters()]), strict=True):
-                p.data -= s.view_as(p)
-        assert torch.allclose(own(callback, k), nn.utils.parameters_to_vector(net.parameters()), rtol=0, atol=1e-9)
-
-
 # ---- numbers by hand ----
 
 
