@@ -21,9 +21,9 @@ class Walk(Correction):
 
     walks = True
 
-    def __init__(self, steps_per_batch: tuple[int, ...]) -> None:
+    def __init__(self, settings: Any, steps_per_batch: tuple[int, ...]) -> None:
         super().__init__(steps_per_batch=steps_per_batch)
-        self.turn = 0
+        self.settings, self.turn = settings, 0
         self.outer: list[Tensor] | None = None  # w, while the module holds another point
 
     def leave(self, parameters: Sequence[Tensor], point: Sequence[Tensor]) -> None:
@@ -85,7 +85,7 @@ class SharpnessAware(WalkingObjective):
 
     def walk(self, client: LocalClient) -> Correction:
         """Return the way up and back."""
-        return _Ascent(self.rho)
+        return _Ascent(self, (2,))
 
     def on_client_end(self, result: ClientResult) -> ClientResult:
         """Send w."""
@@ -95,17 +95,13 @@ class SharpnessAware(WalkingObjective):
 class _Ascent(Walk):
     """w, and the point uphill of it."""
 
-    def __init__(self, rho: float) -> None:
-        super().__init__((2,))
-        self.rho = rho
-
     def add(self, parameters: Sequence[Tensor], start: Sequence[Tensor], linear: Sequence[Tensor]) -> None:
         """Go uphill, or back to w with the gradient of there."""
         if self.outer is not None:
             self.come_back(parameters)
             return
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-        length = self.rho / (torch.linalg.vector_norm(torch.cat([g.flatten() for g in gradients])) + 1e-12)
+        length = self.settings.rho / (torch.linalg.vector_norm(torch.cat([g.flatten() for g in gradients])) + 1e-12)
         self.leave(parameters, [p + length * g for p, g in zip(parameters, gradients, strict=True)])
 
 
@@ -135,7 +131,7 @@ class MoreauEnvelope(WalkingObjective):
 
     def walk(self, client: LocalClient) -> Correction:
         """Return the steps of theta and w."""
-        return _EnvelopeWalk(self)
+        return _EnvelopeWalk(self, (self.inner_steps,))
 
     def on_client_end(self, result: ClientResult) -> ClientResult:
         """Keep theta; send w."""
@@ -150,24 +146,18 @@ class MoreauEnvelope(WalkingObjective):
 class _EnvelopeWalk(Walk):
     """theta near w; ``outer`` is w all the time."""
 
-    def __init__(self, settings: MoreauEnvelope) -> None:
-        super().__init__((settings.inner_steps,))
-        self.lam, self.rate, self.inner_steps = settings.lam, settings.lr * settings.lam, settings.inner_steps
-
     def on_step_start(self, parameters: Sequence[Tensor]) -> None:
         """Begin at w; after the inner steps of a batch, move w."""
         if self.outer is None:
             self.outer = [tensor.detach().clone() for tensor in parameters]
-        elif self.turn == self.inner_steps:
+        elif self.turn == self.settings.inner_steps:
             self.move(parameters)
 
     def move(self, parameters: Iterable[Tensor]) -> None:
         """Take w's step towards theta."""
         assert self.outer is not None
-        self.turn = 0
-        self.outer = [
-            w.lerp(theta.detach().view_as(w), self.rate) for w, theta in zip(self.outer, parameters, strict=True)
-        ]
+        self.turn, rate = 0, self.settings.lr * self.settings.lam
+        self.outer = [w.lerp(theta.detach().view_as(w), rate) for w, theta in zip(self.outer, parameters, strict=True)]
 
     def add(self, parameters: Sequence[Tensor], start: Sequence[Tensor], linear: Sequence[Tensor]) -> None:
         """Add ``lam (theta - w)``."""
@@ -175,7 +165,7 @@ class _EnvelopeWalk(Walk):
         self.turn += 1
         for theta, w in zip(parameters, self.outer, strict=True):
             if theta.grad is not None:
-                theta.grad += self.lam * (theta.detach() - w)
+                theta.grad += self.settings.lam * (theta.detach() - w)
 
     def sent(self, result: ClientResult) -> ClientResult:
         """Return the result with w after its last step."""
@@ -213,7 +203,7 @@ class ModelMixture(WalkingObjective):
         """Return the steps of w and v."""
         k = client.task.client
         own = self.own[k][: self.federation.num_parameters].split(list(self.federation.lengths))
-        return _MixtureWalk(own, float(self.alphas[k]), self.alpha_lr)
+        return _MixtureWalk(self, own, float(self.alphas[k]))
 
     def on_client_end(self, result: ClientResult) -> ClientResult:
         """Keep v and alpha; send w."""
@@ -231,9 +221,9 @@ class ModelMixture(WalkingObjective):
 class _MixtureWalk(Walk):
     """w, then v at the mixture; ``outer`` is w while the module holds the mixture or v."""
 
-    def __init__(self, own: Sequence[Tensor], alpha: float, alpha_lr: float) -> None:
-        super().__init__((2,))
-        self.own, self.alpha, self.alpha_lr = list(own), alpha, alpha_lr
+    def __init__(self, settings: ModelMixture, own: Sequence[Tensor], alpha: float) -> None:
+        super().__init__(settings, (2,))
+        self.own, self.alpha = list(own), alpha
 
     def on_step_start(self, parameters: Sequence[Tensor]) -> None:
         """Go to w, or from there to the mixture."""
@@ -241,9 +231,8 @@ class _MixtureWalk(Walk):
             self.own = [tensor.detach().clone().flatten() for tensor in parameters]
             self.come_back(parameters)
         elif self.turn == 1 and self.outer is None:
-            self.leave(
-                parameters, [w.lerp(v.view_as(w), self.alpha) for w, v in zip(parameters, self.own, strict=True)]
-            )
+            pairs = zip(parameters, self.own, strict=True)
+            self.leave(parameters, [w.lerp(v.view_as(w), self.alpha) for w, v in pairs])
 
     def add(self, parameters: Sequence[Tensor], start: Sequence[Tensor], linear: Sequence[Tensor]) -> None:
         """At the mixture, prepare v's step and learn alpha."""
@@ -255,7 +244,7 @@ class _MixtureWalk(Walk):
                     slope += float((parameter.grad * (v.view_as(w) - w)).sum())
                     parameter.grad *= self.alpha
             write_to(parameters, [v.view_as(parameter) for v, parameter in zip(self.own, parameters, strict=True)])
-            self.alpha = min(1.0, max(0.0, self.alpha - self.alpha_lr * slope))
+            self.alpha = min(1.0, max(0.0, self.alpha - self.settings.alpha_lr * slope))
         self.turn = 1 - self.turn
 
     def sent(self, result: ClientResult) -> ClientResult:
@@ -285,34 +274,30 @@ class MetaLearning(WalkingObjective):
 
     def walk(self, client: LocalClient) -> Correction:
         """Return the steps of w."""
-        return _MetaWalk(self)
+        return _MetaWalk(self, (1, 1, 2) if self.gradient == "hessian-free" else (1,))
 
 
 class _MetaWalk(Walk):
     """w, the point of the inner step, and with second order two points beside w along its gradient."""
 
-    def __init__(self, settings: MetaLearning) -> None:
-        self.second = settings.gradient == "hessian-free"
-        super().__init__((1, 1, 2) if self.second else (1,))
-        self.alpha, self.delta = settings.alpha, settings.delta
-
     def add(self, parameters: Sequence[Tensor], start: Sequence[Tensor], linear: Sequence[Tensor]) -> None:
         """Go to the next point, or back to w with the gradient for its step."""
+        alpha, delta, second = self.settings.alpha, self.settings.delta, self.settings.gradient == "hessian-free"
         here = [torch.zeros_like(p) if p.grad is None else p.grad.detach().clone() for p in parameters]
         if self.turn == 0:
-            self.leave(parameters, torch._foreach_sub(list(parameters), torch._foreach_mul(here, self.alpha)))
-        elif self.turn == 1 and self.second:
+            self.leave(parameters, torch._foreach_sub(list(parameters), torch._foreach_mul(here, alpha)))
+        elif self.turn == 1 and second:
             self.gradient = here
-            self._go(parameters, self.delta)
+            self._go(parameters, delta)
         elif self.turn == 2:
             self.plus = here
-            self._go(parameters, -self.delta)
+            self._go(parameters, -delta)
         else:
             self.come_back(parameters)
-            if self.second:
+            if second:
                 for parameter, g, plus, minus in zip(parameters, self.gradient, self.plus, here, strict=True):
-                    parameter.grad = g - self.alpha * (plus - minus) / (2 * self.delta)
-        self.turn = (self.turn + 1) % (4 if self.second else 2)
+                    parameter.grad = g - alpha * (plus - minus) / (2 * delta)
+        self.turn = (self.turn + 1) % (4 if second else 2)
 
     def _go(self, parameters: Sequence[Tensor], delta: float) -> None:
         assert self.outer is not None
