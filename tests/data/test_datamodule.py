@@ -6,6 +6,7 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
+from helpers.toys import quiet_trainer
 from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
@@ -100,19 +101,6 @@ def samples(batches) -> list[list[int]]:
     return [x[:, 0].int().tolist() for x, _ in batches]
 
 
-def trainer(*callbacks: L.Callback, max_epochs: int = 1) -> L.Trainer:
-    return L.Trainer(
-        accelerator="cpu",
-        max_epochs=max_epochs,
-        callbacks=list(callbacks),
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        num_sanity_val_steps=0,
-    )
-
-
 # ---- training clients ----
 
 
@@ -158,24 +146,6 @@ def test_evaluation_sets_are_ordered_by_client():
     assert samples(data.predict_dataloader()) == [[4, 6]]
 
 
-def test_the_test_set_may_be_the_validation_set_too():
-    data = rows(eval_batch_size=4)
-    data.validates_on_test = True
-    assert samples(data.val_dataloader()) == samples(data.test_dataloader()) == [[4, 6]]
-    assert data.eval_client_ids("val").tolist() == [2, 2]
-    data = rows(split=FixedSplit(val=()))
-    data.validates_on_test = True
-    assert sorted(chain(*samples(data.val_dataloader()))) == [4, 6]
-
-
-def test_without_evaluation_clients_there_are_no_loaders():
-    data = rows(split=FixedSplit(val=(), test=()))
-    assert data.val_dataloader() == []
-    assert data.test_dataloader() == []
-    assert data.predict_dataloader() == []
-    assert data.eval_client_ids("val") is None
-
-
 def test_a_global_evaluation_set_belongs_to_no_client():
     data = ready(Rows(IIDPartitioner(3), split=SampleSplit(val=0.25, test=0.25)))
     assert data.num_clients == 3
@@ -187,15 +157,6 @@ def test_a_global_evaluation_set_belongs_to_no_client():
 
 
 # ---- the partition ----
-
-
-def test_partition_labels_and_statistics_are_of_all_clients():
-    data = rows()
-    assert data.partition.num_clients == 5
-    assert data.partition.sizes.tolist() == [4, 3, 2, 2, 1]
-    assert data.labels.tolist() == LABELS.tolist()
-    assert data.class_names == ["even", "odd"]
-    assert data.statistics().num_clients == 5
 
 
 def test_without_labels_there_are_sizes_alone():
@@ -256,7 +217,7 @@ def test_replaced_inputs_are_served_until_the_stage_ends():
 @pytest.mark.parametrize("callbacks", [[], [FedAvg(clients_per_round=2, seed=0)]])
 def test_a_trainer_trains_centrally_without_an_aggregation_callback_and_federatedly_with_one(callbacks):
     data, module = Rows(FixedPartitioner()), Linear()
-    fit = trainer(*callbacks, max_epochs=2)
+    fit = quiet_trainer(callbacks=callbacks, max_epochs=2, num_sanity_val_steps=0)
     fit.fit(module, datamodule=data)
     fit.test(module, datamodule=data, verbose=False)
     fit.predict(module, datamodule=data)
@@ -314,13 +275,6 @@ def test_feature_noise_grows_with_the_client_and_spares_categorical_features() -
     assert [float(x[:, 0].std()) for x in values[1:]] == pytest.approx([0.1, 0.2, 0.3, 0.4], rel=0.06)
     assert [float(x[:, 0].mean()) for x in values] == pytest.approx([5.0] * 5, abs=0.04)
     assert all((x[:, 1] == 1).all() for x in values)
-
-
-def test_feature_noise_is_fixed_by_the_partitioners_seed() -> None:
-    first, again, other = (flat(seed, feature_noise=0.4).source_inputs() for seed in (0, 0, 1))
-
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
 
 
 def test_a_split_without_training_clients_is_refused() -> None:

@@ -4,6 +4,7 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
+from helpers.toys import quiet_trainer
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 from torchvision import transforms
@@ -55,25 +56,9 @@ def images(**kwargs) -> Images:
 def fit(data: Images, *callbacks: L.Callback, **kwargs) -> Spy:
     torch.manual_seed(0)
     module = Spy()
-    trainer = L.Trainer(
-        accelerator="cpu",
-        max_epochs=1,
-        callbacks=list(callbacks),
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        **kwargs,
-    )
+    trainer = quiet_trainer(max_epochs=1, callbacks=list(callbacks), num_sanity_val_steps=2, **kwargs)
     trainer.fit(module, datamodule=data)
     return module
-
-
-def test_images_stay_bytes_in_memory():
-    data = images()
-    assert data.source_inputs().dtype == torch.uint8
-    (x, _), *_ = data.client_batches(0, generator=torch.Generator())
-    assert x.dtype == torch.uint8
 
 
 def test_images_are_scaled_and_normalised_as_torchvision_does():

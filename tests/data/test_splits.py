@@ -43,13 +43,6 @@ def test_a_split_is_a_function_of_labels_and_seed() -> None:
         assert np.random.get_state()[1].tolist() == state  # type: ignore[index]
 
 
-def test_a_number_of_samples_will_do_for_labels() -> None:
-    for kind in SPLITS:
-        partitioner = IIDPartitioner(20)
-
-        assert same(kind().apply(1000, partitioner), kind().apply(np.zeros(1000, dtype=int), partitioner))
-
-
 # oracle O13h: clients for training, validation and testing, fold by fold
 def test_folds_of_clients() -> None:
     for num_clients, folds in [
@@ -110,13 +103,6 @@ def test_the_official_test_part_is_the_global_test_set() -> None:
     assert all_samples(split) == list(range(1000))
 
 
-def test_global_sets_can_be_left_out() -> None:
-    split = SampleSplit(val=0, test=0).apply(LABELS, IIDPartitioner(8))
-
-    assert split.val == split.test == {}
-    assert split.partition.sizes.sum() == 1000
-
-
 def shares(labels: np.ndarray, split: FederatedSplit) -> list[list[int]]:
     num_classes = labels.max() + 1
     sets = [np.concatenate([[], *part.values()]).astype(int) for part in (split.train, split.val, split.test)]
@@ -139,17 +125,6 @@ def test_a_stratified_split_rounds_by_the_largest_remainder() -> None:
     split = SampleSplit(val=0, test=0.3, stratify=True).apply(labels, IIDPartitioner(2))
 
     assert sorted(labels[split.test[-1]].tolist()) == [0, 1, 2]
-
-
-def test_equal_remainders_are_broken_by_the_seed() -> None:
-    labels = np.arange(10)  # ten classes of one sample: 3 of them are drawn
-    drawn = {
-        tuple(SampleSplit(val=0, test=0.3, stratify=True, seed=seed).apply(labels, IIDPartitioner(2)).test[-1].tolist())
-        for seed in range(20)
-    }
-
-    assert {len(samples) for samples in drawn} == {3}
-    assert {sample for samples in drawn for sample in samples} == set(range(10))
 
 
 def test_validation_is_stratified_beside_an_official_test_part() -> None:

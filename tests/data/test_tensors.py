@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -32,11 +31,6 @@ def test_the_users_tensors_are_not_copied():
     for k, (x, _) in enumerate(CLIENTS):
         assert data.client_dataset(k).tensors[0] is x
     assert data.val_dataloader().dataset.tensors[0] is CLIENTS[0][0]
-
-
-@pytest.mark.parametrize("target", [torch.zeros(5), torch.zeros(5, 2, dtype=torch.int64)])
-def test_targets_that_are_no_classes_are_no_labels(target):
-    assert ready(clients=[(torch.zeros(5, 2), target)]).labels is None
 
 
 def test_replaced_inputs_follow_the_order_of_the_source():
