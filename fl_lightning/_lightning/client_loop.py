@@ -72,13 +72,13 @@ class ClientLoop(_TrainingEpochLoop):
         self._prepare_step()
         self.optimizers = LocalOptimizers(trainer, batches_per_client)
         self.client_log = ClientLog(self._module, self._results)
-        self._transfer = batch_transfer(trainer)
 
     def _prepare_step(self) -> None:
         """Resolve hooks and plugins: for the fit, and for each round, whose first hooks may set others."""
         trainer = self.trainer
         self._module = module = trainer.lightning_module
         self._automatic = module.automatic_optimization
+        self._transfer = batch_transfer(trainer)
         self._hooks = {name: Hook(trainer, name) for name in STEP_HOOKS}
         self._pass_batch_idx = is_param_in_hook_signature(module.training_step, "batch_idx", min_args=2)
         around_backward = self._hooks["on_before_backward"] or self._hooks["on_after_backward"]
@@ -111,19 +111,8 @@ class ClientLoop(_TrainingEpochLoop):
         self.client_log.install()
 
     def on_clients_start(self) -> None:
-        """Take up what hooks have set at the round's start.
-
-        Raises:
-            RuntimeError: If they have changed how the module optimises.
-        """
-        before = self._automatic
+        """Take up what hooks have set at the round's start."""
         self._prepare_step()
-        self._transfer = batch_transfer(self.trainer)
-        if self._automatic != before:
-            raise RuntimeError(
-                f"`automatic_optimization` of {type(self._module).__name__} changed from {before} to "
-                f"{self._automatic} during the fit. Set it in `__init__`, and fit twice to optimise in both ways."
-            )
         self.optimizers.on_clients_start()
 
     def on_clients_end(self) -> None:

@@ -149,14 +149,10 @@ def _make(call: MetricCall, tensors: Sequence[Tensor], row: int) -> Any:
 def _update_at_once(calls: Sequence[tuple[Entry, MetricCall]]) -> bool:
     """Update a metric object that adds samples up with all clients' batches; return whether that could be."""
     first = calls[0][1]
-    metric, kind = first.metric, type(first.metric)
-    update = getattr(vars(metric).get("update"), "__wrapped__", None)  # torchmetrics wraps it in each object
+    metric = first.metric
     if (
         not isinstance(metric, Metric)
-        or not kind.__module__.startswith("torchmetrics.")
-        or getattr(update, "__func__", None) not in [known.update for known in _ADDING]
-        or "forward" in vars(metric)
-        or metric.dist_sync_on_step
+        or type(metric).update not in [known.update for known in _ADDING]
         or not all(isinstance(default, Tensor) for default in metric._defaults.values())
         or any(call.spec != first.spec or len(call.leaves) != len(first.leaves) for _, call in calls)
     ):

@@ -8,7 +8,6 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor, nn
 
 from fl_lightning.data.targets import OutputsAndTargets, gives_targets, inputs_of, outputs_and_targets
@@ -32,8 +31,7 @@ def read_batch(
         outputs: What a step returned for it.
 
     Raises:
-        TypeError: If the batch does not say its inputs and targets, the module has no ``forward``, or predictions or
-            targets are no tensors.
+        TypeError: If the batch does not say its inputs and targets, or predictions or targets are no tensors.
     """
     return compared(trainer, batch, outputs if gives_targets(outputs) else called(module, inputs_of(batch)))
 
@@ -56,16 +54,7 @@ def compared(trainer: pl.Trainer, batch: Any, outputs: Any, of_step: Any = None)
 
 
 def called(module: pl.LightningModule, inputs: Any, values: Mapping[str, Tensor] | None = None) -> Any:
-    """Return what a module's ``forward`` returns for inputs, with other values of some parameters or buffers.
-
-    Raises:
-        TypeError: If it has none.
-    """
-    if not is_overridden("forward", module):
-        raise TypeError(
-            f"Predictions are those of `module(x)`, and {type(module).__name__} has no `forward`. Define `forward(x)`, "
-            'which returns the scores, or return {"preds": ..., "target": ...} from the step.'
-        )
+    """Return what a module's ``forward`` returns for inputs, with other values of some parameters or buffers."""
     return torch.func.functional_call(module, dict(values), (inputs,)) if values else module(inputs)
 
 
@@ -81,16 +70,5 @@ def preserved_modes(module: nn.Module) -> Iterator[None]:
 
 
 def joined(batches: Sequence[tuple[Tensor, ...]]) -> list[Tensor]:
-    """Return the predictions, the targets and so on of several batches, each one after the other.
-
-    Raises:
-        ValueError: If rows of two batches are of different shapes, such as sequences of other lengths.
-    """
-    shapes = sorted({tuple(tuple(tensor.shape[1:]) for tensor in batch) for batch in batches})
-    if len(shapes) > 1:
-        raise ValueError(
-            "All batches must have predictions and targets of one shape for each sample, got "
-            f"{', '.join(' with '.join(map(str, shape)) for shape in shapes)}. Pad them to one length, with -100 for "
-            "labels that do not count."
-        )
+    """Return the predictions, the targets and so on of several batches, each one after the other."""
     return [torch.cat(column) for column in zip(*batches, strict=True)]

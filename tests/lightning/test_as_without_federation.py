@@ -294,14 +294,6 @@ def test_scheduled_accumulation() -> None:
     check(Classifier, differs=True, callbacks=lambda: [GradientAccumulationScheduler({0: 1, 1: 3})], max_epochs=2)
 
 
-def test_a_change_to_manual_optimisation_is_refused() -> None:
-    def change(trainer: pl.Trainer, module: Any) -> None:
-        module.automatic_optimization = False
-
-    with pytest.raises(RuntimeError, match="`automatic_optimization`"):
-        fit(Classifier, "sequential", callbacks=at(1, change), max_epochs=2)
-
-
 # ---- plugins and strategies ----
 
 
