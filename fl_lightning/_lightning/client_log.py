@@ -68,9 +68,8 @@ class ClientLog:
             self._entered.add(fx)
             if known is not None:
                 _enter_hook(self._module.trainer, self._results, fx)
-        size = kwargs.get("batch_size")
         options = {key: option for key, option in kwargs.items() if key != "batch_size"}
-        if known is None or args or known[0] != options or not self._update(known[1], value, size):
+        if known is None or args or known[0] != options or not self._update(known[1], value, kwargs.get("batch_size")):
             type(self._module).log(self._module, name, value, *args, **kwargs)
             metric = self._results.get(f"{fx}.{name}")
             if metric is not None and not (args or metric.meta.enable_graph):
@@ -79,40 +78,22 @@ class ClientLog:
     def _log_here(self, *args: Any, **kwargs: Any) -> None:
         _ResultCollection.log(self._results, *args, **{**kwargs, "sync_dist": False})
 
-    def _update(self, metric: _ResultMetric, value: Any, batch_size: float | Tensor | None) -> bool:
-        """Do what ``_ResultMetric.update`` does, without torchmetrics' bookkeeping; False if Lightning has to."""
+    def _update(self, metric: _ResultMetric, value: Any, batch_size: Any) -> bool:
+        """Update a metric without the bookkeeping of torchmetrics; return False if Lightning has to check the value."""
+        weight = 1
         if metric.is_tensor:
-            kept: Tensor = metric.value
+            kept = metric.value
             if type(value) is float or type(value) is int:
                 value = torch.tensor(value, dtype=kept.dtype, device=kept.device)
-            if not isinstance(value, Tensor) or value.dim() or value.dtype is not kept.dtype:
+            if not isinstance(value, Tensor) or value.dim() or value.device != kept.device:
                 return False
-            if value.device != kept.device:
-                return False
-            self._add(metric, value.detach(), batch_size)
-        else:
-            metric.value = value
-            metric._forward_cache = value._forward_cache
-        metric._computed = None
-        metric.has_reset = False
+            value = value.detach()
+            if metric.meta.on_epoch and metric.meta.is_mean_reduction:
+                weight = self._batch_size() if batch_size is None else batch_size
+        _ResultMetric.update(metric, value, weight)
+        metric._computed, metric.has_reset = None, False
         metric._update_count += 1
         return True
-
-    def _add(self, metric: _ResultMetric, value: Tensor, batch_size: float | Tensor | None) -> None:
-        meta = metric.meta
-        if meta.on_step:
-            metric._forward_cache = value.clone()
-            if not meta.on_epoch:
-                metric.value = metric._forward_cache
-                return
-        if meta.is_mean_reduction:
-            weight = batch_size if batch_size is not None else self._batch_size()
-            metric.value = metric.value + value * weight
-            metric.cumulated_batch_size = metric.cumulated_batch_size + weight
-        elif meta.is_sum_reduction:
-            metric.value = metric.value + value
-        else:
-            metric.value = meta.reduce_fx(metric.value, value)
 
     def _batch_size(self) -> int:
         results = self._results
