@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all."""
+"""Files that appear whole or not at all."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import errno
 import hashlib
 import os
-import shutil
 import tempfile
 import time
 import uuid
@@ -31,18 +30,25 @@ def atomic_file(path: Path) -> Iterator[Path]:
     """Yield the path of a temporary file, to be written in the block, that takes the place of ``path`` at its end.
 
     The folder is made if need be. If the block raises, ``path`` stays as it was. The file is on the disk before it
-    takes its place, so that this holds when the power fails, too.
+    takes its place, so that this holds when the power fails, too. What killed processes left a day ago is removed.
     """
-    with _temporary(path) as temporary:
-        try:
-            yield temporary
-            _sync(temporary)
-            os.replace(temporary, path)
-            _sync(path.parent)
-        except OSError as error:
-            if error.errno is None or error.filename is not None:
-                raise
-            raise OSError(error.errno, error.strerror, str(path)) from error  # of a full disk it comes without a name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for old in path.parent.glob(f".{path.name}.*.tmp"):
+        with contextlib.suppress(OSError):  # another process may remove it at the same time
+            if time.time() - old.stat().st_mtime > _DAY:
+                old.unlink()
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        yield temporary
+        _sync(temporary)
+        os.replace(temporary, path)
+        _sync(path.parent)
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error  # of a full disk it comes without a name
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def write_new(path: Path, content: bytes, what: str, *, overwrite: bool = False) -> None:
@@ -65,44 +71,6 @@ def write_new(path: Path, content: bytes, what: str, *, overwrite: bool = False)
     if old != content:
         with atomic_file(path) as temporary:
             temporary.write_bytes(content)
-
-
-@contextmanager
-def atomic_folder(path: Path) -> Iterator[Path]:
-    """Yield the path of a temporary folder, to be filled in the block, that becomes ``path`` at its end.
-
-    If another process has made ``path`` meanwhile, that one stays. If the block raises, nothing is left.
-    """
-    with _temporary(path) as temporary:
-        temporary.mkdir()
-        yield temporary
-        try:
-            temporary.rename(path)
-        except OSError:
-            if not path.exists():
-                raise
-
-
-@contextmanager
-def _temporary(path: Path) -> Iterator[Path]:
-    """Yield a free path beside a path; remove what is there at the end, and what killed processes left a day ago."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    for old in path.parent.glob(f".{path.name}.*.tmp"):
-        with contextlib.suppress(OSError):  # another process may remove it at the same time
-            if time.time() - old.stat().st_mtime > _DAY:
-                _remove(old)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        yield temporary
-    finally:
-        _remove(temporary)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _sync(path: Path) -> None:

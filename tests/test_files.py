@@ -10,7 +10,7 @@ import pytest
 from helpers.full_disk import limited_files
 
 from fl_lightning.experiment.files import write_text
-from fl_lightning.files import atomic_file, atomic_folder
+from fl_lightning.files import atomic_file
 
 
 def test_a_file_takes_its_place_when_it_is_written(tmp_path: Path) -> None:
@@ -42,36 +42,11 @@ def test_a_full_disk_is_told_with_the_file(tmp_path: Path) -> None:
     assert [each.read_text() for each in tmp_path.iterdir()] == ["first"]
 
 
-def test_a_folder_takes_its_place_when_it_is_filled(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "cache"
-    with atomic_folder(path) as temporary:
-        (temporary / "a.txt").write_text("a")
-        assert not path.exists()
-    assert [place.name for place in path.iterdir()] == ["a.txt"]
-    with pytest.raises(RuntimeError, match="halfway"), atomic_folder(tmp_path / "new" / "other") as temporary:
-        (temporary / "a.txt").write_text("a")
-        raise RuntimeError("halfway")
-    assert list(path.parent.iterdir()) == [path]
-
-
-def test_the_first_folder_stays(tmp_path: Path) -> None:
-    path = tmp_path / "cache"
-    with atomic_folder(path) as late:
-        (late / "a.txt").write_text("late")
-        with atomic_folder(path) as early:
-            (early / "a.txt").write_text("early")
-    assert (path / "a.txt").read_text() == "early"
-    assert list(tmp_path.iterdir()) == [path]
-
-
 def test_what_killed_processes_left_a_day_ago_is_removed(tmp_path: Path) -> None:
     young, old, other = (tmp_path / f".{name}.tmp" for name in ("file.1", "file.2", "other.3"))
-    folder = tmp_path / ".file.4.tmp"
-    folder.mkdir()
-    (folder / "half").touch()
     for path in (young, old, other):
         path.touch()
-    for path in (old, other, folder):
+    for path in (old, other):
         os.utime(path, (time.time() - 25 * 60 * 60,) * 2)
     with atomic_file(tmp_path / "file") as temporary:
         temporary.touch()

@@ -31,15 +31,13 @@ class StateVector:
 
     Args:
         module: The module, on the device on which it trains.
-        like: The state of the module of which this one is a copy: it has the same buffers, whatever their layers' modes
-            are now.
 
     Raises:
         TypeError: If a trained parameter is complex.
         ValueError: If the module has no parameter to train.
     """
 
-    def __init__(self, module: nn.Module, like: StateVector | None = None) -> None:
+    def __init__(self, module: nn.Module) -> None:
         self.module = module
         named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         if not named:
@@ -67,7 +65,7 @@ class StateVector:
         if any(_is_large(name, buffer) for name, buffer in buffers.items()):
             self.dtype = torch.float64
         #: Names of the buffers, in the vector's order.
-        self.buffer_names: list[str] = [*buffers, *self._frozen(buffers)] if like is None else like.buffer_names
+        self.buffer_names: list[str] = [*buffers, *self._frozen(buffers)]
         #: Names of the tensors of the state, parameters first.
         self.tensor_names = [*self.names, *self.buffer_names]
         parts = dict(module.named_modules(remove_duplicate=False))

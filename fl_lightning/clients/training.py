@@ -68,8 +68,7 @@ class LocalTraining:
         self.hooks = ClientHooks(self.trainer, settings)
         self.counts: StepCounts | None = None
         self._steps: ClientSteps | None = None
-        self._places: dict[Task, int] = {}
-        self._shown = 1
+        self._begun = self._number = 0
 
     def on_round_start(self) -> None:
         """Prepare a round."""
@@ -84,12 +83,12 @@ class LocalTraining:
 
     def announce(self, share: Sequence[Task]) -> None:
         """Note the tasks that this process trains next, for the progress bar."""
-        self._places, self._shown = {task: place for place, task in enumerate(share, start=1)}, 1
+        self._begun, self._number = 0, len(share)
 
     def show(self, tasks: Sequence[Task]) -> None:
-        """Show in the progress bar how many of the tasks have begun."""
-        self._shown = max(self._shown, *(self._places.get(task, 1) for task in tasks))
-        self.loop.show_client(self._shown, max(1, len(self._places)))
+        """Show in the progress bar that some of the tasks begin."""
+        self._begun = min(self._begun + len(tasks), self._number)
+        self.loop.show_client(self._begun, self._number)
 
     # ---- a client ----
 
