@@ -180,7 +180,7 @@ class FederatedLoop(RoundLoop):
             algorithm.start_round(self.round_index, self.settings.full_work, score)
             planned, expected = self._share_of(algorithm.tasks), algorithm.schedule.expected_tasks()
             number = sum(map(batches.number, planned))
-        return number - (-expected * self.batches_per_client() // self.trainer.world_size)
+        return number - (-expected * batches.mean_number() // self.trainer.world_size)
 
     def train_round(self) -> None:
         """Train this process's clients."""

@@ -277,7 +277,9 @@ class ClientLoop(_TrainingEpochLoop):
             ran = True
             # an optimizer whose `step` runs without gradients counts on the closure, as in Lightning
             with torch.enable_grad():
-                output = self._changed(self._training_step(batch, batch_idx), batch)
+                output = self._training_step(batch, batch_idx)
+                if self.change_loss is not None:
+                    output = self._changed(self.change_loss, output, batch)
                 accumulate = self.trainer.accumulate_grad_batches
                 if accumulate == 1 and isinstance(output, Tensor):
                     result = ClosureResult(output)  # without a division by 1
@@ -350,15 +352,13 @@ class ClientLoop(_TrainingEpochLoop):
         enter_fx(self._module, previous)
         return output
 
-    def _changed(self, output: Any, batch: Any) -> Any:
+    def _changed(self, change: Callable[[Any, Tensor], Tensor], output: Any, batch: Any) -> Any:
         """Return what ``training_step`` returned, with the loss that the local objective makes of its loss."""
-        if self.change_loss is None:
-            return output
         loss = output.get("loss") if isinstance(output, Mapping) else output
         if not isinstance(loss, Tensor):
             return output
         with self.trainer.precision_plugin.train_step_context():
-            loss = self.change_loss(batch, loss)
+            loss = change(batch, loss)
         return {**output, "loss": loss} if isinstance(output, Mapping) else loss
 
 

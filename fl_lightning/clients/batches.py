@@ -205,8 +205,9 @@ class ClientBatches:
             self._loader = None
 
     def _made_by_processes(self, client: int) -> bool:
-        gathered = self.data.source_collate_fn is None and self._find_rows(client) is not None
-        return bool(self.data.num_workers) and self._is_usual and not gathered
+        if not self.data.num_workers or not self._is_usual:
+            return False
+        return self.data.source_collate_fn is not None or self._find_rows(client) is None
 
     def _planned(self, task: Task) -> Iterator[PlannedBatch]:
         """Yield which samples the batches of a task have."""
