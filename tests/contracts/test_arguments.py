@@ -167,7 +167,7 @@ OTHERS: dict[str, Kind] = {
     "CropSplit.test": COUNT,
     "assignment": only([[0], [1]], {0: [0], 1: [1]}, PARTITION, wrong=(None, 5, [0, 1], {1: [0], "a": [1]})),
     "Attack.clients": only(0.5, np.float32(0.5), [0, 2], wrong=(1.5, -0.5, NAN, "x", [0.5], [True], None)),
-    "Poison.clients": only([0, 2], np.arange(3), wrong=(0.5, 3, "x", [0.5], [True, False], [0, 0], None)),
+    "Poison.clients": only([0, 2], np.arange(3), [0, 0], wrong=(0.5, 3, "x", [0.5], [True, False], None)),
     "FlowerPartitioner.partitioner": only(Loads(), wrong=(3, None, IIDPartitioner(5))),
     "BackdoorSuccess.backdoor": only(Backdoor([0]), wrong=(3, None)),
     "CovertypeDataModule.class_counts": only((5, 6), None, wrong=(5, (5,), (5, -1), "ab")),
