@@ -40,16 +40,14 @@ class _FedOpt(AveragingCallback):
     _: KW_ONLY
     server_lr: Scheduled = 0.01
     beta1: Fraction = 0.9
-    beta2: Fraction = 0.99
     tau: Positive = 1e-3
     v0: NotNegative = 0.0
     bias_correction: bool = False
-    rule: ClassVar[Rule]
 
-    def configure_server(self) -> ServerOptimizer:
+    def adaptive(self, rule: Rule, beta2: float = 0.99) -> Adaptive:
         """Return the adaptive optimizer."""
         return Adaptive(
-            self.rule, self.server_lr, self.beta1, self.beta2, self.tau, self.v0, bias_correction=self.bias_correction
+            rule, self.server_lr, self.beta1, beta2, self.tau, self.v0, bias_correction=self.bias_correction
         )
 
 
@@ -70,10 +68,13 @@ class FedAdagrad(_FedOpt):
         ValueError: If an argument is out of its range.
     """
 
-    rule: ClassVar[Rule] = "adagrad"
-
+    _: KW_ONLY
     server_lr: Scheduled = 0.1
     beta1: Fraction = 0.0
+
+    def configure_server(self) -> ServerOptimizer:
+        """Return Adagrad on the server."""
+        return self.adaptive("adagrad")
 
 
 @dataclass(eq=False, repr=False)
@@ -94,7 +95,13 @@ class FedAdam(_FedOpt):
         ValueError: If an argument is out of its range.
     """
 
+    _: KW_ONLY
+    beta2: Fraction = 0.99
     rule: ClassVar[Rule] = "adam"
+
+    def configure_server(self) -> ServerOptimizer:
+        """Return Adam, or Yogi, on the server."""
+        return self.adaptive(self.rule, self.beta2)
 
 
 @dataclass(eq=False, repr=False)
