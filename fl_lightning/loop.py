@@ -22,8 +22,7 @@ from fl_lightning.clients.training import LocalTraining, notify
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.view import print_clients
 from fl_lightning.executors import Executor, balance
-from fl_lightning.executors.malloc import keep_freed_memory
-from fl_lightning.executors.threads import Threads
+from fl_lightning.executors.machine import Threads, keep_freed_memory
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.messages import ClientResult, Task, same_values

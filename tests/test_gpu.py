@@ -14,7 +14,7 @@ from helpers.toys import quiet_trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from fl_lightning import FedAvg, TensorDataModule
-from fl_lightning.executors.stacked.device_copy import DeviceCopy
+from fl_lightning.executors.stacked.sources import DeviceCopy
 from fl_lightning.models import MLPClassifier
 
 pytestmark = [

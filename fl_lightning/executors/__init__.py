@@ -2,8 +2,7 @@
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning.executors.auto import AutoExecutor, make_executor
-from fl_lightning.executors.balancing import balance
-from fl_lightning.executors.base import Executor
+from fl_lightning.executors.base import Executor, balance
 from fl_lightning.executors.sequential import SequentialExecutor
 from fl_lightning.executors.vectorized import VectorizedExecutor
 

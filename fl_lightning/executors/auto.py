@@ -14,10 +14,10 @@ from fl_lightning.checks import Count, check
 from fl_lightning.clients.steps import StepCounts, in_words
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.base import Executor
-from fl_lightning.executors.layout_trial import works_with_channels_last
+from fl_lightning.executors.channels_last import works_with_channels_last
+from fl_lightning.executors.machine import LARGE_STEP
 from fl_lightning.executors.sequential import SequentialExecutor
 from fl_lightning.executors.stacked.memory import why_one_fits
-from fl_lightning.executors.threads import LARGE_STEP
 from fl_lightning.executors.vectorized import VectorizedExecutor
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.messages import ClientResult, Task

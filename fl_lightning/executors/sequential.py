@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from fl_lightning.checks import check
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.base import Executor
-from fl_lightning.executors.memory_format import channels_last
+from fl_lightning.executors.channels_last import channels_last
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.messages import ClientResult, Task
 

@@ -14,20 +14,20 @@ from torch import Tensor
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning._lightning.log_replay import Journal
 from fl_lightning._lightning.stacked_loop import StackedLoop
-from fl_lightning.checks import Count, check
+from fl_lightning.checks import Count, check, is_user_defined
 from fl_lightning.clients.training import ClientAtWork, LocalTraining
 from fl_lightning.executors.base import Executor
 from fl_lightning.executors.sequential import SequentialExecutor
 from fl_lightning.executors.stacked.capture import cause_of
 from fl_lightning.executors.stacked.memory import clients_that_fit
 from fl_lightning.executors.stacked.optimizer import StackedOptimizer, check_elementwise
-from fl_lightning.executors.stacked.parts import check_parts, user_defined_parts
 from fl_lightning.executors.stacked.randomness import ClientGenerators
 from fl_lightning.executors.stacked.sources import make_source
 from fl_lightning.executors.stacked.stack import Stack
 from fl_lightning.executors.stacked.training import StackTraining, StepRunner
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.messages import ClientResult, Task
+from fl_lightning.parts.part import Part, walk
 
 log = logging.getLogger(__name__)
 
@@ -169,3 +169,28 @@ class VectorizedExecutor(Executor):
         size, samples = self._training.data.batch_size, member.task.num_samples
         last = samples if size is None else (samples - 1) % size
         return -len(self._training.batches.windows(member.task)), -last, member.task.slot
+
+
+#: Called when a client starts, and when it has been trained.
+_AT_START = ("start", "download", "correction")
+_AT_END = ("score", "loss_of", "on_client_end", "upload", "play")
+
+
+def check_parts(algorithm: Algorithm) -> None:
+    """Raise ``CannotVectorize`` if a user-defined part could hand something from one client to the next.
+
+    Such a part works when a client starts and when one ends, and does not say ``stacks = True``.
+    """
+    for part in user_defined_parts(algorithm):
+        own = [name for cls in type(part).__mro__ if is_user_defined(cls) for name in vars(cls)]
+        both = any(name in own for name in _AT_START) and any(name in own for name in _AT_END)
+        if both and not part.stacks:
+            raise CannotVectorize(
+                f"{type(part).__name__} works when a client starts and when one ends, and may hand something to the "
+                "next client; if it does not, set its attribute `stacks = True`"
+            )
+
+
+def user_defined_parts(algorithm: Algorithm) -> list[Part]:
+    """Return the parts of an algorithm whose classes do not come with the library."""
+    return [part for part in walk(*algorithm.parts.values()) if is_user_defined(type(part))]

@@ -70,13 +70,13 @@ def test_stacks_have_one_thread() -> None:
 def test_steps_of_much_arithmetic_have_all_threads(
     limit: float, threads: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("fl_lightning.executors.threads.LARGE_STEP", limit)
+    monkeypatch.setattr("fl_lightning.executors.machine.LARGE_STEP", limit)
     save = ModelCheckpoint(tmp_path, filename="last", enable_version_counter=False)
     seen = fit(save)
     # the first client decides: two batches of each of two clients in two rounds
     assert seen["on_train_batch_start"] == [1] * 2 + [threads] * 6
     assert set(seen["on_round_end"] + seen["on_validation_batch_start"]) == {threads}
-    monkeypatch.setattr("fl_lightning.executors.threads.LARGE_STEP", 1e9)
+    monkeypatch.setattr("fl_lightning.executors.machine.LARGE_STEP", 1e9)
     assert fit(save, ckpt_path=tmp_path / "last.ckpt", epochs=3)["on_train_start"] == [threads]
 
 

@@ -13,7 +13,6 @@ from fl_lightning._lightning.client_loop import ClientLoop
 from fl_lightning._lightning.overrides import is_plain_transfer
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.stacked.batching import StackedBatch, by_shape, stack_batches
-from fl_lightning.executors.stacked.device_copy import DeviceCopy
 from fl_lightning.executors.stacked.randomness import ClientGenerators
 from fl_lightning.parts.messages import Task
 
@@ -216,3 +215,36 @@ def make_source(
     if is_plain_transfer(training.trainer) and GatheredBatches.suit(training, tasks):
         return GatheredBatches(training, tasks)
     return DrawnBatches(training.loop, tasks, lambda task: map(transfer, training.batches.iterate(task)), generators)
+
+
+class DeviceCopy:
+    """Host tensors that are filled and brought to a device again and again.
+
+    On CUDA they are pinned, so that the host goes on while they are copied. On a CPU they are used where they are.
+
+    Args:
+        shapes: Shapes of the tensors.
+        dtypes: Types of the tensors.
+        device: Device to which they are copied.
+    """
+
+    def __init__(self, shapes: Sequence[Sequence[int]], dtypes: Sequence[torch.dtype], device: torch.device) -> None:
+        self._device = device
+        self._copied = torch.cuda.Event() if device.type == "cuda" else None
+        pinned = self._copied is not None
+        self._host = [torch.empty(tuple(s), dtype=d, pin_memory=pinned) for s, d in zip(shapes, dtypes, strict=True)]
+        #: Shapes of the tensors.
+        self.shapes = list(shapes)
+
+    def host(self) -> list[Tensor]:
+        """Return the host tensors, to be filled; it waits until the last copy of them has been made."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        return self._host
+
+    def send(self) -> list[Tensor]:
+        """Return the tensors on the device."""
+        sent = [tensor.to(self._device, non_blocking=self._copied is not None) for tensor in self._host]
+        if self._copied is not None:
+            self._copied.record(torch.cuda.current_stream(self._device))
+        return sent

@@ -1,12 +1,17 @@
-"""Weights of convolutions with channels last in memory."""
+"""Convolutions with channels last in memory."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import nn
+
+from fl_lightning.clients.training import ClientAtWork, LocalTraining
+from fl_lightning.parts.messages import Task
+from fl_lightning.seeding import preserved_generators
 
 
 @contextmanager
@@ -32,3 +37,21 @@ def channels_last(module: nn.Module) -> Iterator[bool]:
     finally:
         for weight in weights:
             weight.data = weight.data.contiguous()
+
+
+log = logging.getLogger(__name__)
+
+
+def works_with_channels_last(training: LocalTraining, task: Task) -> bool:
+    """Whether there are convolutions, and one of the client's batches has a gradient with their channels last."""
+    module, vector = training.vector.module, training.vector
+    if not any(isinstance(part, (nn.Conv2d, nn.ConvTranspose2d)) for part in module.modules()):
+        return False
+    client = ClientAtWork(task, vector.read(), training)
+    try:
+        with preserved_generators(vector.device), channels_last(module) as changed:
+            next(client.gradients())
+    except Exception:  # a `view` across channels, say; the module may well work as it is
+        log.debug("The module cannot be trained with channels last", exc_info=True)
+        return False
+    return changed
