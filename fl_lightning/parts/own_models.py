@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fl_lightning.checks import Count, Positive, ScheduledWeight
-from fl_lightning.parts.aggregation import RunningMean
+from fl_lightning.parts.aggregation import RunningMean, WeightedMean
 from fl_lightning.parts.federation import Federation, LocalClient, Patterns
 from fl_lightning.parts.messages import ClientResult, Task, further_tasks
 from fl_lightning.parts.objectives import Correction, write_to
@@ -222,6 +223,11 @@ class Clusters(Schedule):
     number: Count
     spread: Positive = 1.0
     shows_client_models = True
+
+    def check_with(self, algorithm: Any) -> Iterable[str]:
+        """Yield whether the results are to be merged in another way."""
+        if type(algorithm.aggregation) is not WeightedMean:
+            yield f"`aggregation` cannot be {algorithm.aggregation!r}: clusters average their clients' models."
 
     def setup(self, federation: Federation) -> None:
         """Draw the clusters' first models."""

@@ -9,6 +9,7 @@ import pytest
 from helpers.toys import Quadratic, fit_quadratic, quadratic_clients
 
 from fl_lightning import (
+    IFCA,
     FedAsync,
     FedAvg,
     FedBuff,
@@ -115,6 +116,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: Federated(1.0, objective=Proximal(lambda r: 0.3), aggregation=NormalizedMean(mu=0.3)), "mu"),
     (lambda: FedNova(momentum=0.9, aggregation=Median()), "momentum"),
     (lambda: QFedAvg(5.0, 1.0, aggregation=Median()), "q="),
+    (lambda: IFCA(2, aggregation=Median()), "aggregation"),
     # compression
     (lambda: FedAvg(exchange=[TopK(0.1, link="down"), QSGD(4, link="down")]), "exchange"),
     (lambda: FedAvg(exchange=[LowRank(2), QSGD(4)]), "LowRank"),

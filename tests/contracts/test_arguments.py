@@ -241,6 +241,7 @@ REFUSED = {
     "ImageDataModule": "standardize impute feature_noise",
     "RADFed": "participation",
     "QFedAvg": "aggregation",
+    "IFCA": "aggregation",
     "HuggingFaceDataModule": "",
 }
 #: An object for each class that arguments are of.
