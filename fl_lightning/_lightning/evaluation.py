@@ -22,12 +22,8 @@ from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.order import EvaluationShare
 
 
-class SharedEvaluation(_EvaluationLoop):
-    """Lightning's evaluation loop, which joins the logged numbers of all processes, whatever ``sync_dist`` says.
-
-    Lightning weights the processes' means by the mean number of their samples, which it rounds down: with shares of 3
-    and 2 samples it divides by 2 instead of 2.5. A limit of batches counts those of all samples, not of one process.
-    """
+class FederatedEvaluation(_EvaluationLoop):
+    """Lightning's evaluation loop; broken off, it leaves every submodule in the mode that it had."""
 
     @classmethod
     def take_over(cls, stock: _EvaluationLoop) -> Self:
@@ -35,6 +31,19 @@ class SharedEvaluation(_EvaluationLoop):
         loop = cls.__new__(cls)
         loop.__dict__.update(stock.__dict__)
         return loop
+
+    def run(self) -> list[Mapping[str, float]]:
+        """Evaluate."""
+        with preserved_modes(self.trainer.lightning_module):
+            return super().run()
+
+
+class SharedEvaluation(FederatedEvaluation):
+    """Lightning's evaluation loop, which joins the logged numbers of all processes, whatever ``sync_dist`` says.
+
+    Lightning weights the processes' means by the mean number of their samples, which it rounds down: with shares of 3
+    and 2 samples it divides by 2 instead of 2.5. A limit of batches counts those of all samples, not of one process.
+    """
 
     def run(self) -> list[Mapping[str, float]]:
         """Evaluate; the check before the first round, too, takes the bare module."""
@@ -89,7 +98,7 @@ def use_bare_module(trainer: pl.Trainer) -> None:
 
 
 def validate_round(loop: ClientLoop, round_number: int) -> None:
-    """Validate the model that a round left; broken off, it leaves every submodule in the mode that it had.
+    """Validate the model that a round left.
 
     Args:
         loop: The clients' loop.
@@ -99,7 +108,7 @@ def validate_round(loop: ClientLoop, round_number: int) -> None:
     trainer.validating = True
     first_loop_iter = connector._first_loop_iter
     call._call_lightning_module_hook(trainer, "on_validation_model_zero_grad")
-    with preserved_modes(trainer.lightning_module), loop.at_last_batch(), counting_rounds(trainer, round_number):
+    with loop.at_last_batch(), counting_rounds(trainer, round_number):
         loop.val_loop.run()
     trainer.training = True
     connector._first_loop_iter = first_loop_iter
@@ -111,11 +120,12 @@ def prepare_evaluation(trainer: pl.Trainer) -> None:
     if not isinstance(data, FederatedDataModule):
         return
     data.shares_evaluation = trainer.world_size > 1
+    kind = SharedEvaluation if data.shares_evaluation else FederatedEvaluation
     epoch_loop = trainer.fit_loop.epoch_loop
     for owner, name in ((trainer, "validate_loop"), (trainer, "test_loop"), (epoch_loop, "val_loop")):
         stock = getattr(owner, name)
-        if data.shares_evaluation and not isinstance(stock, SharedEvaluation):
-            setattr(owner, name, SharedEvaluation.take_over(stock))
+        if type(stock) is not kind:
+            setattr(owner, name, kind.take_over(stock))
 
 
 def evaluates_data_module(trainer: pl.Trainer) -> bool:

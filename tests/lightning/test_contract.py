@@ -23,7 +23,7 @@ from torchmetrics import __version__ as torchmetrics_version
 
 from fl_lightning._lightning import check_version
 from fl_lightning._lightning.client_loop import ClientLoop
-from fl_lightning._lightning.evaluation import SharedEvaluation
+from fl_lightning._lightning.evaluation import FederatedEvaluation, SharedEvaluation
 from fl_lightning._lightning.round_loop import RoundLoop
 
 PT = "lightning.pytorch"
@@ -170,6 +170,7 @@ REPLACED: list[tuple[type, type, set[str]]] = [
         | {"state_dict", "load_state_dict"},
     ),
     (ClientLoop, _TrainingEpochLoop, {"_should_accumulate", "on_save_checkpoint"}),
+    (FederatedEvaluation, _EvaluationLoop, {"run"}),
     (SharedEvaluation, _EvaluationLoop, {"run", "reset", "setup_data", "_store_dataloader_outputs"}),
 ]
 
