@@ -15,9 +15,11 @@ from fl_lightning.parts.sampling import ClientSampler, Participation
 class AsynchronousCallback(AggregationCallback):
     """The base of asynchronous algorithms: a round is ``clients_per_round`` arrivals in virtual time.
 
+    A float is a fraction of the clients (default 0.1), an int the number of results, which may exceed that of clients.
+
+    The other arguments are those of :class:`AggregationCallback`, without ``sampler`` and ``participation``.
+
     Args:
-        clients_per_round: Results that arrive in a round. A float is a fraction of the clients (default 0.1), an int
-            the number of results, which may exceed the number of clients.
         speeds: Work units per unit of virtual time, one per client (or one for all, or a function that draws them); a
             task is 100 units. For anything else give a ``clock``.
         clock: How long clients take and when they are available, instead of ``speeds``.
@@ -27,7 +29,6 @@ class AsynchronousCallback(AggregationCallback):
             but at most 64, if ``None``. At most four times as many results are kept. The server's model does not
             depend on it; clients' personal values and privacy ledgers count a training when it is made.
         aggregation: Merges the buffered results, instead of the algorithm's own aggregation.
-        options: The other arguments of :class:`AggregationCallback`, without ``sampler`` and ``participation``.
 
     Raises:
         ValueError: If an argument is out of its range, or ``speeds`` and ``clock`` are both given.

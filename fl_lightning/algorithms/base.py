@@ -44,8 +44,9 @@ from fl_lightning.parts.server import ServerOptimizer
 class AggregationCallback(Callback, ABC):
     """Trains federatedly: one trainer epoch is one round, in which some clients train locally.
 
-    A named algorithm is a subclass whose :meth:`configure_algorithm` returns the parts. Its arguments are its fields;
-    ``clients_per_round`` is one of them, in a place of its own.
+    A named algorithm is a subclass whose :meth:`configure_algorithm` returns the parts. Its arguments are its fields.
+    One of them is ``clients_per_round``, the clients that train in a round: a float is the fraction C, an int the
+    number m. ``None`` is the number of the ``sampler``, from which it may not differ, or else 0.1.
 
     The fields ``sampler``, ``clients_per_round``, ``local_epochs`` and ``local_steps`` may be set between two rounds,
     ``executor`` between two fits; they count from the next one.
@@ -54,8 +55,6 @@ class AggregationCallback(Callback, ABC):
     and ``on_round_end(trainer, pl_module)``; see :class:`~fl_lightning.diagnostics.RoundObserver`.
 
     Args:
-        clients_per_round: Clients that train in a round: a float is the fraction C, an int the number m. Default: 0.1.
-            It is an error to give another number than the ``sampler`` has.
         local_epochs: Passes E over a client's data in a round; default 1.
         local_steps: Optimizer steps of a client in a round, instead of epochs. The client repeats its data as needed.
         continue_epochs: Whether a client's ``local_steps`` go on in its epoch where those of its last round ended, so

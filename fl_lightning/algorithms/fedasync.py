@@ -21,6 +21,8 @@ class FedAsync(AsynchronousCallback):
 
     Equations are numbered as in ``docs/references.md``.
 
+    The other arguments are those of :class:`AsynchronousCallback`.
+
     Args:
         clients_per_round: Results that arrive in a round.
         mixing: alpha in (0, 1]; a function of the round makes a schedule.
@@ -32,7 +34,6 @@ class FedAsync(AsynchronousCallback):
         history: D of the authors' simulation (eq. (26)), which needs no clock. Each result comes from a client drawn
             uniformly and starts from a model drawn uniformly among the last D, so that d is 0 to D - 1.
         aggregation: Another way to merge each result. It excludes ``mixing`` and ``staleness``.
-        options: The other arguments of :class:`AsynchronousCallback`.
 
     Raises:
         ValueError: If an argument is out of its range, or ``history`` is combined with a clock; at the start or in a

@@ -51,6 +51,8 @@ class FedAvg(AveragingCallback):
 
     Equations are numbered as in ``docs/references.md``.
 
+    The other arguments are those of :class:`AggregationCallback`.
+
     Args:
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
         weighting: ``"samples"`` weighs a client by its size n_k, ``"uniform"`` gives all clients the same weight.
@@ -62,7 +64,6 @@ class FedAvg(AveragingCallback):
         aggregation: Another way to merge results. It excludes ``weighting`` and ``partial``.
         evaluate: The model that is validated, checkpointed and tested, as for :class:`FedDyn`, with clients weighted by
             ``weighting``.
-        options: The other arguments of :class:`AggregationCallback`.
 
     Raises:
         ValueError: If an argument is out of its range.

@@ -22,6 +22,8 @@ class FedBuff(AsynchronousCallback):
 
     Equations are numbered as in ``docs/references.md``.
 
+    The other arguments are those of :class:`AsynchronousCallback`.
+
     Args:
         buffer_size: K, the results in the buffer with which the server moves.
         clients_per_round: Results that arrive in a round.
@@ -43,7 +45,6 @@ class FedBuff(AsynchronousCallback):
         mu: Weight of a proximal term of the clients, at least 0.
         max_staleness: Results with a larger staleness are rejected; ``None`` accepts all.
         aggregation: Another way to merge the buffered results. It excludes the arguments for weights.
-        options: The other arguments of :class:`AsynchronousCallback`.
 
     Raises:
         ValueError: If an argument is out of its range, or ``server_lr`` and ``server`` are both given; when the fit
@@ -112,6 +113,8 @@ class DynamicWeightFedBuff(AsynchronousCallback):
 
     Equations are numbered as in ``docs/references.md``.
 
+    The other arguments are those of :class:`AsynchronousCallback`.
+
     Args:
         buffer_size: B, the results in the buffer with which the server moves.
         clients_per_round: Results that arrive in a round.
@@ -125,7 +128,6 @@ class DynamicWeightFedBuff(AsynchronousCallback):
         broadcast_threshold: As for :class:`FedBuff`.
         max_staleness: Results with a larger staleness are rejected; ``None`` accepts all.
         aggregation: Another way to merge the buffered results. It excludes the arguments for weights.
-        options: The other arguments of :class:`AsynchronousCallback`.
 
     Raises:
         ValueError: If an argument is out of its range.

@@ -20,6 +20,8 @@ class FedDyn(AggregationCallback):
 
     Equations are numbered as in ``docs/references.md``.
 
+    The other arguments are those of :class:`AggregationCallback`.
+
     Args:
         alpha: Weight of the regulariser, greater than 0.
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
@@ -30,7 +32,6 @@ class FedDyn(AggregationCallback):
             which the paper's curves show.
         penalty: ``"gradient"`` clips the regulariser together with the gradient. ``"weight_decay"`` leaves its
             quadratic part to the optimizer and does not clip it, as the authors' code does.
-        options: The other arguments of :class:`AggregationCallback`.
 
     Raises:
         ValueError: If an argument is out of its range.

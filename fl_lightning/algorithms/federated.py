@@ -15,6 +15,8 @@ from fl_lightning.parts.server import ServerOptimizer
 class Federated(AggregationCallback):
     """A federated algorithm made of any six parts; the defaults make FedAvg.
 
+    The other arguments are those of :class:`AggregationCallback`.
+
     Args:
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m;
             with an asynchronous schedule, results that arrive in a round. It excludes ``sampler``.
@@ -26,7 +28,6 @@ class Federated(AggregationCallback):
         aggregation: How results are merged.
         server: How the server moves.
         participation: Clients that cannot be reached, drop out or do part of the work.
-        options: The other arguments of :class:`AggregationCallback`.
 
     Raises:
         TypeError: If a part has the wrong type.

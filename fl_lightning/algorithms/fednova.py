@@ -19,6 +19,8 @@ class FedNova(AggregationCallback):
     to the optimum of another objective than ``sum_k p_k F_k``. FedNova does not. The local optimizer is plain SGD or
     SGD with momentum, at one learning rate within a round.
 
+    The other arguments are those of :class:`AggregationCallback`.
+
     Args:
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
         momentum: Momentum of the clients' SGD, in [0, 1). The module's optimizer must have the same value.
@@ -26,7 +28,6 @@ class FedNova(AggregationCallback):
         weighting: ``"samples"`` weighs a client by its size n_k, ``"uniform"`` gives all clients the same weight.
         server_lr: Server learning rate; a function of the round makes a schedule.
         aggregation: Replaces the normalised mean, so that this is FedProx.
-        options: The other arguments of :class:`AggregationCallback`.
 
     Raises:
         ValueError: If an argument is out of its range; when the fit begins, if the module's optimizer is not SGD of

@@ -14,11 +14,12 @@ class FedAvgM(AveragingCallback):
 
     Equations are numbered as in ``docs/references.md``.
 
+    The other arguments are those of :class:`FedAvg`.
+
     Args:
         momentum: beta in [0, 1); with 0 and ``server_lr=1`` this is FedAvg.
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
         server_lr: Server learning rate, greater than 0. Both may be functions of the round.
-        options: The other arguments of :class:`FedAvg`.
 
     Raises:
         ValueError: If an argument is out of its range.
@@ -55,6 +56,8 @@ class _FedOpt(AveragingCallback):
 class FedAdagrad(_FedOpt):
     """FedAdagrad (Reddi et al. 2021): ``v <- v + Delta^2; w <- w + server_lr m / (sqrt(v) + tau)``.
 
+    The other arguments are those of :class:`FedAvg`.
+
     Args:
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
         server_lr: Server learning rate, greater than 0; a function of the round makes a schedule.
@@ -62,7 +65,6 @@ class FedAdagrad(_FedOpt):
         tau: Added to the root of the second moment, greater than 0: the larger, the less the server adapts.
         v0: The initial second moment, at least 0.
         bias_correction: Whether the moments are divided by ``1 - beta^t``. The paper does not divide them.
-        options: The other arguments of :class:`FedAvg`.
 
     Raises:
         ValueError: If an argument is out of its range.
@@ -81,6 +83,8 @@ class FedAdagrad(_FedOpt):
 class FedAdam(_FedOpt):
     """FedAdam (Reddi et al. 2021): ``v <- beta2 v + (1 - beta2) Delta^2; w <- w + server_lr m / (sqrt(v) + tau)``.
 
+    The other arguments are those of :class:`FedAvg`.
+
     Args:
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
         server_lr: Server learning rate, greater than 0; a function of the round makes a schedule.
@@ -89,7 +93,6 @@ class FedAdam(_FedOpt):
         tau: Added to the root of the second moment, greater than 0: the larger, the less the server adapts.
         v0: The initial second moment, at least 0.
         bias_correction: Whether the moments are divided by ``1 - beta^t``. The paper does not divide them.
-        options: The other arguments of :class:`FedAvg`.
 
     Raises:
         ValueError: If an argument is out of its range.

@@ -13,11 +13,12 @@ class FedProx(AveragingCallback):
 
     Equations are numbered as in ``docs/references.md``.
 
+    The other arguments are those of :class:`FedAvg`.
+
     Args:
         mu: Weight of the proximal term, at least 0; with 0 this is FedAvg. A function of the round makes a schedule.
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
         server_lr: Server learning rate; a function of the round makes a schedule.
-        options: The other arguments of :class:`FedAvg`.
 
     Raises:
         ValueError: If an argument is out of its range.

@@ -21,6 +21,8 @@ class FedLoRA(AggregationCallback):
 
     Equations are numbered as in ``docs/references.md``.
 
+    The other arguments are those of :class:`AggregationCallback`.
+
     Args:
         mode: ``"average"`` takes the means of A and of B, whose product is not the mean of the products. ``"ffa"``
             freezes A as it is at the start (FFA-LoRA, Sun et al. 2024): B alone is trained and travels, without an
@@ -28,7 +30,6 @@ class FedLoRA(AggregationCallback):
             (FlexLoRA, Bai et al. 2024).
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
         weighting: ``"samples"`` weighs a client by its size n_k, ``"uniform"`` gives all clients the same weight.
-        options: The other arguments of :class:`AggregationCallback`.
 
     Raises:
         ValueError: If an argument is out of its range; when the fit begins, if the module has no adapter.

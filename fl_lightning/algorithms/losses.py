@@ -30,11 +30,12 @@ class MOON(AveragingCallback):
 
     The module's ``forward`` is called with the received model and with the client's former one.
 
+    The other arguments are those of :class:`FedAvg`.
+
     Args:
         mu: Weight of the contrast; with 0 this is FedAvg.
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
         tau: Temperature of the contrast.
-        options: The other arguments of :class:`FedAvg`.
     """
 
     mu: NotNegative = 1.0
@@ -51,10 +52,11 @@ class MOON(AveragingCallback):
 class FedLC(AveragingCallback):
     """FedLC (Zhang et al. 2022; eq. (61)): logits are calibrated by the client's number of samples of each class.
 
+    The other arguments are those of :class:`FedAvg`.
+
     Args:
         tau: Weight of the calibration; with 0 this is FedAvg.
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
-        options: The other arguments of :class:`FedAvg`.
     """
 
     tau: NotNegative = 1.0
@@ -71,11 +73,12 @@ class FedNTD(AveragingCallback):
 
     The module's ``forward`` is called with the received model.
 
+    The other arguments are those of :class:`FedAvg`.
+
     Args:
         beta: Weight of the distillation; with 0 this is FedAvg.
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
         tau: Temperature of the distillation.
-        options: The other arguments of :class:`FedAvg`.
     """
 
     beta: NotNegative = 1.0
@@ -92,10 +95,11 @@ class FedNTD(AveragingCallback):
 class FedDecorr(AveragingCallback):
     """FedDecorr (Shi et al. 2023; eq. (63)): correlations between features cost.
 
+    The other arguments are those of :class:`FedAvg`.
+
     Args:
         beta: Weight of the term; with 0 this is FedAvg.
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
-        options: The other arguments of :class:`FedAvg`.
     """
 
     beta: NotNegative = 0.1
@@ -112,10 +116,11 @@ class FedSAM(AveragingCallback):
 
     Each batch is passed through twice.
 
+    The other arguments are those of :class:`FedAvg`.
+
     Args:
         rho: Length of the way uphill; with 0 this is FedAvg.
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
-        options: The other arguments of :class:`FedAvg`.
     """
 
     rho: NotNegative = 0.05
@@ -130,10 +135,11 @@ class FedSAM(AveragingCallback):
 class FedProto(AggregationCallback):
     """FedProto (Tan et al. 2022; eq. (65)): clients train models of their own and share the mean features of classes.
 
+    The other arguments are those of :class:`AggregationCallback`.
+
     Args:
         lam: Weight of the features' distance to the prototypes; with 0 this is :class:`Local`.
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
-        options: The other arguments of :class:`AggregationCallback`.
     """
 
     lam: NotNegative = 1.0
@@ -148,11 +154,12 @@ class FedProto(AggregationCallback):
 class FedRoD(AggregationCallback):
     """Fed-RoD (Chen and Chao 2022; eq. (66)): a head for balanced classes, and a head of each client's own on top.
 
+    The other arguments are those of :class:`AggregationCallback`.
+
     Args:
         pattern: The output layer, by its name.
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
         head_lr: Learning rate of the clients' heads, by plain SGD.
-        options: The other arguments of :class:`AggregationCallback`.
     """
 
     pattern: Patterns

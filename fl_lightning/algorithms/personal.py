@@ -27,9 +27,10 @@ _NORMALISATIONS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 class Local(AggregationCallback):
     """Every client trains alone, from round to round: the baseline of personal models.
 
+    The other arguments are those of :class:`AggregationCallback`.
+
     Args:
         clients_per_round: Clients that train in a round: a float is the fraction C (here all), an int the number m.
-        options: The other arguments of :class:`AggregationCallback`.
     """
 
     clients_per_round: int | float | None = None
@@ -48,11 +49,12 @@ class Local(AggregationCallback):
 class FedAvgFineTuned(AggregationCallback):
     """FedAvg, after which each client fine-tunes the server's model on its own data (Cheng et al. 2021).
 
+    The other arguments are those of :class:`AggregationCallback`.
+
     Args:
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
         every: Number of rounds between two fine-tunings of all clients; the fit's last round has one, too.
         fine_tune_epochs: Local epochs of fine-tuning (or steps, with ``local_steps``).
-        options: The other arguments of :class:`AggregationCallback`.
     """
 
     clients_per_round: int | float | None = None
@@ -81,10 +83,11 @@ class _Personal(AggregationCallback):
 class FedPer(_Personal):
     """FedPer (Arivazhagan et al. 2019): the last layers are each client's own, the others are averaged.
 
+    The other arguments are those of :class:`AggregationCallback`.
+
     Args:
         pattern: The personal layers: names of submodules or parameters, or patterns of names.
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
-        options: The other arguments of :class:`AggregationCallback`.
     """
 
 
@@ -92,10 +95,11 @@ class FedPer(_Personal):
 class LGFedAvg(_Personal):
     """LG-FedAvg (Liang et al. 2020): the first layers are each client's own, the last ones are averaged.
 
+    The other arguments are those of :class:`AggregationCallback`.
+
     Args:
         pattern: The personal layers: names of submodules or parameters, or patterns of names.
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
-        options: The other arguments of :class:`AggregationCallback`.
     """
 
 
@@ -103,11 +107,12 @@ class LGFedAvg(_Personal):
 class FedBN(AggregationCallback):
     """FedBN (Li et al. 2021): the normalisation layers are each client's own, with their buffers.
 
+    The other arguments are those of :class:`AggregationCallback`.
+
     Args:
         pattern: The normalisation layers: names of submodules or parameters, or patterns of names. ``None`` finds
             those of torch: BatchNorm, LayerNorm, GroupNorm, InstanceNorm and RMSNorm.
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
-        options: The other arguments of :class:`AggregationCallback`.
 
     Raises:
         ValueError: When the fit begins, if ``pattern`` is ``None`` and the module has no such layer.
@@ -135,11 +140,12 @@ class FedBN(AggregationCallback):
 class FedRep(_Personal):
     """FedRep (Collins et al. 2021): clients first train their own head on the shared body, then the body.
 
+    The other arguments are those of :class:`AggregationCallback`.
+
     Args:
         pattern: The head: names of submodules or parameters, or patterns of names.
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
         head_epochs: Local epochs of the head (or steps, with ``local_steps``); ``local_epochs`` are those of the body.
-        options: The other arguments of :class:`AggregationCallback`.
     """
 
     pattern: Patterns
@@ -158,12 +164,13 @@ class FedRep(_Personal):
 class FedBABU(AggregationCallback):
     """FedBABU (Oh et al. 2022): the head stays as it is while the body is learnt, and is fine-tuned afterwards.
 
+    The other arguments are those of :class:`AggregationCallback`.
+
     Args:
         pattern: The head: names of submodules or parameters, or patterns of names.
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
         every: Number of rounds between two fine-tunings of all clients; the fit's last round has one, too.
         fine_tune_epochs: Local epochs of fine-tuning (or steps, with ``local_steps``).
-        options: The other arguments of :class:`AggregationCallback`.
     """
 
     pattern: Patterns
@@ -182,11 +189,12 @@ class FedBABU(AggregationCallback):
 class Ditto(AggregationCallback):
     """Ditto (Li et al. 2021): FedAvg, and beside it each client's own model, drawn to the server's.
 
+    The other arguments are those of :class:`AggregationCallback`.
+
     Args:
         lam: Weight of ``lam/2 |v - w|^2``, at least 0; a function of the round makes a schedule.
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
         personal_epochs: Local epochs of the own model (or steps, with ``local_steps``); ``None``: as the server's.
-        options: The other arguments of :class:`AggregationCallback`.
     """
 
     lam: ScheduledWeight = 1.0
@@ -203,13 +211,14 @@ class Ditto(AggregationCallback):
 class PFedMe(AggregationCallback):
     """pFedMe (Dinh et al. 2020): the server learns the clients' Moreau envelopes, each client its minimiser.
 
+    The other arguments are those of :class:`AggregationCallback`.
+
     Args:
         lam: Weight of ``lam/2 |theta - w|^2``, greater than 0.
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
         inner_steps: K, steps of theta on each batch, by the module's optimizer.
         lr: eta, the learning rate of a client's w.
         server_lr: beta, by which the server moves to the clients' mean; a function of the round makes a schedule.
-        options: The other arguments of :class:`AggregationCallback`.
     """
 
     lam: Positive = 15.0
@@ -229,11 +238,12 @@ class PFedMe(AggregationCallback):
 class APFL(AggregationCallback):
     """APFL (Deng et al. 2020): each client learns a mixture of a model of its own and the server's.
 
+    The other arguments are those of :class:`AggregationCallback`.
+
     Args:
         alpha: Share of the own model, in [0, 1].
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
         alpha_lr: Learning rate of each client's alpha; 0 keeps it.
-        options: The other arguments of :class:`AggregationCallback`.
     """
 
     alpha: Annotated[float, "[0, 1]"] = 0.5
@@ -250,6 +260,8 @@ class APFL(AggregationCallback):
 class PerFedAvg(AggregationCallback):
     """Per-FedAvg (Fallah et al. 2020): the server learns the model that is best after one step on a client's data.
 
+    The other arguments are those of :class:`AggregationCallback`.
+
     Args:
         alpha: Learning rate of that step.
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
@@ -257,7 +269,6 @@ class PerFedAvg(AggregationCallback):
         delta: Length of that difference, relative to the gradient.
         every: Number of rounds between two fine-tunings of all clients; the fit's last round has one, too.
         fine_tune_epochs: Local epochs of fine-tuning (or steps, with ``local_steps``).
-        options: The other arguments of :class:`AggregationCallback`.
     """
 
     alpha: Positive = 0.01
@@ -278,12 +289,13 @@ class PerFedAvg(AggregationCallback):
 class FedALA(AggregationCallback):
     """FedALA (Zhang et al. 2023): clients start from a learnt mix of their last model and the server's.
 
+    The other arguments are those of :class:`AggregationCallback`.
+
     Args:
         mixed: The parameters that are mixed, the last layers in the paper: names of submodules or patterns.
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
         share_lr: Learning rate of the mix.
         share_epochs: Local epochs in which it is learnt (or steps, with ``local_steps``).
-        options: The other arguments of :class:`AggregationCallback`.
     """
 
     mixed: Patterns = "*"
@@ -301,11 +313,12 @@ class FedALA(AggregationCallback):
 class IFCA(AggregationCallback):
     """IFCA (Ghosh et al. 2020): several models, of which each client trains the one that fits its data best.
 
+    The other arguments are those of :class:`AggregationCallback`.
+
     Args:
         clusters: Number of models.
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
         spread: The first models differ: each tensor has normal noise of so many of its standard deviations.
-        options: The other arguments of :class:`AggregationCallback`.
     """
 
     clusters: Count

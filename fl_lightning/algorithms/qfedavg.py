@@ -19,6 +19,8 @@ class QFedAvg(AggregationCallback):
     at the received model before it trains. This costs one more pass over its data, without gradients. Clients are drawn
     uniformly. With ``q=0`` this is FedAvg with uniform weights.
 
+    The other arguments are those of :class:`AggregationCallback`.
+
     Args:
         q: Weight of clients with large losses, at least 0: 0 is FedAvg.
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
@@ -26,7 +28,6 @@ class QFedAvg(AggregationCallback):
             rate.
         server_lr: Server learning rate; a function of the round makes a schedule.
         aggregation: Replaces the fair mean; only with ``q=0``, since it knows nothing of losses.
-        options: The other arguments of :class:`AggregationCallback`.
 
     Raises:
         ValueError: If an argument is out of its range; in a round, if a client's loss is negative.

@@ -21,6 +21,8 @@ class RADFed(AggregationCallback):
 
     Equations are numbered as in ``docs/references.md``.
 
+    The other arguments are those of :class:`AggregationCallback`; ``sampler=ImportanceSampler(...)`` makes RADFedi.
+
     Args:
         redistributions: S, local trainings of a circulating model between two aggregations.
         clients_per_round: Number of circulating models and of clients in a round: a float is the fraction C of the
@@ -37,7 +39,6 @@ class RADFed(AggregationCallback):
         server: Server optimizer applied at each aggregation; default: replace the model by the mean. ``Mixing(lr)``
             makes RADFedm, ``Adaptive(...)`` RADFeda.
         aggregation: Merges the circulating models, instead of their plain mean.
-        options: The other arguments of :class:`AggregationCallback`; ``sampler=ImportanceSampler(...)`` makes RADFedi.
 
     Raises:
         ValueError: If an argument is out of its range, or clients may drop out under ``unequal="subsample"``.

@@ -26,6 +26,8 @@ class Scaffold(AggregationCallback):
 
     Equations are numbered as in ``docs/references.md``.
 
+    The other arguments are those of :class:`AggregationCallback`.
+
     Args:
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
         option: How a client's control variate is updated: 2 from its update, 1 from the gradient at the received model.
@@ -34,7 +36,6 @@ class Scaffold(AggregationCallback):
             its learning rate changes within a round beside a momentum.
         weighting: ``"uniform"`` as in the paper, or ``"samples"``.
         evaluate: The model that is validated, checkpointed and tested, as for :class:`FedDyn`.
-        options: The other arguments of :class:`AggregationCallback`.
 
     Raises:
         ValueError: If an argument is out of its range.

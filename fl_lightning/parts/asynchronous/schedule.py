@@ -377,10 +377,11 @@ class SampledStaleness(Asynchronous):
 
     Equations are numbered as in ``docs/references.md``.
 
+    The other arguments are those of :class:`Asynchronous`, without ``clock``, ``concurrency``, ``stamp`` and
+    ``wait_for_flush``.
+
     Args:
         history: D, at least 1; staleness is 0 to D - 1.
-        options: Further arguments of :class:`Asynchronous`, without ``clock``, ``concurrency``, ``stamp`` and
-            ``wait_for_flush``.
 
     Raises:
         ValueError: If ``history`` is below 1, or another argument is out of its range.
