@@ -22,7 +22,7 @@ from fl_lightning.seeding import Stream
 Link = Literal["up", "down"]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Compressor(Exchange, ABC):
     """Sends an approximation that takes fewer bits: of a client's update, or of the model that it receives.
 
@@ -134,7 +134,7 @@ class Compressor(Exchange, ABC):
         return sent if places is None else torch.zeros_like(values).index_copy(0, places, sent)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class _ShareCompressor(Compressor, ABC):
     """Sends a share of the values."""
 
@@ -146,7 +146,7 @@ class _ShareCompressor(Compressor, ABC):
         return min(values, max(1, int(round(self.fraction * values, 9))))
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class TopK(_ShareCompressor):
     """Sends the values of the largest magnitude, each with its position (Aji and Heafield 2017, Stich et al. 2018).
 
@@ -174,7 +174,7 @@ class TopK(_ShareCompressor):
         return payload.sparse(self.number_of(payload.values), of=payload.values)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class RandomK(_ShareCompressor):
     """Sends the values at places drawn uniformly, without replacement (Konecny et al. 2016, random mask).
 
@@ -204,7 +204,7 @@ class RandomK(_ShareCompressor):
         return replace(payload, values=self.number_of(payload.values))
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class SignSGD(Compressor):
     """Sends the signs of the values and their mean magnitude: ``sign(v) |v|_1 / n`` (Karimireddy et al. 2019).
 
@@ -232,7 +232,7 @@ class SignSGD(Compressor):
         return payload.quantized(1, math.ceil(payload.bits_per_value))
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class QSGD(Compressor):
     """Rounds each value at random to one of ``2^bits - 1`` levels (Alistarh et al. 2017).
 
@@ -279,7 +279,7 @@ class QSGD(Compressor):
         return payload.quantized(self.bits, norms * math.ceil(payload.bits_per_value))
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class LowRank(Compressor):
     """Sends each weight matrix M as P Q^T of a low rank, after steps of the power iteration (Vogels et al. 2019).
 

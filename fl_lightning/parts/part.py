@@ -47,6 +47,7 @@ class Part:
         check_fields(self)
 
     def __repr__(self) -> str:
+        # in the order of the arguments; a dataclass shows inherited fields first
         held = {name: vars(self)[name] for name in signature(type(self)).parameters if name in vars(self)}
         return f"{type(self).__name__}({', '.join(f'{name}={short(value)}' for name, value in held.items())})"
 

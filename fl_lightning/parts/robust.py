@@ -106,7 +106,7 @@ class PreAggregation(Part, ABC):
         """Return the mixtures, such as ``updates.mixed(matrix)``."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class RobustAggregation(Aggregation):
     """Merges updates by a rule that tolerates some arbitrary ones; the server moves by the result.
 
@@ -154,7 +154,7 @@ def _trimmed_means(updates: Updates, trim: int) -> Tensor:
     return torch.cat([block.sort(0).values[trim : rows - trim].mean(0) for block in updates.blocks()])
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Median(RobustAggregation):
     """The median of each parameter's updates (Yin et al. 2018); of an even number, the mean of the middle two.
 
@@ -169,7 +169,7 @@ class Median(RobustAggregation):
         return _trimmed_means(updates, (len(updates) - 1) // 2)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class TrimmedMean(RobustAggregation):
     """The mean of each parameter's updates without the ``trim`` largest and the ``trim`` smallest (Yin et al. 2018).
 
@@ -194,7 +194,7 @@ class TrimmedMean(RobustAggregation):
         return _trimmed_means(updates, trim)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Krum(RobustAggregation):
     """The update closest to its ``m - f - 2`` nearest others (Blanchard et al. 2017); multi-Krum averages several.
 
@@ -224,7 +224,7 @@ class Krum(RobustAggregation):
         return updates.combined(updates.weights)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class GeometricMedian(RobustAggregation):
     """The point with the smallest sum of distances to the updates (Pillutla et al. 2022, RFA).
 
@@ -259,7 +259,7 @@ class GeometricMedian(RobustAggregation):
         return center
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class CenteredClipping(RobustAggregation):
     """``v <- v + mean_i (x_i - v) min(1, radius / |x_i - v|)``, from the last round's v (Karimireddy et al. 2021).
 
@@ -289,7 +289,7 @@ class CenteredClipping(RobustAggregation):
         return center
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Bucketing(PreAggregation):
     """Means of ``size`` updates drawn at random; the last bucket may have fewer (Karimireddy et al. 2022).
 
@@ -321,7 +321,7 @@ class Bucketing(PreAggregation):
         return updates.mixed(matrix / matrix.sum(1, keepdim=True))
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class NormBounding(PreAggregation):
     """Updates longer than ``norm`` are scaled down to it by the server (Sun et al. 2019).
 
@@ -340,7 +340,7 @@ class NormBounding(PreAggregation):
         return updates.mixed(torch.diag((self.norm / lengths).clamp(max=1.0)))
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class NearestNeighborMixing(PreAggregation):
     """Each update becomes the mean of the ``m - f`` updates nearest to it, itself included (Allouah et al. 2023).
 
