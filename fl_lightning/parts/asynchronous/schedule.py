@@ -53,7 +53,7 @@ class Flight:
         return [self.due, self.task.client, self.task.slot]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Asynchronous(Schedule):
     """Clients work at their own pace in virtual time, and the server moves when its buffer of results is full.
 
@@ -368,7 +368,7 @@ class Asynchronous(Schedule):
         return values
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class SampledStaleness(Asynchronous):
     """Staleness drawn at random instead of arising from a clock (Xie et al.'s simulation; eq. (26)).
 
