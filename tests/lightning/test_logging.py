@@ -13,6 +13,8 @@ from helpers.comparison import Classifier, clients_of, samples, train_centrally,
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import Logger
 from torch import Tensor
+from torchmetrics import MeanMetric
+from torchmetrics.wrappers import BootStrapper
 
 from fl_lightning import FedAvg
 
@@ -364,3 +366,10 @@ def test_hooks_of_clients_and_rounds_log_values_of_the_round(executor: Any) -> N
     assert memory.values("samples") == [(1, pytest.approx(8 / 3)), (2, pytest.approx(8 / 3))]  # a mean over clients
     assert memory.values("all_samples") == [(1, 8.0), (2, 8.0)]
     assert memory.values("last") == [(1, 7.0), (2, 7.0)]
+
+
+def test_a_metric_object_that_draws_is_not_stacked() -> None:
+    module = Classifier()
+    module.boot = BootStrapper(MeanMetric(), num_bootstraps=2)
+    trainer = train_federatedly(module, clients_of(3, 4), algorithm=FedAvg(1.0, executor="vectorized"))
+    assert "`self.boot` draws random numbers" in trainer.fit_loop.executor.cause  # type: ignore[attr-defined]
