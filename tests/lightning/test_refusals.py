@@ -164,7 +164,7 @@ def test_a_checkpoint_of_other_clients_another_cycle_or_other_frozen_layers(tmp_
         ((4, 8), 3, Classifier(), "another federation"),
         ((8, 4, 1), 3, Classifier(), "now 3 clients"),
         ((8, 4), 2, Classifier(), "`redistributions`"),
-        ((8, 4), 3, other, "frozen layers"),
+        ((8, 4), 3, other, "frozen tensors"),
     ):
         algorithm = RADFed(redistributions, 1.0)
         with pytest.raises(ValueError, match=match):
