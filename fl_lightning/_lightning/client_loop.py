@@ -363,10 +363,10 @@ class ClientLoop(_TrainingEpochLoop):
 
 
 class _Hidden:
-    """Stands in for counters while data of several clients are read."""
+    """Stands in for counters while several clients are at work."""
 
     def __getattr__(self, name: str) -> Any:
-        raise CannotVectorize("the data or a schedule reads counters that all clients share")
+        raise CannotVectorize("the data, a schedule or a step reads counters that all clients share")
 
 
 def batch_transfer(trainer: pl.Trainer) -> Callable[[Any], Any]:

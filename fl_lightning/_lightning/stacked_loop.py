@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from itertools import product
 from typing import Any
 
@@ -129,6 +130,11 @@ class StackedLoop:
     def takes_index(self) -> bool:
         """Whether ``training_step`` takes the batch's index."""
         return self._loop._pass_batch_idx
+
+    @property
+    def hidden_counters(self) -> Callable[[], AbstractContextManager[None]]:
+        """Makes what reads counters of steps raise ``CannotVectorize``."""
+        return self._loop.hidden_counters
 
     @property
     def transfer(self) -> Callable[[Any], Any]:

@@ -159,7 +159,7 @@ class CapturedStep:
         if missing:
             raise CannotVectorize(f"torch {torch.__version__} does not say what a step changes beside its tensors")
         self._vector, self._trainer, self._module = vector, stacked.trainer, stacked.module
-        self._context = stacked.trainer.precision_plugin.train_step_context
+        self._context, self._hidden = stacked.trainer.precision_plugin.train_step_context, stacked.hidden_counters
         self._metrics: list[Metric | MetricCollection] = []
         self._stubs: list[tuple[nn.Module, str, Any, MetricStub]] = []
         step = _step_with_index if stacked.takes_index else _step
@@ -214,7 +214,7 @@ class CapturedStep:
             parent._modules[name] = stub
         seen.clear()
         try:
-            with self._context(), torch.enable_grad():
+            with self._context(), self._hidden(), torch.enable_grad():
                 yield
         finally:
             for attributes, before in held:

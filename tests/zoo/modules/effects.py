@@ -266,6 +266,7 @@ ENTRIES = [
     does("prints", lambda m, n, loss: print(n)),
     does("logs a message", logs),
     does("appends to a file", appends),
+    Entry("trainer by another way", HoldsTrainer),
     Entry("made by the first step", MadeOnce),
     losing("global that cannot be looked at", lambda m, x, y: F.cross_entropy(m(x), y) * len(ODD)),
 ]
@@ -300,6 +301,5 @@ LONG = [
     does("other mode each time", lambda m, n, loss: m.layers.train(not m.layers.training) and None),
     losing("batch changed in place", lambda m, x, y: F.cross_entropy(m(x.mul_(2)), y)),
     losing("numpy of a batch", lambda m, x, y: F.cross_entropy(m(x), y) * float(np.exp(x.numpy().mean()))),
-    Entry("trainer by another way", HoldsTrainer),
     Entry("made again for other sizes", MadeForEachSize),
 ]
