@@ -373,3 +373,26 @@ def test_a_metric_object_that_draws_is_not_stacked() -> None:
     module.boot = BootStrapper(MeanMetric(), num_bootstraps=2)
     trainer = train_federatedly(module, clients_of(3, 4), algorithm=FedAvg(1.0, executor="vectorized"))
     assert "`self.boot` draws random numbers" in trainer.fit_loop.executor.cause  # type: ignore[attr-defined]
+
+
+class OwnMean(MeanMetric):
+    """A metric object of a user's own."""
+
+
+@pytest.mark.parametrize("stacks", [False, True])
+def test_an_own_metric_object_is_stacked_beside_draws_if_it_says_so(stacks: bool) -> None:
+    module = Noisy()
+    module.own = OwnMean()
+    module.own.stacks = stacks
+    trainer = train_federatedly(module, clients_of(3, 4), algorithm=FedAvg(1.0, executor="vectorized"))
+    cause = trainer.fit_loop.executor.cause  # type: ignore[attr-defined]
+    assert cause is None if stacks else "OwnMean" in cause
+
+
+class Noisy(Classifier):
+    """Draws random numbers, and gives a metric object its loss."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = super().training_step(batch, batch_idx) * (1 + torch.rand(()))
+        self.own.update(loss.detach())
+        return loss

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torchmetrics import Metric
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning._lightning.recording import logged_type
@@ -67,6 +68,8 @@ class Check:
         copies = replace(stacks, update=None, batch=_copies(stacks.batch), buffers=_copies(stacks.buffers))
         states = [generators.state(row) for row in rows]
         computed = step.graph.run(copies, inputs, flat=flat)
+        if generators.steps_draw:
+            _check_metrics_draw_nothing(step)
         held = vector.read()
         try:
             for place in sorted({0, len(rows) - 1}):
@@ -114,6 +117,17 @@ class Check:
             if tensors[call.value].dtype != dtype:  # type: ignore[index]
                 raise CannotVectorize(f"what is logged as {call.name!r} is of another type in a stack")
             _same(f"what is logged as {call.name!r}", torch.as_tensor(value), tensors[call.value][place], bound, 1.0)  # type: ignore[index]
+
+
+def _check_metrics_draw_nothing(step: Step) -> None:
+    """Raise ``CannotVectorize`` for metric objects whose draws might take turns with those of a step."""
+    for part in [part for call in step.logged.metric_calls for part in call.metric.modules()]:
+        is_known = not isinstance(part, Metric) or type(part).__module__.startswith("torchmetrics.")
+        if not is_known and not getattr(part, "stacks", False):
+            raise CannotVectorize(
+                f"`training_step` draws random numbers, and the metric object {type(part).__name__} might; if it does "
+                "not, set its attribute `stacks = True`"
+            )
 
 
 def _same(what: str, one: Tensor, other: Tensor, bound: float, size: float) -> None:

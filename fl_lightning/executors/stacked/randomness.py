@@ -40,7 +40,9 @@ class ClientGenerators:
 
     def __init__(self, seeds: Sequence[Callable[[], None]], device: torch.device) -> None:
         self._seeds, self.device = seeds, device
-        self._data_draw = self._step_draws = False
+        self._data_draw = False
+        #: Whether a step has drawn.
+        self.steps_draw = False
 
     @cached_property
     def _held(self) -> _States:
@@ -98,7 +100,7 @@ class ClientGenerators:
         Raises:
             CannotVectorize: If data have drawn: alone, the draws of batches and of steps take turns.
         """
-        self._step_draws = True
+        self.steps_draw = True
         if self._data_draw:
             raise CannotVectorize("both the data and `training_step` draw random numbers, which take turns alone")
 
