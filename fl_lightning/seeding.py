@@ -72,7 +72,11 @@ def torch_generator(seed: int, stream: Stream, *parts: int) -> torch.Generator:
 
 def seed_global_generators(seed: int, stream: Stream, *parts: int) -> None:
     """Seed the generators that user code draws from: torch's (CPU and GPU), numpy's and Python's global ones."""
-    value = derive_seed(seed, stream, *parts)
+    seed_generators(derive_seed(seed, stream, *parts))
+
+
+def seed_generators(value: int) -> None:
+    """Seed the generators that user code draws from with one number."""
     # not `torch.manual_seed`: it costs 0.1 to 0.4 ms, a large part of a small client's work
     torch.default_generator.manual_seed(value)
     for module in (torch.cuda, torch.xpu):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -28,6 +27,7 @@ from fl_lightning.executors.stacked.training import StackTraining, StepRunner
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.messages import ClientResult, Task
 from fl_lightning.parts.part import Part, walk
+from fl_lightning.seeding import Stream, derive_seed
 
 log = logging.getLogger(__name__)
 
@@ -151,7 +151,8 @@ class VectorizedExecutor(Executor):
         training.loop.on_client_start(tasks[0].round)
         if self._runner is None:
             self._runner = StepRunner(training, self._stacked)
-        generators = ClientGenerators([partial(training.seed, task) for task in tasks], training.vector.device)
+        seeds = [derive_seed(training.settings.run_seed, Stream.CLIENT, *task.seeds) for task in tasks]
+        generators = ClientGenerators(seeds, training.vector.device)
         source = make_source(training, tasks, self._stacked.transfer, generators)
         stack = Stack.of(training, members, source, generators)
         optimizer = StackedOptimizer(training.trainer.optimizers[0], training.vector.parameters)

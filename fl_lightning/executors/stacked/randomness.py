@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, cached_property
 from typing import Any
@@ -13,9 +13,14 @@ from torch.nn.functional import pad
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
-from fl_lightning.seeding import changed_generators, global_states, preserved_generators, set_global_states
+from fl_lightning.seeding import (
+    changed_generators,
+    global_states,
+    preserved_generators,
+    seed_generators,
+    set_global_states,
+)
 
-_States = list[tuple[torch.Generator, Any]]
 #: In the names of functions that may draw.
 _RANDOM = (
     *("dropout", "rand", "bernoulli", "normal", "multinomial", "poisson", "uniform", "exponential", "rrelu", "gamma"),
@@ -34,26 +39,20 @@ class ClientGenerators:
     """The global generators of each client of a stack, seeded when something draws for the first time.
 
     Args:
-        seeds: Seeds the global generators for a client; one for each row.
+        seeds: With which each client's generators are seeded.
         device: Device of the module.
     """
 
-    def __init__(self, seeds: Sequence[Callable[[], None]], device: torch.device) -> None:
+    def __init__(self, seeds: Sequence[int], device: torch.device) -> None:
         self._seeds, self.device = seeds, device
+        self._others: dict[int, tuple[Any, ...]] = {}  # states of all generators but torch's on the CPU
         self._data_draw = False
         #: Whether a step has drawn.
         self.steps_draw = False
 
     @cached_property
-    def _held(self) -> _States:
-        """For each client a generator of torch on the CPU, and the states of all others."""
-        held: _States = []
-        with preserved_generators(self.device):
-            for seed in self._seeds:
-                seed()
-                states = global_states(self.device)
-                held.append((torch.Generator().set_state(states[0]), states[1:]))
-        return held
+    def _torch(self) -> list[torch.Generator]:
+        return [torch.Generator().manual_seed(seed) for seed in self._seeds]
 
     @contextmanager
     def active(self, row: int) -> Iterator[None]:
@@ -63,8 +62,7 @@ class ClientGenerators:
         try:
             yield
         finally:
-            after = global_states(self.device)
-            self._held[row] = self._held[row][0].set_state(after[0]), after[1:]
+            self.rewind([row], [global_states(self.device)])
             set_global_states(present, self.device)
 
     @contextmanager
@@ -78,13 +76,17 @@ class ClientGenerators:
 
     def state(self, row: int) -> tuple[Any, ...]:
         """Return the states of a client's generators, as :func:`~fl_lightning.seeding.set_global_states` takes them."""
-        own, others = self._held[row]
-        return own.get_state(), *others
+        if row not in self._others:
+            with preserved_generators(self.device):
+                seed_generators(self._seeds[row])
+                self._others[row] = global_states(self.device)[1:]
+        return self._torch[row].get_state(), *self._others[row]
 
     def rewind(self, rows: Sequence[int], states: Sequence[tuple[Any, ...]]) -> None:
-        """Put clients' generators back into states in which they have been."""
-        for row, state in zip(rows, states, strict=True):
-            self._held[row] = self._held[row][0].set_state(state[0]), state[1:]
+        """Put clients' generators into states that :meth:`state` returned."""
+        for row, (own, *others) in zip(rows, states, strict=True):
+            self._torch[row].set_state(own)
+            self._others[row] = tuple(others)
 
     def drawing(self, rows: Sequence[int], sizes: Sequence[int] | None = None, largest: int = 0) -> PerClientDraws:
         """Return a mode in which operations on stacks draw each client's share from the client's generators."""
@@ -92,7 +94,7 @@ class ClientGenerators:
 
     def cpu(self, row: int) -> torch.Generator:
         """Return a client's generator of torch on the CPU."""
-        return self._held[row][0]
+        return self._torch[row]
 
     def note_draw(self) -> None:
         """Note that a step draws.
