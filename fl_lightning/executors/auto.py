@@ -129,13 +129,14 @@ class AutoExecutor(Executor):
             self._sequential = SequentialExecutor(self.choice.channels_last)
         return first, tasks[1:]
 
-    def _find(self, tasks: Sequence[Task], algorithm: Algorithm, results: list[ClientResult]) -> ExecutorChoice:
-        """Train the first client, add its result to the list, and return the choice of this process."""
+    def _find(self, tasks: Sequence[Task], algorithm: Algorithm, results: list[ClientResult]) -> ExecutorChoice | None:
+        """Train the first client, add its result to the list, and return this process's choice, if steps were taken."""
         training = self._training
         on_cpu = training.vector.device.type == "cpu"
         results += self._sequential.run(tasks[:1], training, algorithm)
         counts = training.counts
-        assert counts is not None
+        if counts is None:  # clients are looked at, such as with IFCA's models
+            return None
         log.debug("%s.", str(counts).capitalize())
         sees_layout = training.is_watched or counts.draws or not on_cpu
         last = not sees_layout and works_with_channels_last(training, tasks[0])

@@ -24,6 +24,7 @@ from fl_lightning import (
     PFedMe,
     TensorDataModule,
 )
+from fl_lightning.executors import AutoExecutor
 from fl_lightning.parts import Frozen
 from fl_lightning.parts.part import personal_model, walk
 
@@ -201,7 +202,7 @@ def test_ifca_separates_two_groups() -> None:
         def __init__(self) -> None:
             super().__init__(0.5, start)
 
-    callback = IFCA(2, 1.0, spread=2.0, seed=0)
+    callback = IFCA(2, 1.0, spread=2.0, seed=0, executor=AutoExecutor())  # the first tasks have no steps
     fit_quadratic(callback, Wide(), clients, rounds=12)
     chosen = callback.algorithm.schedule.chosen
     assert chosen[0] == chosen[2] == chosen[4] != chosen[1] == chosen[3] == chosen[5]

@@ -142,8 +142,8 @@ ALGORITHMS: dict[str, Make] = {
 }
 
 
-#: Their clients go to several points, look at models without training, or change the loss.
-ONE_BY_ONE = {"PFedMe", "APFL", "PerFedAvg", "PerFedAvg-second", "FedALA", "IFCA", "FedSAM"}
+#: Their clients go to several points, or change the loss.
+ONE_BY_ONE = {"PFedMe", "APFL", "PerFedAvg", "PerFedAvg-second", "FedALA", "FedSAM"}
 ONE_BY_ONE |= {"MOON", "FedLC", "FedNTD", "FedDecorr", "FedProto", "FedRoD"}
 
 
