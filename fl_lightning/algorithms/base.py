@@ -49,7 +49,7 @@ class AggregationCallback(Callback, ABC):
     number m. ``None`` is the number of the ``sampler``, from which it may not differ, or else 0.1.
 
     The fields ``sampler``, ``clients_per_round``, ``local_epochs`` and ``local_steps`` may be set between two rounds,
-    ``executor`` between two fits; they count from the next one.
+    ``executor`` between two fits; they count from the next one. ``local_steps = None`` counts epochs again.
 
     Callbacks may define ``on_client_start(trainer, pl_module, client)``, ``on_client_end(trainer, pl_module, result)``
     and ``on_round_end(trainer, pl_module)``; see :class:`~fl_lightning.diagnostics.RoundObserver`.
@@ -114,7 +114,7 @@ class AggregationCallback(Callback, ABC):
         self.settings = self._local_settings()
         self._executor, self._executor_given = make_executor(self.executor, self.clients_at_once), self.executor
         self.sampler = self.make_sampler(getattr(self, "clients_per_round", None), self.sampler)
-        self.clients_per_round = _number_of(self.sampler)
+        self.clients_per_round = self._number_taken = _number_of(self.sampler)
         self.algorithm = self.configure_algorithm()
         self._fitting = False
         self._loaded_rounds: int | None = None
@@ -184,12 +184,12 @@ class AggregationCallback(Callback, ABC):
             ValueError: If a value is out of its range, or the sampler cannot be combined with another part.
         """
         present = self.algorithm.sampler
-        # 1 is one client, 1.0 are all
-        if self.sampler is present and str(self.clients_per_round) != str(_number_of(present)):
+        # 1 is one client, 1.0 are all; a sampler may change its own number
+        if self.sampler is present and str(self.clients_per_round) != str(self._number_taken):
             self.sampler = with_clients_per_round(present, self.clients_per_round)
         if self.sampler is not present:
             self.algorithm.replace_sampler(self.sampler)
-        self.clients_per_round = _number_of(self.sampler)
+        self.clients_per_round = self._number_taken = _number_of(self.sampler)
         work = self._local_settings()
         self.settings.local_epochs, self.settings.local_steps = work.local_epochs, work.local_steps
 

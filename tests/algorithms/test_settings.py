@@ -86,6 +86,18 @@ def test_another_sampler_counts_from_the_next_fit_and_from_the_next_round() -> N
     assert callback.clients_per_round is None
 
 
+def test_a_sampler_may_change_its_own_number() -> None:
+    class Growing(UniformSampler):
+        def on_round_start(self, round_index: int) -> None:
+            self.clients_per_round = round_index + 1
+
+    callback = FedAvg(sampler=Growing(1))
+    assert [len(clients) for clients in clients_of_rounds(callback, 3)] == [1, 2, 3]
+    callback.sampler.clients_per_round = 6
+    callback.take_settings()
+    assert callback.clients_per_round == 6
+
+
 def test_a_sampler_that_needs_scores_may_come_later() -> None:
     # the gradient of client k at w is w - k; nobody has a score before the sampler comes
     sampler = ImportanceSampler(2, gamma=0.5)
