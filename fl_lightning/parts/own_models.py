@@ -226,8 +226,9 @@ class Clusters(Schedule):
 
     def check_with(self, algorithm: Any) -> Iterable[str]:
         """Yield whether the results are to be merged in another way."""
-        if type(algorithm.aggregation) is not WeightedMean:
-            yield f"`aggregation` cannot be {algorithm.aggregation!r}: clusters average their clients' models."
+        merged = algorithm.aggregation
+        if type(merged) is not WeightedMean or merged.weighting != "samples":
+            yield f"`aggregation` cannot be {merged!r}: clusters average their clients' models, weighted by samples."
 
     def setup(self, federation: Federation) -> None:
         """Draw the clusters' first models."""

@@ -117,6 +117,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: FedNova(momentum=0.9, aggregation=Median()), "momentum"),
     (lambda: QFedAvg(5.0, 1.0, aggregation=Median()), "q="),
     (lambda: IFCA(2, aggregation=Median()), "aggregation"),
+    (lambda: IFCA(2, aggregation=WeightedMean("uniform")), "aggregation"),
     # compression
     (lambda: FedAvg(exchange=[TopK(0.1, link="down"), QSGD(4, link="down")]), "exchange"),
     (lambda: FedAvg(exchange=[LowRank(2), QSGD(4)]), "LowRank"),
