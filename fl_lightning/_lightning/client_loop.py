@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
-from functools import partial
 from typing import Any
 
 import lightning.pytorch as pl
@@ -380,4 +379,13 @@ def batch_transfer(trainer: pl.Trainer) -> Callable[[Any], Any]:
             return call._call_strategy_hook(trainer, "batch_to_device", batch, dataloader_idx=0)
 
         return with_hooks
-    return partial(move_data_to_device, device=trainer.strategy.root_device)
+    device = trainer.strategy.root_device
+
+    def without_hooks(batch: Any) -> Any:
+        # to look through a batch that is there already would take as long as to log a value
+        is_there = type(batch) in (list, tuple) and all(
+            type(part) is Tensor and part.device == device for part in batch
+        )
+        return batch if is_there else move_data_to_device(batch, device)
+
+    return without_hooks
