@@ -1,7 +1,5 @@
 """Settings: limits in their types, checked by one function; signatures and texts; and what a user's part may return."""
 
-from __future__ import annotations
-
 import inspect
 import math
 import numbers

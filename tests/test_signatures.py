@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from jsonargparse import ArgumentParser
 from torch import nn
 
 import fl_lightning
@@ -16,7 +17,7 @@ from fl_lightning import AggregationCallback, FedAdam, FedAvg, FedYogi
 from fl_lightning.checks import short
 from fl_lightning.datamodules import CIFAR10DataModule
 from fl_lightning.partitioners import DirichletPartitioner
-from fl_lightning.parts import Adaptive, Clip, TopK
+from fl_lightning.parts import Adaptive, Asynchronous, Clip, Krum, TopK, VirtualClock
 
 
 def test_arguments_of_base_classes_are_shown_and_taken() -> None:
@@ -42,6 +43,22 @@ def test_the_server_optimizer_has_the_defaults_of_the_named_algorithm(rule: str,
     for name in ("beta1", "tau", "v0", "bias_correction"):
         assert getattr(adaptive, name) == shown[name].default
     assert adaptive.lr == shown["server_lr"].default
+
+
+class SlowClock(VirtualClock):
+    pass
+
+
+def test_config_files_know_the_types_of_arguments_and_take_a_clock_of_a_user() -> None:
+    for cls in (Asynchronous, Krum, Clip, DirichletPartitioner):
+        parser = ArgumentParser()
+        parser.add_class_arguments(cls, "part")
+        assert "Unvalidated" not in parser.format_help()
+    parser = ArgumentParser()
+    parser.add_subclass_arguments(AggregationCallback, "method")
+    clock = {"class_path": f"{__name__}.SlowClock", "init_args": {"speeds": [1, 2]}}
+    found = parser.parse_object({"method": {"class_path": "fl_lightning.FedBuff", "init_args": {"clock": clock}}})
+    assert isinstance(parser.instantiate(found).method.clock, SlowClock)
 
 
 def test_texts_show_what_differs_from_defaults() -> None:

@@ -1,7 +1,5 @@
 """The base class of partitioners: a user's own needs one method."""
 
-from __future__ import annotations
-
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The base of all parts: settings are fields, states are declared, and all hooks are optional."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from inspect import signature

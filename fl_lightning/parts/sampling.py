@@ -1,7 +1,5 @@
 """Who trains: client samplers, and which of the clients can be reached and report."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from fl_lightning.checks import Natural, NotNegative, Positive, check, check_fields, is_number, represent
+from fl_lightning.checks import Natural, NotNegative, Positive, ShowsArguments, check, check_fields, is_number
 from fl_lightning.parts.federation import Federation
 from fl_lightning.seeding import Stream, numpy_generator
 
@@ -29,7 +29,7 @@ _FOREVER = 2**200
 
 
 @dataclass(eq=False, repr=False)
-class VirtualClock:
+class VirtualClock(ShowsArguments):
     """How long each client's tasks take, in units of virtual time.
 
     A task takes ``work / speed + delay``, and a random part up to ``jitter``. Times are whole numbers of ticks whose
@@ -75,9 +75,6 @@ class VirtualClock:
                     f"{windows} for client {client}. Leave out clients that are always available."
                 )
         self.ticks_per_unit = 1
-
-    def __repr__(self) -> str:
-        return represent(self)
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str], **options: Any) -> VirtualClock:
