@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -271,6 +271,16 @@ class Clusters(Schedule):
             counts = [sum(self.chosen[task.client] == cluster for task in tasks) for cluster in range(self.number)]
             server.replace(self.models[counts.index(max(counts))])
         return server.model
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take a checkpoint's models.
+
+        Raises:
+            ValueError: If there is another number of them.
+        """
+        if len(state["models"]) != self.number:
+            raise ValueError(f"`clusters` must be the checkpoint's {len(state['models'])}, got {self.number}.")
+        super().load_state_dict(state)
 
     def personal(self, client: int, model: Tensor) -> Tensor | None:
         """Return the model of the cluster that the client chose."""

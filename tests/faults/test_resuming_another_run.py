@@ -135,6 +135,7 @@ TOP, CLIP = (partial(parts.TopK, 0.5), partial(parts.Clip, 1.0))
         (fl.RADFed(3, 2), fl.RADFed(2, 2), "`redistributions`"),
         (fl.FedDyn(0.1, 2), fl.FedDyn(0.2, 2), "`alpha`"),
         (fl.FedDyn(0.1, 2), fl.FedDyn(0.1, 2, scale_alpha="none"), "`scale_alpha`"),
+        (fl.IFCA(2, 2), fl.IFCA(3, 2), "`clusters`"),
     ],
 )
 def test_another_algorithm_is_refused(
@@ -143,6 +144,12 @@ def test_another_algorithm_is_refused(
     with caplog.at_level("INFO"), pytest.raises(ValueError, match=match):
         resume(tmp_path, first, second)
     assert "other settings" not in caplog.text  # nothing resumed
+
+
+def test_a_longer_history_begins_with_the_models_that_are_there(tmp_path: Path) -> None:
+    callback = fl.FedAsync(4, history=9)
+    resume(tmp_path, fl.FedAsync(4, history=1), callback)
+    assert sorted(callback.algorithm.schedule.models) == list(range(7, 16))
 
 
 class WithOptimizer(Linear):

@@ -405,7 +405,8 @@ class SampledStaleness(Asynchronous):
         """Draw the results' clients and models, then let them arrive."""
         self._drawn: list[tuple[int, int, int]] = []  # which result, its client, its model's number
         for number in range(self.uploads, self.uploads + self.cohort_size):
-            staleness = int(self._rng.integers(min(number + 1, self.history)))
+            # a resumed run may have a longer history than there are models
+            staleness = int(self._rng.integers(min(number + 1 - min(self.models), self.history)))
             self._drawn.append((number, int(self._rng.integers(self.federation.num_clients)), number - staleness))
         return (yield from super().play(tasks, server))
 
