@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from graphlib import TopologicalSorter
+from graphlib import CycleError, TopologicalSorter
 from itertools import product
 from typing import Any
 
@@ -175,7 +175,10 @@ def levels(table: Table, chosen: dict[tuple[str, str], Point]) -> Iterator[list[
         ValueError: If methods take values from each other in a cycle.
     """
     sorter = TopologicalSorter({name: method.take.values() for name, method in table.methods.items()})
-    sorter.prepare()
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        raise ValueError(f"`take` goes round in a circle: {', '.join(error.args[1])}.") from error
     while sorter.is_active():
         free = sorter.get_ready()
         places = product(table.data, [name for name in table.methods if name in free])

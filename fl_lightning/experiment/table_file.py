@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from fl_lightning.checks import PathLike, check
 from fl_lightning.experiment.build import references
@@ -36,7 +37,11 @@ def read_table(source: str | os.PathLike[str] | Mapping[str, Any] | Table) -> Ta
         return source
     if isinstance(source, Mapping):
         return _make_table(_with_reference(dict(source)), "The table")
-    return _make_table(_read_with_base(Path(check("`source` of a table", source, PathLike))), str(source))
+    try:
+        given = _read_with_base(Path(check("`source` of a table", source, PathLike)))
+    except RecursionError as error:
+        raise ValueError(f"{source} is its own `base`, or that of its `base`.") from error
+    return _make_table(given, str(source))
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -49,7 +54,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """
     try:
         content = OmegaConf.to_container(OmegaConf.load(path))
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, OmegaConfBaseException) as error:
         raise ValueError(f"{path} must be YAML: {error}") from error
     return dict(check(f"The content of {path}", content, Mapping))
 
@@ -82,7 +87,9 @@ def _make_table(given: dict[str, Any], name: str) -> Table:
 
     if (arguments := given.pop("baselines", None)) is not None:
         specs = {name: {"class_path": f"fl_lightning.{name}", "init_args": arguments} for name in _BASELINES}
-        given["methods"] = {name: {"callback": spec} for name, spec in specs.items()} | (given.get("methods") or {})
+        given["methods"] = {name: {"callback": spec} for name, spec in specs.items()} | check(
+            "`methods`", given.get("methods") or {}, dict
+        )
     for key, kind in (("data", DataSet), ("methods", Method)):
         if isinstance(entries := given.get(key), Mapping):
             given[key] = {str(entry): make(kind, f"{key}.{entry}", content) for entry, content in entries.items()}
@@ -113,11 +120,12 @@ def _read_with_base(path: Path) -> dict[str, Any]:
     """Return a table's file, on top of its base, with included files among its values."""
     given = read_yaml(path)
     base, includes = given.pop("base", None), given.pop("include", None) or {}
-    included = {name: read_yaml(path.parent / other) for name, other in includes.items()}
+    check(f"{path}: `include`", includes, Mapping)
+    included = {name: read_yaml(path.parent / check("`include`", other, str)) for name, other in includes.items()}
     if included:
         given["values"] = {**included, **(given.get("values") or {})}
     if base is not None:
-        below = _read_with_base(path.parent / base)
+        below = _read_with_base(path.parent / check(f"{path}: `base`", base, str))
         given = _merge(below, {**given, "reference": None} if given.get("reproduces") else given)
     return _with_reference(given)
 

@@ -189,7 +189,7 @@ def test_wrong_takes() -> None:
     with pytest.raises(ValueError, match="`take` of FedAvg must name methods of the table, got FedProx"):
         read_table(with_methods(FedAvg={"take": {"lr": "FedProx"}}))
     circle = read_table(with_methods(FedAvg={"take": {"lr": "RADFed"}}, RADFed={"take": {"lr": "FedAvg"}}))
-    with pytest.raises(ValueError, match="cycle"):
+    with pytest.raises(ValueError, match="`take`"):
         planned(circle)
     nothing = read_table(with_methods(FedAvg={"take": {"gamma": "RADFed"}}) | USED)
     with pytest.raises(ValueError, match="`take` of FedAvg has gamma, of which RADFed"):
@@ -219,4 +219,20 @@ def test_files_that_are_no_table(tmp_path: Path) -> None:
         read_table(tmp_path / "t.yaml")
     (tmp_path / "t.yaml").write_text("base: nowhere.yaml\n")
     with pytest.raises(FileNotFoundError, match=r"nowhere\.yaml"):
+        read_table(tmp_path / "t.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("base: t.yaml\n", "`base`"),
+        ("base: 3\n", "`base`"),
+        ("include: [t.yaml]\n", "`include`"),
+        ("baselines: {clients_per_round: 2}\nmethods: [FedAvg]\n", "`methods`"),
+        ('name: "${ lr"\n', "YAML"),
+    ],
+)
+def test_entries_of_a_file_that_cannot_be_read(tmp_path: Path, text: str, name: str) -> None:
+    (tmp_path / "t.yaml").write_text(text)
+    with pytest.raises((TypeError, ValueError), match=name):
         read_table(tmp_path / "t.yaml")
