@@ -365,7 +365,9 @@ class _Hidden:
     """Stands in for counters while several clients are at work."""
 
     def __getattr__(self, name: str) -> Any:
-        raise CannotVectorize("the data, a schedule or a step reads counters that all clients share")
+        cause = "the data, a schedule or a step reads counters that all clients share"
+        torch._dynamo.graph_break(msg=cause)  # in a step that is captured, whose code could catch an exception
+        raise CannotVectorize(cause)
 
 
 def batch_transfer(trainer: pl.Trainer) -> Callable[[Any], Any]:

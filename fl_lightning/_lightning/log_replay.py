@@ -153,6 +153,7 @@ def _update_at_once(calls: Sequence[tuple[Entry, MetricCall]]) -> bool:
     if (
         not isinstance(metric, Metric)
         or type(metric).update not in [known.update for known in _ADDING]
+        or type(metric).forward is not Metric.forward
         or not all(isinstance(default, Tensor) for default in metric._defaults.values())
         or any(call.spec != first.spec or len(call.leaves) != len(first.leaves) for _, call in calls)
     ):

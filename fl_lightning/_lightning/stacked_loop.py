@@ -170,5 +170,5 @@ class TrainerView:
     def __getattr__(self, name: str) -> Any:
         if name not in _SHARED:
             # no exception, which code of the user's own could catch
-            torch._dynamo.graph_break(f"`training_step` reads `trainer.{name}`, which all clients share")
+            torch._dynamo.graph_break(msg=f"`training_step` reads `trainer.{name}`, which all clients share")
         return getattr(self._trainer, name)

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -87,8 +88,13 @@ class MetricStub(nn.Module):
         known: The objects that have stubs, to which this one is added.
     """
 
+    def __new__(cls, metric: Metric | MetricCollection, known: Any) -> MetricStub:
+        """Return an object that is also an instance of the metric's class, for which a step may look."""
+        kind: Any = type(metric)
+        return object.__new__(_stub_of(kind))
+
     def __init__(self, metric: Metric | MetricCollection, known: list[Metric | MetricCollection]) -> None:
-        super().__init__()
+        nn.Module.__init__(self)
         if metric._forward_hooks or metric._forward_pre_hooks:
             raise CannotVectorize("a metric object has forward hooks, which a stack would call once for all clients")
         self.number, self.parts = len(known), {}
@@ -97,6 +103,10 @@ class MetricStub(nn.Module):
             self.parts = {
                 str(key): MetricStub(own, known) for key, own in metric.items(keep_base=False, copy_state=False)
             }
+
+    def __hash__(self) -> int:
+        """Return a number of its own: modules are looked for in sets."""
+        return self.number
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Give it a batch; return what stands for the batch's value, which may be logged."""
@@ -110,6 +120,17 @@ class MetricStub(nn.Module):
     def items(self, *args: Any, **kwargs: Any) -> Any:
         """Return the stubs of a collection by name."""
         return self.parts.items()
+
+    def __getattr__(self, name: str) -> Any:
+        torch._dynamo.graph_break(msg=f"`training_step` reads `{name}` of a metric object")
+        raise AttributeError(name)
+
+
+@cache
+def _stub_of(kind: type) -> type[MetricStub]:
+    # what a collection is asked for is not there
+    hidden = dict.fromkeys(("keys", "values", "__len__", "__iter__", "__getitem__", "__contains__"))
+    return type(kind.__name__, (MetricStub, kind), hidden if issubclass(kind, MetricCollection) else {})
 
 
 # ---- a captured step ----
@@ -323,6 +344,8 @@ class CapturedStep:
         """
         if any(guard.endswith(".grad") for guard in guards):
             raise CannotVectorize("`training_step` reads gradients (`p.grad`), which a stack takes after it")
+        if any(guard.endswith(".state.default_factory") for guard in guards):  # a dictionary of this kind
+            raise CannotVectorize("`training_step` reads the optimizer's state, of which a stack has another")
         caches = sorted(_readable(guard[: -len(_CACHED)]) for guard in guards if guard.endswith(_CACHED))
         caches = [name for name in caches if not name.startswith("torch.")]
         if caches:  # Dynamo passes over the cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import BuiltinFunctionType
 from typing import Any, NamedTuple
@@ -193,7 +194,7 @@ class StackedGraph:
             numbers = (number,) if stacks.weights is None else _TRACED
             self._flat[key] = self._flatten(*self._graph(form, numbers, number, inputs, values), steps=steps)
         flat = self._flat[key]
-        with torch.no_grad():
+        with torch.no_grad(), _without_autocast(stacks.parameters[0].device.type):  # the casts are operations of it
             losses, *found = flat.run(*[value for value in values if isinstance(value, Tensor)])
         kept = found if flat.steps else found[: len(found) - len(flat.used)]
         gradients: list[Tensor | None] = [None] * len(stacks.parameters)
@@ -265,7 +266,8 @@ class StackedGraph:
                 graph.erase_node(node)
             elif node.target is aten.add.Tensor and not node.kwargs and any(map(_is_product, node.args)):
                 offset, product = node.args if _is_product(node.args[1]) else node.args[::-1]
-                if isinstance(offset, fx.Node) and len(product.users) == 1 and _form(node)[0] == _form(product)[0]:
+                alike = [isinstance(each, fx.Node) and _form(each)[2] == _form(node)[2] for each in node.args]
+                if all(alike) and len(product.users) == 1 and _form(node)[0] == _form(product)[0]:
                     node.target, node.args = aten.baddbmm.default, (offset, *product.args)
             elif node.target is aten.transpose.int and _undoes(node, first):
                 node.replace_all_uses_with(first.args[0])  # type: ignore[union-attr]
@@ -287,8 +289,6 @@ class StackedGraph:
             for place, gradient in zip(used, outputs[number:], strict=True):
                 turned = gradient.target is aten.transpose.int and gradient.args[1:] in _IN_BATCHES
                 product: Any = gradient.args[0] if turned else gradient
-                if turned and product.target in _RESHAPES:
-                    product = product.args[0]
                 if not _is_product(product) or len(gradient.users) > 1:
                     graph.call_function(self._step, (place, gradient))
                     continue
@@ -312,6 +312,10 @@ class StackedGraph:
     def _draw(self, function: Any, *args: Any, **kwargs: Any) -> Any:
         assert self._now is not None
         return self._now.draws.draw(function, args, kwargs)
+
+
+def _without_autocast(device: str) -> AbstractContextManager[Any]:
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
 def _resized(value: Any, number: int, place: Any) -> Any:
@@ -355,7 +359,8 @@ def _as_called_fastest(target: Any) -> Any:
     if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten" or target._schema.is_mutable:
         return target
     function = getattr(torch, target.overloadpacket.__name__, None)
-    return function if isinstance(function, BuiltinFunctionType) else target
+    takes_gaps = "Tensor?[]" in str(target._schema)  # as indices of `x[:, [0, 2]]`, which the function does not take
+    return function if isinstance(function, BuiltinFunctionType) and not takes_gaps else target
 
 
 def _check_unchanged(kept: Sequence[tuple[Tensor, int]], before: Sequence[tuple[Tensor, Tensor]]) -> None:

@@ -26,6 +26,7 @@ from fl_lightning.executors.stacked.stack import Stack
 from fl_lightning.executors.stacked.weighted import NotOfSamples, WeightedSteps
 
 GradientList = list[Tensor | None]
+_RATES = "param_groups", "scheduler", "last_epoch", "_last_lr"  # in names of what schedules by steps change
 
 
 class StepRunner:
@@ -139,7 +140,7 @@ class StackTraining:
         batch = StackedBatch([table[0] for table in self._tables.tables])
         try:
             found = self._runner.weighted.find(batch, stack.source.sizes(), self._models.parameters, stack.generators)
-            if self._by_step and found[0].depends_on("param_groups", "scheduler"):
+            if self._by_step and found[0].depends_on(*_RATES):
                 raise NotOfSamples
         except NotOfSamples:
             stack.source.rewind()
@@ -239,7 +240,7 @@ class StackTraining:
         key = repr((batch.kind(), *((tensor.shape[1:], tensor.stride()[1:], tensor.dtype) for tensor in batch.tensors)))
         if key not in self._steps:
             found = self._runner.captured(batch, index, short=batch.size() != self._stack.batch_size)
-            if found[0].depends_on("batch_idx") or (self._by_step and found[0].depends_on("param_groups", "scheduler")):
+            if found[0].depends_on("batch_idx") or (self._by_step and found[0].depends_on(*_RATES)):
                 return found
             self._steps[key] = found
         return self._steps[key]

@@ -147,7 +147,7 @@ def _cross_entropy(
     by_mean = reduction == "mean" and size_average is None and reduce is None
     of_classes = not target.is_floating_point()
     of_samples = of_classes and weight is None and not label_smoothing and (input.dim(), target.dim()) == (2, 1)
-    if of_samples and (by_mean or reduction == "none"):
+    if of_samples and (by_mean or reduction == "none") and not torch.is_autocast_enabled(input.device.type):
         losses: Tensor = _NllLosses.apply(F.log_softmax(input, 1), target, ignore_index)
         return losses.sum() / (target != ignore_index).sum() if by_mean else losses
     is_mapped = weight is None or not label_smoothing or not by_mean or not of_classes

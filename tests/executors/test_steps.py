@@ -1,0 +1,104 @@
+"""Steps that stacks might take otherwise than a client alone: they end alike, or are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from helpers.stacked import Module, clients_of, linear
+from helpers.toys import quiet_trainer
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torchmetrics import Metric
+from torchmetrics.classification import MulticlassAccuracy
+
+from fl_lightning import FedAvg, TensorDataModule
+from fl_lightning.executors import VectorizedExecutor
+
+
+class Reversed(MulticlassAccuracy):
+    """Is given the classes' scores in the reverse order."""
+
+    def forward(self, scores: Tensor, target: Tensor) -> Any:
+        return super().forward(scores.flip(1), target)
+
+
+class Steps(Module):
+    """Takes a step that is given as a function of module and batch."""
+
+    def __init__(self, step: Callable[[Any, Tensor, Tensor], Tensor]) -> None:
+        super().__init__(linear())
+        self.step = step
+        self.square = nn.Parameter(torch.arange(36.0).sin().reshape(6, 6).double())
+        self.accuracy, self.reversed = MulticlassAccuracy(3), Reversed(3)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return self.step(self, *batch)
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+        self.rates = [torch.optim.lr_scheduler.StepLR(optimizer, 2)]
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": self.rates[0], "interval": "step"}}
+
+
+def fit(step: Any, precision: Any = "64-true") -> str | None:
+    """Train with stacks and without; check that both end alike, and return why clients were not stacked."""
+    ends: list[Any] = []
+    for executor in ("sequential", stacks := VectorizedExecutor()):
+        module = Steps(step)
+        dtype = torch.float64 if precision == "64-true" else torch.float32
+        clients = [(x.to(dtype), y) for x, y in clients_of((6,))]
+        trainer = quiet_trainer(max_epochs=2, precision=precision, callbacks=[FedAvg(1.0, executor=executor, seed=1)])
+        trainer.fit(module.to(dtype), datamodule=TensorDataModule(clients, batch_size=8))
+        ends.append((dict(module.named_parameters()), {k: float(v) for k, v in trainer.callback_metrics.items()}))
+    bound = 1e-9 if precision == "64-true" else 1e-2
+    torch.testing.assert_close(ends[1][0], ends[0][0], rtol=bound, atol=bound)
+    assert ends[1][1] == pytest.approx(ends[0][1], rel=1e-5)
+    return stacks.cause
+
+
+def of_known_class(module: Any, x: Tensor, y: Tensor) -> Tensor:
+    scores = module.layers(x)
+    for name, part in module.named_children():
+        if isinstance(part, Metric):
+            module.log(name, part(scores, y), on_step=False, on_epoch=True)
+    return F.cross_entropy(scores, y)
+
+
+def of_own_forward(module: Any, x: Tensor, y: Tensor) -> Tensor:
+    module.reversed(scores := module.layers(x), y)
+    module.log("reversed", module.reversed, on_step=False, on_epoch=True)
+    return F.cross_entropy(scores, y)
+
+
+STACKED: dict[str, Callable[[Any, Tensor, Tensor], Tensor]] = {
+    "turned twice": lambda m, x, y: F.cross_entropy(m.layers(x @ m.square.t().permute(1, 0)), y),
+    "columns by their numbers": lambda m, x, y: m.layers(x)[:, [0, 2]].square().mean(),
+    "sum of two types": lambda m, x, y: F.cross_entropy((x @ m.square + torch.arange(6))[:, :3], y),
+    "number of a schedule": lambda m, x, y: F.cross_entropy(m.layers(x), y) * (1 + m.rates[0].last_epoch),
+    "metric objects of a class": of_known_class,
+    "metric object of another forward": of_own_forward,
+}
+
+
+@pytest.mark.parametrize("name", STACKED)
+def test_stacked(name: str) -> None:
+    assert fit(STACKED[name]) is None
+
+
+def test_classes_in_mixed_precision() -> None:
+    assert fit(lambda m, x, y: F.cross_entropy(m.layers(x), y), "bf16-mixed") is None
+
+
+REFUSED: dict[str, Callable[[Any, Tensor, Tensor], Tensor]] = {
+    "num_classes": lambda m, x, y: F.cross_entropy(m.layers(x), y) * getattr(m.accuracy, "num_classes", 1),
+    "state": lambda m, x, y: F.cross_entropy(m.layers(x), y) * (1 + len(m.optimizers().state)),
+    "trainer.fit_loop": lambda m, x, y: F.cross_entropy(m.layers(x), y) * (1 + m.trainer.fit_loop.total_batch_idx),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name: str) -> None:
+    assert name in str(fit(REFUSED[name]))
