@@ -54,11 +54,11 @@ def main() -> None:
         rounds.append((time.perf_counter() - began) / ARRIVALS * 1e6)
     later = rounds[1:] or rounds
     print(f"an arrival: {statistics.median(later):.1f} us (rounds from {min(later):.1f} to {max(later):.1f})")
-    simulation = algorithm.schedule.simulation
-    held, each = len(simulation.models) + len(simulation.results), args.parameters * 4 / 1e6
-    flights, models, results = (len(part) for part in (simulation.flights, simulation.models, simulation.results))
-    print(f"under way: {flights:,}; models held: {models:,}, results ahead: {results:,}")
-    print(f"that is {held * each:,.0f} MB; the process grew by {peak() - before:,.0f} MB")
+    schedule, each = algorithm.schedule, args.parameters * 4 / 1e6
+    flights, results = schedule.flights.values(), len(schedule.results)
+    models = len({id(flight.model) for flight in flights})
+    print(f"under way: {len(flights):,}; models held: {models:,}, results ahead: {results:,}")
+    print(f"that is {(models + results) * each:,.0f} MB; the process grew by {peak() - before:,.0f} MB")
 
 
 def one_round(algorithm: Algorithm, round_index: int) -> None:
