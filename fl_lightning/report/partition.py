@@ -231,7 +231,13 @@ def _skews(datamodule: FederatedDataModule, features: SampleFeatures | None) -> 
         return {}
     columns = pd.DataFrame(features if isinstance(features, Mapping) else np.asarray(features), columns=names)
     partition = datamodule.partition
-    return {str(name): c_score(label_counts(partition, values.to_numpy())) for name, values in columns.items()}
+    needed = 1 + max(int(indices.max(initial=-1)) for indices in partition.indices)
+    if len(columns) < needed or any(kind.kind not in "iub" for kind in columns.dtypes):
+        raise ValueError(
+            f"`features` must be categories, whole numbers of at least {needed} samples, got {len(columns)} values of "
+            f"{', '.join(map(str, columns.dtypes))}. Put numbers into buckets by `numpy.digitize`."
+        )
+    return {str(name): c_score(label_counts(partition, values.to_numpy(int))) for name, values in columns.items()}
 
 
 def _evaluation_set(datamodule: FederatedDataModule, stage: Literal["val", "test"]) -> str:

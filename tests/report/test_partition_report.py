@@ -104,7 +104,7 @@ def test_sets_by_client_and_of_no_client() -> None:
     [
         (WithFeatures(), None, ("0", "1")),
         (Eight(), WithFeatures.categorical_features, ("0", "1")),
-        (WithFeatures(), {"mixed": LABELS, "own": np.repeat([5, 9], 4)}, ("mixed", "own")),
+        (WithFeatures(), {"mixed": LABELS, "own": np.repeat([True, False], 4)}, ("mixed", "own")),
     ],
     ids=["from the data module", "array", "by name"],
 )
@@ -114,6 +114,12 @@ def test_skew_of_categorical_features(datamodule: Eight, given: Any, names: tupl
     assert report.summary.feature_skew == {names[0]: 0.5, names[1]: 1.0}
     assert report.summary.numbers()[f"feature_skew/{names[1]}"] == 1.0
     assert report.summary.rows()[f"feature skew, {names[1]}"] == "1.000"
+
+
+@pytest.mark.parametrize("features", [np.zeros(8), LABELS[:3], ["a"] * 8], ids=["floats", "too few", "texts"])
+def test_features_that_are_no_categories(features: Any) -> None:
+    with pytest.raises(ValueError, match="`features`"):
+        partition_report(ready(Eight()), features=features)
 
 
 @pytest.mark.usefixtures("without_drawing")
