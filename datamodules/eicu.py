@@ -135,6 +135,8 @@ class EICUDataModule(NaturalDataModule):
         path = self._find(table)
         wanted = (STAY, *columns)
         with reading(path, f"eICU's table {table}"):
+            if path.suffix.lower() == ".csv" and not path.read_bytes().endswith(b"\n"):
+                raise ValueError("its last line is cut off")
             content = pandas.read_csv(path, usecols=lambda name: name.lower() in wanted)
             content = content.rename(columns=str.lower)[list(wanted)].apply(pandas.to_numeric)
         # a result has a row for each version of APACHE

@@ -93,6 +93,10 @@ def test_a_table_without_a_column_or_damaged_is_named(tmp_path):
     with pytest.raises(RuntimeError, match=r"apacheApsVar\.csv .*urine"):
         ready(tmp_path)
     write_eicu(tmp_path, content)
+    whole = (tmp_path / "eicu" / "patient.csv").read_bytes()
+    (tmp_path / "eicu" / "patient.csv").write_bytes(whole[:-1])
+    with pytest.raises(RuntimeError, match=r"patient\.csv .* cut off"):
+        ready(tmp_path)
     (tmp_path / "eicu" / "patient.csv").rename(tmp_path / "eicu" / "patient.csv.gz")
     with pytest.raises(RuntimeError, match=r"patient.csv.gz cannot be read as eICU's table patient"):
         ready(tmp_path)
