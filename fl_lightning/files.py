@@ -30,7 +30,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
     """Yield the path of a temporary file, to be written in the block, that takes the place of ``path`` at its end.
 
     The folder is made if need be. If the block raises, ``path`` stays as it was. The file is on the disk before it
-    takes its place, so that this holds when the power fails, too. What killed processes left a day ago is removed.
+    takes its place, so that this holds when the power fails, too. Remains of killed processes are removed after a day.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     for old in path.parent.glob(f".{path.name}.*.tmp"):

@@ -1,4 +1,4 @@
-"""What the clients of a stack log and give to metric objects, told to Lightning as if each had trained alone."""
+"""Tells Lightning what the clients of a stack log and give to metric objects, as if each had trained alone."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ class RoundObserver(Callback):
 
     A subclass may define ``on_client_start(trainer, pl_module, client)``, called before a client trains, when the
     module holds the model that it received, and ``on_client_end(trainer, pl_module, result)``, called when it holds the
-    client's own. They run on the process that trains the client. What is put into ``values`` must be the same on all
+    client's own. They run on the process that trains the client. Values in ``values`` must be the same on all
     processes; ``loop.gather_objects`` joins what they saw.
 
     Attributes:

@@ -213,7 +213,7 @@ class Traffic:
 
 @dataclass(frozen=True)
 class ArrivalRecord:
-    """What happened to one client's work.
+    """The outcome of one client's work.
 
     Attributes:
         client: The client.

@@ -1,4 +1,4 @@
-"""What holds for every data module of the zoo; a new one is a line in ``CASES``, with files in miniature."""
+"""Properties of every data module of the zoo; a new one is a line in ``CASES``, with files in miniature."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for every partitioner; a new one is a line in ``MAKERS``."""
+"""Properties of every partitioner; a new one is a line in ``MAKERS``."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _RESHAPES = {
     *(aten.expand.default, aten.view.default, aten._unsafe_view.default, aten.reshape.default),
     *(aten.permute.default, aten.transpose.int),
 }
-_TRACED = 5, 6  # numbers of clients, from whose graphs that of any other number follows
+_TRACED = 5, 6  # neighbouring numbers of clients, from whose graphs that of any other number follows
 
 
 class DependsOnNumber(Exception):

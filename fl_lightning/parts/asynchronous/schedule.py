@@ -49,7 +49,7 @@ class Flight:
 
     @property
     def turn(self) -> list[int]:
-        """What flights are ordered by."""
+        """The place of the flight in the order of arrivals."""
         return [self.due, self.task.client, self.task.slot]
 
 

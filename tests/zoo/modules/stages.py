@@ -1,4 +1,4 @@
-"""What changes between rounds, or shows late: a step that was captured in the first round has not seen it."""
+"""Changes between rounds, and effects that show late: a step that was captured in the first round has not seen it."""
 
 from __future__ import annotations
 
