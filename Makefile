@@ -32,7 +32,7 @@ lint: $(READY)
 		|| (echo "Only fl_lightning/_lightning may use Lightning's private names: put what needs them there."; exit 1)
 
 docs: $(READY)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 PYTHONWARNINGS=ignore $(BIN)/mkdocs build --strict
 
 $(READY): pyproject.toml
 	@echo "Setting up $(VENV): PyTorch and the other packages are about 5 GB; this takes some minutes, once."

@@ -1,0 +1,45 @@
+"""What the site shows of the API: references as code, and no method that a base class describes."""
+
+import re
+from typing import Any
+
+import griffe
+from lightning.pytorch import Callback, LightningDataModule, LightningModule
+
+_ROLE = re.compile(r":(?:class|func|meth|attr|mod|data):`~?([^`]+)`")
+_OF_LIGHTNING = {name for kind in (Callback, LightningDataModule, LightningModule) for name in dir(kind)}
+
+
+class ApiPages(griffe.Extension):
+    """Replaces references by the last part of the name, and leaves out overrides."""
+
+    def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
+        """Rewrite the docstring of an object."""
+        if obj.docstring is not None:
+            obj.docstring.value = _ROLE.sub(lambda role: f"`{role[1].rpartition('.')[2]}`", obj.docstring.value)
+
+    def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
+        """Drop the methods and properties that override one of a base class, or of Lightning."""
+        classes = list(_classes(pkg))
+        overrides = [(cls, name) for cls in classes for name in cls.members if _is_override(cls, name)]
+        for cls, name in overrides:
+            cls.del_member(name)
+
+
+def _classes(module: griffe.Module) -> Any:
+    for member in module.members.values():
+        if isinstance(member, griffe.Module):
+            yield from _classes(member)
+        elif isinstance(member, griffe.Class):
+            yield member
+
+
+def _is_override(cls: griffe.Class, name: str) -> bool:
+    member = cls.members[name]
+    if name.startswith("__") or member.is_alias or not (member.is_function or "property" in member.labels):
+        return False
+    lineage = [cls, *cls.mro()]
+    of_lightning = any(
+        str(getattr(base, "canonical_path", base)).startswith("lightning.") for kind in lineage for base in kind.bases
+    )
+    return any(name in base.members for base in lineage[1:]) or (of_lightning and name in _OF_LIGHTNING)
