@@ -6,7 +6,7 @@ import heapq
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -48,9 +48,9 @@ class Flight:
     lost: bool = False
 
     @property
-    def turn(self) -> list[int]:
+    def turn(self) -> tuple[int, int, int]:
         """The place of the flight in the order of arrivals."""
-        return [self.due, self.task.client, self.task.slot]
+        return self.due, self.task.client, self.task.slot
 
 
 @dataclass(eq=False, repr=False)
@@ -139,6 +139,10 @@ class Asynchronous(Schedule):
         self.add_state("waiting", [])  # for the server's move
         self.report: RoundReport = RoundReport()
 
+    def loaded(self, name: str, value: Any) -> Any:
+        """Return a state of a checkpoint, which holds lists in the place of tuples."""
+        return [tuple(event) for event in value] if name == "events" else value
+
     # ---- a round ----
 
     def on_round_start(self, round_index: int) -> None:
@@ -165,7 +169,8 @@ class Asynchronous(Schedule):
 
     def rounds_under_way(self) -> Collection[int]:
         """Return the earlier rounds on whose models clients have yet to be trained."""
-        return {flight.task.round for flight in self._untrained()}
+        flights = (flight for slot, flight in self.flights.items() if slot not in self.results)
+        return {flight.task.round for flight in flights if not flight.lost}
 
     def play(self, tasks: Sequence[Task], server: Server) -> Play:
         """Let results arrive until the round has as many as clients usually train."""
@@ -173,7 +178,7 @@ class Asynchronous(Schedule):
         for _ in range(self.cohort_size):
             slot = self._next_arrival(server)
             if slot not in self.results:
-                together = self._next_tasks()
+                together = self._next_tasks(slot)
                 results = self.federation.gather_results(list((yield together)))
                 trained = {result.task.slot: result for result in results}
                 self.results |= {task.slot: trained.get(task.slot) for task in together}
@@ -188,15 +193,19 @@ class Asynchronous(Schedule):
         """How many clients are trained together."""
         return self.lookahead or min(self.cohort_size, _MOST_AHEAD)
 
-    def _untrained(self) -> list[Flight]:
-        return [each for each in self.flights.values() if not each.lost and each.task.slot not in self.results]
-
-    def _next_tasks(self) -> list[Task]:
-        """Return the tasks whose results are due next and are not there yet."""
+    def _next_tasks(self, slot: int) -> list[Task]:
+        """Return the task whose result is due now, and those that are due next and are not there yet."""
         # a client that has just begun may be due before those that were trained ahead: these must not pile up
         space = max(1, _KEPT_AHEAD * self._together - len(self.results))
-        flights = heapq.nsmallest(min(self._together, space), self._untrained(), key=lambda flight: flight.turn)
-        return [flight.task for flight in flights]
+        tasks, most, passed = [self.flights[slot].task], min(self._together, space), []
+        while self.events and len(tasks) < most:
+            passed.append(heapq.heappop(self.events))
+            flight = self.flights.get(passed[-1][2])
+            if flight is not None and not flight.lost and flight.task.slot not in self.results:
+                tasks.append(flight.task)
+        for event in passed:
+            heapq.heappush(self.events, event)
+        return tasks
 
     def start(self, task: Task, server: Server) -> Tensor:
         """Return the model that the client received."""
@@ -312,7 +321,7 @@ class Asynchronous(Schedule):
                 later = [(tick, client) for tick, client in zip(comings, idle, strict=True) if tick is not None]
                 if later and min(later)[0] != self.alarm:
                     self.alarm = min(later)[0]
-                    heapq.heappush(self.events, [*min(later), _COMES])
+                    heapq.heappush(self.events, (*min(later), _COMES))
                 return False
         place = there[int(self._rng.integers(len(there)))]
         idle[place], idle[-1] = idle[-1], idle[place]
@@ -325,7 +334,7 @@ class Asynchronous(Schedule):
         if begins is None:
             return  # it never comes back
         if begins > self.now:
-            heapq.heappush(self.events, [begins, client, _COMES])
+            heapq.heappush(self.events, (begins, client, _COMES))
             return
         due, leaves = self.now + clock.duration(client, self.num_sent), clock.leaves_at(client, self.now)
         lost = clock.is_lost(client, self.num_sent)
