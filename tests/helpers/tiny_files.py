@@ -34,10 +34,7 @@ def write_cifar10(folder: Path, patch: pytest.MonkeyPatch, per_file: int = 4) ->
     place.mkdir()
     for number, name in enumerate(names):
         images = np.arange(number * per_file, (number + 1) * per_file)
-        content = {
-            "data": np.repeat(images.astype(np.uint8)[:, None], 3072, axis=1),
-            "labels": (images % 10).tolist(),
-        }
+        content = {"data": np.repeat(images.astype(np.uint8)[:, None], 3072, axis=1), "labels": (images % 10).tolist()}
         (place / name).write_bytes(pickle.dumps(content))
     (place / "batches.meta").write_bytes(pickle.dumps({"label_names": [f"class {k}" for k in range(10)]}))
     sums = [[name, md5(place / name)] for name in names]

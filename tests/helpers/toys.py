@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import lightning as L
 import torch
+from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 
 from fl_lightning import AggregationCallback, TensorDataModule
@@ -58,10 +60,40 @@ def quiet_trainer(**kwargs: Any) -> L.Trainer:
     return L.Trainer(**{**defaults, **kwargs})
 
 
+def fit_clients(
+    callback: AggregationCallback,
+    module: L.LightningModule,
+    clients: list[Any],
+    rounds: int = 1,
+    *others: Callback,
+    batch_size: int | None = None,
+    ckpt_path: Path | None = None,
+    **options: Any,
+) -> L.Trainer:
+    """Train on the clients, by default full-batch, and return the trainer, whose options are the others."""
+    data = TensorDataModule(clients, batch_size=batch_size, shuffle=False)
+    trainer = quiet_trainer(max_epochs=rounds, callbacks=[callback, *others], **options)
+    trainer.fit(module, datamodule=data, ckpt_path=ckpt_path)
+    return trainer
+
+
 def fit_quadratic(
-    callback: AggregationCallback, module: Quadratic, clients: list[tuple[Tensor, Tensor]], rounds: int
+    callback: AggregationCallback, module: Quadratic, clients: list[Any], rounds: int, *others: Callback
 ) -> Tensor:
     """Train full-batch on the clients and return the final weights."""
-    data = TensorDataModule(clients=clients, batch_size=None, shuffle=False)
-    quiet_trainer(max_epochs=rounds, callbacks=[callback]).fit(module, datamodule=data)
+    fit_clients(callback, module, clients, rounds, *others)
     return module.w.detach()
+
+
+class BodyAndHead(Quadratic):
+    """f_k = |body + head - c|^2 / 2: body and head move alike, from 0 with learning rate 1/4."""
+
+    def __init__(self) -> None:
+        super().__init__(lr=0.25)
+        del self.w
+        self.body, self.head = (nn.Linear(1, 1, bias=False).double() for _ in range(2))
+        for layer in (self.body, self.head):
+            nn.init.zeros_(layer.weight)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return (0.5 * (self.body.weight + self.head.weight - batch[1]) ** 2).mean()

@@ -10,22 +10,7 @@ import pytest
 import torch
 from helpers.toys import Quadratic, clients_that_reach, fit_quadratic
 
-from fl_lightning import FedAvg, FedBuff
-from fl_lightning.parts import (
-    ALittleIsEnough,
-    Attack,
-    ClientResult,
-    Clip,
-    Federation,
-    GaussianAttack,
-    InnerProductManipulation,
-    Median,
-    Mimic,
-    NormBounding,
-    SignFlipping,
-    Task,
-    TrimmedMean,
-)
+from fl_lightning import FedAvg, FedBuff, parts
 
 HONEST = [
     [1.0, -2.0, 0.5, 3.0],
@@ -36,14 +21,14 @@ HONEST = [
 ]
 
 
-def attached(attack: Attack, clients: int = 7, size: int = 4, seed: int = 0) -> Attack:
-    attack.begin_fit(Federation(np.ones(clients), torch.zeros(size, dtype=torch.float64), [size], seed=seed))
+def attached(attack: parts.Attack, clients: int = 7, size: int = 4, seed: int = 0) -> parts.Attack:
+    attack.begin_fit(parts.Federation(np.ones(clients), torch.zeros(size, dtype=torch.float64), [size], seed=seed))
     return attack
 
 
-def results(rows: Sequence[Sequence[float]]) -> list[ClientResult]:
+def results(rows: Sequence[Sequence[float]]) -> list[parts.ClientResult]:
     start = torch.zeros(len(rows[0]), dtype=torch.float64)
-    return [ClientResult(Task(k, k, 1), start, start + torch.tensor(row), 1) for k, row in enumerate(rows)]
+    return [parts.ClientResult(parts.Task(k, k, 1), start, start + torch.tensor(row), 1) for k, row in enumerate(rows)]
 
 
 # ---- what attackers send ----
@@ -52,17 +37,17 @@ def results(rows: Sequence[Sequence[float]]) -> list[ClientResult]:
 @pytest.mark.parametrize(
     ("attack", "expected"),
     [
-        (InnerProductManipulation([5, 6], scale=2.0), [-2.0, 3.5, -1.0, -5.7]),
+        (parts.InnerProductManipulation([5, 6], scale=2.0), [-2.0, 3.5, -1.0, -5.7]),
         # byzfl adds tau standard deviations, the paper takes z of them away
         (
-            ALittleIsEnough([5, 6], z=-1.5),
+            parts.ALittleIsEnough([5, 6], z=-1.5),
             [1.5929270612815711, -0.9114745084375788, 1.0929270612815711, 3.7531195934094224],
         ),
-        (Mimic([5, 6]), [1.0, -2.0, 0.5, 3.0]),
+        (parts.Mimic([5, 6]), [1.0, -2.0, 0.5, 3.0]),
     ],
     ids=repr,
 )
-def test_values_of_byzfl(attack: Attack, expected: list[float]) -> None:
+def test_values_of_byzfl(attack: parts.Attack, expected: list[float]) -> None:
     everyone = attached(attack).collude(results([*HONEST, [9.0] * 4, [-9.0] * 4]))
     for result, honest in zip(everyone, HONEST, strict=False):
         assert result.delta.tolist() == honest
@@ -73,7 +58,7 @@ def test_values_of_byzfl(attack: Attack, expected: list[float]) -> None:
 def test_the_papers_own_z() -> None:
     # 50 clients, 24 of them attackers: s = 26 - 24 = 2 supporters, Phi(z) = 48 / 50, z = 1.7507 (Baruch et al. 2019)
     rows = torch.randn(50, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64).tolist()
-    attack = attached(ALittleIsEnough(list(range(26, 50))), clients=50, size=2)
+    attack = attached(parts.ALittleIsEnough(list(range(26, 50))), clients=50, size=2)
     sent = attack.collude(results(rows))[-1].delta
     honest = torch.tensor(rows[:26], dtype=torch.float64)
     assert ((honest.mean(0) - sent) / honest.std(0)).tolist() == pytest.approx([1.7507, 1.7507], abs=1e-4)
@@ -81,19 +66,23 @@ def test_the_papers_own_z() -> None:
 
 def test_single_updates() -> None:
     [result, *_] = results(HONEST)
-    assert attached(SignFlipping([0], scale=3.0)).upload(result).delta.tolist() == [-3.0, 6.0, -1.5, -9.0]
-    assert attached(SignFlipping([1])).upload(result) is result
-    noise = [attached(GaussianAttack([0], std=2.0), size=4, seed=seed).upload(result).delta for seed in range(500)]
+    assert attached(parts.SignFlipping([0], scale=3.0)).upload(result).delta.tolist() == [-3.0, 6.0, -1.5, -9.0]
+    assert attached(parts.SignFlipping([1])).upload(result) is result
+    noise = [
+        attached(parts.GaussianAttack([0], std=2.0), size=4, seed=seed).upload(result).delta for seed in range(500)
+    ]
     assert float(torch.stack(noise).std()) == pytest.approx(2.0, rel=0.06)
 
 
 def test_a_share_of_the_clients_is_drawn_by_the_seed() -> None:
-    drawn = {attached(SignFlipping(0.3), clients=10, seed=seed).attackers for seed in range(30)}
+    drawn = {attached(parts.SignFlipping(0.3), clients=10, seed=seed).attackers for seed in range(30)}
     assert {len(attackers) for attackers in drawn} == {3}
     assert len(drawn) > 20
-    assert attached(SignFlipping(0.29), clients=100).attackers == attached(Mimic(0.29), clients=100).attackers
-    assert len(attached(SignFlipping(0.29), clients=100).attackers) == 29
-    assert attached(SignFlipping(0.0)).attackers == frozenset()
+    assert (
+        attached(parts.SignFlipping(0.29), clients=100).attackers == attached(parts.Mimic(0.29), clients=100).attackers
+    )
+    assert len(attached(parts.SignFlipping(0.29), clients=100).attackers) == 29
+    assert attached(parts.SignFlipping(0.0)).attackers == frozenset()
 
 
 # ---- in fits ----
@@ -105,18 +94,18 @@ OPTIMA = [[1.0], [1.0], [1.0], [1.0], [4.0]]
     ("attack", "mean", "median"),
     [
         # the mean of four ones and what client 4 sends
-        (SignFlipping([4]), (4 - 4) / 5, 1.0),
-        (InnerProductManipulation([4], scale=6.0), (4 - 6) / 5, 1.0),
-        (Mimic([4]), 1.0, 1.0),
+        (parts.SignFlipping([4]), (4 - 4) / 5, 1.0),
+        (parts.InnerProductManipulation([4], scale=6.0), (4 - 6) / 5, 1.0),
+        (parts.Mimic([4]), 1.0, 1.0),
     ],
     ids=repr,
 )
 @pytest.mark.parametrize(
     "make", [lambda **k: FedAvg(1.0, **k), lambda **k: FedBuff(5, 5, **k)], ids=["FedAvg", "FedBuff"]
 )
-def test_what_they_do_to_a_mean_and_to_a_median(attack: Attack, mean: float, median: float, make: Any) -> None:
+def test_what_they_do_to_a_mean_and_to_a_median(attack: parts.Attack, mean: float, median: float, make: Any) -> None:
     clients = clients_that_reach(OPTIMA, [1] * 5)
-    for options, expected in (({}, mean), ({"aggregation": Median()}, median)):
+    for options, expected in (({}, mean), ({"aggregation": parts.Median()}, median)):
         weights = fit_quadratic(make(exchange=attack, **options), Quadratic(1.0, [0.0]), clients, 1)
         assert float(weights[0]) == pytest.approx(expected, abs=1e-12)
 
@@ -124,12 +113,12 @@ def test_what_they_do_to_a_mean_and_to_a_median(attack: Attack, mean: float, med
 def test_bounds_before_and_after_an_attack() -> None:
     clients = clients_that_reach(OPTIMA, [1] * 5)
     for options, expected in (
-        ({"exchange": [SignFlipping([4], scale=10.0), Clip(2.0)]}, (4 - 2) / 5),
-        ({"exchange": [Clip(2.0), SignFlipping([4], scale=10.0)]}, (4 - 20) / 5),
+        ({"exchange": [parts.SignFlipping([4], scale=10.0), parts.Clip(2.0)]}, (4 - 2) / 5),
+        ({"exchange": [parts.Clip(2.0), parts.SignFlipping([4], scale=10.0)]}, (4 - 20) / 5),
         (
             {
-                "exchange": InnerProductManipulation([4], scale=50.0),
-                "aggregation": TrimmedMean(0, before=NormBounding(2.0)),
+                "exchange": parts.InnerProductManipulation([4], scale=50.0),
+                "aggregation": parts.TrimmedMean(0, before=parts.NormBounding(2.0)),
             },
             (4 - 2) / 5,
         ),

@@ -5,38 +5,20 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import lightning as L
 import pytest
 import torch
-from helpers.toys import Quadratic, fit_quadratic, quadratic_clients, quiet_trainer
-from torch import Tensor, nn
+from helpers.toys import BodyAndHead, Quadratic, fit_clients, fit_quadratic, quadratic_clients
+from torch import Tensor
 
-from fl_lightning import FedAvg, FedDyn, QFedAvg, Scaffold, TensorDataModule
-from fl_lightning.parts import (
-    QSGD,
-    DifferentialPrivacy,
-    Exchange,
-    NormalizedMean,
-    PersonalParameters,
-    SecureAggregation,
-    SignSGD,
-    TopK,
-)
+from fl_lightning import FedAvg, FedDyn, QFedAvg, Scaffold, parts
 
 
-class TwoParts(L.LightningModule):
+class TwoParts(BodyAndHead):
     """f_k = (body - x_k)^2 / 2 + (head - y_k)^2 / 2."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.head = (nn.Parameter(torch.zeros((), dtype=torch.float64)) for _ in range(2))
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         x, y = batch
-        return 0.5 * (self.body - x).square().mean() + 0.5 * (self.head - y).square().mean()
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=0.1)
+        return 0.5 * (self.body.weight - x).square().mean() + 0.5 * (self.head.weight - y).square().mean()
 
 
 @pytest.mark.parametrize(
@@ -48,36 +30,30 @@ class TwoParts(L.LightningModule):
     ],
 )
 def test_personal_parameters_reach_the_clients_own_optimum(make: Any, vectors: int) -> None:
-    personal = PersonalParameters("head")
+    personal = parts.PersonalParameters("head")
     callback = make(exchange=personal, local_epochs=5, seed=1)
     optima = (10.0, -4.0, 3.0)
-    clients = [
-        (torch.tensor([x], dtype=torch.float64), torch.tensor([y], dtype=torch.float64))
-        for x, y in zip((1.0, 2.0, 6.0), optima, strict=True)
-    ]
     module = TwoParts()
-    data = TensorDataModule(clients, batch_size=None)
-    quiet_trainer(max_epochs=30, callbacks=[callback]).fit(module, datamodule=data)
-    assert [float(personal.of_client(k)["head"]) for k in range(3)] == pytest.approx(optima, abs=1e-3)
-    assert float(module.body.detach()) == pytest.approx(3.0, abs=1e-3)  # the mean of 1, 2 and 6
+    fit_clients(callback, module, quadratic_clients([1.0, 2.0, 6.0], list(optima)), 30)
+    assert [float(personal.of_client(k)["head.weight"]) for k in range(3)] == pytest.approx(optima, abs=1e-3)
+    assert float(module.body.weight) == pytest.approx(3.0, abs=1e-3)  # the mean of 1, 2 and 6
     assert callback.algorithm.traffic.values_up == 30 * 3 * vectors  # of two parameters one travels
 
 
 @pytest.mark.parametrize(
     ("exchange", "bits"),
     [
-        (SignSGD(), 10 + 64),  # signs and their scale
-        (QSGD(4), 10 * 4 + 64),  # levels and a norm
-        (TopK(0.2), 2 * (64 + 4)),  # values and their places
-        (SecureAggregation(10.0, bits=16), 10 * 16),
+        (parts.SignSGD(), 10 + 64),  # signs and their scale
+        (parts.QSGD(4), 10 * 4 + 64),  # levels and a norm
+        (parts.TopK(0.2), 2 * (64 + 4)),  # values and their places
+        (parts.SecureAggregation(10.0, bits=16), 10 * 16),
     ],
 )
-def test_a_client_that_is_left_out_sends_what_others_send(exchange: Exchange, bits: int) -> None:
+def test_a_client_that_is_left_out_sends_what_others_send(exchange: parts.Exchange, bits: int) -> None:
     ones = torch.ones(1, 10, dtype=torch.float64)
     clients = [(ones, ones), (ones, 2 * ones), (ones, ones * math.nan)]
     callback = FedAvg(1.0, weighting="uniform", exchange=exchange)
-    module = Quadratic(0.1, [0.0] * 10)
-    quiet_trainer(max_epochs=1, callbacks=[callback]).fit(module, datamodule=TensorDataModule(clients, batch_size=None))
+    fit_quadratic(callback, Quadratic(0.1, [0.0] * 10), clients, 1)
     assert callback.algorithm.report.left_out == [2]
     assert callback.algorithm.traffic.bits_up == 3 * bits
 
@@ -96,14 +72,14 @@ def test_aggregations_that_know_one_learning_rate_refuse_others() -> None:
         fit_quadratic(QFedAvg(0.0, 1.0), Decaying(0.1), clients, rounds=1)
     fit_quadratic(QFedAvg(0.0, 1.0, lipschitz=10.0), Decaying(0.1), clients, rounds=1)
     with pytest.raises(ValueError, match="momentum"):
-        fit_quadratic(FedAvg(1.0, aggregation=NormalizedMean(0.9)), Quadratic(0.1), clients, rounds=1)
+        fit_quadratic(FedAvg(1.0, aggregation=parts.NormalizedMean(0.9)), Quadratic(0.1), clients, rounds=1)
     with pytest.raises(ValueError, match="learning rate"):
-        fit_quadratic(FedAvg(1.0, aggregation=NormalizedMean()), Decaying(0.1), clients, rounds=1)
+        fit_quadratic(FedAvg(1.0, aggregation=parts.NormalizedMean()), Decaying(0.1), clients, rounds=1)
 
 
 def test_another_private_fit_of_the_same_model_is_refused() -> None:
     module, clients = Quadratic(0.1), quadratic_clients([1.0] * 4, [1.0, 2.0, 3.0, 4.0])
-    exchange = DifferentialPrivacy(1.0, noise_multiplier=2.0, delta=1e-3)
+    exchange = parts.DifferentialPrivacy(1.0, noise_multiplier=2.0, delta=1e-3)
     callback = FedAvg(1.0, weighting="uniform", exchange=exchange)
     fit_quadratic(callback, module, clients, rounds=2)
     with pytest.raises(ValueError, match="spent"):

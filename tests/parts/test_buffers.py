@@ -9,22 +9,12 @@ import lightning as L
 import pytest
 import torch
 from helpers.algorithms import ALGORITHMS, Net, data, one_in
-from helpers.toys import Quadratic, fit_quadratic, quadratic_clients, quiet_trainer
+from helpers.contract import fit
+from helpers.toys import Quadratic, fit_clients, fit_quadratic, quadratic_clients
 from torch import Tensor, nn
 
-from fl_lightning import FedAsync, FedAvg, Federated, FedNova, QFedAvg, RADFed, Scaffold, TensorDataModule
+from fl_lightning import FedAsync, FedAvg, Federated, FedNova, QFedAvg, RADFed, Scaffold, parts
 from fl_lightning.diagnostics import Communication
-from fl_lightning.parts import (
-    Aggregation,
-    CenteredClipping,
-    Clip,
-    GeometricMedian,
-    Krum,
-    Median,
-    NormalizedMean,
-    NormBounding,
-    TrimmedMean,
-)
 
 MASK = torch.full((4, 4), -math.inf).triu(1)
 INTEGERS = torch.tensor([123456789, -1, 2**60 + 1])  # the last has more digits than double precision
@@ -70,8 +60,7 @@ def test_tables_stay_as_they_are_and_leave_nobody_out(
     callbacks, nets = [], [NetWithTables(), Net()]
     for net in nets:
         callbacks.append(ALGORITHMS[name](seed=1, executor=executor))
-        left_out = LeftOut()
-        quiet_trainer(max_epochs=4, callbacks=[callbacks[-1], left_out]).fit(net, datamodule=data())
+        fit(callbacks[-1], net, data(), 4, left_out := LeftOut())
         assert left_out.seen == []
     assert_tables_are_as_they_were(nets[0])
     assert callbacks[0].algorithm.traffic == callbacks[1].algorithm.traffic
@@ -108,24 +97,15 @@ class Counter(L.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
+CLIENTS = [(torch.ones(2),), (torch.ones(4),)]
+
+
 def train(module: Counter, callback: Any, rounds: int) -> dict[str, float]:
     """Train clients of 2 and 4 steps; return what was sent."""
     communication = Communication()
-    clients = TensorDataModule([(torch.ones(2),), (torch.ones(4),)], batch_size=1)
-    trainer = quiet_trainer(max_epochs=rounds, callbacks=[callback, communication])
-    trainer.fit(module, datamodule=clients)
+    trainer = fit_clients(callback, module, CLIENTS, rounds, communication, batch_size=1)
     assert getattr(trainer.fit_loop.executor, "cause", None) is None  # nothing that was to be stacked was not
     return communication.values
-
-
-@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
-def test_constant_buffers_cost_no_traffic(executor: Any) -> None:
-    module = Counter(counts=False)
-    sent = train(module, FedAvg(1.0, executor=executor), rounds=3)
-    # one number of 4 bytes each way, for two clients in three rounds
-    assert sent["fed/bytes_down"] == sent["fed/bytes_up"] == 3 * 2 * 4
-    assert int(module.steps) == 123456789
-    assert_tables_are_as_they_were(module)
 
 
 @pytest.mark.parametrize("executor", ["sequential", "vectorized"])
@@ -135,15 +115,14 @@ def test_constant_buffers_cost_no_traffic(executor: Any) -> None:
         # 2 and 4 steps a round: 3 more each round; by samples (2 * 2 + 4 * 4) / 6 = 10 / 3, which clients get rounded
         (lambda **k: FedAvg(1.0, weighting="uniform", **k), [3, 6, 9]),
         (lambda **k: FedAvg(1.0, **k), [3, 6, 9]),
-        (lambda **k: FedAvg(1.0, weighting="uniform", exchange=Clip(1e-3), **k), [3, 6, 9]),
+        (lambda **k: FedAvg(1.0, weighting="uniform", exchange=parts.Clip(1e-3), **k), [3, 6, 9]),
         (lambda **k: RADFed(1, 1.0, **k), [3, 6, 9]),
-        (lambda **k: FedAvg(1.0, buffers="server", **k), [0, 0, 0]),
         # each client goes on from its own: 2 and 4, 4 and 8, 6 and 12
         (lambda **k: FedAvg(1.0, weighting="uniform", buffers="local", **k), [3, 6, 9]),
         # client 0 arrives at 1 and 2, client 1 at 2: 2, 4, then client 1's 4; the last arrival wins
         (lambda **k: FedAsync(1, mixing=1.0, staleness="constant", speeds=[100, 50], **k), [2, 4, 4]),
     ],
-    ids=["uniform", "samples", "clipped", "radfed", "server", "local", "asynchronous"],
+    ids=["uniform", "samples", "clipped", "radfed", "local", "asynchronous"],
 )
 def test_counters_are_averaged_exactly(make: Any, expected: list[int], executor: Any) -> None:
     module, seen = Counter(), list[int]()
@@ -153,13 +132,19 @@ def test_counters_are_averaged_exactly(make: Any, expected: list[int], executor:
     assert_tables_are_as_they_were(module)
 
 
-# a weight of 4 bytes and a counter of 8
-@pytest.mark.parametrize(("buffers", "size"), [("average", 4 + 8), ("local", 4), ("server", 4)])
-def test_only_buffers_that_change_and_travel_cost_traffic(buffers: Any, size: int) -> None:
-    sent = train(Counter(), FedAvg(1.0, buffers=buffers), rounds=3)
+@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
+@pytest.mark.parametrize(
+    ("buffers", "counts", "size"),
+    # a weight of 4 bytes and a counter of 8
+    [("average", True, 4 + 8), ("local", True, 4), ("server", True, 4), ("average", False, 4)],
+)
+def test_only_buffers_that_change_and_travel_cost_traffic(buffers: Any, counts: bool, size: int, executor: Any) -> None:
+    module = Counter(counts)
+    sent = train(module, FedAvg(1.0, buffers=buffers, executor=executor), rounds=3)
     # the counter is known to change when the first round has ended, and is counted from that round on
-    assert sent["fed/bytes_up"] == 3 * 2 * size
-    assert sent["fed/bytes_down"] == 3 * 2 * size
+    assert sent["fed/bytes_up"] == sent["fed/bytes_down"] == 3 * 2 * size
+    assert counts or int(module.steps) == 123456789
+    assert_tables_are_as_they_were(module)
 
 
 def test_a_client_whose_changing_buffer_is_infinite_is_left_out() -> None:
@@ -169,12 +154,11 @@ def test_a_client_whose_changing_buffer_is_infinite_is_left_out() -> None:
                 self.missing[1] = math.inf
             return super().training_step(batch, batch_idx)
 
-    callback, left_out = FedAvg(1.0), LeftOut()
-    clients = TensorDataModule([(torch.ones(2),), (torch.ones(4),)], batch_size=None)
+    callback = FedAvg(1.0)
     module = Spoiled()
     with pytest.warns(UserWarning, match=r"clients \[1\]"):
-        quiet_trainer(max_epochs=1, callbacks=[callback, left_out]).fit(module, datamodule=clients)
-    assert left_out.seen == [1]
+        fit_clients(callback, module, CLIENTS)
+    assert callback.algorithm.report.left_out == [1]
     assert int(module.steps) == 123456790
     assert_tables_are_as_they_were(module)
 
@@ -187,8 +171,7 @@ def test_a_complex_buffer_that_training_changes_is_refused(executor: Any) -> Non
             return super().training_step(batch, batch_idx)
 
     module = Turns()
-    expected = "'rotation' of Turns"
-    with pytest.raises(RuntimeError, match=expected):
+    with pytest.raises(RuntimeError, match="'rotation' of Turns"):
         train(module, FedAvg(1.0, executor=executor), rounds=1)
     assert float(module.w.detach()) == 0.0
     assert int(module.steps) == 123456789
@@ -207,10 +190,10 @@ class Statistic(Quadratic):
         return super().training_step(batch, batch_idx)
 
 
-class Around(Aggregation):
+class Around(parts.Aggregation):
     """Holds another aggregation and does what it does."""
 
-    def __init__(self, held: Aggregation) -> None:
+    def __init__(self, held: parts.Aggregation) -> None:
         self.held = held
 
     def weight_of(self, result: Any) -> float:
@@ -231,21 +214,21 @@ PLAIN, BY_SAMPLES = (4 + 8 + 100) / 3, (1 * 4 + 3 * 8 + 4 * 100) / 8
         (Scaffold(1.0, weighting="samples"), BY_SAMPLES),
         (FedNova(1.0), BY_SAMPLES),
         (FedNova(1.0, weighting="uniform"), PLAIN),
-        (Federated(1.0, aggregation=Around(NormalizedMean())), BY_SAMPLES),
+        (Federated(1.0, aggregation=Around(parts.NormalizedMean())), BY_SAMPLES),
         # losses at 0 are 8, 32 and 5000
         (QFedAvg(0.0, 1.0), PLAIN),
         (QFedAvg(1.0, 1.0), (8 * 4 + 32 * 8 + 5000 * 100) / 5040),
         # updates are 2, 4 and 50
-        (FedAvg(1.0, aggregation=Median()), PLAIN),
-        (FedAvg(1.0, aggregation=TrimmedMean(1)), PLAIN),
-        (FedAvg(1.0, aggregation=TrimmedMean(0, before=NormBounding(5.0))), (4 + 8 + 0.1 * 100) / 2.1),
-        (FedAvg(1.0, aggregation=Krum(0)), 4.0),
-        (FedAvg(1.0, aggregation=Krum(0, num_selected=2)), 6.0),
+        (FedAvg(1.0, aggregation=parts.Median()), PLAIN),
+        (FedAvg(1.0, aggregation=parts.TrimmedMean(1)), PLAIN),
+        (FedAvg(1.0, aggregation=parts.TrimmedMean(0, before=parts.NormBounding(5.0))), (4 + 8 + 0.1 * 100) / 2.1),
+        (FedAvg(1.0, aggregation=parts.Krum(0)), 4.0),
+        (FedAvg(1.0, aggregation=parts.Krum(0, num_selected=2)), 6.0),
         (
-            FedAvg(1.0, aggregation=GeometricMedian(max_iterations=1)),
+            FedAvg(1.0, aggregation=parts.GeometricMedian(max_iterations=1)),
             (4 / 2 + 8 / 4 + 100 / 50) / (1 / 2 + 1 / 4 + 1 / 50),
         ),
-        (FedAvg(1.0, aggregation=CenteredClipping(10.0)), (4 + 8 + 0.2 * 100) / 2.2),
+        (FedAvg(1.0, aggregation=parts.CenteredClipping(10.0)), (4 + 8 + 0.2 * 100) / 2.2),
     ],
 )
 def test_buffers_have_the_weights_of_parameters(callback: Any, expected: float) -> None:

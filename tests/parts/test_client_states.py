@@ -6,16 +6,15 @@ import os
 from pathlib import Path
 from typing import Any
 
-import lightning as L
 import numpy as np
 import pytest
 import torch
-from helpers.toys import Quadratic, fit_quadratic, quadratic_clients, quiet_trainer
+from helpers.toys import Quadratic, fit_clients, fit_quadratic, quadratic_clients
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
 
-from fl_lightning import FedAsync, FedAvg, FedAvgM, FedProx, RADFed, TensorDataModule
+from fl_lightning import FedAsync, FedAvg, FedAvgM, FedProx, RADFed
 from fl_lightning.parts.client_vectors import ClientVectors
 from fl_lightning.parts.federation import Federation
 
@@ -71,7 +70,7 @@ def test_a_process_keeps_its_own_clients() -> None:
 
 
 def test_a_file_holds_only_clients_that_trained_and_has_no_name(tmp_path: Path) -> None:
-    store = ClientVectors(Federation(np.ones(10_000), torch.zeros(1), [1], state_dir=tmp_path), torch.zeros(50_000))
+    store = ClientVectors(federation(10_000, tmp_path), torch.zeros(50_000))
     store[9_999] = torch.ones(50_000)
     finish(store)
     assert float(store[9_999].sum()) == 50_000
@@ -94,12 +93,11 @@ def test_the_mean_is_that_of_all_clients(changes: list[tuple[int, float]]) -> No
 # ---- buffers ----
 
 
-class Counting(L.LightningModule):
+class Counting(Quadratic):
     """Its buffer counts batches, in training mode."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+        super().__init__(lr=0.0)
         self.register_buffer("batches", torch.zeros((), dtype=torch.float64))
         self.at_start: list[float] = []
 
@@ -107,17 +105,12 @@ class Counting(L.LightningModule):
         if batch_idx == 0:
             self.at_start.append(float(self.batches))
         self.batches += 1
-        return self.w.sum()
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=0.0)
+        return 1 * self.w
 
 
 def count(callback: Any, rounds: int) -> Counting:
     """Train clients of 1 and 3 batches."""
-    data = TensorDataModule([(torch.zeros(1),), (torch.zeros(3),)], batch_size=1)
-    module = Counting()
-    quiet_trainer(max_epochs=rounds, callbacks=[callback]).fit(module, datamodule=data)
+    fit_clients(callback, module := Counting(), [(torch.zeros(1),), (torch.zeros(3),)], rounds, batch_size=1)
     return module
 
 

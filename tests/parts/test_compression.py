@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.toys import Quadratic, clients_that_reach, quadratic_clients, quiet_trainer
+from helpers.toys import Quadratic, clients_that_reach, fit_clients, fit_quadratic, quadratic_clients
 from torch import Tensor, nn
 
-from fl_lightning import FedAvg, TensorDataModule
+from fl_lightning import FedAvg
 from fl_lightning.diagnostics import Communication
 from fl_lightning.parts import (
     QSGD,
@@ -145,9 +145,6 @@ def test_clients_and_rounds_draw_differently_and_a_seed_again_the_same() -> None
         assert not torch.equal(sent(one, update)[0], different[0])
 
 
-# ---- error feedback in fits ----
-
-
 # ---- down ----
 
 
@@ -162,8 +159,7 @@ def test_clients_start_from_what_they_know_and_a_compressed_difference() -> None
 
     communication = Communication()
     callback = FedAvg(1.0, exchange=TopK(0.5, link="down"), executor="sequential")
-    data = TensorDataModule(clients=clients, batch_size=None, shuffle=False)
-    quiet_trainer(max_epochs=3, callbacks=[callback, communication]).fit(Watch(1.0, [0.0, 0.0]), datamodule=data)
+    fit_quadratic(callback, Watch(1.0, [0.0, 0.0]), clients, 3, communication)
     assert seen == [[0.0, 0.0], [3.0, 0.0], [3.0, 1.0]]
     assert communication.values["fed/bytes_up"] == 3 * 16
     assert communication.values["fed/bytes_down"] == 3 * 65 / 8
@@ -172,8 +168,8 @@ def test_clients_start_from_what_they_know_and_a_compressed_difference() -> None
 # ---- with personal parameters ----
 
 
-class BodyAndHead(Quadratic):
-    """f_k = |body + head - c|^2 / 2 over three parameters each."""
+class Wide(Quadratic):
+    """f_k = |body + head - c|^2 / 2 over three parameters and five."""
 
     def __init__(self) -> None:
         super().__init__(lr=0.25)
@@ -191,11 +187,8 @@ class BodyAndHead(Quadratic):
 def test_personal_values_are_neither_compressed_nor_counted_in_either_order(make: Any) -> None:
     ends = []
     for exchange in ([make(), PersonalParameters("head")], [PersonalParameters("head"), make()]):
-        data = TensorDataModule(clients=quadratic_clients([1.0, 1.0], [4.0, 8.0]), batch_size=None)
-        module, communication = BodyAndHead(), Communication()
-        quiet_trainer(max_epochs=3, callbacks=[FedAvg(1.0, exchange=exchange, seed=2), communication]).fit(
-            module, datamodule=data
-        )
+        clients, module, communication = quadratic_clients([1.0, 1.0], [4.0, 8.0]), Wide(), Communication()
+        fit_clients(FedAvg(1.0, exchange=exchange, seed=2), module, clients, 3, communication)
         personal = next(each for each in exchange if isinstance(each, PersonalParameters))
         heads = [personal.of_client(client)["head"].tolist() for client in (0, 1)]
         ends.append((module.body.tolist(), heads, communication.values["fed/bytes_up"]))

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from helpers.toys import Quadratic, fit_quadratic, quadratic_clients, quiet_trainer
-from torch import Tensor, nn
+from helpers.toys import BodyAndHead, Quadratic, fit_clients, fit_quadratic, quadratic_clients
 
-from fl_lightning import FedAvg, FedBuff, RADFed, TensorDataModule
+from fl_lightning import FedAvg, FedBuff, RADFed
 from fl_lightning.diagnostics import Communication
 from fl_lightning.parts import ClientResult, Clip, Exchange, LowRank, PersonalParameters, TopK
 
 # clients of 1 and 3 samples reach 3 and 1 from 0
 TWO = quadratic_clients([1.0, 1.0], [3.0, 1.0], sizes=[1, 3])
+FOUR_AND_EIGHT = quadratic_clients([1.0, 1.0], [4.0, 8.0])
 
 
 class Twice(Exchange):
@@ -51,29 +51,12 @@ def test_results_pass_exchanges_from_the_client_to_the_server(exchange: list[Exc
 # ---- personal parameters ----
 
 
-class BodyAndHead(Quadratic):
-    """f_k = |body + head - c|^2 / 2: body and head move alike."""
-
-    def __init__(self) -> None:
-        super().__init__(lr=0.25)
-        self.body = nn.Linear(1, 1, bias=False).double()
-        self.head = nn.Linear(1, 1, bias=False).double()
-        del self.w
-        for layer in (self.body, self.head):
-            nn.init.zeros_(layer.weight)
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        return (0.5 * (self.body.weight + self.head.weight - batch[1]) ** 2).mean()
-
-
 @pytest.mark.parametrize("pattern", ["head", "head.weight", "h*", ["head"]], ids=str)
 def test_personal_layers_stay_with_their_clients(pattern: Any) -> None:
     # targets 4 and 8, lr 1/4: body and head both move by (c - body - head) / 4. Round 1: 1 and 2; the body becomes 3/2.
     # Round 2: client 0 has 4 - 3/2 - 1 = 3/2, moves by 3/8; client 1 has 8 - 3/2 - 2 = 9/2, moves by 9/8
     personal, communication, module = PersonalParameters(pattern), Communication(), BodyAndHead()
-    data = TensorDataModule(clients=quadratic_clients([1.0, 1.0], [4.0, 8.0]), batch_size=None)
-    trainer = quiet_trainer(max_epochs=2, callbacks=[FedAvg(1.0, exchange=personal), communication])
-    trainer.fit(module, datamodule=data)
+    fit_clients(FedAvg(1.0, exchange=personal), module, FOUR_AND_EIGHT, 2, communication)
     own = [personal.of_client(client) for client in (0, 1)]
     assert [list(tensors) for tensors in own] == [["head.weight"]] * 2
     heads = [float(tensors["head.weight"]) for tensors in own]
@@ -86,11 +69,9 @@ def test_personal_layers_stay_with_their_clients(pattern: Any) -> None:
 
 @pytest.mark.parametrize(("pattern", "message"), [("tail", r"'tail'"), (["body", "head"], r"\['body', 'head'\]")])
 def test_patterns_that_cannot_work_are_refused_before_training(pattern: str | list[str], message: str) -> None:
-    data = TensorDataModule(clients=quadratic_clients([1.0], [4.0]), batch_size=None)
     module = BodyAndHead()
     with pytest.raises(ValueError, match=message):
-        trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0, exchange=PersonalParameters(pattern))])
-        trainer.fit(module, datamodule=data)
+        fit_clients(FedAvg(1.0, exchange=PersonalParameters(pattern)), module, FOUR_AND_EIGHT)
     assert float(module.body.weight) == 0.0
 
 
@@ -99,10 +80,7 @@ def test_with_all_parameters_personal_each_client_trains_alone(others: list[Exch
     # Body and head of client 0 (target 4, lr 1/4) move by (4 - 0) / 4 = 1 and by (4 - 2) / 4 = 1/2, those of client 1
     # (target 8) by 2 and by 1
     personal, communication, module = PersonalParameters("*"), Communication(), BodyAndHead()
-    data = TensorDataModule(clients=quadratic_clients([1.0, 1.0], [4.0, 8.0]), batch_size=None)
-    callbacks = [FedAvg(1.0, exchange=[personal, *others]), communication]
-    trainer = quiet_trainer(max_epochs=2, callbacks=callbacks)
-    trainer.fit(module, datamodule=data)
+    fit_clients(FedAvg(1.0, exchange=[personal, *others]), module, FOUR_AND_EIGHT, 2, communication)
     assert [[float(value) for value in personal.of_client(k).values()] for k in (0, 1)] == [[1.5, 1.5], [3.0, 3.0]]
     assert float(module.body.weight) == float(module.head.weight) == 2.25  # the mean, for evaluation
     assert communication.values["fed/bytes_up"] == communication.values["fed/bytes_down"] == 0

@@ -5,37 +5,28 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-import lightning as L
 import numpy as np
 import pytest
 import torch
-from helpers.toys import Quadratic, fit_quadratic, quadratic_clients, quiet_trainer
+from helpers.algorithms import Net, data
+from helpers.contract import distance, fit
+from helpers.toys import Quadratic, fit_clients, fit_quadratic, quadratic_clients
 from torch import Tensor, nn
 
-from fl_lightning import RADFed, TensorDataModule
+from fl_lightning import RADFed
 from fl_lightning.parts.federation import Federation
-from fl_lightning.parts.sampling import ImportanceSampler
+from fl_lightning.parts.sampling import ImportanceSampler, UniformSampler
 
 
 def federation(num_clients: int) -> Federation:
     return Federation(np.ones(num_clients), torch.zeros(1), [1])
 
 
-class Linear(L.LightningModule):
+class Linear(Quadratic):
     """The gradient of a sample is the sample: loss = w mean(x)."""
 
-    def __init__(self, lr: float = 0.0) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.zeros((), dtype=torch.float64))
-        self.lr = lr
-
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = self.w * batch[0].mean()
-        self.log("loss", loss, on_epoch=True)
-        return loss
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=self.lr)
+        return self.w * batch[0].mean()
 
 
 SAMPLES = (torch.tensor([1.0, -1.0, 3.0, 1.0], dtype=torch.float64),)
@@ -48,8 +39,7 @@ SAMPLES = (torch.tensor([1.0, -1.0, 3.0, 1.0], dtype=torch.float64),)
 @pytest.mark.parametrize("initial", ["scores", "uniform"])
 def test_o12_scores(score: Any, batch_size: int | None, expected: float, initial: Any) -> None:
     sampler = ImportanceSampler(1, score=score, initial=initial, gamma=None)
-    data = TensorDataModule(clients=[SAMPLES], batch_size=batch_size)
-    quiet_trainer(max_epochs=1, callbacks=[RADFed(1, sampler=sampler)]).fit(Linear(), datamodule=data)
+    fit_clients(RADFed(1, sampler=sampler), Linear(lr=0.0), [SAMPLES], batch_size=batch_size)
     # the score of the start, 1 or the same (the gradient is constant), and that after training; their mean
     first = 1.0 if initial == "uniform" else expected
     assert sampler.scores.tolist() == [pytest.approx((first + expected) / 2 if initial == "scores" else expected)]
@@ -96,21 +86,16 @@ def test_scores_after_training_move_only_the_clients_that_trained() -> None:
 
 
 def test_the_score_may_go_by_a_part_of_the_parameters() -> None:
-    class Two(L.LightningModule):
+    class Two(Quadratic):
         def __init__(self) -> None:
-            super().__init__()
-            self.body = nn.Parameter(torch.zeros(1))
+            super().__init__(lr=0.0)
             self.classifier = nn.Linear(1, 1)
 
         def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-            return (self.classifier(torch.ones(1)) * batch[0].mean()).sum() + 100 * self.body.sum()
-
-        def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.SGD(self.parameters(), lr=0.0)
+            return (self.classifier(torch.ones(1)) * batch[0].mean()).sum() + 100 * self.w
 
     sampler = ImportanceSampler(1, parameters=["classifier"])
-    data = TensorDataModule(clients=[(torch.tensor([2.0, 4.0]),)], batch_size=None)
-    quiet_trainer(max_epochs=1, callbacks=[RADFed(1, sampler=sampler)]).fit(Two(), datamodule=data)
+    fit_clients(RADFed(1, sampler=sampler), Two(), [(torch.tensor([2.0, 4.0]),)])
     assert sampler.scores.tolist() == pytest.approx([9.0 + 9.0])  # d/dweight and d/dbias are mean(x) = 3
 
 
@@ -128,29 +113,10 @@ def test_a_score_that_is_not_finite_changes_nothing() -> None:
 
 
 def test_scoring_leaves_training_as_it_is() -> None:
-    class Net(L.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            torch.manual_seed(0)
-            self.layers = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 2))
-
-        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-            loss = nn.functional.cross_entropy(self.layers(batch[0]), batch[1])
-            self.log("loss", loss, on_epoch=True, on_step=False)
-            return loss
-
-        def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
-
-    generator = torch.Generator().manual_seed(0)
-    clients = [(torch.randn(6, 3, generator=generator), torch.arange(6) % 2) for _ in range(4)]
-    # all four clients train, in an order that the scores decide; the mean over them does not see it
-    results = []
-    for callback in (RADFed(1, 4, seed=5), RADFed(1, sampler=ImportanceSampler(4), seed=5)):
-        module = Net()
-        trainer = quiet_trainer(max_epochs=1, callbacks=[callback])
-        trainer.fit(module, datamodule=TensorDataModule(clients=clients, batch_size=2))
-        results.append((module.state_dict(), float(trainer.callback_metrics["loss"])))
-    for name, value in results[0][0].items():
-        assert torch.allclose(value, results[1][0][name], rtol=0, atol=1e-6), name
-    assert results[0][1] == pytest.approx(results[1][1], abs=1e-6)
+    # all clients train, in an order that the scores decide; the mean over them does not see it
+    losses, nets = [], [Net(), Net()]
+    for net, sampler in zip(nets, (UniformSampler(6), ImportanceSampler(6)), strict=True):
+        trainer = fit(RADFed(1, sampler=sampler, seed=5), net, data(4), 1)
+        losses.append(float(trainer.callback_metrics["train_loss_epoch"]))
+    assert distance(nets[0].state_dict(), nets[1].state_dict()) < 1e-12
+    assert losses[0] == pytest.approx(losses[1], abs=1e-12)

@@ -7,18 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.algorithms import Net
-from helpers.algorithms import data as six_clients
-from helpers.toys import Quadratic, clients_that_reach, fit_quadratic, quadratic_clients, quiet_trainer
+from helpers.toys import Quadratic, clients_that_reach, fit_clients, fit_quadratic, quadratic_clients
 
-from fl_lightning import FedAvg, FedBuff, RADFed, TensorDataModule
-from fl_lightning.parts import (
-    ClientResult,
-    Federation,
-    LocalDifferentialPrivacy,
-    Median,
-    Task,
-)
+from fl_lightning import FedAvg, FedBuff, RADFed
+from fl_lightning.parts import ClientResult, Federation, LocalDifferentialPrivacy, Median, Task
 from fl_lightning.parts.privacy.accounting import Mechanism, epsilon_of
 
 
@@ -55,15 +47,9 @@ def test_updates_are_clipped_and_get_their_own_noise() -> None:
 )
 def test_epsilon_is_that_of_the_client_that_sent_most(make: Any, sent: int) -> None:
     exchange = private(noise=20.0)
-    data = TensorDataModule(quadratic_clients([1.0] * 3, [1.0, 2.0, 3.0]), batch_size=None)
-    trainer = quiet_trainer(max_epochs=4, callbacks=[make(exchange=exchange, executor="sequential")])
-    trainer.fit(Quadratic(0.1), datamodule=data)
+    clients = quadratic_clients([1.0] * 3, [1.0, 2.0, 3.0])
+    trainer = fit_clients(make(exchange=exchange, executor="sequential"), Quadratic(0.1), clients, 4)
     # two updates differ by up to twice the clip
     assert exchange.spent == pytest.approx(epsilon_of([(Mechanism(10.0, 1.0), sent)], 1e-5))
     assert float(trainer.callback_metrics["fed/local_epsilon"]) == pytest.approx(exchange.spent)
     assert trainer.callback_metrics["fed/local_delta"] == pytest.approx(1e-5)
-
-
-def test_batch_statistics_are_refused() -> None:
-    with pytest.raises(ValueError, match="buffers"):
-        quiet_trainer(max_epochs=1, callbacks=[FedAvg(4, exchange=private())]).fit(Net(), datamodule=six_clients())

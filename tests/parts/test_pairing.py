@@ -9,7 +9,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 import torch
-from scipy.stats import chi2, chisquare
+from scipy.stats import chisquare
 
 from fl_lightning import BernoulliSampler, FedAvg, ImportanceSampler, Participation, RADFed, UniformSampler
 from fl_lightning.parts import ClientSampler, Federation, Task
@@ -62,10 +62,6 @@ def test_models_and_clients_meet_as_in_algorithm_1() -> None:
     counts = orders(planned(RADFed(3, sampler=ImportanceSampler(2, gamma=0.0)), 3, scores={0: 0.5, 1: 0.3, 2: 0.2}))
     assert set(counts) == set(law)  # no order is left out, as it would be if models were given out by client
     assert chisquare([counts[order] for order in law], [ROUNDS * law[order] for order in law]).pvalue > 1e-3
-    # models given out in the order of the draws would have a statistic of 48 and more, where 20.5 is critical
-    wrong = chisquare([ROUNDS * drawn[order] for order in law], [ROUNDS * law[order] for order in law])
-    assert wrong.statistic == pytest.approx(48.46, abs=0.01)
-    assert chi2.isf(1e-3, 5) == pytest.approx(20.515, abs=1e-3)
 
 
 @pytest.mark.parametrize("sampler", [Sorted(1.0), BernoulliSampler(1.0), ImportanceSampler(1.0, initial="uniform")])

@@ -9,25 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.toys import Quadratic, clients_that_reach, fit_quadratic, quadratic_clients, quiet_trainer
+from helpers.toys import Quadratic, clients_that_reach, fit_clients, fit_quadratic, quadratic_clients
 from lightning.pytorch.callbacks import Callback
 
-from fl_lightning import FedAvg, RADFed, TensorDataModule
-from fl_lightning.parts import (
-    Algorithm,
-    BernoulliSampler,
-    ClientResult,
-    Federation,
-    Participation,
-    Redistribution,
-    Task,
-    UniformSampler,
-)
+from fl_lightning import FedAvg, RADFed, parts
 
 
-def reached(*rounds: list[int]) -> Participation:
+def reached(*rounds: list[int]) -> parts.Participation:
     """The clients that can be reached, round by round."""
-    return Participation(available=lambda round_index: rounds[round_index])
+    return parts.Participation(available=lambda round_index: rounds[round_index])
 
 
 O1 = clients_that_reach([[1.0, 2.0], [7.0, 7.0], [4.0, 8.0]], [1, 2, 3])
@@ -62,7 +52,7 @@ def test_o1_stale_counts_last_local_models() -> None:
 
 
 def test_bernoulli_sampling_draws_each_client_by_itself_and_now_and_then_nobody() -> None:
-    rng, sampler = np.random.default_rng(0), BernoulliSampler(0.2)
+    rng, sampler = np.random.default_rng(0), parts.BernoulliSampler(0.2)
     draws = [sampler.draw(5, rng, np.arange(5)) for _ in range(4000)]
     # nobody with chance 0.8^5 = 0.32768, two given ones with 0.04; five standard deviations are 149 and 62
     assert abs(sum(len(drawn) == 0 for drawn in draws) - 4000 * 0.32768) < 149
@@ -74,15 +64,15 @@ def test_bernoulli_sampling_draws_each_client_by_itself_and_now_and_then_nobody(
 
 def test_sampling_without_clients_that_can_be_reached_draws_nobody() -> None:
     nobody, rng = np.empty(0, dtype=np.int64), np.random.default_rng(0)
-    assert len(BernoulliSampler(0.5).draw(5, rng, nobody)) == 0
-    assert len(UniformSampler(2).draw(5, rng, nobody)) == 0
+    assert len(parts.BernoulliSampler(0.5).draw(5, rng, nobody)) == 0
+    assert len(parts.UniformSampler(2).draw(5, rng, nobody)) == 0
 
 
 # ---- clients that fail ----
 
 
 def test_a_client_that_drops_out_costs_its_download_only() -> None:
-    callback = FedAvg(4, participation=Participation(dropout=0.5), seed=1)
+    callback = FedAvg(4, participation=parts.Participation(dropout=0.5), seed=1)
     module = Quadratic(0.1)
     fit_quadratic(callback, module, quadratic_clients([1.0] * 8, [1.0] * 8), rounds=10)
     traffic = callback.algorithm.traffic
@@ -93,22 +83,14 @@ def test_a_client_that_drops_out_costs_its_download_only() -> None:
 
 @pytest.mark.parametrize("make", [FedAvg, lambda *a, **k: RADFed(2, *a, unequal="park", **k)], ids=["fedavg", "radfed"])
 def test_a_round_in_which_nobody_reports_leaves_the_model(make: Any) -> None:
-    class Logged(Quadratic):
-        rounds: list[dict[str, float]]
-
-        def on_train_epoch_end(self) -> None:
-            self.rounds.append({k: float(v) for k, v in self.trainer.callback_metrics.items()})
-
     clients = quadratic_clients([1.0, 1.0], [2.0, 2.0])
-    data = TensorDataModule(clients=clients, val=clients[0], batch_size=None)
-    module = Logged(1.0, start=5.0)
-    module.rounds = []
+    module = Quadratic(1.0, start=5.0)
     callback = make(1.0, participation=reached([], [], [0, 1], [0, 1]))
-    quiet_trainer(max_epochs=2, callbacks=[callback]).fit(module, datamodule=data)
+    trainer = fit_clients(callback, module, clients, 2)
     assert float(module.w.detach()) == 5.0
     assert callback.algorithm.server.moves == 0
-    assert module.rounds[-1]["fed/clients"] == 0
-    quiet_trainer(max_epochs=4, callbacks=[callback]).fit(module, datamodule=data)
+    assert trainer.callback_metrics["fed/clients"] == 0
+    assert float(fit_quadratic(callback, module, clients, 4)) == 2.0
 
 
 def test_an_inner_round_without_clients_does_not_count() -> None:
@@ -128,22 +110,21 @@ class Steps(Callback):
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         self.rounds.append([])
 
-    def on_client_end(self, trainer: Any, pl_module: Any, result: ClientResult) -> None:
+    def on_client_end(self, trainer: Any, pl_module: Any, result: parts.ClientResult) -> None:
         self.rounds[-1].append(result.num_steps)
 
 
 def test_stragglers_do_a_part_of_the_epochs() -> None:
     steps = Steps()
-    callback = FedAvg(1.0, participation=Participation(stragglers=0.5), local_epochs=4, seed=1)
-    data = TensorDataModule(clients=quadratic_clients([1.0] * 10, [1.0] * 10), batch_size=None)
-    quiet_trainer(max_epochs=8, callbacks=[callback, steps]).fit(Quadratic(0.1), datamodule=data)
+    callback = FedAvg(1.0, participation=parts.Participation(stragglers=0.5), local_epochs=4, seed=1)
+    fit_quadratic(callback, Quadratic(0.1), quadratic_clients([1.0] * 10, [1.0] * 10), 8, steps)
     assert [sorted(counts)[5:] for counts in steps.rounds] == [[4] * 5] * 8
     assert {count for counts in steps.rounds for count in sorted(counts)[:5]} == {1, 2, 3}
 
 
 def test_stragglers_whose_work_is_dropped() -> None:
     module = Quadratic(0.1)
-    callback = FedAvg(1.0, participation=Participation(stragglers=0.5, drop_stragglers=True), seed=1)
+    callback = FedAvg(1.0, participation=parts.Participation(stragglers=0.5, drop_stragglers=True), seed=1)
     fit_quadratic(callback, module, quadratic_clients([1.0] * 10, [float(k) for k in range(10)]), rounds=3)
     assert len(module.seen) == 15
     assert callback.algorithm.traffic.models_down == 30
@@ -182,15 +163,15 @@ def test_invalid_values_can_end_the_fit() -> None:
 # ---- circulating models with unequal numbers of clients ----
 
 
-def picks(schedule: Redistribution, active: list[int]) -> list[list[int]]:
+def picks(schedule: parts.Redistribution, active: list[int]) -> list[list[int]]:
     """Drive a schedule by hand, with clients that add 1; return the models that train in each round."""
     participation = reached(*(list(range(count)) for count in active))
-    algorithm, chosen = Algorithm(UniformSampler(4), schedule, participation=participation), []
-    algorithm.begin_fit(Federation(np.ones(8), torch.zeros(1, dtype=torch.float64), [1]), fresh=True)
+    algorithm, chosen = parts.Algorithm(parts.UniformSampler(4), schedule, participation=participation), []
+    algorithm.begin_fit(parts.Federation(np.ones(8), torch.zeros(1, dtype=torch.float64), [1]), fresh=True)
 
-    def add_one(tasks: Sequence[Task]) -> list[ClientResult]:
+    def add_one(tasks: Sequence[parts.Task]) -> list[parts.ClientResult]:
         starts = [algorithm.start(task) for task in tasks]
-        return [ClientResult(task, start, start + 1, 1) for task, start in zip(tasks, starts, strict=True)]
+        return [parts.ClientResult(task, start, start + 1, 1) for task, start in zip(tasks, starts, strict=True)]
 
     for round_index in range(len(active)):
         algorithm.start_round(round_index)
@@ -200,21 +181,21 @@ def picks(schedule: Redistribution, active: list[int]) -> list[list[int]]:
 
 
 def test_o11c_the_least_trained_models_train() -> None:
-    schedule = Redistribution(10, unequal="count")
+    schedule = parts.Redistribution(10, unequal="count")
     assert picks(schedule, [4, 2, 3, 3]) == [[0, 1, 2, 3], [0, 1], [0, 2, 3], [1, 2, 3]]
     assert schedule.trainings == {0: 3, 1: 3, 2: 3, 3: 3}
     assert {slot: float(model) for slot, model in schedule.models.items()} == {0: 3.0, 1: 3.0, 2: 3.0, 3: 3.0}
 
 
 def test_an_extended_cycle_lasts_until_all_models_are_done() -> None:
-    schedule = Redistribution(2, unequal="count", extend_cycle=True)
+    schedule = parts.Redistribution(2, unequal="count", extend_cycle=True)
     # 3 + 3 + 2 trainings make 2 for each of 4 models; then a new cycle
     assert picks(schedule, [3, 3, 4, 4]) == [[0, 1, 2], [0, 1, 3], [2, 3], [0, 1, 2, 3]]
     assert schedule.position == 1
 
 
 def test_reduced_models_leave_until_the_cycle_ends() -> None:
-    chosen = picks(Redistribution(3, unequal="reduce"), [4, 2, 4, 4])
+    chosen = picks(parts.Redistribution(3, unequal="reduce"), [4, 2, 4, 4])
     assert [len(slots) for slots in chosen] == [4, 2, 2, 4]
     assert chosen[1] == chosen[2]
 
@@ -248,7 +229,7 @@ def test_more_active_clients_than_models_are_subsampled() -> None:
 
 
 def test_parked_models_come_back() -> None:
-    schedule = Redistribution(5, unequal="park")
+    schedule = parts.Redistribution(5, unequal="park")
     chosen = picks(schedule, [4, 2, 4])
     assert [len(slots) for slots in chosen] == [4, 2, 4]
     assert sorted(float(model) for model in schedule.models.values()) == [2.0, 2.0, 3.0, 3.0]

@@ -16,7 +16,6 @@ from fl_lightning.parts.messages import ClientResult, Task
 from fl_lightning.parts.sampling import BernoulliSampler, UniformSampler
 from fl_lightning.parts.schedules import Redistribution
 
-FEDERATION = Federation(np.array([4, 4]), torch.zeros(2), [2])
 VALUES = st.floats(-1e6, 1e6, width=32)
 RESULTS = st.lists(st.tuples(st.integers(1, 1000), st.tuples(VALUES, VALUES)), min_size=1, max_size=20)
 
@@ -52,17 +51,10 @@ def test_aggregation_of_nothing_is_none() -> None:
 
 
 def test_cohort_size_rounds_down() -> None:
-    expected = {
-        (0.1, 60): 6,
-        (0.1, 85): 8,
-        (0.1, 98): 9,
-        (0.1, 5): 1,
-        (0.3, 10): 3,
-        (0.29, 100): 29,
-        (1.0, 7): 7,
-        (4, 7): 4,
-    }
-    assert {(share, clients): UniformSampler(share).cohort_size(clients) for share, clients in expected} == expected
+    sizes = [(0.1, 60, 6), (0.1, 98, 9), (0.1, 5, 1), (0.3, 10, 3), (0.29, 100, 29), (1.0, 7, 7), (4, 7, 4)]
+    for share, clients, expected in sizes:
+        assert UniformSampler(share).cohort_size(clients) == expected
+    assert UniformSampler(0.4, "ceil").cohort_size(6) == 3
 
 
 def test_more_clients_per_round_than_clients() -> None:
@@ -70,24 +62,13 @@ def test_more_clients_per_round_than_clients() -> None:
         UniformSampler(8).cohort_size(7)
 
 
-def cycle(position: int, redistributions: int) -> dict[str, Any]:
-    """Return the state of two circulating models within a cycle."""
-    trainings = {0: position, 1: position}
-    state = {"position": position, "num_models": 2, "trainings": trainings, "results": {}}
-    return {**state, "length": redistributions}
-
-
-def test_redistribution_refuses_a_checkpoint_from_further_on() -> None:
+def test_redistribution_refuses_what_does_not_suit_the_cycle_of_a_checkpoint() -> None:
     schedule = Redistribution(3)
-    schedule.begin_fit(FEDERATION)
+    schedule.begin_fit(Federation(np.array([4, 4]), torch.zeros(2), [2]))
+    cycle: dict[str, Any] = {"position": 2, "num_models": 2, "trainings": {0: 2, 1: 2}, "results": {}, "length": 3}
     with pytest.raises(ValueError, match="redistributions"):
-        schedule.load_state_dict(cycle(position=3, redistributions=5))
-
-
-def test_redistribution_refuses_another_number_of_models_in_mid_cycle() -> None:
-    schedule = Redistribution(3)
-    schedule.begin_fit(FEDERATION)
-    schedule.load_state_dict(cycle(position=2, redistributions=3))
+        schedule.load_state_dict({**cycle, "length": 5})
+    schedule.load_state_dict(cycle)
     schedule.slots(2, 2, np.random.default_rng(0))
     with pytest.raises(ValueError, match="clients_per_round"):
         schedule.slots(3, 3, np.random.default_rng(0))
@@ -101,9 +82,6 @@ def test_a_models_tensors_by_name() -> None:
     shapes = [torch.Size([2]), torch.Size([]), torch.Size([1, 3])]
     federation = Federation(np.ones(2), torch.arange(6.0), [2, 1, 3], names=["a", "b", "c"], shapes=shapes)
     tensors = federation.tensors(torch.arange(6.0))
-    assert {name: tensor.tolist() for name, tensor in tensors.items()} == {
-        "a": [0.0, 1.0],
-        "b": 2.0,
-        "c": [[3.0, 4.0, 5.0]],
-    }
+    expected = {"a": [0.0, 1.0], "b": 2.0, "c": [[3.0, 4.0, 5.0]]}
+    assert {name: tensor.tolist() for name, tensor in tensors.items()} == expected
     assert list(federation.tensors(torch.arange(3.0))) == ["a", "b"]

@@ -7,34 +7,23 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.toys import Quadratic, clients_that_reach, quiet_trainer
+from helpers.toys import Quadratic, clients_that_reach, fit_clients
 
-from fl_lightning import FedAvg, TensorDataModule
+from fl_lightning import FedAvg, parts
 from fl_lightning.diagnostics import Communication
-from fl_lightning.parts import (
-    ClientResult,
-    Federation,
-    LocalDifferentialPrivacy,
-    PersonalParameters,
-    SecureAggregation,
-    Task,
-)
 
 
 def fit(exchange: Any, optima: list[list[float]]) -> tuple[list[float], Any]:
     """Train one round, in which every client reaches its optimum from 0."""
-    data = TensorDataModule(clients=clients_that_reach(optima, [1] * len(optima)), batch_size=None)
-    module = Quadratic(1.0, [0.0] * len(optima[0]))
-    trainer = quiet_trainer(
-        max_epochs=1, callbacks=[FedAvg(1.0, weighting="uniform", exchange=exchange), Communication()]
-    )
-    trainer.fit(module, datamodule=data)
+    clients, module = clients_that_reach(optima, [1] * len(optima)), Quadratic(1.0, [0.0] * len(optima[0]))
+    callback = FedAvg(1.0, weighting="uniform", exchange=exchange)
+    trainer = fit_clients(callback, module, clients, 1, Communication())
     return module.w.tolist(), trainer.callback_metrics
 
 
 def test_sums_of_whole_steps_are_exact() -> None:
     # clip 7 and 4 bits of precision: steps of 1
-    weights, logged = fit(SecureAggregation(7.0, bits=8, precision=4), [[1.0, -2.0], [3.0, 7.0], [-7.0, 4.0]])
+    weights, logged = fit(parts.SecureAggregation(7.0, bits=8, precision=4), [[1.0, -2.0], [3.0, 7.0], [-7.0, 4.0]])
     assert weights == pytest.approx([-1.0, 3.0], abs=1e-15)
     assert logged["fed/overflows"] == logged["fed/clipped_values"] == 0
     assert logged["fed/bytes_up"] == 3 * 2 * 8 / 8
@@ -42,20 +31,20 @@ def test_sums_of_whole_steps_are_exact() -> None:
 
 def test_a_sum_that_leaves_the_field_wraps_around_and_is_counted() -> None:
     # a field of 4 bits holds -8 to 7: 5 + 4 = 9 becomes -7, 7 + 7 = 14 becomes -2; 9 is clipped to 7
-    weights, logged = fit(SecureAggregation(7.0, bits=4, precision=4), [[5.0, 7.0, 1.0], [4.0, 9.0, 1.0]])
+    weights, logged = fit(parts.SecureAggregation(7.0, bits=4, precision=4), [[5.0, 7.0, 1.0], [4.0, 9.0, 1.0]])
     assert weights == [-3.5, -1.0, 1.0]
     assert logged["fed/overflows"] == 2
     assert logged["fed/clipped_values"] == 1
 
 
 def test_rounding_has_the_right_mean() -> None:
-    exchange, size = SecureAggregation(1.0, bits=16, precision=3), 20_000  # steps of 1/3
+    exchange, size = parts.SecureAggregation(1.0, bits=16, precision=3), 20_000  # steps of 1/3
     start = torch.zeros(size, dtype=torch.float64)
-    exchange.begin_fit(Federation(np.ones(4), start, [size]))
+    exchange.begin_fit(parts.Federation(np.ones(4), start, [size]))
     exchange.begin_round(0)
     update = torch.full_like(start, 0.4)
     for client in range(4):
-        exchange.upload(ClientResult(Task(client, client, 1), start, update, 1))
+        exchange.upload(parts.ClientResult(parts.Task(client, client, 1), start, update, 1))
     seen, count = exchange.on_sum(4 * update, 4.0)
     assert count == 4.0
     assert set((3 * seen).round().tolist()) <= {4.0, 5.0, 6.0, 7.0, 8.0}
@@ -64,7 +53,7 @@ def test_rounding_has_the_right_mean() -> None:
 
 
 def test_personal_values_stay_out_of_the_sum() -> None:
-    exchange = [PersonalParameters("other"), SecureAggregation(7.0, bits=8, precision=4)]
+    exchange = [parts.PersonalParameters("other"), parts.SecureAggregation(7.0, bits=8, precision=4)]
 
     class Two(Quadratic):
         def __init__(self) -> None:
@@ -74,10 +63,8 @@ def test_personal_values_stay_out_of_the_sum() -> None:
         def training_step(self, batch: Any, batch_idx: int) -> Any:
             return super().training_step(batch, batch_idx) - self.other.sum()
 
-    data = TensorDataModule(clients=clients_that_reach([[1.0, -2.0], [3.0, 4.0]], [1, 1]), batch_size=None)
-    module = Two()
-    callbacks = [FedAvg(1.0, weighting="uniform", exchange=exchange), communication := Communication()]
-    quiet_trainer(max_epochs=1, callbacks=callbacks).fit(module, datamodule=data)
+    clients, module, communication = clients_that_reach([[1.0, -2.0], [3.0, 4.0]], [1, 1]), Two(), Communication()
+    fit_clients(FedAvg(1.0, weighting="uniform", exchange=exchange), module, clients, 1, communication)
     assert module.w.tolist() == [2.0, 1.0]
     assert module.other.tolist() == [1.0] * 3
     assert communication.values["fed/bytes_up"] == 2 * 2
@@ -85,8 +72,8 @@ def test_personal_values_stay_out_of_the_sum() -> None:
 
 def test_clients_with_noise_of_their_own_may_be_summed() -> None:
     # z = 0: the clipped updates are 1, -1 and 1; their sum is a whole number of steps of 1/7
-    noise = LocalDifferentialPrivacy(1.0, noise_multiplier=0.0, delta=1e-5)
-    exchange = [noise, SecureAggregation(1.0, bits=8, precision=4)]
+    noise = parts.LocalDifferentialPrivacy(1.0, noise_multiplier=0.0, delta=1e-5)
+    exchange = [noise, parts.SecureAggregation(1.0, bits=8, precision=4)]
     weights, logged = fit(exchange, [[3.0], [-2.0], [4.0]])
     assert weights == pytest.approx([1 / 3], abs=1e-15)
     assert logged["fed/clipped_values"] == 0

@@ -13,6 +13,8 @@ from torch import Tensor
 from fl_lightning import FedAdam, FedAvg, Federated
 from fl_lightning.parts import Federation, Momentum, ServerOptimizer, TorchServer
 
+THREE = [[1.0, -1.0, 0.5], [0.5, -2.0, 0.5], [2.0, 0.0, 0.0]]
+
 
 def walk(server: ServerOptimizer, aggregates: list[list[float]]) -> list[list[float]]:
     """Return the server's ways from 0 over a matrix of one row and a bias, whose aggregates are given."""
@@ -47,22 +49,20 @@ def test_sgd_with_rate_1_is_fedavg_bit_for_bit() -> None:
 def test_adamw_over_three_rounds_by_hand() -> None:
     lr, beta1, beta2, eps, decay = (lambda t: 0.1 / (1 + t)), 0.9, 0.99, 0.01, 0.05
     server = TorchServer(torch.optim.AdamW, lr, betas=(beta1, beta2), eps=eps, weight_decay=decay)
-    aggregates = [[1.0, -1.0, 0.5], [0.5, -2.0, 0.5], [2.0, 0.0, 0.0]]
     w, m, v, expected = np.zeros(3), np.zeros(3), np.zeros(3), []
-    for t, aggregate in enumerate(aggregates):
+    for t, aggregate in enumerate(THREE):
         gradient = w - aggregate
         w = w * (1 - lr(t) * decay)
         m, v = beta1 * m + (1 - beta1) * gradient, beta2 * v + (1 - beta2) * gradient**2
         corrected = m / (1 - beta1 ** (t + 1)), v / (1 - beta2 ** (t + 1))
         w = w - lr(t) * corrected[0] / (np.sqrt(corrected[1]) + eps)
         expected.append(w)
-    np.testing.assert_allclose(walk(server, aggregates), expected, rtol=1e-12)
+    np.testing.assert_allclose(walk(server, THREE), expected, rtol=1e-12)
 
 
 def test_momentum_and_a_corrected_adam_are_pytorchs() -> None:
-    aggregates = [[1.0, -1.0, 0.5], [0.5, -2.0, 0.5], [2.0, 0.0, 0.0]]
     sgd = TorchServer(torch.optim.SGD, 0.5, momentum=0.9)
-    np.testing.assert_allclose(walk(sgd, aggregates), walk(Momentum(0.9, 0.5), aggregates), rtol=1e-12)
+    np.testing.assert_allclose(walk(sgd, THREE), walk(Momentum(0.9, 0.5), THREE), rtol=1e-12)
     adam = Federated(1.0, server=TorchServer(torch.optim.Adam, 0.1, betas=(0.9, 0.99), eps=0.01))
     fedadam = FedAdam(1.0, server_lr=0.1, tau=0.01, bias_correction=True)
     clients = quadratic_clients([1.0, 4.0], [0.0, 1.0])
