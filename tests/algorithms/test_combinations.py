@@ -9,53 +9,35 @@ from typing import Any
 import pytest
 from helpers.toys import Quadratic, fit_quadratic, quadratic_clients
 
-from fl_lightning import (
-    AggregationCallback,
-    DynamicWeightFedBuff,
-    FedAdagrad,
-    FedAdam,
-    FedAvg,
-    FedNova,
-    FedYogi,
-)
-from fl_lightning.parts import (
-    ClientResult,
-    Exchange,
-)
+from fl_lightning import DynamicWeightFedBuff, FedAdagrad, FedAdam, FedAvg, FedNova, FedYogi
+from fl_lightning.parts import ClientResult, Exchange
 
-FOUR = quadratic_clients(a=[1.0] * 4, c=[1.0, 2.0, 3.0, 4.0], sizes=[1, 2, 3, 4])
-
-
-def fit(callback: AggregationCallback, rounds: int = 3) -> float:
-    return float(fit_quadratic(callback, Quadratic(lr=0.5), FOUR, rounds))
+TWO = quadratic_clients(a=[1.0] * 2, c=[1.0, 2.0], sizes=[1, 2])
 
 
 @pytest.mark.parametrize("value", [None, -1.0, 0.0, float("nan")])
 def test_a_function_of_the_round_is_checked_in_its_round(value: Any) -> None:
     module = Quadratic(0.5)
     with pytest.raises((TypeError, ValueError), match=r"lr\(2\)"):
-        fit_quadratic(FedAvg(2, server_lr=[0.5, 0.5, value].__getitem__), module, FOUR[:2], rounds=3)
+        fit_quadratic(FedAvg(2, server_lr=[0.5, 0.5, value].__getitem__), module, TWO, rounds=3)
 
 
 def test_a_function_of_the_round_is_called_in_its_round_alone() -> None:
     asked: list[int] = []
     callback = FedAvg(2, server_lr=lambda number: asked.append(number) or 1.0)  # type: ignore[func-returns-value]
     asked.clear()
-    fit_quadratic(callback, Quadratic(0.5), quadratic_clients([1.0] * 2, [1.0, 2.0]), rounds=3)
+    fit_quadratic(callback, Quadratic(0.5), TWO, rounds=3)
     assert asked == [0, 1, 2]
 
 
-class Sized(Exchange):
-    def __init__(self, samples: float) -> None:
-        self.samples = samples
-
+class NoSamples(Exchange):
     def upload(self, result: ClientResult) -> ClientResult:
-        return replace(result, task=replace(result.task, num_samples=self.samples))  # type: ignore[arg-type]
+        return replace(result, task=replace(result.task, num_samples=0))
 
 
 @pytest.mark.parametrize("make", [FedAvg, FedNova, lambda m, **how: DynamicWeightFedBuff(2, m, **how)])
-def test_the_server_stays_where_no_client_has_a_weight(make: Callable[..., AggregationCallback]) -> None:
-    assert fit(make(2, exchange=Sized(0))) == 0.0
+def test_the_server_stays_where_no_client_has_a_weight(make: Callable[..., Any]) -> None:
+    assert float(fit_quadratic(make(2, exchange=NoSamples()), Quadratic(0.5), TWO, rounds=3)) == 0.0
 
 
 @pytest.mark.parametrize("make", [FedAdagrad, FedAdam, FedYogi])

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.toys import Quadratic, fit_quadratic, quadratic_clients, quiet_trainer
-from lightning.pytorch.callbacks import Callback
+from helpers.toys import Quadratic, fit_clients, fit_quadratic, quadratic_clients
+from lightning.pytorch.callbacks import LambdaCallback
 
-from fl_lightning import FedAvg, FedDyn, Scaffold, TensorDataModule
+from fl_lightning import FedAvg, FedDyn, Scaffold
 from fl_lightning.parts.sampling import BernoulliSampler, Participation
 
 UNEQUAL: dict[str, Any] = {"a": [1.0, 4.0], "c": [0.0, 1.0]}  # optimum of the sum: 0.8
@@ -22,34 +22,21 @@ def alternating(*clients: int) -> Participation:
     return Participation(available=lambda round_index: [clients[round_index % len(clients)]])
 
 
-class Recorder(Callback):
-    """Notes what ``read`` returns at the end of each round."""
-
-    def __init__(self, read: Any) -> None:
-        self.read = read
-        self.values: list[Any] = []
-
-    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        self.values.append(self.read(pl_module))
-
-
 def trace(callback: Any, module: Quadratic, clients: Any, rounds: int, read: Any) -> list[Any]:
     """Return what ``read(module)`` gives after each round."""
-    recorder = Recorder(read)
-    data = TensorDataModule(clients=clients, batch_size=None, shuffle=False)
-    quiet_trainer(max_epochs=rounds, callbacks=[callback, recorder]).fit(module, datamodule=data)
-    return recorder.values
+    values: list[Any] = []
+    recorder = LambdaCallback(on_train_epoch_end=lambda trainer, pl_module: values.append(read(pl_module)))
+    fit_clients(callback, module, clients, rounds, recorder)
+    return values
 
 
 def test_o4a_full_participation() -> None:
     callback = FedDyn(1.0, 1.0, **EXACT)
-    rows = trace(
-        callback,
-        Quadratic(0.15),
-        quadratic_clients(**UNEQUAL),
-        3,
-        lambda module: (float(callback.gradient(0)), float(callback.gradient(1)), float(callback.h), float(module.w)),
-    )
+
+    def read(module: Quadratic) -> tuple[float, ...]:
+        return float(callback.gradient(0)), float(callback.gradient(1)), float(callback.h), float(module.w)
+
+    rows = trace(callback, Quadratic(0.15), quadratic_clients(**UNEQUAL), 3, read)
     assert rows[0] == pytest.approx((0.0, -0.8, -0.4, 0.8), abs=1e-12)
     assert rows[1] == pytest.approx((0.4, -0.8, -0.2, 0.8), abs=1e-12)
     assert rows[2] == pytest.approx((0.6, -0.8, -0.1, 0.8), abs=1e-12)
@@ -112,26 +99,19 @@ def test_feddyn_penalty_as_weight_decay_is_not_clipped(penalty: Any, expected: f
     # The data pull nowhere. At the received model, 10, the penalty's gradient is 0. Split, its linear part, -10.5, is
     # clipped to -0.5 and its quadratic part is 10.5: the client steps to 10 - 0.1 * 10, the server adds the drift.
     callback = FedDyn(1.05, 1, penalty=penalty)
-    data = TensorDataModule(clients=quadratic_clients(a=[0.0], c=[0.0]), batch_size=None)
     module = Quadratic(0.1, start=10.0)
-    quiet_trainer(max_epochs=1, gradient_clip_val=0.5, callbacks=[callback]).fit(module, datamodule=data)
+    fit_clients(callback, module, quadratic_clients(a=[0.0], c=[0.0]), gradient_clip_val=0.5)
     assert float(module.w.detach()) == pytest.approx(expected, abs=1e-6)
 
 
 def test_o5_scaffold_option_2() -> None:
     callback = Scaffold(1.0, local_steps=5)
-    rows = trace(
-        callback,
-        Quadratic(0.1),
-        quadratic_clients(**UNEQUAL),
-        3,
-        lambda module: (
-            float(callback.client_control_variate(0)),
-            float(callback.client_control_variate(1)),
-            float(callback.control_variate),
-            float(module.w),
-        ),
-    )
+
+    def read(module: Quadratic) -> tuple[float, ...]:
+        variates = callback.client_control_variate(0), callback.client_control_variate(1), callback.control_variate
+        return *map(float, variates), float(module.w)
+
+    rows = trace(callback, Quadratic(0.1), quadratic_clients(**UNEQUAL), 3, read)
     assert rows[0] == pytest.approx((0.0, -1.84448, -0.92224, 0.46112), abs=1e-10)
     assert rows[1][2:] == pytest.approx((-0.473178288, 0.697709144), abs=1e-9)
     assert rows[2][3] == pytest.approx(0.785305408756, abs=1e-11)
@@ -144,8 +124,7 @@ def test_scaffold_option_1_takes_the_full_gradient_at_the_received_model() -> No
         (torch.tensor([4.0, 4.0, 4.0], dtype=torch.float64), torch.tensor([1.0, 3.0, 5.0], dtype=torch.float64)),
     ]
     callback = Scaffold(1.0, option=1)
-    data = TensorDataModule(clients=clients, batch_size=2)
-    quiet_trainer(max_epochs=1, callbacks=[callback]).fit(Quadratic(0.1, start=2.0), datamodule=data)
+    fit_clients(callback, Quadratic(0.1, start=2.0), clients, batch_size=2)
     variates = [float(callback.client_control_variate(k)) for k in (0, 1)]
     assert variates == pytest.approx([1.0 * (2.0 - 0.5), 4.0 * (2.0 - 3.0)], abs=1e-12)
     assert float(callback.control_variate) == pytest.approx((1.5 - 4.0) / 2, abs=1e-12)

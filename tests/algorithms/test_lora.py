@@ -11,10 +11,10 @@ import pytest
 import torch
 from helpers.algorithms import Net, data
 from helpers.contract import Break, content, different, distance, fit
-from helpers.toys import quiet_trainer
+from helpers.toys import fit_clients
 from torch import Tensor, nn
 
-from fl_lightning import FedLoRA, TensorDataModule
+from fl_lightning import FedLoRA
 from fl_lightning.models import add_lora
 from fl_lightning.parts import AdapterMean, ClientResult, Federation, Task
 
@@ -30,11 +30,6 @@ class Linear(L.LightningModule):
         self.net = nn.Sequential(nn.Linear(4, 3, bias=False)).double()
         if rank is not None:
             add_lora(self, rank=rank)
-
-    def weight(self) -> Tensor:
-        layer = self.net[0]
-        weight = layer.weight if isinstance(layer, nn.Linear) else layer.layer.weight + layer.lora_B @ layer.lora_A
-        return weight.detach()
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         return (self.net(batch[0]) - batch[1]).square().sum() / len(batch[0])
@@ -53,23 +48,18 @@ class Kept(L.Callback):
         self.results.append(result)
 
 
-def train(callback: Any, module: Linear, rounds: int = 3, subspace: Tensor | None = None, *more: Any) -> Linear:
-    """Train on two clients of 4 and 8 samples, whose inputs may lie in the span of some rows."""
-    generator = torch.Generator().manual_seed(1)
-    make = {"generator": generator, "dtype": torch.float64}
-    x = [torch.randn(n, 4 if subspace is None else len(subspace), **make) for n in (4, 8)]
-    x = x if subspace is None else [each @ subspace for each in x]
-    clients = [(each, torch.randn(len(each), 3, **make)) for each in x]
-    trainer = quiet_trainer(max_epochs=rounds, callbacks=[callback, *more])
-    trainer.fit(module, datamodule=TensorDataModule(clients, batch_size=2))
-    return module
+def train(callback: Any, module: Linear, rounds: int, *more: Any) -> None:
+    """Train on two clients of 4 and 8 samples."""
+    make: dict[str, Any] = {"generator": torch.Generator().manual_seed(1), "dtype": torch.float64}
+    clients = [(torch.randn(n, 4, **make), torch.randn(n, 3, **make)) for n in (4, 8)]
+    fit_clients(callback, module, clients, rounds, *more, batch_size=2)
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_what_is_trained_travels_and_nothing_else(mode: Any) -> None:
     callback, module = FedLoRA(mode, 1.0), Linear(rank=2)
     before = module.net[0].layer.weight.clone()
-    train(callback, module)
+    train(callback, module, 3)
     traffic = callback.algorithm.traffic
     values = 3 * 2 if mode == "ffa" else 3 * 2 + 2 * 4  # B, and A, of 64 bits; two clients in three rounds
     assert traffic.bits_up == traffic.bits_down == 64 * values * 2 * 3
@@ -80,7 +70,7 @@ def test_what_is_trained_travels_and_nothing_else(mode: Any) -> None:
 def test_the_error_of_a_round(mode: Any) -> None:
     # clients of 4 and 8 samples count 1/3 and 2/3
     callback, kept, module = FedLoRA(mode, 1.0), Kept(), Linear(rank=2, seed=3)
-    train(callback, module, 1, None, kept)
+    train(callback, module, 1, kept)
     a, b = module.net[0].lora_A.detach(), module.net[0].lora_B.detach()
     shares = [result.num_samples / 12 for result in kept.results]
     if mode == "ffa":
@@ -89,14 +79,14 @@ def test_the_error_of_a_round(mode: Any) -> None:
         factors = [(r.parameters[:8].view(2, 4), r.parameters[8:].view(3, 2)) for r in kept.results]
     exact = sum(share * b_k @ a_k for share, (a_k, b_k) in zip(shares, factors, strict=True))
     error = float((exact - b @ a).norm())
-    [logged] = [value for name, value in callback.algorithm.values().items() if name == "fed/lora_error"]
+    logged = callback.algorithm.values()["fed/lora_error"]
     assert logged == pytest.approx(error, abs=1e-14)
     if mode == "ffa":
         assert logged == 0.0
     elif mode == "average":
         mean_a, mean_b = (sum(s * f[i] for s, f in zip(shares, factors, strict=True)) for i in (0, 1))
         assert torch.allclose(b @ a, mean_b @ mean_a, rtol=1e-12)
-        assert error > 1e-3
+        assert error > 1e-4
     else:  # what is cut off: the third singular value
         assert error == pytest.approx(float(torch.linalg.svdvals(exact)[2]), abs=1e-12)
         assert error > 1e-5
@@ -136,7 +126,7 @@ def test_where_adapters_are_put() -> None:
     with pytest.raises(ValueError, match="targets"):
         add_lora(net, "tail")
     with pytest.raises(ValueError, match="lora_A"):
-        train(FedLoRA(), Linear(rank=None))
+        train(FedLoRA(), Linear(rank=None), 1)
 
 
 class Adapted(Net):

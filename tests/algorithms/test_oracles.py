@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.toys import Quadratic, clients_that_reach, fit_quadratic, quadratic_clients, quiet_trainer
+from helpers.toys import Quadratic, clients_that_reach, fit_clients, fit_quadratic, quadratic_clients, quiet_trainer
 
 from fl_lightning import FedAvg, RADFed, TensorDataModule
 
@@ -75,8 +75,7 @@ def test_accumulated_gradients_are_applied_at_the_end_of_each_local_epoch() -> N
     # three batches of one sample, two accumulated: steps on batches (1, 2) and (3), in each of two epochs
     sample = torch.ones(3, dtype=torch.float64), torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
     module = Quadratic(lr=0.5)
-    trainer = quiet_trainer(max_epochs=1, accumulate_grad_batches=2, callbacks=[FedAvg(1, local_epochs=2)])
-    trainer.fit(module, datamodule=TensorDataModule(clients=[sample], batch_size=1, shuffle=False))
+    trainer = fit_clients(FedAvg(1, local_epochs=2), module, [sample], batch_size=1, accumulate_grad_batches=2)
     w = 0.0
     for _ in range(2):
         w -= 0.5 * ((w - 1.0) + (w - 2.0)) / 2

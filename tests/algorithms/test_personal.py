@@ -7,25 +7,12 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
-from helpers.toys import Quadratic, fit_quadratic, quadratic_clients, quiet_trainer
+from helpers.toys import Quadratic, fit_clients, fit_quadratic, quadratic_clients
 from torch import Tensor, nn
 
-from fl_lightning import (
-    APFL,
-    IFCA,
-    Ditto,
-    FedALA,
-    FedAvg,
-    FedAvgFineTuned,
-    FedBABU,
-    FedBN,
-    FedRep,
-    PerFedAvg,
-    PFedMe,
-    TensorDataModule,
-)
+import fl_lightning as fl
 from fl_lightning.executors import AutoExecutor
-from fl_lightning.parts import Frozen
+from fl_lightning.parts import Frozen, PersonalFirst, PersonalParameters
 from fl_lightning.parts.part import personal_model, walk
 
 A, C = [1.0, 4.0], [0.0, 1.0]
@@ -37,7 +24,7 @@ def own(callback: Any, client: int) -> float:
 
 
 def test_ditto_s_own_models_take_steps_from_where_they_were_to_the_model_received() -> None:
-    lam, lr, callback = 0.5, 0.1, Ditto(0.5, 1.0)
+    lam, lr, callback = 0.5, 0.1, fl.Ditto(0.5, 1.0)
     v, w = [0.3, 0.3], 0.3
     fit_quadratic(callback, Quadratic(lr, start=0.3), quadratic_clients(A, C), rounds=3)
     for _ in range(3):
@@ -47,7 +34,7 @@ def test_ditto_s_own_models_take_steps_from_where_they_were_to_the_model_receive
 
 
 def test_pfedme_s_server_moves_along_the_moreau_envelope() -> None:
-    lam, lr, callback = 2.0, 0.05, PFedMe(2.0, 1.0, inner_steps=300, lr=0.05, server_lr=0.5)
+    lam, lr, callback = 2.0, 0.05, fl.PFedMe(2.0, 1.0, inner_steps=300, lr=0.05, server_lr=0.5)
     w = float(fit_quadratic(callback, Quadratic(0.1, start=0.7), quadratic_clients(A, C), rounds=1))
     proxes = [(a * c + lam * 0.7) / (a + lam) for a, c in zip(A, C, strict=True)]
     moved = [0.7 - lr * lam * (0.7 - prox) for prox in proxes]  # grad F~_k(w) = lam (w - prox(w))
@@ -62,7 +49,7 @@ def test_pfedme_s_theta_goes_on_over_batches_while_w_follows() -> None:
         for _ in range(2):
             theta -= lr * (theta - 3.0 + lam * (theta - w))
         w -= eta * lam * (w - theta)
-    callback = PFedMe(lam, 1.0, inner_steps=2, lr=eta, local_epochs=3)
+    callback = fl.PFedMe(lam, 1.0, inner_steps=2, lr=eta, local_epochs=3)
     sent = float(fit_quadratic(callback, Quadratic(lr, start=0.7), quadratic_clients([1.0], [3.0]), rounds=1))
     assert [sent, own(callback, 0)] == pytest.approx([w, theta], abs=1e-14)
 
@@ -82,7 +69,7 @@ def test_apfl_steps_both_models_on_each_batch(alpha_lr: float) -> None:
                 alphas[k] = min(1.0, max(0.0, alphas[k] - alpha_lr * gradient * apart))
             sent.append(local)
         w = sum(sent) / 2
-    callback = APFL(0.25, 1.0, alpha_lr=alpha_lr, local_epochs=2)
+    callback = fl.APFL(0.25, 1.0, alpha_lr=alpha_lr, local_epochs=2)
     end = float(fit_quadratic(callback, Quadratic(lr, start=0.5), quadratic_clients(A, C), rounds=2))
     assert end == pytest.approx(w, abs=1e-14)
     mixtures = [alphas[k] * v[k] + (1 - alphas[k]) * w for k in (0, 1)]
@@ -97,18 +84,18 @@ def test_per_fedavg_s_step(gradient: Any) -> None:
     for a, c in zip(A, C, strict=True):
         inner = w0 - alpha * a * (w0 - c)
         steps.append(a * (inner - c) * (1 if gradient == "first-order" else 1 - alpha * a))
-    callback = PerFedAvg(alpha, 1.0, gradient=gradient, local_epochs=2 if gradient == "first-order" else 3)
+    callback = fl.PerFedAvg(alpha, 1.0, gradient=gradient, local_epochs=2 if gradient == "first-order" else 3)
     end = float(fit_quadratic(callback, Quadratic(lr, start=w0), quadratic_clients(A, C), rounds=1))
     assert end == pytest.approx(w0 - lr * sum(steps) / 2, abs=1e-10)
 
 
 def test_per_fedavg_does_not_send_a_point_on_its_way() -> None:
-    callback = PerFedAvg(0.05, 1.0, local_epochs=1)  # one batch: the inner step alone
+    callback = fl.PerFedAvg(0.05, 1.0, local_epochs=1)  # one batch: the inner step alone
     assert float(fit_quadratic(callback, Quadratic(0.1, start=2.0), quadratic_clients(A, C), rounds=1)) == 2.0
 
 
 def test_fine_tuning_is_one_more_local_training_that_the_server_does_not_see() -> None:
-    plain, tuned = FedAvg(1.0), FedAvgFineTuned(1.0, every=2, fine_tune_epochs=3)
+    plain, tuned = fl.FedAvg(1.0), fl.FedAvgFineTuned(1.0, every=2, fine_tune_epochs=3)
     clients = quadratic_clients(A, C)
     ends = [float(fit_quadratic(each, Quadratic(0.1, 0.5), clients, rounds=4)) for each in (plain, tuned)]
     assert ends[0] == ends[1]
@@ -126,7 +113,7 @@ def test_fedala_learns_how_much_of_the_server_s_model_to_take() -> None:
             start = v[k] + (w - v[k]) * shares[k]
             v[k] = start - lr * a * (start - c)
         w = sum(v) / 2
-    callback = FedALA("*", 1.0, share_lr=2.0)
+    callback = fl.FedALA("*", 1.0, share_lr=2.0)
     end = float(fit_quadratic(callback, Quadratic(lr, start=0.4), quadratic_clients(A, C), rounds=3))
     assert end == pytest.approx(w, abs=1e-14)
     assert [own(callback, k) for k in (0, 1)] == pytest.approx(v, abs=1e-14)
@@ -137,42 +124,31 @@ def test_fedala_learns_how_much_of_the_server_s_model_to_take() -> None:
 class TwoLayers(L.LightningModule):
     """y = head . (body x), by SGD with weight decay: a parameter that is stepped at all moves."""
 
-    def __init__(self, inputs: int = 6, rank: int = 2, lr: float = 0.05) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        generator = torch.Generator().manual_seed(0)
-        self.body = nn.Parameter(torch.randn(rank, inputs, generator=generator, dtype=torch.float64) / 3)
-        self.head = nn.Parameter(torch.randn(rank, generator=generator, dtype=torch.float64))
-        self.lr, self.decay = lr, 0.01
+        make: dict[str, Any] = {"generator": torch.Generator().manual_seed(0), "dtype": torch.float64}
+        self.body = nn.Parameter(torch.randn(2, 6, **make) / 3)
+        self.head = nn.Parameter(torch.randn(2, **make))
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         x, y = batch
         return (x @ self.body.T @ self.head - y).square().mean()
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=self.lr, weight_decay=self.decay)
+        return torch.optim.SGD(self.parameters(), lr=0.05, weight_decay=0.01)
 
 
-def linear_tasks(clients: int = 6, inputs: int = 6, rank: int = 2, samples: int = 40) -> tuple[Tensor, list[Any]]:
-    """Clients whose targets are linear in a common subspace, each with a head of its own."""
-    generator = torch.Generator().manual_seed(1)
-    basis = torch.linalg.qr(torch.randn(inputs, rank, generator=generator, dtype=torch.float64))[0]
-    data = []
-    for _ in range(clients):
-        x = torch.randn(samples, inputs, generator=generator, dtype=torch.float64)
-        data.append((x, x @ basis @ torch.randn(rank, generator=generator, dtype=torch.float64)))
-    return basis, data
-
-
-def fit(callback: Any, module: Any, clients: list[Any], rounds: int) -> Any:
-    trainer = quiet_trainer(max_epochs=rounds, callbacks=[callback])
-    trainer.fit(module, datamodule=TensorDataModule(clients=clients, batch_size=None))
-    return trainer
+def linear_tasks(clients: int) -> list[Any]:
+    """Clients whose targets are linear, each in its own way."""
+    make: dict[str, Any] = {"generator": torch.Generator().manual_seed(1), "dtype": torch.float64}
+    inputs = [torch.randn(40, 6, **make) for _ in range(clients)]
+    return [(x, x @ torch.randn(6, **make)) for x in inputs]
 
 
 def test_frozen_parameters_stay_though_the_optimizer_decays_weights() -> None:
-    module, callback = TwoLayers(), FedBABU("head", 1.0, every=5, fine_tune_epochs=2)
+    module, callback = TwoLayers(), fl.FedBABU("head", 1.0, every=5, fine_tune_epochs=2)
     head, body = module.head.detach().clone(), module.body.detach().clone()
-    fit(callback, module, linear_tasks()[1], rounds=3)
+    fit_clients(callback, module, linear_tasks(6), 3)
     assert torch.allclose(module.head, head, rtol=0, atol=1e-14)  # a mean of equal heads
     assert not torch.equal(module.body, body)
     tuned = callback.algorithm.schedule.own[0]
@@ -180,8 +156,8 @@ def test_frozen_parameters_stay_though_the_optimizer_decays_weights() -> None:
 
 
 def test_fedrep_trains_the_head_first_and_then_the_body() -> None:
-    module, callback = TwoLayers(), FedRep("head", 1, head_epochs=2)
-    _, clients = linear_tasks(clients=1)
+    module, callback = TwoLayers(), fl.FedRep("head", 1, head_epochs=2)
+    clients = linear_tasks(1)
     by_hand = TwoLayers()
     head = torch.optim.SGD([by_hand.head], lr=0.05, weight_decay=0.01)
     body = torch.optim.SGD([by_hand.body], lr=0.05, weight_decay=0.01)
@@ -189,21 +165,16 @@ def test_fedrep_trains_the_head_first_and_then_the_body() -> None:
         optimizer.zero_grad()
         by_hand.training_step(clients[0], 0).backward()
         optimizer.step()
-    fit(callback, module, clients, rounds=1)
+    fit_clients(callback, module, clients)
     assert torch.allclose(module.body, by_hand.body, atol=1e-14)
     assert torch.allclose(module.head, by_hand.head, atol=1e-14)  # the mean of one client's
 
 
 def test_ifca_separates_two_groups() -> None:
     clients = quadratic_clients([1.0] * 6, [5.0, -5.0, 5.0, -5.0, 5.0, -5.0])
-    start = [0.4, -0.4]
-
-    class Wide(Quadratic):  # two weights, so that a tensor has a standard deviation
-        def __init__(self) -> None:
-            super().__init__(0.5, start)
-
-    callback = IFCA(2, 1.0, spread=2.0, seed=0, executor=AutoExecutor())  # the first tasks have no steps
-    fit_quadratic(callback, Wide(), clients, rounds=12)
+    module = Quadratic(0.5, [0.4, -0.4])  # two weights, so that a tensor has a standard deviation
+    callback = fl.IFCA(2, 1.0, spread=2.0, seed=0, executor=AutoExecutor())  # the first tasks have no steps
+    fit_quadratic(callback, module, clients, rounds=12)
     chosen = callback.algorithm.schedule.chosen
     assert chosen[0] == chosen[2] == chosen[4] != chosen[1] == chosen[3] == chosen[5]
     models = callback.algorithm.schedule.models
@@ -212,18 +183,14 @@ def test_ifca_separates_two_groups() -> None:
 
 
 def test_personal_first_wants_its_exchange() -> None:
-    from fl_lightning import Federated
-    from fl_lightning.parts import PersonalFirst, PersonalParameters
-
     with pytest.raises(ValueError, match="`personal_parameters`"):
-        Federated(schedule=PersonalFirst(personal_parameters=PersonalParameters("head")), objective=Frozen("head"))
+        fl.Federated(schedule=PersonalFirst(personal_parameters=PersonalParameters("head")), objective=Frozen("head"))
 
 
-@pytest.mark.parametrize("callback", [APFL(0.5, 1.0), PFedMe(1.0, 1.0), PerFedAvg(0.1, 1.0)])
+@pytest.mark.parametrize("callback", [fl.APFL(0.5, 1.0), fl.PFedMe(1.0, 1.0), fl.PerFedAvg(0.1, 1.0)])
 def test_several_points_want_one_step_a_batch(callback: Any) -> None:
-    trainer = quiet_trainer(max_epochs=1, callbacks=[callback], accumulate_grad_batches=2)
     with pytest.raises(ValueError, match="`accumulate_grad_batches"):
-        trainer.fit(Quadratic(0.1), datamodule=TensorDataModule(clients=quadratic_clients(A, C), batch_size=None))
+        fit_clients(callback, Quadratic(0.1), quadratic_clients(A, C), accumulate_grad_batches=2)
 
 
 def test_fedbn_finds_the_normalisation_layers() -> None:
@@ -239,10 +206,10 @@ def test_fedbn_finds_the_normalisation_layers() -> None:
             return torch.optim.SGD(self.parameters(), lr=0.1)
 
     clients = [(torch.randn(6, 2), torch.zeros(6)) for _ in range(3)]
-    callback = FedBN(clients_per_round=1.0)
-    fit(callback, Net(), clients, rounds=1)
+    callback = fl.FedBN(clients_per_round=1.0)
+    fit_clients(callback, Net(), clients)
     personal = callback.algorithm.exchange.members[1].of_client(0)
     assert {name.rpartition(".")[0] for name in personal} == {"layers.1", "layers.3"}
     assert "layers.1.running_mean" in personal
     with pytest.raises(ValueError, match="`pattern`"):
-        fit(FedBN(), Quadratic(0.1), quadratic_clients(A, C), rounds=1)
+        fit_clients(fl.FedBN(), Quadratic(0.1), quadratic_clients(A, C))

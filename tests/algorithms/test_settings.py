@@ -6,20 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
+from helpers.toys import Quadratic, fit_quadratic, quadratic_clients
 from lightning.pytorch.callbacks import Callback
 
-from fl_lightning import (
-    AggregationCallback,
-    FedAvg,
-    TensorDataModule,
-)
-from fl_lightning.parts import (
-    BernoulliSampler,
-    ClientSampler,
-    ImportanceSampler,
-    UniformSampler,
-)
+from fl_lightning import AggregationCallback, FedAvg
+from fl_lightning.parts import ClientSampler, ImportanceSampler, UniformSampler
 
 # client k's target is k, so that `module.seen` says who trained
 SIX = quadratic_clients([1.0] * 6, [float(client) for client in range(6)])
@@ -58,9 +49,7 @@ def clients_of_rounds(callback: AggregationCallback, rounds: int, *others: Callb
             seen.append(sorted(trainer.callbacks[0].algorithm.report.reported))
 
     seen: list[list[int]] = []
-    data = TensorDataModule(clients=SIX, batch_size=None)
-    trainer = quiet_trainer(max_epochs=rounds, callbacks=[callback, Note(), *others])
-    trainer.fit(Quadratic(1.0), datamodule=data)
+    fit_quadratic(callback, Quadratic(1.0), SIX, rounds, Note(), *others)
     return seen
 
 
@@ -108,12 +97,6 @@ def test_a_sampler_that_needs_scores_may_come_later() -> None:
     # a model has one number, and a score is one more; all 6 clients get the model to send their first score
     traffic = callback.algorithm.traffic
     assert (traffic.values_down, traffic.values_up) == (1 + 1 + 6 + 2 + 2, 1 + 1 + 6 + 2 * 2 + 2 * 2)
-
-
-def test_a_number_of_clients_that_a_sampler_repeats_is_allowed() -> None:
-    assert isinstance(FedAvg(0.5, sampler=BernoulliSampler(0.5)).sampler, BernoulliSampler)
-    assert isinstance(FedAvg(3, sampler=ImportanceSampler(3)).sampler, ImportanceSampler)
-    assert isinstance(FedAvg(np.int64(3), sampler=UniformSampler(3)).sampler, UniformSampler)
 
 
 @pytest.mark.parametrize(
