@@ -151,14 +151,14 @@ OF_NUMBERS: dict[Kind, str] = {
     ABOVE_ONE: "burn_in_stop",
     CLIENTS: "clients_per_round",
 }
-#: Arguments of kinds of their own.
-OTHERS: dict[str, Kind] = {
+#: Arguments of kinds of their own, by their names.
+KINDS: dict[str, Kind] = {
     "LimitedClassesPartitioner.num_clients": replace(whole(2), wrong=(0, -1, 1.5, NAN, *NO_NUMBER)),
     "DifferentialPrivacy.noise_multiplier": replace(NOT_NEGATIVE, wrong=(*NOT_NEGATIVE.wrong, None)),
     "named.feature_partitioner": replace(FUNCTION, right=(None,)),
     "Algorithm.exchange": only(fl.Clip(1.0), [fl.Clip(1.0)], wrong=(3, parts.Mixing())),
     "Algorithm.schedule": only(parts.Synchronous(), wrong=(3, parts.Mixing())),
-    "DifferentialPrivacy.clip": real("(0, inf)"),
+    "DifferentialPrivacy.clip": POSITIVE,
     "DifferentialPrivacy.epsilon": only(None, wrong=(1.0, 0, -1.0)),
     "RADFed.local": only(fl.Proximal(0.1), None, wrong=(3, "x", fl.Proximal)),
     "Timeline.path": only(None, "a.png", wrong=(3, "", [])),
@@ -173,10 +173,8 @@ OTHERS: dict[str, Kind] = {
     "CovertypeDataModule.class_counts": only((5, 6), None, wrong=(5, (5,), (5, -1), "ab")),
     "ClientDatasetsModule.clients": SETS,
     "TensorDataModule.clients": only([(X, Y)], wrong=(X, (X, Y), {"a": (X, Y)}, [(X, Y.numpy())], [], None)),
-    "TensorDataModule.val": only((X, Y), [(X, Y)], None, wrong=(X, 3, "x", {})),
-    "TensorDataModule.test": only((X, Y), [(X, Y)], None, wrong=(X, 3, "x", {})),
-    "ClientDatasetsModule.val": only(DATASET, [DATASET], None, wrong=(3, {})),
-    "ClientDatasetsModule.test": only(DATASET, [DATASET], None, wrong=(3, {})),
+    "TensorDataModule.val TensorDataModule.test": only((X, Y), [(X, Y)], None, wrong=(X, 3, "x", {})),
+    "ClientDatasetsModule.val ClientDatasetsModule.test": only(DATASET, [DATASET], None, wrong=(3, {})),
     "TorchDatasetDataModule.clients": only(np.arange(40), None, wrong=(3, [None] * 40, [NAN] * 40)),
     "dataset": only(DATASET, wrong=(3, None, DataLoader(DATASET))),
     "test_dataset": only(DATASET, None, wrong=(3, DataLoader(DATASET))),
@@ -209,11 +207,9 @@ OTHERS: dict[str, Kind] = {
     "online": only(
         {}, {0: [(0, 1.5)]}, None, wrong=([(0, 1)], {"a": [(0, 1)]}, {0: [(0, NAN)]}, {0: (0, 1)}, {-1: []})
     ),
-    "FedBN.pattern": only("head", None, wrong=(3, "", [""])),
-    "frozen": only("head", ["a"], None, wrong=(3, "", [""])),
-    "mixed": only("head", ["a"], wrong=(3, "", [""], None)),
+    "FedBN.pattern frozen": only("head", ["a"], None, wrong=(3, "", [""])),
+    "mixed pattern": only("head", ["a"], wrong=(3, "", [""], None)),
     "personal_parameters": only(fl.PersonalParameters("x"), wrong=(3, "x", None)),
-    "pattern": only("head", ["a"], wrong=(3, "", [""], None)),
     "schedule": only(parts.Synchronous(), parts.Asynchronous(fl.VirtualClock(10)), None, wrong=(3, parts.Mixing())),
     "speeds": only(
         10, 0.5, [1.0, 2.0], lambda n, rng: [1.0] * n, wrong=(0, -1, NAN, "x", [0.0], [NAN], torch.tensor(1.0))
@@ -227,6 +223,7 @@ OTHERS: dict[str, Kind] = {
     "values": only([1.0, 2.0], np.arange(3), wrong=(3, "x", [NAN], [[1.0]], None)),
     "x": only(X, wrong=(3, None, X.numpy())),
 }
+OTHERS = {name: kind for names, kind in KINDS.items() for name in names.split()}
 #: What else is given, where the one argument alone means nothing or takes long.
 GIVEN: dict[str, dict[str, Any]] = {
     "DifferentialPrivacy": {"noise_multiplier": 1.0},

@@ -28,6 +28,7 @@ from fl_lightning.data.splits import GLOBAL
 from fl_lightning.partitioners import DirichletPartitioner, FeatureQPPartitioner, IIDPartitioner, QPPartitioner
 
 Make = Callable[[Path, pytest.MonkeyPatch], FederatedDataModule]
+DIRICHLET = DirichletPartitioner(4, 1.0)
 
 
 @dataclass(frozen=True)
@@ -39,14 +40,9 @@ class Case:
 
 
 def cifar10(folder: Path, patch: pytest.MonkeyPatch) -> datamodules.CIFAR10DataModule:
+    tiny_files.write_cifar10(folder, patch, 8)
     split = SampleSplit(val=0.2, test="official")
-    return datamodules.CIFAR10DataModule(
-        tiny_files.write_cifar10(folder, patch, 8),
-        DirichletPartitioner(4, 1.0),
-        split=split,
-        augment=True,
-        download=False,
-    )
+    return datamodules.CIFAR10DataModule(folder, DIRICHLET, split=split, augment=True, download=False)
 
 
 def cifar100(folder: Path, patch: pytest.MonkeyPatch) -> datamodules.CIFAR100DataModule:
@@ -61,8 +57,8 @@ def mnist(folder: Path, patch: pytest.MonkeyPatch) -> datamodules.MNISTDataModul
 
 def fashion(folder: Path, patch: pytest.MonkeyPatch) -> datamodules.FashionMNISTDataModule:
     tiny_files.write_mnist(folder, patch, datamodules.FashionMNISTDataModule, 48, 12)
-    partitioner = DirichletPartitioner(4, 1.0)
-    return datamodules.FashionMNISTDataModule(folder, partitioner, split=SampleSplit(test="official"), download=False)
+    split = SampleSplit(test="official")
+    return datamodules.FashionMNISTDataModule(folder, DIRICHLET, split=split, download=False)
 
 
 def emnist(folder: Path, patch: pytest.MonkeyPatch) -> datamodules.EMNISTDataModule:
@@ -106,19 +102,17 @@ def shakespeare(source: Any, crop: bool, folder: Path, patch: pytest.MonkeyPatch
 
 
 def eicu(folder: Path, patch: pytest.MonkeyPatch) -> datamodules.EICUDataModule:
-    tables = tiny_files.eicu_tables(
-        {hospital: 8 + hospital for hospital in range(6)}, {hospital: 3 for hospital in range(6)}
-    )
+    hospitals = range(6)
+    tables = tiny_files.eicu_tables({k: 8 + k for k in hospitals}, dict.fromkeys(hospitals, 3))
     rng = np.random.default_rng(0)
     for name in ("urine", "glucose", "ph"):
         values = rng.integers(10, size=len(tables["apacheApsVar"])).astype(float)
         tables["apacheApsVar"][name] = np.where(values == 0, -1.0, values)
-    return datamodules.EICUDataModule(
-        tiny_files.write_eicu(folder, tables), cohort="demo", impute="global", standardize="global"
-    )
+    tiny_files.write_eicu(folder, tables)
+    return datamodules.EICUDataModule(folder, cohort="demo", impute="global", standardize="global")
 
 
-def fed_tcga_brca(folder: Path, patch: pytest.MonkeyPatch) -> datamodules.FedTCGABRCADataModule:
+def brca(folder: Path, patch: pytest.MonkeyPatch) -> datamodules.FedTCGABRCADataModule:
     return datamodules.FedTCGABRCADataModule(tiny_files.write_fed_tcga_brca(folder), standardize="global")
 
 
@@ -126,53 +120,42 @@ def dmoz(folder: Path, patch: pytest.MonkeyPatch) -> datamodules.DMOZDataModule:
     return datamodules.DMOZDataModule(tiny_files.write_dmoz_topics(folder), min_samples=10, distribution=2)
 
 
-def rows(count: int = 60) -> dict[str, list[Any]]:
-    rng = np.random.default_rng(0)
-    return {
-        "site": [f"s{i % 6}" for i in range(count)],
-        "a": rng.normal(size=count).tolist(),
-        "b": rng.normal(size=count).tolist(),
-        "label": [i % 2 for i in range(count)],
-    }
+NORMAL = np.random.default_rng(0).normal(size=(60, 2))
+ROWS = pd.DataFrame(NORMAL, columns=["a", "b"]).assign(site=[f"s{i % 6}" for i in range(60)], label=[0, 1] * 30)
 
 
 def table(suffix: str, folder: Path, patch: pytest.MonkeyPatch) -> datamodules.TableDataModule:
-    frame = pd.DataFrame(rows())
+    frame = ROWS.copy()
     frame.loc[::7, "a"] = np.nan
     path = folder / f"t{suffix}"
     frame.to_csv(path, index=False) if suffix == ".csv" else frame.to_parquet(path)
-    standardize: Any = "local" if suffix == ".csv" else "global"
-    return datamodules.TableDataModule(
-        path, "label", "site", impute="global", standardize=standardize, split=ClientSplit(3)
-    )
+    options: dict[str, Any] = {"impute": "global", "standardize": "local" if suffix == ".csv" else "global"}
+    return datamodules.TableDataModule(path, "label", "site", split=ClientSplit(3), **options)
 
 
 def hugging_face(folder: Path, patch: pytest.MonkeyPatch) -> datamodules.HuggingFaceDataModule:
     import datasets
 
     patch.setattr(datasets.config, "HF_DATASETS_CACHE", folder / "cache")
-    pd.DataFrame(rows()).to_parquet(folder / "t.parquet")
-    return datamodules.HuggingFaceDataModule(
-        folder / "t.parquet", ["a", "b"], "label", "site", standardize="global", split=ClientSplit(3)
-    )
+    ROWS.to_parquet(folder / "t.parquet")
+    options: dict[str, Any] = {"standardize": "global", "split": ClientSplit(3)}
+    return datamodules.HuggingFaceDataModule(folder / "t.parquet", ["a", "b"], "label", "site", **options)
 
 
 def hugging_face_images(folder: Path, patch: pytest.MonkeyPatch) -> datamodules.HuggingFaceDataModule:
     import datasets
 
     pixels = np.random.default_rng(0).integers(0, 256, (60, 4, 4), dtype=np.uint8)
-    features = datasets.Features(
-        {"image": datasets.Image(), "site": datasets.Value("string"), "label": datasets.Value("int64")}
-    )
-    content = {"image": list(pixels), "site": rows()["site"], "label": rows()["label"]}
-    datasets.Dataset.from_dict(content, features=features).save_to_disk(folder / "saved")
+    kinds = {"image": datasets.Image(), "site": datasets.Value("string"), "label": datasets.Value("int64")}
+    content = {"image": list(pixels), "site": ROWS["site"].tolist(), "label": ROWS["label"].tolist()}
+    datasets.Dataset.from_dict(content, features=datasets.Features(kinds)).save_to_disk(folder / "saved")
     return datamodules.HuggingFaceDataModule(
         folder / "saved", "image", "label", "site", mean=[0.5], std=[0.5], augment=True, split=WithinClientSplit()
     )
 
 
 def tensors(folder: Path, patch: pytest.MonkeyPatch) -> datamodules.TorchDatasetDataModule:
-    content = TensorDataset(torch.tensor([rows()["a"], rows()["b"]]).T, torch.tensor(rows()["label"]))
+    content = TensorDataset(torch.tensor(NORMAL, dtype=torch.float32), torch.tensor(ROWS["label"].to_numpy()))
     return datamodules.TorchDatasetDataModule(content, DirichletPartitioner(6, 1.0), standardize="global")
 
 
@@ -184,24 +167,21 @@ def _cnn(num_classes: int, channels: int = 3, size: int = 32) -> Callable[[], mo
     return lambda: models.ConvNetClassifier(num_classes, 0.05, channels, size, channels=(4, 4))
 
 
-def _lstm() -> models.Classifier:
-    return models.CharLSTM(hidden_size=4)
-
-
-SET_UPS = ("COVCLS-L", "COVFEAT-G")
+_lstm = partial(models.CharLSTM, hidden_size=4)
 CASES: dict[str, Case] = {
     "cifar10": Case(cifar10, _cnn(10)),
     "cifar100": Case(cifar100, _cnn(100)),
     "mnist": Case(mnist, _mlp(784, 10)),
     "fashion-mnist": Case(fashion, _cnn(10, 1, 28)),
     "emnist": Case(emnist, lambda: models.LogisticRegressionClassifier(784, 10)),
-    **{name.lower(): Case(partial(covertype, name), _mlp(15, 2)) for name in SET_UPS},
+    "covcls-l": Case(partial(covertype, "COVCLS-L"), _mlp(15, 2)),
+    "covfeat-g": Case(partial(covertype, "COVFEAT-G"), _mlp(15, 2)),
     "gutenberg-roles": Case(partial(shakespeare, "gutenberg", False), _lstm),
     "gutenberg-crop": Case(partial(shakespeare, "gutenberg", True), _lstm),
     "markdown-roles": Case(partial(shakespeare, "markdown", False), _lstm),
     "leaf-roles": Case(partial(shakespeare, "leaf", False), _lstm),
     "eicu": Case(eicu, lambda: models.LogisticRegressionClassifier(49, 2, metrics=("acc", "auroc"), l2=0.01)),
-    "fed-tcga-brca": Case(fed_tcga_brca, lambda: models.CoxRegression(3)),
+    "fed-tcga-brca": Case(brca, lambda: models.CoxRegression(3)),
     "dmoz": Case(dmoz, lambda: models.LogisticRegressionClassifier(330, 2, optimizer="adam", lr=1e-3)),
     "feddyn-synthetic": Case(lambda folder, patch: datamodules.FedDynSyntheticDataModule(), _mlp(30, 5)),
     "fedprox-synthetic": Case(lambda folder, patch: datamodules.FedProxSyntheticDataModule(), _mlp(60, 10)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,15 +26,6 @@ class Counts(parts.Part):
         self.count += 1
         self.seen.append(self.count)
         return self.count
-
-
-class InTurn(Counts, parts.ClientSampler):
-    def cohort_size(self, num_clients: int) -> int:
-        return 3
-
-    def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray | None = None) -> Any:
-        first = self.go_on()
-        return [(first + place) % num_clients for place in range(3)]
 
 
 class FadingUpload(Counts, parts.Exchange):
@@ -77,18 +68,6 @@ class CountedCycle(parts.Redistribution):
 # ---- vectors of clients ----
 
 
-class Owing(parts.Exchange):
-    """Sends half of an update and of what the client owes, and keeps the rest."""
-
-    def setup(self, federation: parts.Federation) -> None:
-        self.add_client_vectors("owed", federation.zeros())
-
-    def upload(self, result: parts.ClientResult) -> parts.ClientResult:
-        half = (result.delta + self.owed[result.client]) / 2
-        self.owed[result.client] = half
-        return result.with_delta(half)
-
-
 class Neighbour(parts.Exchange):
     """Lets a client start from the vector that its neighbour had when the round began."""
 
@@ -120,23 +99,6 @@ class Slowed(parts.ServerOptimizer):
         for client in range(self.federation.num_clients):
             self.counts[client] = self.counts[client] + client + 1
         return model + (aggregate - model) / (1 + float(self.counts[0]))
-
-
-class LeastSeen(parts.ClientSampler):
-    """Draws the clients that were scored least often."""
-
-    def setup(self, federation: parts.Federation) -> None:
-        self.add_client_vectors("seen", torch.zeros(1, dtype=torch.float64))
-
-    def cohort_size(self, num_clients: int) -> int:
-        return 3
-
-    def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray | None = None) -> Any:
-        return sorted(range(num_clients), key=lambda client: (float(self.seen[client]), client))[:3]
-
-    def score(self, client: Any) -> float:
-        self.seen[client.task.client] = self.seen[client.task.client] + 1
-        return 1.0
 
 
 # ---- draws ----
@@ -250,28 +212,6 @@ class PlayedBy(parts.Schedule):
     def play(self, tasks: Sequence[parts.Task], server: parts.Server) -> Any:
         self.played += 1
         return (yield from self.inner.play(tasks, server))
-
-
-class DrawsAs(parts.ClientSampler):
-    """Draws as another sampler does."""
-
-    def __init__(self, inner: parts.ClientSampler) -> None:
-        self.inner = inner
-
-    def cohort_size(self, num_clients: int) -> int:
-        return self.inner.cohort_size(num_clients)
-
-    def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray | None = None) -> Any:
-        return self.inner.draw(num_clients, rng, available)
-
-    def clients_to_score(self, rng: np.random.Generator, available: np.ndarray) -> Iterable[int]:
-        return self.inner.clients_to_score(rng, available)
-
-    def score(self, client: parts.LocalClient) -> float:
-        return self.inner.score(client)
-
-    def take_scores(self, scores: Mapping[int, float]) -> None:
-        self.inner.take_scores(scores)
 
 
 class Doubled(parts.Exchange):

@@ -14,12 +14,11 @@ import numpy as np
 import pytest
 import torch
 from helpers.examples import EXAMPLES, example
-from helpers.toys import Quadratic, clients_that_reach, fit_quadratic, quadratic_clients, quiet_trainer
+from helpers.toys import BodyAndHead, Quadratic, clients_that_reach, fit_clients, fit_quadratic, quadratic_clients
 from torch import Tensor, nn
 
-from fl_lightning import FedAvg, FedBuff, Federated, TensorDataModule
-from fl_lightning.diagnostics import Communication
-from fl_lightning.parts import ClientResult, Momentum, Participation, Proximal
+from fl_lightning import AggregationCallback, FedAvg, Federated, FedNova
+from fl_lightning.parts import Median, Momentum, Participation, PersonalParameters, Proximal, TopK
 
 PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
 
@@ -29,80 +28,30 @@ def test_the_page_shows_every_example() -> None:
     assert sorted(shown) == sorted(path.name for path in EXAMPLES.glob("*.py"))
 
 
-# ---- aggregations ----
+# ---- what the library has too ----
+
+#: An example, and the same of the library.
+ALIKE: list[tuple[AggregationCallback, AggregationCallback]] = [
+    (FedAvg(1.0, aggregation=example("normalized_mean").NormalizedMean()), FedNova(1.0)),
+    (FedAvg(1.0, aggregation=example("coordinate_median").CoordinateMedian()), FedAvg(1.0, aggregation=Median())),
+    (FedAvg(1.0, exchange=example("top_k").TopK(1)), FedAvg(1.0, exchange=TopK(0.5))),
+    (FedAvg(1.0, exchange=example("personal_head").PersonalHead()), FedAvg(1.0, exchange=PersonalParameters("head"))),
+    *(
+        (of(0.3, 1.0, local_epochs=2), Federated(1.0, objective=Proximal(0.3), server=Momentum(0.9), local_epochs=2))
+        for of in (example("own_algorithm").FedProxM, example("short_algorithm").ShortFedProxM)
+    ),
+]
 
 
-def test_normalized_averaging() -> None:
-    # lr 1/2 from 0, one sample a step: client 0 (1 sample, target 4) gets to 2 in one step, client 1 (3 samples,
-    # target 8) to 4, 6, 7 in three. tau = 1/4 1 + 3/4 3 = 5/2, the mean direction 1/4 2/1 + 3/4 7/3 = 9/4
-    clients = quadratic_clients([1.0, 1.0], [4.0, 8.0], [1, 3])
-    data = TensorDataModule(clients=clients, batch_size=1)
-    for callback, expected in (
-        (FedAvg(1.0, aggregation=example("normalized_mean").NormalizedMean()), 5 / 2 * 9 / 4),
-        (FedAvg(1.0), 1 / 4 * 2 + 3 / 4 * 7),
-    ):
-        module = Quadratic(0.5)
-        quiet_trainer(max_epochs=1, callbacks=[callback]).fit(module, datamodule=data)
-        assert float(module.w.detach()) == pytest.approx(expected, abs=1e-12)
-
-
-def test_the_median_of_three_clients() -> None:
-    clients = clients_that_reach([[1.0, 5.0], [2.0, -7.0], [100.0, 6.0]], [1, 1, 1])
-    callback = FedAvg(1.0, aggregation=example("coordinate_median").CoordinateMedian())
-    assert fit_quadratic(callback, Quadratic(1.0, [0.0, 0.0]), clients, 1).tolist() == [2.0, 5.0]
-
-
-def test_a_buffer_of_three_results_moves_to_their_median() -> None:
-    clients = clients_that_reach([[1.0], [2.0], [100.0]], [1, 1, 1])
-    callback = FedBuff(3, 3, aggregation=example("coordinate_median").CoordinateMedian())
-    assert fit_quadratic(callback, Quadratic(1.0, [0.0]), clients, 1).tolist() == [2.0]
-
-
-# ---- exchanges ----
-
-
-def test_error_feedback_sends_later_what_was_left_out() -> None:
-    # the client goes to (3, 1). Round 1 sends 3 and keeps 1; round 2 has 1 + 1 to send; round 3 goes back from 2 to 1
-    clients = clients_that_reach([[3.0, 1.0]], [1])
-    communication = Communication()
-    for rounds, expected in ((1, [3.0, 0.0]), (2, [3.0, 2.0]), (3, [3.0, 1.0])):
-        module = Quadratic(1.0, [0.0, 0.0])
-        callback = FedAvg(1.0, exchange=example("top_k").TopK(1))
-        data = TensorDataModule(clients=clients, batch_size=None, shuffle=False)
-        quiet_trainer(max_epochs=rounds, callbacks=[callback, communication]).fit(module, datamodule=data)
-        assert module.w.detach().tolist() == expected
-    # float64 down: 2 x 64 bits; up: one number of 64 bits and its position among two, 1 bit
-    assert communication.values["fed/bytes_down"] == 3 * 16
-    assert communication.values["fed/bytes_up"] == 3 * 65 / 8
-
-
-class BodyAndHead(Quadratic):
-    """f_k = |body + head - c|^2 / 2 with two personal possibilities: body and head move alike."""
-
-    def __init__(self) -> None:
-        super().__init__(lr=0.25)
-        self.body = nn.Linear(1, 1, bias=False).double()
-        self.head = nn.Linear(1, 1, bias=False).double()
-        del self.w
-        nn.init.zeros_(self.body.weight)
-        nn.init.zeros_(self.head.weight)
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        return (0.5 * (self.body.weight + self.head.weight - batch[1]) ** 2).mean()
-
-
-def test_heads_stay_with_their_clients() -> None:
-    # targets 4 and 8, lr 1/4: body and head both move by (c - body - head) / 4. Round 1: 1 and 2; the body becomes 3/2.
-    # Round 2: client 0 has 4 - 3/2 - 1 = 3/2, moves by 3/8; client 1 has 8 - 3/2 - 2 = 9/2, moves by 9/8
-    data = TensorDataModule(clients=quadratic_clients([1.0, 1.0], [4.0, 8.0]), batch_size=None)
-    module, personal = BodyAndHead(), example("personal_head").PersonalHead()
-    communication = Communication()
-    trainer = quiet_trainer(max_epochs=2, callbacks=[FedAvg(1.0, exchange=personal), communication])
-    trainer.fit(module, datamodule=data)
-    assert float(module.body.weight) == pytest.approx(3 / 2 + (3 / 8 + 9 / 8) / 2)
-    assert [float(personal.heads[client]) for client in (0, 1)] == pytest.approx([1 + 3 / 8, 2 + 9 / 8])
-    # two rounds, two clients, the body's one number of 64 bits each way
-    assert communication.values["fed/bytes_up"] == communication.values["fed/bytes_down"] == 2 * 2 * 8
+@pytest.mark.parametrize(("callback", "same"), ALIKE)
+def test_an_example_trains_as_what_the_library_has(callback: AggregationCallback, same: AggregationCallback) -> None:
+    ends, clients = [], quadratic_clients([1.0] * 3, [4.0, 8.0, 3.0], [1, 3, 2])
+    for each in (callback, same):
+        torch.nn.init.constant_((module := BodyAndHead()).body.weight, 1.0)  # body and head are not alike
+        fit_clients(each, module, clients, 3, batch_size=1)
+        traffic = each.algorithm.traffic
+        ends.append([float(module.body.weight), traffic.bits_up, traffic.bits_down])
+    assert ends[0] == pytest.approx(ends[1], rel=1e-12)
 
 
 # ---- a sampler, a schedule, an objective, a server optimizer, an executor, an algorithm ----
@@ -116,47 +65,25 @@ def test_clients_train_in_turn() -> None:
 
 
 class Reported(L.Callback):
-    """Notes the clients that report in each round, and the weight after it; may break off a round once."""
+    """Notes the clients that report in each round, and the weight after it."""
 
-    def __init__(self, breaks_off_at: int | None = None) -> None:
-        self.breaks_off_at = breaks_off_at
-        self.clients: list[int] = []
+    def __init__(self) -> None:
         self.rounds: list[tuple[list[int], float]] = []
 
-    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self.clients = []
-
-    def on_client_end(self, trainer: L.Trainer, pl_module: L.LightningModule, result: ClientResult) -> None:
-        self.clients.append(result.task.client)
-        if trainer.current_epoch == self.breaks_off_at and len(self.clients) == 2:
-            self.breaks_off_at = None
-            raise ArithmeticError
-
-    def on_round_end(self, trainer: L.Trainer, pl_module: Any) -> None:
-        self.rounds.append((self.clients, float(pl_module.w)))
+    def on_round_end(self, trainer: Any, pl_module: Any) -> None:
+        self.rounds.append((trainer.callbacks[0].algorithm.report.reported, float(pl_module.w)))
 
 
 def test_the_server_waits_for_a_quorum() -> None:
     optima, reported, weight = [1.0, 2.0, 4.0, 8.0], Reported(), 0.0
     schedule, participation = example("quorum").Quorum(3), Participation(dropout=0.5)
     callback = Federated(1.0, schedule=schedule, participation=participation, seed=1)
-    trainer = quiet_trainer(max_epochs=8, callbacks=[callback, reported])
-    trainer.fit(Quadratic(1.0), datamodule=TensorDataModule(quadratic_clients([1.0] * 4, optima), batch_size=None))
+    fit_quadratic(callback, Quadratic(1.0), quadratic_clients([1.0] * 4, optima), 8, reported)
     # one step takes a client to its optimum
     for clients, shown in reported.rounds:
         weight = sum(optima[client] for client in clients) / len(clients) if len(clients) >= 3 else weight
         assert shown == pytest.approx(weight, abs=1e-12)
     assert {len(clients) >= 3 for clients, _ in reported.rounds} == {True, False}
-
-
-def test_a_round_that_breaks_off_counts_for_no_quorum() -> None:
-    data = TensorDataModule(quadratic_clients([1.0] * 3, [1.0, 2.0, 6.0]), batch_size=None)
-    callback, reported = Federated(1.0, schedule=example("quorum").Quorum(3), executor="sequential"), Reported(1)
-    module, trainer = Quadratic(1.0), quiet_trainer(max_epochs=3, callbacks=[callback, reported])
-    with pytest.raises(ArithmeticError):
-        trainer.fit(module, datamodule=data)
-    trainer.fit(module, datamodule=data)
-    assert [weight for _, weight in reported.rounds] == [3.0, 3.0, 3.0]
 
 
 @pytest.mark.parametrize("executor", ["sequential", "vectorized"])
@@ -191,8 +118,7 @@ def test_features_are_kept_near_the_received_model_s(executor: Any) -> None:
     # c = 3, x = 1, mu 1/2: from 1 by (3 - 1) / 4 to 3/2, then by (3 - 3/2 - (3/2 - 1)) / 4 to 7/4
     objective = example("kept_features").KeptFeatures(0.5)
     callback = Federated(1.0, objective=objective, local_steps=2, executor=executor)
-    data = TensorDataModule([(torch.ones(1, 1).double(), torch.full((1, 1), 3.0).double())], batch_size=None)
-    quiet_trainer(max_epochs=1, callbacks=[callback]).fit(module := Scaled(), datamodule=data)
+    fit_clients(callback, module := Scaled(), [(torch.ones(1, 1).double(), torch.full((1, 1), 3.0).double())])
     assert float(module.w.weight) == 7 / 4
 
 
@@ -220,19 +146,6 @@ def test_clients_train_in_reversed_order() -> None:
     weights = fit_quadratic(FedAvg(1.0, executor=example("reversed_order").ReversedOrder()), backward, clients, 1)
     assert backward.seen == forward.seen[::-1]
     assert float(weights) == 3.0
-
-
-@pytest.mark.parametrize(("file", "name"), [("own_algorithm", "FedProxM"), ("short_algorithm", "ShortFedProxM")])
-def test_an_algorithm_is_the_composition_of_its_parts(file: str, name: str) -> None:
-    clients, named = quadratic_clients([1.0, 3.0], [1.0, 2.0], [1, 3]), getattr(example(file), name)
-    own = named(0.3, 1.0, local_epochs=2)
-    composed = Federated(1.0, objective=Proximal(0.3), server=Momentum(0.9), local_epochs=2)
-    weights = [fit_quadratic(callback, Quadratic(0.1), clients, 3) for callback in (own, composed)]
-    assert torch.equal(weights[0], weights[1])
-    # round 1 of a client with a and c from 0: .1 a c, then .1 (a (c - w) - .3 w) more; round 1 has no momentum yet
-    one_round = fit_quadratic(named(0.3, 1.0, local_epochs=2), Quadratic(0.1), clients, 1)
-    first, second = 0.1 + 0.1 * (0.9 - 0.03), 0.6 + 0.1 * (3 * 1.4 - 0.18)
-    assert float(one_round) == pytest.approx(first / 4 + second * 3 / 4)
 
 
 # ---- data ----

@@ -8,32 +8,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import lightning as L
 import numpy as np
 import pytest
 import torch
-from contracts.user_parts import PlayedBy
+from contracts.user_parts import Claims, PlayedBy, Together
 from helpers.forking import on_two_processes
-from helpers.toys import Quadratic, clients_that_reach, fit_quadratic, quiet_trainer
+from helpers.toys import Quadratic, clients_that_reach, fit_clients, fit_quadratic
 from torch import Tensor
 
-from fl_lightning import FedAvg, FedDyn, Federated, PersonalParameters, RADFed, Scaffold, TensorDataModule, parts
+from fl_lightning import FedAvg, FedDyn, Federated, PersonalParameters, RADFed, Scaffold, parts
 
 CLIENTS = clients_that_reach([[2.0], [4.0]], [1, 1])
 
 
 def fit(callback: Any, rounds: int = 1, *, lr: float = 1.0) -> float:
     return float(fit_quadratic(callback, Quadratic(lr, [0.0]), CLIENTS, rounds))
-
-
-def trainer_of(callback: Any, rounds: int = 1, module: Any = None, **options: Any) -> L.Trainer:
-    trainer = quiet_trainer(max_epochs=rounds, callbacks=[callback], **options)
-    trainer.fit(module or Quadratic(1.0, [0.0]), datamodule=TensorDataModule(CLIENTS, batch_size=None))
-    return trainer
 
 
 # ---- what a part returns ----
@@ -205,15 +197,9 @@ class Sees(parts.Aggregation):
         self.seen += results
 
 
-def claims(result: parts.ClientResult) -> parts.ClientResult:
-    """Tell the server other numbers of samples and a score."""
-    score = 4.0 if result.client == 0 else 1.0
-    return replace(result, task=replace(result.task, num_samples=result.client + 1), score=score)
-
-
 def test_a_circulating_model_has_the_sums_of_its_trainings_and_the_rest_of_the_last_one() -> None:
     aggregation = Sees()
-    fit(RADFed(2, 1.0, exchange=Way(upload=claims), aggregation=aggregation, seed=1), 2)
+    fit(RADFed(2, 1.0, exchange=Claims(), aggregation=aggregation, seed=1), 2)
     # both clients train both models or each its own one twice; clients 0 and 1 claim 1 and 2 samples, scores 4 and 1
     assert sum(result.num_samples for result in aggregation.seen) == 2 * (1 + 2)
     assert sorted(result.score or 0.0 for result in aggregation.seen) == [1.0, 4.0]
@@ -241,7 +227,7 @@ def test_vectors_of_clients_are_where_the_clients_train(
     make: Any, read: Any, expected: list[float], tmp_path: Path
 ) -> None:
     def train(devices: int = 1, strategy: str = "auto") -> list[Any]:
-        trainer_of(callback := make(), 1, Quadratic(0.5, [0.0]), devices=devices, strategy=strategy)
+        fit_clients(callback := make(), Quadratic(0.5, [0.0]), CLIENTS, devices=devices, strategy=strategy)
         found = []
         for client in range(2):
             try:
@@ -280,8 +266,9 @@ class AddedUp(parts.MeanAggregation):
 
 def test_sums_are_those_of_all_processes(tmp_path: Path) -> None:
     def train(devices: int, strategy: str) -> float:
-        trainer = trainer_of(FedAvg(1.0, aggregation=AddedUp()), 2, devices=devices, strategy=strategy)
-        return float(trainer.lightning_module.w)  # type: ignore[operator]
+        module = Quadratic(1.0, [0.0])
+        fit_clients(FedAvg(1.0, aggregation=AddedUp()), module, CLIENTS, 2, devices=devices, strategy=strategy)
+        return float(module.w)
 
     # the updates 2 and 4 add up to 6, so w goes from 0 to 6 / 4; then by (0.5 + 2.5) / 4
     assert train(1, "auto") == 2.25
@@ -350,8 +337,8 @@ def test_a_held_part_has_hooks_and_a_federation() -> None:
         def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
             return aggregate
 
-    trainer = trainer_of(Federated(1.0, server=HalfStep(Told())), 2)
-    assert float(trainer.lightning_module.w) == 1.5 + 0.75  # type: ignore[operator]
+    trainer = fit_clients(Federated(1.0, server=HalfStep(Told())), module := Quadratic(1.0, [0.0]), CLIENTS, 2)
+    assert float(module.w) == 1.5 + 0.75
     assert calls == ["fit of 2", "start 0", "end", "start 1", "end"]
     assert trainer.callback_metrics["told"] == 5
 
@@ -371,29 +358,14 @@ def scaffold_with_prox(rounds: int, mu: float) -> float:
     return w
 
 
-class WithVariates(parts.LocalObjective):
-    """SCAFFOLD's objective with a proximal term."""
-
-    stacks = needs_summed_lr = starts_from_server = True
-    vectors_sent = 2
-
-    def __init__(self, mu: float) -> None:
-        self.inner, self.mu = parts.ControlVariates(), mu
-
-    def correction(self, client: Any) -> parts.Correction:
-        return replace(self.inner.correction(client), pull=self.mu)
-
-    def on_client_end(self, result: parts.ClientResult) -> None:
-        self.inner.on_client_end(result)
-
-
 @pytest.mark.parametrize("executor", ["sequential", "vectorized"])
 def test_an_objective_around_another_one_that_keeps_vectors(executor: Any) -> None:
-    callback = Federated(1.0, objective=WithVariates(0.5), local_epochs=3, executor=executor)
+    objective = Together(parts.ControlVariates(), parts.Proximal(0.5))
+    callback = Federated(1.0, objective=objective, local_epochs=3, executor=executor)
     assert fit(callback, 3, lr=0.1) == pytest.approx(scaffold_with_prox(3, 0.5), abs=1e-12)
     assert callback.algorithm.models_sent == 3 * 2 * 2 * 2  # rounds, clients, ways; a model and a control variate
-    with pytest.raises(ValueError, match="WithVariates"):
-        Federated(1.0, objective=WithVariates(0.5), schedule=parts.Redistribution(2))
+    with pytest.raises(ValueError, match="Together"):
+        Federated(1.0, objective=objective, schedule=parts.Redistribution(2))
 
 
 def test_a_schedule_around_another_one_circulates_models() -> None:
