@@ -6,27 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.toys import Quadratic, fit_quadratic, quadratic_clients
+from helpers.toys import Fixed, Quadratic, fit_quadratic, quadratic_clients
 from lightning.pytorch.callbacks import Callback
 
 from fl_lightning import AggregationCallback, FedAvg
-from fl_lightning.parts import ClientSampler, ImportanceSampler, UniformSampler
+from fl_lightning.parts import ImportanceSampler, UniformSampler
 
 # client k's target is k, so that `module.seen` says who trained
 SIX = quadratic_clients([1.0] * 6, [float(client) for client in range(6)])
-
-
-class Fixed(ClientSampler):
-    """Draws the same clients in each round, in whatever form they are given."""
-
-    def __init__(self, drawn: Any, size: int = 2) -> None:
-        self.drawn, self.size = drawn, size
-
-    def cohort_size(self, num_clients: int) -> int:
-        return self.size
-
-    def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray | None = None) -> Any:
-        return self.drawn
 
 
 class Set(Callback):

@@ -16,7 +16,7 @@ import pytest
 import torch
 from contracts.user_parts import Claims, PlayedBy, Together
 from helpers.forking import on_two_processes
-from helpers.toys import Quadratic, clients_that_reach, fit_clients, fit_quadratic
+from helpers.toys import Fixed, Quadratic, clients_that_reach, fit_clients, fit_quadratic
 from torch import Tensor
 
 from fl_lightning import FedAvg, FedDyn, Federated, PersonalParameters, RADFed, Scaffold, parts
@@ -121,31 +121,20 @@ def test_the_server_keeps_its_type_whatever_a_part_returns(name: str) -> None:
     assert callback.algorithm.server.model.dtype == callback.algorithm.shown.dtype == torch.float32
 
 
-class Draws(parts.ClientSampler):
-    def __init__(self, drawn: Any) -> None:
-        self.drawn = drawn
-
-    def cohort_size(self, num_clients: int) -> int:
-        return 2
-
-    def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray | None = None) -> Any:
-        return self.drawn
-
-
 @pytest.mark.parametrize("drawn", [[1, 1], [0, 2], [-1, 0], None, [0.5, 1.0]], ids=str)
 def test_a_cohort_is_made_of_different_clients(drawn: Any) -> None:
     module = Quadratic(1.0, [7.0])
-    with pytest.raises(ValueError, match=r"Draws\.draw"):
-        fit_quadratic(FedAvg(sampler=Draws(drawn)), module, CLIENTS, 1)
+    with pytest.raises(ValueError, match=r"Fixed\.draw"):
+        fit_quadratic(FedAvg(sampler=Fixed(drawn)), module, CLIENTS, 1)
     assert (module.w.tolist(), module.seen) == ([7.0], [])
 
 
 def test_a_cohort_may_be_any_sequence_and_empty() -> None:
     for drawn in ([1, 0], (1, 0), np.array([1, 0], dtype=np.uint8)):
-        assert fit(FedAvg(sampler=Draws(drawn))) == 3.0
-    assert fit(FedAvg(sampler=Draws([]))) == 0.0
-    with pytest.raises(ValueError, match=r"Draws\.draw"):
-        fit(FedAvg(sampler=Draws([0, 1]), participation=parts.Participation(available=lambda index: [0])))
+        assert fit(FedAvg(sampler=Fixed(drawn))) == 3.0
+    assert fit(FedAvg(sampler=Fixed([]))) == 0.0
+    with pytest.raises(ValueError, match=r"Fixed\.draw"):
+        fit(FedAvg(sampler=Fixed([0, 1]), participation=parts.Participation(available=lambda index: [0])))
 
 
 class Sum(parts.Exchange):

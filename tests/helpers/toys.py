@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+import numpy as np
 import torch
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 
 from fl_lightning import AggregationCallback, TensorDataModule
+from fl_lightning.parts import ClientSampler
 
 
 class Quadratic(L.LightningModule):
@@ -83,6 +85,19 @@ def fit_quadratic(
     """Train full-batch on the clients and return the final weights."""
     fit_clients(callback, module, clients, rounds, *others)
     return module.w.detach()
+
+
+class Fixed(ClientSampler):
+    """Draws the same clients in each round, in whatever form they are given."""
+
+    def __init__(self, drawn: Any, size: int = 2) -> None:
+        self.drawn, self.size = drawn, size
+
+    def cohort_size(self, num_clients: int) -> int:
+        return self.size
+
+    def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray | None = None) -> Any:
+        return self.drawn
 
 
 class BodyAndHead(Quadratic):
