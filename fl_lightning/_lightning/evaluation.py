@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Self
 
 import lightning.pytorch as pl
+import torch
 from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.trainer import call
@@ -23,7 +25,13 @@ from fl_lightning.data.order import EvaluationShare
 
 
 class FederatedEvaluation(_EvaluationLoop):
-    """Lightning's evaluation loop; broken off, it leaves every submodule in the mode that it had."""
+    """Lightning's evaluation loop; broken off, it leaves every submodule in the mode that it had.
+
+    Attributes:
+        around: Makes the context of an evaluation, for the device.
+    """
+
+    around: Callable[[torch.device], AbstractContextManager[object]] = nullcontext
 
     @classmethod
     def take_over(cls, stock: _EvaluationLoop) -> Self:
@@ -34,7 +42,7 @@ class FederatedEvaluation(_EvaluationLoop):
 
     def run(self) -> list[Mapping[str, float]]:
         """Evaluate."""
-        with preserved_modes(self.trainer.lightning_module):
+        with preserved_modes(self.trainer.lightning_module), self.around(self.trainer.strategy.root_device):
             return super().run()
 
 
@@ -114,8 +122,13 @@ def validate_round(loop: ClientLoop, round_number: int) -> None:
     connector._first_loop_iter = first_loop_iter
 
 
-def prepare_evaluation(trainer: pl.Trainer) -> None:
-    """Let several processes share the samples of federated data, none counted twice."""
+def prepare_evaluation(trainer: pl.Trainer, around: Callable[[torch.device], AbstractContextManager[object]]) -> None:
+    """Let several processes share the samples of federated data, none counted twice.
+
+    Args:
+        trainer: The trainer.
+        around: Makes the context of ``validate`` and ``test``, for the device.
+    """
     data = getattr(trainer, "datamodule", None)
     if not isinstance(data, FederatedDataModule):
         return
@@ -126,6 +139,8 @@ def prepare_evaluation(trainer: pl.Trainer) -> None:
         stock = getattr(owner, name)
         if type(stock) is not kind:
             setattr(owner, name, kind.take_over(stock))
+    for loop in (trainer.validate_loop, trainer.test_loop):
+        loop.around = around
 
 
 def evaluates_data_module(trainer: pl.Trainer) -> bool:

@@ -2,10 +2,12 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 import lightning.pytorch as pl
+import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch.optim import Optimizer
@@ -30,6 +32,7 @@ from fl_lightning.clients.batches import LocalSettings
 from fl_lightning.data.datamodule import check_lightning
 from fl_lightning.executors import Executor, make_executor
 from fl_lightning.executors.auto import ExecutorName
+from fl_lightning.executors.machine import as_in_fit
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.parts.aggregation import Aggregation
 from fl_lightning.parts.algorithm import Algorithm, InvalidUpdates
@@ -55,8 +58,9 @@ class AggregationCallback(Callback, ABC):
     and ``on_round_end(trainer, pl_module)``; see :class:`~fl_lightning.diagnostics.RoundObserver`.
 
     Args:
-        local_epochs: Passes E over a client's data in a round; default 1.
-        local_steps: Optimizer steps of a client in a round, instead of epochs. The client repeats its data as needed.
+        local_epochs: Passes E over a client's data in a round; default 1, which it must be with ``local_steps``.
+        local_steps: Optimizer steps of a client in a round, instead of epochs, which then do not count. The client
+            repeats its data as needed.
         continue_epochs: Whether a client's ``local_steps`` go on in its epoch where those of its last round ended, so
             that all its samples have their turn; by default each round begins a new epoch.
         sampler: Draws the clients; by default a :class:`UniformSampler` of ``clients_per_round``.
@@ -118,13 +122,13 @@ class AggregationCallback(Callback, ABC):
         self.algorithm = self.configure_algorithm()
         self._fitting = False
         self._loaded_rounds: int | None = None
+        self._loaded_threads: int | None = None
         self._resumed: dict[str, Any] | None = None  # the state of a checkpoint, until the fit begins
         self._loop: FederatedLoop | None = None
         self._past: tuple[Any, ...] = {}, 0, {}
 
     def _local_settings(self) -> LocalSettings:
-        epochs = None if self.local_epochs == 1 else self.local_epochs
-        return LocalSettings(epochs, self.local_steps, self.seed, self.state_dir, self.continue_epochs)
+        return LocalSettings(self.local_epochs, self.local_steps, self.seed, self.state_dir, self.continue_epochs)
 
     @abstractmethod
     def configure_algorithm(self) -> Algorithm:
@@ -204,13 +208,13 @@ class AggregationCallback(Callback, ABC):
         """
         check_lightning("The trainer", trainer)
         self._fitting = stage == "fit"
-        prepare_evaluation(trainer)
+        prepare_evaluation(trainer, self._with_threads_of_fit)
         if not self._fitting:
             rounds = self._loaded_rounds or (self._loop.round_index if self._loop else 0)
             RoundLog(trainer, rounds, final=True).install()
             return
         log_above_bars()
-        self._loaded_rounds = None
+        self._loaded_rounds = self._loaded_threads = None
         self.take_settings()
         if self.executor is not self._executor_given:
             self._executor, self._executor_given = make_executor(self.executor, self.clients_at_once), self.executor
@@ -259,6 +263,11 @@ class AggregationCallback(Callback, ABC):
         if self._resumed is not None and self._loop is not None:
             log_changes(self._resumed, self, self._loop)
         self._resumed = None
+
+    def _with_threads_of_fit(self, device: torch.device) -> AbstractContextManager[None]:
+        """Return the context of an evaluation outside of a fit."""
+        chosen = self._loaded_threads or (self._loop.threads.chosen if self._loop else None)
+        return as_in_fit(chosen, device)
 
     def check_rounds(self, max_epochs: int | None, num_clients: int | None = None) -> None:
         """Warn when the number of rounds does not suit the schedule."""
@@ -312,6 +321,7 @@ class AggregationCallback(Callback, ABC):
             check_checkpoint(checkpoint, self.state_key, pl_module.hparams, wandb_run_ids(trainer))
         else:
             self._loaded_rounds = rounds_of(checkpoint)
+            self._loaded_threads = checkpoint.get("callbacks", {}).get(self.state_key, {}).get("threads")
             RoundLog(trainer, self._loaded_rounds or 0, final=True).install()
 
     def on_save_checkpoint(

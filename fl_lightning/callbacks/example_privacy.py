@@ -204,7 +204,7 @@ class ExamplePrivacy(Callback):
             )
         task, settings = result.task, trainer.fit_loop.settings
         if settings.local_steps is None:
-            epochs = task.work or settings.epochs
+            epochs = task.work or settings.local_epochs
         else:
             epochs = math.ceil((task.work or settings.local_steps) / trainer.datamodule.num_client_batches(task.client))
         self._new.append((task.client, epochs))

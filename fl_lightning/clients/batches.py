@@ -32,7 +32,7 @@ class LocalSettings:
     """How long clients train in a round, and from which seed.
 
     Attributes:
-        local_epochs: Passes over a client's data; 1 if ``None``.
+        local_epochs: Passes over a client's data; 1, where steps are counted.
         local_steps: Optimizer steps instead of passes; ``None`` counts passes.
         seed: The run's seed; ``None`` takes the seed of ``lightning.seed_everything``.
         state_dir: Folder of vectors that clients keep; ``None`` keeps them in memory.
@@ -43,7 +43,7 @@ class LocalSettings:
         ValueError: If an argument is out of its range, or both kinds of work are given.
     """
 
-    local_epochs: Count | None = None
+    local_epochs: Count = 1
     local_steps: Count | None = None
     seed: Natural | None = None
     state_dir: PathLike | None = None
@@ -52,23 +52,19 @@ class LocalSettings:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.local_epochs is not None and self.local_steps is not None:
+        if self.local_epochs != 1 and self.local_steps is not None:
             raise ValueError(
                 f"Give `local_epochs` or `local_steps`, not both; got {self.local_epochs} and {self.local_steps}. "
-                "A client trains for whole passes over its data, or for a fixed number of optimizer steps."
+                "A client trains for whole passes over its data, or for a fixed number of optimizer steps, and "
+                "`local_epochs` then stays 1."
             )
         if self.state_dir is not None and Path(self.state_dir).is_file():
             raise ValueError(f"`state_dir` must be a folder, got the file {self.state_dir}.")
 
     @property
-    def epochs(self) -> int:
-        """Passes over a client's data, if these are counted."""
-        return self.local_epochs or 1
-
-    @property
     def full_work(self) -> int:
         """Local epochs, or steps, of a client that does all."""
-        return self.local_steps or self.epochs
+        return self.local_steps or self.local_epochs
 
     @property
     def run_seed(self) -> int:
@@ -158,7 +154,7 @@ class ClientBatches:
         sizes, counts = (found.tolist() for found in np.unique(data.client_sizes, return_counts=True))
         epochs = (self._limit(number_of_batches(size, data.batch_size, data.drop_last)) for size in sizes)
         total = sum(count * length for count, length in zip(counts, epochs, strict=True))
-        return math.ceil(total * settings.epochs / sum(counts))
+        return math.ceil(total * settings.local_epochs / sum(counts))
 
     def _limit(self, batches: int, limit: float | None = None) -> int:
         """Apply ``limit_train_batches`` (or ``overfit_batches``), or another limit; at least one batch stays."""
@@ -272,7 +268,7 @@ class ClientBatches:
         if settings.local_steps is not None:
             windows = [accumulate] * settings.local_steps
         else:
-            windows = self._windows(settings.epochs * one_epoch, one_epoch)
+            windows = self._windows(settings.local_epochs * one_epoch, one_epoch)
         epochs = (islice(data.pooled_batches(clients, generator=generator), one_epoch) for _ in repeat(None))
         batches = chain.from_iterable(epochs)
         for window in windows:

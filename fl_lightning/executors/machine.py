@@ -33,15 +33,8 @@ class Threads:
     @contextmanager
     def of_fit(self, device: torch.device) -> Iterator[None]:
         """Train with the chosen number of threads, with one until it is chosen; give torch its threads back."""
-        self._all = _default_number() if device.type == "cpu" else None
-        if self._all is None:
+        with _using(self.chosen or 1, device) as self._all:
             yield
-            return
-        torch.set_num_threads(self.chosen or 1)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(self._all)
 
     def choose(self, counts: StepCounts | None, processes: int) -> None:
         """Choose by what the first step of the first client computed, once that is known."""
@@ -52,6 +45,29 @@ class Threads:
     def __str__(self) -> str:
         number = self.chosen or 1
         return "" if self._all is None else f" Torch uses {number} {'thread' if number == 1 else 'threads'}."
+
+
+@contextmanager
+def as_in_fit(chosen: int | None, device: torch.device) -> Iterator[None]:
+    """Evaluate with the threads that a fit has chosen; without a fit all of torch's stay."""
+    if chosen is None:
+        yield
+        return
+    with _using(chosen, device):
+        yield
+
+
+@contextmanager
+def _using(number: int, device: torch.device) -> Iterator[int | None]:
+    """Compute with a number of threads if the device is a CPU and the user has set none, and yield torch's number."""
+    usual = _default_number() if device.type == "cpu" else None
+    if usual is not None:
+        torch.set_num_threads(number)
+    try:
+        yield usual
+    finally:
+        if usual is not None:
+            torch.set_num_threads(usual)
 
 
 def _default_number() -> int | None:

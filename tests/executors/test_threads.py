@@ -10,6 +10,7 @@ import pytest
 import torch
 from helpers.stacked import Module, clients_of, linear
 from helpers.toys import quiet_trainer
+from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 from fl_lightning import FedAvg, TensorDataModule
@@ -42,12 +43,16 @@ class Validated(Module):
         self.layers(batch[0])
 
 
-def fit(*callbacks: Callback, executor: str = "sequential", ckpt_path: Any = None, epochs: int = 2) -> dict[str, Any]:
+def prepared(*callbacks: Callback, executor: str = "sequential", epochs: int = 2) -> tuple[Watch, Trainer, Any]:
     watch = Watch()
     options = {"enable_checkpointing": bool(callbacks), "max_epochs": epochs, "num_sanity_val_steps": 0}
     trainer = quiet_trainer(callbacks=[FedAvg(2, seed=1, executor=executor), watch, *callbacks], **options)
     [(x, y)] = clients_of((6,), (8,))
-    data = TensorDataModule([(x, y), (x, y)], val=(x, y), batch_size=4)
+    return watch, trainer, TensorDataModule([(x, y), (x, y)], val=(x, y), batch_size=4)
+
+
+def fit(*callbacks: Callback, ckpt_path: Any = None, **options: Any) -> dict[str, Any]:
+    watch, trainer, data = prepared(*callbacks, **options)
     trainer.fit(Validated(linear()), datamodule=data, ckpt_path=ckpt_path)
     return watch.seen
 
@@ -78,6 +83,20 @@ def test_steps_of_much_arithmetic_have_all_threads(
     assert set(seen["on_round_end"] + seen["on_validation_batch_start"]) == {threads}
     monkeypatch.setattr("fl_lightning.executors.machine.LARGE_STEP", 1e9)
     assert fit(save, ckpt_path=tmp_path / "last.ckpt", epochs=3)["on_train_start"] == [threads]
+
+
+def test_an_evaluation_has_the_threads_of_its_fit(tmp_path: Path) -> None:
+    save = ModelCheckpoint(tmp_path, filename="last", enable_version_counter=False)
+    watch, trainer, data = prepared(save)
+    trainer.fit(module := Validated(linear()), datamodule=data)
+    for ckpt_path in (None, tmp_path / "last.ckpt"):
+        trainer.validate(module, datamodule=data, ckpt_path=ckpt_path, verbose=False)
+    assert watch.seen["on_validation_batch_start"] == [1] * 4
+    assert torch.get_num_threads() == 2
+    for ckpt_path, threads in ((None, 2), (tmp_path / "last.ckpt", 1)):  # without any fit all of torch's
+        watch, trainer, data = prepared()
+        trainer.validate(module, datamodule=data, ckpt_path=ckpt_path, verbose=False)
+        assert watch.seen["on_validation_batch_start"] == [threads]
 
 
 def test_threads_that_the_user_set_stay(monkeypatch: pytest.MonkeyPatch) -> None:
