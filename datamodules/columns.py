@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from fl_lightning.checks import short
+
 
 def check_there(needed: Iterable[str | None], present: Iterable[Any], of: object, kind: str = "column") -> None:
     """Raise ``ValueError`` for the first column, or split, that is needed and not there."""
@@ -39,3 +41,23 @@ def encode_classes(values: np.ndarray, name: str) -> tuple[np.ndarray, list[str]
         values = values.astype(np.int64)
     distinct, labels = np.unique(values, return_inverse=True)
     return labels.astype(np.int64), [str(value) for value in distinct]
+
+
+def numbers_to_predict(values: np.ndarray, name: str) -> np.ndarray:
+    """Return the targets of a regression, float32.
+
+    Args:
+        values: The targets, shape (N, ...).
+        name: The name of the values in errors.
+
+    Raises:
+        ValueError: If they are no numbers, or one is not finite in float32.
+    """
+    if values.dtype.kind in "biuf":
+        with np.errstate(over="ignore"):  # numbers that are too large become infinite
+            numbers = values.astype(np.float32)
+        wrong = values[~np.isfinite(numbers)]
+        if not wrong.size:
+            return numbers
+        values = wrong
+    raise ValueError(f"{name} must hold finite numbers, as `regression=True` needs, got {short(values.flat[0])}.")

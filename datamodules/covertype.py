@@ -191,4 +191,4 @@ class CovertypeDataModule(FederatedDataModule):
         return np.sort(np.concatenate(kept))
 
     def _hint(self) -> str:
-        return where_to_put(f"covtype.data.gz (from {URL})", self.folder)
+        return where_to_put(f"covtype.data.gz (from {URL})", self.folder, download=True)

@@ -30,11 +30,11 @@ def as_path(name: str, value: str | os.PathLike[str]) -> Path:
     return Path(check(f"`{name}`", value, str | os.PathLike))
 
 
-def where_to_put(files: str, folder: Path) -> str:
+def where_to_put(files: str, folder: Path, *, download: bool = False) -> str:
     """Return in a sentence how to get a data set's files into their folder, which is one of those in ``data_dir``."""
     return (
         f"Put {files} into {folder}, or name the folder above by `data_dir` or the environment variable "
-        f"{ENVIRONMENT_VARIABLE}; what can be downloaded `download=True` fetches in `prepare_data()`."
+        f"{ENVIRONMENT_VARIABLE}{'; `download=True` fetches them in `prepare_data()`' * download}."
     )
 
 
@@ -126,4 +126,4 @@ class FromTorchvision(FederatedDataModule):
 
     def _hint(self) -> str:
         first = self.paths()[0]
-        return where_to_put(f"{first.name} and the other files, as torchvision unpacks them,", first.parent)
+        return where_to_put(f"{first.name} and the other files, as torchvision unpacks them,", first.parent, download=True)

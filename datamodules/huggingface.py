@@ -19,7 +19,7 @@ from tqdm.auto import tqdm
 from fl_lightning.checks import Finite, check_arguments
 from fl_lightning.data import ImageDataModule, PartitionFunction, Source
 from fl_lightning.data.images import channel_numbers
-from fl_lightning.datamodules.columns import check_there, encode_classes
+from fl_lightning.datamodules.columns import check_there, encode_classes, numbers_to_predict
 from fl_lightning.datamodules.files import as_path, reading
 from fl_lightning.datamodules.natural import NaturalDataModule
 
@@ -131,12 +131,12 @@ class HuggingFaceDataModule(NaturalDataModule, ImageDataModule):
 
     def _targets(self, whole: datasets.Dataset) -> tuple[Tensor, Sequence[str] | None]:
         """Return the targets, shape (N,), and the names of the classes."""
-        values = _read_column(whole, self.label)
+        values, name = _read_column(whole, self.label), f"`label` column {self.label!r}"
         if self.regression:
-            return torch.from_numpy(values.astype(np.float32)), None
+            return torch.from_numpy(numbers_to_predict(values, name)), None
         names = getattr(whole.features[self.label], "names", None)
         if names is None:
-            labels, names = encode_classes(values, f"`label` column {self.label!r}")
+            labels, names = encode_classes(values, name)
             return torch.from_numpy(labels), names
         if values.min() < 0:
             raise ValueError(

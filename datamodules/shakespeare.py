@@ -190,4 +190,4 @@ class ShakespeareDataModule(FederatedDataModule):
         }[self.source]
 
     def _hint(self) -> str:
-        return where_to_put(self._expected(), self.folder)
+        return where_to_put(self._expected(), self.folder, download=self.source == "gutenberg")

@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset
 from fl_lightning.checks import check_arguments
 from fl_lightning.data import PartitionFunction, Source
 from fl_lightning.data.inputs import Imputation
-from fl_lightning.datamodules.columns import check_there, encode_classes
+from fl_lightning.datamodules.columns import check_there, encode_classes, numbers_to_predict
 from fl_lightning.datamodules.files import as_path, reading
 from fl_lightning.datamodules.natural import NaturalDataModule
 
@@ -101,12 +101,12 @@ class TableDataModule(NaturalDataModule):
             if not all(map(_is_parquet, paths)) and all(isinstance(value, str) for value in frame[key].dropna()):
                 frame[key] = _as_numbers(frame[key])
         self._set_clients_by(self.client, partial(_complete, frame))
-        target = _complete(frame, self.label)
+        target, name = _complete(frame, self.label), f"`label` column {self.label!r}"
         x = torch.from_numpy(self._inputs(frame, features))
         test = None if self.test_path is None else np.arange(len(frames[0]), len(frame))
         if self.regression:
-            return Source(TensorDataset(x, torch.from_numpy(target.astype(np.float32))), None, test)
-        labels, names = encode_classes(target, f"`label` column {self.label!r}")
+            return Source(TensorDataset(x, torch.from_numpy(numbers_to_predict(target, name))), None, test)
+        labels, names = encode_classes(target, name)
         return Source(TensorDataset(x, torch.from_numpy(labels)), labels, test, names)
 
     def _numeric_columns(self, frame: DataFrame) -> list[str]:

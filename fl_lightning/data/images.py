@@ -30,7 +30,8 @@ class ImageDataModule(FederatedDataModule):
             ``feature_noise``.
 
     Raises:
-        ValueError: If ``crop_probability`` is out of range, or one of the arguments above is given.
+        ValueError: If ``crop_probability`` is out of range or given without ``augment``, or one of the arguments above
+            is given.
     """
 
     mean: ClassVar[tuple[float, ...]]
@@ -58,6 +59,8 @@ class ImageDataModule(FederatedDataModule):
                 )
         self.augment, self.crop_probability = augment, crop_probability
         check_arguments(self)
+        if crop_probability != 1 and not augment:
+            raise ValueError(f"`crop_probability` is for `augment=True`, got {crop_probability} without it.")
         self._normalization: dict[torch.device, tuple[Tensor, Tensor]] = {}
 
     @property

@@ -103,9 +103,12 @@ def as_dataset(name: str, given: Any) -> Dataset[Any]:
 
     Raises:
         TypeError: If it has no samples by position.
-        ValueError: If it has no samples.
+        ValueError: If it has no samples, or tensors of unequal first dimensions.
     """
     if isinstance(given, tuple) and given and all(isinstance(tensor, Tensor) for tensor in given):
+        if len({tensor.shape[:1] for tensor in given}) > 1:
+            shapes = ", ".join(str(tuple(tensor.shape)) for tensor in given)
+            raise ValueError(f"`{name}` must be tensors with a row for each sample, got the shapes {shapes}.")
         given = TensorDataset(*given)
     has_positions = hasattr(given, "__len__") and hasattr(given, "__getitem__") and getattr(given, "shape", None) != ()
     if not has_positions or isinstance(given, _NO_DATASETS) or hasattr(given, "iloc"):

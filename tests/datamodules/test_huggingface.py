@@ -167,6 +167,8 @@ def test_targets_to_regress_on(tmp_path):
     assert (y.dtype, sorted(y.tolist())) == (torch.float32, [1.0, 2.5, 4.0])
     with pytest.raises(ValueError, match=r"`label` column 'half' holds numbers that are not whole"):
         ready(write(tmp_path, "u.parquet"), "pair", label="half")
+    with pytest.raises(ValueError, match=r"`label` column 'text' must hold finite numbers"):
+        ready(tmp_path / "u.parquet", "pair", label="text", regression=True)
 
 
 def test_wrong_columns(tmp_path):

@@ -147,6 +147,11 @@ def test_numbers_are_classes_or_targets(tmp_path):
     table["risk"] += 0.25
     with pytest.raises(ValueError, match=r"`label` column 'risk' holds numbers that are not whole, such as 3.25.*regr"):
         ready(write(tmp_path / "u.csv", table))
+    table["risk"] = [np.inf, *range(11)]
+    with pytest.raises(ValueError, match=r"`label` column 'risk' must hold finite numbers.* got inf"):
+        ready(write(tmp_path / "u.csv", table), regression=True)
+    with pytest.raises(ValueError, match=r"`label` column 'risk' must hold finite numbers.* got 'low'"):
+        ready(write(tmp_path / "u.csv", frame()), regression=True)
 
 
 def with_gaps() -> pd.DataFrame:
