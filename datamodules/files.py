@@ -126,4 +126,5 @@ class FromTorchvision(FederatedDataModule):
 
     def _hint(self) -> str:
         first = self.paths()[0]
-        return where_to_put(f"{first.name} and the other files, as torchvision unpacks them,", first.parent, download=True)
+        files = f"{first.name} and the other files, as torchvision unpacks them,"
+        return where_to_put(files, first.parent, download=True)

@@ -13,6 +13,8 @@ from fl_lightning.partitioners.partition import Partition
 Assignment = Sequence[np.ndarray] | Sequence[Sequence[int]]
 """The sample indices of each client, client 0 first."""
 
+_MAX_DRAWS = 1000
+
 
 class Partitioner(ABC):
     """Distributes samples among clients, by their labels.
@@ -186,6 +188,27 @@ def check_samples(name: str, partition: Partition, num_samples: int) -> None:
             f"`{name}` must give each client a sample, but {len(empty)} of {partition.num_clients} have none, such as "
             f"{empty[:5]}. Leave them out, or give them some."
         )
+
+
+def draw_enough(partitioner: Any, draw: Callable[[], np.ndarray]) -> np.ndarray:
+    """Return the first draw in which each client has ``min_partition_size`` samples.
+
+    Args:
+        partitioner: It has ``num_clients``, ``alpha`` and ``min_partition_size``.
+        draw: Draws the samples of each client and class, shape (num_clients, num_classes).
+
+    Raises:
+        ValueError: If there is none among 1000 draws.
+    """
+    for _ in range(_MAX_DRAWS):
+        counts = draw()
+        if counts.sum(axis=1).min() >= partitioner.min_partition_size:
+            return counts
+    raise ValueError(
+        f"In {_MAX_DRAWS} draws from Dir(alpha={partitioner.alpha}) some of the {partitioner.num_clients} clients "
+        f"always had fewer of the {counts.sum():,} samples than `min_partition_size`, "
+        f"{partitioner.min_partition_size}. Raise `alpha`, or lower `min_partition_size` or `num_clients`."
+    )
 
 
 def deal(groups: np.ndarray, counts: np.ndarray, rng: np.random.Generator, mix: bool = True) -> list[np.ndarray]:

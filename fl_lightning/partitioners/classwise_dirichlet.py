@@ -8,9 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fl_lightning.checks import Count, Natural, Positive
-from fl_lightning.partitioners.base import Partitioner, deal
-
-_MAX_DRAWS = 1000
+from fl_lightning.partitioners.base import Partitioner, deal, draw_enough
 
 
 @dataclass(eq=False)
@@ -43,15 +41,7 @@ class ClasswiseDirichletPartitioner(Partitioner):
         """Return the samples of each client; see :meth:`Partitioner.assign`."""
         rng = self.generator()
         totals = np.bincount(classes)
-        for _ in range(_MAX_DRAWS):
-            counts = self._draw_counts(totals, rng)
-            if counts.sum(axis=1).min() >= self.min_partition_size:
-                return deal(classes, counts, rng)
-        raise ValueError(
-            f"In {_MAX_DRAWS} draws from Dir(alpha={self.alpha}) some of the {self.num_clients} clients always had "
-            f"fewer of the {len(classes):,} samples than `min_partition_size`, {self.min_partition_size}. Raise "
-            "`alpha`, or lower `min_partition_size` or `num_clients`."
-        )
+        return deal(classes, draw_enough(self, lambda: self._draw_counts(totals, rng)), rng)
 
     def _draw_counts(self, totals: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Return the samples of each client and class, shape (num_clients, num_classes)."""

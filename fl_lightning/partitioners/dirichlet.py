@@ -11,6 +11,7 @@ import numpy as np
 
 from fl_lightning.checks import Count, Natural, NotNegative, Positive
 from fl_lightning.partitioners.base import Partitioner
+from fl_lightning.partitioners.partition import members
 
 _MAX_DRAWS = 100
 
@@ -49,10 +50,9 @@ class DirichletPartitioner(Partitioner):
         """Return the samples of each client; see :meth:`Partitioner.assign`."""
         rng = self.generator()
         sizes = self._sizes(len(classes), rng)
-        counts = np.bincount(classes)
-        samples_by_class = np.split(np.argsort(classes, kind="stable"), np.cumsum(counts)[:-1])
+        samples_by_class = members(classes, classes.max() + 1)
         for _ in range(_MAX_DRAWS):
-            priors = rng.dirichlet(np.full(len(counts), self.alpha), size=self.num_clients)
+            priors = rng.dirichlet(np.full(len(samples_by_class), self.alpha), size=self.num_clients)
             clients = _draw(sizes, priors, samples_by_class, rng)
             most = max(len(np.unique(classes[samples])) for samples in clients)
             if self.max_classes_per_partition is None or most <= self.max_classes_per_partition:

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fl_lightning.checks import Count, Natural, Positive
-from fl_lightning.partitioners.base import Partitioner
-
-_MAX_DRAWS = 1000
+from fl_lightning.partitioners.base import Partitioner, draw_enough
 
 
 class IIDPartitioner(Partitioner):
@@ -51,13 +49,11 @@ class QuantitySkewPartitioner(Partitioner):
     def assign(self, classes: np.ndarray) -> Sequence[np.ndarray]:
         """Return the samples of each client; see :meth:`Partitioner.assign`."""
         rng = self.generator()
-        for _ in range(_MAX_DRAWS):
+
+        def draw_sizes() -> np.ndarray:
             shares = rng.dirichlet(np.full(self.num_clients, self.alpha))
             ends = (np.cumsum(shares)[:-1] * len(classes)).astype(np.int64)
-            if np.diff(ends, prepend=0, append=len(classes)).min() >= self.min_partition_size:
-                return np.split(rng.permutation(len(classes)), ends)
-        raise ValueError(
-            f"In {_MAX_DRAWS} draws from Dir(alpha={self.alpha}) some of the {self.num_clients} clients always had "
-            f"fewer of the {len(classes):,} samples than `min_partition_size`, {self.min_partition_size}. Raise "
-            "`alpha`, or lower `min_partition_size` or `num_clients`."
-        )
+            return np.diff(ends, prepend=0, append=len(classes))[:, None]
+
+        sizes = draw_enough(self, draw_sizes)
+        return np.split(rng.permutation(len(classes)), np.cumsum(sizes)[:-1])

@@ -12,7 +12,7 @@ import numpy as np
 
 from fl_lightning.checks import Count, check_fields, to_array
 from fl_lightning.partitioners.base import as_partition, check_samples
-from fl_lightning.partitioners.partition import Partition
+from fl_lightning.partitioners.partition import Partition, members
 
 
 @dataclass(eq=False)
@@ -45,8 +45,7 @@ class NaturalPartitioner:
             ValueError: If they are not 1-D, or no client has enough samples.
         """
         clients, names = self._clients(keys)
-        ends = np.bincount(clients, minlength=len(names) + 1).cumsum()
-        return Partition(tuple(np.split(np.argsort(clients, kind="stable"), ends[:-1])[: len(names)]))
+        return Partition(members(clients, len(names)))
 
     def client_names(self, keys: np.ndarray) -> list[str]:
         """Return the key of each client, client 0 first; argument and errors as in the call."""

@@ -124,6 +124,17 @@ class Partition:
         return buffer.getvalue()
 
 
+def members(groups: np.ndarray, number: int) -> tuple[np.ndarray, ...]:
+    """Return the samples of each group, in the order of the data set.
+
+    Args:
+        groups: The group of each sample, whole numbers from 0, shape (num_samples,).
+        number: Groups that are asked for, the first ones.
+    """
+    ends = np.bincount(groups, minlength=number).cumsum()
+    return tuple(np.split(np.argsort(groups, kind="stable"), ends)[:number])
+
+
 def _is_parquet(path: Path) -> bool:
     return path.suffix.lower() == ".parquet"
 
@@ -141,8 +152,7 @@ def _from_parquet(path: Path) -> tuple[dict[str, Any], tuple[np.ndarray, ...]]:
     table = parquet.read_table(path)
     header = json.loads((table.schema.metadata or {})[_FORMAT.encode()])
     clients, samples = table["client"].to_numpy(), table["sample"].to_numpy()
-    ends = np.bincount(clients, minlength=header["num_clients"]).cumsum()
-    return header, tuple(np.split(samples[np.argsort(clients, kind="stable")], ends[:-1]))
+    return header, tuple(samples[rows] for rows in members(clients, header["num_clients"]))
 
 
 def _check_disjoint(arrays: Sequence[np.ndarray]) -> None:

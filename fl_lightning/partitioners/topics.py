@@ -11,7 +11,7 @@ import numpy as np
 
 from fl_lightning.checks import Count, Natural, Positive, check, check_fields, to_array
 from fl_lightning.partitioners.base import as_partition, check_labels
-from fl_lightning.partitioners.partition import Partition
+from fl_lightning.partitioners.partition import Partition, members
 from fl_lightning.partitioners.statistics import label_entropy
 
 _DIFFUSION_SEED, _IID_SEED = 42, 510  # the thesis's
@@ -227,10 +227,7 @@ class TopicGraphPartitioner:
 
     def __call__(self, homes: np.ndarray) -> Partition:
         """Return the partition of the samples with these homes, integers, shape (num_samples,)."""
-        clients = self.clients(homes)
-        ends = np.bincount(clients, minlength=self.num_clients).cumsum()
-        indices = np.split(np.argsort(clients, kind="stable"), ends[:-1])
-        return as_partition(f"{self}", indices, len(clients))
+        return as_partition(f"{self}", members(self.clients(homes), self.num_clients), len(homes))
 
     def clients(self, homes: np.ndarray) -> np.ndarray:
         """Return the client of each sample, int64, shape (num_samples,)."""
