@@ -65,8 +65,6 @@ class HuggingFaceDataModule(NaturalDataModule, ImageDataModule):
             out by.
     """
 
-    always_images = False
-
     def __init__(
         self,
         path: str | os.PathLike[str],

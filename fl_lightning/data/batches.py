@@ -173,16 +173,11 @@ def tensors_of(dataset: Dataset[Any]) -> tuple[Tensor, ...] | None:
         within = tensors_of(dataset.dataset)
         return None if within is None else tuple(_gather(within, torch.from_numpy(subset_indices(dataset)), None))
     if type(dataset) is ConcatDataset:
-        parts = [tensors_of(part) for part in dataset.datasets]
-        kinds = [None if part is None else row_kinds(part) for part in parts]
-        if kinds[0] is not None and all(kind == kinds[0] for kind in kinds):
-            return tuple(torch.cat(tensors) for tensors in zip(*parts, strict=True))  # type: ignore[arg-type]
+        parts = [tensors_of(part) or () for part in dataset.datasets]
+        kinds = {tuple((tensor.shape[1:], tensor.dtype) for tensor in part) for part in parts}
+        if len(kinds) == 1 and parts[0]:
+            return tuple(torch.cat(tensors) for tensors in zip(*parts, strict=True))
     return None
-
-
-def row_kinds(tensors: Sequence[Tensor]) -> list[tuple[tuple[int, ...], torch.dtype]]:
-    """Return shape and type of a row of each tensor."""
-    return [(tuple(tensor.shape[1:]), tensor.dtype) for tensor in tensors]
 
 
 def subset_indices(dataset: Subset[Any]) -> np.ndarray:
@@ -198,29 +193,11 @@ def subset_indices(dataset: Subset[Any]) -> np.ndarray:
 
 def _gather(tensors: Sequence[Tensor], indices: Tensor | None, order: Tensor | None) -> list[Tensor]:
     """Return copies of the rows ``indices`` of each tensor in the given order, which a step may change in place."""
-    if indices is None:
-        rows = order
-    elif order is not None:
-        rows = indices.index_select(0, order)
-    elif _is_range(indices):
-        start = int(indices[0]) if len(indices) else 0
-        return [_copy(tensor[start : start + len(indices)]) for tensor in tensors]
-    else:
-        rows = indices
+    rows = indices if indices is None or order is None else indices.index_select(0, order)
+    rows = order if rows is None else rows
     if rows is None:
-        return [_copy(tensor) for tensor in tensors]
+        return [tensor.clone(memory_format=torch.contiguous_format) for tensor in tensors]
     return [tensor.index_select(0, rows.to(tensor.device)) for tensor in tensors]
-
-
-def _copy(tensor: Tensor) -> Tensor:
-    return tensor.clone(memory_format=torch.contiguous_format)
-
-
-def _is_range(indices: Tensor) -> bool:
-    if len(indices) == 0:
-        return True
-    first, last = int(indices[0]), int(indices[-1])
-    return last - first + 1 == len(indices) and bool((indices.diff() == 1).all())
 
 
 def _slices(tensors: list[Tensor], batch_size: int | None) -> Iterator[list[Tensor]]:

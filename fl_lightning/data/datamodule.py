@@ -194,7 +194,16 @@ class FederatedDataModule(ServesBatches):
             )
         if self.feature_noise or self.standardize is not None or self.impute is not None:
             x, *rest = self._tensors_of(source)
-            source = replace(source, dataset=TensorDataset(self._prepared(x, split), *rest))
+            x = prepare_inputs(
+                x,
+                split,
+                features=self.standardized_features,
+                feature_noise=self.feature_noise,
+                seed=getattr(self.partitioner, "seed", 0),
+                standardize=self.standardize,
+                impute=self.impute,
+            )
+            source = replace(source, dataset=TensorDataset(x, *rest))
         self._source, self.federated_split, self.client_ids = self._poisoned(source, split), split, list(split.train)
         self.client_sizes = np.array([len(indices) for indices in split.train.values()], dtype=np.int64)
 
@@ -241,17 +250,6 @@ class FederatedDataModule(ServesBatches):
     def on_exception(self, exception: BaseException) -> None:
         """Do what :meth:`teardown` does: none follows an exception."""
         self.teardown()
-
-    def _prepared(self, x: Tensor, split: FederatedSplit) -> Tensor:
-        return prepare_inputs(
-            x,
-            split,
-            features=self.standardized_features,
-            feature_noise=self.feature_noise,
-            seed=getattr(self.partitioner, "seed", 0),
-            standardize=self.standardize,
-            impute=self.impute,
-        )
 
     # ---- batches ----
 

@@ -26,19 +26,16 @@ class ImageDataModule(FederatedDataModule):
         partitioner: Distributes the samples among clients.
         augment: Whether training images are flipped and shifted at random, by ``crop_padding`` pixels at most.
         crop_probability: Share of the training images that ``augment`` shifts, in [0, 1].
-        **options: Further arguments of :class:`FederatedDataModule`, except ``standardize``, ``impute`` and
-            ``feature_noise``.
+        **options: Further arguments of :class:`FederatedDataModule`. ``standardize``, ``impute`` and ``feature_noise``
+            do not suit bytes.
 
     Raises:
-        ValueError: If ``crop_probability`` is out of range or given without ``augment``, or one of the arguments above
-            is given.
+        ValueError: If ``crop_probability`` is out of range or given without ``augment``.
     """
 
     mean: ClassVar[tuple[float, ...]]
     std: ClassVar[tuple[float, ...]]
     crop_padding: ClassVar[int] = 4
-    always_images: ClassVar[bool] = True
-    """Whether the inputs can be nothing but images; others may be standardised."""
     stacks: ClassVar[bool] = True
     """Clients may be stacked though a hook sees their batches: it keeps nothing of one client for the next."""
 
@@ -51,12 +48,6 @@ class ImageDataModule(FederatedDataModule):
         **options: Any,
     ) -> None:
         super().__init__(partitioner, **options)
-        for name in ("standardize", "impute", "feature_noise"):
-            if self.always_images and getattr(self, name):
-                raise ValueError(
-                    f"{type(self).__name__} takes no `{name}`: images stay bytes, and are normalised by `mean` and "
-                    "`std`. Leave it out."
-                )
         self.augment, self.crop_probability = augment, crop_probability
         check_arguments(self)
         if crop_probability != 1 and not augment:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sized
+from collections.abc import Sized
 from functools import partial
 from typing import Annotated, Literal
 
 import numpy as np
 
-from fl_lightning.checks import Fraction, Natural, check_arguments, counted, to_array
+from fl_lightning.checks import Fraction, Natural, check_arguments, counted, to_indices
 from fl_lightning.data.federated_split import GLOBAL, FederatedSplit, Split
 from fl_lightning.partitioners import Partition
 from fl_lightning.partitioners.base import PartitionFunction
@@ -131,11 +131,7 @@ class SampleSplit(Split):
         val, rest = draw(order, round(self.val * len(order)))
         if share:
             test, rest = draw(rest, round(share * len(order)))
-        _warn_of_none(
-            self,
-            {"val": (self.val, val), "test": (share, test)},
-            f"there are {counted(len(order), 'sample')}",
-        )
+        _warn_of_none(self, f"there are {counted(len(order), 'sample')}", val=(self.val, val), test=(share, test))
         # in the order of the data set, which some partitioners follow
         rest = np.sort(rest)
         partition = Partition(tuple(rest[indices] for indices in partitioner(labels[rest]).indices))
@@ -167,11 +163,8 @@ class WithinClientSplit(Split):
         partition = partitioner(labels)
         parts = [self._cut(rng.permutation(indices)) for indices in partition.indices]
         val, test, train = (_by_client(tuple(part)) for part in zip(*parts, strict=True))
-        _warn_of_none(
-            self,
-            {"val": (self.val, val), "test": (self.test, test)},
-            f"the largest client has {counted(max(map(len, partition.indices)), 'sample')}",
-        )
+        few = f"the largest client has {counted(int(partition.sizes.max()), 'sample')}"
+        _warn_of_none(self, few, val=(self.val, val), test=(self.test, test))
         return FederatedSplit(train, val, test, partition)
 
     def _cut(self, indices: np.ndarray) -> list[np.ndarray]:
@@ -180,14 +173,13 @@ class WithinClientSplit(Split):
         return np.split(indices, [num_val, num_val + num_test])
 
 
-def _warn_of_none(split: Split, held_out: Mapping[str, tuple[float, Sized]], few: str) -> None:
-    """Warn of a set that was asked for and has no sample, because every share of it was rounded to none."""
-    empty = [name for name, (fraction, samples) in held_out.items() if fraction and not len(samples)]
-    if not empty:
-        return
-    missing = len(empty) == sum(fraction > 0 for fraction, _ in held_out.values())
-    what = "nothing" if missing else f"nothing for `{empty[0]}`"
-    warnings.warn(f"{split!r} holds out {what}: {few}. Give larger shares, or ClientSplit().", stacklevel=4)
+def _warn_of_none(split: Split, few: str, **held_out: tuple[float, Sized]) -> None:
+    """Warn of sets that were asked for and have no sample, because every share was rounded to none."""
+    asked = {name: samples for name, (fraction, samples) in held_out.items() if fraction}
+    empty = [name for name, samples in asked.items() if not len(samples)]
+    if empty:
+        what = "" if len(empty) == len(asked) else f" for `{empty[0]}`"
+        warnings.warn(f"{split!r} holds out nothing{what}: {few}. Give larger shares, or ClientSplit().", stacklevel=4)
 
 
 def _draw_first(order: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:
@@ -234,16 +226,21 @@ def check_sum(val: float, test: float | str) -> None:
 
 
 def check_test_indices(test_indices: np.ndarray | None, num_samples: int) -> np.ndarray:
-    """Return the samples of a test part, ascending; raise ``ValueError`` if there is none or they are no samples."""
+    """Return the samples of a test part, ascending.
+
+    Raises:
+        TypeError: If they are no whole numbers.
+        ValueError: If there is no test part, or an index is no sample.
+    """
     if test_indices is None:
         raise ValueError(
             "`test` is 'official', but this data set has no test part of its own: `test_indices` is None. Give `test` "
             "a fraction such as 0.1."
         )
-    unique = np.unique(to_array("test_indices", test_indices))
-    if len(unique) and (unique.dtype.kind not in "iu" or unique[0] < 0 or unique[-1] >= num_samples):
-        hint = " From a mask they are made by `numpy.flatnonzero(mask)`." if unique.dtype == bool else ""
+    unique = np.unique(to_indices("test_indices", test_indices))
+    if len(unique) and (unique[0] < 0 or unique[-1] >= num_samples):
         raise ValueError(
-            f"`test_indices` must be integers from 0 to {num_samples - 1}, the samples of the data set.{hint}"
+            f"`test_indices` must be from 0 to {num_samples - 1}, the samples of the data set, got {unique[0]} to "
+            f"{unique[-1]}."
         )
-    return unique.astype(np.int64)
+    return unique

@@ -235,11 +235,9 @@ GIVEN: dict[str, dict[str, Any]] = {
 }
 #: Arguments that a class refuses, with every value but their default: they belong to a relative of it.
 REFUSED = {
-    "ImageDataModule": "standardize impute feature_noise",
     "RADFed": "participation",
     "QFedAvg": "aggregation",
     "IFCA": "aggregation",
-    "HuggingFaceDataModule": "",
 }
 #: An object for each class that arguments are of.
 OBJECTS = (
