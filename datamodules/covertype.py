@@ -61,6 +61,7 @@ class CovertypeDataModule(FederatedDataModule):
 
     standardized_features = slice(0, 10)
     categorical_names = ("wilderness area", "soil type")
+    _categories: np.ndarray
 
     def __init__(
         self,
@@ -83,7 +84,6 @@ class CovertypeDataModule(FederatedDataModule):
         check_arguments(self)
         if class_counts is not None and len(class_counts) != 2:
             raise ValueError(f"`class_counts` must be two numbers, one of each class, got {class_counts}.")
-        self._categories: np.ndarray | None = None
 
     @classmethod
     def named(
@@ -158,8 +158,7 @@ class CovertypeDataModule(FederatedDataModule):
         """Share the samples out by their classes, or by classes and categorical features."""
         if self.feature_partitioner is None:
             return super().federate(source)
-        make, features, labels = self.feature_partitioner, self._categories, source.labels
-        assert labels is not None and features is not None
+        make, features, labels = self.feature_partitioner, self._categories, np.asarray(source.labels)
 
         def partition(rows: np.ndarray) -> Partition:
             return make(features[rows])(labels[rows])
@@ -171,7 +170,6 @@ class CovertypeDataModule(FederatedDataModule):
     def categorical_features(self) -> np.ndarray:
         """Wilderness area (0 to 3) and soil type (0 to 39) of each sample: int64, shape (N, 2); known after set-up."""
         self._ready()
-        assert self._categories is not None
         return self._categories
 
     def _draw_rows(self, label: np.ndarray) -> np.ndarray:

@@ -22,10 +22,7 @@ from fl_lightning.partitioners import TopicGraph, TopicGraphPartitioner, entropy
 _FILES = {
     ("dmoz", "content.rdf.u8"): "DMOZ's last dump of pages (12 March 2017; mirrors keep it), plain or with .gz behind",
     ("dmoz", "structure.rdf.u8"): "the dump of topics of the same date, plain or with .gz behind",
-    (
-        "glove",
-        "glove.6B.50d.txt",
-    ): "GloVe's 6B vectors of 50 dimensions, from https://nlp.stanford.edu/data/glove.6B.zip",
+    ("glove", "glove.6B.50d.txt"): "GloVe's 6B vectors, 50 dimensions, of https://nlp.stanford.edu/data/glove.6B.zip",
 }
 
 
@@ -96,11 +93,11 @@ class DMOZDataModule(FederatedDataModule):
     def load(self) -> Source:
         """Map the pages' words, int32, shape (N, max_tokens), and pick the client topics."""
         pages = self._pages()
-        with_pages, topic, sizes = np.unique(pages.page_topics, return_inverse=True, return_counts=True)
+        with_pages, topic, sizes = np.unique(pages.page_topics.numpy(), return_inverse=True, return_counts=True)
         paths = [pages.topics[number] for number in with_pages]
         self._graph = pick_client_topics(
             dict(zip(paths, sizes.tolist(), strict=True)),
-            ((pages.topics[a], pages.topics[b]) for a, b in pages.relations),
+            ((pages.topics[a], pages.topics[b]) for a, b in pages.relations.tolist()),
             min_samples=self.min_samples,
             root=self.root,
         )

@@ -8,9 +8,8 @@ import warnings
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,7 +17,7 @@ from fl_lightning.datamodules.glove import PAD, read_word_vectors
 from fl_lightning.datamodules.rdf import read_pages, read_relations
 from fl_lightning.files import atomic_file, checksum
 
-_FORMAT = 3
+_FORMAT = 4
 
 
 class EncodedPages(NamedTuple):
@@ -26,17 +25,17 @@ class EncodedPages(NamedTuple):
 
     Attributes:
         tokens: Rows of the table of word vectors, int32, shape (N, max_tokens); mapped from disk.
-        page_topics: Each page's topic, int32, shape (N,).
+        page_topics: Each page's place in ``topics``, int32, shape (N,).
         topics: Paths of the topics with pages or relations.
-        relations: Pairs of related topics, each once, shape (R, 2). A topic that is left out is replaced by the
-            top-level topic above it.
+        relations: Places of related topics, each pair once, int64, shape (R, 2). A topic that is left out is replaced
+            by the top-level topic above it.
         vectors: The table of word vectors, float32, shape (number of words, dimensions).
     """
 
     tokens: Tensor
-    page_topics: np.ndarray
+    page_topics: Tensor
     topics: list[str]
-    relations: list[list[int]]
+    relations: Tensor
     vectors: Tensor
 
 
@@ -62,13 +61,11 @@ def encoded_pages(
     path = cache_dir / f"{hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:24]}.pt"
     if not path.exists():
         with atomic_file(path) as temporary:
-            torch.save(_read(content, structure, vectors, exclude, max_tokens), temporary)
-    # copied on write
-    tokens, page_topics, topics, relations, table = torch.load(path, mmap=True)
-    return EncodedPages(tokens, page_topics.numpy(), json.loads(topics), relations.tolist(), table)
+            torch.save(tuple(_read(content, structure, vectors, exclude, max_tokens)), temporary)
+    return EncodedPages(*torch.load(path, mmap=True))  # copied on write
 
 
-def _read(content: Path, structure: Path, vectors: Path, exclude: Sequence[str], max_tokens: int) -> tuple[Any, ...]:
+def _read(content: Path, structure: Path, vectors: Path, exclude: Sequence[str], max_tokens: int) -> EncodedPages:
     words, topics = read_word_vectors(vectors), dict[str, int]()
     tokens, page_topics, num_cut = array("i"), array("i"), 0
     for topic, title, description in read_pages(content):
@@ -97,14 +94,8 @@ def _read(content: Path, structure: Path, vectors: Path, exclude: Sequence[str],
             f"{', '.join(exclude) or 'none'}. Put DMOZ's two dumps of the same date there, or exclude fewer topics."
         )
     rows = torch.frombuffer(tokens, dtype=torch.int32).view(-1, max_tokens)
-    numbers_of_topics = torch.frombuffer(page_topics, dtype=torch.int32)
-    return (
-        rows,
-        numbers_of_topics,
-        json.dumps(list(topics)),
-        torch.tensor(sorted(pairs)),
-        torch.from_numpy(words.vectors),
-    )
+    places = torch.frombuffer(page_topics, dtype=torch.int32)
+    return EncodedPages(rows, places, list(topics), torch.tensor(sorted(pairs)), torch.from_numpy(words.vectors))
 
 
 def top_level(topic: str) -> str | None:

@@ -39,10 +39,9 @@ class WordVectors:
 
         A text that is missing is one unknown word.
         """
-        return [*self._rows_of(title), SEPARATOR, *self._rows_of(description)]
-
-    def _rows_of(self, text: str) -> list[int]:
-        return [self.rows.get(word, UNKNOWN) for word in tokenize(text)] or [UNKNOWN]
+        texts = ([self.rows.get(word, UNKNOWN) for word in tokenize(text)] for text in (title, description))
+        first, second = (rows or [UNKNOWN] for rows in texts)
+        return [*first, SEPARATOR, *second]
 
 
 def tokenize(text: str) -> list[str]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import numpy as np
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from fl_lightning.checks import short
-from fl_lightning.data import FederatedDataModule, FederatedSplit, PartitionFunction, Source
+from fl_lightning.data import FederatedDataModule, FederatedSplit, Source
 from fl_lightning.partitioners import NaturalPartitioner, Partition
 
 
@@ -28,10 +28,8 @@ class NaturalDataModule(FederatedDataModule):
     #: Whether the samples of the data's own test set come from clients.
     tests_clients: ClassVar[bool] = True
 
-    def __init__(self, partitioner: PartitionFunction | None = None, **options: Any) -> None:
-        super().__init__(partitioner, **options)
-        self._clients: np.ndarray | None = None
-        self._names: list[str] = []
+    _clients: np.ndarray | None = None  # of each sample
+    _names: Sequence[str] = ()
 
     def _set_clients(self, keys: np.ndarray) -> None:
         """Say from which client each sample comes; ``keys`` are numbers or texts, shape (N,)."""

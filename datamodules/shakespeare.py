@@ -71,6 +71,9 @@ class ShakespeareDataModule(FederatedDataModule):
         RuntimeError: At set-up, if a file is damaged or the download fails.
     """
 
+    _roles: list[str]  # play and role
+    _starts: list[np.ndarray]  # of each role's windows
+
     def __init__(
         self,
         data_dir: str | os.PathLike[str] | None = None,
@@ -97,8 +100,6 @@ class ShakespeareDataModule(FederatedDataModule):
         self.fraction, self.min_samples, self.seed = fraction, min_samples, seed
         self.download = download
         check_arguments(self)
-        self._roles: list[str] = []
-        self._starts: list[np.ndarray] = []
 
     def prepare_data(self) -> None:
         """Download Gutenberg's archive, unless it or its text is there."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,9 +14,18 @@ from fl_lightning.data import SampleSplit, Source, Split, WithinClientSplit
 from fl_lightning.datamodules.natural import NaturalDataModule
 
 
-@dataclass(frozen=True)
-class _Population:
-    """Clients that each label their inputs by a linear model of their own.
+def _draw(
+    rng: np.random.Generator,
+    sizes: np.ndarray,
+    num_features: int,
+    num_classes: int,
+    *,
+    model_std: float,
+    input_std: float,
+    same_model: bool,
+    same_inputs: bool,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return samples of clients that each label their inputs by a linear model of their own, client after client.
 
     Client i draws u_i ~ N(0, model_std) and a model W_i, b_i with entries ~ N(u_i, 1); and B_i ~ N(0, input_std) and a
     centre v_i with entries ~ N(B_i, 1). Its inputs are x ~ N(v_i, diag(j^-1.2)), and y = argmax(x W_i + b_i).
@@ -26,38 +34,33 @@ class _Population:
     unit variance of their entries.
 
     Args:
+        rng: Generator of all draws.
+        sizes: Samples of each client, shape (clients,).
         num_features: Length of x.
         num_classes: Values of y.
         model_std: Standard deviation of u_i.
         input_std: Standard deviation of B_i.
         same_model: Whether all clients have one model, with entries ~ N(0, 1).
         same_inputs: Whether all centres are 0.
+
+    Returns:
+        Inputs, float32, shape (N, num_features), and classes, int64, shape (N,).
     """
 
-    num_features: int
-    num_classes: int
-    model_std: float
-    input_std: float
-    same_model: bool
-    same_inputs: bool
+    def draw_model(mean: float) -> tuple[np.ndarray, np.ndarray]:
+        return rng.normal(mean, 1.0, (num_features, num_classes)), rng.normal(mean, 1.0, num_classes)
 
-    def draw(self, sizes: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Return inputs, float32, shape (N, num_features), and classes, int64, shape (N,), client after client."""
-        model_means = rng.normal(0.0, self.model_std, len(sizes))
-        input_means = rng.normal(0.0, self.input_std, len(sizes))
-        scales = np.arange(1.0, self.num_features + 1) ** -0.6
-        inputs, labels = [], []
-        shared = self._draw_model(0.0, rng)
-        for size, model_mean, input_mean in zip(sizes, model_means, input_means, strict=True):
-            weights, bias = shared if self.same_model else self._draw_model(model_mean, rng)
-            centre = 0.0 if self.same_inputs else rng.normal(input_mean, 1.0, self.num_features)
-            x = centre + scales * rng.standard_normal((size, self.num_features))
-            inputs.append(x.astype(np.float32))
-            labels.append((x @ weights + bias).argmax(axis=1))
-        return np.concatenate(inputs), np.concatenate(labels).astype(np.int64)
-
-    def _draw_model(self, mean: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        return rng.normal(mean, 1.0, (self.num_features, self.num_classes)), rng.normal(mean, 1.0, self.num_classes)
+    model_means, input_means = (rng.normal(0.0, std, len(sizes)) for std in (model_std, input_std))
+    scales = np.arange(1.0, num_features + 1) ** -0.6
+    inputs, labels = [], []
+    shared = draw_model(0.0)
+    for size, model_mean, input_mean in zip(sizes, model_means, input_means, strict=True):
+        weights, bias = shared if same_model else draw_model(model_mean)
+        centre = 0.0 if same_inputs else rng.normal(input_mean, 1.0, num_features)
+        x = centre + scales * rng.standard_normal((size, num_features))
+        inputs.append(x.astype(np.float32))
+        labels.append((x @ weights + bias).argmax(axis=1))
+    return np.concatenate(inputs), np.concatenate(labels).astype(np.int64)
 
 
 class _SyntheticDataModule(NaturalDataModule):
@@ -117,7 +120,6 @@ class FedDynSyntheticDataModule(_SyntheticDataModule):
         self.gamma1, self.gamma2, self.gamma3 = gamma1, gamma2, gamma3
         self.same_model, self.same_inputs, self.seed = same_model, same_inputs, seed
         self._make(num_clients)
-        self.population = _Population(30, 5, gamma1, gamma2, same_model, same_inputs)
         self.test_on_training = split is None
 
     def load(self) -> Source:
@@ -125,7 +127,8 @@ class FedDynSyntheticDataModule(_SyntheticDataModule):
         rng = np.random.default_rng(self.seed)
         sizes = rng.lognormal(np.log(200 + 0.001), self.gamma3, self.generated_clients).astype(np.int64)
         sizes = np.maximum(sizes, 1)
-        x, labels = self.population.draw(sizes, rng)
+        stds = {"model_std": self.gamma1, "input_std": self.gamma2}
+        x, labels = _draw(rng, sizes, 30, 5, **stds, same_model=self.same_model, same_inputs=self.same_inputs)
         copies = 2 if self.test_on_training else 1
         self._set_clients(np.tile(np.repeat(np.arange(len(sizes)), sizes), copies))
         test = np.arange(len(x), 2 * len(x)) if self.test_on_training else None
@@ -167,12 +170,12 @@ class FedProxSyntheticDataModule(_SyntheticDataModule):
         super().__init__(split=WithinClientSplit(val=0.0, test=0.1) if split is None else split, **options)
         self.alpha, self.beta, self.iid, self.seed = alpha, beta, iid, seed
         self._make(num_clients)
-        self.population = _Population(60, 10, alpha, beta, same_model=iid, same_inputs=iid)
 
     def load(self) -> Source:
         """Generate the samples: float32, shape (N, 60), and classes 0 to 9."""
         rng = np.random.default_rng(self.seed)
         sizes = rng.lognormal(4.0, 2.0, self.generated_clients).astype(np.int64) + 50
-        x, labels = self.population.draw(sizes, rng)
+        stds = {"model_std": self.alpha, "input_std": self.beta}
+        x, labels = _draw(rng, sizes, 60, 10, **stds, same_model=self.iid, same_inputs=self.iid)
         self._set_clients(np.repeat(np.arange(len(sizes)), sizes))
         return Source(TensorDataset(torch.from_numpy(x), torch.from_numpy(labels)), labels)

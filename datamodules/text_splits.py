@@ -8,7 +8,7 @@ import numpy as np
 
 from fl_lightning.checks import Count, Fraction, Natural, check_arguments
 from fl_lightning.data import FederatedSplit, PartitionFunction, Split
-from fl_lightning.data.splits import check_sum, whole_part
+from fl_lightning.data.splits import check_sum, check_test_indices, whole_part
 from fl_lightning.partitioners import Partition
 
 Parts = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -43,9 +43,7 @@ class OrderedSplit(Split):
         self, labels: np.ndarray, partitioner: PartitionFunction, test_indices: np.ndarray | None
     ) -> FederatedSplit:
         """Partition, then cut each client's text; see :meth:`~fl_lightning.data.Split.split`."""
-        if isinstance(self.test, str) and test_indices is None:
-            raise ValueError("`test` is 'official', but the files have no test part. Give a fraction such as 0.2.")
-        official = np.empty(0, dtype=np.int64) if test_indices is None else test_indices
+        official = check_test_indices(test_indices, len(labels)) if isinstance(self.test, str) else None
         wanted = [True, self.val > 0, self.test != 0]
         parts = [self._cut(indices, official) for indices in partitioner(labels).indices]
         parts = [part for part in parts if all(len(p) for p, want in zip(part, wanted, strict=True) if want)]
@@ -56,12 +54,13 @@ class OrderedSplit(Split):
             )
         return _federated(parts)
 
-    def _cut(self, indices: np.ndarray, official: np.ndarray) -> Parts:
-        if isinstance(self.test, str):
+    def _cut(self, indices: np.ndarray, official: np.ndarray | None) -> Parts:
+        if official is not None:
             is_test = np.isin(indices, official)
             test, rest = indices[is_test], indices[~is_test]
             end = whole_part((1 - self.val) * len(rest))
             return rest[:end], rest[end + self.gap :], test
+        assert not isinstance(self.test, str)
         first, second = (whole_part(share * len(indices)) for share in (1 - self.val - self.test, 1 - self.test))
         return indices[:first], indices[first + self.gap : second], indices[second + self.gap :]
 

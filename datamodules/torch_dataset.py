@@ -15,6 +15,7 @@ from fl_lightning.data.batches import Collate, tensors_of
 from fl_lightning.data.source import as_dataset
 from fl_lightning.data.targets import concatenate, find_targets
 from fl_lightning.datamodules.natural import NaturalDataModule
+from fl_lightning.partitioners.base import check_labels
 
 Values = Sequence[int] | np.ndarray | Tensor
 
@@ -64,14 +65,13 @@ class TorchDatasetDataModule(NaturalDataModule):
                 "Give `partitioner` or `clients`, not both: a partitioner shares the samples out without regard to "
                 "their clients."
             )
-        named = {"dataset": dataset} if test_dataset is None else {"dataset": dataset, "test_dataset": test_dataset}
-        self.parts = [as_dataset(name, part) for name, part in named.items()]
-        if test_targets is not None and test_dataset is None:
+        self.parts = [as_dataset("dataset", dataset)]
+        self.targets = [_check_targets("targets", targets, self.parts[0])]
+        if test_dataset is not None:
+            self.parts.append(as_dataset("test_dataset", test_dataset))
+            self.targets.append(_check_targets("test_targets", test_targets, self.parts[1]))
+        elif test_targets is not None:
             raise ValueError("`test_targets` are of `test_dataset`, which is None. Give both or neither.")
-        self.targets = [
-            None if given is None else _check_targets(name, given, part)
-            for name, given, part in zip(("targets", "test_targets"), (targets, test_targets), self.parts, strict=False)
-        ]
         self.clients = None if clients is None else _check_clients(clients, self.parts[0])
         self.collate_fn = collate_fn
         check_arguments(self, {"collate_fn": collate_fn})
@@ -112,15 +112,14 @@ def _length(dataset: Dataset[Any]) -> int:
     return len(dataset)  # type: ignore[arg-type]
 
 
-def _one_per_sample(name: str, values: Any, dataset: Dataset[Any]) -> np.ndarray:
-    array = to_array(name, values)
+def _one_per_sample(name: str, array: np.ndarray, dataset: Dataset[Any]) -> np.ndarray:
     if array.shape != (_length(dataset),):
         raise ValueError(f"`{name}` must have one entry per sample, shape ({_length(dataset)},), got {array.shape}.")
     return array
 
 
 def _check_clients(values: Any, dataset: Dataset[Any]) -> np.ndarray:
-    array = _one_per_sample("clients", values, dataset)
+    array = _one_per_sample("clients", to_array("clients", values), dataset)
     if array.dtype == object and all(isinstance(value, str) for value in array):
         array = array.astype(np.str_)
     missing = array.dtype.kind == "f" and not np.isfinite(array).all()
@@ -132,8 +131,5 @@ def _check_clients(values: Any, dataset: Dataset[Any]) -> np.ndarray:
     return array
 
 
-def _check_targets(name: str, values: Any, dataset: Dataset[Any]) -> np.ndarray:
-    array = _one_per_sample(name, values, dataset)
-    if array.dtype.kind not in "iub":
-        raise TypeError(f"`{name}` must be whole numbers, one class per sample, got {array.dtype}. Number the classes.")
-    return array.astype(np.int64)
+def _check_targets(name: str, values: Any, dataset: Dataset[Any]) -> np.ndarray | None:
+    return None if values is None else _one_per_sample(name, check_labels(values, name).astype(np.int64), dataset)
