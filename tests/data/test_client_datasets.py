@@ -164,6 +164,45 @@ def test_indices_of_a_subset_may_have_any_type_of_whole_numbers() -> None:
             assert data.labels is not None and data.labels.tolist() == [0, 1, 0] * 2
 
 
+def test_replaced_inputs_follow_the_order_of_the_source() -> None:
+    rows, labels = torch.arange(8.0)[:, None], torch.zeros(8)
+    data = TensorDataModule([(rows[:3], labels[:3]), (rows[3:5], labels[3:5])], (rows[5:], labels[5:]), shuffle=False)
+    data.setup("fit")
+
+    def served() -> list[list[float]]:
+        loaders = data.client_batches(1, generator=torch.Generator()), data.train_dataloader(), data.val_dataloader()
+        return [[value for x, _ in loader for value in x.flatten().tolist()] for loader in loaders]
+
+    as_given = [[3, 4], [0, 1, 2, 3, 4], [5, 6, 7]]
+    assert served() == as_given
+    data.replace_inputs(data.source_inputs() + 10)
+    assert served() == [[13, 14], [10, 11, 12, 13, 14], [15, 16, 17]]
+    data.teardown("fit")
+    assert served() == as_given
+
+
+def rows_of(number: int) -> tuple[Tensor, Tensor]:
+    return torch.zeros(number, 2), torch.arange(number) % 2
+
+
+def test_the_partition_counts_what_clients_validate_and_test_on() -> None:
+    data = TensorDataModule([rows_of(4), rows_of(6)], val=[None, rows_of(2)], test=[rows_of(3), rows_of(1), rows_of(9)])
+    data.setup()
+    assert [indices.tolist() for indices in data.partition.indices] == [
+        [0, 1, 2, 3, 12, 13, 14], [4, 5, 6, 7, 8, 9, 10, 11, 15], list(range(16, 25))
+    ]  # fmt: skip
+    assert data.eval_client_ids("val").tolist() == [1, 1]  # type: ignore[union-attr]
+    statistics = data.statistics()
+    assert (statistics.num_clients, statistics.num_samples, statistics.min) == (3, 25, 7)
+    assert data.client_sizes.tolist() == [4, 6]
+    assert data.describe_clients() == "2 of 3 clients train (10 samples), 1 validates and 3 test"
+    far = TensorDataModule([rows_of(4), rows_of(6)], val=[None, None], test=[None, None, None, rows_of(2)])
+    far.setup()
+    assert (far.statistics().num_clients, far.statistics().min) == (3, 2)
+    assert far.eval_client_ids("val") is None
+    assert far.describe_clients() == "2 of 4 clients train (10 samples), none validates and 1 tests"
+
+
 def test_each_class_needs_a_name() -> None:
     for targets in [[0, 1, 2], [-1, 0, 1]]:
         message = f"`class_names` must have a name for each class.* got 2 names; there are classes from {targets[0]} to"

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
 from fl_lightning import FedAvg, FederatedDataModule
-from fl_lightning.data import FederatedSplit, SampleSplit, Source, Split
-from fl_lightning.partitioners import IIDPartitioner, Partition
+from fl_lightning.data import FederatedSplit, Source, Split
+from fl_lightning.partitioners import Partition
 
 # Five clients of 4, 3, 2, 2 and 1 samples: 4 and 0 train, in this order, 1 and 3 validate, 2 tests.
 CLIENTS = [[0, 5, 7, 11], [1, 2, 3], [4, 6], [8, 9], [10]]
@@ -146,16 +146,6 @@ def test_evaluation_sets_are_ordered_by_client():
     assert samples(data.predict_dataloader()) == [[4, 6]]
 
 
-def test_a_global_evaluation_set_belongs_to_no_client():
-    data = ready(Rows(IIDPartitioner(3), split=SampleSplit(val=0.25, test=0.25)))
-    assert data.num_clients == 3
-    assert data.client_sizes.sum() == 6
-    assert data.eval_client_ids("val") is None
-    assert data.eval_client_ids("test") is None
-    everything = samples([*data.train_dataloader(), *data.val_dataloader(), *data.test_dataloader()])
-    assert sorted(chain(*everything)) == list(range(12))
-
-
 # ---- the partition ----
 
 
@@ -179,14 +169,6 @@ def test_without_labels_there_are_sizes_alone():
 # ---- standardisation ----
 
 
-def test_global_standardization_uses_training_clients_only():
-    data = rows(standardize="global")
-    # samples 0, 5, 7, 10, 11: mean 6.6, variance (6.6^2 + 1.6^2 + .4^2 + 3.4^2 + 4.4^2) / 5 = 15.44; 100 - 100 = 0
-    expected = (torch.arange(12.0) - 6.6) / 15.44**0.5
-    assert torch.allclose(data.source_inputs()[:, 0], expected, atol=1e-6)
-    assert torch.equal(data.source_inputs()[:, 1], torch.zeros(12))
-
-
 def test_standardization_needs_floating_point_tensors():
     with pytest.raises(ValueError, match=r"`standardize='global'`.*torch.int64"):
         rows(standardize="global", dtype=torch.int64)
@@ -197,17 +179,29 @@ def test_standardization_needs_floating_point_tensors():
 # ---- replaced inputs ----
 
 
+def test_feature_noise_spares_the_first_client_and_categorical_features():
+    class Mixed(Rows):
+        standardized_features = slice(0, 1)
+
+    x, noisy = (ready(Mixed(FixedPartitioner(), feature_noise=level)).source_inputs() for level in (0.0, 0.4))
+    unlike = (x != noisy).nonzero()
+    assert unlike[:, 0].tolist() == sorted(chain(*CLIENTS[1:]))
+    assert not unlike[:, 1].any()
+
+
 def test_replaced_inputs_are_served_until_the_stage_ends():
     data = rows(shuffle=False)
     raw = data.source_inputs()
     for end in (lambda: data.teardown("fit"), lambda: data.on_exception(KeyboardInterrupt())):
         data.replace_inputs(-data.source_inputs())
+        data.shares_evaluation = True
         assert data.inputs_replaced
         assert samples(data.client_batches(1, generator=torch.Generator())) == [[0, -5, -7], [-11]]
         assert samples(data.val_dataloader()) == [[-1, -2, -3, -8, -9]]
         assert torch.equal(data.source_inputs(), raw)
         end()
         assert not data.inputs_replaced
+        assert not data.shares_evaluation
         assert samples(data.client_batches(1, generator=torch.Generator())) == [[0, 5, 7], [11]]
 
 
@@ -244,37 +238,6 @@ def test_a_partitioner_is_needed():
 def test_labels_must_be_one_per_sample():
     with pytest.raises(ValueError, match=r"`labels` must have one entry per sample, shape \(12,\), got shape \(3,\)"):
         Source(Pairs(), np.arange(3))
-
-
-class Flat(FederatedDataModule):
-    """10,000 samples with the inputs (5, 1), of which the second is categorical."""
-
-    standardized_features = slice(0, 1)
-    dtype = torch.float32
-
-    def load(self) -> Source:
-        x = torch.tensor([[5, 1]] * 10_000, dtype=self.dtype)
-        return Source(TensorDataset(x, torch.zeros(10_000, dtype=torch.int64)), np.zeros(10_000, dtype=np.int64))
-
-    def inputs(self, client: int) -> Tensor:
-        return self.source_inputs()[torch.from_numpy(self.partition.indices[client])]
-
-
-def flat(seed: int = 0, **arguments) -> Flat:
-    data = Flat(IIDPartitioner(5, seed=seed), **arguments)
-    data.setup()
-    return data
-
-
-def test_feature_noise_grows_with_the_client_and_spares_categorical_features() -> None:
-    data = flat(feature_noise=0.4)
-    values = [data.inputs(client) for client in range(5)]
-
-    # 0.4 k / 4, of 2,000 draws each
-    assert values[0][:, 0].tolist() == [5.0] * 2_000
-    assert [float(x[:, 0].std()) for x in values[1:]] == pytest.approx([0.1, 0.2, 0.3, 0.4], rel=0.06)
-    assert [float(x[:, 0].mean()) for x in values] == pytest.approx([5.0] * 5, abs=0.04)
-    assert all((x[:, 1] == 1).all() for x in values)
 
 
 def test_a_split_without_training_clients_is_refused() -> None:

@@ -201,14 +201,3 @@ def test_processes_have_equally_many_batches() -> None:
         (9, 2, 1, 1),  # samples that cannot be batched
     ]:
         assert shared_batch_size(samples, processes, batch_size) == expected
-
-
-def test_evaluation_is_shared_for_one_stage() -> None:
-    data = ready()
-    for end in (lambda: data.teardown("fit"), lambda: data.on_exception(KeyboardInterrupt())):
-        data.shares_evaluation = True
-        end()
-        assert not data.shares_evaluation
-
-
-# ---- pickles ----

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
 from fl_lightning import TensorDataModule
-from fl_lightning.data import Backdoor, ImageDataModule, LabelFlipping, Source, WithinClientSplit, find_targets
+from fl_lightning.data import Backdoor, LabelFlipping, WithinClientSplit, find_targets
 from fl_lightning.datamodules import TorchDatasetDataModule
-from fl_lightning.partitioners import DirichletPartitioner, IIDPartitioner
+from fl_lightning.partitioners import DirichletPartitioner
 
 X, MASK, Y = torch.zeros(6, 1, 4, 4), torch.full((6,), 7), torch.arange(6) % 3
 WEIGHTS = torch.full((6,), 0.5)
@@ -112,19 +112,3 @@ def test_a_poison_needs_classes(target: Tensor, poison: Any) -> None:
     data.poison_with(poison)
     with pytest.raises(ValueError, match=rf"targets must be classes for {type(poison).__name__}"):
         data.setup()
-
-
-class Images(ImageDataModule):
-    mean, std = (0.0,), (1.0,)
-
-    def load(self) -> Source:
-        return Source(TensorDataset(X.to(torch.uint8), MASK, Y))
-
-
-def test_images_may_have_more_than_a_target() -> None:
-    images = Images(IIDPartitioner(1), split=ALL, batch_size=None)
-    assert [part.dtype for part in images.on_after_batch_transfer(batch_of(images), 0)] == [
-        torch.float32,
-        torch.int64,
-        torch.int64,
-    ]

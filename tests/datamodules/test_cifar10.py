@@ -3,13 +3,12 @@ from __future__ import annotations
 import tarfile
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from helpers.tiny_files import write_cifar10, write_cifar100
 from torchvision.datasets import CIFAR10, utils
 
-from fl_lightning.data import ClientSplit, SampleSplit, WithinClientSplit
+from fl_lightning.data import SampleSplit, WithinClientSplit
 from fl_lightning.datamodules import CIFAR10DataModule, CIFAR100DataModule
 from fl_lightning.partitioners import IIDPartitioner
 
@@ -77,20 +76,6 @@ def test_missing_files_are_downloaded_once_by_prepare_data_alone(cifar, monkeypa
     for _ in range(2):
         assert len(ready(cifar).labels) == 24
     assert calls == [("https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz", archive.name, CIFAR10.tgz_md5)]
-
-
-@pytest.mark.realdata
-def test_real_images(real_data):
-    data = CIFAR10DataModule(real_data, IIDPartitioner(100), split=ClientSplit(), download=False)
-    data.prepare_data()
-    data.setup("fit")
-    assert data.source_inputs().shape == (60_000, 3, 32, 32)
-    assert np.bincount(data.labels).tolist() == [6_000] * 10
-    assert data.class_names[0] == "airplane"
-    assert data.num_clients == 60
-    assert len(np.unique(data.eval_client_ids("val"))) == len(np.unique(data.eval_client_ids("test"))) == 20
-    ((_, y), *_) = data.client_batches(0, generator=torch.Generator())
-    assert len(y) == data.batch_size
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -47,14 +46,6 @@ def test_a_download_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         MNISTDataModule(tmp_path, IIDPartitioner(2)).prepare_data()
 
 
-@pytest.mark.realdata
-def test_real_files(real_data: Path) -> None:
-    data = MNISTDataModule(real_data, IIDPartitioner(100), download=False)
-    data.setup()
-    assert data.labels is not None
-    assert np.bincount(data.labels).tolist() == [6903, 7877, 6990, 7141, 6824, 6313, 6876, 7293, 6825, 6958]
-
-
 def test_emnist_letters_are_upright_and_counted_from_0(tmp_path: Path) -> None:
     raw = tmp_path / "EMNIST" / "raw"
     images = np.zeros((4, 28, 28), dtype=np.uint8)
@@ -77,19 +68,3 @@ def test_fashion_mnist_has_a_folder_of_its_own(tiny: Path) -> None:
     assert source.class_names[0] == "T-shirt/top"
     with pytest.raises(FileNotFoundError, match="There is no whole MNIST"):
         MNISTDataModule(tiny, download=False).load()
-
-
-@pytest.mark.realdata
-@pytest.mark.parametrize(
-    ("data", "counts"),
-    [
-        (lambda folder: FashionMNISTDataModule(folder, download=False), [7000] * 10),
-        (lambda folder: EMNISTDataModule(folder, download=False), [5600] * 26),
-        (lambda folder: EMNISTDataModule(folder, classes="first10", download=False), [5600] * 10),
-    ],
-    ids=["fashion", "letters", "first10"],
-)
-def test_real_files_of_the_others(real_data: Path, data: Callable[[Path], MNISTDataModule], counts: list[int]) -> None:
-    source = data(real_data).load()
-    assert np.bincount(source.labels).tolist() == counts
-    assert len(source.test_indices) == {7000: 10_000, 5600: 800 * len(counts)}[counts[0]]

@@ -33,17 +33,6 @@ def test_shards_are_contiguous_pieces_of_the_sorted_samples() -> None:
     assert shards == [[0, 2], [1, 3], [4, 6], [5, 7]]
 
 
-def test_two_shards_of_300_as_in_fedavgs_experiments() -> None:
-    labels = np.random.default_rng(0).permutation(np.arange(60_000) % 10)
-    partition = ShardPartitioner(100)(labels)
-    counts = label_counts(partition, labels)
-
-    assert partition.sizes.tolist() == [600] * 100
-    # 6,000 samples of a class make 20 whole shards
-    assert set(np.unique(counts)) == {0, 300, 600}
-    assert sorted(np.concatenate(partition.indices)) == list(range(60_000))
-
-
 def test_a_pathological_client_has_exactly_its_number_of_classes() -> None:
     for mode in ["first-deterministic", "random", "deterministic"]:
         partition = PathologicalPartitioner(20, 3, mode)(LABELS)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gzip
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -117,21 +115,6 @@ def test_data_that_do_not_fit_are_refused() -> None:
     ]:
         with pytest.raises(error, match=name):
             FeatureQPPartitioner(10)(labels, features)
-
-
-@pytest.mark.realdata
-def test_covertype_by_wilderness_area_and_soil_type(real_data: Path) -> None:
-    with gzip.open(real_data / "covertype" / "covtype.data.gz") as file:
-        table = np.loadtxt(file, delimiter=",", dtype=np.int16, usecols=range(10, 55), max_rows=50_000)
-    table = table[table[:, -1] <= 2]
-    labels, area, soil = table[:, -1], table[:, :4].argmax(axis=1), table[:, 4:44].argmax(axis=1)
-    solution = FeatureQPPartitioner(100).solve(labels, {"area": area, "soil": soil})
-
-    assert len(solution.configurations) == len(np.unique(np.stack([labels, area, soil]), axis=1).T)
-    np.testing.assert_allclose(solution.counts.sum(axis=1), solution.target.sum(axis=1) / 3)
-    assert solution.counts.sum() == len(labels)
-    assert solution.optimal_loss <= solution.bound * (1 + 1e-6)
-    assert solution.optimal_loss < solution.chosen_loss < 1.01 * solution.bound
 
 
 def test_features_of_all_samples_do_not_suit_a_split_that_sets_samples_aside() -> None:

@@ -27,22 +27,6 @@ def loss(alpha: np.ndarray) -> float:
     return float(((group_sums(alpha, GROUPS, 4) - TARGET) ** 2).sum())
 
 
-def test_the_solver_finds_the_least_loss_and_proves_it() -> None:
-    alpha, bound = solve_grouped_qp(TARGET, GROUPS, ROWS, COLS)
-
-    assert loss(alpha) == pytest.approx(1.0, abs=1e-6)
-    assert bound == pytest.approx(1.0, abs=1e-6)
-    np.testing.assert_allclose(alpha.sum(axis=1), ROWS, rtol=0, atol=1e-9)
-    np.testing.assert_allclose(alpha.sum(axis=0), COLS, rtol=0, atol=1e-9)
-    assert alpha.min() >= 0
-
-
-def test_optima_have_the_loss_of_the_bound() -> None:
-    for alpha in OPTIMA:
-        assert loss(alpha) == pytest.approx(1.0)
-        assert lower_bound(alpha, TARGET, GROUPS, ROWS, COLS) == pytest.approx(1.0)
-
-
 def test_the_bound_is_never_above_the_optimum() -> None:
     for share in [0.0, 1 / 3, 1.0]:
         between = share * OPTIMA[0] + (1 - share) * OPTIMA[1]

@@ -66,13 +66,6 @@ def test_a_target_that_is_met_leaves_nothing_to_stop_at() -> None:
     np.testing.assert_array_equal(solution.counts, solution.target)
 
 
-def test_the_original_rounding_keeps_class_totals() -> None:
-    solution = QPPartitioner(20, burn_in=0, search=0, rounding="columns").solve(CLASS_COUNTS)
-
-    assert solution.counts.sum(axis=0).tolist() == CLASS_COUNTS.tolist()
-    assert np.abs(solution.counts.sum(axis=1) - solution.target.sum(axis=1)).max() > 0.5
-
-
 def test_sizes_that_always_leave_a_client_empty_are_refused() -> None:
     with pytest.raises(ValueError, match=r"In 100 draws from Dir\(size_alpha=1.0\).*50 clients.*Raise `size_alpha`"):
         QPPartitioner(50).solve(np.array([25, 25]))

@@ -153,13 +153,6 @@ def test_moves_keep_margins_and_signs(matrices: tuple[np.ndarray, np.ndarray], r
         assert moved.min() >= 0
 
 
-def test_rounding_keeps_both_margins() -> None:
-    # to the nearest, rows would be 4 and 6 (O13a)
-    rounded = round_margins(OPTIMUM)
-
-    assert rounded.tolist() in ([[5, 0], [1, 4]], [[4, 1], [2, 3]])
-
-
 def test_rounding_goes_to_the_nearest_matrix_of_the_same_margins() -> None:
     alpha = np.array([[0.9, 0.1, 2.0], [0.1, 0.9, 0.0]])
 
