@@ -4,10 +4,8 @@ import inspect
 import math
 import numbers
 import os
-import re
 import reprlib
-import sys
-from collections.abc import Callable, Mapping, MutableMapping, Sequence, Set
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from functools import cache
 from inspect import Parameter, Signature
 from types import UnionType
@@ -307,30 +305,20 @@ class ShowsArguments:
 def full_signature(cls: type) -> Signature:
     """Return the arguments of a class's constructor and those that ``**options`` hands on to its base classes.
 
-    Of a constructor with ``**options: Unpack[SomeTypedDict]`` only the arguments that the dictionary names are shown.
+    Arguments of base classes that a class sets itself, and names in ``not_taken``, are left out.
     """
     found: dict[str, Parameter] = {}
-    handed_on: Set[str] | None = None  # names; None for any
+    not_taken = getattr(cls, "not_taken", ())
     owners = [base for base in cls.__mro__ if "__init__" in vars(base) and base is not object]
     for base in owners:
         _, *parameters = inspect.signature(vars(base)["__init__"]).parameters.values()
         for parameter in parameters:
-            if parameter.kind is not Parameter.VAR_KEYWORD and (handed_on is None or parameter.name in handed_on):
+            if parameter.kind is not Parameter.VAR_KEYWORD and parameter.name not in not_taken:
                 shown = parameter if base is owners[0] else parameter.replace(kind=Parameter.KEYWORD_ONLY)
                 found.setdefault(parameter.name, shown)
-        rest = next((each for each in parameters if each.kind is Parameter.VAR_KEYWORD), None)
-        if rest is None:
+        if all(parameter.kind is not Parameter.VAR_KEYWORD for parameter in parameters):
             break
-        names = _names_in(rest, base)
-        handed_on = names if handed_on is None else handed_on if names is None else handed_on & names
     return Signature(sorted(found.values(), key=lambda parameter: parameter.kind))
-
-
-def _names_in(options: Parameter, owner: type) -> Set[str] | None:
-    """Return the names in the TypedDict that annotates ``**options``; ``None`` if there is none."""
-    text = re.fullmatch(r"Unpack\[(\w+)\]", str(options.annotation))
-    kind = getattr(sys.modules[owner.__module__], text[1]) if text else None
-    return None if kind is None else kind.__required_keys__ | kind.__optional_keys__
 
 
 def arguments(instance: object) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Unpack
+from typing import Any, ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -14,7 +14,6 @@ from fl_lightning.data.batches import Collate, tensors_of
 from fl_lightning.data.datamodule import FederatedDataModule
 from fl_lightning.data.federated_split import GLOBAL, FederatedSplit, Split
 from fl_lightning.data.inputs import Imputation, Standardization
-from fl_lightning.data.serving import LoadingOptions, MoreLoadingOptions
 from fl_lightning.data.source import Source, as_dataset
 from fl_lightning.data.targets import find_targets
 from fl_lightning.data.view import Stage
@@ -51,6 +50,7 @@ class ClientDatasetsModule(FederatedDataModule):
     """
 
     stored_as: ClassVar[Mapping[str, str]] = {"class_names": "_class_names"}
+    not_taken: ClassVar[tuple[str, ...]] = ("partitioner", "feature_noise")
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class ClientDatasetsModule(FederatedDataModule):
         class_names: Sequence[str] | None = None,
         standardize: Standardization | None = None,
         impute: Imputation | None = None,
-        **options: Unpack[LoadingOptions],
+        **options: Any,
     ) -> None:
         super().__init__(None, split=split, standardize=standardize, impute=impute, **options)
         if split is not None and not (val is None and test is None):
@@ -171,6 +171,8 @@ class TensorDataModule(ClientDatasetsModule):
         TypeError: If anything other than tensors is given.
     """
 
+    not_taken = (*ClientDatasetsModule.not_taken, "collate_fn", "class_names")
+
     def __init__(
         self,
         clients: Sequence[Tensors],
@@ -183,7 +185,7 @@ class TensorDataModule(ClientDatasetsModule):
         impute: Imputation | None = None,
         *,
         split: Split | None = None,
-        **options: Unpack[MoreLoadingOptions],
+        **options: Any,
     ) -> None:
         super().__init__(
             clients,  # type: ignore[arg-type]  # data sets are made of them below

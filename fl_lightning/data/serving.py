@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,24 +38,6 @@ from fl_lightning.data.tensor_bytes import fingerprint
 from fl_lightning.data.view import FederationView, Stage
 
 _EVALUATED_BYTES, _FEWEST_EVALUATED, _MOST_EVALUATED = 1 << 20, 256, 4096
-
-
-class MoreLoadingOptions(TypedDict, total=False):
-    """The rarer arguments of :class:`FederatedDataModule` that say how samples become batches."""
-
-    drop_last: bool
-    sampler: ClientOrder | None
-    train_transform: Transform | None
-    eval_transform: Transform | None
-    num_workers: int
-
-
-class LoadingOptions(MoreLoadingOptions, total=False):
-    """The arguments of :class:`FederatedDataModule` that say how samples become batches."""
-
-    batch_size: int | None
-    eval_batch_size: int | None
-    shuffle: bool
 
 
 class ServesBatches(FederationView):

@@ -6,6 +6,8 @@ from typing import Literal
 
 import numpy as np
 
+from fl_lightning.partitioners.quadratic.solver import solve_transport
+
 RoundingMethod = Literal["margins", "columns"]
 
 _EXACT = 1e-7  # entries nearer to a whole number than this are that number
@@ -24,27 +26,16 @@ def round_margins(alpha: np.ndarray) -> np.ndarray:
     Returns:
         int64, shape (T, K).
     """
-    from scipy import optimize, sparse
-
     row_sums, col_sums = (np.rint(alpha.sum(axis=axis)).astype(np.int64) for axis in (1, 0))
     floor: np.ndarray = np.floor(alpha + _EXACT).astype(np.int64)
     fraction = alpha - floor
     rows, cols = np.nonzero(fraction > _EXACT)
     if len(rows) == 0:
         return floor
-    ones, edges = np.ones(len(rows)), np.arange(len(rows))
-    incidence = sparse.vstack(
-        [
-            sparse.csr_array((ones, (rows, edges)), shape=(len(row_sums), len(rows))),
-            sparse.csr_array((ones, (cols, edges)), shape=(len(col_sums), len(rows))),
-        ]
-    )
-    missing = np.concatenate([row_sums - floor.sum(axis=1), col_sums - floor.sum(axis=0)])
     # (1 - f)^2 - f^2 is what rounding up costs more than rounding down
     cost = 1.0 - 2.0 * fraction[rows, cols]
-    # presolve finds nothing to simplify in a transportation problem and would take most of the time
-    options = {"presolve": False}
-    solution = optimize.linprog(cost, A_eq=incidence, b_eq=missing, bounds=(0, 1), method="highs-ds", options=options)
+    missing = row_sums - floor.sum(axis=1), col_sums - floor.sum(axis=0)
+    solution = solve_transport(cost, (rows, cols), missing, most=1.0)
     floor[rows, cols] += np.rint(solution.x).astype(np.int64)
     return floor
 

@@ -11,6 +11,8 @@ from fl_lightning.partitioners.quadratic.draws import group_sums
 
 _MAX_ITERATIONS = 100
 
+Pair = tuple[np.ndarray, np.ndarray]
+
 
 def solve_transport_qp(target: np.ndarray, row_sums: np.ndarray, col_sums: np.ndarray) -> np.ndarray:
     """Return the non-negative matrix of given margins that is nearest to a target (Xue et al. 2021; eq. (46)).
@@ -184,6 +186,30 @@ def solve_grouped_qp(
     return alpha, lower_bound(alpha, target, groups, rows, cols)
 
 
+def solve_transport(cost: np.ndarray, places: Pair, sums: Pair, most: float | None = None) -> Any:
+    """Return scipy's solution of a transportation problem: the cheapest entries of a matrix of given margins.
+
+    Args:
+        cost: Cost of each entry, shape (E,).
+        places: Row and column of each entry, each of shape (E,).
+        sums: Sums of the rows, shape (T,), and of the columns, shape (K,).
+        most: The largest value of an entry; none if ``None``. The smallest is 0.
+    """
+    from scipy import optimize, sparse
+
+    ones, entries = np.ones(len(cost)), np.arange(len(cost))
+    margins = sparse.vstack(
+        [
+            sparse.csr_array((ones, (place, entries)), shape=(len(total), len(cost)))
+            for place, total in zip(places, sums, strict=True)
+        ]
+    )
+    b = np.concatenate(sums)
+    # presolve finds nothing to simplify in a transportation problem and would take most of the time
+    options = {"presolve": False}
+    return optimize.linprog(cost, A_eq=margins, b_eq=b, bounds=(0, most), method="highs-ds", options=options)
+
+
 def lower_bound(alpha: np.ndarray, target: np.ndarray, groups: np.ndarray, rows: np.ndarray, cols: np.ndarray) -> float:
     """Return a lower bound of the loss of all matrices of the given margins.
 
@@ -193,23 +219,11 @@ def lower_bound(alpha: np.ndarray, target: np.ndarray, groups: np.ndarray, rows:
     finds are corrected to that effect, and the rounding errors are subtracted. The bound is the loss of ``alpha``, to
     rounding, if that is optimal. Arguments as in :func:`solve_grouped_qp`.
     """
-    from scipy import optimize, sparse
-
     residual = group_sums(alpha, groups, target.shape[1]) - target
     slope = 2.0 * residual[:, groups].sum(axis=2)
-    entries, ones = np.arange(alpha.size), np.ones(alpha.size)
-    num_cols = len(cols)
-    margins = sparse.vstack(
-        [
-            sparse.csr_array((ones, (entries // num_cols, entries))),
-            sparse.csr_array((ones, (entries % num_cols, entries))),
-        ]
-    )
-    # presolve finds nothing to simplify in a transportation problem and would take most of the time
-    options = {"presolve": False}
-    sums = np.concatenate([rows, cols])
     scale = max(float(np.abs(slope).max()), 1.0)
-    plane = optimize.linprog(slope.ravel() / scale, A_eq=margins, b_eq=sums, method="highs-ds", options=options)
+    places = np.divmod(np.arange(alpha.size), len(cols))
+    plane = solve_transport(slope.ravel() / scale, places, (rows, cols))
     col_prices = plane.eqlin.marginals[len(rows) :] * scale
     row_prices = (slope - col_prices).min(axis=1)
     col_prices = (slope - row_prices[:, None]).min(axis=0)
