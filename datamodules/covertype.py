@@ -61,7 +61,11 @@ class CovertypeDataModule(FederatedDataModule):
 
     standardized_features = slice(0, 10)
     categorical_names = ("wilderness area", "soil type")
-    _categories: np.ndarray
+
+    categorical_features: np.ndarray
+    """Wilderness area (0 to 3) and soil type (0 to 39) of each sample: int64, shape (N, 2); known after set-up."""
+
+    found_by_setup = (*FederatedDataModule.found_by_setup, "categorical_features")
 
     def __init__(
         self,
@@ -131,7 +135,9 @@ class CovertypeDataModule(FederatedDataModule):
         rows, cover = self._draw_rows(table[:, -1]), table[:, -1]
         occurs = table[cover <= 2, :54].any(axis=0) | (np.arange(54) < 10)  # 5 indicators never do
         labels = cover[rows].astype(np.int64) - 1
-        self._categories = np.stack([table[rows, 10:14].argmax(axis=1), table[rows, 14:54].argmax(axis=1)], axis=1)
+        self.categorical_features = np.stack(
+            [table[rows, 10:14].argmax(axis=1), table[rows, 14:54].argmax(axis=1)], axis=1
+        )
         x = table[rows, :54][:, occurs].astype(np.float32)
         dataset = TensorDataset(torch.from_numpy(x), torch.from_numpy(labels))
         return Source(dataset, labels, class_names=["spruce/fir", "lodgepole pine"])
@@ -158,19 +164,13 @@ class CovertypeDataModule(FederatedDataModule):
         """Share the samples out by their classes, or by classes and categorical features."""
         if self.feature_partitioner is None:
             return super().federate(source)
-        make, features, labels = self.feature_partitioner, self._categories, np.asarray(source.labels)
+        make, features, labels = self.feature_partitioner, self.categorical_features, np.asarray(source.labels)
 
         def partition(rows: np.ndarray) -> Partition:
             return make(features[rows])(labels[rows])
 
         # the samples' numbers in place of labels: a split may hand over some of the samples
         return self.apply_split(np.arange(len(labels)), partition, source)
-
-    @property
-    def categorical_features(self) -> np.ndarray:
-        """Wilderness area (0 to 3) and soil type (0 to 39) of each sample: int64, shape (N, 2); known after set-up."""
-        self._ready()
-        return self._categories
 
     def _draw_rows(self, label: np.ndarray) -> np.ndarray:
         """Return the rows that are kept, ascending."""

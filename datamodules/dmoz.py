@@ -63,6 +63,14 @@ class DMOZDataModule(FederatedDataModule):
         ValueError: If an argument is out of range; at set-up, if no connected clients can be picked.
     """
 
+    graph: TopicGraph
+    """The client topics and their relations."""
+
+    homes: np.ndarray
+    """The client of each page in d_0, int64, shape (N,)."""
+
+    found_by_setup = (*FederatedDataModule.found_by_setup, "graph", "homes")
+
     def __init__(
         self,
         data_dir: str | os.PathLike[str] | None = None,
@@ -95,40 +103,28 @@ class DMOZDataModule(FederatedDataModule):
         pages = self._pages()
         with_pages, topic, sizes = np.unique(pages.page_topics.numpy(), return_inverse=True, return_counts=True)
         paths = [pages.topics[number] for number in with_pages]
-        self._graph = pick_client_topics(
+        self.graph = pick_client_topics(
             dict(zip(paths, sizes.tolist(), strict=True)),
             ((pages.topics[a], pages.topics[b]) for a, b in pages.relations.tolist()),
             min_samples=self.min_samples,
             root=self.root,
         )
-        labels = [str(top_level(topic)) for topic in self._graph.topics]
+        labels = [str(top_level(topic)) for topic in self.graph.topics]
         names = sorted(set(labels))
         self._client_labels = np.array([names.index(label) for label in labels])
-        self._homes = self._graph.homes(paths)[topic]
+        self.homes = self.graph.homes(paths)[topic]
         self._tables[torch.device("cpu")] = pages.vectors
-        classes = self._client_labels[self._homes]
+        classes = self._client_labels[self.homes]
         dataset = TensorDataset(pages.tokens, torch.from_numpy(classes))
         return Source(dataset, classes, class_names=names)
 
     def federate(self, source: Source) -> FederatedSplit:
         """Split the pages stratified by their clients in d_0, and distribute the training pages."""
         if self.partitioner is None:
-            return self.split.apply(self._homes, TopicGraphPartitioner(self._graph, self.distribution))
+            return self.split.apply(self.homes, TopicGraphPartitioner(self.graph, self.distribution))
         by_class = self.partitioner
         # a page's class is that of its client in d_0, for a topic and its ancestors have the same top level
-        return self.split.apply(self._homes, lambda homes: by_class(self._client_labels[homes]))
-
-    @property
-    def graph(self) -> TopicGraph:
-        """The client topics and their relations."""
-        self._ready()
-        return self._graph
-
-    @property
-    def homes(self) -> np.ndarray:
-        """The client of each page in d_0, int64, shape (N,)."""
-        self._ready()
-        return self._homes
+        return self.split.apply(self.homes, lambda homes: by_class(self._client_labels[homes]))
 
     def entropies(self, steps: int = 100) -> tuple[np.ndarray, float]:
         """Return the joint entropy of client and class over the training pages, in nats (eq. (53)).
@@ -137,7 +133,7 @@ class DMOZDataModule(FederatedDataModule):
             The entropies of d_0, ..., ``d_steps``, float64, shape (steps + 1,), and the entropy of d_iid.
         """
         training = np.sort(np.concatenate(list(self._parts("train").values())))
-        homes, classes = self.homes[training], self._client_labels[self._homes[training]]
+        homes, classes = self.homes[training], self._client_labels[self.homes[training]]
         iid = TopicGraphPartitioner(self.graph, "iid").clients(homes)
         return entropy_curve(self.graph, homes, classes, steps), float(entropy_curve(self.graph, iid, classes, 0)[0])
 

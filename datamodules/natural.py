@@ -50,10 +50,10 @@ class NaturalDataModule(FederatedDataModule):
     @property
     def client_names(self) -> list[str] | None:
         """Keys of the clients, in the order of their ids; ``None`` if a partitioner makes them."""
-        self._ready()
+        clients = self.partition.indices
         if self.partitioner is not None or self._clients is None:
             return None
-        return [self._names[self._clients[indices[0]]] for indices in self.partition.indices]
+        return [self._names[self._clients[indices[0]]] for indices in clients]
 
     def federate(self, source: Source) -> FederatedSplit:
         """Share the samples out by their clients, or by the partitioner."""

@@ -148,11 +148,11 @@ class ShakespeareDataModule(FederatedDataModule):
     @property
     def client_names(self) -> list[str] | None:
         """Play and role of each client, by its id in the partition; ``None`` if a partitioner makes the clients."""
-        self._ready()
+        clients = self.partition.indices
         if self.partitioner is not None:
             return None
         first = [starts[0] for starts in self._starts]
-        roles = (np.searchsorted(first, indices[0], side="right") - 1 for indices in self.partition.indices)
+        roles = (np.searchsorted(first, indices[0], side="right") - 1 for indices in clients)
         return [self._roles[role] for role in roles]
 
     def _test_indices(self, roles: list[RoleText]) -> np.ndarray | None:

@@ -124,8 +124,7 @@ class FederatedDataModule(ServesBatches):
         """Return what ``repr`` says before the arguments."""
         if "_source" not in vars(self):
             return []
-        source, split = self._ready()
-        return [f"{self.num_clients} of {split.partition.num_clients} clients train", f"{len(source)} samples"]
+        return [f"{self.num_clients} of {self.partition.num_clients} clients train", f"{len(self._source)} samples"]
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "trainer":  # a trainer sets it before it looks at anything else

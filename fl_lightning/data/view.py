@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import lightning as L
 import numpy as np
@@ -37,19 +37,18 @@ class FederationView(L.LightningDataModule):
 
     _source: Source
 
+    found_by_setup: ClassVar[tuple[str, ...]] = ("client_ids", "client_sizes", "federated_split", "_source")
+    """Attributes that are known after the set-up; before it they raise ``RuntimeError``."""
+
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            if name in ("client_ids", "client_sizes", "federated_split", "_source"):
+            if name in self.found_by_setup:
                 raise RuntimeError(
                     f"The clients of {type(self).__name__} are known after `setup()`. The Trainer calls it; outside a "
                     "Trainer call `data.prepare_data()` and `data.setup()` first."
                 )
             raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
-
-    def _ready(self) -> tuple[Source, FederatedSplit]:
-        """Return the source and the samples of each client."""
-        return self._source, self.federated_split
 
     @property
     def num_clients(self) -> int:
@@ -72,7 +71,6 @@ class FederationView(L.LightningDataModule):
     @property
     def client_names(self) -> list[str] | None:
         """Names of all clients, in the order of their ids in the partition; ``None`` where clients have no names."""
-        self._ready()
         return None
 
     @property
@@ -118,9 +116,9 @@ class FederationView(L.LightningDataModule):
     @property
     def num_unused(self) -> int:
         """Number of samples of the source that are in no set, because a partitioner or a split leaves them out."""
-        source, split = self._ready()
+        split = self.federated_split
         given = sum(len(indices) for sets in (split.train, split.val, split.test) for indices in sets.values())
-        return max(0, len(source) - given)
+        return max(0, len(self._source) - given)
 
     def describe_unused(self) -> str:
         """Return in a sentence how many samples belong to no client; an empty text if all belong to one."""
