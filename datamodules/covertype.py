@@ -135,9 +135,8 @@ class CovertypeDataModule(FederatedDataModule):
         rows, cover = self._draw_rows(table[:, -1]), table[:, -1]
         occurs = table[cover <= 2, :54].any(axis=0) | (np.arange(54) < 10)  # 5 indicators never do
         labels = cover[rows].astype(np.int64) - 1
-        self.categorical_features = np.stack(
-            [table[rows, 10:14].argmax(axis=1), table[rows, 14:54].argmax(axis=1)], axis=1
-        )
+        areas, soils = table[rows, 10:14].argmax(axis=1), table[rows, 14:54].argmax(axis=1)
+        self.categorical_features = np.stack([areas, soils], axis=1)
         x = table[rows, :54][:, occurs].astype(np.float32)
         dataset = TensorDataset(torch.from_numpy(x), torch.from_numpy(labels))
         return Source(dataset, labels, class_names=["spruce/fir", "lodgepole pine"])

@@ -194,13 +194,6 @@ CASES: dict[str, Case] = {
 }
 
 
-def ready(data: FederatedDataModule) -> FederatedDataModule:
-    """Set a data module up as a Trainer does."""
-    data.prepare_data()
-    data.setup("fit")
-    return data
-
-
 #: Damages that no reader can tell from other data: module, part of the file's name, damage.
 UNDETECTED = {
     ("mnist", "ubyte", "bytes"),  # no checksums of the unpacked files are published
@@ -240,7 +233,7 @@ def test_data_module(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         folder.mkdir()
     data = CASES[name].make(folders[0], monkeypatch)
     assert repr(data).startswith(type(data).__name__)
-    ready(ready(data))
+    tiny_files.set_up(tiny_files.set_up(data))
     check_sets(data)
     check_batches(data)
     check_another_reading(data, CASES[name].make(folders[1], monkeypatch), monkeypatch)
@@ -304,7 +297,7 @@ def check_another_reading(
         return replace(source, dataset=TensorDataset(x, *rest))
 
     monkeypatch.setattr(other, "load", load)
-    ready(other)
+    tiny_files.set_up(other)
     assert other.partition == data.partition
     assert torch.equal(other.source_inputs()[training], data.source_inputs()[training])
     assert not torch.equal(other.source_inputs()[held_out], data.source_inputs()[held_out])
@@ -361,7 +354,7 @@ def test_missing_and_damaged_files_are_named(name: str, tmp_path: Path, monkeypa
                 path.write_bytes(change(content))
             with warnings.catch_warnings(), pytest.raises((FileNotFoundError, RuntimeError, ValueError)) as raised:
                 warnings.simplefilter("ignore")  # of pages that are cut
-                ready(copy.copy(data))
+                tiny_files.set_up(copy.copy(data))
             # a file, or the folder that it belongs into
             places = [place for place in (path, *path.parents) if tmp_path in place.parents]
             assert re.search("|".join(re.escape(str(place)) for place in places), str(raised.value)), damage

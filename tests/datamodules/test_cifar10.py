@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.tiny_files import write_cifar10, write_cifar100
+from helpers.tiny_files import set_up, write_cifar10, write_cifar100
 from torchvision.datasets import CIFAR10, utils
 
 from fl_lightning.data import SampleSplit, WithinClientSplit
@@ -20,10 +20,9 @@ def cifar(tmp_path, monkeypatch) -> Path:
 
 
 def ready(folder: Path | None, **kwargs) -> CIFAR10DataModule:
-    data = CIFAR10DataModule(folder, IIDPartitioner(3), **{"split": SampleSplit(val=0.0, test="official"), **kwargs})
-    data.prepare_data()
-    data.setup("fit")
-    return data
+    return set_up(
+        CIFAR10DataModule(folder, IIDPartitioner(3), **{"split": SampleSplit(val=0.0, test="official"), **kwargs})
+    )
 
 
 def test_training_and_test_images_are_pooled_and_the_last_file_is_the_official_test_set(cifar):

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers.tiny_files import dmoz_page, dmoz_topic, write_dmoz, write_dmoz_topics
+from helpers.tiny_files import dmoz_page, dmoz_topic, set_up, write_dmoz, write_dmoz_topics
 
 from fl_lightning import datamodules
 from fl_lightning.data import SampleSplit
@@ -21,10 +21,7 @@ def dumps(tmp_path: Path) -> Path:
 
 
 def ready(folder: Path, **options: object) -> DMOZDataModule:
-    data = DMOZDataModule(folder, **{"min_samples": 10, **options})  # type: ignore[arg-type]
-    data.prepare_data()
-    data.setup("fit")
-    return data
+    return set_up(DMOZDataModule(folder, **{"min_samples": 10, **options}))  # type: ignore[arg-type])
 
 
 def test_pages_are_at_their_topic_or_the_nearest_above_it(dumps: Path) -> None:

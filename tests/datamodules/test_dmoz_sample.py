@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.tiny_files import set_up
 
 from fl_lightning.datamodules import DMOZDataModule
 from fl_lightning.datamodules.dmoz_sample import write_sample_dump
@@ -25,10 +26,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def ready(folder: Path, **options: object) -> DMOZDataModule:
-    data = DMOZDataModule(folder, **{"min_samples": 20, **options})  # type: ignore[arg-type]
-    data.prepare_data()
-    data.setup("fit")
-    return data
+    return set_up(DMOZDataModule(folder, **{"min_samples": 20, **options}))  # type: ignore[arg-type])
 
 
 def test_the_dumps_hold_what_makes_the_real_ones_hard_to_read(sample: Path) -> None:

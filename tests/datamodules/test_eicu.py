@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from helpers.tiny_files import eicu_tables, write_eicu
+from helpers.tiny_files import eicu_tables, set_up, write_eicu
 
 from fl_lightning.data import ClientSplit, WithinClientSplit
 from fl_lightning.datamodules import EICUDataModule
@@ -17,10 +17,7 @@ ALL = WithinClientSplit(val=0.0, test=0.0)
 
 
 def ready(folder: Path, **kwargs) -> EICUDataModule:
-    data = EICUDataModule(folder, **{"cohort": "demo", "split": ALL, **kwargs})
-    data.prepare_data()
-    data.setup("fit")
-    return data
+    return set_up(EICUDataModule(folder, **{"cohort": "demo", "split": ALL, **kwargs}))
 
 
 def small() -> dict[str, pd.DataFrame]:

@@ -6,6 +6,7 @@ import datasets
 import numpy as np
 import pytest
 import torch
+from helpers.tiny_files import set_up
 from PIL import Image
 
 from fl_lightning.data import ClientSplit, WithinClientSplit
@@ -49,10 +50,7 @@ def write(folder: Path, name: str, rows: int = 9) -> Path:
 
 
 def ready(path, inputs="half", client: str | None = "writer_id", **kwargs) -> HuggingFaceDataModule:
-    data = HuggingFaceDataModule(path, inputs, client=client, **{"label": "label", "split": ALL, **kwargs})
-    data.prepare_data()
-    data.setup("fit")
-    return data
+    return set_up(HuggingFaceDataModule(path, inputs, client=client, **{"label": "label", "split": ALL, **kwargs}))
 
 
 @pytest.mark.parametrize("name", ["t.parquet", "t.csv", "t.jsonl", "saved"])
@@ -114,30 +112,19 @@ def test_texts_through_a_tokeniser(tmp_path):
         ready(path, "text")
 
 
-def images(modes=("L",), sizes=((5, 4),)) -> datasets.Dataset:
+def images(mode: str) -> datasets.Dataset:
     """Image i has all pixels 10 i."""
-    content = columns()
-    content["image"] = [
-        Image.new(
-            modes[i % len(modes)], sizes[i % len(sizes)], 10 * i if modes[i % len(modes)] == "L" else (10 * i,) * 3
-        )
-        for i in range(9)
-    ]
-    content["label"] = [i % 3 for i in range(9)]
-    features = datasets.Features(
-        {
-            **{name: datasets.Dataset.from_dict({name: content[name]}).features[name] for name in content},
-            "image": datasets.Image(),
-            "label": datasets.ClassLabel(names=["zero", "one", "two"]),
-        }
-    )
+    kinds = {"writer_id": datasets.Value("string"), "image": datasets.Image()}
+    features = datasets.Features({**kinds, "label": datasets.ClassLabel(names=["zero", "one", "two"])})
+    pixels = [Image.new(mode, (5, 4), 10 * i if mode == "L" else (10 * i,) * 3) for i in range(9)]
+    content = {"writer_id": columns()["writer_id"], "image": pixels, "label": [i % 3 for i in range(9)]}
     return datasets.Dataset.from_dict(content, features=features)
 
 
 @pytest.mark.parametrize(("mode", "channels"), [("L", 1), ("RGB", 3)])
 @pytest.mark.parametrize("in_memory", [True, False])
 def test_images_stay_bytes_until_they_are_on_the_device(tmp_path, mode, channels, in_memory):
-    images([mode]).save_to_disk(tmp_path / "saved")
+    images(mode).save_to_disk(tmp_path / "saved")
     data = ready(tmp_path / "saved", "image", batch_size=None, mean=(0.5,), std=[0.25], in_memory=in_memory)
     assert data.class_names == ["zero", "one", "two"]
     ((x, y),) = data.client_batches(2, generator=torch.Generator(), shuffle=False)

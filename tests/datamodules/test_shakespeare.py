@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers.tiny_files import GUTENBERG, ROLES, text_of_role, write_leaf, write_markdown_plays
+from helpers.tiny_files import GUTENBERG, ROLES, set_up, text_of_role, write_leaf, write_markdown_plays
 
 from fl_lightning.data import ClientSplit
 from fl_lightning.datamodules import CropSplit, OrderedSplit, ShakespeareDataModule
@@ -22,10 +22,7 @@ def markdown(tmp_path) -> Path:
 
 def ready(folder: Path | None, **kwargs) -> ShakespeareDataModule:
     options = {"source": "markdown", "split": ClientSplit(num_folds=3), "download": False, **kwargs}
-    data = ShakespeareDataModule(folder, **options)
-    data.prepare_data()
-    data.setup("fit")
-    return data
+    return set_up(ShakespeareDataModule(folder, **options))
 
 
 def windows(data: ShakespeareDataModule, indices: np.ndarray) -> list[str]:
@@ -53,27 +50,6 @@ def test_a_share_of_the_samples(markdown):
     other = ready(markdown, fraction=0.3, split=OrderedSplit(test=0.0), seed=3)
     assert data.partition == other.partition
     assert data.client_names == other.client_names
-
-
-def test_the_ordered_split_is_leafs(markdown):
-    data = ready(markdown, split=OrderedSplit())
-    # B has 80 windows: 64 train, and the rest is the gap; A: 336 train, 420 - 336 - 79 test; E: 736 and 105
-    assert data.client_names == ["Play_0_A", "Play_1_E"]
-    assert data.client_sizes.tolist() == [336, 736]
-    assert np.bincount(data.eval_client_ids("test")).tolist() == [5, 105]
-    assert data.val_dataloader() == []
-    texts = windows(data, np.concatenate([indices for indices in data.partition.indices]))
-    assert texts[:336] == [text_of_role(0)[i : i + 81] for i in range(336)]
-    assert texts[336:341] == [text_of_role(0)[i : i + 81] for i in range(415, 420)]
-
-
-def test_equal_clients_are_stretches_of_roles(markdown):
-    data = ready(markdown, split=CropSplit(num_clients=2, train=300, test=4))
-    assert sorted(data.client_names) == ["Play_0_A", "Play_1_E"]
-    assert data.client_sizes.tolist() == [300, 300]
-    assert np.bincount(data.eval_client_ids("test")).tolist() == [4, 4]
-    for name, indices in zip(data.client_names, data.partition.indices, strict=True):
-        assert all(window in text_of_role(ROLES.index(name[-1])) for window in windows(data, indices))
 
 
 def archive(member: str = "100.txt") -> bytes:

@@ -3,17 +3,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from helpers.tiny_files import set_up
 
 from fl_lightning.data import WithinClientSplit
 from fl_lightning.datamodules import FedDynSyntheticDataModule, FedProxSyntheticDataModule
 
 ALL = WithinClientSplit(val=0.0, test=0.0)
-
-
-def ready(data):
-    data.prepare_data()
-    data.setup("fit")
-    return data
 
 
 def client_means(data) -> torch.Tensor:
@@ -23,7 +18,7 @@ def client_means(data) -> torch.Tensor:
 
 
 def test_feddyn_has_twenty_clients_of_200_samples():
-    data = ready(FedDynSyntheticDataModule())
+    data = set_up(FedDynSyntheticDataModule())
     assert data.client_sizes.tolist() == [200] * 20
     ((x, y), *_) = data.client_batches(0, generator=torch.Generator())
     assert (x.shape, x.dtype, y.dtype) == ((32, 30), torch.float32, torch.int64)
@@ -31,7 +26,7 @@ def test_feddyn_has_twenty_clients_of_200_samples():
 
 
 def test_feddyns_test_set_is_a_copy_of_the_training_samples():
-    data = ready(FedDynSyntheticDataModule(gamma3=0.5, eval_batch_size=100_000))
+    data = set_up(FedDynSyntheticDataModule(gamma3=0.5, eval_batch_size=100_000))
     ((x, y),) = data.test_dataloader()
     assert len(x) == data.client_sizes.sum()
     rows = np.concatenate(data.partition.indices)
@@ -40,20 +35,20 @@ def test_feddyns_test_set_is_a_copy_of_the_training_samples():
 
 
 def test_inputs_have_falling_variances_and_mean_0_where_they_are_the_same():
-    x = ready(FedDynSyntheticDataModule(num_clients=200, same_inputs=True, split=ALL)).source_inputs()
+    x = set_up(FedDynSyntheticDataModule(num_clients=200, same_inputs=True, split=ALL)).source_inputs()
     assert x.mean(dim=0).abs().max() < 0.02
     assert x.var(dim=0).tolist() == pytest.approx([j**-1.2 for j in range(1, 31)], rel=0.05)
 
 
 def test_gamma2_spreads_the_clients_inputs():
     for gamma2, expected in ((0.0, (1 / 30) ** 0.5), (5.0, (25 + 1 / 30) ** 0.5)):
-        data = ready(FedDynSyntheticDataModule(gamma2=gamma2, num_clients=500, split=ALL))
+        data = set_up(FedDynSyntheticDataModule(gamma2=gamma2, num_clients=500, split=ALL))
         # the mean over features is B_i and the mean of 30 unit normals
         assert float(client_means(data).mean(dim=1).std()) == pytest.approx(expected, rel=0.1)
 
 
 def test_gamma3_spreads_the_clients_sizes():
-    sizes = np.log(ready(FedDynSyntheticDataModule(gamma3=0.5, num_clients=500, split=ALL)).client_sizes)
+    sizes = np.log(set_up(FedDynSyntheticDataModule(gamma3=0.5, num_clients=500, split=ALL)).client_sizes)
     assert sizes.mean() == pytest.approx(np.log(200), abs=0.05)
     assert sizes.std() == pytest.approx(0.5, rel=0.05)
 
@@ -67,7 +62,7 @@ def accuracy_of_one_linear_model(data) -> float:
 
 def test_one_linear_model_fits_all_clients_only_where_they_have_the_same():
     same, own = (
-        ready(FedDynSyntheticDataModule(same_model=same, same_inputs=True, num_clients=5, split=ALL))
+        set_up(FedDynSyntheticDataModule(same_model=same, same_inputs=True, num_clients=5, split=ALL))
         for same in (True, False)
     )
     assert accuracy_of_one_linear_model(same) > 0.97
@@ -75,7 +70,7 @@ def test_one_linear_model_fits_all_clients_only_where_they_have_the_same():
 
 
 def test_fedprox_holds_out_a_tenth_of_each_client():
-    data = ready(FedProxSyntheticDataModule())
+    data = set_up(FedProxSyntheticDataModule())
     assert data.partition.num_clients == 30
     assert data.partition.sizes.min() >= 50
     assert data.source_inputs().shape[1] == 60
@@ -86,9 +81,9 @@ def test_fedprox_holds_out_a_tenth_of_each_client():
 
 
 def test_fedprox_beta_spreads_the_inputs_and_iid_does_not():
-    data = ready(FedProxSyntheticDataModule(0.0, 4.0, num_clients=300))
+    data = set_up(FedProxSyntheticDataModule(0.0, 4.0, num_clients=300))
     assert float(client_means(data).mean(dim=1).std()) == pytest.approx((16 + 1 / 60) ** 0.5, rel=0.15)
-    iid = ready(FedProxSyntheticDataModule(1.0, 1.0, iid=True))
+    iid = set_up(FedProxSyntheticDataModule(1.0, 1.0, iid=True))
     assert iid.source_inputs().mean(dim=0).abs().max() < 0.1
     # one model on inputs of one distribution gives all clients the same classes
     assert iid.statistics().c_score < 0.5 < 1.2 < data.statistics().c_score

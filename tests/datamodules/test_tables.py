@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from helpers.tiny_files import set_up
 from helpers.toys import quiet_trainer
 
 from fl_lightning import ClientMetrics
@@ -38,10 +39,7 @@ def write(path: Path, table: pd.DataFrame) -> Path:
 
 def ready(path: Path, client: str | None = "site", **kwargs) -> TableDataModule:
     options = {"label": "risk", "categorical": ["colour"], "split": ALL, **kwargs}
-    data = TableDataModule(path, client=client, **options)
-    data.prepare_data()
-    data.setup("fit")
-    return data
+    return set_up(TableDataModule(path, client=client, **options))
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.parquet", "T.PQ"])

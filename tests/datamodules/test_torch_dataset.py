@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from helpers.tiny_files import set_up
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
 from fl_lightning.data import ClientSplit, SampleSplit, WithinClientSplit
@@ -39,10 +40,7 @@ def by_class(labels: np.ndarray) -> Partition:
 
 
 def ready(dataset, partitioner=by_class, **kwargs) -> TorchDatasetDataModule:
-    data = TorchDatasetDataModule(dataset, partitioner, **{"split": ALL, "batch_size": None, **kwargs})
-    data.prepare_data()
-    data.setup("fit")
-    return data
+    return set_up(TorchDatasetDataModule(dataset, partitioner, **{"split": ALL, "batch_size": None, **kwargs}))
 
 
 def samples(data, client: int) -> list[float]:
@@ -56,13 +54,6 @@ def test_targets_are_found():
         assert data.labels.tolist() == classes(12)
         assert samples(data, 1) == [1.0, 16.0, 49.0, 100.0]
     assert samples(ready(Squares(), targets=torch.tensor(classes(12))), 0) == [0.0, 9.0, 36.0, 81.0]
-
-
-def test_targets_are_found_within_subsets_and_joined_sets():
-    first, second = Squares(targets=classes(12)), Squares(6, targets=classes(6))
-    data = ready(ConcatDataset([Subset(first, [4, 3, 2]), second]))
-    assert data.labels.tolist() == [1, 0, 2, 0, 1, 2, 0, 1, 2]
-    assert samples(data, 1) == [1.0, 16.0, 16.0]
 
 
 def test_no_targets():
@@ -93,17 +84,6 @@ def test_clients_are_given_in_place_of_a_partitioner():
     assert data.client_names == ["x", "y"]
     assert samples(data, 1) == [1.0, 9.0, 25.0, 49.0, 81.0, 121.0]
     assert data.labels is None
-
-
-def test_an_official_test_set():
-    train, test = Squares(targets=classes(12)), Squares(3, targets=classes(3))
-    official = SampleSplit(val=0.0, test="official")
-    data = ready(train, split=official, test_dataset=test)
-    ((x, y),) = data.test_dataloader()
-    assert (x.flatten().tolist(), y.tolist()) == ([0.0, 1.0, 4.0], [0, 1, 2])
-    assert data.partition.sizes.tolist() == [4, 4, 4]
-    data = ready(train, None, clients=[5] * 3 + [7] * 9, split=official, test_dataset=test)
-    assert data.client_sizes.tolist() == [3, 9]
 
 
 @pytest.mark.parametrize(

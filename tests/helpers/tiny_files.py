@@ -9,6 +9,7 @@ import pickle
 import struct
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,6 +20,14 @@ from fl_lightning import datamodules
 from fl_lightning.datamodules import MNISTDataModule
 from fl_lightning.datamodules.eicu import PHYSIOLOGY, PREDICTORS
 from fl_lightning.datamodules.plays import ALPHABET
+
+
+def set_up(data: Any) -> Any:
+    """Return a data module that is set up for a fit as a trainer does it."""
+    data.prepare_data()
+    data.setup("fit")
+    return data
+
 
 # ---- images ----
 

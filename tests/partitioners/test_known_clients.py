@@ -19,23 +19,16 @@ def lists(partition: Partition) -> list[list[int]]:
 
 
 def test_one_client_for_each_key_in_ascending_order() -> None:
-    for keys in [KEYS, KEYS.astype(object), KEYS.tolist()]:
-        partitioner = NaturalPartitioner()
-
-        assert lists(partitioner(keys)) == [[1, 3, 5], [2], [0, 4]]
-        assert partitioner.client_names(keys) == ["juliet", "nurse", "romeo"]
-
-
-def test_keys_may_be_numbers() -> None:
-    assert lists(NaturalPartitioner()(np.array([30, -2, 30, 4]))) == [[1], [3], [0, 2]]
-    assert NaturalPartitioner().client_names(np.array([30, -2, 30, 4])) == ["-2", "4", "30"]
-
-
-def test_small_clients_are_left_out() -> None:
-    partitioner = NaturalPartitioner(min_partition_size=2)
-
-    assert lists(partitioner(KEYS)) == [[1, 3, 5], [0, 4]]
-    assert partitioner.client_names(KEYS) == ["juliet", "romeo"]
+    numbers = np.array([30, -2, 30, 4])
+    for keys, least, indices, names in [
+        (KEYS, 1, [[1, 3, 5], [2], [0, 4]], ["juliet", "nurse", "romeo"]),
+        (KEYS.astype(object), 1, [[1, 3, 5], [2], [0, 4]], ["juliet", "nurse", "romeo"]),
+        (KEYS.tolist(), 2, [[1, 3, 5], [0, 4]], ["juliet", "romeo"]),
+        (numbers, 1, [[1], [3], [0, 2]], ["-2", "4", "30"]),
+    ]:
+        partitioner = NaturalPartitioner(min_partition_size=least)
+        assert lists(partitioner(keys)) == indices
+        assert partitioner.client_names(keys) == names
 
 
 def test_a_split_takes_keys_in_place_of_labels() -> None:
