@@ -46,6 +46,8 @@ def prepare_inputs(
     if impute is not None:
         x = fill_missing(x, impute, split)
     if feature_noise:
+        if not x.is_floating_point():
+            raise ValueError(f"`feature_noise={feature_noise}` needs floating-point inputs, got {x.dtype}.")
         x, numeric = x.clone(), (slice(None), features)[: x.dim()]
         x[numeric] = add_feature_noise(x[numeric], split.partition, feature_noise, seed)
     return x if standardize is None else standardized(x, standardize, split, features)

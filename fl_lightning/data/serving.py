@@ -128,10 +128,6 @@ class ServesBatches(FederationView):
         """Return the training samples of the client at position ``client``, 0 to K-1."""
         return self._transformed(self._samples("train", [client]), self.train_transform)
 
-    def pooled_dataset(self, clients: Sequence[int]) -> Dataset[Any]:
-        """Return the training samples of the clients at these positions together."""
-        return self._transformed(self._samples("train", clients), self.train_transform)
-
     def client_order(self, client: int, generator: torch.Generator) -> Tensor:
         """Return the positions of one local epoch in the client's samples, as ``sampler`` or by chance, shape (n_k,).
 
@@ -162,7 +158,7 @@ class ServesBatches(FederationView):
     def pooled_batches(self, clients: Sequence[int], *, generator: torch.Generator) -> Iterator[Any]:
         """Yield one epoch of the union of some clients' samples; for arguments see :meth:`client_batches`."""
         order = self.pooled_order(clients, generator) if self.shuffle else None
-        return self._batches(self.pooled_dataset(clients), order)
+        return self._batches(self._transformed(self._samples("train", clients), self.train_transform), order)
 
     def _batches(self, dataset: Dataset[Any], order: Tensor | None) -> Iterator[Any]:
         collate, drop_last = self.source_collate_fn, self.drop_last

@@ -129,6 +129,13 @@ def test_images_come_in_the_trainers_precision(precision):
     assert {x.dtype for x in module.seen["training"]} == {module.layer.weight.dtype}
 
 
+@pytest.mark.parametrize("option", ["standardize='global'", "impute='local'", "feature_noise=0.5"])
+def test_bytes_are_not_changed_as_numbers_are(option):
+    name, value = option.split("=")
+    with pytest.raises(ValueError, match=f"`{option}` needs floating-point inputs.* got torch.uint8"):
+        images(**{name: float(value) if name == "feature_noise" else value.strip("'")})
+
+
 def test_replaced_inputs_are_not_preprocessed():
     data = images(augment=True)
     data.replace_inputs(torch.arange(20.0).view(20, 1))
