@@ -9,9 +9,11 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
+from helpers import algorithms
 from helpers.forking import on_two_processes
+from helpers.stacked import clients_of
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 from torchmetrics.classification import MulticlassAccuracy
 
@@ -25,16 +27,13 @@ ALGORITHMS: dict[str, Any] = {
 }
 
 
-class Net(L.LightningModule):
+class Net(algorithms.Net):
     """BatchNorm, dropout, metric objects and logs of steps, of means and of extremes; it may step by itself."""
 
     def __init__(self, manual: bool) -> None:
         super().__init__()
-        torch.manual_seed(3)
         self.automatic_optimization = not manual
-        self.layers = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 3))
         self.train_acc, self.val_acc = (MulticlassAccuracy(3, average="micro") for _ in range(2))
-        self.double()
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         logits = self.layers(batch[0])
@@ -59,17 +58,10 @@ class Net(L.LightningModule):
 
     test_step = validation_step
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
-
 
 def train(name: str, folder: Path, devices: int, strategy: str) -> list[Any]:
     """Return the weights, those of the best model, the steps and all that was logged."""
-    generator = torch.Generator().manual_seed(0)
-    clients = [
-        (torch.randn(n, 6, generator=generator).double(), torch.randint(0, 3, (n,), generator=generator))
-        for n in (8, 14, 6, 23, 10, 12, 31)
-    ]
+    clients = clients_of((6,), (8, 14, 6, 23, 10, 12, 31))
     # 29 samples: shares of 15 and 14, which would be 3 and 2 batches of 7; and fewer samples than processes
     alone = [tuple(part[:1] for part in clients[0])]
     data = TensorDataModule(clients=clients, val=clients[2:4], test=alone, batch_size=4, eval_batch_size=7)

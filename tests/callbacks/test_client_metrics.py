@@ -38,101 +38,14 @@ class Echo(L.LightningModule):
         return self.evaluate(batch, "test")
 
 
-def scores(right: int, wrong: int) -> tuple[Tensor, Tensor]:
-    """Return samples of class 0, the first ``right`` of which are recognised."""
-    x = torch.tensor([[1.0, 0.0]] * right + [[0.0, 1.0]] * wrong)
-    return x, torch.zeros(right + wrong, dtype=torch.long)
+class Silent(Echo):
+    """Returns nothing from its steps, and takes batches of any kind."""
 
+    def __init__(self) -> None:
+        super().__init__(False)
 
-CLIENTS = [scores(10, 0), scores(0, 90)]
-
-
-def data(val: Any) -> TensorDataModule:
-    # batches of 7 do not end where clients do
-    return TensorDataModule(clients=[scores(1, 1)], val=val, test=val, eval_batch_size=7)
-
-
-@pytest.mark.parametrize("returns_scores", [True, False])
-@pytest.mark.parametrize("stage", ["validate", "test"])
-def test_mean_over_clients_is_unweighted(returns_scores: bool, stage: str) -> None:
-    metrics = ClientMetrics()
-    trainer = quiet_trainer(callbacks=[metrics])
-    [logged] = getattr(trainer, stage)(Echo(returns_scores), datamodule=data(CLIENTS), verbose=False)
-    key = {"validate": "val", "test": "test"}[stage]
-    assert logged[f"{key}_acc"] == pytest.approx(0.1)
-    assert logged[f"{key}_acc_clients"] == 0.5
-    assert logged[f"{key}_acc_clients_std"] == 0.5
-    assert (logged[f"{key}_acc_clients_min"], logged[f"{key}_acc_clients_max"]) == (0.0, 1.0)
-    assert metrics.values[key] == {0: 1.0, 1: 0.0}
-
-
-def test_a_metric_of_all_clients_samples_together() -> None:
-    trainer = quiet_trainer(callbacks=[ClientMetrics(pooled=True)])
-    [logged] = trainer.validate(Echo(True), datamodule=data(CLIENTS), verbose=False)
-    assert (logged["val_acc_clients"], logged["val_acc_clients_pooled"]) == (0.5, pytest.approx(10 / 100))
-
-
-def test_a_shared_model_may_be_scored_as_a_personal_one() -> None:
-    [logged] = quiet_trainer(callbacks=[ClientMetrics(always_personal=True)]).test(
-        Echo(True), datamodule=data(CLIENTS), verbose=False
-    )
-    assert (logged["test_acc_personal"], logged["test_acc_personal_weighted"]) == (0.5, pytest.approx(0.1))
-
-
-def test_predictions_that_are_no_scores_need_another_metric() -> None:
-    class Regression(Echo):
-        def forward(self, x: Tensor) -> Tensor:
-            return x[:, 0]
-
-        def validation_step(self, batch: Any, batch_idx: int) -> None:
-            pass
-
-    def largest_error(preds: Tensor, target: Tensor) -> Tensor:
-        return (preds - target).abs().max()
-
-    halves = data([(x, y + 0.5) for x, y in CLIENTS])
-    with pytest.raises(ValueError, match=r"predictions of shape \(10,\) and targets of shape \(10,\)"):
-        quiet_trainer(callbacks=[ClientMetrics()]).validate(Regression(False), datamodule=halves, verbose=False)
-    trainer = quiet_trainer(callbacks=[ClientMetrics(largest_error, "error")])
-    [logged] = trainer.validate(Regression(False), datamodule=data(CLIENTS), verbose=False)
-    assert (logged["val_error_clients_min"], logged["val_error_clients_max"]) == (0.0, 1.0)
-
-
-def test_another_metric_may_leave_clients_out() -> None:
-    def share_of_small(preds: Tensor, target: Tensor) -> Tensor:
-        return torch.tensor(float("nan")) if len(target) > 50 else torch.tensor(0.25)
-
-    trainer = quiet_trainer(callbacks=[ClientMetrics(share_of_small, name="small")])
-    [logged] = trainer.validate(Echo(True), datamodule=data(CLIENTS), verbose=False)
-    assert logged["val_small_clients"] == 0.25
-    assert logged["val_small_clients_left_out"] == 1
-
-
-@pytest.mark.parametrize("found", [None, "good", torch.ones(3)])
-def test_a_metric_must_return_a_number(found: Any) -> None:
-    trainer = quiet_trainer(callbacks=[ClientMetrics(lambda preds, target: found, name="m")])
-    with pytest.raises((TypeError, ValueError, RuntimeError), match="`metric` of ClientMetrics"):
-        trainer.validate(Echo(True), datamodule=data(CLIENTS), verbose=False)
-
-
-def test_a_global_validation_set_has_no_clients() -> None:
-    metrics = ClientMetrics()
-    [logged] = quiet_trainer(callbacks=[metrics]).validate(Echo(True), datamodule=data(CLIENTS[0]), verbose=False)
-    assert set(logged) == {"val_acc"}
-    assert metrics.values == {}
-
-
-def test_samples_without_clients_and_modules_without_forward_are_told() -> None:
-    class Mute(Echo):
-        forward = L.LightningModule.forward
-
-    pooled = TensorDataModule([scores(1, 0)], val=scores(3, 1), test=[scores(2, 2)], batch_size=2)
-    trainer = quiet_trainer(callbacks=[ClientMetrics()])
-    with pytest.warns(UserWarning, match="belong to no client") as told:
-        trainer.validate(Echo(False), datamodule=pooled, verbose=False)
-    assert len([each for each in told if "belong to no client" in str(each.message)]) == 1
-    with pytest.raises(NotImplementedError, match=r"Mute.*forward"):
-        trainer.test(Mute(False), datamodule=pooled, verbose=False)
+    def evaluate(self, batch: Any, stage: str) -> None:
+        pass
 
 
 class OtherRows(Echo):
@@ -143,70 +56,140 @@ class OtherRows(Echo):
         self.rows = rows
 
     def evaluate(self, batch: Any, stage: str) -> dict[str, Tensor] | None:
-        preds, target = self.rows(*batch)
-        return {"preds": preds, "target": target}
+        return dict(zip(("preds", "target"), self.rows(*batch), strict=True))
+
+
+def scores(right: int, wrong: int) -> tuple[Tensor, Tensor]:
+    """Return samples of class 0, the first ``right`` of which are recognised."""
+    x = torch.tensor([[1.0, 0.0]] * right + [[0.0, 1.0]] * wrong)
+    return x, torch.zeros(right + wrong, dtype=torch.long)
+
+
+CLIENTS = [scores(10, 0), scores(0, 90)]
+ECHO = Echo(True)
+
+
+def data(val: Any) -> TensorDataModule:
+    # batches of 7 do not end where clients do
+    return TensorDataModule(clients=[scores(1, 1)], val=val, test=val, eval_batch_size=7)
+
+
+def evaluate(module: Any, datamodule: Any, metrics: ClientMetrics, stage: str = "validate") -> Any:
+    """Return what an evaluation logs."""
+    [logged] = getattr(quiet_trainer(callbacks=[metrics]), stage)(module, datamodule=datamodule, verbose=False)
+    return logged
+
+
+def values_of(module: L.LightningModule, datamodule: Any, *metric: Any) -> dict[int, float]:
+    """Return the clients' values of an accuracy, or of another metric."""
+    evaluate(module, datamodule, metrics := ClientMetrics(*metric))
+    return metrics.values["val"]
+
+
+@pytest.mark.parametrize("returns_scores", [True, False])
+@pytest.mark.parametrize(("stage", "key"), [("validate", "val"), ("test", "test")])
+def test_mean_over_clients_is_unweighted(returns_scores: bool, stage: str, key: str) -> None:
+    logged = evaluate(Echo(returns_scores), data(CLIENTS), metrics := ClientMetrics(), stage)
+    assert logged[f"{key}_acc"] == pytest.approx(0.1)
+    assert logged[f"{key}_acc_clients"] == 0.5
+    assert logged[f"{key}_acc_clients_std"] == 0.5
+    assert (logged[f"{key}_acc_clients_min"], logged[f"{key}_acc_clients_max"]) == (0.0, 1.0)
+    assert metrics.values[key] == {0: 1.0, 1: 0.0}
+
+
+def test_a_metric_of_all_clients_samples_together() -> None:
+    logged = evaluate(ECHO, data(CLIENTS), ClientMetrics(pooled=True))
+    assert (logged["val_acc_clients"], logged["val_acc_clients_pooled"]) == (0.5, pytest.approx(10 / 100))
+
+
+def test_a_shared_model_may_be_scored_as_a_personal_one() -> None:
+    logged = evaluate(ECHO, data(CLIENTS), ClientMetrics(always_personal=True), "test")
+    assert (logged["test_acc_personal"], logged["test_acc_personal_weighted"]) == (0.5, pytest.approx(0.1))
+
+
+def test_predictions_that_are_no_scores_need_another_metric() -> None:
+    class Regression(Silent):
+        def forward(self, x: Tensor) -> Tensor:
+            return x[:, 0]
+
+    def largest_error(preds: Tensor, target: Tensor) -> Tensor:
+        return (preds - target).abs().max()
+
+    halves = data([(x, y + 0.5) for x, y in CLIENTS])
+    with pytest.raises(ValueError, match=r"predictions of shape \(10,\) and targets of shape \(10,\)"):
+        values_of(Regression(), halves)
+    assert values_of(Regression(), data(CLIENTS), largest_error, "error") == {0: 1.0, 1: 0.0}
+
+
+def test_another_metric_may_leave_clients_out() -> None:
+    def share_of_small(preds: Tensor, target: Tensor) -> Tensor:
+        return torch.tensor(float("nan")) if len(target) > 50 else torch.tensor(0.25)
+
+    logged = evaluate(ECHO, data(CLIENTS), ClientMetrics(share_of_small, name="small"))
+    assert (logged["val_small_clients"], logged["val_small_clients_left_out"]) == (0.25, 1)
+
+
+@pytest.mark.parametrize("found", [None, "good", torch.ones(3)])
+def test_a_metric_must_return_a_number(found: Any) -> None:
+    with pytest.raises((TypeError, ValueError, RuntimeError), match="`metric` of ClientMetrics"):
+        values_of(ECHO, data(CLIENTS), lambda preds, target: found, "m")
+
+
+def test_a_global_validation_set_has_no_clients() -> None:
+    assert set(evaluate(ECHO, data(CLIENTS[0]), metrics := ClientMetrics())) == {"val_acc"}
+    assert metrics.values == {}
+
+
+def test_samples_without_clients_and_modules_without_forward_are_told() -> None:
+    class Mute(Echo):
+        forward = L.LightningModule.forward
+
+    pooled = TensorDataModule([scores(1, 0)], val=scores(3, 1), test=[scores(2, 2)], batch_size=2)
+    with pytest.warns(UserWarning, match="belong to no client") as told:
+        evaluate(Echo(False), pooled, ClientMetrics())
+    assert len([each for each in told if "belong to no client" in str(each.message)]) == 1
+    with pytest.raises(NotImplementedError, match=r"Mute.*forward"):
+        evaluate(Mute(False), pooled, ClientMetrics(), "test")
 
 
 def test_samples_of_many_labels_are_given_whole() -> None:
     def right(preds: Tensor, target: Tensor) -> Tensor:
         return (preds.argmax(2) == target).double().mean()
 
-    metrics = ClientMetrics(right)
     words = OtherRows(lambda x, y: (torch.stack([x, x.flip(1)], 1), torch.stack([y, y], 1)))
-    quiet_trainer(callbacks=[metrics]).validate(words, datamodule=data([scores(3, 0), scores(0, 9)]), verbose=False)
     # the second word has the other class's score: half of the words are right, for both clients
-    assert metrics.values["val"] == {0: 0.5, 1: 0.5}
+    assert values_of(words, data([scores(3, 0), scores(0, 9)]), right) == {0: 0.5, 1: 0.5}
 
 
-@pytest.mark.parametrize(("kind", "expected"), [(torch.float64, 2), (torch.int64, 2), (torch.float16, 0)])
-def test_predictions_keep_their_type(kind: torch.dtype, expected: int) -> None:
-    # 2 ** 30 + 2 is no float32; half precision has 1.0 in its place, and is computed with as float32
-    value = 1 if kind is torch.float16 else 2**30
-    seen = []
+@pytest.mark.parametrize(("kind", "value"), [(torch.float64, 2**30), (torch.int64, 2**30), (torch.float16, 2)])
+def test_predictions_keep_their_type(kind: torch.dtype, value: int) -> None:
+    # 2 ** 30 + 2 is no float32; half precision is computed with as float32
+    def rows(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.full((len(x),), value + 2, dtype=kind), y
 
     def excess(preds: Tensor, target: Tensor) -> Tensor:
-        seen.append(preds.dtype)
+        assert preds.dtype == (torch.float32 if kind is torch.float16 else kind)
         return (preds - value).max()
 
-    def rows(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        return torch.full((len(x),), value, dtype=kind) + (0 if kind is torch.float16 else 2), y
-
-    metrics = ClientMetrics(excess, "excess")
-    quiet_trainer(callbacks=[metrics]).validate(OtherRows(rows), datamodule=data(CLIENTS), verbose=False)
-    assert metrics.values["val"] == {0: expected, 1: expected}
-    assert set(seen) == {torch.float32 if kind is torch.float16 else kind}
-
-
-class Silent(Echo):
-    """Returns nothing from its steps, and takes batches of any kind."""
-
-    def evaluate(self, batch: Any, stage: str) -> None:
-        pass
-
-
-class SecondIsTarget(TensorDataModule):
-    def outputs_and_targets(self, batch: Any, outputs: Any) -> tuple[Any, Any]:
-        return outputs, batch[1]
-
-
-def values_of(module: L.LightningModule, datamodule: TensorDataModule | ClientDatasetsModule) -> dict[int, float]:
-    metrics = ClientMetrics()
-    quiet_trainer(callbacks=[metrics]).validate(module, datamodule=datamodule, verbose=False)
-    return metrics.values["val"]
+    assert values_of(OtherRows(rows), data(CLIENTS), excess, "excess") == {0: 2, 1: 2}
 
 
 def test_the_target_is_the_last_element_unless_the_data_module_says_otherwise() -> None:
+    class SecondIsTarget(TensorDataModule):
+        def outputs_and_targets(self, batch: Any, outputs: Any) -> tuple[Any, Any]:
+            return outputs, batch[1]
+
     masked = [(x, torch.ones(len(x), dtype=torch.long), y) for x, y in CLIENTS]
-    assert values_of(Silent(False), data(masked)) == {0: 1.0, 1: 0.0}
+    assert values_of(Silent(), data(masked)) == {0: 1.0, 1: 0.0}
     weighted = [(x, y, torch.full((len(x),), 0.5)) for x, y in CLIENTS]
     with pytest.raises(ValueError, match="`outputs_and_targets`"):
-        values_of(Silent(False), data(weighted))
+        values_of(Silent(), data(weighted))
     second = SecondIsTarget(clients=[weighted[0]], val=weighted, eval_batch_size=7)
-    assert values_of(Silent(False), second) == {0: 1.0, 1: 0.0}
+    assert values_of(Silent(), second) == {0: 1.0, 1: 0.0}
 
 
 def test_targets_of_shape_n_1_are_flattened() -> None:
-    assert values_of(Silent(False), data([(x, y[:, None]) for x, y in CLIENTS])) == {0: 1.0, 1: 0.0}
+    assert values_of(Silent(), data([(x, y[:, None]) for x, y in CLIENTS])) == {0: 1.0, 1: 0.0}
 
 
 def test_clients_of_samples_are_asked_for_once_an_evaluation() -> None:
@@ -218,34 +201,26 @@ def test_clients_of_samples_are_asked_for_once_an_evaluation() -> None:
             return super().eval_client_ids(stage)
 
     many = Counts(clients=[scores(1, 1)], val=[scores(1, 0), scores(0, 1)] * 5, eval_batch_size=1)
-    values = values_of(Echo(True), many)
-    assert values == {client: float(client % 2 == 0) for client in range(10)}
+    assert values_of(ECHO, many) == {client: float(client % 2 == 0) for client in range(10)}
     assert many.asked == 1
 
 
-class Labelled(Dataset[dict[str, Tensor]]):
-    """Dicts of one input and a label: three of class 0, two recognised."""
+class Rows(Dataset[dict[str, Tensor]]):
+    """Samples as dicts: three of class 0, two recognised."""
+
+    def __init__(self, x: str, y: str) -> None:
+        self.names = x, y
 
     def __len__(self) -> int:
         return 3
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
-        return {"image": torch.tensor([1.0, float(2 * index > 3)]) * torch.tensor([1.0, 2.0]), "label": torch.tensor(0)}
+        return dict(zip(self.names, (torch.tensor([1.0, index - 0.5]), torch.tensor(0)), strict=True))
 
 
 def test_a_dict_of_one_input_and_a_label_is_read() -> None:
-    owned = ClientDatasetsModule([Labelled()], val=[Labelled()])
-    assert values_of(Silent(False), owned) == {0: pytest.approx(2 / 3)}
-
-
-class Rows(Dataset[dict[str, Tensor]]):
-    """Samples as dicts: three of class 0, all recognised."""
-
-    def __len__(self) -> int:
-        return 3
-
-    def __getitem__(self, index: int) -> dict[str, Tensor]:
-        return {"x": torch.tensor([1.0, 0.0]), "y": torch.tensor(0)}
+    rows = Rows("image", "label")
+    assert values_of(Silent(), ClientDatasetsModule([rows], val=[rows])) == {0: pytest.approx(2 / 3)}
 
 
 class ReadsRows(Echo):
@@ -255,15 +230,14 @@ class ReadsRows(Echo):
 
 @pytest.mark.parametrize("stage", ["validate", "test"])
 def test_dicts_need_scores_from_the_step_where_there_are_clients(stage: str) -> None:
-    metrics = ClientMetrics()
-    run = getattr(quiet_trainer(callbacks=[metrics]), stage)
-    pooled = ClientDatasetsModule([Rows()], val=Rows(), test=Rows())
-    assert "val_acc_clients" not in run(ReadsRows(False), datamodule=pooled, verbose=False)[0]
-    owned = ClientDatasetsModule([Rows()], val=[Rows(), Rows()], test=[Rows(), Rows()])
-    run(ReadsRows(True), datamodule=owned, verbose=False)
-    assert list(metrics.values.values()) == [{0: 1.0, 1: 1.0}]
+    rows = Rows("x", "y")
+    pooled = ClientDatasetsModule([rows], val=rows, test=rows)
+    assert "val_acc_clients" not in evaluate(ReadsRows(False), pooled, ClientMetrics(), stage)
+    owned = ClientDatasetsModule([rows], val=[rows, rows], test=[rows, rows])
+    evaluate(ReadsRows(True), owned, metrics := ClientMetrics(), stage)
+    assert list(metrics.values.values()) == [{0: pytest.approx(2 / 3), 1: pytest.approx(2 / 3)}]
     with pytest.raises(TypeError, match="`label`, `labels` or `target`"):
-        run(ReadsRows(False), datamodule=owned, verbose=False)
+        evaluate(ReadsRows(False), owned, ClientMetrics(), stage)
 
 
 @pytest.mark.parametrize(
@@ -275,23 +249,19 @@ def test_dicts_need_scores_from_the_step_where_there_are_clients(stage: str) -> 
     ],
 )
 def test_each_sample_needs_one_row(rows: Any, got: str) -> None:
-    words = rf"one row of predictions and of targets for each of a batch's 7 samples, in their order, got {got} rows"
-    with pytest.raises(ValueError, match=words):
-        quiet_trainer(callbacks=[ClientMetrics()]).validate(OtherRows(rows), datamodule=data(CLIENTS), verbose=False)
+    with pytest.raises(ValueError, match=rf"one row .* each of a batch's 7 samples, .* got {got} rows"):
+        values_of(OtherRows(rows), data(CLIENTS))
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_a_loader_must_go_through_the_set_in_order() -> None:
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_a_loader_must_go_through_the_set_in_order(shuffled: bool) -> None:
     class OwnLoader(TensorDataModule):
         def val_dataloader(self) -> Any:
             return DataLoader(TensorDataset(*map(torch.cat, zip(*CLIENTS, strict=True))), 9, shuffle=shuffled)
 
-    for shuffled in (False, True):
-        metrics, own = ClientMetrics(), OwnLoader(clients=[scores(1, 1)], val=CLIENTS)
-        trainer = quiet_trainer(callbacks=[metrics])
-        if shuffled:
-            with pytest.raises(ValueError, match="val_dataloader"):
-                trainer.validate(Echo(True), datamodule=own, verbose=False)
-        else:
-            trainer.validate(Echo(True), datamodule=own, verbose=False)
-            assert metrics.values["val"] == {0: 1.0, 1: 0.0}
+    own = OwnLoader(clients=[scores(1, 1)], val=CLIENTS)
+    if shuffled:
+        with pytest.raises(ValueError, match="val_dataloader"):
+            values_of(ECHO, own)
+    else:
+        assert values_of(ECHO, own) == {0: 1.0, 1: 0.0}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 import torch
 from helpers.comparison import ValidatedClassifier, clients_of
 from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor, nn
 
 from fl_lightning import (
@@ -37,10 +35,13 @@ def fit(
     *callbacks: Any,
     rounds: int = 1,
     batch_size: int | None = None,
+    ckpt_path: Path | None = None,
     **trainer: Any,
-) -> None:
+) -> L.Trainer:
     data = TensorDataModule(clients=clients, batch_size=batch_size)
-    quiet_trainer(max_epochs=rounds, callbacks=list(callbacks), **trainer).fit(module, datamodule=data)
+    fitter = quiet_trainer(max_epochs=rounds, callbacks=list(callbacks), **trainer)
+    fitter.fit(module, datamodule=data, ckpt_path=ckpt_path)
+    return fitter
 
 
 def mixed(*optima: float) -> list[tuple[Tensor, Tensor]]:
@@ -92,30 +93,24 @@ def test_noise_is_of_the_sum_and_divided_by_the_batch() -> None:
 
 
 def test_epsilon_counts_local_epochs_of_the_busiest_client(tmp_path: Path) -> None:
-    clients = quadratic_clients([1.0] * 3, [1.0, 2.0, 3.0], [4, 4, 4])
-
-    def run(rounds: int, ckpt_path: Path | None = None, noise: float = 8.0) -> tuple[ExamplePrivacy, Any]:
+    def run(rounds: int, ckpt_path: Path | None = None, noise: float = 8.0) -> tuple[float, L.Trainer]:
+        clients = quadratic_clients([1.0] * 3, [1.0, 2.0, 3.0], [4, 4, 4])
         privacy = ExamplePrivacy(1.0, noise_multiplier=noise, delta=1e-5)
-        save = ModelCheckpoint(tmp_path, filename="last", enable_version_counter=False)
-        data = TensorDataModule(clients=clients, batch_size=2)
-        trainer = quiet_trainer(
-            max_epochs=rounds, callbacks=[privacy, FedAvg(1.0, local_epochs=3), save], enable_checkpointing=True
-        )
-        trainer.fit(Plain(0.1), datamodule=data, ckpt_path=ckpt_path)
-        return privacy, trainer.callback_metrics
+        options = {"rounds": rounds, "ckpt_path": ckpt_path, "batch_size": 2}
+        trainer = fit(Plain(0.1), clients, privacy, FedAvg(1.0, local_epochs=3), **options)
+        return privacy.spent, trainer
 
-    whole, logged = run(4)
+    spent, trainer = run(4)
     # four rounds of three epochs: one Gaussian mechanism each, which together are one with z / sqrt(12)
-    assert whole.spent == pytest.approx(epsilon_of([(Mechanism(8.0 / math.sqrt(12), 1.0), 1)], 1e-5), rel=0.01)
-    assert float(logged["fed/example_epsilon"]) == pytest.approx(whole.spent)
-    assert float(logged["fed/example_delta"]) == pytest.approx(1e-5)
-    run(2)
+    assert spent == pytest.approx(epsilon_of([(Mechanism(8.0 / math.sqrt(12), 1.0), 1)], 1e-5), rel=0.01)
+    assert float(trainer.callback_metrics["fed/example_epsilon"]) == pytest.approx(spent)
+    assert float(trainer.callback_metrics["fed/example_delta"]) == pytest.approx(1e-5)
     kept = tmp_path / "after_two.ckpt"
-    shutil.copy(tmp_path / "last.ckpt", kept)
-    assert run(4, kept)[0].spent == whole.spent
+    run(2)[1].save_checkpoint(kept)
+    assert run(4, kept)[0] == spent
     # six epochs with 8 and six with 4: together one Gaussian mechanism with 1 / z^2 = 6 / 64 + 6 / 16
     both = epsilon_of([(Mechanism((6 / 64 + 6 / 16) ** -0.5, 1.0), 1)], 1e-5)
-    assert run(4, kept, noise=4.0)[0].spent == pytest.approx(both, rel=0.01)
+    assert run(4, kept, noise=4.0)[0] == pytest.approx(both, rel=0.01)
 
 
 def test_a_step_that_cannot_be_mapped_is_named() -> None:
@@ -148,24 +143,6 @@ class Asking(UniformSampler):
         return float(client.loss())
 
 
-@pytest.mark.parametrize(
-    ("module", "callback", "trainer", "message"),
-    [
-        (ValidatedClassifier, lambda: Scaffold(1.0), {}, "clients send more of their data"),
-        (ValidatedClassifier, lambda: QFedAvg(1.0, 1.0), {}, "clients send more of their data"),
-        (ValidatedClassifier, lambda: FedAvg(sampler=ImportanceSampler(1.0)), {}, "clients send more of their data"),
-        (ValidatedClassifier, lambda: FedAvg(sampler=Asking(1)), {}, "clients send more of their data"),
-        (ValidatedClassifier, lambda: Federated(1.0, objective=ReadingData()), {}, "clients send more of their data"),
-        (Normed, lambda: FedAvg(1.0), {}, "BatchNorm mixes the samples of a batch"),
-        (ValidatedClassifier, lambda: FedAvg(1.0), {"accumulate_grad_batches": 2}, "a step for each batch"),
-        (ValidatedClassifier, lambda: FedAvg(1.0), {"limit_train_batches": 1}, "in one batch of each local epoch"),
-    ],
-)
-def test_what_has_no_figure_is_refused(module: Any, callback: Any, trainer: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        fit(module(), clients_of(4, 4), ExamplePrivacy(1.0, **NO_NOISE), callback(), batch_size=2, **trainer)
-
-
 class SteppingTwice(ValidatedClassifier):
     def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None) -> None:
         optimizer.step(closure=optimizer_closure)
@@ -181,17 +158,29 @@ class KeepingMeans(ValidatedClassifier):
         self.mean.copy_(batch[0].mean(0))
 
 
+MORE = "clients send more of their data"
+
+
 @pytest.mark.parametrize(
-    ("module", "objective", "message"),
+    ("module", "callback", "trainer", "message"),
     [
-        (SteppingTwice, None, "takes more than one gradient of a batch"),
-        (KeepingMeans, None, "training changes buffers of the module"),
+        (ValidatedClassifier, lambda: Scaffold(1.0), {}, MORE),
+        (ValidatedClassifier, lambda: QFedAvg(1.0, 1.0), {}, MORE),
+        (ValidatedClassifier, lambda: FedAvg(sampler=ImportanceSampler(1.0)), {}, MORE),
+        (ValidatedClassifier, lambda: FedAvg(sampler=Asking(1)), {}, MORE),
+        (ValidatedClassifier, lambda: Federated(1.0, objective=ReadingData()), {}, MORE),
+        (Normed, lambda: FedAvg(1.0), {}, "BatchNorm mixes the samples of a batch"),
+        (ValidatedClassifier, lambda: FedAvg(1.0), {"accumulate_grad_batches": 2}, "a step for each batch"),
+        (ValidatedClassifier, lambda: FedAvg(1.0), {"limit_train_batches": 1}, "in one batch of each local epoch"),
+        (SteppingTwice, lambda: FedAvg(1.0), {}, "takes more than one gradient of a batch"),
+        (KeepingMeans, lambda: FedAvg(1.0), {}, "training changes buffers of the module"),
     ],
 )
-def test_what_gives_away_more_than_is_counted_is_refused(module: Any, objective: Any, message: str) -> None:
-    callback = Federated(1.0, objective=None if objective is None else objective())
+def test_what_gives_away_more_than_is_counted_is_refused(
+    module: Any, callback: Any, trainer: Any, message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
-        fit(module(), clients_of(4, 4), ExamplePrivacy(1.0, **NO_NOISE), callback, batch_size=2)
+        fit(module(), clients_of(4, 4), ExamplePrivacy(1.0, **NO_NOISE), callback(), batch_size=2, **trainer)
 
 
 def test_buffers_that_stay_with_the_server_may_change() -> None:
@@ -201,23 +190,16 @@ def test_buffers_that_stay_with_the_server_may_change() -> None:
 
 
 def test_rounds_without_it_cannot_be_resumed(tmp_path: Path) -> None:
-    def run(rounds: int, *callbacks: Any, ckpt_path: Path | None = None) -> None:
-        save = ModelCheckpoint(tmp_path, filename="last", enable_version_counter=False)
-        trainer = quiet_trainer(max_epochs=rounds, callbacks=[*callbacks, FedAvg(1.0), save], enable_checkpointing=True)
-        data = TensorDataModule(clients=mixed(1.0, 2.0), batch_size=2)
-        trainer.fit(Plain(0.1), datamodule=data, ckpt_path=ckpt_path)
-
-    run(2)
+    path, clients = tmp_path / "without.ckpt", mixed(1.0, 2.0)
+    fit(Plain(0.1), clients, FedAvg(1.0), rounds=2).save_checkpoint(path)
     with pytest.raises(ValueError, match="2 of the 2 rounds"):
-        run(3, ExamplePrivacy(1.0, **NO_NOISE), ckpt_path=tmp_path / "last.ckpt")
+        fit(Plain(0.1), clients, ExamplePrivacy(1.0, **NO_NOISE), FedAvg(1.0), rounds=3, ckpt_path=path)
 
 
 def test_a_sample_without_a_finite_gradient_leaves_its_client_in() -> None:
     # the gradients of w = 0 at 1 and 3 are -1 and -3, clipped to 2; that of NaN counts as 0: w = 0.1 * (1 + 2 + 0) / 3
     module = Plain(0.1)
-    ones = torch.ones(3, dtype=torch.float64)
-    clients = [(ones, torch.tensor([1.0, 3.0, math.nan], dtype=torch.float64))]
-    fit(module, clients, ExamplePrivacy(2.0, **NO_NOISE), FedAvg(1.0))
+    fit(module, mixed(1.0, 3.0, math.nan), ExamplePrivacy(2.0, **NO_NOISE), FedAvg(1.0))
     assert float(module.w) == pytest.approx(0.1)
 
 

@@ -3,13 +3,15 @@ from __future__ import annotations
 import lightning as L
 import pytest
 import torch
+from helpers.comparison import assert_same_weights
 from helpers.full_disk import limited_files
+from helpers.toys import quiet_trainer
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from fl_lightning.callbacks.frozen_prefix_cache import FrozenPrefixCache
 from fl_lightning.data import ImageDataModule, SampleSplit, Source
-from fl_lightning.models import Classifier
+from fl_lightning.models import Classifier, MLPClassifier
 from fl_lightning.models.frozen import FrozenPrefix
 from fl_lightning.partitioners import IIDPartitioner
 
@@ -56,23 +58,9 @@ def _forget_batches():
     BATCHES_SEEN.clear()
 
 
-def make_trainer(*callbacks: L.Callback, **kwargs) -> L.Trainer:
-    return L.Trainer(
-        accelerator="cpu",
-        max_epochs=2,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        num_sanity_val_steps=0,
-        callbacks=list(callbacks),
-        **kwargs,
-    )
-
-
 def fit(module: L.LightningModule, data: L.LightningDataModule, *callbacks: L.Callback) -> dict[str, Tensor]:
     torch.manual_seed(3)
-    make_trainer(*callbacks).fit(module, datamodule=data)
+    quiet_trainer(max_epochs=2, callbacks=list(callbacks)).fit(module, datamodule=data)
     return module.state_dict()
 
 
@@ -80,15 +68,10 @@ def files(folder) -> list[str]:
     return sorted(path.name for path in folder.glob("*.npy"))
 
 
-def assert_same(first: dict[str, Tensor], second: dict[str, Tensor]) -> None:
-    assert list(first) == list(second)
-    assert all(torch.equal(first[name], second[name]) for name in first)
-
-
 @pytest.mark.parametrize("batch_size", [1, 5, 32])
 def test_trains_the_same_weights_as_without(tmp_path, batch_size):
     plain = fit(Net(), Images())
-    assert_same(fit(Net(), Images(), FrozenPrefixCache(tmp_path, batch_size)), plain)
+    assert_same_weights(fit(Net(), Images(), FrozenPrefixCache(tmp_path, batch_size)), plain)
 
 
 def test_each_sample_passes_the_prefix_once(tmp_path):
@@ -112,14 +95,15 @@ def test_a_change_computes_anew(tmp_path, module, data):
     changed = fit(Net(**module), Images(**data), FrozenPrefixCache(tmp_path))
     assert BATCHES_SEEN
     assert len(files(tmp_path)) == 2
-    assert_same(changed, fit(Net(**module), Images(**data)))
+    assert_same_weights(changed, fit(Net(**module), Images(**data)))
 
 
 @pytest.mark.parametrize("stage", ["validate", "test"])
 def test_evaluation_gives_the_same_metrics(tmp_path, stage):
-    (plain,) = getattr(make_trainer(), stage)(Net(), datamodule=Images(), verbose=False)
-    cached_trainer = make_trainer(FrozenPrefixCache(tmp_path))
-    (cached,) = getattr(cached_trainer, stage)(Net(), datamodule=Images(), verbose=False)
+    plain, cached = (
+        getattr(quiet_trainer(callbacks=callbacks), stage)(Net(), datamodule=Images(), verbose=False)
+        for callbacks in ([], [FrozenPrefixCache(tmp_path)])
+    )
     assert cached == plain
 
 
@@ -129,9 +113,8 @@ def test_the_module_takes_raw_inputs_again_after_a_stage(tmp_path):
     assert not module.prefix.bypass
     fresh = Net()
     fresh.load_state_dict(module.state_dict())
-    assert make_trainer().test(module, datamodule=Images(), verbose=False) == make_trainer().test(
-        fresh, datamodule=Images(), verbose=False
-    )
+    tested = [quiet_trainer().test(each, datamodule=Images(), verbose=False) for each in (module, fresh)]
+    assert tested[0] == tested[1]
 
 
 class Killed(BaseException):
@@ -160,14 +143,14 @@ def test_a_killed_computation_goes_on_where_it_was(tmp_path, monkeypatch, torn):
     assert len(BATCHES_SEEN) == 1 + 2  # one for the shape, and two of four batches
     assert len(files(tmp_path)) == 1
     assert not list(tmp_path.glob("*.part"))
-    assert_same(resumed, fit(Net(), Images()))
+    assert_same_weights(resumed, fit(Net(), Images()))
 
 
 def test_two_threads_compute_the_same_bits(tmp_path):
     plain = fit(Net(), Images(), FrozenPrefixCache(tmp_path / "one", batch_size=8))
     torch.set_num_threads(2)
     try:
-        assert_same(fit(Net(), Images(), FrozenPrefixCache(tmp_path / "two", batch_size=8)), plain)
+        assert_same_weights(fit(Net(), Images(), FrozenPrefixCache(tmp_path / "two", batch_size=8)), plain)
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(1)
@@ -179,7 +162,7 @@ def test_a_cut_file_is_computed_again(tmp_path):
     path.write_bytes(path.read_bytes()[:-8])
     with pytest.warns(UserWarning, match="damaged"):
         again = fit(Net(), Images(), FrozenPrefixCache(tmp_path))
-    assert_same(again, plain)
+    assert_same_weights(again, plain)
 
 
 def test_a_full_disk_is_an_error(tmp_path):
@@ -190,18 +173,15 @@ def test_a_full_disk_is_an_error(tmp_path):
 
 
 def test_module_without_frozen_prefix_is_refused(tmp_path):
-    class Plain(Classifier):
-        pass
-
     with pytest.raises(ValueError, match="FrozenPrefix"):
-        fit(Plain(2, 0.1), Images(), FrozenPrefixCache(tmp_path))
+        fit(MLPClassifier(192, (4,), 3), Images(), FrozenPrefixCache(tmp_path))
 
 
 @pytest.mark.parametrize("stage", ["fit", "validate", "test", "predict"])
 def test_checkpoint_with_another_prefix_is_refused(tmp_path, stage):
-    trainer = make_trainer()
-    trainer.fit(Net(seed=1), datamodule=Images())
-    trainer.save_checkpoint(tmp_path / "other.ckpt")
-    cached = make_trainer(FrozenPrefixCache(tmp_path / "cache"))
+    other = Net(seed=1)
+    fit(other, Images())
+    other.trainer.save_checkpoint(tmp_path / "other.ckpt")
+    cached = quiet_trainer(callbacks=[FrozenPrefixCache(tmp_path / "cache")])
     with pytest.raises(RuntimeError, match="weights"):
         getattr(cached, stage)(Net(), datamodule=Images(), ckpt_path=tmp_path / "other.ckpt")

@@ -58,12 +58,24 @@ def data() -> TensorDataModule:
     return TensorDataModule(sets, val=sets, test=sets, batch_size=None, eval_batch_size=2)
 
 
+def personal(clients_per_round: float = 1.0) -> FedAvg:
+    return FedAvg(clients_per_round, exchange=PersonalParameters("head"))
+
+
+def values_of(
+    module: L.LightningModule, datamodule: TensorDataModule, fed: FedAvg | None = None, *metric: Any
+) -> dict[int, float]:
+    """Return the clients' values after a round: their heads, or those of another metric."""
+    metrics = ClientMetrics(*(metric or (head_of, "head")))
+    quiet_trainer(max_epochs=1, callbacks=[fed or personal(), metrics]).fit(module, datamodule=datamodule)
+    return metrics.values["val"]
+
+
 def test_each_client_has_its_own_head_and_checkpoints_bring_theirs(tmp_path: Path) -> None:
     metrics = ClientMetrics(head_of, "head")
     best = FederatedCheckpoint(tmp_path, save_top_k=-1, filename="{epoch}")
-    fed = FedAvg(clients_per_round=1.0, exchange=PersonalParameters("head"))
     module = OwnHead()
-    trainer = quiet_trainer(max_epochs=2, callbacks=[fed, metrics, best], enable_checkpointing=True)
+    trainer = quiet_trainer(max_epochs=2, callbacks=[personal(), metrics, best], enable_checkpointing=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         warnings.filterwarnings("ignore", ".*(num_workers|workers|validation_step|litlogger).*")
@@ -79,7 +91,7 @@ def test_each_client_has_its_own_head_and_checkpoints_bring_theirs(tmp_path: Pat
     trainer.test(module, datamodule=data(), ckpt_path=str(tmp_path / "epoch=0.ckpt"), verbose=False)
     assert metrics.values["test"] == {0: 2.0, 1: -0.5}  # of the first round
     fresh = ClientMetrics(head_of, "head")  # of a trainer that has not trained
-    again = quiet_trainer(callbacks=[FedAvg(exchange=PersonalParameters("head")), fresh])
+    again = quiet_trainer(callbacks=[personal(), fresh])
     again.test(OwnHead(), datamodule=data(), ckpt_path=str(tmp_path / "epoch=0.ckpt"), verbose=False)
     assert fresh.values["test"] == {0: 2.0, 1: -0.5}
     assert fresh.shared_values["test"] == {0: 0.75, 1: 0.75}
@@ -87,9 +99,8 @@ def test_each_client_has_its_own_head_and_checkpoints_bring_theirs(tmp_path: Pat
 
 def test_each_client_has_its_own_head_after_a_fit_that_had_no_round_left(tmp_path: Path) -> None:
     def tested() -> dict[int, float]:
-        fed = FedAvg(clients_per_round=1.0, exchange=PersonalParameters("head"))
         metrics = ClientMetrics(head_of, "head")
-        callbacks = [fed, metrics, FederatedCheckpoint(tmp_path)]
+        callbacks = [personal(), metrics, FederatedCheckpoint(tmp_path)]
         trainer = quiet_trainer(max_epochs=2, callbacks=callbacks, enable_checkpointing=True)
         trainer.fit(OwnHead(), datamodule=data(), ckpt_path="last")
         trainer.test(OwnHead(), datamodule=data(), verbose=False)
@@ -99,24 +110,18 @@ def test_each_client_has_its_own_head_after_a_fit_that_had_no_round_left(tmp_pat
 
 
 def test_clients_that_have_not_trained_have_the_mean() -> None:
-    metrics = ClientMetrics(head_of, "head")
-    fed = FedAvg(clients_per_round=1, exchange=PersonalParameters("head"))
-    quiet_trainer(max_epochs=1, callbacks=[fed, metrics]).fit(OwnHead(), datamodule=data())
     # one of the heads is c/2, the other client's first one 0, and their mean c/4
-    assert metrics.values["val"] in ({0: 2.0, 1: 1.0}, {0: -0.25, 1: -0.5})
+    assert values_of(OwnHead(), data(), personal(1)) in ({0: 2.0, 1: 1.0}, {0: -0.25, 1: -0.5})
 
 
 def test_clients_that_do_not_train_are_told_once() -> None:
-    metrics = ClientMetrics(head_of, "head")
-    fed = FedAvg(clients_per_round=1.0, exchange=PersonalParameters("head"))
-    module = data()
-    module.eval_client_ids = lambda stage: torch.tensor([7] * 6).numpy()  # type: ignore[method-assign]
+    others = data()
+    others.eval_client_ids = lambda stage: torch.tensor([7] * 6).numpy()  # type: ignore[method-assign]
     with pytest.warns(UserWarning) as told:
-        quiet_trainer(max_epochs=1, callbacks=[fed, metrics]).fit(OwnHead(), datamodule=module)
+        assert values_of(OwnHead(), others) == {7: 0.75}
     [line] = [str(each.message) for each in told if "own model" in str(each.message)]
     assert "but the validation and test clients do not train" in line
     assert "split=WithinClientSplit(...)" in line
-    assert metrics.values["val"] == {7: 0.75}
 
 
 def test_targets_of_the_step_are_honoured_with_personal_heads() -> None:
@@ -124,35 +129,13 @@ def test_targets_of_the_step_are_honoured_with_personal_heads() -> None:
         def validation_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
             return {"preds": self(batch[0]), "target": batch[-1] + 10}
 
-    metrics = ClientMetrics(lambda preds, target: preds[:, 1].mean() + target.double().mean(), "sum")
-    fed = FedAvg(clients_per_round=1.0, exchange=PersonalParameters("head"))
-    quiet_trainer(max_epochs=1, callbacks=[fed, metrics]).fit(Shifted(), datamodule=data())
-    assert metrics.values["val"] == {0: 2.0 + 11, 1: -0.5 + 10}
+    def both(preds: Tensor, target: Tensor) -> Tensor:
+        return preds[:, 1].mean() + target.double().mean()
 
-
-def test_the_target_is_the_last_element_with_personal_heads() -> None:
-    class OfThree(OwnHead):
-        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-            return super().training_step((batch[0], batch[-1]), batch_idx)
-
-        def validation_step(self, batch: Any, batch_idx: int) -> None:
-            pass
-
-    sets = [(torch.full((3,), c), torch.full((3,), 7), torch.full((3,), int(c > 0))) for c in OPTIMA]
-    metrics = ClientMetrics()
-    fed = FedAvg(clients_per_round=1.0, exchange=PersonalParameters("head"))
-    three = TensorDataModule(sets, val=sets, batch_size=None, eval_batch_size=2)
-    quiet_trainer(max_epochs=1, callbacks=[fed, metrics]).fit(OfThree(), datamodule=three)
-    assert metrics.values["val"] == {0: 1.0, 1: 1.0}  # heads 2 and -0.5 are right about classes 1 and 0
+    assert values_of(Shifted(), data(), personal(), both, "sum") == {0: 2.0 + 11, 1: -0.5 + 10}
 
 
 def test_scores_that_the_module_does_not_return_are_refused() -> None:
-    def fit(scale: float) -> dict[int, float]:
-        metrics = ClientMetrics(head_of, "head")
-        fed = FedAvg(clients_per_round=1.0, exchange=PersonalParameters("head"))
-        quiet_trainer(max_epochs=1, callbacks=[fed, metrics]).fit(OwnHead(scale, True), datamodule=data())
-        return metrics.values["val"]
-
-    assert fit(scale=1.0) == {0: 2.0, 1: -0.5}
+    assert values_of(OwnHead(1.0, True), data()) == {0: 2.0, 1: -0.5}
     with pytest.raises(ValueError, match="step returned other `preds` than the module's `forward`"):
-        fit(scale=2.0)
+        values_of(OwnHead(2.0, True), data())
