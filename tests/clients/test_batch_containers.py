@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import UserDict, namedtuple
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,34 +36,28 @@ def stack(samples: list[tuple[float, str]]) -> tuple[Tensor, list[str]]:
     return torch.tensor(xs, dtype=torch.float64), list(names)
 
 
-KINDS: dict[str, Any] = {
-    "dataclass": lambda samples: Record(*stack(samples)),
-    "UserDict": lambda samples: UserDict(zip(("x", "name"), stack(samples), strict=True)),
-    "Encoding": lambda samples: Encoding(zip(("x", "name"), stack(samples), strict=True)),
-    "namedtuple": lambda samples: Pair(*stack(samples)),
-    "dict": lambda samples: dict(zip(("x", "name"), stack(samples), strict=True)),
-    "nested": lambda samples: {"inputs": [stack(samples)], "note": None},
-    "default": None,
+#: How samples become a batch of which type, and how a step reads inputs and names from it.
+KINDS: dict[str, tuple[Any, type, Callable[[Any], Any]]] = {
+    "dataclass": (lambda samples: Record(*stack(samples)), Record, lambda batch: (batch.x, batch.name)),
+    "namedtuple": (lambda samples: Pair(*stack(samples)), Pair, lambda batch: batch),
+    "Encoding": (lambda samples: Encoding(x=stack(samples)), Encoding, lambda batch: batch["x"]),
+    "nested": (lambda samples: {"inputs": [stack(samples)], "note": None}, dict, lambda batch: batch["inputs"][0]),
+    "default": (None, list, lambda batch: batch),
 }
 
 
 class Reading(LightningModule):
     """Moves half way to the mean of the batch, and remembers kinds and names."""
 
-    def __init__(self) -> None:
+    def __init__(self, read: Callable[[Any], Any]) -> None:
         super().__init__()
         self.w = nn.Parameter(torch.zeros((), dtype=torch.float64))
-        self.kinds: set[str] = set()
+        self.read, self.kinds = read, set[type]()
         self.names: list[str] = []
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        self.kinds.add(type(batch).__name__)
-        if isinstance(batch, dict) and "inputs" in batch:
-            ((x, names),) = batch["inputs"]
-        elif isinstance(batch, (list, tuple)):
-            x, names = batch
-        else:
-            x, names = (batch.x, batch.name) if isinstance(batch, Record) else (batch["x"], batch["name"])
+        self.kinds.add(type(batch))
+        x, names = self.read(batch)
         self.names += names
         loss = (0.5 * (self.w - x) ** 2).mean()
         self.log("loss", loss, batch_size=len(x))
@@ -76,10 +71,9 @@ class Reading(LightningModule):
 def test_clients_train_on_batches_of_any_container(kind: str) -> None:
     # one batch a client: client 0 goes half way to 3, client 1 to 8, of 2 samples and 1
     clients: list[Any] = [[(2.0, "a"), (4.0, "b")], [(8.0, "c")]]
-    data = ClientDatasetsModule(clients, batch_size=2, collate_fn=KINDS[kind], shuffle=False)
-    module = Reading()
+    collate, expected, read = KINDS[kind]
+    data = ClientDatasetsModule(clients, batch_size=2, collate_fn=collate, shuffle=False)
+    module = Reading(read)
     quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0, executor="sequential")]).fit(module, datamodule=data)
     assert float(module.w.detach()) == pytest.approx((2 * 1.5 + 4.0) / 3, abs=1e-12)
-    assert sorted(module.names) == ["a", "b", "c"]
-    expected = {"dataclass": "Record", "namedtuple": "Pair", "nested": "dict", "default": "list"}
-    assert module.kinds == {expected.get(kind, kind)}
+    assert (sorted(module.names), module.kinds) == (["a", "b", "c"], {expected})

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from helpers.stacked import Module, clients_of, linear
 from helpers.toys import quiet_trainer
@@ -45,24 +44,22 @@ def test_steps_go_on_in_the_epoch() -> None:
     assert first != second
 
 
-def weights(folder: Path | None = None, rounds: int = 4, **options: Any) -> Tensor:
+def weights(folder: Path | None = None, **options: Any) -> Tensor:
     """Return the weights after four rounds; with a folder, after a checkpoint there that is resumed."""
-    module, path = Module(linear()), None
-    for epochs in (2, rounds) if folder is not None else (rounds,):
+    path = None
+    for epochs in (2, 4) if folder else (4,):
         save = [ModelCheckpoint(folder, filename="last", enable_version_counter=False)] if folder else []
         algorithm = FedAvg(3, local_steps=2, continue_epochs=True, seed=1, **options)
         trainer = quiet_trainer(max_epochs=epochs, callbacks=[algorithm, *save], enable_checkpointing=bool(save))
         data = TensorDataModule(clients_of((6,), (7, 10, 12, 5)), batch_size=4)
         module = Module(linear())
         trainer.fit(module, datamodule=data, ckpt_path=path)
-        path = None if folder is None else folder / "last.ckpt"
+        path = folder / "last.ckpt" if folder else None
     return torch.nn.utils.parameters_to_vector(module.parameters()).detach()
 
 
-@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
-def test_a_resumed_run_goes_on_in_the_epoch(executor: str, tmp_path: Path) -> None:
-    assert torch.equal(weights(tmp_path, executor=executor), weights(executor=executor))
-
-
-def test_stacked_clients_go_on_too() -> None:
-    torch.testing.assert_close(weights(executor="vectorized"), weights(executor="sequential"), rtol=1e-9, atol=1e-12)
+def test_resumed_and_stacked_runs_go_on_in_the_epoch(tmp_path: Path) -> None:
+    one_by_one, stacked = weights(executor="sequential"), weights(executor="vectorized")
+    assert torch.equal(weights(tmp_path / "one by one", executor="sequential"), one_by_one)
+    assert torch.equal(weights(tmp_path / "stacked", executor="vectorized"), stacked)
+    torch.testing.assert_close(stacked, one_by_one, rtol=1e-9, atol=1e-12)
