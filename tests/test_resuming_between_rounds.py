@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.algorithms import Net
-from helpers.poked import MAKE, OPTIONS, Poked, fit, outcome
+from helpers.poked import MAKE, OPTIONS, Poked, fail, fit, outcome
 from lightning.pytorch.callbacks import Callback, EarlyStopping, OnExceptionCheckpoint
 from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
@@ -45,39 +45,37 @@ def test_what_a_hook_wrote_before_a_checkpoint_is_resumed(name: str, hook: str, 
 
 
 class Interrupt(Callback):
-    """Fails at the beginning of a batch in the third round, once."""
+    """Fails once, when a hook is called for the n-th time in the third round."""
 
-    armed = True
+    def __init__(self, hook: str, number: int = 1) -> None:
+        self.number = number
+        setattr(self, hook, self._fail)
 
-    def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
-        if trainer.current_epoch == 2 and batch_idx == 3 and self.armed:
-            self.armed = False
-            raise ArithmeticError("broken by the test")
+    def _fail(self, trainer: Any, *args: Any) -> None:
+        if trainer.current_epoch == 2:
+            self.number -= 1
+            if self.number == 0:
+                fail()
 
 
 @pytest.mark.parametrize(("name", "hook"), [("FedAvg", "on_train_epoch_start"), ("FedDyn", "on_train_epoch_end")])
 def test_a_round_that_broke_off_takes_its_hooks_writes_back(name: str, hook: str, tmp_path: Path) -> None:
-    module, callback, interrupt = Net(), MAKE[name](Poked()), Interrupt()
     with pytest.raises(ArithmeticError):
-        fit(callback, Halve(hook), interrupt, OnExceptionCheckpoint(tmp_path), module=module)
+        interrupt = Interrupt("on_train_batch_start", 4)
+        fit(MAKE[name](Poked()), Halve(hook), interrupt, OnExceptionCheckpoint(tmp_path))
     resumed = fit(MAKE[name](Poked()), Halve(hook), ckpt_path=tmp_path / "on_exception.ckpt")
     assert outcome(resumed) == halved(name, hook)
 
 
 @pytest.mark.parametrize(
-    "make",
-    [
-        lambda: FedDyn(0.1, 4, evaluate="all", **OPTIONS),
-        lambda: RADFed(3, 4, **OPTIONS),
-        lambda: FedBuff(3, 4, **OPTIONS),
-    ],
-    ids=["FedDyn-all", "RADFed", "FedBuff"],
+    ("kind", "options"),
+    [(FedDyn, {"evaluate": "all"}), (RADFed, {"redistributions": 3}), (FedBuff, {"buffer_size": 3})],
 )
-def test_what_cannot_be_continued_from_is_an_error_after_resuming_too(make: Any, tmp_path: Path) -> None:
-    kept = FederatedCheckpoint(tmp_path, save_top_k=0)
-    fit(make(), Halve("on_train_epoch_end"), kept, rounds=1)
+def test_what_cannot_be_continued_from_is_an_error_after_resuming_too(kind: Any, options: Any, tmp_path: Path) -> None:
+    kept, settings = FederatedCheckpoint(tmp_path, save_top_k=0), {"clients_per_round": 4, **OPTIONS, **options}
+    fit(kind(**settings), Halve("on_train_epoch_end"), kept, rounds=1)
     with pytest.raises(RuntimeError, match="between two rounds"):
-        fit(make(), ckpt_path=tmp_path / "last.ckpt")
+        fit(kind(**settings), ckpt_path=tmp_path / "last.ckpt")
 
 
 class Plateau(Net):
@@ -146,33 +144,21 @@ def test_a_run_that_early_stopping_has_ended_stays_ended(tmp_path: Path, caplog:
 
 
 def test_a_run_that_early_stopping_would_end_later_ends_there_when_it_resumes(tmp_path: Path) -> None:
-    class Ends(Callback):
-        def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
-            if trainer.current_epoch == 2:
-                raise ArithmeticError("broken by the test")
-
     # stopped after round 2; `min_epochs` gives it a third and a fourth
+    callbacks = [stopping(), FederatedCheckpoint(tmp_path, save_top_k=0), Interrupt("on_train_epoch_start")]
     with pytest.raises(ArithmeticError):
-        fit(FedAvg(4, **OPTIONS), stopping(), FederatedCheckpoint(tmp_path, save_top_k=0), Ends(), min_epochs=4)
+        fit(FedAvg(4, **OPTIONS), *callbacks, min_epochs=4)
     resumed = fit(FedAvg(4, **OPTIONS), stopping(), min_epochs=4, ckpt_path=tmp_path / "last.ckpt")
     assert resumed.current_epoch == 4
 
 
 def test_a_validation_that_breaks_off_leaves_the_modules_modes(tmp_path: Path) -> None:
-    class Stop(Callback):
-        armed = True
-
-        def on_validation_batch_end(self, trainer: Any, module: Any, *args: Any) -> None:
-            if trainer.current_epoch == 2 and self.armed:
-                self.armed = False
-                raise ArithmeticError("broken by the test")
-
-    module = Net()
-    module.layers.append(nn.Dropout(0.0).eval())  # it stays in eval mode
+    module, other = Net(), Net()
+    for each in (module, other):
+        each.layers.append(nn.Dropout(0.0).eval())  # it stays in eval mode
     with pytest.raises(ArithmeticError):
-        fit(FedAvg(4, **OPTIONS), Stop(), OnExceptionCheckpoint(tmp_path), module=module)
+        interrupt = Interrupt("on_validation_batch_end")
+        fit(FedAvg(4, **OPTIONS), interrupt, OnExceptionCheckpoint(tmp_path), module=module)
     assert [layer.training for layer in module.layers] == [True] * 5 + [False]
     resumed = fit(FedAvg(4, **OPTIONS), module=module, ckpt_path=tmp_path / "on_exception.ckpt")
-    other = Net()
-    other.layers.append(nn.Dropout(0.0).eval())
     assert outcome(resumed) == outcome(fit(FedAvg(4, **OPTIONS), module=other))

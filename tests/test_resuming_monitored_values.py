@@ -33,78 +33,49 @@ class Logging(ValidatedClassifier):
 
 
 class Seen(Callback):
-    """Notes the monitored training loss of each round."""
+    """Notes the monitored training loss at each round's start and end, where there is one."""
 
     def __init__(self) -> None:
+        self.starts: list[float] = []
         self.losses: list[float] = []
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        if "train_loss" in trainer.callback_metrics:
+            self.starts.append(float(trainer.callback_metrics["train_loss"]))
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         self.losses.append(float(trainer.callback_metrics["train_loss"]))
 
 
-def losses_of(name: str, folder: Path, at_train_end: bool, ckpt_path: str | None = None) -> list[float]:
-    seen = Seen()
-    saves = ModelCheckpoint(folder, "{epoch}", save_top_k=-1, save_on_train_epoch_end=at_train_end)
-    train_federatedly(
-        Logging(),
-        clients_of(*SIZES),
-        val=samples(6, seed=5),
-        algorithm=MAKE[name](),
-        callbacks=[EarlyStopping("train_loss", patience=50), seen, saves],
-        max_epochs=5,
-        ckpt_path=ckpt_path,
-    )
-    return seen.losses
+def fit(name: str, *callbacks: Callback, **options: Any) -> Seen:
+    settings = {"val": samples(6, seed=5), "algorithm": MAKE[name](), "max_epochs": 5, **options}
+    train_federatedly(Logging(), clients_of(*SIZES), callbacks=[seen := Seen(), *callbacks], **settings)
+    return seen
 
 
 @pytest.mark.parametrize(("name", "at_train_end"), [("FedAvg", True), ("FedAvg", False), ("FedBuff", True)])
 def test_a_run_that_resumes_before_an_empty_round_monitors_the_last_value(
     name: str, at_train_end: bool, tmp_path: Path
 ) -> None:
-    whole = losses_of(name, tmp_path / "whole", at_train_end)
+    stop = EarlyStopping("train_loss", patience=50)
+    saves = ModelCheckpoint(tmp_path, "{epoch}", save_top_k=-1, save_on_train_epoch_end=at_train_end)
+    whole = fit(name, stop, saves).losses
     assert whole[0] == whole[1] == whole[2] != whole[3]
-    path = str(tmp_path / "whole" / "epoch=0.ckpt")
-    assert losses_of(name, tmp_path / "resumed", at_train_end, path) == whole[1:]
+    assert fit(name, stop, ckpt_path=str(tmp_path / "epoch=0.ckpt")).losses == whole[1:]
 
 
 class Interrupting(Callback):
-    """Breaks off the last round after its first batch, once."""
-
-    fails = True
+    """Breaks off the last round after its first batch."""
 
     def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
-        if trainer.current_epoch == 3 and self.fails:
+        if trainer.current_epoch == 3:
             raise ArithmeticError("broken by the test")
 
 
 def test_a_round_that_broke_off_leaves_no_monitored_values(tmp_path: Path) -> None:
     saves = ModelCheckpoint(tmp_path, "broken", save_on_exception=True, every_n_epochs=10)
     with pytest.raises(ArithmeticError):
-        train_federatedly(
-            Logging(),
-            clients_of(*SIZES),
-            algorithm=MAKE["FedAvg"](),
-            callbacks=[Interrupting(), saves],
-            max_epochs=5,
-        )
+        fit("FedAvg", Interrupting(), saves)
     [path] = tmp_path.glob("*.ckpt")
-    whole = losses_of("FedAvg", tmp_path / "whole", True)
-
-    class First(Callback):
-        """Notes what a resumed run monitors before its first round."""
-
-        value = 0.0
-
-        def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-            self.value = self.value or float(trainer.callback_metrics["train_loss"])
-
-    first = First()
-    train_federatedly(
-        Logging(),
-        clients_of(*SIZES),
-        algorithm=MAKE["FedAvg"](),
-        callbacks=[first],
-        max_epochs=5,
-        ckpt_path=str(path),
-    )
-    assert first.value == pytest.approx(whole[2], rel=1e-7)
+    resumed = fit("FedAvg", ckpt_path=str(path))
+    assert resumed.starts[0] == pytest.approx(fit("FedAvg").losses[2], rel=1e-7)
