@@ -7,7 +7,9 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
-from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
+from helpers.algorithms import Net, data
+from helpers.comparison import assert_same_weights
+from helpers.toys import Quadratic, clients_that_reach, quadratic_clients, quiet_trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 
@@ -23,6 +25,7 @@ from fl_lightning.diagnostics import (
     pairwise_divergence,
     relative_distance,
 )
+from fl_lightning.models import LogisticRegressionClassifier
 from fl_lightning.parts import Participation, VirtualClock
 
 UNEQUAL: dict[str, Any] = {"a": [1.0, 4.0], "c": [0.0, 1.0]}
@@ -66,34 +69,33 @@ def test_o16_divergence(rows: list[list[float]], expected: float) -> None:
     assert pairwise_divergence(torch.tensor(rows, dtype=torch.float32)) == pytest.approx(expected, abs=1e-9)
 
 
-def reach(*optima: list[float]) -> TensorDataModule:
-    """Clients whose single step with learning rate 1 ends at these points."""
-    make = {"dtype": torch.float64}
-    return TensorDataModule([(torch.ones(1, 2, **make), torch.tensor([c], **make)) for c in optima], batch_size=None)
+def one_step(watcher: Callback, start: list[float], *optima: list[float]) -> dict[str, float]:
+    """Return what is logged of a round in which each client goes from the start to its optimum."""
+    clients = clients_that_reach(list(optima), [1] * len(optima))
+    [row] = curves([FedAvg(1.0), watcher], Quadratic(1.0, start), TensorDataModule(clients), 1).rounds
+    return row
 
 
 @pytest.mark.parametrize(("of", "expected"), [("weights", 1.0), ("updates", 1 - 1 / 2**0.5)])
 def test_divergence_of_a_round(of: Any, expected: float) -> None:
     # from (-1, 0): weights (1, 0) and (0, 1), updates (2, 0) and (1, 1)
-    curve = curves([FedAvg(1.0), LocalDivergence(of)], Quadratic(1.0, [-1.0, 0.0]), reach([1.0, 0.0], [0.0, 1.0]), 1)
-    assert curve["fed/divergence"] == [pytest.approx(expected, abs=1e-7)]  # logs are float32
+    row = one_step(LocalDivergence(of), [-1.0, 0.0], [1.0, 0.0], [0.0, 1.0])
+    assert row["fed/divergence"] == pytest.approx(expected, abs=1e-7)  # logs are float32
+
+
+def test_update_norms() -> None:
+    row = one_step(UpdateNorms(), [0.0, 0.0], [3.0, 4.0], [0.0, 1.0])
+    expected = {"fed/update_norm": 3.0, "fed/update_norm_min": 1.0, "fed/update_norm_max": 5.0}
+    assert {name: row[name] for name in expected} == pytest.approx(expected, abs=1e-14)
 
 
 def test_divergence_of_circulating_models_is_a_saw_tooth() -> None:
     generator = torch.Generator().manual_seed(0)
-    clients = [(torch.full((1, 4), 0.1), torch.randn(1, 4, generator=generator)) for _ in range(12)]
-    data = TensorDataModule([(a.double(), c.double()) for a, c in clients], batch_size=None)
-    curve = curves([RADFed(4, 3, seed=1), LocalDivergence()], Quadratic(1.0, [1.0] * 4), data, 80)
+    optima = [torch.randn(4, generator=generator).tolist() for _ in range(12)]
+    federation = TensorDataModule(clients_that_reach(optima, [1] * 12), batch_size=None)
+    curve = curves([RADFed(4, 3, seed=1), LocalDivergence()], Quadratic(0.1, [1.0] * 4), federation, 80)
     by_position = torch.tensor(curve["fed/divergence"][40:]).view(10, 4).mean(0)
     assert by_position[0] < by_position[1] < by_position[2] < by_position[3]
-
-
-def test_update_norms() -> None:
-    # from (0, 0) to (3, 4) and (0, 1)
-    curve = curves([FedAvg(1.0), UpdateNorms()], Quadratic(1.0, [0.0, 0.0]), reach([3.0, 4.0], [0.0, 1.0]), 1)
-    assert curve.rounds[0]["fed/update_norm"] == pytest.approx(3.0, abs=1e-14)
-    assert curve.rounds[0]["fed/update_norm_min"] == pytest.approx(1.0, abs=1e-14)
-    assert curve.rounds[0]["fed/update_norm_max"] == pytest.approx(5.0, abs=1e-14)
 
 
 def test_central_twin_trains_on_the_union() -> None:
@@ -121,47 +123,17 @@ def test_central_twin_trains_as_long_as_a_client(work: dict[str, int], options: 
     assert curve["fed/central_distance"] == pytest.approx([0.0] * 3, abs=1e-13)
 
 
-class Net(L.LightningModule):
-    """A classifier with everything that training may leave traces in."""
-
-    def __init__(self, lr: float = 0.1) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.lr = lr
-        self.layers = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 2))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layers(x)
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = nn.functional.cross_entropy(self(batch[0]), batch[1])
-        self.log("loss", loss, on_epoch=True, on_step=False)
-        return loss
-
-    def configure_optimizers(self) -> Any:
-        optimizer = torch.optim.SGD(self.parameters(), lr=self.lr, momentum=0.9)
-        return [optimizer], [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)]
-
-
-def net_data(num_clients: int = 5) -> TensorDataModule:
-    generator = torch.Generator().manual_seed(0)
-    clients = [(torch.randn(8, 3, generator=generator), torch.arange(8) % 2) for _ in range(num_clients)]
-    return TensorDataModule(clients, batch_size=3)
-
-
 def test_diagnostics_change_nothing() -> None:
     finals = []
     for diagnostics in ([], [CentralTwin(), LocalDivergence(), UpdateNorms(), LocalAccuracy(), LocalCompute()]):
         module, curve = Net(), Curve()
-        trainer = quiet_trainer(
-            max_epochs=4, gradient_clip_val=1.0, callbacks=[RADFed(2, 3, seed=1), *diagnostics, curve]
-        )
-        trainer.fit(module, datamodule=net_data())
+        callbacks = [RADFed(2, 3, seed=1), *diagnostics, curve]
+        trainer = quiet_trainer(max_epochs=4, gradient_clip_val=1.0, callbacks=callbacks)
+        trainer.fit(module, datamodule=data(sizes=(8,) * 5))
         lr = trainer.optimizers[0].param_groups[0]["lr"]
-        finals.append((module.state_dict(), curve["loss"], trainer.global_step, lr))
+        finals.append((module.state_dict(), curve["train_loss_epoch"], trainer.global_step, lr))
     assert finals[0][1:] == finals[1][1:]
-    for name, value in finals[0][0].items():
-        assert torch.equal(value, finals[1][0][name]), name
+    assert_same_weights(finals[0][0], finals[1][0])
 
 
 def test_communication() -> None:
@@ -226,26 +198,11 @@ def test_another_fit_counts_anew_and_one_that_goes_on_counts_on() -> None:
 
 
 def test_local_accuracy() -> None:
-    class Bias(L.LightningModule):
-        """Scores are two parameters, whatever the input."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.scores = nn.Parameter(torch.zeros(2))
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.scores.expand(len(x), 2)
-
-        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-            return nn.functional.cross_entropy(self(batch[0]), batch[1])
-
-        def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.SGD(self.parameters(), lr=1.0)
-
     # after local training each predicts its own majority: 3/4 and 5/6; the weighted mean predicts class 1
     clients = [(torch.zeros(4, 1), torch.tensor([0, 0, 0, 1])), (torch.zeros(6, 1), torch.tensor([1, 1, 1, 1, 1, 0]))]
     accuracy = LocalAccuracy()
-    curve = curves([FedAvg(1.0), accuracy], Bias(), TensorDataModule(clients, batch_size=None), 1)
+    data = TensorDataModule(clients, batch_size=None)
+    curve = curves([FedAvg(1.0), accuracy], LogisticRegressionClassifier(1, 2, lr=1.0), data, 1)
     assert accuracy.local == {0: pytest.approx(3 / 4), 1: pytest.approx(5 / 6)}
     assert accuracy.aggregated == {0: pytest.approx(1 / 4), 1: pytest.approx(5 / 6)}
     assert curve["fed/local_acc"] == [pytest.approx((3 / 4 + 5 / 6) / 2)]
