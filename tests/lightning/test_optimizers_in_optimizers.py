@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.toys import Quadratic, clients_that_reach, quiet_trainer
+from helpers.toys import Quadratic, clients_that_reach, fit_quadratic
 
-from fl_lightning import FedAvg, TensorDataModule
+from fl_lightning import FedAvg
 
 
 class Wrapping(torch.optim.Optimizer):
@@ -42,6 +42,12 @@ class Around(torch.optim.Optimizer):
         return self.optimizer.step(closure)
 
 
+@torch.no_grad()
+def descend(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    for parameter in optimizer.param_groups[0]["params"]:
+        parameter.sub_(parameter.grad, alpha=rate)
+
+
 class Slowing(torch.optim.SGD):
     """Divides the rate by the number of its steps, of which it keeps notes of several kinds."""
 
@@ -57,12 +63,8 @@ class Slowing(torch.optim.SGD):
         self.late = getattr(self, "late", 0) + 1
         self.counts["by name"]["steps"] += 1  # a `defaultdict` stays one
         self.array["steps"] += 1
-        counts = [self.steps, self.notes["steps"][-1], float(self.total), self.late, self.counts["by name"]["steps"]]
-        rate = 6 / (sum(counts) + float(self.array["steps"][0]))
-        with torch.no_grad():
-            for group in self.param_groups:
-                for parameter in group["params"]:
-                    parameter.sub_(parameter.grad, alpha=group["lr"] * rate)
+        counts = [self.steps, self.notes["steps"][-1], self.late, self.counts["by name"]["steps"]]
+        descend(self, 6 / (sum(counts) + float(self.total) + float(self.array["steps"][0])))
         return loss
 
 
@@ -73,9 +75,7 @@ class Counting(torch.optim.SGD):
         loss = closure()
         for group in self.param_groups:
             group["step"] = group.get("step", 0) + 1
-            with torch.no_grad():
-                for parameter in group["params"]:
-                    parameter.sub_(parameter.grad, alpha=group["lr"] / group["step"])
+        descend(self, 1 / self.param_groups[0]["step"])
         return loss
 
 
@@ -88,43 +88,36 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_no_client_sees_the_optimizer_of_another(name: str) -> None:
-    class Optimized(Quadratic):
-        def configure_optimizers(self) -> Any:
-            return OPTIMIZERS[name](self.parameters())
+class Optimized(Quadratic):
+    """Goes to its client's optimum by one step of an optimizer."""
 
-    data = TensorDataModule(clients_that_reach([[2.0], [4.0], [9.0]], [1, 1, 1]), batch_size=1)
-    for executor in ("sequential", "vectorized"):
-        module = Optimized(1.0, [0.0])
-        trainer = quiet_trainer(max_epochs=2, callbacks=[FedAvg(1.0, weighting="uniform", executor=executor)])
-        trainer.fit(module, datamodule=data)
-        assert float(module.w) == pytest.approx(5.0, abs=1e-12), executor
+    def __init__(self, make: Any) -> None:
+        super().__init__(1.0, [0.0])
+        self.make = make
+
+    def configure_optimizers(self) -> Any:
+        return self.make(self.parameters())
+
+
+CLIENTS = clients_that_reach([[2.0], [4.0], [9.0]], [1, 1, 1])
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_no_client_sees_the_optimizer_of_another(name: str, executor: Any) -> None:
+    end = fit_quadratic(FedAvg(1.0, executor=executor), Optimized(OPTIMIZERS[name]), CLIENTS, 2)
+    assert float(end) == pytest.approx(5.0, abs=1e-12)
 
 
 def test_a_checkpoint_has_no_option_that_a_client_has_added(tmp_path: Path) -> None:
-    class Optimized(Quadratic):
-        def configure_optimizers(self) -> Any:
-            return Counting(self.parameters(), lr=1.0)
-
-    data = TensorDataModule(clients_that_reach([[2.0], [4.0]], [1, 1]), batch_size=1)
-    trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0)])
-    trainer.fit(Optimized(1.0, [0.0]), datamodule=data)
-    trainer.save_checkpoint(tmp_path / "a.ckpt")
+    module = Optimized(OPTIMIZERS["options"])
+    fit_quadratic(FedAvg(1.0), module, CLIENTS, 1)
+    module.trainer.save_checkpoint(tmp_path / "a.ckpt")
     [state] = torch.load(tmp_path / "a.ckpt", weights_only=True)["optimizer_states"]
     assert state["param_groups"][0].keys() == torch.optim.SGD([torch.zeros(1)]).param_groups[0].keys()
 
 
 def test_parameters_outside_of_the_module_are_an_error() -> None:
-    class Held(Quadratic):
-        def __init__(self) -> None:
-            super().__init__(1.0, [0.0])
-            self.losses = [torch.nn.Linear(3, 2)]
-
-        def configure_optimizers(self) -> Any:
-            return torch.optim.SGD([*self.parameters(), *self.losses[0].parameters()], lr=1.0)
-
-    with pytest.raises(ValueError, match=r"2 tensors .* that Held does not have"):
-        quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0)]).fit(
-            Held(), datamodule=TensorDataModule(clients_that_reach([[2.0]], [1]), batch_size=1)
-        )
+    outside = torch.nn.Linear(3, 2).parameters()
+    with pytest.raises(ValueError, match=r"2 tensors .* that Optimized does not have"):
+        fit_quadratic(FedAvg(1.0), Optimized(lambda p: torch.optim.SGD([*p, *outside], lr=1.0)), CLIENTS, 1)
