@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from faults.victims import Victim, train
 from lightning.pytorch.callbacks import Callback, OnExceptionCheckpoint
-from lightning.pytorch.plugins.environments import SLURMEnvironment
 
 from helpers.forking import Forked
 
@@ -63,21 +62,20 @@ class Job:
         paths = {"saved": self.folder / "on_exception.ckpt", "last": "last", None: None}
         options = {
             "ckpt_path": paths[checkpoint],
-            "plugins": [SLURMEnvironment()] if "SLURM_JOB_ID" in os.environ else None,
             "sizes": (8, 14, 6, 123, 10, 12),  # one process trains many more batches than the other
         }
         victim = Victim(self.algorithm, devices=self.devices)
         fit = partial(train, victim, self.folder, Pause(self.folder, self.point), *saves, **options)
         return Forked(fit, self.folder / "output")
 
-    def stop(self, ranks: list[int], signum: int = signal.SIGTERM) -> None:
-        """Signal processes when all are at the point, let them go on, and wait for the end of all."""
+    def stop(self, ranks: list[int]) -> None:
+        """Ask processes to end when all are at the point, let them go on, and wait for the end of all."""
         job = self.start()
         markers = [self.folder / f"reached-{rank}" for rank in range(self.devices)]
         while not all(marker.exists() for marker in markers):
             assert job.wait(0.02) is None, job.output()
         for rank in ranks:
-            os.kill(int(markers[rank].read_text()), signum)
+            os.kill(int(markers[rank].read_text()), signal.SIGTERM)
         for rank in range(self.devices):
             (self.folder / f"go-{rank}").write_text("")
         if not job.wait_for_all(120.0):

@@ -26,7 +26,6 @@ from helpers.comparison import (
 from helpers.toys import quiet_trainer
 from lightning.pytorch.callbacks import (
     Callback,
-    EarlyStopping,
     LearningRateMonitor,
     ModelCheckpoint,
     Timer,
@@ -90,25 +89,6 @@ def test_model_checkpoint_saves_the_servers_weights(tmp_path: Path) -> None:
     assert float(trained.best_model_score) == float(trainer.callback_metrics["train_loss"])  # type: ignore[arg-type]
 
 
-class Falls(Classifier):
-    """Validates to numbers that the test chose, one a round."""
-
-    def __init__(self, losses: list[float]) -> None:
-        super().__init__()
-        self.losses = losses
-
-    def validation_step(self, batch: Any, batch_idx: int) -> None:
-        self.log("val_loss", self.losses[self.current_epoch])
-
-
-def test_early_stopping_stops_after_the_right_round() -> None:
-    # the best is round 1; with patience 2 rounds 2 and 3 are awaited
-    stop = EarlyStopping("val_loss", patience=2)
-    trainer = run(Falls([5.0, 3.0, 4.0, 3.5, 1.0, 0.0]), stop, max_epochs=6)
-    assert (trainer.current_epoch, stop.stopped_epoch) == (4, 3)
-    assert trainer.global_step == 4 * 6
-
-
 @pytest.mark.parametrize("interval", ["epoch", "step"])
 def test_learning_rate_monitor(tmp_path: Path, interval: str) -> None:
     monitor = LearningRateMonitor(logging_interval=interval)  # type: ignore[arg-type]
@@ -121,7 +101,7 @@ def test_learning_rate_monitor(tmp_path: Path, interval: str) -> None:
     assert rates == pytest.approx([0.1] * per_round + [0.05] * per_round + [0.025] * per_round)
 
 
-class Clock:
+class Clock(Callback):
     """Time that passes by a second with every training batch."""
 
     now = 0.0
@@ -129,49 +109,20 @@ class Clock:
     def monotonic(self) -> float:
         return self.now
 
-
-class Ticks(Callback):
-    def __init__(self, clock: Clock) -> None:
-        self.clock = clock
-
     def on_train_batch_start(self, *_: Any) -> None:
-        self.clock.now += 1.0
+        self.now += 1.0
 
 
 @pytest.mark.parametrize("way", ["max_time", "step", "epoch"])
 def test_time_limit_stops_at_a_rounds_end(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
-    clock, history = Clock(), History()
+    clock, history, module = Clock(), History(), Scheduled()
     monkeypatch.setattr("lightning.pytorch.callbacks.timer.time", clock)
     # 8 of the 6 batches a round: in the middle of the second
     limit = timedelta(seconds=8)
     timer = [] if way == "max_time" else [Timer(limit, interval=way)]
-    trainer = {"max_time": limit} if way == "max_time" else {}
-    module = Scheduled()
-    fit = run(module, Ticks(clock), *timer, history, max_epochs=10, **trainer)
-    assert fit.current_epoch == 2
-    assert fit.global_step == 12
+    fit = run(module, clock, *timer, history, max_epochs=10, max_time=None if timer else limit)
+    assert (fit.current_epoch, fit.global_step) == (2, 12)
     assert_same_weights(weights_of(module), history.weights[1])
-
-
-# ---- a checkpoint written inside a round ----
-
-
-class SavesInside(Callback):
-    """Calls ``trainer.save_checkpoint`` after a batch in the middle of round 1."""
-
-    def __init__(self, path: Path, weights_only: bool) -> None:
-        self.path, self.weights_only = path, weights_only
-        self.saved = False
-
-    def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        if trainer.current_epoch == 1 and batch_idx == 3 and not self.saved:
-            self.saved = True
-            before = weights_of(pl_module)
-            trainer.save_checkpoint(self.path, weights_only=self.weights_only)
-            # the client goes on from where it was
-            assert_same_weights(weights_of(pl_module), before)
 
 
 class OneCycle(Scheduled):
@@ -185,101 +136,63 @@ class OneCycle(Scheduled):
 FEDAVG, RADFED = (lambda: FedAvg(1.0, seed=0)), (lambda: RADFed(2, 1.0, seed=0))
 
 
-@pytest.mark.parametrize(("kind", "algorithm"), [(Scheduled, RADFED), (OneCycle, FEDAVG)])
-def test_checkpoint_inside_a_round_is_that_of_its_start(tmp_path: Path, kind: Any, algorithm: Any) -> None:
-    undisturbed = kind()
-    run(undisturbed, algorithm=algorithm())
-
-    history, module = History(), kind()
-    start = ModelCheckpoint(tmp_path, filename="start-{epoch}", save_top_k=-1)
-    run(module, history, start, SavesInside(tmp_path / "inside.ckpt", weights_only=False), algorithm=algorithm())
-    assert_same_weights(weights_of(module), weights_of(undisturbed))
-
-    inside, at_start = saved(tmp_path / "inside.ckpt"), saved(tmp_path / "start-epoch=0.ckpt")
-    assert_same_weights(inside["state_dict"], history.weights[0])
-    assert inside["global_step"] == at_start["global_step"] == 6
-    assert inside["epoch"] == 1  # rounds that are over; Lightning writes `start` before it counts the round
-    assert inside["optimizer_states"] == at_start["optimizer_states"]
-    assert inside["optimizer_states"][0]["state"] == {}
-    assert inside["lr_schedulers"] == at_start["lr_schedulers"]
-    progress = [c["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"] for c in (inside, at_start)]
-    assert progress == [1, 1]
-
-    resumed = kind()
-    run(resumed, algorithm=algorithm(), ckpt_path=str(tmp_path / "inside.ckpt"))
-    assert_same_weights(weights_of(resumed), weights_of(undisturbed))
-
-
-# ---- a round that is broken off ----
-
-
 class Breaks(Callback):
-    """Raises in round 1, in the named hook."""
+    """Saves a checkpoint in the middle of round 1, in the named hook, and raises an error, once."""
 
-    def __init__(self, hook: str, error: BaseException) -> None:
+    def __init__(self, hook: str, error: BaseException, path: Path) -> None:
         self.error: BaseException | None = error
+        self.path = path
         setattr(self, hook, self._break)
 
     def _break(self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any) -> None:
         batch_idx = args[-1] if args else 3
         if self.error is not None and trainer.current_epoch == 1 and batch_idx == 3:
             error, self.error = self.error, None
+            trainer.save_checkpoint(self.path)
             raise error
 
 
 @pytest.mark.parametrize(
-    ("hook", "kind", "algorithm"),
+    ("hook", "kind", "algorithm", "error"),
     [
-        ("on_train_epoch_start", OneCycle, FEDAVG),
-        ("on_train_batch_start", OneCycle, RADFED),
-        ("on_train_batch_end", Scheduled, RADFED),
+        ("on_train_epoch_start", OneCycle, FEDAVG, ConnectionError()),
+        ("on_train_batch_start", OneCycle, RADFED, ConnectionError()),
+        ("on_train_batch_end", Scheduled, RADFED, ConnectionError()),
+        ("on_train_batch_end", OneCycle, FEDAVG, KeyboardInterrupt()),
     ],
 )
-def test_broken_off_round_leaves_no_trace(tmp_path: Path, hook: str, kind: Any, algorithm: Any) -> None:
+def test_a_round_that_is_broken_off_leaves_no_trace(
+    tmp_path: Path, hook: str, kind: Any, algorithm: Any, error: BaseException
+) -> None:
     undisturbed = kind()
     run(undisturbed, algorithm=algorithm())
 
-    history, module = History(), kind()
+    history, module, paths = History(), kind(), [tmp_path / "inside.ckpt", tmp_path / "after.ckpt"]
+    start = ModelCheckpoint(tmp_path, filename="start-{epoch}", save_top_k=-1)
+    callbacks = [algorithm(), history, start, Breaks(hook, error, paths[0])]
     data = TensorDataModule(clients_of(*SIZES), samples(6), batch_size=4, shuffle=False)
-    callbacks = [algorithm(), history, Breaks(hook, RuntimeError("the disk is full"))]
-    trainer = quiet_trainer(max_epochs=3, callbacks=callbacks)
-    with pytest.raises(RuntimeError, match="the disk is full"):
+    trainer = quiet_trainer(max_epochs=3, callbacks=callbacks, enable_checkpointing=True)
+    with pytest.raises((ConnectionError, SystemExit)):
         trainer.fit(module, datamodule=data)
     assert_same_weights(weights_of(module), history.weights[0])
     assert (trainer.current_epoch, trainer.global_step) == (1, 6)
-    trainer.save_checkpoint(tmp_path / "after.ckpt")
+    trainer.save_checkpoint(paths[1])
+
+    at_start = saved(tmp_path / "start-epoch=0.ckpt")
+    for path in paths:
+        found = saved(path)
+        assert_same_weights(found["state_dict"], history.weights[0])
+        for part in ("global_step", "optimizer_states", "lr_schedulers"):
+            assert found[part] == at_start[part], part
+        # rounds that are over; Lightning writes `start` before it counts the round
+        assert (found["epoch"], found["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]) == (1, 1)
+        assert found["optimizer_states"][0]["state"] == {}
+        resumed = kind()
+        run(resumed, algorithm=algorithm(), ckpt_path=str(path))
+        assert_same_weights(weights_of(resumed), weights_of(undisturbed))
 
     trainer.fit(module, datamodule=data)
     assert (trainer.current_epoch, trainer.global_step) == (3, 18)
-
-    resumed = kind()
-    run(resumed, algorithm=algorithm(), ckpt_path=str(tmp_path / "after.ckpt"))
-    assert_same_weights(weights_of(resumed), weights_of(undisturbed))
-
-
-class InterruptedStep(Scheduled):
-    """Stands for a user who presses Ctrl-C in the fifth batch of round 1."""
-
-    batches = 0
-
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        self.batches += 1
-        if self.batches == 6 + 5:
-            raise KeyboardInterrupt
-        return super().training_step(batch, batch_idx)
-
-
-def test_keyboard_interrupt_leaves_the_servers_weights(tmp_path: Path) -> None:
-    undisturbed, module, history = Scheduled(), InterruptedStep(), History()
-    run(undisturbed)
-    keep = ModelCheckpoint(tmp_path, save_last=True, save_on_exception=True)
-    with pytest.raises(SystemExit):
-        run(module, history, keep)
-    assert len(history.weights) == 1
-    assert_same_weights(weights_of(module), history.weights[0])
-    resumed = Scheduled()
-    run(resumed, ckpt_path=str(tmp_path / "last.ckpt"))
-    assert_same_weights(weights_of(resumed), weights_of(undisturbed))
 
 
 def test_layers_unfrozen_during_the_fit_are_reported() -> None:
@@ -335,18 +248,18 @@ def test_a_signal_says_how_to_resume(
     kept: bool,
     hint: str,
 ) -> None:
-    callbacks = [Stopped(stop), *([FederatedCheckpoint(tmp_path)] if kept else [])]
+    callbacks = [Stopped(stop), FederatedCheckpoint(tmp_path)][: 1 + kept]
     with caplog.at_level("INFO"), pytest.raises(error):
         train_federatedly(Classifier(), clients_of(8, 3), callbacks=callbacks, max_epochs=3)
     (line,) = [record.getMessage() for record in caplog.records if "in round" in record.getMessage()]
     assert re.match(hint, line)
 
 
-def test_a_job_that_is_queued_again_needs_no_hint(
+def test_slurm_saves_a_rounds_boundary_and_queues_the_job_again_without_a_hint(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scontrol = tmp_path / "scontrol"
-    scontrol.write_text("#!/bin/sh\n")
+    scontrol.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/queued\n')
     scontrol.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("SLURM_JOB_ID", "7")
@@ -354,5 +267,6 @@ def test_a_job_that_is_queued_again_needs_no_hint(
     options: dict[str, Any] = {"plugins": [SLURMEnvironment()], "default_root_dir": tmp_path}
     with caplog.at_level("INFO"), pytest.raises(SIGTERMException):
         train_federatedly(Classifier(), clients_of(8, 3), callbacks=callbacks, max_epochs=3, **options)
-    assert (tmp_path / "hpc_ckpt_1.ckpt").exists()
+    assert (tmp_path / "queued").read_text() == "requeue 7\n"
+    assert saved(tmp_path / "hpc_ckpt_1.ckpt")["global_step"] == 3  # of the round that is over
     assert "Resume with" not in caplog.text

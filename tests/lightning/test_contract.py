@@ -5,10 +5,9 @@ A failure here after an upgrade of Lightning names what changed; adapt ``fl_ligh
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from functools import reduce
-from typing import Any
+from pkgutil import resolve_name
 
 import lightning as L
 import pytest
@@ -26,57 +25,46 @@ from fl_lightning._lightning.client_loop import ClientLoop
 from fl_lightning._lightning.evaluation import FederatedEvaluation, SharedEvaluation
 from fl_lightning._lightning.round_loop import RoundLoop
 
-PT = "lightning.pytorch"
-
-# functions and methods that are called or replaced, and their parameters
-CALLABLES: dict[str, list[str]] = {
-    f"{PT}.trainer.call._call_callback_hooks": ["trainer", "hook_name", "args", "monitoring_callbacks", "kwargs"],
-    f"{PT}.trainer.call._call_lightning_module_hook": ["trainer", "hook_name", "args", "pl_module", "kwargs"],
-    f"{PT}.trainer.call._call_strategy_hook": ["trainer", "hook_name", "args", "kwargs"],
-    f"{PT}.utilities.model_helpers.is_overridden": ["method_name", "instance", "parent"],
-    f"{PT}.utilities.signature_utils.is_param_in_hook_signature": ["hook_fx", "param", "explicit", "min_args"],
-    f"{PT}.utilities.data.extract_batch_size": ["batch"],
-    f"{PT}.plugins.precision.Precision.optimizer_step": ["self", "optimizer", "model", "closure", "kwargs"],
-    f"{PT}.plugins.precision.Precision._clip_gradients": [
-        *("self", "model", "optimizer", "clip_val", "gradient_clip_algorithm"),
-    ],
-    f"{PT}.plugins.precision.Precision.train_step_context": ["self"],
-    f"{PT}.plugins.precision.Precision.forward_context": ["self"],
-    f"{PT}.plugins.precision.Precision.convert_input": ["self", "data"],
-    f"{PT}.strategies.Strategy.backward": ["self", "closure_loss", "optimizer", "args", "kwargs"],
-    f"{PT}.strategies.Strategy.lightning_module_state_dict": ["self"],
-    f"{PT}.strategies.Strategy.reduce": ["self", "tensor", "group", "reduce_op"],
-    f"{PT}.core.module.LightningModule._on_before_batch_transfer": ["self", "batch", "dataloader_idx"],
-    f"{PT}.loops.optimization.automatic.ClosureResult.from_training_step_output": [
-        *("training_step_output", "normalize"),
-    ],
-    f"{PT}.loops.optimization.manual.ManualResult.from_training_step_output": ["training_step_output"],
-    f"{PT}.loops.optimization.manual._ManualOptimization.on_run_start": ["self"],
-    f"{PT}.loops.optimization.manual._ManualOptimization.on_run_end": ["self"],
-    f"{PT}.loops.training_epoch_loop._TrainingEpochLoop.__init__": ["self", "trainer", "min_steps", "max_steps"],
-    f"{PT}.loops.training_epoch_loop._TrainingEpochLoop.on_save_checkpoint": ["self"],
-    f"{PT}.loops.training_epoch_loop._TrainingEpochLoop.update_lr_schedulers": [
-        *("self", "interval", "update_plateau_schedulers"),
-    ],
-    f"{PT}.loops.training_epoch_loop._TrainingEpochLoop._should_check_val_epoch": ["self"],
-    f"{PT}.loops.training_epoch_loop._TrainingEpochLoop._should_accumulate": ["self"],
-    f"{PT}.callbacks.ModelCheckpoint._find_last_checkpoints": ["self", "trainer"],
-    f"{PT}.callbacks.ModelCheckpoint._should_skip_saving_checkpoint": ["self", "trainer"],
-    f"{PT}.trainer.connectors.signal_connector._SignalConnector._sigterm_notifier_fn": ["self", "signum", "_"],
-    f"{PT}.trainer.connectors.signal_connector._SignalConnector._slurm_sigusr_handler_fn": ["self", "signum", "_"],
-    f"{PT}.trainer.connectors.data_connector._parse_num_batches": ["stage", "length", "limit_batches"],
-    f"{PT}.loops.loop._Loop.state_dict": ["self", "destination", "prefix"],
-    f"{PT}.loops.loop._Loop.load_state_dict": ["self", "state_dict", "prefix"],
+#: Functions and methods that are called or replaced, and their parameters.
+CALLABLES: dict[str, str] = {
+    "trainer.call._call_callback_hooks": "trainer hook_name args monitoring_callbacks kwargs",
+    "trainer.call._call_lightning_module_hook": "trainer hook_name args pl_module kwargs",
+    "trainer.call._call_strategy_hook": "trainer hook_name args kwargs",
+    "utilities.model_helpers.is_overridden": "method_name instance parent",
+    "utilities.signature_utils.is_param_in_hook_signature": "hook_fx param explicit min_args",
+    "utilities.data.extract_batch_size": "batch",
+    "plugins.precision.Precision.optimizer_step": "self optimizer model closure kwargs",
+    "plugins.precision.Precision._clip_gradients": "self model optimizer clip_val gradient_clip_algorithm",
+    "plugins.precision.Precision.convert_input": "self data",
+    "strategies.Strategy.backward": "self closure_loss optimizer args kwargs",
+    "strategies.Strategy.reduce": "self tensor group reduce_op",
+    "core.module.LightningModule._on_before_batch_transfer": "self batch dataloader_idx",
+    "loops.optimization.automatic.ClosureResult.from_training_step_output": "training_step_output normalize",
+    "loops.optimization.manual.ManualResult.from_training_step_output": "training_step_output",
+    "loops.training_epoch_loop._TrainingEpochLoop.__init__": "self trainer min_steps max_steps",
+    "loops.training_epoch_loop._TrainingEpochLoop.update_lr_schedulers": "self interval update_plateau_schedulers",
+    "callbacks.ModelCheckpoint._find_last_checkpoints": "self trainer",
+    "callbacks.ModelCheckpoint._should_skip_saving_checkpoint": "self trainer",
+    "trainer.connectors.signal_connector._SignalConnector._sigterm_notifier_fn": "self signum _",
+    "trainer.connectors.signal_connector._SignalConnector._slurm_sigusr_handler_fn": "self signum _",
+    "trainer.connectors.data_connector._parse_num_batches": "stage length limit_batches",
+    "loops.loop._Loop.state_dict": "self destination prefix",
+    "loops.loop._Loop.load_state_dict": "self state_dict prefix",
+    "trainer.connectors.logger_connector.logger_connector._LoggerConnector.on_batch_start": "self batch dataloader_idx",
 }
-CALLABLES[f"{PT}.loops.evaluation_loop._EvaluationLoop._store_dataloader_outputs"] = ["self"]
-for _name in ("setup_data", "reset", "on_run_start", "on_advance_start", "advance", "on_advance_end", "run"):
-    CALLABLES[f"{PT}.loops.fit_loop._FitLoop.{_name}"] = ["self"]
-for _name in (
-    *("on_batch_start", "on_batch_end", "on_epoch_end", "epoch_end_reached"),
-    *("update_train_step_metrics", "update_train_epoch_metrics"),
-):
-    _parameters = ["self", "batch", "dataloader_idx"] if _name == "on_batch_start" else ["self"]
-    CALLABLES[f"{PT}.trainer.connectors.logger_connector.logger_connector._LoggerConnector.{_name}"] = _parameters
+#: Methods without parameters.
+METHODS: dict[str, str] = {
+    "plugins.precision.Precision": "train_step_context forward_context",
+    "strategies.Strategy": "lightning_module_state_dict",
+    "loops.optimization.manual._ManualOptimization": "on_run_start on_run_end",
+    "loops.training_epoch_loop._TrainingEpochLoop": "on_save_checkpoint _should_check_val_epoch _should_accumulate",
+    "loops.evaluation_loop._EvaluationLoop": "_store_dataloader_outputs",
+    "loops.fit_loop._FitLoop": "setup_data reset on_run_start on_advance_start advance on_advance_end run",
+    "trainer.connectors.logger_connector.logger_connector._LoggerConnector": (
+        "on_batch_end on_epoch_end epoch_end_reached update_train_step_metrics update_train_epoch_metrics"
+    ),
+}
+CALLABLES |= {f"{owner}.{name}": "self" for owner, names in METHODS.items() for name in names.split()}
 
 _OF_EVALUATION = ["_combined_loader", "_data_source", "_max_batches", "_results"]
 # attributes that are read or written, by the object that has them (a path from the trainer)
@@ -106,23 +94,12 @@ ATTRIBUTES: dict[str, list[str]] = {
 def test_functions_take_what_they_are_given() -> None:
     changed = {}
     for name, parameters in CALLABLES.items():
-        module, attributes = _import(name)
-        function = reduce(lambda owner, attribute: getattr(owner, attribute, None), attributes, module)
-        found = None if function is None else list(inspect.signature(function).parameters)
+        owner, _, function = f"lightning.pytorch.{name}".rpartition(".")
+        given = getattr(resolve_name(owner), function, None)
+        found = None if given is None else " ".join(inspect.signature(given).parameters)
         if found != parameters:
             changed[name] = found
     assert not changed, f"Lightning {L.__version__} changed the parameters (None: it is gone)"
-
-
-def _import(name: str) -> tuple[Any, list[str]]:
-    """Return the module of a dotted name, and the names inside it."""
-    parts = name.split(".")
-    for length in range(len(parts) - 1, 0, -1):
-        try:
-            return importlib.import_module(".".join(parts[:length])), parts[length:]
-        except ModuleNotFoundError:
-            continue
-    pytest.fail(f"Lightning {L.__version__} no longer has {name}")
 
 
 def test_attributes_exist() -> None:

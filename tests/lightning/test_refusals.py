@@ -8,6 +8,7 @@ from typing import Any
 
 import lightning as L
 import pytest
+import pytorch_lightning
 import torch
 from helpers.comparison import Classifier, ValidatedClassifier, clients_of, samples, train_federatedly, weights_of
 from helpers.toys import quiet_trainer
@@ -19,7 +20,6 @@ from lightning.pytorch.callbacks import (
     ModelCheckpoint,
     ModelPruning,
     StochasticWeightAveraging,
-    WeightAveraging,
 )
 from lightning.pytorch.strategies import ParallelStrategy
 from lightning.pytorch.tuner import Tuner
@@ -45,13 +45,6 @@ class Frozen(Classifier):
 
     def configure_optimizers(self) -> None:
         return None
-
-
-class AveragesByRound(WeightAveraging):
-    """Lightning's documented way to average by epochs alone."""
-
-    def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
-        return epoch_idx is not None
 
 
 SECONDS = timedelta(seconds=90)
@@ -80,7 +73,6 @@ def test_settings_and_modules() -> None:
         ("train_time_interval", lambda folder: ModelCheckpoint(folder, train_time_interval=timedelta(minutes=1))),
         ("StochasticWeightAveraging.*`on_round_end`", lambda _: StochasticWeightAveraging(0.1)),
         ("EMAWeightAveraging.*`on_round_end`", lambda _: EMAWeightAveraging()),
-        ("AveragesByRound.*`on_round_end`", lambda _: AveragesByRound()),
         ("BatchSizeFinder", lambda _: BatchSizeFinder()),
         ("LearningRateFinder", lambda _: LearningRateFinder()),
         ("ModelPruning", lambda _: ModelPruning("l1_unstructured", amount=0.5)),
@@ -108,10 +100,7 @@ def test_data_of_no_clients() -> None:
         quiet_trainer(max_epochs=1, callbacks=[RADFed(1, 1.0)]).fit(Classifier(), Plain().train_dataloader())
 
 
-class FSDPStrategy(ParallelStrategy):
-    """Stands for Lightning's own, which needs a GPU."""
-
-
+FSDPStrategy = type("FSDPStrategy", (ParallelStrategy,), {})  # Lightning's own needs a GPU
 TWO: dict[str, Any] = {"devices": 2, "strategy": "ddp"}
 
 
@@ -155,17 +144,45 @@ def test_a_cycle_that_the_fit_does_not_complete() -> None:
             train_federatedly(Classifier(), clients_of(4), algorithm=whole, max_epochs=3)
 
 
-def test_a_checkpoint_of_other_clients_another_cycle_or_other_frozen_layers(tmp_path: Any) -> None:
-    path = str(tmp_path / "run.ckpt")
+def test_a_checkpoint_of_more_clients_or_other_frozen_layers(tmp_path: Any) -> None:
+    path, other = str(tmp_path / "run.ckpt"), Classifier()
     train_federatedly(Classifier(), clients_of(8, 4), algorithm=RADFed(3, 1.0), max_epochs=2).save_checkpoint(path)
-    other = Classifier()
     other.layers[0].bias.requires_grad_(False)  # type: ignore[index,union-attr]
-    for sizes, redistributions, module, match in (
-        ((4, 8), 3, Classifier(), "another federation"),
-        ((8, 4, 1), 3, Classifier(), "now 3 clients"),
-        ((8, 4), 2, Classifier(), "`redistributions`"),
-        ((8, 4), 3, other, "frozen tensors"),
-    ):
-        algorithm = RADFed(redistributions, 1.0)
+    for sizes, module, match in (((8, 4, 1), Classifier(), "now 3 clients"), ((8, 4), other, "frozen tensors")):
         with pytest.raises(ValueError, match=match):
-            train_federatedly(module, clients_of(*sizes), algorithm=algorithm, max_epochs=4, ckpt_path=path)
+            train_federatedly(module, clients_of(*sizes), algorithm=RADFed(3, 1.0), max_epochs=4, ckpt_path=path)
+
+
+# ---- objects of the package `pytorch_lightning` are refused with the import that is meant ----
+
+HINT = "`import lightning.pytorch as pl`"
+
+
+class OtherModule(pytorch_lightning.LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 3)
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(self.layer(batch[0]), batch[1])
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def other_trainer(*callbacks: Any) -> pytorch_lightning.Trainer:
+    switches = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    return pytorch_lightning.Trainer(max_epochs=1, accelerator="cpu", callbacks=list(callbacks), **switches)
+
+
+def test_a_trainer_of_the_other_package() -> None:
+    data, loader = TensorDataModule(clients_of(4, 4), batch_size=2), DataLoader(TensorDataset(*samples(4)))
+    for callbacks, given in (([FedAvg(2)], data), ([], data), ([FedAvg(2)], loader)):
+        options = {"datamodule": given} if given is data else {"train_dataloaders": given}
+        with pytest.raises(TypeError, match=f"The trainer .*{HINT}"):
+            other_trainer(*callbacks).fit(OtherModule(), **options)
+
+
+def test_a_callback_of_the_other_package() -> None:
+    with pytest.raises(TypeError, match=f"A callback .*{HINT}"):
+        train_federatedly(Classifier(), clients_of(4, 4), callbacks=[pytorch_lightning.Callback()])

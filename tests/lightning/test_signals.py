@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -50,18 +48,3 @@ def test_one_process_ends(tmp_path: Path, point: str, algorithm: str) -> None:
     job = Job(tmp_path / "job", point, 1, algorithm)
     job.stop([0])
     check_resumed(tmp_path, job)
-
-
-def test_slurm_saves_a_rounds_boundary_and_queues_the_job_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = Job(tmp_path / "job", "aggregation", 1, "RADFed")
-    scontrol = tmp_path / "bin" / "scontrol"
-    scontrol.parent.mkdir()
-    scontrol.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/requeued\n')
-    scontrol.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{scontrol.parent}:{os.environ['PATH']}")
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    job.stop([0], signal.SIGUSR1)
-    assert (tmp_path / "requeued").read_text() == "requeue 7\n"
-    assert (job.folder / "hpc_ckpt_1.ckpt").exists()

@@ -1,14 +1,14 @@
-"""Limits of evaluation batches leave the same samples with two processes as with one."""
+"""Evaluations by two processes: limits leave the same samples as with one, and several loaders their own numbers."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import lightning as L
 import pytest
 import torch
-from helpers.toys import quiet_trainer
+from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
 from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
 
 from fl_lightning import ClientMetrics, FedAvg, TensorDataModule
 
@@ -17,15 +17,8 @@ PLACES = torch.arange(31.0).reshape(31, 1)
 CLIENTS = [(x, torch.zeros(len(x), dtype=torch.long)) for x in PLACES.split([10, 15, 6])]
 
 
-class MeanPlace(L.LightningModule):
+class MeanPlace(Quadratic):
     """Logs the mean place of the samples, and their number."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.zeros(1))
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        return self.weight.square().sum()
 
     def validation_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
         self.log("place", batch[0].mean())
@@ -33,9 +26,6 @@ class MeanPlace(L.LightningModule):
         return {"preds": batch[0], "target": batch[1]}
 
     test_step = validation_step
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
 def evaluate(stage: str, devices: int, eval_batch_size: int = 7, **limits: Any) -> dict[str, float]:
@@ -46,7 +36,7 @@ def evaluate(stage: str, devices: int, eval_batch_size: int = 7, **limits: Any) 
     callbacks = [FedAvg(2, seed=1), metrics]
     trainer = quiet_trainer(max_epochs=1, devices=devices, strategy=strategy, callbacks=callbacks, **limits)
     keywords = {} if stage == "fit" else {"verbose": False}
-    getattr(trainer, stage)(MeanPlace(), datamodule=data, **keywords)
+    getattr(trainer, stage)(MeanPlace(0.1), datamodule=data, **keywords)
     key = "test" if stage == "test" else "val"
     names = {"number": "number", "place": "place"} | {
         name: f"{key}_place_clients{end}" for name, end in (("mean", ""), ("least", "_min"), ("most", "_max"))
@@ -87,3 +77,29 @@ def test_each_process_keeps_a_sample() -> None:
     # one batch of one sample, and two processes: places 0 and 1
     found = evaluate("validate", 2, eval_batch_size=1, limit_val_batches=1)
     assert (found["number"], found["place"], found["mean"]) == (2, 0.5, 0.5)
+
+
+# ---- several loaders ----
+
+
+class Distance(Quadratic):
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int) -> None:
+        self.log("distance", (self.w - batch[1]).abs().mean())
+
+
+class TwoSets(TensorDataModule):
+    def val_dataloader(self) -> Any:
+        c = torch.tensor([10.0, 20.0, 60.0, 110.0], dtype=torch.float64)
+        return [super().val_dataloader(), DataLoader(TensorDataset(torch.ones_like(c), c))]
+
+
+def test_two_processes_join_the_numbers_of_each_loader() -> None:
+    clients = quadratic_clients([1.0, 1.0], [1.0, 1.0])
+    samples = torch.tensor([1.0, 2.0, 6.0], dtype=torch.float64)  # 1 and 6 on one process, 2 on the other
+    data = TwoSets(clients, val=(torch.ones(3, dtype=torch.float64), samples), eval_batch_size=1)
+    trainer = quiet_trainer(
+        max_epochs=1, devices=2, strategy="ddp_fork", callbacks=[FedAvg(2, seed=0)], num_sanity_val_steps=-1
+    )
+    trainer.fit(Distance(lr=0.0), datamodule=data)  # the weight stays 0
+    assert float(trainer.callback_metrics["distance/dataloader_idx_0"]) == 3.0
+    assert float(trainer.callback_metrics["distance/dataloader_idx_1"]) == 50.0
