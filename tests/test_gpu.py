@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from helpers import contract
 from helpers.algorithms import ALGORITHMS, Net, data
-from helpers.toys import quiet_trainer
+from helpers.comparison import assert_same_weights
+from helpers.stacked import clients_of
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from fl_lightning import FedAvg, TensorDataModule
@@ -36,14 +38,13 @@ class NoDropout(Net):
         self.layers[3].p = 0.0
 
 
-def fit(name: str, accelerator: str, executor: str, epochs: int = 7, **options: Any) -> tuple[Net, Any]:
+def fit(
+    name: str, accelerator: str, executor: str, epochs: int = 7, *others: Any, module: Any = NoDropout, **options: Any
+) -> tuple[Net, Any]:
     """Train an algorithm; return the module and the trainer."""
-    module: Net = options.pop("module", NoDropout)()
-    path, callbacks = options.pop("ckpt_path", None), options.pop("callbacks", [])
-    callback = ALGORITHMS[name](seed=1, executor=executor)
-    trainer = quiet_trainer(max_epochs=epochs, accelerator=accelerator, callbacks=[callback, *callbacks], **options)
-    trainer.fit(module, datamodule=data(), ckpt_path=path)
-    return module.cpu(), trainer
+    callback, net = ALGORITHMS[name](seed=1, executor=executor), module()
+    trainer = contract.fit(callback, net, data(), epochs, *others, accelerator=accelerator, **options)
+    return net.cpu(), trainer
 
 
 def assert_near(module: Net, other: Net, bound: float) -> None:
@@ -74,30 +75,25 @@ def test_a_stack_ends_as_one_client_after_the_other(name: str, tmp_path: Path, m
 @pytest.mark.parametrize("executor", ["sequential", "vectorized", "auto"])
 @pytest.mark.parametrize("name", ["FedAvg", "Scaffold", "FedDyn", "FedAdam", "RADFed", "FedBuff", "FedAsync"])
 def test_a_resumed_run_ends_with_the_same_bits(name: str, executor: str, tmp_path: Path) -> None:
-    ends: dict[str, Any] = {"module": Net, "enable_checkpointing": True}
-    save = ModelCheckpoint(tmp_path / "whole")
-    whole, _ = fit(name, "gpu", executor, callbacks=[save], **ends)
-    fit(name, "gpu", executor, 4, callbacks=[ModelCheckpoint(tmp_path / "part", save_last=True)], **ends)
-    path, save = tmp_path / "part" / "last.ckpt", ModelCheckpoint(tmp_path / "resumed")
-    resumed, trainer = fit(name, "gpu", executor, ckpt_path=path, callbacks=[save], **ends)
+    keep, path = ModelCheckpoint(tmp_path, save_last=True), tmp_path / "last.ckpt"
+    whole, _ = fit(name, "gpu", executor, module=Net)
+    fit(name, "gpu", executor, 4, keep, module=Net, enable_checkpointing=True)
+    resumed, trainer = fit(name, "gpu", executor, module=Net, ckpt_path=path)
     assert trainer.current_epoch == 7
-    for key, value in whole.state_dict().items():
-        assert torch.equal(resumed.state_dict()[key], value), key
+    assert_same_weights(dict(resumed.state_dict()), dict(whole.state_dict()))
 
 
 def test_bf16_mixed_trains_a_stack_as_clients_alone() -> None:
-    generator = torch.Generator().manual_seed(0)
-    clients = [(torch.randn(n, 6, generator=generator), torch.randint(0, 3, (n,))) for n in (8, 14, 6, 23, 10, 12)]
+    clients = [(x.float(), y) for x, y in clients_of((6,))]
     weights = []
     for executor in ("sequential", "vectorized"):
         torch.manual_seed(0)
-        module, callback = MLPClassifier(6, (8,), 3, lr=0.1), FedAvg(4, seed=1, executor=executor)
-        trainer = quiet_trainer(max_epochs=4, accelerator="gpu", precision="bf16-mixed", callbacks=[callback])
-        trainer.fit(module, datamodule=TensorDataModule(clients, batch_size=4))
-        weights.append({name: value.cpu() for name, value in module.state_dict().items()})
-    for name, value in weights[0].items():
-        assert value.dtype == torch.float32
-        torch.testing.assert_close(weights[1][name], value, rtol=2e-2, atol=2e-2)
+        module, federation = MLPClassifier(6, (8,), 3, lr=0.1), TensorDataModule(clients, batch_size=4)
+        options = {"accelerator": "gpu", "precision": "bf16-mixed"}
+        contract.fit(FedAvg(4, seed=1, executor=executor), module, federation, 4, **options)
+        weights.append(dict(module.cpu().state_dict()))
+    assert {value.dtype for value in weights[0].values()} == {torch.float32}
+    torch.testing.assert_close(weights[1], weights[0], rtol=2e-2, atol=2e-2)
 
 
 PROCESSES = """

@@ -10,7 +10,7 @@ from fl_lightning.datamodules import DigitsDataModule
 from fl_lightning.experiment import read_table
 from fl_lightning.experiment.store import ResultRows
 from fl_lightning.partitioners import IIDPartitioner
-from fl_lightning.partitioners.notebook import as_table, in_frame
+from fl_lightning.partitioners.notebook import as_table
 from fl_lightning.report import ReportPage
 
 TABLES = Path(__file__).parents[1] / "recipes" / "tables"
@@ -25,10 +25,6 @@ def test_a_long_table_says_how_long_it_is() -> None:
     text = as_table([(number,) for number in range(30)])
     assert "<td>29</td>" in text and "<td>15</td>" not in text
     assert "30 rows" in text
-
-
-def test_a_page_stays_in_its_frame() -> None:
-    assert 'srcdoc="&lt;p class=&quot;x&quot;&gt;"' in in_frame('<p class="x">')
 
 
 def test_a_partition_is_shown_in_short() -> None:

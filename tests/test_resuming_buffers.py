@@ -6,7 +6,6 @@ Each step adds the client's batch to a buffer: one step of each of two clients, 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from torch import Tensor
 from fl_lightning import FedAvg, FederatedCheckpoint, TensorDataModule
 
 CLIENTS = clients_that_reach([[2.0], [4.0]], [1, 1])
+DATA = TensorDataModule(CLIENTS, val=CLIENTS[0], batch_size=None)
 
 
 class Summing(Quadratic):
@@ -28,6 +28,9 @@ class Summing(Quadratic):
         super().__init__(1.0, [0.0])
         self.register_buffer("total", torch.zeros(1, dtype=torch.float64), persistent=persistent)
         self.at_start: list[float] = []
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        pass
 
     def on_train_epoch_start(self) -> None:
         self.at_start.append(float(self.total))
@@ -37,27 +40,31 @@ class Summing(Quadratic):
         return super().training_step(batch, batch_idx)
 
 
-class Writing(L.Callback):
-    """Writes into the module at one hook."""
-
-    def __init__(self, hook: str, write: Callable[[Any], None]) -> None:
-        setattr(self, hook, lambda trainer, module: write(module))
-
-
-def fit(rounds: int, path: Any = None, *callbacks: L.Callback, persistent: bool = False) -> tuple[Summing, L.Trainer]:
-    module = Summing(persistent)
-    trainer = quiet_trainer(max_epochs=rounds, callbacks=[*callbacks, FedAvg(1.0, seed=1)])
-    trainer.fit(module, datamodule=TensorDataModule(CLIENTS, batch_size=None), ckpt_path=path)
+def fit(rounds: int, path: Any = None, *callbacks: Any, module: Any = None, **options: Any) -> tuple[Any, L.Trainer]:
+    module = Summing(persistent=False) if module is None else module
+    trainer = quiet_trainer(max_epochs=rounds, callbacks=[*callbacks, FedAvg(1.0, seed=1)], **options)
+    trainer.fit(module, datamodule=DATA, ckpt_path=path)
     return module, trainer
 
 
+class Saving(L.Callback):
+    """Saves at the end of a validation: the module is in eval mode then."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def on_validation_end(self, trainer: L.Trainer, *_: Any) -> None:
+        trainer.save_checkpoint(self.folder / f"{trainer.current_epoch}.ckpt")
+
+
 def test_a_buffer_that_is_not_saved_is_there_when_the_first_resumed_round_begins(tmp_path: Path) -> None:
-    path = tmp_path / "two.ckpt"
-    fit(2)[1].save_checkpoint(path)
-    assert "total" not in torch.load(path, weights_only=True)["state_dict"]
-    resumed, _ = fit(4, path)
-    assert resumed.at_start == [6.0, 9.0]
-    assert float(resumed.total) == 12.0
+    fit(2, None, Saving(tmp_path))[1].save_checkpoint(tmp_path / "two.ckpt")
+    assert "total" not in torch.load(tmp_path / "two.ckpt", weights_only=True)["state_dict"]
+    for name in ("two", "1"):  # after the second round, and in its validation
+        resumed, _ = fit(4, tmp_path / f"{name}.ckpt")
+        assert resumed.at_start[-1] == 9.0
+        assert resumed.at_start in ([6.0, 9.0], [9.0])
+        assert float(resumed.total) == 12.0
 
 
 @pytest.mark.parametrize("hook", ["on_fit_start", "on_train_start"])
@@ -65,10 +72,13 @@ def test_a_buffer_that_is_not_saved_is_there_when_the_first_resumed_round_begins
 def test_what_a_hook_writes_into_a_buffer_before_the_first_resumed_round_counts(
     hook: str, persistent: bool, tmp_path: Path
 ) -> None:
+    class Writing(L.Callback):
+        """Writes into the module at one hook."""
+
     path = tmp_path / "two.ckpt"
-    fit(2, persistent=persistent)[1].save_checkpoint(path)
-    written = Writing(hook, lambda module: module.total.fill_(100.0))
-    assert float(fit(4, path, written, persistent=persistent)[0].total) == 106.0
+    fit(2, module=Summing(persistent))[1].save_checkpoint(path)
+    setattr(Writing, hook, lambda self, trainer, module: module.total.fill_(100.0))
+    assert float(fit(4, path, Writing(), module=Summing(persistent))[0].total) == 106.0
 
 
 class Noting(TorchCheckpointIO):
@@ -83,14 +93,8 @@ class Noting(TorchCheckpointIO):
 
 
 def test_the_newest_round_is_whole_beside_a_thread_that_writes_checkpoints(tmp_path: Path) -> None:
-    disk = Noting()
-    trainer = quiet_trainer(
-        max_epochs=2,
-        enable_checkpointing=True,
-        callbacks=[FedAvg(1.0, seed=1), FederatedCheckpoint(tmp_path)],
-        plugins=[AsyncCheckpointIO(disk)],
-    )
-    trainer.fit(Summing(True), datamodule=TensorDataModule(CLIENTS, batch_size=None))
+    disk, kept = Noting(), FederatedCheckpoint(tmp_path)
+    fit(2, None, kept, module=Summing(True), enable_checkpointing=True, plugins=[AsyncCheckpointIO(disk)])
     # before it is renamed, the file has to be whole; the best model may be written later
     newest = [by_fit for name, by_fit in disk.by_fit.items() if "last.ckpt" in name]
     assert newest == [True, True]
@@ -126,54 +130,31 @@ class Counting(Quadratic):
 
 
 class InMidRound(L.Callback):
-    """Saves a checkpoint after the first step of the second round, and then raises an error if it is told to."""
+    """Saves a checkpoint after the first step of the second round, and then raises an error, once."""
 
-    def __init__(self, path: Path, fails: bool) -> None:
-        self.path, self.fails = path, fails
+    def __init__(self, path: Path) -> None:
+        self.path = path
 
     def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
         if trainer.current_epoch == 1 and not self.path.exists():
             trainer.save_checkpoint(self.path)
-            if self.fails:
-                raise ConnectionError
+            raise ConnectionError
 
 
 @pytest.mark.parametrize("goes_on", ["from the checkpoint", "with the same trainer"])
 def test_what_is_saved_in_mid_round_is_that_of_the_rounds_start(goes_on: str, tmp_path: Path) -> None:
     path, module = tmp_path / "middle.ckpt", Counting()
-    data = TensorDataModule(CLIENTS, batch_size=None)
-    trainer = quiet_trainer(max_epochs=3, callbacks=[FedAvg(1.0, seed=1), InMidRound(path, fails=True)])
     with pytest.raises(ConnectionError):
-        trainer.fit(module, datamodule=data)
+        fit(3, None, InMidRound(path), module=module)
     assert module.counts() == (1.0, 1.0)  # each of two clients took a step in the round that is done
     saved = torch.load(path, weights_only=True)["state_dict"]
     assert (saved["teacher"], saved["frozen.running_mean"], saved["steps.sum_value"]) == (1.0, 1.0, 0.0)
     if goes_on == "from the checkpoint":
-        module = Counting()
-        trainer = quiet_trainer(max_epochs=3, callbacks=[FedAvg(1.0, seed=1)])
-        trainer.fit(module, datamodule=data, ckpt_path=path)
+        module, _ = fit(3, path, module=Counting())
     else:
-        trainer.fit(module, datamodule=data)
+        module.trainer.fit(module, datamodule=DATA)
     assert module.counts() == (3.0, 3.0)
-    assert float(trainer.callback_metrics["steps"]) == 2.0
-
-
-def test_a_buffer_that_is_not_saved_is_in_a_checkpoint_of_a_validation(tmp_path: Path) -> None:
-    class Saving(L.Callback):
-        def on_validation_end(self, trainer: L.Trainer, *_: Any) -> None:  # the module is in eval mode then
-            trainer.save_checkpoint(tmp_path / f"{trainer.current_epoch}.ckpt")
-
-    class Validated(Summing):
-        def validation_step(self, batch: Any, batch_idx: int) -> None:
-            pass
-
-    data = TensorDataModule(CLIENTS, val=CLIENTS[0], batch_size=None)
-    quiet_trainer(max_epochs=2, callbacks=[FedAvg(1.0, seed=1), Saving()]).fit(Validated(False), datamodule=data)
-    resumed = Validated(False)
-    trainer = quiet_trainer(max_epochs=4, callbacks=[FedAvg(1.0, seed=1)])
-    trainer.fit(resumed, datamodule=data, ckpt_path=tmp_path / "1.ckpt")
-    assert resumed.at_start == [6.0, 9.0][-len(resumed.at_start) :]
-    assert float(resumed.total) == 12.0
+    assert float(module.trainer.callback_metrics["steps"]) == 2.0
 
 
 def test_frozen_tensors_that_are_tied_or_replaced_are_put_back(tmp_path: Path) -> None:
@@ -193,9 +174,8 @@ def test_frozen_tensors_that_are_tied_or_replaced_are_put_back(tmp_path: Path) -
             return super().training_step(batch, batch_idx)
 
     path, module = tmp_path / "middle.ckpt", Tied()
-    trainer = quiet_trainer(max_epochs=3, callbacks=[FedAvg(1.0, seed=1), InMidRound(path, fails=True)])
     with pytest.raises(ConnectionError):
-        trainer.fit(module, datamodule=TensorDataModule(CLIENTS, batch_size=None))
+        fit(3, None, InMidRound(path), module=module)
     saved = torch.load(path, weights_only=True)["state_dict"]
     assert [float(saved[name]) for name in ("a.weight", "b.weight", "ema.running_mean")] == [1.0, 1.0, 1.0]
     assert [float(module.b.weight), float(module.ema.running_mean)] == [1.0, 1.0]  # type: ignore[arg-type]

@@ -38,7 +38,7 @@ def test_global_generators_are_seeded_alike() -> None:
 
 
 class Accelerator:
-    """Stands for a GPU's generator, which this machine lacks; beside it all other GPUs are away.
+    """Stands for a GPU's generator, which this machine lacks; all other GPUs are away meanwhile.
 
     Args:
         kind: The type of the device, as in ``torch.device(kind)``.
@@ -46,7 +46,7 @@ class Accelerator:
     """
 
     def __init__(self, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.generator, self.is_there = torch.Generator(), True
+        self.device, self.generator, self.is_there = torch.device(kind), torch.Generator(), True
         for other, module in (("cuda", torch.cuda), ("xpu", torch.xpu)):
             monkeypatch.setattr(module, "is_initialized", lambda own=kind == other: own and self.is_there)
         monkeypatch.setattr(torch.backends.mps, "is_available", lambda: kind == "mps")
@@ -61,13 +61,8 @@ class Accelerator:
 
 
 @pytest.fixture(params=["cuda", "mps", "xpu"])
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def accelerator(kind: str, monkeypatch: pytest.MonkeyPatch) -> Accelerator:
-    return Accelerator(kind, monkeypatch)
+def accelerator(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Accelerator:
+    return Accelerator(request.param, monkeypatch)
 
 
 def test_the_generator_of_a_gpu_is_seeded(accelerator: Accelerator) -> None:
@@ -81,8 +76,8 @@ def test_the_generator_of_a_gpu_is_seeded(accelerator: Accelerator) -> None:
     assert accelerator.draw() != draws[0]
 
 
-def test_the_generator_of_a_gpu_is_put_back(accelerator: Accelerator, kind: str) -> None:
-    device = torch.device(kind)
+def test_the_generator_of_a_gpu_is_put_back(accelerator: Accelerator) -> None:
+    device = accelerator.device
     accelerator.generator.manual_seed(3)
     with preserved_generators(device):
         first, before = accelerator.draw(), global_states(device)

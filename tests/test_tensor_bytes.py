@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
+from helpers.contract import fit
+from helpers.toys import Quadratic, quadratic_clients
 from torch import Tensor
 
 from fl_lightning import FedAvg, TensorDataModule
@@ -41,15 +42,13 @@ def thirds(*numbers: float) -> Tensor:
 def test_a_run_with_such_a_tensor_is_saved_and_resumed(
     weights: Tensor, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fit(rounds: int, ckpt_path: Path | None = None) -> Any:
+    def run(rounds: int, ckpt_path: Path | None = None) -> Any:
         data = Weighted(quadratic_clients([1.0, 1.0], [0.0, 1.0]), weights.clone())
-        trainer = quiet_trainer(max_epochs=rounds, callbacks=[FedAvg(1.0, seed=1)])
-        trainer.fit(Quadratic(0.5), datamodule=data, ckpt_path=ckpt_path)
-        return trainer
+        return fit(FedAvg(1.0, seed=1), Quadratic(0.5), data, rounds, ckpt_path=ckpt_path)
 
-    fit(1).save_checkpoint(tmp_path / "one.ckpt")
+    run(1).save_checkpoint(tmp_path / "one.ckpt")
     with caplog.at_level("INFO"):
-        assert fit(2, tmp_path / "one.ckpt").current_epoch == 2
+        assert run(2, tmp_path / "one.ckpt").current_epoch == 2
     assert "other settings" not in caplog.text
 
 
