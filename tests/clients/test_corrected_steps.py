@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import lightning as L
 import pytest
 import torch
-from helpers.toys import Quadratic, fit_quadratic, quadratic_clients, quiet_trainer
+from helpers.contract import fit
+from helpers.toys import Quadratic, fit_quadratic, quadratic_clients
 from lightning.pytorch.plugins import MixedPrecision
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -36,14 +38,10 @@ class Slope(L.LightningModule):
 
 def scaled(callbacks: list[Any], slopes: list[float], fused: bool, scale: float = 2.0**16, rounds: int = 1) -> float:
     """Return w after rounds of four steps."""
-    scaler = torch.amp.GradScaler("cpu", init_scale=scale)
-    trainer = quiet_trainer(
-        max_epochs=rounds, callbacks=callbacks, plugins=[MixedPrecision("16-mixed", "cpu", scaler=scaler)]
-    )
-    module = Slope(fused)
+    plugin = MixedPrecision("16-mixed", "cpu", scaler=torch.amp.GradScaler("cpu", init_scale=scale))
     data = TensorDataModule([(torch.full((32, 1), slope),) for slope in slopes], batch_size=8)
-    trainer.fit(module, datamodule=data)
-    return module.w.item()
+    trainer = fit(callbacks[0], Slope(fused), data, rounds, *callbacks[1:], plugins=[plugin])
+    return trainer.lightning_module.w.item()
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -102,21 +100,16 @@ def weights_of_words(callback: Any, sparse: bool, optimizer: Callable[..., Optim
     L.seed_everything(1, verbose=False)
     module = Words(sparse, optimizer)
     clients = [(torch.randint(30, (n, 5)), torch.randint(3, (n,))) for n in (4, 7)]
-    trainer = quiet_trainer(max_epochs=2, callbacks=[callback])
-    trainer.fit(module, datamodule=TensorDataModule(clients, batch_size=4))
-    return torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
+    fit(callback, module, TensorDataModule(clients, batch_size=4), 2)
+    return nn.utils.parameters_to_vector(module.parameters()).detach()
 
 
 @pytest.mark.parametrize("executor", ["sequential", "vectorized"])
 @pytest.mark.parametrize(
     "make",
     [
-        lambda **options: FedProx(0.1, 1.0, **options),
-        lambda **options: FedProx(0.0, 1.0, **options),
-        lambda **options: FedDyn(0.1, 1.0, **options),
-        lambda **options: Scaffold(1.0, **options),
-        lambda **options: Scaffold(1.0, option=1, **options),
-        lambda **options: FedNova(1.0, mu=0.1, **options),
+        *(partial(FedProx, 0.1, 1.0), partial(FedProx, 0.0, 1.0), partial(FedDyn, 0.1, 1.0)),
+        *(partial(Scaffold, 1.0), partial(Scaffold, 1.0, option=1), partial(FedNova, 1.0, mu=0.1)),
     ],
 )
 def test_sparse_gradients_give_the_weights_of_dense_ones(make: Callable[..., Any], executor: Any) -> None:
@@ -136,9 +129,9 @@ def test_an_optimizer_of_sparse_gradients_alone() -> None:
 class With(Quadratic):
     """Has another optimizer than SGD."""
 
-    def __init__(self, make: Callable[..., Optimizer], automatic: bool = True) -> None:
+    def __init__(self, make: Callable[..., Optimizer]) -> None:
         super().__init__(0.5)
-        self.make, self.automatic_optimization = make, automatic
+        self.make = make
 
     def configure_optimizers(self) -> Optimizer:
         return self.make(self.parameters())
@@ -178,8 +171,8 @@ def test_a_line_search_minimises_the_corrected_objective() -> None:
 def test_an_optimizer_of_a_users_own_sees_the_terms_value(precision: Any) -> None:
     # from 0: loss 8, gradient -4, so to 2; there loss 2 + 4 and gradient -2 + 4, so to 2 - 6/4 2
     module = With(Polyak)
-    trainer = quiet_trainer(max_epochs=1, precision=precision, callbacks=[FedProx(2.0, 1.0, local_steps=2)])
-    trainer.fit(module, datamodule=TensorDataModule(ONE, batch_size=None))
+    data = TensorDataModule(ONE, batch_size=None)
+    fit(FedProx(2.0, 1.0, local_steps=2), module, data, 1, precision=precision)
     assert module.w.item() == -1.0
 
 
@@ -221,3 +214,51 @@ def test_steps_past_lightning_are_an_error_where_gradients_are_corrected() -> No
     assert fit_quadratic(FedAvg(1.0), PastLightning(0.5), ONE, 1).item() == 2.0
     with pytest.raises(ValueError, match=hint):
         fit_quadratic(FedProx(1.0, 1.0), PastLightning(0.5), ONE, 1)
+
+
+class ByItself(Quadratic):
+    """Steps in one of several ways."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__(0.5)
+        self.way, self.automatic_optimization = way, False
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
+        loss = super().training_step(batch, batch_idx)
+        if self.way == "nothing":
+            return None
+        if self.way == "in place":
+            [gradient] = torch.autograd.grad(loss, self.w)
+            with torch.no_grad():
+                self.w.sub_(0.5 * gradient)
+            return None
+        optimizer = self.optimizers(use_pl_optimizer=self.way == "Lightning")
+        optimizer.zero_grad()
+        self.manual_backward(loss)
+        optimizer.step()
+        return None
+
+
+def end(callback: Any, way: str) -> float:
+    """Return where the client goes from 0, half of the way to 4 by each step."""
+    return float(fit_quadratic(callback, ByItself(way), ONE, 2))
+
+
+@pytest.mark.parametrize("way", ["in place", "torch"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(partial(FedProx, 1.0, 1.0), partial(FedDyn, 1.0, 1.0), partial(Scaffold, 1.0)),
+        *(partial(FedNova, 1.0), partial(FedNova, 1.0, mu=1.0)),
+    ],
+)
+def test_what_would_have_no_effect_is_an_error(make: Callable[[], Any], way: str) -> None:
+    with pytest.raises(ValueError, match="`training_step`"):
+        end(make(), way)
+
+
+def test_other_steps_are_the_modules_own_affair() -> None:
+    assert [end(FedAvg(1.0), way) for way in ("in place", "torch", "Lightning", "nothing")] == [3.0, 3.0, 3.0, 0.0]
+    # 0 -> 2; the pull to the start is 0 at the only step
+    assert [end(FedProx(1.0, 1.0), way) for way in ("Lightning", "nothing")] == [3.0, 0.0]
+    assert [end(FedNova(1.0), way) for way in ("Lightning", "nothing")] == [3.0, 0.0]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.toys import quiet_trainer
+from helpers.contract import fit
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
@@ -18,9 +18,8 @@ X, Y = torch.rand(8, 5), torch.arange(8) % 3
 
 def notes(data: FederatedDataModule, error: type[Exception], executor: Any = "auto") -> list[str]:
     """Return the notes of the error with which a fit of all clients ends."""
-    trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0, executor=executor)])
     with pytest.raises(error) as told:
-        trainer.fit(MLPClassifier(in_features=5, hidden=(4,), num_classes=3), datamodule=data)
+        fit(FedAvg(1.0, executor=executor), MLPClassifier(in_features=5, hidden=(4,), num_classes=3), data, 1)
     return getattr(told.value, "__notes__", [])
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import lightning as L
 import pytest
 import torch
+from helpers import stacked
 from helpers.comparison import Classifier, clients_of, train_federatedly
+from helpers.contract import fit
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 
-from fl_lightning import FedAvg
+from fl_lightning import FedAvg, TensorDataModule
 from fl_lightning.clients.state_vector import StateVector
 
 
@@ -70,3 +73,30 @@ def test_vector_counts_tied_weights_once() -> None:
     module = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     module[1].weight = module[0].weight
     assert StateVector(module).size == 9 + 3 + 3
+
+
+# ---- sparse buffers stay where they are, as complex ones do ----
+
+
+class Graph(stacked.Module):
+    """Mixes features by a matrix."""
+
+    def __init__(self, layout: Callable[[Tensor], Tensor]) -> None:
+        super().__init__(stacked.linear())
+        self.register_buffer("adjacency", layout(torch.eye(6).double().roll(1, 0) + torch.eye(6)))
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return super().training_step(((self.adjacency @ batch[0].T).T, batch[1]), batch_idx)
+
+
+def fitted(layout: Callable[[Tensor], Tensor]) -> Graph:
+    data = TensorDataModule(stacked.clients_of((6,)), batch_size=4)
+    fit(FedAvg(1.0, executor="sequential", seed=1), module := Graph(layout), data, 2)
+    return module
+
+
+@pytest.mark.parametrize("layout", [Tensor.to_sparse, Tensor.to_sparse_csr, Tensor.to_sparse_csc])
+def test_a_sparse_matrix_trains_as_a_dense_one(layout: Callable[[Tensor], Tensor]) -> None:
+    expected, module = fitted(lambda a: a), fitted(layout)
+    torch.testing.assert_close(module.layers[0].weight, expected.layers[0].weight, atol=1e-12, rtol=0)
+    assert torch.equal(module.adjacency.to_dense(), expected.adjacency)

@@ -1,0 +1,146 @@
+"""Batches reach ``training_step`` as the data set or ``collate_fn`` made them; one of a single sample is told."""
+
+from __future__ import annotations
+
+import warnings
+from collections import UserDict, namedtuple
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from helpers.contract import fit
+from helpers.stacked import Module, clients_of
+from helpers.toys import Quadratic
+from torch import Tensor, nn
+
+from fl_lightning import ClientDatasetsModule, FedAvg, TensorDataModule
+
+# ---- containers ----
+
+Pair = namedtuple("Pair", "x name")
+
+
+@dataclass
+class Record:
+    x: Tensor
+    name: list[str]
+
+
+class Encoding(UserDict[str, Any]):
+    """Moves itself, as the batches of tokenisers do."""
+
+    def to(self, device: torch.device) -> Encoding:
+        return Encoding({key: value.to(device) if hasattr(value, "to") else value for key, value in self.items()})
+
+
+def stack(samples: list[tuple[float, str]]) -> tuple[Tensor, list[str]]:
+    xs, names = zip(*samples, strict=True)
+    return torch.tensor(xs, dtype=torch.float64), list(names)
+
+
+#: How samples become a batch of which type, and how a step reads inputs and names from it.
+KINDS: dict[str, tuple[Any, type, Callable[[Any], Any]]] = {
+    "dataclass": (lambda samples: Record(*stack(samples)), Record, lambda batch: (batch.x, batch.name)),
+    "namedtuple": (lambda samples: Pair(*stack(samples)), Pair, lambda batch: batch),
+    "Encoding": (lambda samples: Encoding(x=stack(samples)), Encoding, lambda batch: batch["x"]),
+    "nested": (lambda samples: {"inputs": [stack(samples)], "note": None}, dict, lambda batch: batch["inputs"][0]),
+    "default": (None, list, lambda batch: batch),
+}
+
+
+class Reading(Quadratic):
+    """Moves half way to the mean of the batch, and remembers kinds and names."""
+
+    def __init__(self, read: Callable[[Any], Any]) -> None:
+        super().__init__(0.5)
+        self.read, self.kinds = read, set[type]()
+        self.names: list[str] = []
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        self.kinds.add(type(batch))
+        x, names = self.read(batch)
+        self.names += names
+        loss = (0.5 * (self.w - x) ** 2).mean()
+        self.log("loss", loss, batch_size=len(x))
+        return loss
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_clients_train_on_batches_of_any_container(kind: str) -> None:
+    # one batch a client: client 0 goes half way to 3, client 1 to 8, of 2 samples and 1
+    clients: list[Any] = [[(2.0, "a"), (4.0, "b")], [(8.0, "c")]]
+    collate, expected, read = KINDS[kind]
+    data = ClientDatasetsModule(clients, batch_size=2, collate_fn=collate, shuffle=False)
+    fit(FedAvg(1.0, executor="sequential"), module := Reading(read), data, 1)
+    assert float(module.w.detach()) == pytest.approx((2 * 1.5 + 4.0) / 3, abs=1e-12)
+    assert (sorted(module.names), module.kinds) == (["a", "b", "c"], {expected})
+
+
+# ---- layouts: tensors that do not lie in memory row by row keep their strides in a stack ----
+
+ROWS, COLUMNS = 4, 6
+#: How a batch is laid out, and the strides that it has then.
+LAYOUTS: dict[str, tuple[Any, tuple[int, ...]]] = {
+    "rows": (lambda x: x, (6, 1)),
+    "columns": (lambda x: x.t().contiguous().t(), (1, 4)),
+    "gaps": (lambda x: x.repeat_interleave(2, 1)[:, ::2], (12, 2)),
+    "repeats": (lambda x: x[:, :1].expand(-1, COLUMNS), (6, 0)),
+    "images": (lambda x: x.view(ROWS, 2, 1, 3).to(memory_format=torch.channels_last), (6, 1, 6, 2)),
+}
+
+
+def weighted(strides: tuple[int, ...]) -> int:
+    return sum(place * stride for place, stride in enumerate(strides, 1))
+
+
+class Strided(Quadratic):
+    """Adds up inputs, weighted by the strides of the batch."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return self.w * batch["x"].sum() * weighted(batch["x"].stride())
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
+@pytest.mark.parametrize("layout", list(LAYOUTS))
+def test_strides_are_those_of_the_client_alone(layout: str, executor: Any) -> None:
+    # the first clients' rows lie in order
+    def collate(drawn: list[tuple[int, Tensor]]) -> dict[str, Tensor]:
+        x = torch.stack([row for _, row in drawn])
+        return {"x": LAYOUTS[layout][0](x) if drawn[0][0] >= 4 else x}
+
+    clients = [[(k, torch.full((COLUMNS,), 1.0 + k, dtype=torch.float64))] * 2 * ROWS for k in range(8)]
+    data = ClientDatasetsModule(clients, collate_fn=collate, batch_size=ROWS, split=None)
+    fit(FedAvg(1.0, executor=executor, weighting="uniform"), module := Strided(1e-3), data, 1)
+    # two batches of each client; a batch of client k holds 24 values of 1 + k
+    steps = [2 * 24 * (1 + k) * weighted(LAYOUTS["rows" if k < 4 else layout][1]) for k in range(8)]
+    assert module.w.item() == pytest.approx(-1e-3 * sum(steps) / 8, rel=1e-12)
+
+
+# ---- single samples: clients that have them are named before a BatchNorm meets one ----
+
+
+@pytest.mark.parametrize(
+    ("sizes", "batch_size", "drop_last", "told"),
+    [
+        ((4, 5, 8), 4, False, True),  # 5 = 4 + 1
+        ((4, 5, 8), 4, True, False),
+        ((4, 6, 8), 4, False, False),
+        ((4, 1), 4, True, True),
+        ((4, 1), None, False, True),
+        ((4, 2), 1, False, True),
+    ],
+)
+def test_a_batch_of_one_sample_is_told_at_the_start(
+    sizes: tuple[int, ...], batch_size: int | None, drop_last: bool, told: bool
+) -> None:
+    data = TensorDataModule(clients_of((6,), sizes), batch_size=batch_size, drop_last=drop_last)
+    module = Module(nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)))
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        try:
+            fit(FedAvg(1, seed=1), module, data, 1)
+        except ValueError as error:  # torch's, if the client was drawn
+            assert "more than 1 value" in str(error)
+    assert any("`batch_size`" in str(each.message) for each in found) == told
