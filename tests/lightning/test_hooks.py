@@ -96,28 +96,18 @@ def test_skipped_batch_calls_the_hooks_that_lightning_calls() -> None:
     assert calls["federated"] == calls["central"]
 
 
-class Watcher(Callback):
-    """Notes what the trainer says while clients train."""
-
-    def __init__(self) -> None:
-        self.epochs: list[int] = []
-        self.last: list[bool] = []
-        self.losses: list[float] = []
-
-    def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        assert trainer.training and pl_module.training
-        assert trainer.num_training_batches == 3
-        self.epochs.append(trainer.current_epoch)
-        self.last.append(trainer.is_last_batch)
-        self.losses.append(float(outputs["loss"]))
-
-
 def test_trainer_tells_epoch_and_last_batch_of_the_round() -> None:
-    watcher = Watcher()
-    train_federatedly(Classifier(lr=0.0), clients_of(3, 8), max_epochs=2, callbacks=[watcher])
-    assert watcher.epochs == [0, 0, 0, 1, 1, 1]
-    assert watcher.last == [False, False, True] * 2
+    told: list[tuple[int, bool]] = []
+    losses: list[float] = []
+
+    class Watcher(Callback):
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            assert trainer.training and pl_module.training
+            assert trainer.num_training_batches == 3
+            told.append((trainer.current_epoch, trainer.is_last_batch))
+            losses.append(float(outputs["loss"]))
+
+    train_federatedly(Classifier(lr=0.0), clients_of(3, 8), max_epochs=2, callbacks=[Watcher()])
+    assert told == [(0, False), (0, False), (0, True), (1, False), (1, False), (1, True)]
     # without learning both rounds show the same losses, in the order of the round's clients
-    assert sorted(watcher.losses[:3]) == sorted(watcher.losses[3:])
+    assert sorted(losses[:3]) == sorted(losses[3:])

@@ -23,10 +23,9 @@ class Shown(ValidatedClassifier):
         return loss
 
 
-def run(*callbacks: Callback) -> L.Trainer:
-    return train_federatedly(
-        Shown(), clients_of(*SIZES), val=samples(4), callbacks=callbacks, max_epochs=2, enable_progress_bar=True
-    )
+def run(bar: Callback, **options: Any) -> L.Trainer:
+    settings = {"max_epochs": 2, "val": samples(4), **options}
+    return train_federatedly(Shown(), clients_of(*SIZES), callbacks=[bar], enable_progress_bar=True, **settings)
 
 
 class Noted(TQDMProgressBar):
@@ -104,15 +103,6 @@ def test_rich_fills_one_bar_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_asynchronous_rounds_bar_ends_at_the_batches_that_were_trained() -> None:
     # the round guesses 3 batches a client, the mean; its two results are of the clients with 1 and 2 batches
-    ends: list[tuple[float, float | None]] = []
-
-    class Bar(Noted):
-        def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-            super().on_train_epoch_end(trainer, pl_module)
-            ends.append(self.ends[-1])
-
-    algorithm = FedBuff(2, 2, speeds=[100, 90, 5], local_epochs=1, concurrency=3)
-    train_federatedly(
-        Shown(), clients_of(*SIZES), algorithm=algorithm, callbacks=[Bar()], max_epochs=1, enable_progress_bar=True
-    )
-    assert ends == [(3, 3)]
+    bar, algorithm = Noted(), FedBuff(2, 2, speeds=[100, 90, 5], local_epochs=1, concurrency=3)
+    run(bar, algorithm=algorithm, max_epochs=1)
+    assert bar.ends == [(3, 3)]

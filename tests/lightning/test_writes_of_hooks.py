@@ -8,13 +8,12 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
+from helpers.contract import fit
 from helpers.stacked import Module, clients_of
-from helpers.toys import Quadratic, clients_that_reach, quiet_trainer
+from helpers.toys import Quadratic, clients_that_reach
 from torch import Tensor, nn
 
 from fl_lightning import FedAvg, FedBuff, RADFed, TensorDataModule
-
-CHANGED = "weights were changed between two rounds"
 
 
 def add(module: L.LightningModule, value: float) -> None:
@@ -24,70 +23,62 @@ def add(module: L.LightningModule, value: float) -> None:
 
 
 @pytest.mark.parametrize("executor", ["sequential", "vectorized"])
-def test_the_end_of_a_client_is_too_late_for_changes(executor: str) -> None:
+def test_the_end_of_a_client_is_too_late_for_changes(executor: Any) -> None:
     class AtClientEnd(L.Callback):
         def on_client_end(self, trainer: Any, module: Any, result: Any) -> None:
             add(module, 1.0)
 
-    trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0, executor=executor), AtClientEnd()])
+    data = TensorDataModule(clients_of((6,)), batch_size=4)
     with pytest.raises(RuntimeError, match="`on_client_end` changed the module's weights"):
-        trainer.fit(Module(nn.Linear(6, 3)), datamodule=TensorDataModule(clients_of((6,)), batch_size=4))
+        fit(FedAvg(1.0, executor=executor), Module(nn.Linear(6, 3)), data, 1, AtClientEnd())
 
 
-def quadratic(lr: float = 0.0) -> tuple[Quadratic, TensorDataModule]:
-    return Quadratic(lr, [1.0]), TensorDataModule(clients_that_reach([[2.0], [4.0], [9.0]], [1, 1, 1]), batch_size=1)
+class Shifted(Quadratic):
+    """Has the learning rate 0 and the weight 1, to which it adds something when a fit begins."""
+
+    def __init__(self, shift: float = 0.0) -> None:
+        super().__init__(0.0, [1.0])
+        self.shift = shift
+
+    def on_fit_start(self) -> None:
+        add(self, self.shift)
+
+
+DATA = TensorDataModule(clients_that_reach([[2.0], [4.0], [9.0]], [1, 1, 1]), batch_size=1)
 
 
 @pytest.mark.parametrize(
     "make", [lambda: RADFed(redistributions=4, clients_per_round=2), lambda: FedBuff(buffer_size=3)]
 )
 def test_weights_that_change_between_fits_are_told_while_models_are_under_way(make: Any) -> None:
-    """The rate is 0, so that the fit goes on at weight 1."""
-    module, data = quadratic()
-    trainer = quiet_trainer(max_epochs=2, callbacks=[make()])
-    trainer.fit(module, datamodule=data)
+    """The fit goes on at weight 1."""
+    module = Shifted()
+    trainer = fit(make(), module, DATA, 2)
     add(module, 5.0)
     trainer.fit_loop.max_epochs = 4
     with pytest.warns(UserWarning, match="other weights than the last fit left"):
-        trainer.fit(module, datamodule=data)
+        trainer.fit(module, datamodule=DATA)
     assert float(module.w.detach()) == 1.0
 
 
 def test_a_second_fit_needs_a_module_of_the_same_size() -> None:
-    module, data = quadratic()
-    trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0)])
-    trainer.fit(module, datamodule=data)
+    trainer = fit(FedAvg(1.0), Shifted(), DATA, 1)
     trainer.fit_loop.max_epochs = 2
     with pytest.raises(ValueError, match="2 values"):
-        trainer.fit(Quadratic(0.0, [1.0, 1.0]), datamodule=data)
-
-
-class Shifted(Quadratic):
-    """Adds 5 to its weight when a fit begins, if it is told to."""
-
-    shifts = False
-
-    def on_fit_start(self) -> None:
-        if self.shifts:
-            add(self, 5.0)
+        trainer.fit(Quadratic(0.0, [1.0, 1.0]), datamodule=DATA)
 
 
 @pytest.mark.parametrize("redistributions", [1, 4])
 def test_writes_before_a_resumed_fit_count(redistributions: int, tmp_path: Path) -> None:
-    """The rate is 0: the weight is 1, and 6 after the write; within a cycle it cannot be taken."""
-    data = quadratic()[1]
-    first = quiet_trainer(max_epochs=2, callbacks=[RADFed(redistributions=redistributions, clients_per_round=2)])
-    first.fit(Shifted(0.0, [1.0]), datamodule=data)
-    first.save_checkpoint(tmp_path / "a.ckpt")
-    module = Shifted(0.0, [1.0])
-    module.shifts = True
-    second = quiet_trainer(max_epochs=4, callbacks=[RADFed(redistributions=redistributions, clients_per_round=2)])
+    """Within a cycle they cannot be taken."""
+    path, module = tmp_path / "a.ckpt", Shifted(5.0)
+    fit(RADFed(redistributions, 2), Shifted(), DATA, 2).save_checkpoint(path)
     if redistributions == 4:
-        with pytest.raises(RuntimeError, match=CHANGED):
-            second.fit(module, datamodule=data, ckpt_path=tmp_path / "a.ckpt")
-        return
-    second.fit(module, datamodule=data, ckpt_path=tmp_path / "a.ckpt")
-    assert float(module.w) == 6.0
+        with pytest.raises(RuntimeError, match="weights were changed between two rounds"):
+            fit(RADFed(redistributions, 2), module, DATA, 4, ckpt_path=path)
+    else:
+        fit(RADFed(redistributions, 2), module, DATA, 4, ckpt_path=path)
+        assert float(module.w) == 6.0
 
 
 class SavesInStep(Module):
@@ -111,8 +102,7 @@ def test_checkpoints_in_a_step_hold_the_server_and_change_nothing(tmp_path: Path
         module = SavesInStep(nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)))
         first = {key: value.clone() for key, value in module.state_dict().items()}
         module.folder = folder
-        data = TensorDataModule(clients_of((6,), (8, 12)), batch_size=4)
-        quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0, executor="sequential", seed=1)]).fit(module, datamodule=data)
+        fit(FedAvg(1.0, seed=1), module, TensorDataModule(clients_of((6,), (8, 12)), batch_size=4), 1)
         ends.append(module.state_dict())
     assert all(torch.equal(ends[0][key], value) for key, value in ends[1].items())
     assert module.saved == 5
