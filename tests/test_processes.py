@@ -6,12 +6,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import lightning as L
 import pytest
 import torch
 from helpers import algorithms
 from helpers.forking import on_two_processes
 from helpers.stacked import clients_of
+from helpers.toys import quiet_trainer
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from torch import Tensor
 from torch.nn import functional as F
@@ -66,17 +66,9 @@ def train(name: str, folder: Path, devices: int, strategy: str) -> list[Any]:
     alone = [tuple(part[:1] for part in clients[0])]
     data = TensorDataModule(clients=clients, val=clients[2:4], test=alone, batch_size=4, eval_batch_size=7)
     best = ModelCheckpoint(folder, monitor="val_loss_epoch")
-    trainer = L.Trainer(
-        max_epochs=3,
-        accelerator="cpu",
-        devices=devices,
-        strategy=strategy,
-        logger=False,
-        callbacks=[ALGORITHMS[name](), ClientMetrics(), best, EarlyStopping("train_loss")],
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        max_time=timedelta(hours=1),
-    )
+    callbacks = [ALGORITHMS[name](), ClientMetrics(), best, EarlyStopping("train_loss")]
+    options = {"enable_checkpointing": True, "num_sanity_val_steps": 2, "max_time": timedelta(hours=1)}
+    trainer = quiet_trainer(max_epochs=3, devices=devices, strategy=strategy, callbacks=callbacks, **options)
     module = Net(name == "manual")
     trainer.fit(module, datamodule=data)
     logged = {name: float(value) for name, value in trainer.callback_metrics.items()}

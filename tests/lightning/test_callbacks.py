@@ -23,6 +23,7 @@ from helpers.comparison import (
     train_federatedly,
     weights_of,
 )
+from helpers.contract import Trace
 from helpers.toys import quiet_trainer
 from lightning.pytorch.callbacks import (
     Callback,
@@ -52,16 +53,6 @@ class Scheduled(ValidatedClassifier):
         return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)]
 
 
-class History(Callback):
-    """Keeps the server's weights of each round's end."""
-
-    def __init__(self) -> None:
-        self.weights: list[dict[str, torch.Tensor]] = []
-
-    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self.weights.append(weights_of(pl_module))
-
-
 def run(module: L.LightningModule, *callbacks: Callback, max_epochs: int = 3, **trainer: Any) -> L.Trainer:
     return train_federatedly(
         module, clients_of(*SIZES), val=samples(6), callbacks=callbacks, max_epochs=max_epochs, **trainer
@@ -73,7 +64,7 @@ def saved(path: Any) -> dict[str, Any]:
 
 
 def test_model_checkpoint_saves_the_servers_weights(tmp_path: Path) -> None:
-    history = History()
+    history = Trace()
     best = ModelCheckpoint(tmp_path / "best", filename="{epoch}", monitor="val_loss", save_top_k=2, save_last=True)
     second = ModelCheckpoint(tmp_path / "second", filename="{epoch}-{step}", every_n_epochs=2, save_top_k=-1)
     trained = ModelCheckpoint(tmp_path / "trained", monitor="train_loss")
@@ -85,7 +76,7 @@ def test_model_checkpoint_saves_the_servers_weights(tmp_path: Path) -> None:
     names = ["epoch=1-step=12.ckpt", "epoch=3-step=24.ckpt"]
     assert sorted(path.name for path in (tmp_path / "second").iterdir()) == names
     for epoch, name in [(2, "best/epoch=2"), (3, "best/epoch=3"), (3, "best/last"), (3, "second/epoch=3-step=24")]:
-        assert_same_weights(saved(tmp_path / f"{name}.ckpt")["state_dict"], history.weights[epoch])
+        assert_same_weights(saved(tmp_path / f"{name}.ckpt")["state_dict"], history.rounds[epoch])
     assert float(trained.best_model_score) == float(trainer.callback_metrics["train_loss"])  # type: ignore[arg-type]
 
 
@@ -115,14 +106,14 @@ class Clock(Callback):
 
 @pytest.mark.parametrize("way", ["max_time", "step", "epoch"])
 def test_time_limit_stops_at_a_rounds_end(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
-    clock, history, module = Clock(), History(), Scheduled()
+    clock, history, module = Clock(), Trace(), Scheduled()
     monkeypatch.setattr("lightning.pytorch.callbacks.timer.time", clock)
     # 8 of the 6 batches a round: in the middle of the second
     limit = timedelta(seconds=8)
     timer = [] if way == "max_time" else [Timer(limit, interval=way)]
     fit = run(module, clock, *timer, history, max_epochs=10, max_time=None if timer else limit)
     assert (fit.current_epoch, fit.global_step) == (2, 12)
-    assert_same_weights(weights_of(module), history.weights[1])
+    assert_same_weights(weights_of(module), history.rounds[1])
 
 
 class OneCycle(Scheduled):
@@ -167,21 +158,21 @@ def test_a_round_that_is_broken_off_leaves_no_trace(
     undisturbed = kind()
     run(undisturbed, algorithm=algorithm())
 
-    history, module, paths = History(), kind(), [tmp_path / "inside.ckpt", tmp_path / "after.ckpt"]
+    history, module, paths = Trace(), kind(), [tmp_path / "inside.ckpt", tmp_path / "after.ckpt"]
     start = ModelCheckpoint(tmp_path, filename="start-{epoch}", save_top_k=-1)
     callbacks = [algorithm(), history, start, Breaks(hook, error, paths[0])]
     data = TensorDataModule(clients_of(*SIZES), samples(6), batch_size=4, shuffle=False)
     trainer = quiet_trainer(max_epochs=3, callbacks=callbacks, enable_checkpointing=True)
     with pytest.raises((ConnectionError, SystemExit)):
         trainer.fit(module, datamodule=data)
-    assert_same_weights(weights_of(module), history.weights[0])
+    assert_same_weights(weights_of(module), history.rounds[0])
     assert (trainer.current_epoch, trainer.global_step) == (1, 6)
     trainer.save_checkpoint(paths[1])
 
     at_start = saved(tmp_path / "start-epoch=0.ckpt")
     for path in paths:
         found = saved(path)
-        assert_same_weights(found["state_dict"], history.weights[0])
+        assert_same_weights(found["state_dict"], history.rounds[0])
         for part in ("global_step", "optimizer_states", "lr_schedulers"):
             assert found[part] == at_start[part], part
         # rounds that are over; Lightning writes `start` before it counts the round
@@ -206,11 +197,11 @@ def test_layers_unfrozen_during_the_fit_are_reported() -> None:
         def configure_optimizers(self) -> Any:
             return torch.optim.SGD([p for p in self.parameters() if p.requires_grad], lr=0.1)
 
-    module, history = Frozen(), History()
+    module, history = Frozen(), Trace()
     module.layers[0].requires_grad_(False)  # type: ignore[index]
     with pytest.raises(RuntimeError, match="trained parameters of Frozen"):
         run(module, history, Unfreezes())
-    assert_same_weights(weights_of(module), history.weights[0])
+    assert_same_weights(weights_of(module), history.rounds[0])
 
 
 def ctrl_c() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,23 +18,16 @@ class Logs(Classifier):
         return loss
 
 
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    torch.compiler.reset()
-    counters.clear()
-    yield
-    torch.compiler.reset()
-
-
 @pytest.mark.long
 def test_a_step_that_logs_is_compiled_once() -> None:
+    torch.compiler.reset()
+    counters.clear()
     plain, compiled = Logs(), Logs()
     compiled.training_step = torch.compile(compiled.training_step, backend="eager")  # type: ignore[method-assign]
-    found = []
-    for module in (plain, compiled):
-        trainer = train_federatedly(module, clients_of(8, 8), max_epochs=2)
-        found.append(trainer.callback_metrics["loss_epoch"])
+    trainers = [train_federatedly(module, clients_of(8, 8), max_epochs=2) for module in (plain, compiled)]
     # one graph before the call of `log`, one after it
     assert counters["stats"]["unique_graphs"] <= 2
     assert_same_weights(weights_of(compiled), weights_of(plain))
-    assert found[0] == pytest.approx(float(found[1]), rel=1e-5)
+    losses = [float(trainer.callback_metrics["loss_epoch"]) for trainer in trainers]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    torch.compiler.reset()
