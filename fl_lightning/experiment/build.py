@@ -59,7 +59,11 @@ def callbacks(config: Mapping[str, Any]) -> list[Callback]:
 def metric(config: Mapping[str, Any]) -> ClientMetrics:
     """Return the callback that computes the metric of each client."""
     compared = "_personal" in config["monitor"]  # with methods whose clients have no models of their own
-    return ClientMetrics(_locate(config["metric"]["function"]), config["metric"]["name"], always_personal=compared)
+    return _metric(**config["metric"], always_personal=compared)
+
+
+def _metric(name: str, function: str, always_personal: bool) -> ClientMetrics:
+    return ClientMetrics(_locate(function), name, always_personal=always_personal)
 
 
 def trainer(config: Mapping[str, Any], further: Sequence[Callback], **settings: Any) -> L.Trainer:

@@ -14,7 +14,6 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.seed import isolate_rng
 
@@ -34,7 +33,6 @@ from fl_lightning.models.classifier import Classifier
 
 _OF_CLIENTS = re.compile(r"(?:val|test)_(\w+?)_(?:clients|personal)(?:_std|_min|_max|_weighted|_lowest10|_left_out)?")
 _OURS = ("fl_lightning.", "lightning.")
-_MISTAKES = (ValueError, TypeError, AttributeError, LookupError, MisconfigurationException)
 _OBSTACLES = (OSError, ImportError, MemoryError, RuntimeError, SystemExit, pydoc.ErrorDuringImport)
 _SHOWN = 2  # warnings
 _NO_FOLDER = Path("unused")  # nothing is written there
@@ -67,20 +65,19 @@ def check_table(table: Table, *, with_data: bool = False) -> Findings:
             clients must train as each method asks for, and a model of the package must take a batch.
     """
     try:
-        plan = planned(table)
+        cells = [cell for search in planned(table) for cell in search.fits.values()]
     except ValueError as error:
         return Findings([str(error)])
     checker = _Checker()
     with quiet(), isolate_rng():
-        for search in plan:
-            for cell in search.fits.values():
-                _check_cell(table, cell, checker, with_data)
-    checker.findings.warnings = [
+        for cell in cells:
+            _check_cell(table, cell, checker, with_data)
+    worst = [
         f"data.{name}: `mode` is {data.mode}, so the worst {data.monitor} is chosen. Give `mode: {suitable}`."
         for name, data in table.data.items()
         if (suitable := suitable_mode(data.monitor, data.mode)) is not None
     ]
-    return checker.summed_up()
+    return checker.added_to(Findings(warnings=worst))
 
 
 def refuse_mistakes(table: Table, *, with_data: bool = False) -> list[str]:
@@ -99,7 +96,6 @@ class _Checker:
     """Tries each thing once, and notes which cells share a failure."""
 
     def __init__(self) -> None:
-        self.findings = Findings()
         self._tried: dict[tuple[str, str], tuple[Any, str, str]] = {}
         self._places: dict[tuple[str, str], list[str]] = defaultdict(list)
 
@@ -107,40 +103,37 @@ class _Checker:
         """Return what ``make`` makes of a spec, or ``None`` if it fails; equal specs are tried once."""
         key = (name, repr(spec))
         if key not in self._tried:
-            self._tried[key] = _attempt(name, make, spec[0] if len(spec) == 1 else None)
+            self._tried[key] = _attempt(name, make, *spec)
         made, kind, text = self._tried[key]
         if kind:
             self._places[kind, text].append(describe_cell(cell))
         return made
 
-    def summed_up(self) -> Findings:
-        """Return the failures, each with the first of its cells."""
+    def added_to(self, found: Findings) -> Findings:
+        """Return findings with the failures, each with the first of its cells."""
         for (kind, text), places in self._places.items():
             more = f" and {len(places) - 1} more" if len(places) > 1 else ""
-            getattr(self.findings, kind).append(f"{places[0]}{more}: {text}")
-        return self.findings
+            getattr(found, kind).append(f"{places[0]}{more}: {text}")
+        return found
 
 
-def _attempt(name: str, make: Callable[[], Any], spec: Any) -> tuple[Any, str, str]:
+def _attempt(name: str, make: Callable[[], Any], spec: Any, *further: Any) -> tuple[Any, str, str]:
     """Return what ``make`` makes, the kind of a failure or warning, and its text."""
-    path = spec.get("class_path", "") if isinstance(spec, dict) else ""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always" if name == "fit" else "ignore")
         try:
             made = make()
-        except _MISTAKES as error:  # a ValueError names its argument
-            text = str(error) if isinstance(error, ValueError) else f"`{name}` {path}: {type(error).__name__}: {error}"
-            return None, "mistakes", text
-        except _OBSTACLES as error:
+        except ValueError as error:  # it names its argument
+            return None, "mistakes", str(error)
+        except (Exception, SystemExit) as error:
+            what = f"`{name}` {spec['class_path']}" if "class_path" in spec and not further else f"`{name}`"
             text = f"{type(error).__name__}: {error}"
+            if name == "fit" or not isinstance(error, _OBSTACLES):
+                return None, "mistakes", f"{what}: {text}"
             if name == "data":
-                return (
-                    None,
-                    "unchecked",
-                    f"its data are not here yet ({text}), so its clients and batches are unchecked",
-                )
-            kind = "mistakes" if name == "fit" else "obstacles"  # of two callbacks of one kind, for instance
-            return None, kind, f"`{name}` {path} cannot be built on this machine: {text}"
+                text = f"its data are not here yet ({text}), so its clients and batches are unchecked"
+                return None, "unchecked", text
+            return None, "obstacles", f"{what} cannot be built on this machine: {text}"
     return made, "warnings" if caught else "", " ".join(str(each.message) for each in caught)
 
 
@@ -186,7 +179,7 @@ def _with_steps(model: L.LightningModule) -> L.LightningModule:
 def _check_fit(config: dict[str, Any], method: AggregationCallback, callbacks: Sequence[Callback]) -> None:
     """Raise ``ValueError`` for a fit that cannot be."""
     trainer = config["trainer"]
-    check("`max_epochs`", trainer.get("max_epochs"), Count)
+    check("The number of rounds, `trainer.max_epochs`,", trainer.get("max_epochs"), Count)
     check("`check_val_every_n_epoch`", trainer.get("check_val_every_n_epoch", 1), Count)
     best = best_checkpoint(_NO_FOLDER, config, method.algorithm)
     every = [*callbacks, *([best] if best else [])]
@@ -202,12 +195,12 @@ def _check_names(data: DataSet, model: L.LightningModule, callbacks: Sequence[Ca
     is_known = type(model).__module__.startswith("fl_lightning.models.")  # else only its run shows what it logs
     for entry, name, stage in (("score", data.score, "test"), ("monitor", data.monitor, "val")):
         logged = [f"{stage}_{metric}" for metric in (*getattr(model, f"{stage}_metrics"), "loss")] if is_known else []
-        found = _OF_CLIENTS.fullmatch(name)
-        if found and found[1] in metrics and name.startswith(stage):
-            continue
-        if found or (
-            is_known and name not in logged and not (entry == "monitor" and name.startswith(("train_", "fed/")))
-        ):
+        if found := _OF_CLIENTS.fullmatch(name):
+            is_logged = found[1] in metrics and name.startswith(stage)
+        else:
+            of_fit = entry == "monitor" and name.startswith(("train_", "fed/"))
+            is_logged = not is_known or of_fit or name in logged
+        if not is_logged:
             names = ", ".join(sorted({*logged, *(f"{stage}_{metric}_clients" for metric in metrics)}))
             raise ValueError(f"`{entry}` is {name!r}, which is never logged. Names are {names}.")
 

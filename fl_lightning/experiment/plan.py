@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
@@ -14,10 +14,7 @@ import numpy as np
 
 from fl_lightning.experiment.build import identity, substitute
 from fl_lightning.experiment.search import Point, Search, describe_point, import_optuna, space_of
-from fl_lightning.experiment.table import Method, Table
-
-Chosen = Mapping[tuple[str, str], Point]
-"""The tuned values by (data set, method)."""
+from fl_lightning.experiment.table import Table
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,18 +48,14 @@ class Cell:
         return int(self.config.get("trainer", {}).get("max_epochs", 1))
 
 
-def table_cells(table: Table, chosen: Chosen) -> list[Cell]:
-    """Return the cells of a table; the cells of one data set, fold and seed follow each other.
+def table_cells(table: Table, searches: Sequence[MethodSearch]) -> list[Cell]:
+    """Return the cells of a table with the values that its searches have chosen.
 
-    Args:
-        table: The table.
-        chosen: The values that the searches have chosen.
-
-    Raises:
-        ValueError: If a value is missing.
+    The cells of one data set, fold and seed follow each other.
     """
+    by_place = {(search.data, search.method): search for search in searches}
     return [
-        make_cell(table, data, method, fold, seed, chosen.get((data, method), {}))
+        by_place[data, method].cell(fold, seed, by_place[data, method].chosen)
         for data, fold, seed, method in product(table.data, table.folds, table.seeds, table.methods)
     ]
 
@@ -77,37 +70,37 @@ class MethodSearch(Search):
         table: The table.
         data: Name of the data set.
         method: Name of the method.
-        chosen: The values that were chosen for other methods.
+        sources: The searches for the methods on this data set from which this one may take values.
 
     Raises:
         ValueError: If the search space is wrong, or another method lacks a value that this one takes.
     """
 
-    def __init__(self, table: Table, data: str, method: str, chosen: Chosen) -> None:
+    def __init__(self, table: Table, data: str, method: str, sources: Mapping[str, MethodSearch]) -> None:
         self.table, self.data, self.method = table, data, method
+        self.values = {**table.values, **table.data[data].values, **table.methods[method].values}
         entry, tuning = table.methods[method], table.tuning
         taken: Point = {}
         for name, source in entry.take.items():
-            known = {**_values(table, data, table.methods[source]), **chosen.get((data, source), {})}
+            known = {**sources[source].values, **sources[source].chosen}
             if name not in known:
                 raise ValueError(
                     f"`take` of {method} has {name}, of which {source} has no value in `tune` or `values`."
                 )
             taken[name] = substitute(f"${name}", known)
-        space = space_of(substitute(entry.tune, {**_values(table, data, entry), **taken}))
         at_once = tuning.at_once if tuning.search == "tpe" or tuning.pruner != "none" else None
-        super().__init__(space, tuning.search, tuning.count, tuning.seed, table.data[data].mode, at_once, taken)
+        try:
+            space = space_of(substitute(entry.tune, {**self.values, **taken}))
+            super().__init__(space, tuning.search, tuning.count, tuning.seed, table.data[data].mode, at_once, taken)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"`tune` of {method} on {data}: {error}") from error
         if tuning.search == "grid" and tuning.pruner != "none":
             np.random.default_rng(tuning.seed).shuffle(self.points)  # type: ignore[arg-type]
 
     def cells(self, point: Point, number: int) -> list[Cell]:
         """Return the fits that score a point; those of points before may prune them."""
         tuning = self.table.tuning
-        cells = [
-            make_cell(self.table, self.data, self.method, fold, seed, point, tuning.max_epochs)
-            for fold in tuning.folds
-            for seed in tuning.seeds
-        ]
+        cells = [self.cell(*place, point, tuning.max_epochs) for place in product(tuning.folds, tuning.seeds)]
         if tuning.pruner == "none":
             return cells
         import_optuna(f"`pruner: {tuning.pruner}`")
@@ -116,19 +109,44 @@ class MethodSearch(Search):
             cell.config["pruning"] = {"pruner": tuning.pruner, "number": number, "earlier": earlier}
         return cells
 
-    @cached_property
+    @property
+    def chosen(self) -> Point:
+        """The point with the best score; the first one if none has a score."""
+        best = self.best()
+        return self.points[0] if best is None else best.point
+
+    def cell(self, fold: int, seed: int, point: Point, max_epochs: int | None = None) -> Cell:
+        """Return the fit of a fold and a seed, with values instead of references in its configuration."""
+        table, data, method = self.table, self.table.data[self.data], self.table.methods[self.method]
+        rounds = {} if max_epochs is None else {"max_epochs": max_epochs}
+        config = {
+            "datamodule": data.datamodule,
+            "model": data.model,
+            "callback": method.callback,
+            "callbacks": [*table.callbacks, *data.callbacks, *method.callbacks],
+            "trainer": {**table.trainer, **data.trainer, **rounds},
+            "metric": data.metric,
+            "monitor": data.monitor,
+            "mode": data.mode,
+            "select": table.select,
+            "validate_on_test": data.validate_on_test,
+            "seed": seed,
+        }
+        values = {**self.values, **point, "fold": fold, "seed": seed}
+        return Cell(self.data, self.method, fold, seed, point, substitute(config, values))
+
+    @property
     def trials(self) -> list[Cell]:
         """All fits of the search, as if none were pruned; none if nothing is tuned."""
         points = self.points if len(self.points) > 1 else []
         return [cell for number, point in enumerate(points) for cell in self.cells(point, number)]
 
-    @cached_property
+    @property
     def final(self) -> list[Cell]:
-        """The fits of the table, with the values of the first point."""
-        places = product(self.table.folds, self.table.seeds)
-        return [make_cell(self.table, self.data, self.method, *place, self.points[0]) for place in places]
+        """The fits of the table, with the chosen values."""
+        return [self.cell(*place, self.chosen) for place in product(self.table.folds, self.table.seeds)]
 
-    @cached_property
+    @property
     def fits(self) -> dict[str, Cell]:
         """All fits by their ids; a fit that is both a trial and final runs once."""
         return {cell.id: cell for cell in (*self.trials, *self.final)}
@@ -157,19 +175,17 @@ class MethodSearch(Search):
         errors = [each.error for each in self.tried if each.score is None]
         place = f"Chosen for {self.method} on {self.data}"
         if best is None:
-            return f"{place}: {describe_point(self.points[0])} (no point has a validation score: {errors[0]})."
+            return f"{place}: {describe_point(self.chosen)} (no point has a validation score: {errors[0]})."
         reason = f"{best.score:.4f} on validation, of {len(self.tried)} points"
         reason += f", {pruned} of them pruned" if pruned else ""
         reason += f"; {len(errors)} without a score: {errors[0]}" if errors else ""
         return f"{place}: {describe_point(best.point)} ({reason}).{self.note_of_equals()}"
 
 
-def levels(table: Table, chosen: dict[tuple[str, str], Point]) -> Iterator[list[MethodSearch]]:
-    """Yield the searches of a table in groups; a group takes values only from earlier groups.
+def levels(table: Table) -> Iterator[list[MethodSearch]]:
+    """Yield the searches of a table in groups.
 
-    Args:
-        table: The table.
-        chosen: The values that are chosen. The first point of each search is put there before the search is yielded.
+    A group takes the values that earlier groups have chosen when it is asked for.
 
     Raises:
         ValueError: If methods take values from each other in a cycle.
@@ -179,44 +195,17 @@ def levels(table: Table, chosen: dict[tuple[str, str], Point]) -> Iterator[list[
         sorter.prepare()
     except CycleError as error:
         raise ValueError(f"`take` goes round in a circle: {', '.join(error.args[1])}.") from error
+    earlier: dict[str, dict[str, MethodSearch]] = {data: {} for data in table.data}
     while sorter.is_active():
         free = sorter.get_ready()
-        places = product(table.data, [name for name in table.methods if name in free])
-        searches = [MethodSearch(table, data, method, chosen) for data, method in places]
-        chosen.update({(each.data, each.method): each.points[0] for each in searches})
+        names = [name for name in table.methods if name in free]
+        searches = [MethodSearch(table, data, name, earlier[data]) for data in table.data for name in names]
+        for search in searches:
+            earlier[search.data][search.method] = search
         yield searches
         sorter.done(*free)
 
 
 def planned(table: Table) -> list[MethodSearch]:
-    """Return all searches of a table, each with the first point of those before it as the chosen one."""
-    return [search for searches in levels(table, {}) for search in searches]
-
-
-def make_cell(
-    table: Table, data: str, method: str, fold: int, seed: int, point: Point, max_epochs: int | None = None
-) -> Cell:
-    """Return one cell, with values instead of references in its configuration."""
-    data_set, entry = table.data[data], table.methods[method]
-    values = {**_values(table, data, entry), **point, "fold": fold, "seed": seed}
-    trainer = {**table.trainer, **data_set.trainer}
-    if max_epochs is not None:
-        trainer["max_epochs"] = max_epochs
-    config = {
-        "datamodule": data_set.datamodule,
-        "model": data_set.model,
-        "callback": entry.callback,
-        "callbacks": [*table.callbacks, *data_set.callbacks, *entry.callbacks],
-        "trainer": trainer,
-        "metric": data_set.metric,
-        "monitor": data_set.monitor,
-        "mode": data_set.mode,
-        "select": table.select,
-        "validate_on_test": data_set.validate_on_test,
-        "seed": seed,
-    }
-    return Cell(data, method, fold, seed, point, substitute(config, values))
-
-
-def _values(table: Table, data: str, method: Method) -> dict[str, Any]:
-    return {**table.values, **table.data[data].values, **method.values}
+    """Return all searches of a table before any of them has begun, each with its first point as the chosen one."""
+    return [search for searches in levels(table) for search in searches]

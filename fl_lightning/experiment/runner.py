@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from time import time
 from typing import Any, Literal
@@ -15,10 +17,10 @@ from fl_lightning.checks import PathLike, check
 from fl_lightning.experiment.cell import CellJob, clear
 from fl_lightning.experiment.check import refuse_mistakes
 from fl_lightning.experiment.engines import Engine, start_engine
-from fl_lightning.experiment.plan import Cell, levels, table_cells
+from fl_lightning.experiment.plan import Cell, MethodSearch, levels, table_cells
 from fl_lightning.experiment.processes import RunOptions, Workers
 from fl_lightning.experiment.progress import Progress, describe_cell, say
-from fl_lightning.experiment.search import Point, Search
+from fl_lightning.experiment.search import Search
 from fl_lightning.experiment.store import ResultRows, Store, code_version, describe_results
 from fl_lightning.experiment.table import Table
 from fl_lightning.experiment.table_file import read_table
@@ -90,42 +92,43 @@ def run_table(
     for line in refuse_mistakes(table):
         say(console, line)
     folder = check("`output`", Path("runs") / table.name if output is None else output, PathLike)
-    if "://" in os.fspath(folder):
-        raise ValueError(f"`output` must be a folder, in which lock files claim the cells, got {folder!r}.")
+    if re.match(r"\w\w+:/", os.fspath(folder)):  # a Path has lost the second slash of a URL
+        raise ValueError(f"`output` must be a folder, in which lock files claim the cells, got {os.fspath(folder)!r}.")
     make_folder("output", folder, "Give another `output`.")
-    runner = TableRunner(Path(folder).absolute(), options, time(), table)
+    run = TableRun(table, Path(folder).absolute(), options, time())
     if engine == "local":
-        return runner(console)
-    elsewhere = replace(runner, options=replace(options, workers=1, engine="local", engine_options=None))
-    started = start_engine(engine, elsewhere, workers, runner.folder, engine_options or {})
+        return run(console)
+    elsewhere = replace(run, options=replace(options, workers=1, engine="local", engine_options=None))
+    started = start_engine(engine, elsewhere, workers, run.folder, engine_options or {})
     try:
-        return runner(console, started)
+        return run(console, started)
     finally:
         started.stop()
 
 
-@dataclass
 class Runner:
     """Runs cells that no other runner of the folder takes.
 
-    Attributes:
+    Args:
         folder: Folder of the results.
         options: How they are run.
         since: When the whole run began: attempts that have failed since count, whoever made them.
+        job: Returns the order to run a cell.
+        console: Console for the progress.
+        engine: Its runners run the cells.
     """
 
-    folder: Path
-    options: RunOptions
-    since: float
-
-    def begin(self, console: Console | None = None, engine: Engine | None = None) -> None:
-        """Get ready; with an engine, its runners run the cells."""
-        self.console, self.engine = console or Console(), engine
-        self.store, self.workers = Store(self.folder), Workers(self.options, self.since)
-
-    def job(self, cell: Cell) -> CellJob:
-        """Return the order to run a cell."""
-        return CellJob(cell, self.folder, checkpoint_seconds=self.options.checkpoint_seconds)
+    def __init__(
+        self,
+        folder: Path,
+        options: RunOptions,
+        since: float,
+        job: Callable[[Cell], CellJob],
+        console: Console,
+        engine: Engine | None = None,
+    ) -> None:
+        self.options, self.since, self.job, self.console, self.engine = options, since, job, console, engine
+        self.store, self.workers = Store(folder), Workers(options, since)
 
     def try_next(self, searches: Sequence[Search]) -> bool:
         """Run the next points of searches; return whether there were any."""
@@ -183,52 +186,53 @@ class Runner:
 
 
 @dataclass
-class TableRunner(Runner):
-    """Runs a table; engines send it elsewhere.
+class TableRun:
+    """One run of a table, which an engine may send elsewhere.
 
     Attributes:
         table: The table.
+        folder: Folder of the results.
+        options: How the cells are run.
+        since: When the whole run began.
     """
 
     table: Table
+    folder: Path
+    options: RunOptions
+    since: float
 
     def __call__(self, console: Console | None = None, engine: Engine | None = None) -> ResultRows:
         """Tune, then run the table; with an engine, watch its runners do so."""
-        self.begin(console, engine)
-        self.store.write_table(self.table, code_version())
+        seconds = self.options.checkpoint_seconds
+        job = partial(CellJob, results=self.folder, wandb=self.table.wandb, checkpoint_seconds=seconds)
+        runner = Runner(self.folder, self.options, self.since, job, console or Console(), engine)
+        runner.store.write_table(self.table, code_version())
         try:
-            cells = table_cells(self.table, self._tune())
-            self.run_cells(cells, "cells", lambda: self.store.write_results(self.table, cells))
+            cells = table_cells(self.table, self._tune(runner))
+            runner.run_cells(cells, "cells", lambda: runner.store.write_results(self.table, cells))
         finally:
-            self.workers.kill()  # after Ctrl-C, which does not reach them
-        rows = ResultRows(self.store.write_results(self.table, cells))
+            runner.workers.kill()  # after Ctrl-C, which does not reach them
+        rows = ResultRows(runner.store.write_results(self.table, cells))
         for line in describe_results(self.table, rows, len(cells), self.folder):
-            say(self.console, line)
+            say(runner.console, line)
         return rows
-
-    def job(self, cell: Cell) -> CellJob:
-        """Return the order to run a cell."""
-        return replace(super().job(cell), wandb=self.table.wandb)
 
     def checkpoint(self) -> Any:
         """Return what submitit puts into the queue again."""
         from submitit.helpers import DelayedSubmission
 
-        return DelayedSubmission(replace(self))
+        return DelayedSubmission(self)
 
-    def _tune(self) -> dict[tuple[str, str], Point]:
-        """Run all searches; return the chosen values by data set and method."""
-        rows: list[dict[str, Any]] = []
-        chosen: dict[tuple[str, str], Point] = {}
-        for searches in levels(self.table, chosen):
+    def _tune(self, runner: Runner) -> list[MethodSearch]:
+        """Run all searches, and return them."""
+        every: list[MethodSearch] = []
+        for searches in levels(self.table):
             tuned = [search for search in searches if len(search.points) > 1]
-            while self.try_next(tuned):
+            while runner.try_next(tuned):
                 continue
             for search in tuned:
-                if (best := search.best()) is not None:
-                    chosen[search.data, search.method] = best.point
-                rows += search.rows()
-                say(self.console, search.describe())
-        if rows:
-            self.store.write_tuning(rows)
-        return chosen
+                say(runner.console, search.describe())
+            every += searches
+        if rows := [row for search in every for row in search.rows()]:
+            runner.store.write_tuning(rows)
+        return every

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
@@ -11,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fl_lightning.checks import Count, Natural, check_fields, is_number, is_sequence
+from fl_lightning.checks import Count, Natural, check, check_fields, is_number, is_sequence
 
 SearchKind = Literal["grid", "random", "tpe"]
 Point = dict[str, Any]
@@ -93,21 +94,22 @@ def space_of(tune: Mapping[str, Any]) -> Space:
         tune: For each name a list of values, or a range such as ``{"min": 0.001, "max": 1, "log": true}``.
 
     Raises:
+        TypeError: If it is no mapping.
         ValueError: If an entry is neither a list nor a range.
     """
     space: dict[str, Sequence[Any] | Range] = {}
-    for name, entry in tune.items():
+    for name, entry in check("its content", tune, Mapping).items():
         if is_sequence(entry) and len(entry) > 0:
             space[name] = entry
         elif isinstance(entry, Mapping) and {"min", "max"} <= set(entry) <= {"min", "max", "log"}:
             space[name] = Range(entry["min"], entry["max"], log=bool(entry.get("log", False)))
         else:
-            raise ValueError(f"`tune.{name}` must be a list, or a range such as {{min: 0.1, max: 1}}, got {entry!r}.")
+            raise ValueError(f"`{name}` must be a list, or a range such as {{min: 0.1, max: 1}}, got {entry!r}.")
     return space
 
 
 @dataclass(eq=False)
-class Search:
+class Search(ABC):
     """A search for the point with the best score.
 
     Args:
@@ -152,9 +154,9 @@ class Search:
             return [{**self.taken, **point} for point in self._propose(len(left))]
         return left
 
+    @abstractmethod
     def cells(self, point: Point, number: int) -> list[Any]:
-        """Return the cells that score a point, by its number in the search; those of a subclass."""
-        return []
+        """Return the cells that score a point, by its number in the search."""
 
     def best(self) -> Tried | None:
         """Return the point with the best score, the first of equals; ``None`` if none has a score."""

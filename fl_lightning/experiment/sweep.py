@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -86,8 +87,7 @@ def run_sweep(
         unused = joined([f"`{name}`" for name in sweep.only_in_service])
         say(console, f"Only the service of Weights & Biases uses {unused}: no effect here.")
     make_folder("output", folder, "Give another `output`.")
-    runner = _SweepRunner(folder, RunOptions(workers=0), time.time(), sweep)
-    runner.begin(Console(quiet=True))
+    runner = Runner(folder, RunOptions(workers=0), time.time(), partial(_job, sweep, folder), Console(quiet=True))
     rows: list[Row] = []
     spent: list[float] = []  # seconds of the runs that this call has executed
     total, begun = len(sweep.points), time.monotonic()
@@ -186,12 +186,8 @@ class Sweep(Search):
         return describe_point(varied or point) or self.name
 
 
-@dataclass
-class _SweepRunner(Runner):
-    sweep: Sweep
-
-    def job(self, cell: Cell) -> CellJob:
-        return _ProgramJob(cell, self.folder, command=self.sweep.command(cell.values), mode=self.sweep.mode)
+def _job(sweep: Sweep, folder: Path, cell: Cell) -> CellJob:
+    return _ProgramJob(cell, folder, command=sweep.command(cell.values), mode=sweep.mode)
 
 
 @dataclass(frozen=True)

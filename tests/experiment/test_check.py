@@ -157,17 +157,17 @@ def test_a_trainer_may_name_its_one_device() -> None:
 
 
 MISTAKES = {
-    "stateful callback": small(callbacks=2 * [{"class_path": "lightning.pytorch.callbacks.Timer"}]),
+    "`fit`: RuntimeError: ": small(callbacks=2 * [{"class_path": "lightning.pytorch.callbacks.Timer"}]),
     "`trainer` must leave `devices`": with_trainer(devices=2),
     "`trainer` must leave `strategy`": with_trainer(strategy="ddp"),
     "`trainer` must leave `fast_dev_run`": with_trainer(fast_dev_run=True),
-    "`max_epochs` must be a whole number in [1, inf), got 2.5": with_trainer(max_epochs=2.5),
-    "`max_epochs` must be a whole number in [1, inf), got -1": with_trainer(max_epochs=-1),
+    "`trainer.max_epochs`, must be a whole number in [1, inf), got 2.5": with_trainer(max_epochs=2.5),
+    "`trainer.max_epochs`, must be a whole number in [1, inf), got -1": with_trainer(max_epochs=-1),
     "got `val_check": with_trainer(val_check_interval=0.5),
     "ModelCheckpoint with `every_n_train_steps`": with_trainer(("ModelCheckpoint", {"every_n_train_steps": 2})),
     "BackboneFinetuning(unfreeze": with_trainer(("BackboneFinetuning", {"unfreeze_backbone_at_epoch": 2})),
     "'max_epoch'": with_trainer(max_epoch=4),
-    "`max_epochs` must be a whole number": small(trainer={"accelerator": "cpu"}),
+    "`trainer.max_epochs`, must be a whole number": small(trainer={"accelerator": "cpu"}),
     "`trainer` must leave `callbacks`": with_trainer(callbacks=[]),
     "enable_checkpointing": with_trainer(enable_checkpointing=False),
     "`model` fl_lightning.models.MLPClassifier: ": with_data(
@@ -191,6 +191,10 @@ MISTAKES = {
     "required: mu": with_methods(No={"callback": FEDPROX}),
     "`metric`": with_data(metric={"name": "acc", "function": "math.pi"}),
     "'function'": with_data(metric={"name": "f1"}),
+    "'nme'": with_data(metric={"name": "acc", "function": "fl_lightning.metrics.accuracy", "nme": "acc"}),
+    "`tune` of FedAvg on digits: `lr`": with_methods(FedAvg={"tune": {"lr": 3}}),
+    "`tune` of FedAvg on digits: its content": with_methods(FedAvg={"tune": "$grid"}) | {"values": {"grid": [0.1]}},
+    "no value for $nothing": with_methods(FedAvg={"values": {"lr": "$nothing"}}),
 }
 
 

@@ -90,10 +90,11 @@ def test_ray_runs_a_table_while_a_node_is_killed(tmp_path: Path) -> None:
         ("out", {"engine": "slurm", "devices": [0]}),
         ("out", {"engine": "ray", "workers": 0}),
         ("s3://bucket/out", {}),
+        (Path("s3://bucket/out"), {}),
     ],
 )
 def test_what_cannot_work_is_an_error_that_names_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str, options: dict[str, Any]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str | Path, options: dict[str, Any]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     name = list(options or {"output": None})[-1]

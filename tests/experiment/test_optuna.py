@@ -14,11 +14,12 @@ import pytest
 import yaml
 from experiment.conftest import Run, run_here
 from experiment.test_killed import rounds_done, start
+from experiment.test_search import Points
 from helpers.small_table import small, with_methods
 
 from fl_lightning.experiment import read_table
 from fl_lightning.experiment.files import read_csv
-from fl_lightning.experiment.search import Range, Search, Tried
+from fl_lightning.experiment.search import Range, Tried
 
 RATES = [float(f"{digit}e{power}") for power in range(-5, 1) for digit in (1, 3)]  # 1e-5 to 3
 
@@ -53,7 +54,7 @@ def test_tpe_looks_where_scores_are_best() -> None:
     known.append(({"x": 0.1, "kind": None}, None))  # a failure is no score
 
     def proposed(seed: int, mode: str) -> list[dict[str, Any]]:
-        search = Search({"x": Range(0.0, 1.0), "kind": kinds}, "tpe", len(known) + 30, seed, mode)
+        search = Points({"x": Range(0.0, 1.0), "kind": kinds}, "tpe", len(known) + 30, seed, mode)
         search.tried = [Tried(point, (), 1, score, "", 0) for point, score in known]
         return search.next_points()
 

@@ -10,14 +10,14 @@ from rich.console import Console
 
 from fl_lightning.experiment import read_table
 from fl_lightning.experiment.files import write_json
-from fl_lightning.experiment.plan import table_cells
+from fl_lightning.experiment.plan import planned, table_cells
 from fl_lightning.experiment.progress import Progress
 from fl_lightning.experiment.store import CLAIM, Store
 
 
 def test_bars_count_what_is_finished_failed_and_running(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    first, second, third, fourth = cells = table_cells(read_table(small(seeds=[0, 1])), {})
+    store, table = Store(tmp_path), read_table(small(seeds=[0, 1]))
+    first, second, third, fourth = cells = table_cells(table, planned(table))
     console = Console(file=io.StringIO(), force_terminal=True, width=80)
     with Progress(cells, store, console, "cells") as progress:
         for cell, file in ((first, "result"), (second, "failed")):

@@ -8,11 +8,17 @@ import yaml
 from helpers.small_table import small, with_methods
 
 from fl_lightning.experiment import read_table
-from fl_lightning.experiment.plan import MethodSearch, levels, planned, table_cells
+from fl_lightning.experiment.plan import Cell, levels, planned, table_cells
+from fl_lightning.experiment.search import Tried
 from fl_lightning.experiment.table_file import read_yaml
 
 #: makes these values ones that have an effect
 USED = {"values": {"used": ["$mu", "$m", "$gamma"]}}
+
+
+def cells(content: dict[str, Any]) -> list[Cell]:
+    table = read_table(content)
+    return table_cells(table, planned(table))
 
 
 def test_a_file_and_its_includes(tmp_path: Path) -> None:
@@ -21,7 +27,7 @@ def test_a_file_and_its_includes(tmp_path: Path) -> None:
     content = {**with_methods(FedAvg={"tune": {"mu": "$grid.mu"}}), **USED}
     (tmp_path / "table.yaml").write_text(yaml.safe_dump({**content, "include": {"grid": "grids/paper.yaml"}}))
     table = read_table(tmp_path / "table.yaml")
-    assert MethodSearch(table, "digits", "FedAvg", {}).points == [{"mu": 0.01}, {"mu": 1.0}]
+    assert planned(table)[0].points == [{"mu": 0.01}, {"mu": 1.0}]
     assert (table.baseline, table.folds, table.seeds) == ("FedAvg", [0], [0])
 
 
@@ -54,11 +60,10 @@ def test_baselines_of_personal_models_stand_before_the_others() -> None:
 
 
 def test_cells_share_all_but_the_method() -> None:
-    table = read_table(small(folds=[0, 1], seeds=[3, 4]))
-    cells = table_cells(table, {})
-    assert [(c.fold, c.seed, c.method) for c in cells[:3]] == [(0, 3, "FedAvg"), (0, 3, "RADFed"), (0, 4, "FedAvg")]
-    assert len({cell.id for cell in cells}) == 8
-    first, second = cells[:2]
+    found = cells(small(folds=[0, 1], seeds=[3, 4]))
+    assert [(c.fold, c.seed, c.method) for c in found[:3]] == [(0, 3, "FedAvg"), (0, 3, "RADFed"), (0, 4, "FedAvg")]
+    assert len({cell.id for cell in found}) == 8
+    first, second = found[:2]
     assert {name for name in first.config if first.config[name] != second.config[name]} == {"callback"}
     assert first.config["datamodule"]["init_args"]["split"]["init_args"]["fold"] == 0
     assert first.config["seed"] == 3
@@ -67,11 +72,11 @@ def test_cells_share_all_but_the_method() -> None:
 
 def test_an_identity_knows_no_names_and_all_settings() -> None:
     def cell(**changes: Any) -> str:
-        return table_cells(read_table(small(**changes)), {})[0].id
+        return cells(small(**changes))[0].id
 
     renamed = small(name="other")
     renamed["methods"] = {"mean": renamed["methods"]["FedAvg"]}
-    assert table_cells(read_table(renamed), {})[0].id == cell()
+    assert cells(renamed)[0].id == cell()
     assert cell(seeds=[1]) != cell()
     assert cell(trainer={"max_epochs": 5, "accelerator": "cpu"}) != cell()
     assert cell(select="last") != cell()
@@ -80,10 +85,10 @@ def test_an_identity_knows_no_names_and_all_settings() -> None:
 def test_values_of_the_method_stand_above_those_of_the_data_set_and_the_table() -> None:
     table = with_methods(FedAvg={"values": {"lr": 0.5}})
     table["values"] = {"lr": 9.0}
-    rates = [cell.config["model"]["init_args"]["lr"] for cell in table_cells(read_table(table), {})]
-    assert rates == [0.5, 0.01]
-    chosen = {("digits", "FedAvg"): {"lr": 0.7}}
-    assert table_cells(read_table(table), chosen)[0].config["model"]["init_args"]["lr"] == 0.7
+    assert [cell.config["model"]["init_args"]["lr"] for cell in cells(table)] == [0.5, 0.01]
+    fedavg, _ = planned(read_table(table))
+    fedavg.tried = [Tried({"lr": 0.7}, (), 1, 0.9, "", 0)]
+    assert fedavg.final[0].config["model"]["init_args"]["lr"] == 0.7
 
 
 def test_methods_take_over_what_was_chosen_for_others() -> None:
@@ -91,9 +96,12 @@ def test_methods_take_over_what_was_chosen_for_others() -> None:
         with_methods(FedAvg={"take": {"lr": "RADFed"}, "tune": {"m": [2, 3]}}, RADFed={"tune": {"lr": [0.1, 0.2]}})
         | USED
     )
-    assert [[each.method for each in searches] for searches in levels(table, {})] == [["RADFed"], ["FedAvg"]]
-    points = MethodSearch(table, "digits", "FedAvg", {("digits", "RADFed"): {"lr": 0.2}}).points
-    assert points == [{"lr": 0.2, "m": 2}, {"lr": 0.2, "m": 3}]
+    groups = levels(table)
+    [radfed] = next(groups)
+    radfed.tried = [Tried(point, (), 1, score, "", 0) for point, score in zip(radfed.points, (0.1, 0.9), strict=True)]
+    [fedavg] = next(groups)
+    assert (radfed.method, fedavg.method) == ("RADFed", "FedAvg")
+    assert fedavg.points == [{"lr": 0.2, "m": 2}, {"lr": 0.2, "m": 3}]
     assert [(entry.method, len(entry.points)) for entry in planned(table)] == [("RADFed", 2), ("FedAvg", 2)]
 
 
@@ -136,7 +144,7 @@ def test_other_folds_need_data_that_depend_on_them() -> None:
 
 def fails(message: str, **changes: Any) -> None:
     with pytest.raises(ValueError, match=message):
-        table_cells(read_table(small(**changes)), {})
+        cells(small(**changes))
 
 
 def test_wrong_tables() -> None:
