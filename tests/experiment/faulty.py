@@ -7,7 +7,6 @@ import threading
 from pathlib import Path
 
 import lightning as L
-import torch
 from lightning.pytorch.callbacks import Callback
 
 from fl_lightning.models import LogisticRegressionClassifier
@@ -78,14 +77,6 @@ class WithoutWeights(LogisticRegressionClassifier):
 
     def __init__(self, **arguments: float) -> None:
         raise OSError("no network")
-
-
-class Rounded(LogisticRegressionClassifier):
-    """Holds a number of 16 bits that numpy does not know."""
-
-    def __init__(self, in_features: int, num_classes: int, lr: float, number: float) -> None:
-        super().__init__(in_features, num_classes, lr)
-        self.register_buffer("number", torch.tensor(number, dtype=torch.bfloat16))
 
 
 class LogTests(Callback):

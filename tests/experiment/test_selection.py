@@ -74,7 +74,6 @@ SOMETIMES_AWAY = Participation(available=0.5)
         (RADFed(2), 3, 5, False),
         (RADFed(6), 1, 5, False),
         (RADFed(2, evaluate="aggregate"), 3, 5, True),  # the aggregate of round 2 is validated in round 3
-        (RADFed(4, evaluate="aggregate"), 3, 5, False),
         (RADFed(2, unequal="park", participation=SOMETIMES_AWAY), 3, 5, True),
         (RADFed(4, unequal="park", participation=SOMETIMES_AWAY), 3, 5, False),
         (RADFed(2, unequal="count", extend_cycle=True, participation=Participation(dropout=0.5)), 3, 5, True),

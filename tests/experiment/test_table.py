@@ -109,12 +109,8 @@ def test_tuning_has_folds_seeds_and_rounds_of_its_own() -> None:
     table = small(tuning={"folds": [1], "seeds": [5, 6], "max_epochs": 2})
     table["methods"]["FedAvg"]["tune"] = {"lr": [0.1, 0.2]}
     trials = planned(read_table(table))[0].trials
-    assert [(c.fold, c.seed, c.max_epochs, c.values) for c in trials] == [
-        (1, 5, 2, {"lr": 0.1}),
-        (1, 6, 2, {"lr": 0.1}),
-        (1, 5, 2, {"lr": 0.2}),
-        (1, 6, 2, {"lr": 0.2}),
-    ]
+    places = [(1, seed, 2, {"lr": lr}) for lr in (0.1, 0.2) for seed in (5, 6)]
+    assert [(c.fold, c.seed, c.max_epochs, c.values) for c in trials] == places
 
 
 def test_a_part_of_a_table() -> None:
