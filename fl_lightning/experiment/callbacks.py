@@ -82,23 +82,17 @@ class KeepLast(Checkpoint):
         code: Version of the code.
 
     Attributes:
-        spent: Seconds of the fit before it was resumed, up to the checkpoint.
         codes: Versions of the code under which the fit has run, in their order.
     """
 
     def __init__(self, path: Path, seconds: float, code: str) -> None:
-        self.path, self.seconds = path, seconds
-        self.spent, self.codes = 0.0, [code]
+        self.path, self.seconds, self.codes = path, seconds, [code]
         self._begun = self._saved = time.monotonic()
 
     @property
     def seconds_so_far(self) -> float:
         """Seconds of the whole fit; those after a checkpoint that a kill has undone do not count."""
-        return self.spent + time.monotonic() - self._begun
-
-    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Start the clocks."""
-        self._begun = self._saved = time.monotonic()
+        return time.monotonic() - self._begun
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Save if it is time, but not after the last round: a resumed fit would have nothing left to run."""
@@ -114,8 +108,8 @@ class KeepLast(Checkpoint):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on with the seconds and the versions of a checkpoint."""
-        self.spent = float(state_dict["seconds"])
-        before = state_dict.get("codes", [])
+        self._begun -= state_dict["seconds"]
+        before = state_dict["codes"]
         self.codes = [*before, *(code for code in self.codes if code not in before[-1:])]
 
 

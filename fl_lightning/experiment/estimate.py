@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import lightning as L
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import LambdaCallback
 
 from fl_lightning.checks import counted, duration
 from fl_lightning.experiment.cell import CellJob, run_cell
@@ -67,28 +66,18 @@ def measure_paces(table: Table, rounds: int = 4) -> tuple[dict[str, float], dict
         trainer = {**data.trainer, "max_epochs": int(rounds), "check_val_every_n_epoch": int(rounds)}
         short = replace(table, select="last", data={name: replace(data, trainer=trainer)})
         cell = next(search.final[0] for search in planned(short) if search.method == table.baseline)
-        clock = _Clock()
+        ends: list[float] = []  # of the rounds
+        clock = LambdaCallback(on_train_epoch_end=lambda *_, ends=ends: ends.append(time.perf_counter()))
         try:
             with tempfile.TemporaryDirectory() as temporary:
                 run_cell(CellJob(cell, Path(temporary), checkpoint_seconds=1e9), [clock])
         except Exception as error:
             errors[name] = message_of(error)
             continue
-        ends = clock.ends
         plain = (ends[-2] - ends[0]) / (rounds - 2)
         validation = max(0.0, ends[-1] - ends[-2] - plain)
         paces[name] = plain + validation / every
     return paces, errors
-
-
-class _Clock(Callback):
-    """Notes when each round ends."""
-
-    def __init__(self) -> None:
-        self.ends: list[float] = []
-
-    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self.ends.append(time.perf_counter())
 
 
 def describe_time(table: Table, paces: Mapping[str, float], errors: Mapping[str, str], workers: int = 1) -> str:

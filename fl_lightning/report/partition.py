@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fl_lightning.checks import PathLike, check, counted
+from fl_lightning.checks import Count, PathLike, check, counted
 from fl_lightning.data import ClientDatasetsModule, FederatedDataModule
 from fl_lightning.files import write_new
 from fl_lightning.partitioners import (
@@ -181,6 +181,7 @@ def partition_report(
     check("`datamodule`", datamodule, FederatedDataModule)
     check("`out`", out, PathLike | None)
     check("`logger`", logger, Logger | None)
+    check("`max_clients`", max_clients, Count)
     summary = _summary(datamodule, features)
     numbers = summary.statistics
     title = f"{summary.data}: {counted(numbers.num_samples, 'sample')}, {counted(numbers.num_clients, 'client')}"

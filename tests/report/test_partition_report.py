@@ -155,6 +155,8 @@ def test_the_figure_shows_samples_mixes_and_sizes() -> None:
 def test_only_the_largest_clients_are_drawn_one_by_one() -> None:
     data = ready(DigitsDataModule(IIDPartitioner(10)))
     samples, _, histogram = partition_report(data, max_clients=4).figure.axes
+    with pytest.raises(ValueError, match="`max_clients`"):
+        partition_report(data, max_clients="a")
     assert samples.get_xlabel() == "client, largest first (4 of 10 clients)"
     assert sum(bar.get_height() for bar in histogram.patches) == 10  # type: ignore[attr-defined]
 
