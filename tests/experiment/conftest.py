@@ -40,9 +40,9 @@ class Run:
         return self.folder / "cells" / self.rows[place]["cell"]
 
 
-def run_here(table: dict[str, Any], folder: Path, **options: Any) -> Run:
+def run_here(table: dict[str, Any], folder: Path, workers: int = 0, **options: Any) -> Run:
     console = Console(file=io.StringIO(), width=1000)
-    rows = run_table(table, folder, workers=0, checkpoint_seconds=0, console=console, **options)
+    rows = run_table(table, folder, workers=workers, checkpoint_seconds=0, console=console, **options)
     return Run(table, folder, rows, console.file.getvalue())  # type: ignore[attr-defined]
 
 

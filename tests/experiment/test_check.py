@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import yaml
+from experiment.conftest import run_here
 from helpers.by_client import table_of_clients
 from helpers.small_table import small, with_methods
-from rich.console import Console
 
 from fl_lightning.command import main
-from fl_lightning.experiment import Findings, check_table, describe_plan, read_table, run_table
+from fl_lightning.experiment import Findings, check_table, describe_plan, read_table
 
 
 def check(table: dict[str, Any]) -> Findings:
@@ -121,7 +120,7 @@ def test_what_a_dry_run_finds_sound_is_run(tmp_path: Path, of_clients: bool) -> 
     for place, (stages, changes) in enumerate(choices):
         table = table_of_clients(stages, of_clients, **changes)
         assert check_table(read_table(table), with_data=True) == Findings()
-        [row] = run_table(table, tmp_path / str(place), workers=0, console=Console(file=io.StringIO()))
+        [row] = run_here(table, tmp_path / str(place)).rows
         assert row["status"] == "finished"
         score = row["test_acc_clients"] if of_clients else row["test_acc"]
         assert row["val"] == (score if table["data"]["d"]["validate_on_test"] else None)

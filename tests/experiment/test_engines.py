@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-import io
 import os
 import signal
 import threading
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from experiment.conftest import run_here
 from helpers.small_table import small
-from rich.console import Console
 
 from fl_lightning.experiment import run_table
 from fl_lightning.experiment.engines import Slurm
-
-
-def run(table: Mapping[str, Any], folder: Path, **options: Any) -> str:
-    """Run a table by an engine, and return what was told."""
-    console = Console(file=io.StringIO(), width=1000)
-    run_table(table, folder, console=console, **options)
-    return console.file.getvalue()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("cluster", ["debug", pytest.param("local", marks=pytest.mark.long)])
 def test_jobs_give_what_one_process_gives(tmp_path: Path, finished_table: Any, cluster: str) -> None:
     pytest.importorskip("submitit")
     options = {"cluster": cluster, "timeout_min": 10}
-    text = run(small(), tmp_path, engine="slurm", workers=2, engine_options=options)
+    text = run_here(small(), tmp_path, 2, engine="slurm", engine_options=options).text
     assert (tmp_path / "results.csv").read_bytes() == (finished_table.folder / "results.csv").read_bytes()
     assert text.count(" finished: digits, ") == 2
 
@@ -71,7 +61,8 @@ def test_ray_runs_a_table_while_a_node_is_killed(tmp_path: Path) -> None:
     killer = threading.Thread(target=kill_at_half)
     killer.start()
     try:
-        text = run(table, out, engine="ray", workers=2, engine_options={"address": cluster.address, "num_cpus": 1})
+        options = {"address": cluster.address, "num_cpus": 1}
+        text = run_here(table, out, 2, engine="ray", engine_options=options).text
     finally:
         ended.set()
         killer.join()

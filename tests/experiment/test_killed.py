@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import random
 import subprocess
@@ -17,9 +16,6 @@ import pytest
 import yaml
 from experiment.conftest import HERE, run_here
 from helpers.small_table import small
-from rich.console import Console
-
-from fl_lightning.experiment import run_table
 
 CELLS = 8
 
@@ -96,7 +92,7 @@ def test_runs_that_share_a_folder_run_each_cell_once(tmp_path: Path, faulty: Non
     (tmp_path / "tests.txt").unlink()
 
     def run(number: int) -> list[dict[str, Any]]:
-        return run_table(content, tmp_path / "out", workers=1, console=Console(file=io.StringIO()))
+        return run_here(content, tmp_path / "out", workers=1).rows
 
     with ThreadPoolExecutor(2) as threads:
         first, second = threads.map(run, range(2))

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import csv
-import io
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
+from experiment.conftest import run_here
 from helpers.small_table import small
-from rich.console import Console
-
-from fl_lightning.experiment import run_table
 
 
 def spec(name: str, **arguments: Any) -> dict[str, Any]:
@@ -29,9 +26,8 @@ def with_faulty(**callbacks: dict[str, Any]) -> dict[str, Any]:
 
 
 def run(table: dict[str, Any], folder: Path, workers: int, **limits: Any) -> tuple[dict[str, dict[str, Any]], str]:
-    console = Console(file=io.StringIO(), width=1000)
-    rows = run_table(table, folder, workers=workers, checkpoint_seconds=0, console=console, **limits)
-    return {row["method"]: row for row in rows}, console.file.getvalue()  # type: ignore[attr-defined]
+    done = run_here(table, folder, workers, **limits)
+    return {row["method"]: row for row in done.rows}, done.text
 
 
 def test_a_cell_that_hangs_is_stopped(tmp_path: Path, faulty: None) -> None:

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import csv
-import io
 import json
 import signal
 from pathlib import Path
@@ -9,25 +7,20 @@ from typing import Any
 
 import pytest
 import yaml
-from experiment.conftest import Run
+from experiment.conftest import Run, run_here
 from helpers.small_table import small, with_methods
-from rich.console import Console
 
 from fl_lightning.command import main
-from fl_lightning.experiment import describe_plan, describe_time, measure_paces, read_table, run_table
+from fl_lightning.experiment import describe_plan, describe_time, measure_paces, read_table
+from fl_lightning.experiment.files import read_csv
 from fl_lightning.experiment.progress import Progress
 from fl_lightning.experiment.store import Store
 from fl_lightning.report import experiment_report
 
 
 def run(table: dict[str, Any], folder: Path, workers: int = 0) -> tuple[list[dict[str, Any]], str]:
-    console = Console(file=io.StringIO(), width=200)
-    rows = run_table(table, folder, workers=workers, console=console)
-    return rows, console.file.getvalue()  # type: ignore[attr-defined]
-
-
-def table_of(path: Path) -> list[dict[str, str]]:
-    return list(csv.DictReader(path.open()))
+    done = run_here(table, folder, workers)
+    return done.rows, done.text
 
 
 def test_methods_share_partition_weights_and_draws_and_differ_in_the_rest(tmp_path: Path) -> None:
@@ -42,11 +35,11 @@ def test_methods_share_partition_weights_and_draws_and_differ_in_the_rest(tmp_pa
             assert [row["aggregations"] for row in pair] == [4, 2]
             assert [row["models_sent"] for row in pair] == [16, 16]
             # the same clients train in the first round of both, from the same weights
-            curves = [table_of(tmp_path / "cells" / row["cell"] / "curve.csv") for row in pair]
+            curves = [read_csv(tmp_path / "cells" / row["cell"] / "curve.csv") for row in pair]
             assert curves[0][0]["train_loss"] == curves[1][0]["train_loss"]
     assert len({row["initial_weights"] for row in rows if row["seed"] == 0}) == 1
     assert "8 of 8 cells are finished" in text
-    written = table_of(tmp_path / "results.csv")
+    written = read_csv(tmp_path / "results.csv")
     assert [float(row["score"]) for row in written] == [row["test_acc_clients"] for row in rows]
     assert all(row["code"].startswith("0.") for row in written)
 
@@ -62,11 +55,11 @@ def test_finished_cells_are_not_run_again(finished: Run) -> None:
 
 def test_results_have_the_rows_of_the_part_of_the_table_that_ran(finished: Run) -> None:
     part = finished.again(methods={"FedAvg": finished.table["methods"]["FedAvg"]})
-    written = table_of(finished.folder / "results.csv")
+    written = read_csv(finished.folder / "results.csv")
     assert [row["method"] for row in part.rows] == [row["method"] for row in written] == ["FedAvg"]
     again = finished.again()
     assert again.rows == finished.rows
-    assert len(table_of(finished.folder / "results.csv")) == 2
+    assert len(read_csv(finished.folder / "results.csv")) == 2
 
 
 def test_only_aggregated_models_compete_unless_asked(tmp_path: Path) -> None:
@@ -75,13 +68,13 @@ def test_only_aggregated_models_compete_unless_asked(tmp_path: Path) -> None:
     assert rows[1]["best_round"] in (2, 4)
     rows, _ = run({**table, "select": "last"}, tmp_path)
     assert [row["best_round"] for row in rows] == [5, 5]
-    curve = table_of(tmp_path / "cells" / rows[0]["cell"] / "curve.csv")
+    curve = read_csv(tmp_path / "cells" / rows[0]["cell"] / "curve.csv")
     assert float(curve[-1]["val_acc_clients"]) == rows[0]["val"]
 
 
 def test_each_test_clients_score_is_in_a_file(finished_table: Run) -> None:
     for place, row in enumerate(finished_table.rows):
-        scores = table_of(finished_table.cell(place) / "clients.csv")
+        scores = read_csv(finished_table.cell(place) / "clients.csv")
         assert list(scores[0]) == ["client", "samples", "test_acc"]
         assert len({client["client"] for client in scores}) == len(scores) > 1
         values = [float(client["test_acc"]) for client in scores]
@@ -100,14 +93,14 @@ def test_clients_with_names_have_them_beside_their_scores(tmp_path: Path) -> Non
     rows, _ = run(small(data={"stays": {"datamodule": module, "model": model}}, seeds=[0, 1]), tmp_path / "run")
     assert len({row["initial_weights"] for row in rows}) == 2  # one for each seed
     for row in rows:
-        scores = table_of(tmp_path / "run" / "cells" / row["cell"] / "clients.csv")
+        scores = read_csv(tmp_path / "run" / "cells" / row["cell"] / "clients.csv")
         assert {client["client"]: client["name"] for client in scores} == {"0": "aurora", "1": "bergen"}
 
 
 def test_tuning_chooses_on_validation_and_shares_its_fits_with_the_table(tmp_path: Path) -> None:
     table = with_methods(FedAvg={"tune": {"lr": [1e-9, 0.01]}}, RADFed={"take": {"lr": "FedAvg"}})
     rows, text = run(table, tmp_path)
-    tuning = table_of(tmp_path / "tuning.csv")
+    tuning = read_csv(tmp_path / "tuning.csv")
     assert [(row["values"], row["chosen"]) for row in tuning] == [('{"lr": 1e-09}', ""), ('{"lr": 0.01}', "yes")]
     assert float(tuning[1]["val"]) == rows[0]["val"]
     assert [json.loads(row["values"]) for row in rows] == [{"lr": 0.01}] * 2
@@ -137,7 +130,7 @@ def test_a_search_goes_on_without_points_that_fail(tmp_path: Path) -> None:
     rows, text = run(with_methods(Tuned={**TOO_MANY, "tune": {"m": [7, 2]}}), tmp_path)
     assert rows[2]["status"] == "finished"
     assert ", of 2 points; 1 without a score: ValueError: `clients_per_round`" in " ".join(text.split())
-    tuning = table_of(tmp_path / "tuning.csv")
+    tuning = read_csv(tmp_path / "tuning.csv")
     assert [row["chosen"] for row in tuning] == ["", "yes"]
     assert "`clients_per_round`" in tuning[0]["error"]
 
@@ -155,7 +148,7 @@ def by_loss(**methods: Any) -> dict[str, Any]:
 def test_a_search_does_not_choose_a_point_that_diverges(tmp_path: Path) -> None:
     rows, _ = run(by_loss(Tuned={**DIVERGES, "tune": {"s": [1e38, 1.0]}}), tmp_path)
     assert json.loads(rows[2]["values"]) == {"s": 1.0}
-    tuning = table_of(tmp_path / "tuning.csv")
+    tuning = read_csv(tmp_path / "tuning.csv")
     assert [(row["chosen"], row["error"]) for row in tuning] == [("", "the validation metric is nan"), ("yes", "")]
     assert tuning[0]["val"] == ""
 
@@ -296,7 +289,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*options, "--dry-run"]) == 0
     assert not (tmp_path / "out").exists()
     assert main(options) == 0
-    [row] = table_of(tmp_path / "out" / "results.csv")
+    [row] = read_csv(tmp_path / "out" / "results.csv")
     assert (row["method"], row["seed"]) == ("FedAvg", "1")
     shown = capsys.readouterr().out.splitlines()
     assert ["FedAvg", f"{100 * float(row['score']):.2f}"] in [line.split() for line in shown]

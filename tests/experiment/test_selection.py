@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from pathlib import Path
 from typing import Any
 
 import pytest
+from experiment.conftest import run_here
 from helpers.small_table import small
-from rich.console import Console
 
 from fl_lightning import FedAvg, RADFed
 from fl_lightning.callbacks import FederatedCheckpoint
-from fl_lightning.experiment import run_table
 from fl_lightning.experiment.cell import best_checkpoint
+from fl_lightning.experiment.files import read_csv
 from fl_lightning.parts.sampling import Participation
 
 
@@ -27,13 +25,12 @@ def run_radfed(folder: Path, trainer: dict[str, Any], **arguments: Any) -> dict[
     method = {"redistributions": 2, "clients_per_round": 2, "unequal": "park", "participation": available, **arguments}
     table = small(trainer={"accelerator": "cpu", **trainer})
     table["methods"] = {"RADFed": {"callback": {"class_path": "fl_lightning.RADFed", "init_args": method}}}
-    [row] = run_table(table, folder, workers=0, console=Console(file=io.StringIO()))
-    return row
+    return run_here(table, folder).rows[0]
 
 
 def test_an_empty_round_moves_the_rounds_that_compete(tmp_path: Path, faulty: None) -> None:
     row = run_radfed(tmp_path, {"max_epochs": 5})
-    curve = list(csv.DictReader((tmp_path / "cells" / row["cell"] / "curve.csv").open()))
+    curve = read_csv(tmp_path / "cells" / row["cell"] / "curve.csv")
     assert [line["fed/aggregated"] for line in curve] == ["0.0", "0.0", "1.0", "0.0", "1.0"]
     scores = {number: float(curve[number - 1]["val_acc_clients"]) for number in (3, 5)}
     assert row["best_round"] == max(scores, key=lambda number: scores[number])
@@ -53,7 +50,7 @@ def test_if_all_clients_diverge_the_error_says_so(tmp_path: Path) -> None:
     table["data"]["digits"]["model"] = {"class_path": "fl_lightning.models.MLPClassifier", "init_args": arguments}
     del table["data"]["digits"]["values"]
     del table["methods"]["RADFed"]
-    [row] = run_table(table, tmp_path, workers=0, console=Console(file=io.StringIO()))
+    [row] = run_here(table, tmp_path).rows
     assert "NaN, and `fed/left_out` counts them: lower the learning rate" in row["error"]
 
 

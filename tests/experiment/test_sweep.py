@@ -57,6 +57,12 @@ def write(folder: Path, **changes: Any) -> Path:
     return path
 
 
+def sweep(path: Path, **options: Any) -> tuple[list[dict[str, Any]], str]:
+    """Run a sweep; return its rows and what was told."""
+    console = Console(file=io.StringIO(), width=200)
+    return run_sweep(path, console=console, **options), console.file.getvalue()  # type: ignore[attr-defined]
+
+
 def test_a_program_that_is_not_there_is_named_before_anything_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,10 +76,8 @@ def test_a_program_that_is_not_there_is_named_before_anything_runs(
 def test_a_sweep_runs_offline_to_the_end_and_is_not_run_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     path = write(tmp_path)
-    console = Console(file=io.StringIO(), width=200)
-    rows = run_sweep(path, console=console, further=["--add=0.25"])
+    rows, text = sweep(path, further=["--add=0.25"])
     assert [(row["values"]["x"], row["score"]) for row in rows] == [(1, 1.25), (2, 2.25), (3, None)]
-    text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "1/3 finished: x=1: score 1.2500; about " in text
     assert "3/3 failed: x=3: RuntimeError: exit code 1: three is too many\n" in text
     assert "Best configuration: x=2 (score 2.2500)" in text
@@ -83,22 +87,20 @@ def test_a_sweep_runs_offline_to_the_end_and_is_not_run_twice(tmp_path: Path, mo
     folders = sorted(tmp_path.rglob("offline-run-*"))
     assert len(folders) == 2
     assert {row["folder"] for row in rows if row["folder"]} == {str(f.relative_to(tmp_path)) for f in folders}
-    console = Console(file=io.StringIO(), width=200)
-    again = run_sweep(path, console=console, further=["--add=0.25"], count=2)
-    assert "1/2 finished: x=1: score 1.2500\n" in console.file.getvalue()  # type: ignore[attr-defined]
+    again, text = sweep(path, further=["--add=0.25"], count=2)
+    assert "1/2 finished: x=1: score 1.2500\n" in text
     assert [row["score"] for row in again] == [1.25, 2.25]
     assert sorted(tmp_path.rglob("offline-run-*")) == folders
     # also from another folder, and without the folders of the runs, which `wandb sync --clean` removes
     shutil.rmtree(tmp_path / "out")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    kept = {"further": ["--add=0.25"], "count": 2, "output": tmp_path / "runs/sweeps/small", "console": console}
-    assert run_sweep(path, **kept) == again
+    kept = {"further": ["--add=0.25"], "count": 2, "output": tmp_path / "runs/sweeps/small"}
+    assert sweep(path, **kept)[0] == again
     # another program has runs of its own
     (tmp_path / "other.py").write_text("raise SystemExit('another program')")
-    assert [row["error"] for row in run_sweep(write(tmp_path, program="other.py"), **kept)] == [
-        "RuntimeError: exit code 1: another program"
-    ] * 2
+    others, _ = sweep(write(tmp_path, program="other.py"), **kept)
+    assert [row["error"] for row in others] == ["RuntimeError: exit code 1: another program"] * 2
 
 
 def test_the_pattern_of_folders_is_true_of_all_of_them() -> None:
@@ -113,7 +115,7 @@ def test_the_pattern_of_folders_is_true_of_all_of_them() -> None:
 @pytest.mark.long
 def test_history_across_blocks_and_of_a_run_that_was_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    [row] = run_sweep(write(tmp_path), count=1, console=Console(file=io.StringIO()))
+    [[row], _] = sweep(write(tmp_path), count=1)
     [file] = Path(row["folder"]).glob("*.wandb")
     steps = read_history(file)
     # the first step is longer than a block of 32,768 bytes
@@ -153,10 +155,8 @@ def test_values_that_are_not_finite_are_never_the_best(tmp_path: Path, monkeypat
     parameters = {"output": {"value": "out"}, "x": {"values": [9, 8, 1]}}
     path = write(tmp_path, parameters=parameters)
     for _ in range(2):  # the second call reads the files of the first
-        console = Console(file=io.StringIO(), width=200)
-        rows = run_sweep(path, console=console)
+        rows, text = sweep(path)
         assert [(row["status"], row["score"]) for row in rows] == [("failed", None), ("finished", 8), ("finished", 1)]
-        text = console.file.getvalue()  # type: ignore[attr-defined]
         assert "1/3 failed: x=9: the validation metric is nan" in text
         assert "Best configuration: x=8 (score 8.0000)" in text
     assert len(list(tmp_path.rglob("offline-run-*"))) == 3
@@ -202,7 +202,7 @@ def test_a_sweep_stops_at_a_program_that_does_not_log_the_metric(
     path = write(tmp_path)
     (tmp_path / "program.py").write_text(program)
     with pytest.raises(RuntimeError, match="has not logged `score`"):
-        run_sweep(path, console=Console(file=io.StringIO()))
+        sweep(path)
     [row] = csv.DictReader((tmp_path / "runs/sweeps/small/sweep.csv").open())
     assert row["status"] == "failed"
 
