@@ -14,7 +14,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fl_lightning.checks import check, counted, is_sequence
+from fl_lightning.checks import Count, check, counted, is_sequence
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.partitioners.notebook import Drawn
 from fl_lightning.partitioners.plot import label_clients, names_of
@@ -113,8 +113,9 @@ def read_curves(log_dir: LogFolders) -> Curves:
 
 def _read(log_dir: LogFolders) -> pd.DataFrame:
     """Return the rows of some logs, as texts, and without their prefix; the empty string is no value."""
-    logs = []
-    for folder in list(log_dir) if is_sequence(log_dir) else [log_dir]:  # type: ignore[arg-type]
+    logs, folders = [], list(log_dir) if is_sequence(log_dir) else [log_dir]  # type: ignore[arg-type]
+    check("The number of folders in `log_dir`", len(folders), Count)
+    for folder in folders:
         path = Path(folder) / "metrics.csv"  # type: ignore[arg-type]
         if not path.is_file():
             raise FileNotFoundError(

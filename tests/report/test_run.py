@@ -101,6 +101,8 @@ def test_central_training_is_drawn_over_epochs(tmp_path: Path) -> None:
 def test_a_folder_without_a_log_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"Trainer\(logger=CSVLogger\('runs'\)\)"):
         plot_run(tmp_path)
+    with pytest.raises(ValueError, match="`log_dir`"):
+        plot_run([])
     (tmp_path / "metrics.csv").write_text("epoch,round,step,lr\n0,1,1,0.5\n")
     with pytest.raises(ValueError, match="no loss, no accuracy and no other metric"):
         plot_run(tmp_path)
