@@ -32,10 +32,9 @@ from fl_lightning.files import make_folder
 
 Row = dict[str, Any]
 _COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")
-_NEEDED = ("program", "method", "metric", "parameters")
 #: Entries of the format of Weights & Biases that only its service uses.
 _OF_SERVICE = ("early_terminate", "run_cap", "project", "entity", "controller", "scheduler", "job", "image_uri")
-_KNOWN = (*_NEEDED, "name", "command", *_OF_SERVICE, "description", "kind", "apiVersion")
+_KNOWN = ("program", "method", "metric", "parameters", "name", "command", "description", "kind", "apiVersion")
 _METRIC, _METRIC_OF_SERVICE = ("name", "goal"), ("target", "impute", "impute_while_running")
 _METHODS: dict[str, SearchKind] = {"grid": "grid", "random": "random", "bayes": "tpe"}
 _RANGES = ("uniform", "int_uniform", "q_uniform", "log_uniform_values", "q_log_uniform_values")
@@ -144,18 +143,17 @@ class Sweep(Search):
         self, path: str | os.PathLike[str], count: int | None = None, seed: int = 0, further: Sequence[str] = ()
     ) -> None:
         content = read_yaml(Path(path))
-        refuse_unknown(str(path), content, _KNOWN)
-        given = {name: content.get(name) for name in _NEEDED}
-        metric = check("`metric`", given["metric"], Mapping)
+        refuse_unknown(str(path), content, (*_KNOWN, *_OF_SERVICE))
+        metric = check("`metric`", content.get("metric"), Mapping)
         refuse_unknown("`metric`", metric, (*_METRIC, *_METRIC_OF_SERVICE))
         mode = check("`metric.goal`", metric.get("goal"), Literal["maximize", "minimize"]).removesuffix("imize")
-        kind = _METHODS[check("`method`", given["method"], Literal[*_METHODS])]
-        parameters = check("`parameters`", given["parameters"], Mapping)
+        kind = _METHODS[check("`method`", content.get("method"), Literal[*_METHODS])]
+        parameters = check("`parameters`", content.get("parameters"), Mapping)
         space = {name: _parameter(f"parameters.{name}", entry) for name, entry in parameters.items()}
         super().__init__(space, kind, count, seed, mode, at_once=1)
         self.name, self.further = str(content.get("name") or Path(path).stem), list(further)
         self.metric = check("`metric.name`", metric.get("name"), str)
-        self.program_given = check("`program`", given["program"], str)  # does not depend on the current folder
+        self.program_given = check("`program`", content.get("program"), str)  # does not depend on the current folder
         self.program = _found(self.program_given, Path(path))
         self.words = list(content.get("command") or _COMMAND)
         self.only_in_service = [entry for entry in _OF_SERVICE if entry in content]

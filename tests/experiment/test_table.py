@@ -190,8 +190,6 @@ def test_whether_larger_scores_are_better_follows_from_the_names(
 
 
 def test_wrong_takes() -> None:
-    with pytest.raises(ValueError, match="`take` of FedAvg must name methods of the table, got FedProx"):
-        read_table(with_methods(FedAvg={"take": {"lr": "FedProx"}}))
     circle = read_table(with_methods(FedAvg={"take": {"lr": "RADFed"}}, RADFed={"take": {"lr": "FedAvg"}}))
     with pytest.raises(ValueError, match="`take`"):
         planned(circle)
@@ -209,34 +207,20 @@ def test_an_ordinary_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("a: 1\nb: [1\nc: 2\n", "line 3, column 2"), ("a: 1\nb: {c: 1}\na: 3\n", "key a\n.*line 3")]
-)
-def test_mistakes_of_yaml_are_named_with_the_line(tmp_path: Path, text: str, message: str) -> None:
-    (tmp_path / "t.yaml").write_text(text)
-    with pytest.raises(ValueError, match=message):
-        read_table(tmp_path / "t.yaml")
-
-
-def test_files_that_are_no_table(tmp_path: Path) -> None:
-    (tmp_path / "t.yaml").write_text("- 1\n")
-    with pytest.raises(TypeError, match=r"t\.yaml"):
-        read_table(tmp_path / "t.yaml")
-    (tmp_path / "t.yaml").write_text("base: nowhere.yaml\n")
-    with pytest.raises(FileNotFoundError, match=r"nowhere\.yaml"):
-        read_table(tmp_path / "t.yaml")
-
-
-@pytest.mark.parametrize(
-    ("text", "name"),
+    ("text", "message"),
     [
+        ("a: 1\nb: [1\nc: 2\n", "line 3, column 2"),
+        ("a: 1\nb: {c: 1}\na: 3\n", "key a\n.*line 3"),
+        ('name: "${ lr"\n', "YAML"),
+        ("- 1\n", r"t\.yaml"),
+        ("base: nowhere.yaml\n", r"nowhere\.yaml"),
         ("base: t.yaml\n", "`base`"),
         ("base: 3\n", "`base`"),
         ("include: [t.yaml]\n", "`include`"),
         ("baselines: {clients_per_round: 2}\nmethods: [FedAvg]\n", "`methods`"),
-        ('name: "${ lr"\n', "YAML"),
     ],
 )
-def test_entries_of_a_file_that_cannot_be_read(tmp_path: Path, text: str, name: str) -> None:
+def test_mistakes_of_a_file_are_named(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "t.yaml").write_text(text)
-    with pytest.raises((TypeError, ValueError), match=name):
+    with pytest.raises((OSError, TypeError, ValueError), match=message):
         read_table(tmp_path / "t.yaml")
