@@ -28,6 +28,7 @@ def with_data(**changes: Any) -> dict[str, Any]:
 
 def test_a_table_without_mistakes() -> None:
     assert check(small()) == Findings()
+    assert check(with_data(monitor="train_loss", mode="min")) == Findings()
 
 
 def test_nothing_is_written_and_no_random_number_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,6 +171,7 @@ MISTAKES = {
     ),
     '"hidden"': with_data(model={"class_path": "fl_lightning.models.MLPClassifier", "init_args": {"hidden": "wide"}}),
     "`score` is 'test_accuracy'": with_data(score="test_accuracy", score_mode="max"),
+    "`score` is 'val_acc_clients'": with_data(score="val_acc_clients"),
     "`monitor` is 'val_f1_clients'": with_data(monitor="val_f1_clients"),
     "`callbacks` must be": small(callbacks=["x"]),
     "`callback` must": with_methods(No={"callback": "fl_lightning.FedProx"}),
