@@ -116,6 +116,8 @@ class StackedLoop:
         ):
             if method is not None:
                 yield f"{type(plugin).__name__} overrides `{method}`, which sees one model at a time"
+        if torch.is_anomaly_enabled():
+            yield "anomalies are looked for (`detect_anomaly`), in one model at a time"
         if isinstance(precision, MixedPrecision) and precision.scaler is not None:
             yield f'precision="{precision.precision}" scales gradients of one model (use "bf16-mixed" or "32-true")'
 

@@ -56,7 +56,7 @@ def test_processes_with_unequal_numbers_of_clients_stack_them() -> None:
         max_epochs=1,
         accelerator="cpu",
         devices=2,
-        strategy=DDPStrategy(start_method="fork", timeout=timedelta(seconds=20)),
+        strategy=DDPStrategy(start_method="spawn", timeout=timedelta(seconds=60)),
         callbacks=[FedAvg(3, executor=executor, seed=0), IsStacked(executor)],
         logger=False,
         enable_checkpointing=False,

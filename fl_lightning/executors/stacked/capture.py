@@ -27,6 +27,8 @@ from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.executors.stacked.batching import StackedBatch, leaves_of
 from fl_lightning.executors.stacked.graph import Place, StackedGraph
 
+Guards = frozenset[tuple[str, str]]
+
 _CACHED = ".__wrapped__"  # of `functools.lru_cache`, in the names of guards
 _ARGUMENTS = ("prog_bar", "logger", "on_step", "on_epoch", "reduce_fx", "enable_graph", "sync_dist")
 _REDUCTIONS = ("mean", "sum", "max", "min")
@@ -128,9 +130,10 @@ class MetricStub(nn.Module):
 
 @cache
 def _stub_of(kind: type) -> type[MetricStub]:
-    # what a collection is asked for is not there
+    # what a collection is asked for is not there, but for what `log_dict` looks at
     hidden = dict.fromkeys(("keys", "values", "__len__", "__iter__", "__getitem__", "__contains__"))
-    return type(kind.__name__, (MetricStub, kind), hidden if issubclass(kind, MetricCollection) else {})
+    members = {**hidden, "_enable_compute_groups": True} if issubclass(kind, MetricCollection) else {}
+    return type(kind.__name__, (MetricStub, kind), members)
 
 
 # ---- a captured step ----
@@ -146,18 +149,18 @@ class Step:
         logged: What it logs and gives to metric objects, without tensors.
         kept: For each tensor to keep: whether it is one number, and whether it has a row for each sample, as is known
             of weighted steps.
-        guards: On what the step depends beside its tensors.
+        guards: On what the step depends beside its tensors: what it is called, and what of it.
     """
 
     source: fx.Graph
     graph: StackedGraph
     logged: Logged
     kept: list[tuple[bool, bool]]
-    guards: frozenset[str] = frozenset()
+    guards: Guards = frozenset()
 
     def depends_on(self, *names: str) -> bool:
         """Whether it depends on something with one of these words in its name."""
-        return any(name in guard for guard in self.guards for name in names)
+        return any(name in guard for guard, _ in self.guards for name in names)
 
     def tensors(self, kept: Sequence[Tensor]) -> list[Tensor]:
         """Return what was kept, as it is logged."""
@@ -187,13 +190,13 @@ class CapturedStep:
         # a function of its own for each fit: Dynamo keeps what it captures with a function's code, and only so many
         # for shorter batches another one, so that sizes stay constants in the graph of full batches
         self._step, *functions = (FunctionType(step.__code__.replace(), step.__globals__) for _ in range(3))
-        options: Any = {"guard_filter_fn": self._note_guards}
-        self._compiled = [
-            torch.compile(own, backend=self._backend, fullgraph=True, options=options) for own in functions
+        noting: dict[str, Any] = {"guard_filter_fn": self._note_guards}
+        self._compiled = [  # `torch.compile` takes entries out of its options
+            torch.compile(own, backend=self._backend, fullgraph=True, options=dict(noting)) for own in functions
         ]
         self._steps: dict[fx.GraphModule, Step] = {}
         self._called: tuple[fx.GraphModule, Sequence[Any], Sequence[Tensor]] | None = None
-        self._guards: frozenset[str] = frozenset()
+        self._guards: Guards = frozenset()
 
     def begin_stack(self) -> None:
         """Look which metric objects the module has."""
@@ -209,15 +212,22 @@ class CapturedStep:
 
     def _backend(self, graph: fx.GraphModule, inputs: Any, **options: Any) -> Any:
         outputs: Any = graph.graph.output_node().args[0]
+        source = fx.Graph()
+        source.output(source.graph_copy(graph.graph, {}))
+        found = [node for node in source.nodes if node.op == "get_attr" and node.target in graph._parameters]
+        held = [graph._parameters[node.target] for node in found]  # type: ignore[index]
+        for node in found:  # a parameter that the step has from the optimizer: an input as all others
+            node.op, node.target = "placeholder", node.name
+        own = fx.GraphModule(graph, source)
 
         def call(*given: Any) -> tuple[Tensor, ...]:
-            self._called = graph, given, tuple(torch.zeros(()) for _ in outputs)
+            self._called = own, (*given, *held), tuple(torch.zeros(()) for _ in outputs)
             return self._called[2]
 
         return call
 
     def _note_guards(self, guards: Any) -> list[bool]:
-        self._guards = frozenset(guard.name for guard in guards)
+        self._guards = frozenset((guard.name, _kind_of_guard(guard)) for guard in guards)
         return [True] * len(guards)
 
     @contextmanager
@@ -328,9 +338,7 @@ class CapturedStep:
             warnings.simplefilter("ignore")
             return compiled(self._module, batch, batch_idx)
 
-    def read(
-        self, source: fx.Graph, guards: frozenset[str], loss: int = 0, assigned: dict[int, int] | None = None
-    ) -> Step:
+    def read(self, source: fx.Graph, guards: Guards, loss: int = 0, assigned: dict[int, int] | None = None) -> Step:
         """Return a captured graph as a step.
 
         Args:
@@ -342,11 +350,12 @@ class CapturedStep:
         Raises:
             CannotVectorize: If it does with metric objects, logged values or gradients what a stack cannot do.
         """
-        if any(guard.endswith(".grad") for guard in guards):
+        names = {name for name, _ in guards}
+        if any(name.endswith(".grad") and "CLOSURE_MATCH" not in kind for name, kind in guards):  # no `torch.func.grad`
             raise CannotVectorize("`training_step` reads gradients (`p.grad`), which a stack takes after it")
-        if any(guard.endswith(".state.default_factory") for guard in guards):  # a dictionary of this kind
+        if any(name.endswith(".state.default_factory") for name in names):  # a dictionary of this kind
             raise CannotVectorize("`training_step` reads the optimizer's state, of which a stack has another")
-        caches = sorted(_readable(guard[: -len(_CACHED)]) for guard in guards if guard.endswith(_CACHED))
+        caches = sorted(_readable(name[: -len(_CACHED)]) for name in names if name.endswith(_CACHED))
         caches = [name for name in caches if not name.startswith("torch.")]
         if caches:  # Dynamo passes over the cache
             raise CannotVectorize(f"`training_step` calls `{caches[0]}`, whose results are kept in a cache")
@@ -488,6 +497,12 @@ _CAUSES = {
 def _changes(names: Sequence[str]) -> str:
     held = ", ".join(f"`{name}`" for name in names)
     return f"`training_step` changes {held}, of which there is one for all clients"
+
+
+def _kind_of_guard(guard: Any) -> str:
+    """Return what a guard looks at: of a dictionary, say, whether it has a certain key."""
+    options = getattr(guard.orig_guard.create_fn, "keywords", {})
+    return guard.guard_type if guard.guard_type == "TENSOR_MATCH" else f"{guard.guard_type} {options}"
 
 
 def _attributes(part: nn.Module) -> list[dict[str, Any]]:

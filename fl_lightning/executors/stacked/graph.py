@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
+from torch._C import _functorch
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
@@ -140,11 +141,12 @@ class StackedGraph:
         kept = [(value, value._version) for value in held if isinstance(value, Tensor)]
         # writes by `.data` are counted nowhere
         before = [] if self.checked else [(value, value.detach().clone()) for value, _ in kept]
-        self._now = stacks
+        self._now, depth = stacks, _functorch.get_dynamic_layer_stack_depth()
         try:
             computed = (self._run_flat if flat else self._run_mapped)(stacks, inputs, values)
         finally:
             self._now = None
+            _functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)  # a transform in the step that failed has begun
         if not computed.stepped:
             _check_unchanged(kept, before)
         return computed

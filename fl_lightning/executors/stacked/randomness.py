@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.nn.functional import pad
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
@@ -150,7 +149,7 @@ class PerClientDraws(TorchDispatchMode):
             for place, row in enumerate(self._rows)
         ]
         if function._schema.is_mutable:
-            self._clear(args[0])
+            self._fill(args[0])
             return args[0]
         if isinstance(shares[0], Tensor):
             return torch.cat([self._filled(share) for share in shares])
@@ -183,20 +182,20 @@ class PerClientDraws(TorchDispatchMode):
         return dim if shape[dim] == self._largest else None
 
     def _filled(self, share: Tensor) -> Tensor:
-        """Return a share whose samples are filled up with zeros."""
+        """Return a share whose samples are filled up with the first."""
         if self._sizes is None or not share.dim():
             return share
         dim = 1 if share.shape[0] == 1 and share.dim() > 1 and self._largest > 1 else 0
         missing = self._largest - share.shape[dim]
-        return pad(share, (0, 0) * (share.dim() - dim - 1) + (0, missing)) if missing else share
+        return torch.cat([share, *[share.narrow(dim, 0, 1)] * missing], dim) if missing else share
 
-    def _clear(self, value: Tensor) -> None:
-        """Set to zero what was not drawn."""
+    def _fill(self, value: Tensor) -> None:
+        """Fill up what was not drawn with the first sample's."""
         shares = value.chunk(len(self._rows))
         dim = self._dim_of_samples(shares[0].shape)
         for own, size in zip(shares, self._sizes or [self._largest] * len(shares), strict=True):
             if dim is not None and size < self._largest:
-                own.narrow(dim, size, self._largest - size).zero_()
+                own.narrow(dim, size, self._largest - size).copy_(own.narrow(dim, 0, 1))
 
     def _draw(self, row: int, function: Any, args: Any, kwargs: Any) -> Any:
         if self.generators.device.type == "cpu" and "generator" in _arguments(function):

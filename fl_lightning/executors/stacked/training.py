@@ -42,7 +42,8 @@ class StepRunner:
         self.stacked, self.context = stacked, training.trainer.precision_plugin.train_step_context
         self.captured = CapturedStep(stacked, training.vector)
         self.check = Check(self.captured, training.vector, mixed=mixed)
-        self.weighted = WeightedSteps(self.captured, self.check)
+        self.changing = "batch_idx", *(_RATES if training.loop.optimizers.by_step else ())
+        self.weighted = WeightedSteps(self.captured, self.check, self.changing)
 
 
 class StackTraining:
@@ -139,13 +140,10 @@ class StackTraining:
         self._tables = stack.source.segment(self._active, 0, stack.batch_size)
         batch = StackedBatch([table[0] for table in self._tables.tables])
         try:
-            found = self._runner.weighted.find(batch, stack.source.sizes(), self._models.parameters, stack.generators)
-            if self._by_step and found[0].depends_on(*_RATES):
-                raise NotOfSamples
+            return self._runner.weighted.find(batch, stack.source.sizes(), self._models.parameters, stack.generators)
         except NotOfSamples:
             stack.source.rewind()
             return None
-        return found
 
     def _weighted_step(self, number: int, active: int) -> list[bool]:
         """Take one optimizer step; return which parameters were stepped."""
@@ -240,7 +238,7 @@ class StackTraining:
         key = repr((batch.kind(), *((tensor.shape[1:], tensor.stride()[1:], tensor.dtype) for tensor in batch.tensors)))
         if key not in self._steps:
             found = self._runner.captured(batch, index, short=batch.size() != self._stack.batch_size)
-            if found[0].depends_on("batch_idx") or (self._by_step and found[0].depends_on(*_RATES)):
+            if found[0].depends_on(*self._runner.changing):
                 return found
             self._steps[key] = found
         return self._steps[key]

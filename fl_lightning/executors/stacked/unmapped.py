@@ -24,6 +24,9 @@ from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 
 _CHECKS = ("_assert_scalar", "sym_constrain_range", "_check", "_check_is_size", "sym_constrain_range_for_size")
 
+#: Of functions that ``torch.func``'s transforms in a step call, the argument that counts transforms within each other.
+_LEVELS = {"_add_batch_dim": 2, "_remove_batch_dim": 1, "_wrap_for_grad": 1, "_unwrap_for_grad": 1}
+
 
 def replace_unmapped(graph: fx.Graph) -> bool:
     """Let functions of a graph be replaced by such as can be mapped; numbers that ``item()`` takes stay tensors.
@@ -37,6 +40,8 @@ def replace_unmapped(graph: fx.Graph) -> bool:
             continue
         function = getattr(Tensor, node.target, None) if node.op == "call_method" else node.target
         name = getattr(function, "__name__", "")
+        if name in _LEVELS:
+            node.args = tuple(a + 1 if place == _LEVELS[name] else a for place, a in enumerate(node.args))  # type: ignore[operator]
         if function is operator.truediv and not isinstance(node.meta.get("example_value"), Tensor):
             node.target = _divided
         of_everything = len(node.args) == 1 and not node.kwargs and function in _OF_EVERYTHING

@@ -41,10 +41,11 @@ class WeightedSteps:
     Args:
         captured: The captured steps.
         check: Compares them with the module.
+        changing: In names of what changes from step to step.
     """
 
-    def __init__(self, captured: CapturedStep, check: Check) -> None:
-        self._captured, self._check = captured, check
+    def __init__(self, captured: CapturedStep, check: Check, changing: Sequence[str]) -> None:
+        self._captured, self._check, self._changing = captured, check, changing
         self._steps: dict[Step, Step | None] = {}
         self._proven: dict[tuple[Step, Step], bool] = {}
         self._settled = set[tuple[Step, int]]()  # sizes whose step depends on nothing but what the whole one does
@@ -76,6 +77,8 @@ class WeightedSteps:
                 continue
             short = StackedBatch([tensor[:, :own] for tensor in batch.tensors])
             other, others = self._captured(short, 0, short=own < size)
+            if other.depends_on(*self._changing):
+                raise NotOfSamples
             key = step, other
             if key not in self._proven:
                 stacks = Stacks(parameters, [], batch.tensors, generators.drawing(range(len(parameters[0]))))
@@ -114,16 +117,20 @@ class WeightedSteps:
         generators.rewind(rows, states)
         weights = torch.zeros_like(stacks.parameters[0].detach().reshape(number, -1)[:, :1]).repeat(1, largest)
         weights[:, :size] = 1 / size
-        draws = generators.drawing(rows, [size] * number, largest)
-        filled = replace(stacks, batch=[tensor.clone() for tensor in stacks.batch], weights=weights, draws=draws)
-        try:
-            mine = step.graph.run(filled, inputs, flat=True)
-        except DependsOnNumber:
-            return False
-        finally:
-            generators.rewind(rows, states)
         step.graph.checked = True
-        return _agree(step, mine, short, theirs, size)
+        places = torch.arange(largest, device=weights.device)
+        for chosen in (places, places.clamp(max=size - 1)):  # samples of weight 0: any others, or the last one again
+            draws = generators.drawing(rows, [size] * number, largest)
+            filled = replace(stacks, batch=[t[:, chosen] for t in stacks.batch], weights=weights, draws=draws)
+            try:
+                mine = step.graph.run(filled, inputs, flat=True)
+            except DependsOnNumber:
+                return False
+            finally:
+                generators.rewind(rows, states)
+            if not _agree(step, mine, short, theirs, size):
+                return False
+        return True
 
 
 def _with_sizes(step: Step, short: Step, size: int, own: int) -> Step:
@@ -185,8 +192,6 @@ def weighted_graph(step: Step, inputs: Sequence[Any], size: int) -> fx.Graph:
     Raises:
         NotOfSamples: If the graph does something else with samples than to take means over them.
     """
-    if step.depends_on("batch_idx"):
-        raise NotOfSamples
     graph = fx.Graph(step.source.owning_module)
     outputs: Any = graph.graph_copy(step.source, {})
     places = iter(inputs)

@@ -39,6 +39,18 @@ class ComputesCollection(Classifier):
         self.train_metrics.reset()
 
 
+class LogsCollection(ComputesCollection):
+    """Logs the collection itself."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        self.log_dict(self.train_metrics, on_step=False, on_epoch=True)
+        return loss
+
+    def on_train_epoch_end(self) -> None:
+        pass
+
+
 class MeanLoss(Classifier):
     def prepare(self) -> None:
         self.mean_loss, self.largest, self.samples = MeanMetric(), MaxMetric(), SumMetric()
@@ -206,6 +218,7 @@ def of_classes(values: Callable[[Tensor], Tensor]) -> Callable[..., None]:
 ENTRIES = [
     Entry("collection computed at the epoch's end", ComputesCollection),
     gives("running metric in the loss", accuracy, weigh_by_value),
+    Entry("collection logged", LogsCollection),
     Entry("new metric object in each round", NewMetric),
     gives("value used in the loss", accuracy, call(lambda accuracy, loss: 2 - accuracy)),
     gives("batches with class 0", summed(lambda m, y: len(y) if (y == 0).any() else 0), update),

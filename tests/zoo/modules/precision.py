@@ -18,4 +18,7 @@ ENTRIES = [
         trainer={"precision": "bf16-mixed"},
     ),
 ]
-LONG = [Entry("64-true", Classifier, dtype=torch.float32, trainer={"precision": "64-true"})]
+LONG = [
+    Entry("64-true", Classifier, dtype=torch.float32, trainer={"precision": "64-true"}),
+    Entry("anomalies looked for", Classifier, trainer={"detect_anomaly": True}),
+]

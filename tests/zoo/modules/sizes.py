@@ -31,6 +31,19 @@ class LogsSizes(Classifier):
         return loss
 
 
+class AtSmallRates(Classifier):
+    """Weighs small batches once the learning rate, which falls by step, is small."""
+
+    def loss(self, batch: Any, batch_idx: int) -> Tensor:
+        is_late = len(batch[1]) < 4 and self.trainer.optimizers[0].param_groups[0]["lr"] < 0.04
+        return super().loss(batch, batch_idx) * (3 if is_late else 1)
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+        return [optimizer], [{"scheduler": schedule, "interval": "step"}]
+
+
 def few(batch: Any) -> int:
     return min(len(batch[1]), 3)
 
@@ -57,6 +70,8 @@ ENTRIES = [
     changed("scaled by few samples, 3 left", lambda m, loss, b, i: loss * few(b), ending(3)),
     losing("halves of a batch", halves, ending(2)),
     Entry("logs sizes", LogsSizes, ending(2)),
+    changed("few count twice later", lambda m, loss, b, i: 2 * loss if len(b[1]) < 4 and i else loss, ending(3)),
+    Entry("few count more at small rates", AtSmallRates, ending(3)),
     changed("number of .item() in the loss", lambda m, loss, b, i: loss / (1 + loss.item())),
 ]
 LONG = [

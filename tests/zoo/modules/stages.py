@@ -91,6 +91,20 @@ class Powered(Classifier):
         return ((1 - torch.exp(-losses)) ** self.power * losses).mean()
 
 
+class ReadsKeys(Classifier):
+    """Looks for a key, and in small batches for another, which is there from the second round on."""
+
+    def prepare(self) -> None:
+        self.known = dict[str, bool]()
+
+    def loss(self, batch: Any, batch_idx: int) -> Tensor:
+        weight = 2 if "first" in self.known else 1
+        return super().loss(batch, batch_idx) * (3 if len(batch[1]) < 4 and "second" in self.known else weight)
+
+    def on_train_epoch_end(self) -> None:
+        self.known["second"] = True
+
+
 THREE = {"max_epochs": 3}
 
 
@@ -157,6 +171,7 @@ ENTRIES = [
     changing("dropout added", lambda m: m.layers.__setitem__(1, nn.Sequential(nn.ReLU(), nn.Dropout(0.3)))),
     flagged("flag in a global", lambda m: FLAGS["on"], lambda m, on: FLAGS.update(on=on)),
     entry("weights written between rounds", WritesWeights),
+    entry("key that small batches look for", ReadsKeys),
 ]
 LONG = [
     later("item() from the second round on", lambda m, loss, b, i: loss / loss.item() if i == 2 else loss),

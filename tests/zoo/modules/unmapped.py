@@ -41,6 +41,16 @@ def seen(w: Tensor, scores: Tensor, y: Tensor) -> Tensor:
     return (row * w).sum()
 
 
+def transformed(w: Tensor, scores: Tensor, y: Tensor) -> Tensor:
+    """The gradients of each sample by itself."""
+    return torch.func.vmap(torch.func.grad(lambda own: (own * w).tanh().sum()))(scores).square().mean()
+
+
+def added(w: Tensor, scores: Tensor, y: Tensor) -> Tensor:
+    """Adds in place within a transform what differs between clients."""
+    return torch.func.vmap(lambda own: torch.zeros((), dtype=w.dtype).add_(w.sum()) * own.sum())(scores).mean()
+
+
 def gaussian(w: Tensor, scores: Tensor, y: Tensor) -> Tensor:
     variances = w[1].abs() * y.to(w.dtype)  # zeros, where `eps` is taken
     return F.gaussian_nll_loss(w[0] * scores[:, 0], torch.zeros_like(variances), variances, full=True, eps=0.5)
@@ -107,5 +117,7 @@ ENTRIES = [
     adds("indices in common", lambda w, scores, y: (F.one_hot(torch.arange(3)) * w.index_fill(0, LAST, 0)).sum()),
     adds("weighted covariances", lambda w, scores, y: torch.cov(scores.T, aweights=(y + 1).to(w.dtype)).sum()),
     adds("new tensor, scatter_", scattered),
+    adds("transforms of torch.func", transformed),
+    adds("transform that fails in a stack", added),
     adds("seen by view", seen),
 ]
