@@ -11,7 +11,6 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
-from fl_lightning._lightning.log_replay import Journal
 from fl_lightning._lightning.stacked_loop import StackedLoop
 from fl_lightning.checks import Count, check, is_user_defined
 from fl_lightning.clients.training import ClientAtWork, LocalTraining
@@ -19,15 +18,11 @@ from fl_lightning.executors.base import Executor
 from fl_lightning.executors.sequential import SequentialExecutor
 from fl_lightning.executors.stacked.capture import cause_of
 from fl_lightning.executors.stacked.memory import clients_that_fit
-from fl_lightning.executors.stacked.optimizer import StackedOptimizer, check_elementwise
-from fl_lightning.executors.stacked.randomness import ClientGenerators
-from fl_lightning.executors.stacked.sources import make_source
-from fl_lightning.executors.stacked.stack import Stack
+from fl_lightning.executors.stacked.optimizer import check_elementwise
 from fl_lightning.executors.stacked.training import StackTraining, StepRunner
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.messages import ClientResult, Task
 from fl_lightning.parts.part import Part, walk
-from fl_lightning.seeding import Stream, derive_seed
 
 log = logging.getLogger(__name__)
 
@@ -151,19 +146,13 @@ class VectorizedExecutor(Executor):
         training.loop.on_client_start(tasks[0].round)
         if self._runner is None:
             self._runner = StepRunner(training, self._stacked)
-        seeds = [derive_seed(training.settings.run_seed, Stream.CLIENT, *task.seeds) for task in tasks]
-        generators = ClientGenerators(seeds, training.vector.device)
-        source = make_source(training, tasks, self._stacked.transfer, generators)
-        stack = Stack.of(training, members, source, generators)
-        optimizer = StackedOptimizer(training.trainer.optimizers[0], training.vector.parameters)
+        stack = StackTraining(training, self._runner, members)
         self._stacked.begin_stack()
-        journal = Journal()
-        summed = StackTraining(training, self._runner, stack, optimizer, journal).run()
+        results = dict(zip(tasks, stack.run(), strict=True))
         by_slot = {task.slot: task for task in tasks}
-        journal.tell(training.loop, lambda slot: training.seed(by_slot[slot]))
+        stack.journal.tell(training.loop, lambda slot: training.seed(by_slot[slot]))
         self._manner = "in stacks"
-        vector_of = stack.models.vectors()
-        return {task: (vector_of(row), len(stack.windows[row]), summed[row]) for row, task in enumerate(tasks)}
+        return results
 
     def _order(self, member: ClientAtWork) -> tuple[int, int, int]:
         """Return the key that puts the longest client first; neighbours' last batches have one size."""

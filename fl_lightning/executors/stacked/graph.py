@@ -292,24 +292,20 @@ class StackedGraph:
                 turned = gradient.target is aten.transpose.int and gradient.args[1:] in _IN_BATCHES
                 product: Any = gradient.args[0] if turned else gradient
                 if not _is_product(product) or len(gradient.users) > 1:
-                    graph.call_function(self._step, (place, gradient))
-                    continue
-                a, b = (_turned(graph, f) for f in product.args[::-1]) if turned else product.args
-                graph.call_function(self._step_by_product, (place, a, b))
+                    factors: Any = (gradient,)
+                else:
+                    factors = [_turned(graph, f) for f in product.args[::-1]] if turned else product.args
+                graph.call_function(self._step, (place, *factors))
         output.args = (outputs[:number],)
 
     def _is_impure(self, node: fx.Node) -> bool:
         if isinstance(node.target, torch._ops.OpOverload):
             return node.target._schema.is_mutable
-        return node.op in ("placeholder", "output") or node.target in (self._step, self._step_by_product, self._draw)
+        return node.op in ("placeholder", "output") or node.target in (self._step, self._draw)
 
-    def _step(self, place: int, gradient: Tensor) -> None:
+    def _step(self, place: int, *factors: Tensor) -> None:
         assert self._now is not None and self._now.update is not None
-        self._now.update.step(place, gradient)
-
-    def _step_by_product(self, place: int, a: Tensor, b: Tensor) -> None:
-        assert self._now is not None and self._now.update is not None
-        self._now.update.step_by_product(place, a, b)
+        self._now.update.step(place, *factors)
 
     def _draw(self, function: Any, *args: Any, **kwargs: Any) -> Any:
         assert self._now is not None

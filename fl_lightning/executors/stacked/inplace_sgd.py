@@ -39,26 +39,19 @@ class InPlaceSgd:
             else:
                 self._settings.append((lr, 1 - lr * (pulls + decay), None, self._terms.shift(place, rows)))
 
-    def step(self, place: int, gradient: Tensor) -> None:
-        """Step a parameter by its gradient, shape ``(k, *shape)``."""
-        lr, keep, kept, shift = self._settings[place]
-        if not lr:
-            return
-        parameter = self._parameters[place]
-        if kept is not None or keep != 1:
-            parameter.mul_(keep if kept is None else kept)
-        parameter.add_(gradient, alpha=-lr)
-        if shift is not None:
-            parameter.add_(shift, alpha=lr)
-
-    def step_by_product(self, place: int, a: Tensor, b: Tensor) -> None:
-        """Step a parameter by its gradient ``a b``."""
+    def step(self, place: int, *factors: Tensor) -> None:
+        """Step a parameter by its gradient, shape ``(k, *shape)``, or by the two factors of which it is the product."""
         lr, keep, kept, shift = self._settings[place]
         if not lr:
             return
         parameter = self._parameters[place]
         if kept is not None:
             parameter.mul_(kept)
-        parameter.baddbmm_(a, b, beta=keep, alpha=-lr)
+        if len(factors) == 2:
+            parameter.baddbmm_(*factors, beta=keep, alpha=-lr)
+        else:
+            if keep != 1:
+                parameter.mul_(keep)
+            parameter.add_(*factors, alpha=-lr)
         if shift is not None:
             parameter.add_(shift, alpha=lr)

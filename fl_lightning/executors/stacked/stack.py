@@ -1,18 +1,13 @@
-"""A stack: several clients, with their models as stacked tensors."""
+"""The models of several clients as stacked tensors."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fl_lightning.clients.state_vector import StateVector
-from fl_lightning.clients.training import ClientAtWork, LocalTraining
-from fl_lightning.executors.stacked.corrections import StackedCorrections
-from fl_lightning.executors.stacked.randomness import ClientGenerators
-from fl_lightning.executors.stacked.sources import DrawnBatches, GatheredBatches
 
 
 class ModelStack:
@@ -71,58 +66,3 @@ def _copy(rows: Tensor, like: Tensor) -> Tensor:
     if not like.is_floating_point():
         rows = rows.round()
     return rows.to(like.dtype, copy=True, memory_format=torch.contiguous_format)
-
-
-@dataclass
-class Stack:
-    """The clients of a stack, longest first.
-
-    Attributes:
-        slots: Their slots.
-        models: Their models.
-        windows: For each client the number of batches of each of its optimizer steps.
-        source: Gives their batches.
-        terms: What their local objectives add.
-        generators: Random generators of the clients.
-        batch_size: Samples of a batch at most.
-        is_even: Whether all clients have as many samples and steps.
-    """
-
-    slots: Sequence[int]
-    models: ModelStack
-    windows: Sequence[Sequence[int]]
-    source: GatheredBatches | DrawnBatches
-    terms: StackedCorrections
-    generators: ClientGenerators
-    batch_size: int
-    is_even: bool
-
-    @classmethod
-    def of(
-        cls,
-        training: LocalTraining,
-        members: Sequence[ClientAtWork],
-        source: GatheredBatches | DrawnBatches,
-        generators: ClientGenerators,
-    ) -> Stack:
-        """Return the stack of some clients.
-
-        Args:
-            training: Trains clients.
-            members: The clients, longest first.
-            source: Gives their batches.
-            generators: Random generators of the clients.
-        """
-        vector = training.vector
-        tasks, starts = [member.task for member in members], [member.start for member in members]
-        windows = [training.batches.windows(task) for task in tasks]
-        return cls(
-            [task.slot for task in tasks],
-            ModelStack(vector, [member.start for member in members]),
-            windows,
-            source,
-            StackedCorrections([member.correction for member in members], starts, vector),
-            generators,
-            source.largest or training.batches.largest(tasks),
-            len({task.num_samples for task in tasks}) == len(set(map(len, windows))) == 1,
-        )

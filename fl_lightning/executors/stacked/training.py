@@ -13,17 +13,19 @@ from fl_lightning._lightning.log_replay import Journal
 from fl_lightning._lightning.recording import Entry, Logged
 from fl_lightning._lightning.stacked_loop import StackedLoop
 from fl_lightning.clients.state_vector import unshared
-from fl_lightning.clients.training import LocalTraining
+from fl_lightning.clients.training import ClientAtWork, LocalTraining
 from fl_lightning.executors.stacked.batching import StackedBatch, select
 from fl_lightning.executors.stacked.capture import CapturedStep, Step
 from fl_lightning.executors.stacked.check import Check
+from fl_lightning.executors.stacked.corrections import StackedCorrections
 from fl_lightning.executors.stacked.graph import Stacks
 from fl_lightning.executors.stacked.inplace_sgd import InPlaceSgd
 from fl_lightning.executors.stacked.optimizer import StackedOptimizer, clip
-from fl_lightning.executors.stacked.randomness import nothing_drawn
-from fl_lightning.executors.stacked.sources import GatheredBatches, Padded
-from fl_lightning.executors.stacked.stack import Stack
+from fl_lightning.executors.stacked.randomness import ClientGenerators, nothing_drawn
+from fl_lightning.executors.stacked.sources import GatheredBatches, Padded, make_source
+from fl_lightning.executors.stacked.stack import ModelStack
 from fl_lightning.executors.stacked.weighted import NotOfSamples, WeightedSteps
+from fl_lightning.seeding import Stream, derive_seed
 
 GradientList = list[Tensor | None]
 _RATES = "param_groups", "scheduler", "last_epoch", "_last_lr"  # in names of what schedules by steps change
@@ -47,40 +49,46 @@ class StepRunner:
 
 
 class StackTraining:
-    """Trains the models of a stack.
+    """Trains the models of some clients at once.
 
     Args:
         training: Trains clients.
         runner: Runs the steps.
-        stack: The clients.
-        optimizer: Steps them.
-        journal: Keeps what they log.
+        members: The clients, longest first.
     """
 
-    def __init__(
-        self, training: LocalTraining, runner: StepRunner, stack: Stack, optimizer: StackedOptimizer, journal: Journal
-    ) -> None:
-        self._training, self._runner, self._stack, self._optimizer = training, runner, stack, optimizer
-        self._models, self._windows, self._terms, self._journal = stack.models, stack.windows, stack.terms, journal
-        self._active = active_clients(list(map(len, stack.windows)))
+    def __init__(self, training: LocalTraining, runner: StepRunner, members: Sequence[ClientAtWork]) -> None:
+        self._training, self._runner = training, runner
+        vector, tasks, starts = training.vector, [own.task for own in members], [own.start for own in members]
+        seeds = [derive_seed(training.settings.run_seed, Stream.CLIENT, *task.seeds) for task in tasks]
+        self._generators = ClientGenerators(seeds, vector.device)
+        self._source = make_source(training, tasks, runner.stacked.transfer, self._generators)
+        self._models = ModelStack(vector, starts)
+        self._terms = StackedCorrections([own.correction for own in members], starts, vector)
+        self._optimizer = StackedOptimizer(training.trainer.optimizers[0], vector.parameters)
+        self._slots, self._windows = [task.slot for task in tasks], [training.batches.windows(task) for task in tasks]
+        self._batch_size = self._source.largest or training.batches.largest(tasks)
+        self._is_even = len({task.num_samples for task in tasks}) == len(set(map(len, self._windows))) == 1
+        #: What the clients have logged.
+        self.journal = Journal()
+        self._active = active_clients(list(map(len, self._windows)))
         trainer = training.trainer
         self._accumulate = int(trainer.accumulate_grad_batches)
         self._clip = float(trainer.gradient_clip_val or 0.0), trainer.gradient_clip_algorithm
-        optimizer.attach(stack.models.parameters)
-        decays = stack.terms.weight_decays
-        self._decays = optimizer.add_weight_decay(decays) if any(decays) else None
-        self._done = [0] * len(stack.windows)  # batches on which each client has trained
+        self._optimizer.attach(self._models.parameters)
+        decays = self._terms.weight_decays
+        self._decays = self._optimizer.add_weight_decay(decays) if any(decays) else None
+        self._done = [0] * len(tasks)  # batches on which each client has trained
         self._by_step = bool(training.loop.optimizers.by_step)
         one_step = self._accumulate == 1 and not self._clip[0] and self._decays is None
-        self._sgd = (
-            InPlaceSgd(optimizer, stack.terms) if one_step and self._terms.quadratic and optimizer.is_plain else None
-        )
+        is_plain = one_step and self._terms.quadratic and self._optimizer.is_plain
+        self._sgd = InPlaceSgd(self._optimizer, self._terms) if is_plain else None
         self._steps: dict[Any, tuple[Step, list[Any]]] = {}  # captured, for each kind of batch
         self._weighted: tuple[Step, list[Any]] | None = None
         self._tables: Padded | None = None
 
-    def run(self) -> list[list[float]]:
-        """Take all steps; return each client's sum of learning rates for each parameter, if that is asked for.
+    def run(self) -> list[tuple[Tensor, int, list[float]]]:
+        """Take all steps; return each client's model, number of steps, and sums of its learning rates, if asked for.
 
         Raises:
             CannotVectorize: If the clients cannot be trained at once.
@@ -88,7 +96,9 @@ class StackTraining:
         with nothing_drawn(self._training.vector.device), self._runner.context():
             self._runner.captured.begin_stack()
             self._weighted = self._find_weighted()
-            return self._run()
+            summed = self._run()
+        vector_of = self._models.vectors()
+        return [(vector_of(row), len(self._windows[row]), rates) for row, rates in enumerate(summed)]
 
     def _run(self) -> list[list[float]]:
         training, optimizer = self._training, self._optimizer
@@ -129,36 +139,31 @@ class StackTraining:
 
     def _find_weighted(self) -> tuple[Step, list[Any]] | None:
         """Return the weighted step, where clients' batches have unequal sizes and it can be."""
-        stack = self._stack
-        if (
-            stack.is_even
-            or self._accumulate != 1
-            or self._models.buffers
-            or not isinstance(stack.source, GatheredBatches)
-        ):
+        source = self._source
+        if self._is_even or self._accumulate != 1 or self._models.buffers or not isinstance(source, GatheredBatches):
             return None
-        self._tables = stack.source.segment(self._active, 0, stack.batch_size)
+        self._tables = source.segment(self._active, 0, self._batch_size)
         batch = StackedBatch([table[0] for table in self._tables.tables])
         try:
-            return self._runner.weighted.find(batch, stack.source.sizes(), self._models.parameters, stack.generators)
+            return self._runner.weighted.find(batch, source.sizes(), self._models.parameters, self._generators)
         except NotOfSamples:
-            stack.source.rewind()
+            source.rewind()
             return None
 
     def _weighted_step(self, number: int, active: int) -> list[bool]:
         """Take one optimizer step; return which parameters were stepped."""
-        assert self._weighted is not None and isinstance(self._stack.source, GatheredBatches)
+        assert self._weighted is not None and isinstance(self._source, GatheredBatches)
         step, inputs = self._weighted
-        models, size = self._models, self._stack.batch_size
+        models, size = self._models, self._batch_size
         if self._tables is None or number >= self._tables.end:
-            self._tables = self._stack.source.segment(self._active, number, size)
+            self._tables = self._source.segment(self._active, number, size)
         tables, place = self._tables, number - self._tables.begin
         sizes = tables.sizes[place]
         stacks = Stacks(
             models.parameters,
             [],
             [table[place, :active] for table in tables.tables],
-            self._stack.generators.drawing(range(active), sizes, size),
+            self._generators.drawing(range(active), sizes, size),
             tables.weights[place, :active],
             self._sgd,
         )
@@ -167,7 +172,7 @@ class StackTraining:
         for tensor, (one, of_samples) in zip(computed.kept, step.kept, strict=True):
             own = tensor.reshape(active) if one else tensor
             kept.append([own[row, :n] for row, n in enumerate(sizes)] if of_samples else own)
-        self._keep(Entry(step.logged, kept, self._stack.slots[:active], [True] * active, sizes=sizes))
+        self._keep(Entry(step.logged, kept, self._slots[:active], [True] * active, sizes=sizes))
         self._runner.stacked.show(active)
         if not computed.stepped:
             self._correct(computed.gradients)
@@ -184,7 +189,7 @@ class StackTraining:
             for index in sorted({self._done[row] for row in rows}):  # unequal with accumulation over epochs
                 like = [row for row in rows if self._done[row] == index]
                 ends = {row: self._windows[row][step] == micro + 1 for row in like}
-                new, stepped = self._gradients(self._stack.source.next(like), ends, index, used)
+                new, stepped = self._gradients(self._source.next(like), ends, index, used)
                 if stepped:
                     return [gradient is not None for gradient in new]
                 gradients = [_sum(a, b) for a, b in zip(gradients, new, strict=True)]
@@ -211,7 +216,7 @@ class StackTraining:
                 models.parameters if len(rows) == models.active else [select(p, rows) for p in models.parameters],
                 models.buffers if whole else [select(buffer, rows).clone() for buffer in models.buffers],
                 batch.tensors,
-                self._stack.generators.drawing(rows),
+                self._generators.drawing(rows),
                 update=self._sgd if whole else None,
             )
             step, inputs = self._captured(batch, index)
@@ -219,7 +224,7 @@ class StackTraining:
             computed = step.graph.run(stacks, inputs, flat=whole)
             if not whole:
                 models.renew_buffers(rows, stacks.buffers)
-            steps, slots = [ends[row] for row in rows], [self._stack.slots[row] for row in rows]
+            steps, slots = [ends[row] for row in rows], [self._slots[row] for row in rows]
             logged = Logged(step.logged.calls, step.logged.metric_calls)
             self._keep(Entry(logged, step.tensors(computed.kept), slots, steps, batch.first))
             self._runner.stacked.show(len(rows))
@@ -237,7 +242,7 @@ class StackTraining:
         """Return the captured step of a batch: captured anew if it depends on its index, or on a rate that changes."""
         key = repr((batch.kind(), *((tensor.shape[1:], tensor.stride()[1:], tensor.dtype) for tensor in batch.tensors)))
         if key not in self._steps:
-            found = self._runner.captured(batch, index, short=batch.size() != self._stack.batch_size)
+            found = self._runner.captured(batch, index, short=batch.size() != self._batch_size)
             if found[0].depends_on(*self._runner.changing):
                 return found
             self._steps[key] = found
@@ -247,7 +252,7 @@ class StackTraining:
         """Keep what clients logged."""
         if self._by_step:
             entry.settings = self._optimizer.settings()
-        self._journal.add(entry)
+        self.journal.add(entry)
 
     def _correct(self, gradients: GradientList) -> None:
         """Apply local objectives, clipping and the optimizer, in Lightning's order."""
