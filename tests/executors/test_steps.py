@@ -16,6 +16,7 @@ from torchmetrics.classification import MulticlassAccuracy
 
 from fl_lightning import FedAvg, TensorDataModule
 from fl_lightning.executors import VectorizedExecutor
+from fl_lightning.executors.stacked.weighted import WeightedSteps
 
 
 class Reversed(MulticlassAccuracy):
@@ -102,3 +103,14 @@ REFUSED: dict[str, Callable[[Any, Tensor, Tensor], Tensor]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(name: str) -> None:
     assert name in str(fit(REFUSED[name]))
+
+
+def test_a_fit_forgets_the_sizes_of_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    # what PyTorch has seen change becomes a symbol, and batches with symbols for sizes cannot be filled up
+    found, find = [], WeightedSteps.find
+    monkeypatch.setattr(WeightedSteps, "find", lambda *arguments: found.append(find(*arguments)) or found[-1])
+    for batch_size in (4, 5, 6):
+        trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0, executor=VectorizedExecutor())])
+        data = TensorDataModule(clients_of((batch_size,)), batch_size=batch_size)
+        trainer.fit(Module(nn.Linear(batch_size, 3)), datamodule=data)
+        assert found.pop()

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from itertools import count
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -40,6 +41,8 @@ _OPTIONS: dict[str, Any] = {
     "specialize_float": True,  # what a fit captures must not depend on what others had before in the process
     "recompile_limit": 24,
 }
+
+_numbers = count()  # of functions
 
 seen: list[Any] = []
 """The values that a step has logged that ran as it is, not as a graph."""
@@ -189,7 +192,10 @@ class CapturedStep:
         step = _step_with_index if stacked.takes_index else _step
         # a function of its own for each fit: Dynamo keeps what it captures with a function's code, and only so many
         # for shorter batches another one, so that sizes stay constants in the graph of full batches
-        self._step, *functions = (FunctionType(step.__code__.replace(), step.__globals__) for _ in range(3))
+        # by file and name of the code it remembers which sizes have changed
+        self._step, *functions = (
+            FunctionType(step.__code__.replace(co_name=f"step_{next(_numbers)}"), step.__globals__) for _ in range(3)
+        )
         noting: dict[str, Any] = {"guard_filter_fn": self._note_guards}
         self._compiled = [  # `torch.compile` takes entries out of its options
             torch.compile(own, backend=self._backend, fullgraph=True, options=dict(noting)) for own in functions
@@ -227,7 +233,7 @@ class CapturedStep:
         return call
 
     def _note_guards(self, guards: Any) -> list[bool]:
-        self._guards = frozenset((guard.name, _kind_of_guard(guard)) for guard in guards)
+        self._guards = frozenset(map(_seen_by, guards))
         return [True] * len(guards)
 
     @contextmanager
@@ -499,10 +505,10 @@ def _changes(names: Sequence[str]) -> str:
     return f"`training_step` changes {held}, of which there is one for all clients"
 
 
-def _kind_of_guard(guard: Any) -> str:
-    """Return what a guard looks at: of a dictionary, say, whether it has a certain key."""
-    options = getattr(guard.orig_guard.create_fn, "keywords", {})
-    return guard.guard_type if guard.guard_type == "TENSOR_MATCH" else f"{guard.guard_type} {options}"
+def _seen_by(guard: Any) -> tuple[str, str]:
+    """Return what a guard looks at, and what of it: of a dictionary, say, whether it has a certain key."""
+    options = getattr(guard.orig_guard.create_fn, "keywords", {}) if guard.guard_type != "TENSOR_MATCH" else ""
+    return re.sub(r"(__builtins_dict__)_\d+", r"\1", guard.name), f"{guard.guard_type} {options}"  # counted by graphs
 
 
 def _attributes(part: nn.Module) -> list[dict[str, Any]]:
