@@ -16,7 +16,7 @@ from torchmetrics.classification import MulticlassAccuracy
 
 from fl_lightning import FedAvg, TensorDataModule
 from fl_lightning.executors import VectorizedExecutor
-from fl_lightning.executors.stacked.weighted import WeightedSteps
+from fl_lightning.executors.stacked.capture import CapturedStep
 
 
 class Reversed(MulticlassAccuracy):
@@ -106,11 +106,18 @@ def test_refused(name: str) -> None:
 
 
 def test_a_fit_forgets_the_sizes_of_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    # what PyTorch has seen change becomes a symbol, and batches with symbols for sizes cannot be filled up
-    found, find = [], WeightedSteps.find
-    monkeypatch.setattr(WeightedSteps, "find", lambda *arguments: found.append(find(*arguments)) or found[-1])
-    for batch_size in (4, 5, 6):
+    # PyTorch takes for a variable what it has seen change, and batches of a variable size cannot all be filled up
+    inputs, capture = list[Any](), CapturedStep.__call__
+
+    def capture_and_keep(captured: Any, *args: Any, short: bool = False) -> Any:
+        found = capture(captured, *args, short=short)
+        inputs.extend(() if short else found[1])
+        return found
+
+    monkeypatch.setattr(CapturedStep, "__call__", capture_and_keep)
+    for features, batch_size in ((4, 2), (6, 4)):
         trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0, executor=VectorizedExecutor())])
-        data = TensorDataModule(clients_of((batch_size,)), batch_size=batch_size)
-        trainer.fit(Module(nn.Linear(batch_size, 3)), datamodule=data)
-        assert found.pop()
+        data = TensorDataModule(clients_of((features,)), batch_size=batch_size)
+        trainer.fit(Module(nn.Linear(features, 3)), datamodule=data)
+    assert len(inputs) >= 8
+    assert not any(isinstance(own, int) for own in inputs)
