@@ -196,9 +196,9 @@ class CapturedStep:
         self._step, *functions = (
             FunctionType(step.__code__.replace(co_name=f"step_{next(_numbers)}"), step.__globals__) for _ in range(3)
         )
-        noting: dict[str, Any] = {"guard_filter_fn": self._note_guards}
+        options: Any = {"guard_filter_fn": self._note_guards}
         self._compiled = [  # `torch.compile` takes entries out of its options
-            torch.compile(own, backend=self._backend, fullgraph=True, options=dict(noting)) for own in functions
+            torch.compile(own, backend=self._backend, fullgraph=True, options={**options}) for own in functions
         ]
         self._steps: dict[fx.GraphModule, Step] = {}
         self._called: tuple[fx.GraphModule, Sequence[Any], Sequence[Tensor]] | None = None

@@ -64,10 +64,8 @@ class Stacks:
         """Return the stack of a name."""
         if place.kind == "zeros":
             return torch.zeros(len(self.parameters[0]), device=self.parameters[0].device)
-        if place.kind == "weights":
-            assert self.weights is not None
-            return self.weights
-        found: Tensor = getattr(self, place.kind)[place.number]
+        held: Any = getattr(self, place.kind)
+        found: Tensor = held if place.kind == "weights" else held[place.number]
         return found
 
 

@@ -79,13 +79,11 @@ class WeightedSteps:
             other, others = self._captured(short, 0, short=own < size)
             if other.depends_on(*self._changing):
                 raise NotOfSamples
-            key = step, other
-            if key not in self._proven:
+            if (step, other) not in self._proven:
                 stacks = Stacks(parameters, [], batch.tensors, generators.drawing(range(len(parameters[0]))))
                 step = self._steps[whole] = _with_sizes(step, other, size, own)
                 self._proven[step, other] = self._prove(step, inputs, other, others, stacks, short, generators)
-                key = step, other
-            if not self._proven[key]:
+            if not self._proven[step, other]:
                 raise NotOfSamples
             if other.guards <= whole.guards:
                 self._settled.add((whole, own))
