@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -246,6 +246,10 @@ class ByHand(ABC):
     @abstractmethod
     def _prepare(self, name: str) -> None:
         """Make the network."""
+
+    @abstractmethod
+    def round(self, drawn: Sequence[int] = ()) -> float:
+        """Train a round of some clients, or of drawn ones, and return its seconds."""
 
 
 class RememberedDraws:

@@ -25,7 +25,7 @@ def print_report(folder: Path) -> None:
         )
     if "tests" in found:
         tests = found["tests"]["tests"]
-        print(f"tests: {tests.get('error') or {key: tests[key] for key in ('tests', 'failures', 'errors', 'skipped')}}")
+        print(f"tests: {tests.get('error') or tests['output'].strip().rpartition(chr(10))[2]}")
     if "rounds" in found:
         _print_rounds(found["rounds"], card)
     if "clients" in found:

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import logging
 import statistics
-import tempfile
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import lightning as L
 import torch
-from federations import WORKLOADS, Clients, Workload, make_algorithm, make_clients, make_module, make_network
+from federations import WORKLOADS, Clients, Workload, make_algorithm, make_clients, make_network
+from fits import describe, first_samples, fit
 from graphed_loop import GraphedLoop
-from lightning.pytorch.loggers import CSVLogger
 from plain_loop import PlainLoop
 from products import SERVED, BareProducts
 from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
-from workloads import describe
 
-from fl_lightning import TensorDataModule
 from fl_lightning.executors import SequentialExecutor, VectorizedExecutor
 
 _LEFT_OUT = 2  # rounds at a fit's start: trials, graphs, memory
@@ -101,29 +96,23 @@ def by_fit(
         at_once: Clients at once at most.
         every: Rounds between validations on 10,000 samples; 0 for none.
     """
-    warnings.filterwarnings("ignore")
-    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     work, clients = cohort_of(name, per_round)
     executor: Any = {"sequential": SequentialExecutor(), "vectorized": VectorizedExecutor(at_once)}.get(way, way)
     algorithm, stopwatch = make_algorithm(name, work, executor), Stopwatch(device, seconds)
-    sample = [torch.cat(tensors)[:10_000] for tensors in zip(*clients[:200], strict=True)]
-    data = TensorDataModule(clients, val=tuple(sample), batch_size=work.batch_size, eval_batch_size=1000)
     device.forget_peak()
-    with tempfile.TemporaryDirectory() as folder:
-        trainer = L.Trainer(
-            max_epochs=-1,
-            accelerator="gpu" if device.on_gpu else "cpu",
-            devices=1,
-            callbacks=[algorithm, stopwatch],
-            logger=CSVLogger(folder),
-            enable_progress_bar=False,
-            enable_checkpointing=False,
-            enable_model_summary=False,
-            num_sanity_val_steps=0,
-            limit_val_batches=1.0 if every else 0,
-            check_val_every_n_epoch=every or 1,
-        )
-        trainer.fit(make_module(name, work.lr), datamodule=data)
+    trainer = fit(
+        name,
+        work,
+        clients,
+        first_samples(clients, 200, 10_000),
+        1000,
+        [algorithm, stopwatch],
+        max_epochs=-1,
+        accelerator="gpu" if device.on_gpu else "cpu",
+        devices=1,
+        limit_val_batches=1.0 if every else 0,
+        check_val_every_n_epoch=every or 1,
+    )
     drawn = algorithm.sampler.draw.rounds
     kept = [place for place in range(len(stopwatch.rounds)) if place != stopwatch.profiled]
     found = figures(work, clients, [stopwatch.rounds[i] for i in kept], [drawn[i] for i in kept])

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import torch
 from federations import WORKLOADS, ByHand, Clients, make_clients, make_network
@@ -84,15 +83,7 @@ def accuracy(network: nn.Module, clients: Clients) -> float:
     return hits / sum(len(y) for _, y in clients[:10])
 
 
-class Beside(Protocol):
-    """A loop that trains a round beside ours."""
-
-    def round(self, drawn: Sequence[int] = ()) -> float:
-        """Train a round of some clients, or of drawn ones, and return its seconds."""
-        ...
-
-
-def make_loop(name: str, kind: str, clock: Callable[[], float]) -> Beside:
+def make_loop(name: str, kind: str, clock: Callable[[], float]) -> ByHand:
     """Return a workload's plain loop, or its bare products, in this process."""
     return (BareProducts if kind == "bare" else PlainLoop)(name, make_clients(WORKLOADS[name]), clock)
 
@@ -116,13 +107,6 @@ class PlainProcess:
         print(*drawn, file=self._process.stdin, flush=True)
         return float(self._process.stdout.readline())
 
-    @staticmethod
-    def serve(name: str, kind: str, clock: str) -> None:
-        """Train a round for each line of the standard input."""
-        loop = make_loop(name, kind, CLOCKS[clock])
-        for line in sys.stdin:
-            print(loop.round([int(client) for client in line.split()]), flush=True)
-
 
 class Rounds:
     """Notes the seconds of another framework's rounds, each with those of a plain round that runs after it."""
@@ -139,4 +123,7 @@ class Rounds:
 
 
 if __name__ == "__main__":
-    PlainProcess.serve(*sys.argv[1:])
+    own_name, own_kind, own_clock = sys.argv[1:]
+    loop = make_loop(own_name, own_kind, CLOCKS[own_clock])
+    for line in sys.stdin:
+        print(loop.round([int(client) for client in line.split()]), flush=True)
