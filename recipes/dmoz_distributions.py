@@ -19,11 +19,11 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+from fl_lightning.command import run_presets
 from fl_lightning.command.parser import ends_by_error
 from fl_lightning.datamodules import DMOZDataModule
 from fl_lightning.datamodules.dmoz_sample import write_sample_dump
 from fl_lightning.experiment import Table
-from fl_lightning.report import run_presets
 
 TABLES = Path(__file__).parent / "tables"
 PRESETS = {name: TABLES / f"dmoz_{name}.yaml" for name in ("small", "paper")}

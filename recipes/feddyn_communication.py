@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fl_lightning.report import run_presets
+from fl_lightning.command import run_presets
 
 TABLES = Path(__file__).parent / "tables"
 PRESETS = {name: TABLES / f"feddyn_{name}.yaml" for name in ("small", "reduced", "cifar_short", "cifar", "paper")}

@@ -23,7 +23,7 @@ from typing import Any
 
 import yaml
 
-from fl_lightning.report import run_presets
+from fl_lightning.command import run_presets
 
 HERE = Path(__file__).parent
 PRESETS = {name: HERE / "tables" / f"published_{name}.yaml" for name in ("mnist_short", "mnist", "cifar10", "nvflare")}

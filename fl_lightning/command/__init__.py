@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING
 
 from jsonargparse import set_parsing_settings
 
-from fl_lightning.command.options import add_options, run_arguments
 from fl_lightning.command.parser import Parser, ends_by_error, ends_by_interrupt, print_error
+from fl_lightning.command.tables import add_options, folder_of, read_part, run_arguments, run_presets
 
 if TYPE_CHECKING:
     from jsonargparse import Namespace
+
+__all__ = ["main", "run_presets"]
 
 #: Recipes, tables, sweeps and presets.
 RECIPES = Path(__file__).parents[1] / "recipes"
@@ -104,20 +106,17 @@ def _add_run(parser: Parser, arguments: Sequence[str]) -> None:
     parser.add_argument(
         "--dry-run", action="store_true", help="check the table and the data that are here, print the plan and stop"
     )
-    parser.add_argument(
-        "--estimate", action="store_true", help="print the plan and the time from two rounds of each data set, and stop"
-    )
 
 
 def _run(options: Namespace, further: Sequence[str]) -> int:
     file = _file("table", options.table)
     from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-    from fl_lightning.experiment import describe_plan, describe_time, measure_paces, read_table, run_table
+    from fl_lightning.experiment import describe_plan, describe_time, measure_paces, run_table
     from fl_lightning.report.experiment_report import scores_as_text
 
-    table = read_table(file).only(options.methods, options.data, options.folds, options.seeds)
-    output = options.output or Path("runs") / table.name
+    table = read_part(file, options)
+    output = folder_of(table, options)
     if options.dry_run or options.estimate:
         print(describe_plan(table, output, with_data=True))
         if options.estimate:

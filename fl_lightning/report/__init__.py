@@ -2,7 +2,6 @@
 
 from fl_lightning.report.experiment_report import ReportPage, experiment_report
 from fl_lightning.report.partition import PartitionReport, PartitionSummary, partition_report
-from fl_lightning.report.presets import run_presets
 from fl_lightning.report.run import RunPicture, plot_run, read_curves
 
 __all__ = [
@@ -14,5 +13,4 @@ __all__ = [
     "partition_report",
     "plot_run",
     "read_curves",
-    "run_presets",
 ]

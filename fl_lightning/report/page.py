@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from importlib.resources import files
 
 import jinja2
-import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -24,20 +23,18 @@ _LATEX = str.maketrans(
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "…": r"\ldots{}"}
     | {"±": r"$\pm$", "†": r"$^\dagger$", "‡": r"$^\ddagger$", "<": "$<$", ">": "$>$", "≥": r"$\geq$", "≤": r"$\leq$"}
 )
-Cell = tuple[str, bool]
-"""A text, and whether it is in bold."""
+_BOLD = "**"  # around a text in bold, as in Markdown
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """A table of texts.
+    """A table of texts; :func:`bold` makes one that is in bold.
 
     Attributes:
         name: File name, without its ending.
         caption: Sentence above the table; none if empty.
         frame: The cells; the index has the names of the rows.
         note: Explanation below the table.
-        bold: Which cells are in bold, of the frame's shape; none if ``None``.
         texts: Columns of texts. The others hold numbers and are aligned at the right.
         header: Whether the columns have titles. A table of facts has none: each row is a name and a text.
     """
@@ -46,7 +43,6 @@ class Table:
     caption: str
     frame: pd.DataFrame
     note: str = ""
-    bold: np.ndarray | None = None
     texts: Sequence[str] = ()
     header: bool = True
 
@@ -56,7 +52,7 @@ class Table:
             return self
         frame = self.frame.T.rename_axis(index=title)
         frame.columns = pd.Index([row if isinstance(row, str) else ", ".join(row) for row in self.frame.index])
-        return replace(self, frame=frame, bold=None if self.bold is None else self.bold.T)
+        return replace(self, frame=frame)
 
     @property
     def flat(self) -> pd.DataFrame:
@@ -68,27 +64,19 @@ class Table:
         """Whether each column of the flat table holds texts."""
         return [True] * self.frame.index.nlevels + [name in self.texts for name in self.frame.columns]
 
-    @property
-    def are_bold(self) -> np.ndarray:
-        """Whether each cell of the flat table is in bold."""
-        cells = np.zeros(self.frame.shape, dtype=bool) if self.bold is None else self.bold
-        return np.pad(cells, ((0, 0), (self.frame.index.nlevels, 0)))
-
-    def groups(self) -> Iterator[list[list[Cell]]]:
+    def groups(self) -> Iterator[list[list[str]]]:
         """Yield the rows that have the first name in common."""
-        texts, bold = self.flat.to_numpy().tolist(), self.are_bold.tolist()
-        rows = [list(zip(*row, strict=True)) for row in zip(texts, bold, strict=True)]
-        for _, group in itertools.groupby(rows, key=lambda row: row[0]):
+        for _, group in itertools.groupby(self.flat.to_numpy().tolist(), key=lambda row: row[0]):
             yield list(group)
 
     def to_csv(self) -> str:
         """Return the table as CSV, in which no text can be taken for a formula."""
-        harmless_frame = self.flat.rename(columns=harmless).map(harmless)
-        return str(harmless_frame.to_csv(index=False, header=self.header, lineterminator="\n"))
+        flat = self.flat.rename(columns=harmless).map(lambda text: harmless(plain(text)))
+        return str(flat.to_csv(index=False, header=self.header, lineterminator="\n"))
 
     def to_text(self, width: int) -> str:
         """Return the table for a screen: columns become rows, and a star stands for bold."""
-        starred = self.frame + np.where(self.are_bold[:, self.frame.index.nlevels :], "*", " ")
+        starred = self.frame.map(lambda text: plain(text) + ("*" if is_bold(text) else " "))
         note = textwrap.fill(self.note.replace("Bold:", "*:"), width)
         return f"{self.caption}\n\n{starred.T.to_string(line_width=width)}\n\n{note}"
 
@@ -97,7 +85,7 @@ class Table:
         numbers = [name for name, is_text in zip(self.flat.columns, self.are_texts, strict=True) if not is_text]
         styler = self.flat.style.hide(axis="index").format(_latex).format_index(_latex, axis="columns")
         styler.format(lambda text: _latex(text).replace("-", "$-$"), subset=numbers)
-        styler.apply(lambda _: np.where(self.are_bold, "font-weight: bold", ""), axis=None)
+        styler.map(lambda text: "font-weight: bold" if is_bold(text) else "")
         if not self.header:
             styler.hide(axis="columns")
         latex = styler.to_latex(
@@ -110,8 +98,23 @@ class Table:
         return f"% needs \\usepackage{{booktabs}}\n{latex}"
 
 
-def _latex(text: str) -> str:
-    return text.translate(_LATEX)
+def bold(text: str) -> str:
+    """Return a cell in bold."""
+    return f"{_BOLD}{text}{_BOLD}"
+
+
+def is_bold(cell: str) -> bool:
+    """Whether a cell is in bold."""
+    return plain(cell) != cell
+
+
+def plain(cell: str) -> str:
+    """Return the text of a cell, which may be in bold."""
+    return cell[2:-2] if cell.startswith(_BOLD) and cell.endswith(_BOLD) and len(cell) > 3 else cell
+
+
+def _latex(cell: str) -> str:
+    return plain(cell).translate(_LATEX)
 
 
 @dataclass(frozen=True)
@@ -170,7 +173,8 @@ def page(title: str, sections: Sequence[Section], summary: str = "", warnings: S
     template = files("fl_lightning.report").joinpath("page.html.j2").read_text(encoding="utf-8")
     shown = [each for each in sections if each.text or each.tables or each.pictures or each.details]
     made = jinja2.Template(template, autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    return str(made.render(title=title, sections=shown, summary=summary, warnings=warnings))
+    content = {"title": title, "sections": shown, "summary": summary, "warnings": warnings}
+    return str(made.render(content, plain=plain, is_bold=is_bold))
 
 
 def as_png(figure: Figure, dpi: int) -> bytes:

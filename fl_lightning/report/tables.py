@@ -19,21 +19,21 @@ from fl_lightning.experiment.statistics import (
     signed_rank_test,
 )
 from fl_lightning.report.names import Scale, is_share, metric_name, p_text, signed
-from fl_lightning.report.page import Table
+from fl_lightning.report.page import Table, bold
 from fl_lightning.report.results import ALONE, BETTER, LEVEL, RUN, WORSE, Results
 
 
 def score_table(results: Results) -> Table:
     """Return the mean and the standard deviation of each method's test score on each data set."""
     rows: dict[tuple[str, str], dict[str, str]] = {}
-    for data in results.data:
+    for data, gains in results.gains.iterrows():
         scale, row = results.scale(data), rows.setdefault((data, results.metric(data)), {})
+        best = gains.max() if gains.nunique() > 1 else math.nan
         for method, sd in results.scores.loc[data].std().items():
             numbers = [scale.text(number, spread=sd) for number in (results.means.loc[data, method], sd)]
             mark = results.tests["mark"].get((data, method), "")
-            row[method] = f"{' ± '.join(filter(None, numbers))} {mark}".strip()
-    frame = _frame(rows, ["data", "metric"])
-    best = results.gains.eq(results.gains.max(axis=1), axis=0).mul(results.gains.nunique(axis=1) > 1, axis=0)
+            text = f"{' ± '.join(filter(None, numbers))} {mark}".strip()
+            row[method] = bold(text) if gains[method] == best else text
     note = "Bold: best mean."
     if results.tests["mark"].any():
         note += (
@@ -43,7 +43,7 @@ def score_table(results: Results) -> Table:
     if any("(clients)" in metric for _, metric in rows):
         note += " (clients): of each test client, and then the mean over clients."
     caption = "Test scores: mean ± standard deviation over folds and seeds."
-    return Table("scores", caption, frame, note, best.to_numpy())
+    return Table("scores", caption, _frame(rows, ["data", "metric"]), note)
 
 
 def relative_table(results: Results) -> Table | None:
@@ -52,12 +52,11 @@ def relative_table(results: Results) -> Table | None:
     if changes.empty:
         return None
     metrics = pd.Series({data: results.metric(data) for data in changes.index})
-    rows = {
-        (data, metrics[data]): {base: results.scale(data).text(results.means.loc[data, base]), **change.map(signed)}
-        for data, change in changes.iterrows()
-    }
-    gains = changes.mul([results.sign(data) for data in changes.index], axis=0)
-    best = gains.eq(gains.max(axis=1), axis=0) & (gains > 0)
+    rows = {}
+    for data, change in changes.iterrows():
+        gains, texts = results.sign(data) * change, change.map(signed)
+        texts = texts.mask((gains > 0) & (gains == gains.max()), texts.map(bold))
+        rows[data, metrics[data]] = {base: results.scale(data).text(results.means.loc[data, base]), **texts}
     whole = metrics[results.means.loc[changes.index].notna().all(axis=1)]
     averaged = [(metric, names.index) for metric, names in whole.groupby(whole, sort=False) if len(names) > 1]
     for metric, names in averaged:
@@ -71,8 +70,6 @@ def relative_table(results: Results) -> Table | None:
                 name: signed(100 * average(means[name].to_numpy(), means[base].to_numpy())) for name in results.others
             }
             rows[f"{title}, {len(names)} sets", metric] = {base: total, **averages}
-    bold = np.zeros((len(rows), len(results.others) + 1), dtype=bool)
-    bold[: len(best), 1:] = best
     note = f"{base}: its mean score. Bold: the largest gain."
     if averaged:
         note += (
@@ -82,7 +79,7 @@ def relative_table(results: Results) -> Table | None:
     if whole.nunique() > 1:
         note += " Data sets of different metrics have no common average."
     caption = f"Differences relative to {base}, in per cent."
-    return Table("relative", caption, _frame(rows, ["data", "metric"]), note, bold).turned_if_wide("method")
+    return Table("relative", caption, _frame(rows, ["data", "metric"]), note).turned_if_wide("method")
 
 
 def finished_table(results: Results) -> Table | None:
@@ -101,26 +98,25 @@ def significance_table(results: Results) -> Table | None:
     for (data, method), test in results.tests.iterrows():
         scale, half = results.scale(data), (test["high"] - test["low"]) / 2
         ends = [scale.text(test[end], half, sign=True) for end in ("low", "high")]
+        corrected = f"{p_text(test['holm'])} {test['mark']}".strip()
         rows[data, method, results.metric(data)] = {
             "difference": scale.text(test["difference"], half, sign=True),
             "95 % interval": ends[0] if ends[0] == ends[1] else f"[{', '.join(ends)}]",
             "pairs": str(test["pairs"]),
             "zeros": str(test["zeros"]),
             "p": p_text(test["p"]),
-            "p, Holm": f"{p_text(test['holm'])} {test['mark']}".strip(),
+            "p, Holm": bold(corrected) if test["mark"] == BETTER else corrected,
         }
     if not rows:
         return None
     frame = _frame(rows, ["data", "method", "metric"])
-    bold = np.zeros(frame.shape, dtype=bool)
-    bold[:, -1] = results.tests["mark"] == BETTER
     note = (
         "Difference: mean with its 95 % t interval, in the unit of the metric (of per cent: points). p: exact "
         "two-sided Wilcoxon signed-rank test; it leaves out pairs without a difference (zeros). p, Holm: corrected "
         f"over the methods of a data set; {BETTER}: better than {results.baseline} at the level {LEVEL}, {WORSE}: "
         "worse. Runs of overlapping folds are not independent, so the p-values are guides."
     )
-    return Table("significance", f"Paired differences to {results.baseline} over folds and seeds.", frame, note, bold)
+    return Table("significance", f"Paired differences to {results.baseline} over folds and seeds.", frame, note)
 
 
 def rank_table(results: Results) -> Table | None:
@@ -198,19 +194,19 @@ def paper_table(results: Results) -> Table | None:
 
 def communication_table(results: Results) -> Table | None:
     """Return each method's cost to reach each target: the number of models sent."""
-    rows, bold, base = {}, [], results.baseline
+    rows, base = {}, results.baseline
     for data in results.data:
         for target in results.table["data"][data].get("targets") or ():
             runs = dict(iter(costs_to_target(results, data, target).groupby("method")))
             means = {method: run["cost"].mean() for method, run in runs.items() if run["cost"].notna().all()}
             if not runs:
                 continue
-            rows[data, _target(results, data, target)] = {
-                method: _cost(runs[method], means.get(base) if method != base else None) if method in runs else ""
-                for method in results.methods
-            }
             differ = len(set(means.values())) > 1 or len(means) < len(runs)
-            bold.append([differ and means.get(method) == min(means.values(), default=0) for method in results.methods])
+            least = min(means.values(), default=None) if differ else None
+            row = rows.setdefault((data, _target(results, data, target)), dict.fromkeys(results.methods, ""))
+            for method, own in runs.items():
+                text = _cost(own, means.get(base) if method != base else None)
+                row[method] = bold(text) if method in means and means[method] == least else text
     if not rows:
         return None
     caption = "Models sent until validation first reaches a target, in rounds of FedAvg: mean over runs."
@@ -219,8 +215,7 @@ def communication_table(results: Results) -> Table | None:
         "n and not reached the target; the number of runs that have is in brackets. Bold: least. Rounds without "
         "validation cannot be seen to reach a target."
     )
-    table = Table("communication", caption, _frame(rows, ["data", "target"]), note, np.array(bold))
-    return table.turned_if_wide("method")
+    return Table("communication", caption, _frame(rows, ["data", "target"]), note).turned_if_wide("method")
 
 
 def costs_to_target(results: Results, data: str, target: float) -> pd.DataFrame:

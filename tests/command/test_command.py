@@ -66,18 +66,6 @@ def test_a_table_finds_classes_in_the_folder_of_the_command(tmp_path: Path) -> N
     assert done.stdout.startswith("small: ")
 
 
-def test_a_federation_is_described(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["describe", "digits", "--partitioner", "iid", "--num-clients", "10"]) == 0
-    assert "IIDPartitioner(num_clients=10, seed=0)" in capsys.readouterr().out
-
-
-def test_a_missing_partitioner_is_refused_before_data_are_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["describe", "mnist", "--data-dir", str(tmp_path), "--download", "false"]) == 1
-    assert "`--partitioner`" in capsys.readouterr().err
-
-
 def test_recipes_are_listed_and_run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["recipe"]) == 0
     listed = capsys.readouterr().out
@@ -90,6 +78,8 @@ def test_recipes_are_listed_and_run(capsys: pytest.CaptureFixture[str], monkeypa
     text = capsys.readouterr().out
     assert "\n    python recipes/cifar_radfed.py --preset paper" in text
     assert "folder with one folder for each run (type:" in " ".join(text.split())
+    for option in ("--preset", "--method", "--partitioner", "--data.batch_size", "--model.lr", "--trainer.max_epochs"):
+        assert option in text
 
 
 def test_completion_knows_commands_options_and_recipes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -192,6 +182,8 @@ TYPOS = {
     "run mnist_methods --checkpoint-seconds nan": ["checkpoint_seconds"],
     "run mnist_methods --dry-run --methods X": ["methods"],
     "recipe radfed_table --preset smal": ["small"],
+    "recipe cifar_radfed --otput x": ["Did you mean --output?"],
+    "recipe cifar_radfed --resume nowhere": ["--resume nowhere: there is no run in that folder"],
     "sweep cifar_fedadam": ["count"],
 }
 

@@ -51,7 +51,7 @@ def test_errors_name_the_argument(tmp_path: Path, capsys: pytest.CaptureFixture[
     errors = [
         (["describe", "cifar"], 2, "'cifar'"),
         (["describe", "digits", "--partitioner", "iid"], 2, "num_clients"),
-        (["describe", "digits"], 1, "`--partitioner`"),
+        (["describe", "mnist", "--data-dir", str(tmp_path), "--download", "false"], 1, "`--partitioner`"),
         ([*DIGITS, "--seed", "-1"], 1, "`seed`"),
         (["describe", "cifar10", "--data-dir", str(tmp_path), "--download", "false", *DIGITS[2:]], 1, str(tmp_path)),
     ]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 from helpers.written_results import GAPS, write_results
 
 from fl_lightning.report import figures, tables
 from fl_lightning.report.notes import power_sentences, warnings_of
-from fl_lightning.report.page import Table
+from fl_lightning.report.page import Table, is_bold, plain
 from fl_lightning.report.results import Results, read_results
 
 ALL_WORSE = [-1, -2, -3, -4, -5, -6]
@@ -19,12 +18,13 @@ ALL_WORSE = [-1, -2, -3, -4, -5, -6]
 
 def rows(table: Table | None) -> list[list[str]]:
     assert table is not None
-    return table.flat.to_numpy().tolist()
+    return table.flat.map(plain).to_numpy().tolist()
 
 
 def bold(table: Table | None) -> list[tuple[int, int]]:
     assert table is not None
-    return list(zip(*map(np.ndarray.tolist, np.nonzero(table.are_bold)), strict=True))
+    rows = enumerate(table.flat.to_numpy().tolist())
+    return [(row, column) for row, cells in rows for column, cell in enumerate(cells) if is_bold(cell)]
 
 
 def test_scores_are_means_and_sds_with_units_and_the_best_in_bold(written: Results) -> None:
@@ -207,8 +207,8 @@ def test_the_largest_epsilon_of_a_methods_runs(written: Results, tmp_path: Path)
 
 def test_many_columns_become_rows() -> None:
     index = pd.MultiIndex.from_tuples([("a", "loss")], names=["data", "metric"])
-    wide = pd.DataFrame([list("0123456")], index, [f"m{number}" for number in range(7)])
-    turned = Table("g", "c", wide, bold=np.array([[False, True, *[False] * 5]])).turned_if_wide("method")
+    wide = pd.DataFrame([["0", "**1**", *"23456"]], index, [f"m{number}" for number in range(7)])
+    turned = Table("g", "c", wide).turned_if_wide("method")
     assert list(turned.flat.columns) == ["method", "a, loss"]
     assert rows(turned) == [[f"m{number}", str(number)] for number in range(7)]
     assert bold(turned) == [(1, 1)]
@@ -217,8 +217,8 @@ def test_many_columns_become_rows() -> None:
 
 
 def test_a_table_as_latex_and_csv() -> None:
-    frame = pd.DataFrame({"score": ["-1.5 ± 0.2", "2"]}, index=pd.Index(["a<b", "c-d"], name="name_1"))
-    table = Table("g", "50 % & more", frame, bold=np.array([[True], [False]]))
+    frame = pd.DataFrame({"score": ["**-1.5 ± 0.2**", "2"]}, index=pd.Index(["a<b", "c-d"], name="name_1"))
+    table = Table("g", "50 % & more", frame)
     latex = table.to_latex()
     assert r"name\_1 & score \\" in latex
     assert r"a$<$b & \bfseries $-$1.5 $\pm$ 0.2 \\" in latex

@@ -9,10 +9,8 @@ import pytest
 import yaml
 from helpers.small_table import small
 
+from fl_lightning.command import run_presets
 from fl_lightning.experiment import Table
-from fl_lightning.report import run_presets
-
-pytestmark = pytest.mark.usefixtures("without_drawing")
 
 
 def write(folder: Path) -> dict[str, Path]:
