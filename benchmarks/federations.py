@@ -31,7 +31,7 @@ class Workload:
         characters: Number of input characters; 0 for inputs of real numbers.
         sigma: Standard deviation of the logarithm of clients' numbers of samples, whose mean is ``samples``; 0 for
             equal clients.
-        hidden: Widths of a perceptron's hidden layers.
+        hidden: Widths of a perceptron's hidden layers; none of a logistic regression.
         optimizer: Name of the class in ``torch.optim``.
     """
 
@@ -57,7 +57,7 @@ class Workload:
 
 WORKLOADS = {
     "W1": Workload(100, 600, 10, 10, (784,)),
-    "W2": Workload(1000, 60, 50, 10, (784,)),
+    "W2": Workload(1000, 60, 50, 10, (784,), hidden=()),
     "W3": Workload(100, 500, 10, 32, (3, 32, 32)),
     "W4": Workload(100, 100, 10, 10, (80,), 80, 0.5, 80),
     "W5": Workload(100, 200, 6, 16, (160, 3, 3)),
@@ -91,56 +91,47 @@ def make_clients(work: Workload) -> Clients:
     return list(zip(x.split(sizes), y.split(sizes), strict=True))
 
 
-def make_module(name: str, lr: float) -> Any:
-    """Return the LightningModule of a workload."""
-    from fl_lightning import models
-
-    torch.manual_seed(0)
-    work = WORKLOADS[name]
-    if not work.hidden or name == "W2":
-        return models.LogisticRegressionClassifier(work.shape[0], work.classes, lr)
-    if name == "M1":
-        return make_counting(lr)
-    if name == "W3":
-        return models.ConvNetClassifier(10, lr)
-    if name == "W4":
-        return models.CharLSTM(lr=lr)
-    if name in LAYERS:
-        return make_classifier(name, lr)
-    return models.MLPClassifier(work.shape[0], work.hidden, work.classes, lr=lr)
-
-
 def make_network(name: str) -> nn.Module:
-    """Return the same network without Lightning."""
+    """Return the network of a workload."""
     torch.manual_seed(0)
     work = WORKLOADS[name]
-    if not work.hidden or name == "W2":
-        network = nn.Sequential(nn.Flatten(), nn.Linear(work.shape[0], work.classes))
-        for parameter in network.parameters():
-            nn.init.zeros_(parameter)
-        return network
-    if name == "W3":
-        convolutions = [nn.Conv2d(3, 32, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 5), nn.ReLU()]
-        return nn.Sequential(*convolutions, nn.MaxPool2d(2), nn.Flatten(), nn.Linear(1600, 10))
-    if name == "W4":
-        return PlainLSTM()
     if name in LAYERS:
         return LAYERS[name]()
+    widths = (work.shape[0], *work.hidden)
     layers: list[nn.Module] = [nn.Flatten()]
-    for inputs, outputs in pairwise((work.shape[0], *work.hidden)):
+    for inputs, outputs in pairwise(widths):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
-    return nn.Sequential(*layers, nn.Linear(work.hidden[-1], work.classes))
+    logits = nn.Linear(widths[-1], work.classes)
+    if not work.hidden:
+        for parameter in logits.parameters():
+            nn.init.zeros_(parameter)
+    return nn.Sequential(*layers, logits)
 
 
-def make_counting(lr: float) -> Any:
-    """Return the perceptron with a metric object in its training step, as Lightning's documentation has it."""
+def make_module(name: str, lr: float) -> Any:
+    """Return the LightningModule of a workload's network; that of W4 is the library's own LSTM."""
     from torchmetrics.classification import MulticlassAccuracy
 
-    from fl_lightning.models import MLPClassifier
+    from fl_lightning.models import CharLSTM, Classifier
 
-    class CountingClassifier(MLPClassifier):
+    work = WORKLOADS[name]
+
+    class Network(Classifier):
         def __init__(self) -> None:
-            super().__init__(lr=lr)
+            super().__init__(work.classes, lr)
+            self.layers = make_network(name)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layers(x)
+
+        def configure_optimizers(self) -> Any:
+            return getattr(torch.optim, work.optimizer)(self.parameters(), lr=lr)
+
+    class Counting(Network):
+        """Has a metric object in its training step, as Lightning's documentation has it."""
+
+        def __init__(self) -> None:
+            super().__init__()
             self.train_accuracy = MulticlassAccuracy(10, average="micro")
 
         def training_step(self, batch: Any, batch_idx: int) -> Tensor:
@@ -152,7 +143,8 @@ def make_counting(lr: float) -> Any:
             self.log("train_acc", self.train_accuracy, on_step=False, on_epoch=True)
             return loss
 
-    return CountingClassifier()
+    torch.manual_seed(0)
+    return CharLSTM(lr=lr) if name == "W4" else Counting() if name == "M1" else Network()
 
 
 class PlainLSTM(nn.Module):
@@ -166,6 +158,12 @@ class PlainLSTM(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.logits(self.lstm(self.embedding(x))[0][:, -1])
+
+
+def convolutions() -> nn.Sequential:
+    """Return two convolutions and a dense layer, for images of 3x32x32."""
+    layers = [nn.Conv2d(3, 32, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 5), nn.ReLU(), nn.MaxPool2d(2)]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(1600, 10))
 
 
 def tail() -> nn.Sequential:
@@ -198,25 +196,15 @@ def of_pfl() -> nn.Sequential:
     return nn.Sequential(*features, *head)
 
 
-LAYERS = {"W5": tail, "D1": with_dropout, "N1": normalised, "P1": of_pfl}
-
-
-def make_classifier(name: str, lr: float) -> Any:
-    """Return a Classifier of the layers of a workload."""
-    from fl_lightning.models.classifier import Classifier
-
-    class OwnClassifier(Classifier):
-        def __init__(self) -> None:
-            super().__init__(10, lr)
-            self.layers = LAYERS[name]()
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.layers(x)
-
-        def configure_optimizers(self) -> Any:
-            return getattr(torch.optim, WORKLOADS[name].optimizer)(self.parameters(), lr=lr)
-
-    return OwnClassifier()
+#: By the workload; the others are perceptrons.
+LAYERS: dict[str, Callable[[], nn.Module]] = {
+    "W3": convolutions,
+    "W4": PlainLSTM,
+    "W5": tail,
+    "D1": with_dropout,
+    "N1": normalised,
+    "P1": of_pfl,
+}
 
 
 class ByHand(ABC):
