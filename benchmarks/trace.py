@@ -24,29 +24,29 @@ from fl_lightning.models import LogisticRegressionClassifier
 ROOT = str(Path(fl_lightning.__file__).parent)
 
 
-class Trace:
-    """Notes each call of a function of the library between a first and a last function, once."""
+Event = tuple[str, str, str]
 
-    def __init__(self, begins: Callable[[str], bool], ends: Callable[[str], bool]) -> None:
-        self.begins, self.ends = begins, ends
-        self.calls: list[tuple[str, str]] = []
-        self.state = "before"
 
-    def __call__(self, frame: Any, event: str, argument: Any) -> None:
-        """Note an event of the interpreter's profiler."""
+def record(work: Callable[[], Any]) -> list[Event]:
+    """Return the events of the interpreter's profiler in functions of the library: kind, function and file."""
+    events: list[Event] = []
+
+    def note(frame: Any, event: str, argument: Any) -> None:
         path, name = frame.f_code.co_filename, frame.f_code.co_qualname
-        if not path.startswith(ROOT) or name.endswith(("comp>", "genexpr>")):
-            return
-        if self.state == "before" and self.begins(f"{event} {name}"):
-            self.state = "within"
-        elif self.state == "within" and event == "call":
-            self.calls.append((path, name))
-        if self.state == "within" and self.ends(f"{event} {name}"):
-            self.state = "after"
+        if path.startswith(ROOT) and not name.endswith(("comp>", "genexpr>")):
+            events.append((event, name, path))
 
-    def __str__(self) -> str:
-        functions, files = set(self.calls), {path for path, _ in self.calls}
-        return f"{len(self.calls):6} calls {len(functions):5} functions {len(files):5} files"
+    sys.setprofile(note)
+    work()
+    sys.setprofile(None)
+    return events
+
+
+def between(events: list[Event], first: tuple[str, str], last: tuple[str, str]) -> list[Event]:
+    """Return the events after the second one of a kind, until one of another kind."""
+    kinds = [event[:2] for event in events]
+    begin = kinds.index(first, kinds.index(first) + 1)
+    return events[begin + 1 : kinds.index(last, begin) + 1]
 
 
 def fit() -> None:
@@ -65,36 +65,20 @@ def fit() -> None:
     trainer.fit(LogisticRegressionClassifier(6, 3), datamodule=TensorDataModule(clients, batch_size=8))
 
 
-class Occurrence:
-    """Says whether an event is the second of its kind, or the given one."""
-
-    def __init__(self, event: str, number: int = 2) -> None:
-        self.event, self.number, self.count = event, number, 0
-
-    def __call__(self, event: str) -> bool:
-        """Return whether this is that time."""
-        self.count += event == self.event
-        return event == self.event and self.count == self.number
-
-
 def main() -> None:
     """Print the three counts."""
     warnings.simplefilter("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    always, never = (lambda event: True), (lambda event: False)
-    traces = {
-        "FedAvg(0.5)": Trace(always, never),
-        "a result": Trace(Occurrence("return LocalTraining.train"), lambda event: event == "call RunningMean.add"),
-        "a round": Trace(
-            Occurrence("call RoundLoop.on_advance_start"), lambda event: event == "return RoundLoop.advance"
-        ),
-    }
     fit()  # what is made once in a process
-    for name, trace in traces.items():
-        sys.setprofile(trace)
-        FedAvg(0.5) if name == "FedAvg(0.5)" else fit()
-        sys.setprofile(None)
-        print(f"{name:14}{trace}")
+    events = record(fit)
+    for title, part in {
+        "FedAvg(0.5)": record(lambda: FedAvg(0.5))[1:],
+        "a result": between(events, ("return", "LocalTraining.train"), ("call", "RunningMean.add")),
+        "a round": between(events, ("call", "RoundLoop.on_advance_start"), ("return", "RoundLoop.advance")),
+    }.items():
+        calls = [(name, path) for event, name, path in part if event == "call"]
+        functions, files = len(set(calls)), len({path for _, path in calls})
+        print(f"{title:14}{len(calls):6} calls {functions:5} functions {files:5} files")
 
 
 if __name__ == "__main__":

@@ -194,7 +194,8 @@ def paper_table(results: Results) -> Table | None:
 
 def communication_table(results: Results) -> Table | None:
     """Return each method's cost to reach each target: the number of models sent."""
-    rows, base = {}, results.baseline
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+    base = results.baseline
     for data in results.data:
         for target in results.table["data"][data].get("targets") or ():
             runs = dict(iter(costs_to_target(results, data, target).groupby("method")))
