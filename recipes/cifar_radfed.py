@@ -17,7 +17,6 @@ checkpoints, the partition, the settings, the results and the logs.
 from __future__ import annotations
 
 import argparse
-import csv
 import logging
 import os
 import resource
@@ -30,6 +29,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import lightning as L
+import pandas as pd
 import torch
 import yaml
 from jsonargparse import Namespace
@@ -104,67 +104,53 @@ def build(spec: Namespace, **extra: Any) -> Any:
     return getattr(import_module(module), name)(**spec.init_args, **extra)
 
 
-def cifar10(options: Namespace, shared: dict[str, Any]) -> tuple[FederatedDataModule, L.LightningModule]:
-    """Return CIFAR-10 and the pre-trained MobileNetV2.
-
-    Raises:
-        OSError: If the data or the weights are missing and cannot be downloaded.
-        RuntimeError: If the download is broken.
-    """
-    data = CIFAR10DataModule(options.data_dir, **shared, **options.data)
-    data.prepare_data()
-    return data, MobileNetV2Classifier(num_classes=10, **options.model)
-
-
-def digits(options: Namespace, shared: dict[str, Any]) -> tuple[FederatedDataModule, L.LightningModule]:
-    """Return the stand-in: scikit-learn's digits as 3x32x32 images, and a small convolutional network."""
-    settings = {key: options.data[key] for key in ("batch_size", "eval_batch_size", "shuffle", "drop_last")}
-    return DigitsDataModule(**shared, **settings), ConvNetClassifier(num_classes=10, lr=options.model.lr)
-
-
 def choose_data(options: Namespace) -> tuple[str, FederatedDataModule, L.LightningModule]:
-    """Return the name, the data and the model; ``auto`` takes the stand-in if CIFAR-10 or the weights are missing."""
+    """Return the name, the data and the model; ``auto`` takes the stand-in if CIFAR-10 or the weights are missing.
+
+    The stand-in are scikit-learn's digits as 3x32x32 images, and a small convolutional network.
+    """
     partitioner = build(options.partitioner, seed=options.seed)
     shared = {"partitioner": partitioner, "split": ClientSplit(**options.split, seed=options.seed)}
-    if options.dataset == "digits":
-        return "digits", *digits(options, shared)
-    try:
+    name = "digits"
+    if options.dataset != "digits":
         socket.setdefaulttimeout(20)
-        return "cifar10", *cifar10(options, shared)
-    except (OSError, RuntimeError) as error:
-        if options.dataset == "cifar10":
-            console.print(f"[bold red]`--dataset cifar10` needs CIFAR-10 and the weights:[/] {error}")
-            raise SystemExit(1) from error
-        text = (
-            "[bold]This run does not use CIFAR-10.[/] CIFAR-10 or the weights of MobileNetV2 are missing and cannot "
-            "be downloaded. scikit-learn's 1,797 digits, as 3x32x32 images, and a small network stand in for them. "
-            f"The name of the run, its tags and its table say [bold]digits-standin[/].\n\n{error}"
-        )
-        console.print(Panel(text, title="STAND-IN DATA", border_style="yellow"))
-        return "digits-standin", *digits(options, shared)
-    finally:
-        socket.setdefaulttimeout(None)
+        try:
+            data = CIFAR10DataModule(options.data_dir, **shared, **options.data)
+            data.prepare_data()
+            return "cifar10", data, MobileNetV2Classifier(num_classes=10, **options.model)
+        except (OSError, RuntimeError) as error:
+            if options.dataset == "cifar10":
+                console.print(f"[bold red]`--dataset cifar10` needs CIFAR-10 and the weights:[/] {error}")
+                raise SystemExit(1) from error
+            name = "digits-standin"
+            text = (
+                "[bold]This run does not use CIFAR-10.[/] CIFAR-10 or the weights of MobileNetV2 are missing and "
+                "cannot be downloaded. scikit-learn's 1,797 digits, as 3x32x32 images, and a small network stand in "
+                f"for them. The name of the run, its tags and its table say [bold]{name}[/].\n\n{error}"
+            )
+            console.print(Panel(text, title="STAND-IN DATA", border_style="yellow"))
+        finally:
+            socket.setdefaulttimeout(None)
+    settings = {key: options.data[key] for key in ("batch_size", "eval_batch_size", "shuffle", "drop_last")}
+    return name, DigitsDataModule(**shared, **settings), ConvNetClassifier(num_classes=10, lr=options.model.lr)
 
 
 class FederationReport(Callback):
     """Logs the partition at the start, and the accuracy of each client after every validation."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, metrics: ClientMetrics) -> None:
+        self.folder, self.metrics = folder, metrics
 
+    @rank_zero_only
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Draw the partition and log its statistics."""
-        data: Any = trainer.datamodule
-        if not trainer.is_global_zero:
-            return
-        statistics = data.statistics()
+        import wandb
+
+        data, run = trainer.datamodule, trainer.logger.experiment
         figure, _, counts = data.plot()  # with the clients of training, validation and test side by side
         figure.savefig(self.folder / "partition.png", dpi=120, bbox_inches="tight")
         counts.to_csv(self.folder / "partition.csv")
-        import wandb
-
-        run = trainer.logger.experiment
-        run.config.update({"partition": statistics.as_dict()}, allow_val_change=True)
+        run.config.update({"partition": data.statistics().as_dict()}, allow_val_change=True)
         run.define_metric("val_acc_by_client", step_metric="round")
         run.log(
             {
@@ -174,14 +160,14 @@ class FederationReport(Callback):
             }
         )
 
+    @rank_zero_only
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Log the distribution of the accuracy over validation clients."""
-        metrics = next(c for c in trainer.callbacks if isinstance(c, ClientMetrics))
-        if trainer.is_global_zero and trainer.state.fn == "fit" and metrics.values.get("val"):
+        values = self.metrics.values.get("val")
+        if trainer.state.fn == "fit" and values:
             import wandb
 
-            values = list(metrics.values["val"].values())
-            row = {"val_acc_by_client": wandb.Histogram(values), "round": trainer.current_epoch + 1}
+            row = {"val_acc_by_client": wandb.Histogram(list(values.values())), "round": trainer.current_epoch + 1}
             trainer.logger.experiment.log(row)
 
 
@@ -238,15 +224,6 @@ def run_folder(options: Namespace, name: str) -> Path:
             number += 1
 
 
-def evaluate(
-    trainer: L.Trainer, model: L.LightningModule, data: FederatedDataModule, checkpoint: str
-) -> dict[str, float]:
-    """Return pooled and client-mean accuracies of a checkpoint on validation and test clients."""
-    scores = {**trainer.validate(model, data, ckpt_path=checkpoint, verbose=False)[0]}
-    scores.update(trainer.test(model, data, ckpt_path=checkpoint, verbose=False)[0])
-    return scores
-
-
 def report(row: dict[str, Any], folder: Path, seconds: float) -> None:
     """Print the result as a table, save it, and name the folder of all files."""
     table = Table("", "result", title=f"{row['method']} on {row['data set']}", title_justify="left")
@@ -254,11 +231,8 @@ def report(row: dict[str, Any], folder: Path, seconds: float) -> None:
     for name, value in row.items():
         table.add_row(name, f"{value:.4f}" if isinstance(value, float) else str(value))
     console.print(table)
-    with (folder / "results.csv").open("a", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=list(row))
-        if file.tell() == 0:
-            writer.writeheader()
-        writer.writerow(row)
+    results = folder / "results.csv"
+    pd.DataFrame([row]).to_csv(results, mode="a", header=not results.exists(), index=False)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     console.print(f"Training took {seconds:.0f} s; peak memory {memory:.2f} GB.")
     console.print(f"Picture of the run: {folder / 'run.png'}", soft_wrap=True)
@@ -294,7 +268,7 @@ def main(argv: list[str]) -> None:
     metrics = ClientMetrics()
     # only aggregated models compete for the best one; last.ckpt holds the newest round
     best = FederatedCheckpoint(folder, "best-{epoch}", monitor="val_acc_clients", mode="max")
-    callbacks: list[Callback] = [method, metrics, FederationReport(folder), best]
+    callbacks: list[Callback] = [method, metrics, FederationReport(folder, metrics), best]
     if data_name == "cifar10" and not data.augmented:
         callbacks.append(FrozenPrefixCache(cache_dir=Path(options.output).parent / "features"))
     trainer = L.Trainer(**options.trainer, callbacks=callbacks, logger=loggers, default_root_dir=folder)
@@ -304,7 +278,9 @@ def main(argv: list[str]) -> None:
     seconds = time.perf_counter() - begun
     if not best.best_model_path:
         console.print("No aggregated model was validated in these rounds: the last round's model is evaluated.")
-    scores = evaluate(trainer, model, data, best.best_model_path or best.last_model_path)
+    checkpoint = best.best_model_path or best.last_model_path
+    [scores] = trainer.validate(model, data, ckpt_path=checkpoint, verbose=False)
+    scores = {**scores, **trainer.test(model, data, ckpt_path=checkpoint, verbose=False)[0]}
     row = {
         "data set": data_name,
         "method": method_name,

@@ -14,6 +14,7 @@ There are two figures beside the report. `spread.png` shows the pages of each cl
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from dataclasses import replace
@@ -49,14 +50,13 @@ def find_data(table: Table) -> Table:
     return replace(table, values={**table.values, "data_dir": str(folder)})
 
 
-def draw_distributions(table: Table, folder: Path) -> None:
+def draw_distributions(data_dir: str, min_samples: int, folder: Path) -> None:
     """Draw the classes of each client in d_0, d_100 and d_iid, and the entropy of d_0 to d_100."""
     from matplotlib.figure import Figure
 
-    values = {"data_dir": table.values["data_dir"], "min_samples": table.values["min_samples"]}
     spread = Figure(figsize=(9, 8), layout="constrained")
     for axes, steps in zip(spread.subplots(3, 1), (0, STEPS, "iid"), strict=True):
-        data = DMOZDataModule(distribution=steps, **values)
+        data = DMOZDataModule(distribution=steps, data_dir=data_dir, min_samples=min_samples)
         data.prepare_data()
         data.setup()
         assert data.labels is not None
@@ -78,15 +78,10 @@ def draw_distributions(table: Table, folder: Path) -> None:
 
 def main() -> None:
     """Run the table and draw the distributions."""
-    tables: list[Table] = []
-
-    def prepare(table: Table) -> Table:
-        tables.append(find_data(table))
-        return tables[0]
-
-    page = run_presets(__doc__ or "", PRESETS, prepare=prepare)
+    page = run_presets(__doc__ or "", PRESETS, prepare=find_data)
     if page is not None:
-        draw_distributions(tables[0], page.parent)
+        values = json.loads((page.parents[1] / "table.json").read_text())["values"]
+        draw_distributions(values["data_dir"], values["min_samples"], page.parent)
         print(f"Figures of the distributions: {page.parent / 'spread.png'}, {page.parent / 'entropy.png'}")
 
 

@@ -13,7 +13,6 @@ and has no number there.
 from __future__ import annotations
 
 import argparse
-import csv
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +23,7 @@ from typing import Any
 
 import lightning as L
 import numpy as np
+import pandas as pd
 
 from fl_lightning import ClientMetrics, FedAdagrad, FedAdam, FedAvg, FedProx, FedYogi, Scaffold
 from fl_lightning.algorithms.base import AggregationCallback
@@ -140,10 +140,7 @@ def main() -> None:
         for measure, ours, sd, theirs, their_sd, errors in beside(runs, method):
             numbers = f"{ours:.3f} ± {sd:.3f} here, {theirs:.3f} ± {their_sd:.3f} by FLamby, {errors:+.1f} errors apart"
             print(f"  {measure}: {numbers}")
-    with options.output.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+    pd.DataFrame(rows).to_csv(options.output, index=False)
 
 
 if __name__ == "__main__":
