@@ -16,6 +16,8 @@ from fl_lightning.data import FederatedDataModule, SampleSplit, Source
 from fl_lightning.datamodules import DigitsDataModule
 from fl_lightning.partitioners import IIDPartitioner, Partition
 
+pytestmark = pytest.mark.usefixtures("without_drawing")
+
 LABELS = np.array([0, 0, 0, 1, 0, 1, 1, 1])
 
 
@@ -47,7 +49,6 @@ def ready(datamodule: FederatedDataModule) -> FederatedDataModule:
     return datamodule
 
 
-@pytest.mark.usefixtures("without_drawing")
 def test_numbers_of_two_clients() -> None:
     # oracle O14: counts (3, 1), (1, 3) have C-score 0.5; entropy -2 (3/8 ln 3/8 + 1/8 ln 1/8)
     report = partition_report(ready(Eight()))
@@ -82,7 +83,6 @@ def test_numbers_of_two_clients() -> None:
     assert re.search(r"^C-score +0\.500$", str(report), re.MULTILINE)
 
 
-@pytest.mark.usefixtures("without_drawing")
 def test_sets_by_client_and_of_no_client() -> None:
     rows = partition_report(ready(DigitsDataModule(IIDPartitioner(10, seed=3)))).summary.rows()
     assert rows["partitioner"] == "IIDPartitioner(num_clients=10, seed=3)"
@@ -98,7 +98,6 @@ def test_sets_by_client_and_of_no_client() -> None:
     assert rows["samples of all clients"] == "1,437"
 
 
-@pytest.mark.usefixtures("without_drawing")
 @pytest.mark.parametrize(
     ("datamodule", "given", "names"),
     [
@@ -122,7 +121,6 @@ def test_features_that_are_no_categories(features: Any) -> None:
         partition_report(ready(Eight()), features=features)
 
 
-@pytest.mark.usefixtures("without_drawing")
 def test_without_labels_there_are_sizes_alone() -> None:
     clients = [(torch.zeros(n, 1), torch.zeros(n)) for n in (1, 3)]
     report = partition_report(ready(TensorDataModule(clients, val=clients[:1])))
@@ -151,7 +149,6 @@ def test_the_figure_shows_samples_mixes_and_sizes() -> None:
     assert histogram.get_title(loc="right") == "dashed: mean 4.0"
 
 
-@pytest.mark.usefixtures("without_drawing")
 def test_only_the_largest_clients_are_drawn_one_by_one() -> None:
     data = ready(DigitsDataModule(IIDPartitioner(10)))
     samples, _, histogram = partition_report(data, max_clients=4).figure.axes
@@ -161,7 +158,6 @@ def test_only_the_largest_clients_are_drawn_one_by_one() -> None:
     assert sum(bar.get_height() for bar in histogram.patches) == 10  # type: ignore[attr-defined]
 
 
-@pytest.mark.usefixtures("without_drawing")
 def test_the_page_holds_all_it_needs(tmp_path: Path) -> None:
     report = partition_report(ready(WithFeatures()), tmp_path, features={"<soil>": LABELS})
     page = (tmp_path / "partition.html").read_text(encoding="utf-8")
@@ -174,7 +170,6 @@ def test_the_page_holds_all_it_needs(tmp_path: Path) -> None:
     assert (tmp_path / "partition.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.usefixtures("without_drawing")
 def test_the_same_report_again_changes_nothing_and_another_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "folder"
     partition_report(ready(Eight()), folder)
