@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fl_lightning.checks import short
+from fl_lightning.checks import short_repr
 
 
 def check_there(needed: Iterable[str | None], present: Iterable[Any], of: object, kind: str = "column") -> None:
@@ -60,4 +60,4 @@ def numbers_to_predict(values: np.ndarray, name: str) -> np.ndarray:
         if not wrong.size:
             return numbers
         values = wrong
-    raise ValueError(f"{name} must hold finite numbers, as `regression=True` needs, got {short(values.flat[0])}.")
+    raise ValueError(f"{name} must hold finite numbers, as `regression=True` needs, got {short_repr(values.flat[0])}.")

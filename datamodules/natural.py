@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
-from fl_lightning.checks import short
+from fl_lightning.checks import short_repr
 from fl_lightning.data import FederatedDataModule, FederatedSplit, Source
 from fl_lightning.partitioners import NaturalPartitioner, Partition
 
@@ -44,7 +44,8 @@ class NaturalDataModule(FederatedDataModule):
             self._set_clients(read(column))
         else:
             rank_zero_info(
-                f"{short(self.partitioner)} makes the clients. The column {column!r}, which is `client`, is not used."
+                f"{short_repr(self.partitioner)} makes the clients. The column {column!r}, which is `client`, is not "
+                "used."
             )
 
     @property

@@ -68,27 +68,27 @@ def check(name: str, value: Any, hint: Any) -> Any:
         TypeError: If it has another type.
         ValueError: If it is out of the range, none of the choices, or an empty text.
     """
-    value, kind, args = plain(value) if isinstance(value, np.generic) else value, get_origin(hint), get_args(hint)
+    value, kind, args = to_number(value) if isinstance(value, np.generic) else value, get_origin(hint), get_args(hint)
     if kind is Annotated:
         _check_number(name, value, args[1], whole=args[0] is int)
     elif kind is Literal:
         if not isinstance(value, type(args[0])) or isinstance(value, bool) or value not in args:
-            raise ValueError(f"{name} must be one of {', '.join(map(repr, args))}, got {short(value)}.")
+            raise ValueError(f"{name} must be one of {', '.join(map(repr, args))}, got {short_repr(value)}.")
     elif kind in (Union, UnionType):
         return _check_any(name, value, [arg for arg in args if arg is not type(None)], optional=type(None) in args)
     elif kind is Callable or hint is Callable or getattr(kind, "__name__", "") == "Callable":
         if not callable(value):
-            raise TypeError(f"{name} must be a function, got {short(value)}.")
+            raise TypeError(f"{name} must be a function, got {short_repr(value)}.")
     elif kind in (list, Sequence):
         if not is_sequence(value):
-            raise TypeError(f"{name} must be a list, got {short(value)}.")
+            raise TypeError(f"{name} must be a list, got {short_repr(value)}.")
         return [check(name, item, args[0]) for item in value]
     elif hint is bool and not isinstance(value, bool):
-        raise TypeError(f"{name} must be True or False, got {short(value)}.")
+        raise TypeError(f"{name} must be True or False, got {short_repr(value)}.")
     elif isinstance(kind or hint, type) and hint not in (Any, float, int) and not isinstance(value, kind or hint):
         cls = kind or hint
         hint = f" Call it: {value.__name__}(...)." if isinstance(value, type) and issubclass(value, cls) else ""
-        raise TypeError(f"{name} must be of the type {cls.__name__}, got {short(value)}.{hint}")
+        raise TypeError(f"{name} must be of the type {cls.__name__}, got {short_repr(value)}.{hint}")
     elif hint is str and not value:
         raise ValueError(f"{name} must not be empty.")
     return value
@@ -124,7 +124,7 @@ def _check_number(name: str, value: Any, interval: str, *, whole: bool) -> None:
         )
     )
     if not inside:
-        raise ValueError(f"{name} must be a {'whole ' * whole}number in {interval}, got {short(value)}.")
+        raise ValueError(f"{name} must be a {'whole ' * whole}number in {interval}, got {short_repr(value)}.")
 
 
 def is_number(value: object) -> bool:
@@ -139,7 +139,7 @@ def is_sequence(value: object) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
 
 
-def plain(value: _Value) -> _Value:
+def to_number(value: _Value) -> _Value:
     """Return a number of numpy as Python's that is written alike, any other value as it is.
 
     ``np.float32(0.29)`` becomes 0.29, not 0.28999999165534973. Checkpoints hold plain numbers alone, and what is
@@ -176,7 +176,9 @@ def to_array(name: str, values: Any) -> np.ndarray:
         # a tensor may need a gradient or lie on a device
         array = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise TypeError(f"`{name}` must be an array, a list or a tensor, got {short(values)} ({error}).") from error
+        raise TypeError(
+            f"`{name}` must be an array, a list or a tensor, got {short_repr(values)} ({error})."
+        ) from error
     if array.dtype == object and all(_is_whole(value) for value in array.flat):
         return array.astype(np.int64)  # such as a column of a table that held missing values
     return array.astype(np.int64) if array.shape == (0,) else array
@@ -345,9 +347,9 @@ def represent(instance: object, *facts: str, always: Sequence[str] = (), leave_o
         if name in leave_out:
             continue
         if parameters[name].kind is Parameter.VAR_POSITIONAL:
-            shown += [short(item) for item in value]
+            shown += [short_repr(item) for item in value]
         elif name in always or not _is_default(value, parameters[name].default):
-            shown.append(f"{name}={short(value)}")
+            shown.append(f"{name}={short_repr(value)}")
     return f"{type(instance).__name__}({', '.join([*facts, *shown])})"
 
 
@@ -387,17 +389,17 @@ class _Short(reprlib.Repr):
 _short = _Short()
 
 
-def short(value: object) -> str:
+def short_repr(value: object) -> str:
     """Return a value in a few words: arrays by their shape, functions by their name, long texts and lists cut."""
     return _short.repr(value)
 
 
-def counted(number: int, noun: str) -> str:
+def quantity(number: int, noun: str) -> str:
     """Return a number of things as a text: ``"1 client"``, ``"2,000 clients"``."""
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
-def joined(words: Sequence[str], by: str = "and", most: int | None = None) -> str:
+def enumeration(words: Sequence[str], by: str = "and", most: int | None = None) -> str:
     """Return words as a list in a sentence: ``"a, b and c"``.
 
     Args:

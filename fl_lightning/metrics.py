@@ -11,7 +11,7 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
-from fl_lightning.checks import check, is_number, short
+from fl_lightning.checks import check, is_number, short_repr
 
 Average = Literal["macro", "weighted"]
 
@@ -247,7 +247,9 @@ class ConcordanceIndex(_OverAllSamples):
 
 def _check_one_class(one_class: object) -> None:
     if not is_number(one_class):
-        raise TypeError(f"`one_class` must be a number, the score of samples of one class, got {short(one_class)}.")
+        raise TypeError(
+            f"`one_class` must be a number, the score of samples of one class, got {short_repr(one_class)}."
+        )
 
 
 def _log_odds(preds: Tensor, label: int) -> Tensor:

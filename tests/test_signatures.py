@@ -14,7 +14,7 @@ from torch import nn
 
 import fl_lightning
 from fl_lightning import AggregationCallback, FedAdam, FedAvg, FedYogi
-from fl_lightning.checks import short
+from fl_lightning.checks import short_repr
 from fl_lightning.datamodules import CIFAR10DataModule
 from fl_lightning.partitioners import DirichletPartitioner
 from fl_lightning.parts import Adaptive, Asynchronous, Clip, Krum, TopK, VirtualClock
@@ -77,5 +77,5 @@ def test_texts_show_what_differs_from_defaults() -> None:
         "{'a': 1, 'b': [2.5]}": {"a": 1, "b": [2.5]},
         "Sequential(...)": nn.Sequential(nn.Linear(2, 3)),  # its own text has several lines
     }
-    assert {text: short(value) for text, value in texts.items()} == {text: text for text in texts}
-    assert "..." in short("a" * 100)
+    assert {text: short_repr(value) for text, value in texts.items()} == {text: text for text in texts}
+    assert "..." in short_repr("a" * 100)

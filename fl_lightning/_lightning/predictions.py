@@ -69,6 +69,6 @@ def preserved_modes(module: nn.Module) -> Iterator[None]:
             part.training = mode
 
 
-def joined(batches: Sequence[tuple[Tensor, ...]]) -> list[Tensor]:
+def concatenated(batches: Sequence[tuple[Tensor, ...]]) -> list[Tensor]:
     """Return the predictions, the targets and so on of several batches, each one after the other."""
     return [torch.cat(column) for column in zip(*batches, strict=True)]

@@ -19,7 +19,7 @@ from lightning.pytorch.callbacks import (
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
-from fl_lightning.checks import counted
+from fl_lightning.checks import quantity
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.datamodule import check_lightning
 
@@ -142,7 +142,7 @@ def _in_optimizers(trainer: pl.Trainer) -> Iterator[str]:
         foreign = [tuple(parameter.shape) for parameter in given if id(parameter) not in own]
         if foreign:
             yield (
-                f"{type(optimizer).__name__} trains {counted(len(foreign), 'tensor')} (shape {foreign[0]}"
+                f"{type(optimizer).__name__} trains {quantity(len(foreign), 'tensor')} (shape {foreign[0]}"
                 f"{' and others' if len(foreign) > 1 else ''}) that {type(module).__name__} does not have among its "
                 "parameters, so they would go from client to client, and the server would never see them. Assign "
                 "what holds them to an attribute of the module; several in an `nn.ModuleList`, not in a list."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fl_lightning.checks import check, plain
+from fl_lightning.checks import check, to_number
 from fl_lightning.executors import make_executor
 from fl_lightning.parts.sampling import Arrivals, ClientSampler, UniformSampler
 
@@ -31,7 +31,7 @@ def choose_sampler(clients_per_round: int | float | None, sampler: ClientSampler
         return UniformSampler(0.1 if clients_per_round is None else clients_per_round)
     check("`sampler`", sampler, ClientSampler)
     said = getattr(sampler, "clients_per_round", None), getattr(sampler, "probability", None)
-    given = plain(clients_per_round)  # 1 is one client, 1.0 are all
+    given = to_number(clients_per_round)  # 1 is one client, 1.0 are all
     agrees = any(type(each) is type(given) and each == given for each in said)
     if clients_per_round is not None and not agrees:
         raise ValueError(

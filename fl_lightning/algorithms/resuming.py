@@ -12,7 +12,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from fl_lightning._lightning.round_loop import RoundLoop
-from fl_lightning.checks import LOAD_WEIGHTS, arguments, short
+from fl_lightning.checks import LOAD_WEIGHTS, arguments, short_repr
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.seeding import a_seed_was_given, default_seed
@@ -79,7 +79,7 @@ def describe_run(callback: object, loop: FederatedLoop) -> dict[str, Any]:
         "federation": federation,
         "evaluation": evaluation,
         "optimizers": _optimizers(loop.trainer),
-        "settings": {name: short(value) for name, value in given.items()},
+        "settings": {name: short_repr(value) for name, value in given.items()},
     }
 
 
@@ -92,7 +92,7 @@ def _settings_of_data(data: FederatedDataModule) -> dict[str, Any]:
 def _optimizers(trainer: pl.Trainer) -> list[tuple[str, dict[str, str]]]:
     """Return the class of each optimizer, and the settings with which it was made."""
     return [
-        (type(each).__name__, {name: short(value) for name, value in getattr(each, "defaults", {}).items()})
+        (type(each).__name__, {name: short_repr(value) for name, value in getattr(each, "defaults", {}).items()})
         for each in trainer.optimizers
     ]
 
@@ -176,7 +176,7 @@ def check_checkpoint(
     _tell_other_wandb_run(checkpoint.get("wandb_run_ids", []), wandb_runs)
     known: Mapping[str, Any] = checkpoint.get("hyper_parameters", {})
     both = [name for name in hparams if name in known]
-    if changes := _changes(*({name: short(each[name]) for name in both} for each in (known, hparams))):
+    if changes := _changes(*({name: short_repr(each[name]) for name in both} for each in (known, hparams))):
         rank_zero_info(
             f"The module's hyperparameters differ from the checkpoint's: {', '.join(changes)}. Optimizers and "
             "schedules keep the checkpoint's settings, including learning rates."

@@ -11,7 +11,7 @@ import lightning.pytorch as pl
 from fl_lightning._lightning.client_log import log_round
 from fl_lightning.algorithms.resuming import fingerprints
 from fl_lightning.algorithms.versions import __version__, package_versions
-from fl_lightning.checks import ShowsArguments, arguments, short
+from fl_lightning.checks import ShowsArguments, arguments, short_repr
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.parts.exchange import Chain
 
@@ -69,4 +69,4 @@ def _plain(value: object) -> Any:
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)) and len(value) <= _MOST_ITEMS:
         return [_plain(item) for item in value]
-    return short(value)
+    return short_repr(value)

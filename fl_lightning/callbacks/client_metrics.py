@@ -13,7 +13,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 
 from fl_lightning._lightning.evaluation import evaluates_data_module, size_of_batch
-from fl_lightning._lightning.predictions import joined, read_batch
+from fl_lightning._lightning.predictions import concatenated, read_batch
 from fl_lightning._lightning.processes import gather_objects
 from fl_lightning.callbacks.personal_values import (
     PersonalModels,
@@ -174,14 +174,14 @@ class ClientMetrics(Callback):
 
     def _by_client(self, trainer: pl.Trainer, clients: np.ndarray) -> tuple[np.ndarray, list[Tensor]]:
         """Return the client of each sample of all processes, and what was seen of it."""
-        mine = [tensor.cpu() for tensor in joined(self._seen)]
+        mine = [tensor.cpu() for tensor in concatenated(self._seen)]
         # not all functions compute with half precision on the CPU
         mine = [tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor for tensor in mine]
         shares = gather_objects(trainer, tuple(mine))
         places = [_places_of(rank, trainer.world_size, 0, len(share[0])) for rank, share in enumerate(shares)]
         place = np.concatenate(places)
         real = place < len(clients)
-        return clients[place[real]], [tensor[torch.from_numpy(real)] for tensor in joined(shares)]
+        return clients[place[real]], [tensor[torch.from_numpy(real)] for tensor in concatenated(shares)]
 
 
 def _summary(key: str, values: np.ndarray, sizes: np.ndarray) -> dict[str, float]:

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from fl_lightning._lightning.local_optimizers import unscale_before_hooks
 from fl_lightning._lightning.trainer_callbacks import check_alone
-from fl_lightning.checks import NotNegative, Positive, Probability, check, plain
+from fl_lightning.checks import NotNegative, Positive, Probability, check, to_number
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.messages import ClientResult
 from fl_lightning.parts.objectives import DynamicRegularizer, LocalObjective, Proximal
@@ -53,7 +53,7 @@ class ExamplePrivacy(Callback):
         check("`noise_multiplier`", noise_multiplier, NotNegative)
         check("`delta`", delta, Probability)
         check_installed()
-        self.clip, self.noise_multiplier, self.delta = plain(clip), plain(noise_multiplier), plain(delta)
+        self.clip, self.noise_multiplier, self.delta = to_number(clip), to_number(noise_multiplier), to_number(delta)
         self._epochs: dict[float, Counter[int]] = {}  # of each client, by noise
         self._new: list[tuple[int, int]] = []
         self._batch: tuple[Any, int] | None = None  # of the step that is to be taken

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fl_lightning._lightning.predictions import called, compared, read_batch
 from fl_lightning._lightning.processes import ends_with_fit
-from fl_lightning.checks import short
+from fl_lightning.checks import short_repr
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.targets import gives_targets, inputs_of
 from fl_lightning.parts.algorithm import Algorithm
@@ -131,7 +131,7 @@ def scores_of_clients(
     if not isinstance(x, Tensor) or x.shape[:1] != owners.shape:
         raise TypeError(
             f"ClientMetrics evaluates each client with its own model, so a batch's inputs must be a "
-            f"tensor whose first dimension counts the {len(owners)} samples, got {short(x)}."
+            f"tensor whose first dimension counts the {len(owners)} samples, got {short_repr(x)}."
         )
     held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     rows, parts = [], []

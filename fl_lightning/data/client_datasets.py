@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, TensorDataset
 
-from fl_lightning.checks import Count, check_arguments, counted, is_sequence, short
+from fl_lightning.checks import Count, check_arguments, is_sequence, quantity, short_repr
 from fl_lightning.data.batches import Collate, tensors_of
 from fl_lightning.data.datamodule import FederatedDataModule
 from fl_lightning.data.federated_split import GLOBAL, FederatedSplit, Split
@@ -68,7 +68,8 @@ class ClientDatasetsModule(FederatedDataModule):
         super().__init__(None, split=split, standardize=standardize, impute=impute, **options)
         if split is not None and not (val is None and test is None):
             raise ValueError(
-                f"Give `split` or `val` and `test`, not both; got {short(split)}. A split takes them from `clients`."
+                f"Give `split` or `val` and `test`, not both; got {short_repr(split)}. A split takes them from "
+                "`clients`."
             )
         self.splits_clients = split is not None
         if split is None:  # none plays a part, not even the base class's own
@@ -86,7 +87,7 @@ class ClientDatasetsModule(FederatedDataModule):
     def _train_sets(self, given: Any) -> dict[int, Dataset[Any]]:
         if not is_sequence(given) or isinstance(given, Dataset) or len(given) == 0:
             raise TypeError(
-                f"`clients` must be a list with a data set for each client, at least one, got {short(given)}. To "
+                f"`clients` must be a list with a data set for each client, at least one, got {short_repr(given)}. To "
                 "distribute one data set: datamodules.TorchDatasetDataModule(dataset, partitioner)."
             )
         return {client: self._as_dataset(f"clients[{client}]", each) for client, each in enumerate(given)}
@@ -106,7 +107,7 @@ class ClientDatasetsModule(FederatedDataModule):
 
     def _facts(self) -> list[str]:
         train = self._sets["train"].values()
-        return [counted(len(train), "client"), counted(sum(map(_length, train)), "sample")]
+        return [quantity(len(train), "client"), quantity(sum(map(_length, train)), "sample")]
 
     def load(self) -> Source:
         """Return all clients' samples, one after the other."""
@@ -203,7 +204,7 @@ class TensorDataModule(ClientDatasetsModule):
     def _as_dataset(self, name: str, given: Any) -> Dataset[Any]:
         if not isinstance(given, (tuple, list)) or not given or not all(isinstance(each, Tensor) for each in given):
             raise TypeError(
-                f"`{name}` must be a tuple of tensors, as (x, y), got {short(given)}. Convert arrays with "
+                f"`{name}` must be a tuple of tensors, as (x, y), got {short_repr(given)}. Convert arrays with "
                 "torch.as_tensor; ClientDatasetsModule takes data sets."
             )
         return as_dataset(name, tuple(given))

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fl_lightning.checks import ShowsArguments, short, to_array
+from fl_lightning.checks import ShowsArguments, short_repr, to_array
 from fl_lightning.partitioners import Partition
 from fl_lightning.partitioners.base import PartitionFunction, check_partitioner, partition_by
 
@@ -81,7 +81,7 @@ class Split(ShowsArguments, ABC):
         if labels.ndim != 1 or len(labels) == 0:
             raise ValueError(
                 "`labels_or_num_samples` must be the class of each sample, 1-D, or a number of samples, and not empty, "
-                f"got {short(labels_or_num_samples)}."
+                f"got {short_repr(labels_or_num_samples)}."
             )
         return self.split(labels, partial(partition_by, partitioner), test_indices)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, DistributedSampler, Sampler, SequentialSampler
 
-from fl_lightning.checks import short
+from fl_lightning.checks import short_repr
 
 ClientOrder = Callable[[int, Dataset[Any], torch.Generator], Iterable[int]]
 """Gets a client's position, its training samples before any transform, and the generator of the epoch's order; returns
@@ -29,8 +29,8 @@ def drawn_by(sampler: ClientOrder, client: int, dataset: Dataset[Any], generator
     if order.shape != (size,) or not is_whole or int(order.min()) < 0 or int(order.max()) >= size:
         raise ValueError(
             f"`sampler` must return as many positions as client {client} has samples, {size}, from 0 to {size - 1}, "
-            f"got {len(order)}: {short(order.tolist())}. Repeat some or leave some out; for another amount of work "
-            "give the algorithm `local_steps`."
+            f"got {len(order)}: {short_repr(order.tolist())}. Repeat some or leave some out; for another amount of "
+            "work give the algorithm `local_steps`."
         )
     return order.long()
 

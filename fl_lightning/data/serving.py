@@ -14,7 +14,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
 
-from fl_lightning.checks import counted
+from fl_lightning.checks import quantity
 from fl_lightning.data.batches import (
     Collate,
     Transform,
@@ -179,7 +179,7 @@ class ServesBatches(FederationView):
         clients = range(len(self.client_sizes))
         if self.trainer is not None and self.trainer.training and self.trained_by is None:
             rank_zero_info(
-                f"The trainer has no aggregation callback, so the samples of {counted(len(clients), 'client')} are "
+                f"The trainer has no aggregation callback, so the samples of {quantity(len(clients), 'client')} are "
                 "trained on together, centrally. For federated learning give it one, such as FedAvg()."
             )
         order = None

@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from fl_lightning.checks import ShowsArguments, check, short, to_array, to_indices
+from fl_lightning.checks import ShowsArguments, check, short_repr, to_array, to_indices
 from fl_lightning.data.batches import Collate
 
 _NO_DATASETS = (IterableDataset, DataLoader, tuple, Mapping, str, bytes, type)  # their items are no samples
@@ -114,8 +114,9 @@ def as_dataset(name: str, given: Any) -> Dataset[Any]:
     if not has_positions or isinstance(given, _NO_DATASETS) or hasattr(given, "iloc"):
         raise TypeError(
             f"`{name}` must be a data set with __len__ and __getitem__, as TensorDataset(x, y) has, got "
-            f"{short(given)}. Give the `dataset` of a DataLoader, list(stream) for a stream, or tensors of a table."
+            f"{short_repr(given)}. Give the `dataset` of a DataLoader, list(stream) for a stream, or tensors of a "
+            "table."
         )
     if len(given) == 0:
-        raise ValueError(f"`{name}` has no samples, got {short(given)}. Look at how it was read or filtered.")
+        raise ValueError(f"`{name}` has no samples, got {short_repr(given)}. Look at how it was read or filtered.")
     return cast("Dataset[Any]", given)

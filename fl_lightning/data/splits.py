@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from fl_lightning.checks import Fraction, Natural, check_arguments, counted, to_indices
+from fl_lightning.checks import Fraction, Natural, check_arguments, quantity, to_indices
 from fl_lightning.data.federated_split import GLOBAL, FederatedSplit, Split
 from fl_lightning.partitioners import Partition
 from fl_lightning.partitioners.base import PartitionFunction
@@ -60,7 +60,7 @@ class ClientSplit(Split):
         number = partition.num_clients
         if number < self.num_folds:
             raise ValueError(
-                f"`num_folds` is {self.num_folds}, but only {counted(number, 'client')} can be held out. Give fewer "
+                f"`num_folds` is {self.num_folds}, but only {quantity(number, 'client')} can be held out. Give fewer "
                 "folds or more clients, or SampleSplit() or WithinClientSplit(), which hold out samples."
             )
         clients = np.random.default_rng(self.seed).permutation(partition.num_clients)
@@ -131,7 +131,7 @@ class SampleSplit(Split):
         val, rest = draw(order, round(self.val * len(order)))
         if share:
             test, rest = draw(rest, round(share * len(order)))
-        _warn_of_none(self, f"there are {counted(len(order), 'sample')}", val=(self.val, val), test=(share, test))
+        _warn_of_none(self, f"there are {quantity(len(order), 'sample')}", val=(self.val, val), test=(share, test))
         # in the order of the data set, which some partitioners follow
         rest = np.sort(rest)
         partition = Partition(tuple(rest[indices] for indices in partitioner(labels[rest]).indices))
@@ -163,7 +163,7 @@ class WithinClientSplit(Split):
         partition = partitioner(labels)
         parts = [self._cut(rng.permutation(indices)) for indices in partition.indices]
         val, test, train = (_by_client(tuple(part)) for part in zip(*parts, strict=True))
-        few = f"the largest client has {counted(int(partition.sizes.max()), 'sample')}"
+        few = f"the largest client has {quantity(int(partition.sizes.max()), 'sample')}"
         _warn_of_none(self, few, val=(self.val, val), test=(self.test, test))
         return FederatedSplit(train, val, test, partition)
 

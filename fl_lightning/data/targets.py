@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
-from fl_lightning.checks import is_sequence, short, to_array
+from fl_lightning.checks import is_sequence, short_repr, to_array
 from fl_lightning.data.batches import subset_indices
 
 TARGET_ATTRIBUTES = ("targets", "labels", "_labels", "y")
@@ -65,7 +65,7 @@ def inputs_of(batch: Any) -> Any:
 def _unreadable(batch: Any) -> TypeError:
     return TypeError(
         "Batches must be tuples or lists, inputs first and targets last, or dicts of one input and a `label`, `labels` "
-        f"or `target`, where predictions are compared with targets, got {short(batch)}. Make such batches by "
+        f"or `target`, where predictions are compared with targets, got {short_repr(batch)}. Make such batches by "
         '`collate_fn`, or let `validation_step` and `test_step` return {"preds": ..., "target": ...}.'
     )
 

@@ -8,7 +8,7 @@ import lightning as L
 import numpy as np
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
-from fl_lightning.checks import counted
+from fl_lightning.checks import quantity
 from fl_lightning.data.federated_split import GLOBAL, FederatedSplit
 from fl_lightning.data.source import Source
 from fl_lightning.partitioners import LabelPlot, Partition, Partitioner, PartitionStatistics
@@ -109,9 +109,9 @@ class FederationView(L.LightningDataModule):
         split = self.federated_split
         number, samples = len(split.train), sum(map(len, split.train.values()))
         whole = split.partition.num_clients
-        clients = f"{number:,} of {whole:,} clients" if number < whole else counted(number, "client")
+        clients = f"{number:,} of {whole:,} clients" if number < whole else quantity(number, "client")
         val, test = _evaluators(self._parts("val"), "validate"), _evaluators(split.test, "test")
-        return f"{clients} train{'s' * (number == 1)} ({counted(samples, 'sample')}), {val} and {test}"
+        return f"{clients} train{'s' * (number == 1)} ({quantity(samples, 'sample')}), {val} and {test}"
 
     @property
     def num_unused(self) -> int:
@@ -127,7 +127,7 @@ class FederationView(L.LightningDataModule):
             return ""
         partitioner = getattr(self, "partitioner", None)
         cause = f" ({type(partitioner).__name__} leaves them out)" if isinstance(partitioner, Partitioner) else ""
-        return f"{unused:,} of {counted(len(source), 'sample')} belong{'s' * (unused == 1)} to no client{cause}."
+        return f"{unused:,} of {quantity(len(source), 'sample')} belong{'s' * (unused == 1)} to no client{cause}."
 
     def statistics(self) -> PartitionStatistics:
         """Return sizes and heterogeneity over all clients and their samples, those that validate and test too.
@@ -169,7 +169,7 @@ class FederationView(L.LightningDataModule):
 def _evaluators(parts: dict[int, np.ndarray], what: str) -> str:
     """Return how many clients do something, or on how many samples of no client the server does."""
     if GLOBAL in parts:
-        return f"the server {what}s on {counted(len(parts[GLOBAL]), 'sample')}"
+        return f"the server {what}s on {quantity(len(parts[GLOBAL]), 'sample')}"
     return f"{len(parts):,} {what}{'s' * (len(parts) == 1)}" if parts else f"none {what}s"
 
 
@@ -184,7 +184,7 @@ def print_clients(data: FederationView, sampler: ClientSampler, name: str) -> No
     number, fraction = sampler.cohort_size(data.num_clients), getattr(sampler, "clients_per_round", None)
     each_round = f"{'about ' * isinstance(sampler, BernoulliSampler)}{number:,} train{'s' * (number == 1)}"
     if isinstance(sampler, Arrivals):
-        each_round = f"{counted(number, 'result')} arrive{'s' * (number == 1)}"
+        each_round = f"{quantity(number, 'result')} arrive{'s' * (number == 1)}"
     rank_zero_info(f"{data.describe_clients()}; {each_round} in each round. {data.describe_unused()}".rstrip())
     if data.num_clients == 1:
         rank_zero_warn(

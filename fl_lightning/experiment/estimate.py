@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lightning.pytorch.callbacks import LambdaCallback
 
-from fl_lightning.checks import counted, duration
+from fl_lightning.checks import duration, quantity
 from fl_lightning.experiment.cell import CellJob, run_cell
 from fl_lightning.experiment.check import refuse_mistakes
 from fl_lightning.experiment.plan import planned
@@ -34,16 +34,16 @@ def describe_plan(table: Table, folder: str | Path, *, with_data: bool = False) 
     """
     notes = refuse_mistakes(table, with_data=with_data)
     store = Store(folder)
-    lines, total = [f"{table.name}: {counted(len(table.folds), 'fold')} x {counted(len(table.seeds), 'seed')}"], 0
+    lines, total = [f"{table.name}: {quantity(len(table.folds), 'fold')} x {quantity(len(table.seeds), 'seed')}"], 0
     for search in planned(table):
         fits, trials = search.fits.values(), search.trials
         done = sum(store.result(cell) is not None for cell in fits)
         rounds = sum(cell.max_epochs for cell in fits)
         total += rounds
-        tuned = f"{counted(len(search.points), 'point')}, {counted(len(trials), 'fit')} to tune; " if trials else ""
-        final = f"{counted(len(search.final), 'fit')}; {counted(rounds, 'round')}; {done} finished"
+        tuned = f"{quantity(len(search.points), 'point')}, {quantity(len(trials), 'fit')} to tune; " if trials else ""
+        final = f"{quantity(len(search.final), 'fit')}; {quantity(rounds, 'round')}; {done} finished"
         lines.append(f"  {search.data}, {search.method}: {tuned}{final}")
-    return "\n".join([*lines, f"  together {counted(total, 'round')}", *notes])
+    return "\n".join([*lines, f"  together {quantity(total, 'round')}", *notes])
 
 
 def measure_paces(table: Table, rounds: int = 4) -> tuple[dict[str, float], dict[str, str]]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fl_lightning.algorithms.versions import __version__
-from fl_lightning.checks import counted
+from fl_lightning.checks import quantity
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.experiment.files import columns_of, read_json_if_there, write_csv, write_json
 from fl_lightning.experiment.plan import Cell
@@ -123,7 +123,7 @@ class Store:
         errors += [f"the validation metric is {value}" for value in values if not math.isfinite(value)]
         pruned = min((result["rounds"] for result in results if result.get("pruned")), default=0)
         if pruned:
-            errors.append(f"pruned after {counted(pruned, 'round')}")
+            errors.append(f"pruned after {quantity(pruned, 'round')}")
         score = sum(known) / len(known) if len(known) == len(cells) else None
         return Tried(point, tuple(cell.id for cell in cells), len(known), score, errors[0] if errors else "", pruned)
 

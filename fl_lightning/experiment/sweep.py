@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from rich.console import Console
 
-from fl_lightning.checks import PathLike, check, duration, joined
+from fl_lightning.checks import PathLike, check, duration, enumeration
 from fl_lightning.experiment.cell import CellJob
 from fl_lightning.experiment.files import read_json_if_there, write_csv, write_json
 from fl_lightning.experiment.plan import Cell
@@ -83,7 +83,7 @@ def run_sweep(
     folder = Path(output or Path("runs", "sweeps", sweep.name)).absolute()
     console = check("`console`", console or Console(), Console)
     if sweep.only_in_service:
-        unused = joined([f"`{name}`" for name in sweep.only_in_service])
+        unused = enumeration([f"`{name}`" for name in sweep.only_in_service])
         say(console, f"Only the service of Weights & Biases uses {unused}: no effect here.")
     make_folder("output", folder, "Give another `output`.")
     runner = Runner(folder, RunOptions(workers=0), time.time(), partial(_job, sweep, folder), Console(quiet=True))

@@ -12,7 +12,7 @@ from torch.optim import SGD, Optimizer
 from torchmetrics import Metric
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 
-from fl_lightning.checks import NotNegative, check_arguments, plain
+from fl_lightning.checks import NotNegative, check_arguments, to_number
 from fl_lightning.metrics import OneVsRestAUROC
 
 Classes = Annotated[int, "[2, inf)"]
@@ -51,7 +51,7 @@ class Classifier(L.LightningModule):
         super().__init__()
         self.save_hyperparameters()
         check_arguments(self, self.hparams)
-        self.lr, self.momentum, self.weight_decay = plain(lr), plain(momentum), plain(weight_decay)
+        self.lr, self.momentum, self.weight_decay = to_number(lr), to_number(momentum), to_number(weight_decay)
         self.val_metrics = nn.ModuleDict({name: _metric(name, int(num_classes)) for name in metrics})
         self.test_metrics = nn.ModuleDict({name: _metric(name, int(num_classes)) for name in metrics})
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fl_lightning.checks import Count, Natural, check_fields, short, to_array
+from fl_lightning.checks import Count, Natural, check_fields, short_repr, to_array
 from fl_lightning.partitioners.partition import Partition
 
 Assignment = Sequence[np.ndarray] | Sequence[Sequence[int]]
@@ -96,8 +96,8 @@ def check_partitioner(partitioner: Any) -> None:
     if inspect.isclass(partitioner) or not callable(partitioner):
         raise TypeError(
             "`partitioner` must be a partitioner, such as IIDPartitioner(num_clients=100), or a function from labels "
-            f"to a partition, got {short(partitioner)}. For sample indices of each client, a Partition or its file: "
-            "ExplicitPartitioner(...). For a data set of each client: ClientDatasetsModule(...)."
+            f"to a partition, got {short_repr(partitioner)}. For sample indices of each client, a Partition or its "
+            "file: ExplicitPartitioner(...). For a data set of each client: ClientDatasetsModule(...)."
         )
 
 

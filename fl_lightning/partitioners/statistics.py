@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from fl_lightning.checks import check, short, to_array
+from fl_lightning.checks import check, short_repr, to_array
 from fl_lightning.partitioners.base import check_labels
 from fl_lightning.partitioners.notebook import as_table
 from fl_lightning.partitioners.partition import Partition
@@ -156,6 +156,6 @@ def _check_counts(counts: np.ndarray) -> np.ndarray:
     if counts.ndim != 2 or counts.dtype.kind not in "biuf" or not (counts >= 0).all() or not 0 < counts.sum() < np.inf:
         raise ValueError(
             "`counts` must be numbers of samples, shape (num_clients, num_classes), none negative and not all 0, got "
-            f"{short(counts)}."
+            f"{short_repr(counts)}."
         )
     return counts

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fl_lightning.checks import at_round, check_fields, short, to_python
+from fl_lightning.checks import at_round, check_fields, short_repr, to_python
 from fl_lightning.parts.client_vectors import ClientVectors
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.messages import ClientResult, Payload, Task
@@ -47,7 +47,7 @@ class Part:
     def __repr__(self) -> str:
         # in the order of the arguments; a dataclass shows inherited fields first
         held = {name: vars(self)[name] for name in signature(type(self)).parameters if name in vars(self)}
-        return f"{type(self).__name__}({', '.join(f'{name}={short(value)}' for name, value in held.items())})"
+        return f"{type(self).__name__}({', '.join(f'{name}={short_repr(value)}' for name, value in held.items())})"
 
     if TYPE_CHECKING:
 

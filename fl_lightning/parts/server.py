@@ -22,7 +22,7 @@ from fl_lightning.checks import (
     check_fields,
     checked_vector,
     is_finite,
-    short,
+    short_repr,
 )
 from fl_lightning.parts.aggregation import MeanAggregation, RunningMean
 from fl_lightning.parts.federation import Federation
@@ -200,7 +200,7 @@ class TorchServer(ServerOptimizer):
 
     def __repr__(self) -> str:
         options = "".join(f", {name}={value!r}" for name, value in self.options.items())
-        return f"TorchServer({short(self.optimizer)}, lr={short(self.lr)}{options})"
+        return f"TorchServer({short_repr(self.optimizer)}, lr={short_repr(self.lr)}{options})"
 
     def setup(self, federation: Federation) -> None:
         """Start without moments."""

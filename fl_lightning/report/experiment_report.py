@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from fl_lightning.checks import PathLike, check, counted
+from fl_lightning.checks import PathLike, check, quantity
 from fl_lightning.experiment.files import write_text
 from fl_lightning.files import atomic_file
 from fl_lightning.partitioners.notebook import in_frame
@@ -108,8 +108,8 @@ def _summary(results: Results) -> str:
     expected = results.num_expected * len(table["data"]) * len(table["methods"])
     dates, time = tables.dates_of(results), tables.time_of(results)
     return (
-        f"{counted(len(table['methods']), 'method')}, {counted(len(table['data']), 'data set')}, "
-        f"{counted(len(table['folds']), 'fold')}, {counted(len(table['seeds']), 'seed')}: "
+        f"{quantity(len(table['methods']), 'method')}, {quantity(len(table['data']), 'data set')}, "
+        f"{quantity(len(table['folds']), 'fold')}, {quantity(len(table['seeds']), 'seed')}: "
         f"{len(results.scored):,} of {expected:,} runs have a score"
         + (f", {dates}" if dates else "")
         + (f"; all fits took {time}" if time else "")

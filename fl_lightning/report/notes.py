@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pandas as pd
 
-from fl_lightning.checks import counted
+from fl_lightning.checks import quantity
 from fl_lightning.report.names import p_text
 from fl_lightning.report.reference import reference_sentence
 from fl_lightning.report.results import LEVEL, Results
@@ -94,7 +94,7 @@ def power_sentences(results: Results) -> list[str]:
             needed = next(n for n in range(2, 100) if methods * _smallest_p(n) < LEVEL)
             why = (
                 f"with {pairs} pairs of runs the smallest p-value is {p_text(_smallest_p(pairs))}, "
-                f"{p_text(min(1.0, methods * _smallest_p(pairs)))} corrected for {counted(methods, 'method')}. It "
+                f"{p_text(min(1.0, methods * _smallest_p(pairs)))} corrected for {quantity(methods, 'method')}. It "
                 f"takes at least {needed} pairs"
             )
         else:
@@ -114,7 +114,9 @@ def open_cycles(results: Results) -> str:
     for (data, method), curves in results.curves.groupby(["data", "method"], sort=False):
         late = np.array([_rounds_after_aggregation(curve) for _, curve in curves.groupby(["fold", "seed"])])
         if late.any():
-            runs = f"{np.count_nonzero(late)} of {counted(len(late), 'run')}, up to {counted(int(late.max()), 'round')}"
+            runs = (
+                f"{np.count_nonzero(late)} of {quantity(len(late), 'run')}, up to {quantity(int(late.max()), 'round')}"
+            )
             found.append(f"{method} on {data} ({runs})")
     if not found:
         return ""

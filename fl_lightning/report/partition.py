@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fl_lightning.checks import Count, PathLike, check, counted
+from fl_lightning.checks import Count, PathLike, check, quantity
 from fl_lightning.data import ClientDatasetsModule, FederatedDataModule
 from fl_lightning.files import write_new
 from fl_lightning.partitioners import (
@@ -184,7 +184,7 @@ def partition_report(
     check("`max_clients`", max_clients, Count)
     summary = _summary(datamodule, features)
     numbers = summary.statistics
-    title = f"{summary.data}: {counted(numbers.num_samples, 'sample')}, {counted(numbers.num_clients, 'client')}"
+    title = f"{summary.data}: {quantity(numbers.num_samples, 'sample')}, {quantity(numbers.num_clients, 'client')}"
     title += f", C-score {numbers.c_score:.3f}" if numbers.has_classes else ""
     with style():
         figure = _draw(datamodule, max_clients, title)
@@ -203,12 +203,12 @@ def partition_report(
 def _summary(datamodule: FederatedDataModule, features: SampleFeatures | None) -> PartitionSummary:
     partition, sizes = datamodule.partition, datamodule.client_sizes
     sets = {
-        "training": f"{counted(len(sizes), 'client')}, {counted(int(sizes.sum()), 'sample')}",
+        "training": f"{quantity(len(sizes), 'client')}, {quantity(int(sizes.sum()), 'sample')}",
         "validation": _evaluation_set(datamodule, "val"),
         "test": _evaluation_set(datamodule, "test"),
     }
     if datamodule.num_unused:
-        sets["left out"] = counted(datamodule.num_unused, "sample")
+        sets["left out"] = quantity(datamodule.num_unused, "sample")
     partitioner = datamodule.partitioner or getattr(datamodule, "feature_partitioner", None)
     given = isinstance(datamodule, ClientDatasetsModule) and not datamodule.splits_clients
     return PartitionSummary(
@@ -245,10 +245,10 @@ def _evaluation_set(datamodule: FederatedDataModule, stage: Literal["val", "test
     loader = datamodule.val_dataloader() if stage == "val" else datamodule.test_dataloader()
     if not loader:
         return "none"
-    samples, clients = counted(len(loader.dataset), "sample"), datamodule.eval_client_ids(stage)
+    samples, clients = quantity(len(loader.dataset), "sample"), datamodule.eval_client_ids(stage)
     if clients is None:
         return f"{samples} that belong to no client"
-    return f"{counted(len(np.unique(clients)), 'client')}, {samples}"
+    return f"{quantity(len(np.unique(clients)), 'client')}, {samples}"
 
 
 def _call(part: Any) -> str:

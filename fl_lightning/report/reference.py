@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from fl_lightning.checks import counted, joined
+from fl_lightning.checks import enumeration, quantity
 from fl_lightning.experiment.table_file import read_table
 from fl_lightning.report.page import Table
 from fl_lightning.report.results import Results
@@ -29,12 +29,12 @@ def reference_sentence(results: Results) -> str:
         return ""
     names = {"rounds", *_COUNTED.values()}
     parts = [
-        f"{setting}: {here} of {there}{f' ({joined(places, most=4)})' if places else ''}"
+        f"{setting}: {here} of {there}{f' ({enumeration(places, most=4)})' if places else ''}"
         for places, setting, here, there in found
         if setting in names
     ]
     if others := len(found) - len(parts):
-        parts.append(counted(others, "other setting"))
+        parts.append(quantity(others, "other setting"))
     return (
         f"The settings are not those of {results.table['reproduces']}: {'; '.join(parts)}. No number here is a "
         "reproduction of one there. All differences are listed below."

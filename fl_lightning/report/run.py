@@ -14,7 +14,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fl_lightning.checks import Count, check, counted, is_sequence
+from fl_lightning.checks import Count, check, is_sequence, quantity
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.partitioners.notebook import Drawn
 from fl_lightning.partitioners.plot import label_clients, names_of
@@ -189,7 +189,7 @@ def _draw_curves(curves: Curves, unit: str, axes: Axes) -> None:
             rounds, values = zip(*curves[name], strict=True)
             shown = label(metric_name(name, stage=True))
             if not any(map(math.isfinite, values)):
-                missing.append(f"{shown}: no finite value in {counted(len(values), unit)}")
+                missing.append(f"{shown}: no finite value in {quantity(len(values), unit)}")
                 shown = f"{shown}: not finite"
             axes.plot(
                 rounds,
