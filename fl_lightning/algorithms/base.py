@@ -32,7 +32,7 @@ from fl_lightning.clients.batches import LocalSettings
 from fl_lightning.data.datamodule import check_lightning
 from fl_lightning.executors import Executor, make_executor
 from fl_lightning.executors.auto import ExecutorName
-from fl_lightning.executors.machine import as_in_fit
+from fl_lightning.executors.machine import using_threads
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.parts.aggregation import Aggregation
 from fl_lightning.parts.algorithm import Algorithm, InvalidUpdates
@@ -264,10 +264,10 @@ class AggregationCallback(Callback, ABC):
             log_changes(self._resumed, self, self._loop)
         self._resumed = None
 
-    def _with_threads_of_fit(self, device: torch.device) -> AbstractContextManager[None]:
+    def _with_threads_of_fit(self, device: torch.device) -> AbstractContextManager[object]:
         """Return the context of an evaluation outside of a fit."""
         chosen = self._loaded_threads or (self._loop.threads.chosen if self._loop else None)
-        return as_in_fit(chosen, device)
+        return using_threads(chosen, device)
 
     def check_rounds(self, max_epochs: int | None, num_clients: int | None = None) -> None:
         """Warn when the number of rounds does not suit the schedule."""

@@ -13,6 +13,8 @@ from fl_lightning.clients.training import ClientAtWork, LocalTraining
 from fl_lightning.parts.messages import Task
 from fl_lightning.seeding import preserved_generators
 
+log = logging.getLogger(__name__)
+
 
 @contextmanager
 def channels_last(module: nn.Module) -> Iterator[bool]:
@@ -37,9 +39,6 @@ def channels_last(module: nn.Module) -> Iterator[bool]:
     finally:
         for weight in weights:
             weight.data = weight.data.contiguous()
-
-
-log = logging.getLogger(__name__)
 
 
 def works_with_channels_last(training: LocalTraining, task: Task) -> bool:

@@ -33,7 +33,7 @@ class Threads:
     @contextmanager
     def of_fit(self, device: torch.device) -> Iterator[None]:
         """Train with the chosen number of threads, with one until it is chosen; give torch its threads back."""
-        with _using(self.chosen or 1, device) as self._all:
+        with using_threads(self.chosen or 1, device) as self._all:
             yield
 
     def choose(self, counts: StepCounts | None, processes: int) -> None:
@@ -48,20 +48,18 @@ class Threads:
 
 
 @contextmanager
-def as_in_fit(chosen: int | None, device: torch.device) -> Iterator[None]:
-    """Evaluate with the threads that a fit has chosen; without a fit all of torch's stay."""
-    if chosen is None:
-        yield
-        return
-    with _using(chosen, device):
-        yield
+def using_threads(number: int | None, device: torch.device) -> Iterator[int | None]:
+    """Compute with a number of threads if the device is a CPU and the user has set none.
 
+    Args:
+        number: The number; ``None`` leaves torch its own.
+        device: Where is computed.
 
-@contextmanager
-def _using(number: int, device: torch.device) -> Iterator[int | None]:
-    """Compute with a number of threads if the device is a CPU and the user has set none, and yield torch's number."""
-    usual = _default_number() if device.type == "cpu" else None
-    if usual is not None:
+    Yields:
+        Torch's own number; ``None`` if it is left alone.
+    """
+    usual = _default_number() if device.type == "cpu" and number is not None else None
+    if number is not None and usual is not None:
         torch.set_num_threads(number)
     try:
         yield usual
