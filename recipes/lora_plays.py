@@ -2,6 +2,7 @@
 
     python recipes/lora_plays.py --data-dir data                     # a stand-in, trained from nothing: 7 min of CPU
     python recipes/lora_plays.py --data-dir data --weights folder    # starts from folder/model.pt
+    python recipes/lora_plays.py --validate-every 2 --logs folder    # what every round logs, in folder/<method>
 
 A client is a role; a sample is 80 characters and the next one. Without ``--weights``, the network's weights are those
 of a stand-in for a pre-trained model: it is trained centrally on a third of the roles. A second third is fine-tuned,
@@ -18,6 +19,7 @@ from typing import Any
 
 import lightning as L
 import torch
+from lightning.pytorch.loggers import CSVLogger
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
@@ -98,9 +100,11 @@ def fine_tune(name: str, callback: AggregationCallback, weights: dict[str, Tenso
     module.load_state_dict(weights)
     if isinstance(callback, FedLoRA):
         add_lora(module, ["*.query", "*.value", "*.mlp.*"], options.rank)
-    rounds = options.rounds
     trainer = L.Trainer(
-        max_epochs=rounds, check_val_every_n_epoch=rounds, callbacks=[callback, Communication()], **SILENT
+        max_epochs=options.rounds,
+        check_val_every_n_epoch=options.validate_every or options.rounds,
+        callbacks=[callback, Communication()],
+        **SILENT | {"logger": CSVLogger(options.logs, name, version="") if options.logs else False},
     )
     [before] = trainer.validate(module, datamodule=data, verbose=False)
     trainer.fit(module, datamodule=data)
@@ -121,6 +125,8 @@ def main() -> None:
     parser.add_argument("--weights", type=Path, help="folder of model.pt; default: a stand-in is trained")
     for option, default in {"pretrain-epochs": 5, "rounds": 20, "clients": 10, "rank": 4, "seed": 0}.items():
         parser.add_argument(f"--{option}", type=int, default=default, help="default: %(default)s")
+    parser.add_argument("--validate-every", type=int, help="rounds between validations; default: after the last one")
+    parser.add_argument("--logs", type=Path, help="folder for the metrics of every round, as CSV")
     parser.add_argument("--stride", type=int, default=64, help="characters between samples; default: %(default)s")
     parser.add_argument("--min-lines", type=int, default=50, help="fewest lines of a role; default: %(default)s")
     parser.add_argument("--lr", type=float, default=3e-3, help="learning rate of Adam; default: %(default)s")

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import lightning as L
 import numpy as np
 import pytest
 import torch
-from helpers.algorithms import Net, data
-from helpers.contract import Break, content, different, distance, fit
 from helpers.toys import fit_clients
 from torch import Tensor, nn
 
@@ -64,6 +61,9 @@ def test_what_is_trained_travels_and_nothing_else(mode: Any) -> None:
     values = 3 * 2 if mode == "ffa" else 3 * 2 + 2 * 4  # B, and A, of 64 bits; two clients in three rounds
     assert traffic.bits_up == traffic.bits_down == 64 * values * 2 * 3
     assert torch.equal(module.net[0].layer.weight, before)
+    train(FedLoRA(mode, 1.0, executor="vectorized"), stacked := Linear(rank=2), 3)
+    one, other = (each.net[0].lora_B @ each.net[0].lora_A for each in (module, stacked))
+    assert torch.allclose(one, other, rtol=1e-9)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -90,6 +90,24 @@ def test_the_error_of_a_round(mode: Any) -> None:
     else:  # what is cut off: the third singular value
         assert error == pytest.approx(float(torch.linalg.svdvals(exact)[2]), abs=1e-12)
         assert error > 1e-5
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_adapters_of_peft_train_as_those_of_add_lora(mode: Any) -> None:
+    peft = pytest.importorskip("peft")
+    ours, theirs = Linear(rank=2), Linear(rank=None)
+    factor = ours.net[0].lora_A.detach().clone()
+    theirs.net = peft.get_peft_model(theirs.net, peft.LoraConfig(r=2, lora_alpha=2, target_modules=["0"]))
+    theirs.load_state_dict({"net.base_model.model.0.lora_A.default.weight": factor}, strict=False)
+    errors = []
+    for module in (ours, theirs):
+        train(callback := FedLoRA(mode, 1.0, executor="vectorized"), module, 3)
+        errors.append(callback.algorithm.values()["fed/lora_error"])
+    assert errors[1] == pytest.approx(errors[0], abs=1e-12)
+    layer = ours.net[0]
+    assert torch.allclose(
+        theirs.net.merge_and_unload()[0].weight, layer.layer.weight + layer.lora_B @ layer.lora_A, rtol=1e-9
+    )
 
 
 def test_names_of_peft() -> None:
@@ -127,28 +145,3 @@ def test_where_adapters_are_put() -> None:
         add_lora(net, "tail")
     with pytest.raises(ValueError, match="lora_A"):
         train(FedLoRA(), Linear(rank=None), 1)
-
-
-class Adapted(Net):
-    """A frozen network with adapters and a trained BatchNorm, dropout and momentum."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        add_lora(self, rank=2)
-        self.layers[1].requires_grad_(True)
-
-
-@pytest.mark.parametrize("mode", ["svd", pytest.param("average", marks=pytest.mark.long), "ffa"])
-def test_the_contract_of_algorithms(mode: Any, tmp_path: Path) -> None:
-    def make(executor: str = "sequential") -> FedLoRA:
-        return FedLoRA(mode, 4, seed=1, executor=executor)
-
-    whole = fit(make(), net := Adapted(), data(8), 3)
-    assert eval(repr(make()), {"FedLoRA": FedLoRA}).mode == mode
-    with pytest.raises(ArithmeticError):
-        fit(make(), Adapted(), data(8), 3, Break(1, tmp_path / "mid.ckpt"))
-    resumed = fit(make(), Adapted(), data(8), 3, ckpt_path=tmp_path / "mid.ckpt")
-    assert different(content(resumed, tmp_path), content(whole, tmp_path)) == []
-    trainer = fit(make("vectorized"), stacked := Adapted(), data(8), 3)
-    assert trainer.fit_loop.executor.cause is None
-    assert distance(stacked.state_dict(), net.state_dict()) < 1e-8  # a decomposition magnifies rounding

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 import fl_lightning as fl
 from fl_lightning import parts
+from fl_lightning.models import add_lora
 
 SPEEDS = [100, 95, 50, 25, 20, 5]
 Make = Callable[..., fl.AggregationCallback]
@@ -23,6 +24,16 @@ class OwnMedian(parts.Aggregation):
 
     def merge(self, model: Tensor, results: Sequence[parts.ClientResult]) -> Tensor:
         return torch.stack([result.parameters for result in results]).quantile(0.5, dim=0)
+
+
+class Adapted(fl.FedLoRA):
+    """FedLoRA with a module that has no adapters yet: all else is frozen but the BatchNorm."""
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        torch.manual_seed(3)
+        add_lora(pl_module, rank=2)
+        pl_module.layers[1].requires_grad_(True)
+        super().setup(trainer, pl_module, stage)
 
 
 def personal() -> list[parts.Exchange]:
@@ -139,6 +150,9 @@ ALGORITHMS: dict[str, Make] = {
     "FedProto": lambda **k: fl.FedProto(2.0, 4, **k),
     "FedRoD": lambda **k: fl.FedRoD("layers.4", 4, **k),
     "RADFeda": lambda **k: fl.RADFed(3, 4, server=parts.Adaptive("yogi", 0.1, 0.9, 0.99, 0.01, 0.0), **k),
+    "FedLoRA-svd": lambda **k: Adapted("svd", 4, **k),
+    "FedLoRA": lambda **k: Adapted("average", 4, **k),
+    "FedLoRA-ffa": lambda **k: Adapted("ffa", 4, **k),
 }
 
 
