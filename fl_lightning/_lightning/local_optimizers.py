@@ -77,7 +77,8 @@ class LocalOptimizers:
         """Note what optimizers hold, and what a checkpoint has of their state."""
         self._optimizers = _with_wrapped(self._trainer.optimizers)
         self._parameters = [*self._trainer.lightning_module.parameters()]
-        held = list(map(_held_by, self._optimizers))
+        own = set(map(id, self._parameters))
+        held = [{**_held_by(each), **_groups_of_others(each, own)} for each in self._optimizers]
         #: What is no container, tensor or array is not copied: parameters, optimizers, modules.
         self._kept = {id(leaf): leaf for leaf in (*self._parameters, *tree_leaves(held)) if not _changes(leaf)}
         self._held = copy.deepcopy(held, {**self._kept})
@@ -109,6 +110,11 @@ class LocalOptimizers:
 
     def reset(self, round_index: int | None = None) -> None:
         """Clear gradients, and return to the configured state and the settings of a round, by default this one's."""
+        for optimizer, groups in zip(self._optimizers, self._for_clients[0], strict=True):
+            del optimizer.param_groups[len(groups) :]  # what a client has added
+        self._renew(round_index)
+
+    def _renew(self, round_index: int | None = None) -> None:
         for optimizer, held in zip(self._optimizers, copy.deepcopy(self._held, {**self._kept}), strict=True):
             for name in _held_by(optimizer).keys() - held.keys():
                 delattr(optimizer, name)
@@ -123,11 +129,11 @@ class LocalOptimizers:
     def as_for_clients(self) -> Iterator[None]:
         """Make the optimizers fresh, with the settings of the round's clients; put the earlier ones back at the end."""
         before = self._settings()
-        self.reset()
+        self._renew()
         try:
             yield
         finally:
-            self.reset()
+            self._renew()
             self._restore(*before)
 
     def on_client_end(self, slot: int) -> None:
@@ -213,6 +219,15 @@ def _with_wrapped(optimizers: Sequence[Optimizer]) -> list[Optimizer]:
 def _held_by(optimizer: Optimizer) -> dict[str, Any]:
     """Return the state of an optimizer and the attributes of its own."""
     return {name: value for name, value in vars(optimizer).items() if name not in _COMMON}
+
+
+def _groups_of_others(optimizer: Optimizer, own: set[int]) -> dict[str, Any]:
+    """Return the groups of an optimizer that steps other tensors than the module's, such as copies in full precision.
+
+    They are renewed together with the attributes that hold the same tensors.
+    """
+    tensors = (tensor for group in optimizer.param_groups for tensor in group["params"])
+    return {} if all(id(tensor) in own for tensor in tensors) else {"param_groups": optimizer.param_groups}
 
 
 def _changes(leaf: Any) -> bool:

@@ -79,9 +79,32 @@ class Counting(torch.optim.SGD):
         return loss
 
 
+class OnCopies(torch.optim.Optimizer):
+    """Steps copies of the parameters by another optimizer, as those with weights in full precision do."""
+
+    def __init__(self, params: Any, **options: Any) -> None:
+        super().__init__(params, options)
+        self.copies = [parameter.detach().clone() for parameter in self.param_groups[0]["params"]]
+        self.inner = torch.optim.SGD(self.copies, **options)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        with torch.enable_grad():
+            loss = closure()
+        pairs = list(zip(self.param_groups[0]["params"], self.copies, strict=True))
+        for parameter, copy in pairs:
+            copy.copy_(parameter)
+            copy.grad = parameter.grad
+        self.inner.step()
+        for parameter, copy in pairs:
+            parameter.copy_(copy)
+        return loss
+
+
 OPTIMIZERS = {
     "wrapped": lambda p: Wrapping(p, lr=1.0, momentum=0.9),
     "around": lambda p: Around(torch.optim.SGD(p, lr=1.0, momentum=0.9)),
+    "on copies": lambda p: OnCopies(p, lr=1.0, momentum=0.9),
     "attributes": lambda p: Slowing(p, lr=1.0),
     "options": lambda p: Counting(p, lr=1.0),
     "options of the wrapped": lambda p: Around(Counting(p, lr=1.0)),
@@ -106,6 +129,21 @@ CLIENTS = clients_that_reach([[2.0], [4.0], [9.0]], [1, 1, 1])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_no_client_sees_the_optimizer_of_another(name: str, executor: Any) -> None:
     end = fit_quadratic(FedAvg(1.0, executor=executor), Optimized(OPTIMIZERS[name]), CLIENTS, 2)
+    assert float(end) == pytest.approx(5.0, abs=1e-12)
+
+
+class Thawing(Optimized):
+    """Trains its parameters from a client's first batch on, in a group of their own."""
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD([{"params": []}], lr=1.0, momentum=0.9)
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        self.optimizers(use_pl_optimizer=False).add_param_group({"params": list(self.parameters())})
+
+
+def test_each_client_may_add_a_group() -> None:
+    end = fit_quadratic(FedAvg(1.0, executor="sequential"), Thawing(None), CLIENTS, 2)
     assert float(end) == pytest.approx(5.0, abs=1e-12)
 
 
