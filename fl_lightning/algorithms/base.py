@@ -266,7 +266,7 @@ class AggregationCallback(Callback, ABC):
 
     def _with_threads_of_fit(self, device: torch.device) -> AbstractContextManager[object]:
         """Return the context of an evaluation outside of a fit."""
-        chosen = self._loaded_threads or (self._loop.threads.chosen if self._loop else None)
+        chosen = self._loaded_threads or (self._loop.threads.of_evaluation if self._loop else None)
         return using_threads(chosen, device)
 
     def check_rounds(self, max_epochs: int | None, num_clients: int | None = None) -> None:

@@ -36,6 +36,11 @@ class Threads:
         with using_threads(self.chosen or 1, device) as self._all:
             yield
 
+    @property
+    def of_evaluation(self) -> int | None:
+        """The number for evaluations after the fit; ``None`` leaves torch its own."""
+        return self.chosen if self._all is None else self.chosen or 1  # stacks choose none, and have one
+
     def choose(self, counts: StepCounts | None, processes: int) -> None:
         """Choose by what the first step of the first client computed, once that is known."""
         if self._all is not None and self.chosen is None and counts is not None:

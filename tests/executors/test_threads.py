@@ -99,6 +99,16 @@ def test_an_evaluation_has_the_threads_of_its_fit(tmp_path: Path) -> None:
         assert watch.seen["on_validation_batch_start"] == [threads]
 
 
+def test_an_evaluation_after_stacks_has_one_thread() -> None:
+    watch, trainer, data = prepared(executor="vectorized")
+    trainer.callbacks.remove(watch)  # clients are not stacked under it
+    trainer.fit(module := Validated(linear()), datamodule=data)
+    assert trainer.fit_loop.executor.describe().startswith("in stacks")
+    trainer.callbacks.append(watch)
+    trainer.validate(module, datamodule=data, verbose=False)
+    assert set(watch.seen["on_validation_batch_start"]) == {1}
+
+
 def test_threads_that_the_user_set_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_num_threads(3)
     assert fit()["on_round_end"] == [3, 3]
