@@ -194,8 +194,8 @@ class LocalOptimizers:
 
     def _restore(self, options: Options, schedules: list[dict[str, Any]]) -> None:
         """Set the optimizers' options and, where clients may have moved them, the schedules' states."""
-        for optimizer, groups in zip(self._optimizers, options, strict=True):
-            # a callback that unfreezes layers appends groups
+        # hooks may have added optimizers to wrap since, and a callback that unfreezes layers appends groups
+        for optimizer, groups in zip(self._optimizers, options, strict=False):
             for group, values in zip(optimizer.param_groups, groups, strict=False):
                 _set_options(group, values)
         if self.by_step or not self._automatic:

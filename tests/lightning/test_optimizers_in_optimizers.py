@@ -147,6 +147,21 @@ def test_each_client_may_add_a_group() -> None:
     assert float(end) == pytest.approx(5.0, abs=1e-12)
 
 
+class Extending(Optimized):
+    """Wraps one more optimizer in a round that fails."""
+
+    def on_train_epoch_start(self) -> None:
+        self.optimizers(use_pl_optimizer=False).second = torch.optim.SGD(self.parameters(), lr=1.0)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        raise RuntimeError("of the step")
+
+
+def test_a_round_that_fails_after_an_optimizer_came_says_why() -> None:
+    with pytest.raises(RuntimeError, match="of the step"):
+        fit_quadratic(FedAvg(1.0, executor="sequential"), Extending(OPTIMIZERS["wrapped"]), CLIENTS, 1)
+
+
 def test_a_checkpoint_has_no_option_that_a_client_has_added(tmp_path: Path) -> None:
     module = Optimized(OPTIMIZERS["options"])
     fit_quadratic(FedAvg(1.0), module, CLIENTS, 1)
