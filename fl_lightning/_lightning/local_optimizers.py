@@ -19,9 +19,9 @@ from fl_lightning._lightning.contents import same_content
 
 Options = list[list[dict[str, Any]]]
 Settings = tuple[Options, list[dict[str, Any]]]  # of the optimizers' groups, and the schedules' states
-#: What every optimizer has besides its state; learning-rate schedules wrap `step` and set `_opt_called`.
+#: What every optimizer has besides its state and groups; learning-rate schedules wrap `step` and set `_opt_called`.
 _COMMON = {*vars(SGD([torch.zeros(1)])), "step", "_opt_called", "_warned_capturable_if_run_uncaptured"}
-_COMMON -= {"state"}
+_COMMON -= {"state", "param_groups"}
 
 
 def unscale_before_hooks(optimizers: Sequence[Optimizer]) -> None:
@@ -68,20 +68,15 @@ class LocalOptimizers:
 
     def on_clients_start(self) -> None:
         """Note the settings from which every client starts, with what hooks have set at the round's start."""
-        self._remember()
         self._for_clients = self._settings()
+        self._remember()
         if self.by_step:
             self._mean_batches = self._batches_per_client()
 
     def _remember(self) -> None:
         """Note what optimizers hold, and what a checkpoint has of their state."""
-        self._optimizers = _with_wrapped(self._trainer.optimizers)
+        self._configured = list(map(_Memory, self._trainer.optimizers))
         self._parameters = [*self._trainer.lightning_module.parameters()]
-        own = set(map(id, self._parameters))
-        held = [{**_held_by(each), **_groups_of_others(each, own)} for each in self._optimizers]
-        #: What is no container, tensor or array is not copied: parameters, optimizers, modules.
-        self._kept = {id(leaf): leaf for leaf in (*self._parameters, *tree_leaves(held)) if not _changes(leaf)}
-        self._held = copy.deepcopy(held, {**self._kept})
         self._states = [
             copy.deepcopy(optimizer.state_dict()["state"]) if optimizer.state else {}
             for optimizer in self._trainer.optimizers
@@ -110,17 +105,13 @@ class LocalOptimizers:
 
     def reset(self, round_index: int | None = None) -> None:
         """Clear gradients, and return to the configured state and the settings of a round, by default this one's."""
-        for optimizer, groups in zip(self._optimizers, self._for_clients[0], strict=True):
-            del optimizer.param_groups[len(groups) :]  # what a client has added
-        self._renew(round_index)
-
-    def _renew(self, round_index: int | None = None) -> None:
-        for optimizer, held in zip(self._optimizers, copy.deepcopy(self._held, {**self._kept}), strict=True):
-            for name in _held_by(optimizer).keys() - held.keys():
-                delattr(optimizer, name)
-            vars(optimizer).update(held)
+        for optimizer, configured in zip(self._trainer.optimizers, self._configured, strict=False):
+            configured.put_back()
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    parameter.grad = None  # `zero_grad` may be the user's own
         for parameter in self._parameters:
-            parameter.grad = None  # `zero_grad` may be the user's own
+            parameter.grad = None
         present = self._for_clients
         self._began_with = present if round_index is None else self.past.get(round_index, present)
         self._restore(*self._began_with)
@@ -129,11 +120,11 @@ class LocalOptimizers:
     def as_for_clients(self) -> Iterator[None]:
         """Make the optimizers fresh, with the settings of the round's clients; put the earlier ones back at the end."""
         before = self._settings()
-        self._renew()
+        self.reset()
         try:
             yield
         finally:
-            self._renew()
+            self.reset()
             self._restore(*before)
 
     def on_client_end(self, slot: int) -> None:
@@ -189,13 +180,14 @@ class LocalOptimizers:
             checkpoint["lr_schedulers"] = list(schedules)
 
     def _settings(self) -> Settings:
-        options = [[_options(group) for group in optimizer.param_groups] for optimizer in self._optimizers]
-        return options, [copy.deepcopy(each.scheduler.state_dict()) for each in self._trainer.lr_scheduler_configs]
+        optimizers, configs = self._trainer.optimizers, self._trainer.lr_scheduler_configs
+        options = [[_options(group) for group in optimizer.param_groups] for optimizer in optimizers]
+        return options, [copy.deepcopy(config.scheduler.state_dict()) for config in configs]
 
     def _restore(self, options: Options, schedules: list[dict[str, Any]]) -> None:
         """Set the optimizers' options and, where clients may have moved them, the schedules' states."""
-        # hooks may have added optimizers to wrap since, and a callback that unfreezes layers appends groups
-        for optimizer, groups in zip(self._optimizers, options, strict=False):
+        for optimizer, groups in zip(self._trainer.optimizers, options, strict=True):
+            # a callback that unfreezes layers appends groups
             for group, values in zip(optimizer.param_groups, groups, strict=False):
                 _set_options(group, values)
         if self.by_step or not self._automatic:
@@ -206,28 +198,33 @@ class LocalOptimizers:
             config.scheduler.load_state_dict(copy.deepcopy(state))
 
 
-def _with_wrapped(optimizers: Sequence[Optimizer]) -> list[Optimizer]:
-    """Return optimizers, and those in their attributes and in lists there, as SAM and Lookahead have them."""
-    found = list(optimizers)
-    for each in found:
-        parts = [part for value in vars(each).values() for part in (value if type(value) is list else [value])]
-        inner = [part for part in parts if isinstance(part, Optimizer)]
-        found += [one for one in inner if not any(one is known for known in found)]
-    return found
+class _Memory:
+    """The state, groups and attributes of an optimizer, and of those that it wraps, as SAM and Lookahead do."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizers = [optimizer]
+        for each in self._optimizers:
+            parts = [part for value in vars(each).values() for part in (value if type(value) is list else [value])]
+            inner = [part for part in parts if isinstance(part, Optimizer)]
+            self._optimizers += [one for one in inner if not any(one is known for known in self._optimizers)]
+        held = [_held_by(each) for each in self._optimizers]
+        #: What is no container, tensor or array is not copied: parameters, optimizers, modules.
+        self._kept = {id(leaf): leaf for leaf in tree_leaves(held) if not _changes(leaf)}
+        self._held = self._copied(held)
+
+    def _copied(self, held: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return copy.deepcopy(held, {**self._kept})
+
+    def put_back(self) -> None:
+        """Put everything back as it was."""
+        for optimizer, held in zip(self._optimizers, self._copied(self._held), strict=True):
+            for name in _held_by(optimizer).keys() - held.keys():
+                delattr(optimizer, name)
+            vars(optimizer).update(held)
 
 
 def _held_by(optimizer: Optimizer) -> dict[str, Any]:
-    """Return the state of an optimizer and the attributes of its own."""
     return {name: value for name, value in vars(optimizer).items() if name not in _COMMON}
-
-
-def _groups_of_others(optimizer: Optimizer, own: set[int]) -> dict[str, Any]:
-    """Return the groups of an optimizer that steps other tensors than the module's, such as copies in full precision.
-
-    They are renewed together with the attributes that hold the same tensors.
-    """
-    tensors = (tensor for group in optimizer.param_groups for tensor in group["params"])
-    return {} if all(id(tensor) in own for tensor in tensors) else {"param_groups": optimizer.param_groups}
 
 
 def _changes(leaf: Any) -> bool:
