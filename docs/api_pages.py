@@ -1,4 +1,4 @@
-"""What the site shows of the API: references as code, and no method that a base class describes."""
+"""Pages of the API: references are shown as code, and a method at the class that describes it alone."""
 
 import re
 from typing import Any
