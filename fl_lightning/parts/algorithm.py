@@ -453,10 +453,12 @@ class Algorithm:
         report, traffic, scored, names = self.report, self.traffic, self.report.scored, list(self.federation.names)
         changing = self._message(names.index(name) for name in sorted(self.server.changing, key=names.index))
         vectors, sent, reported = self.objective.vectors_sent, report.sent, len(report.uploads)
-        traffic.models_down += vectors * sent + scored
-        traffic.models_up += vectors * reported
+        received = vectors - 1 + self.schedule.models_received
+        if self.payload.values:  # else each client trains alone
+            traffic.models_down += received * sent + scored
+            traffic.models_up += vectors * reported
         traffic.send_down(self.exchange.payload_down(self.payload), sent + scored)
-        traffic.send_down(self.payload, (vectors - 1) * sent)
+        traffic.send_down(self.payload, (received - 1) * sent)
         traffic.send_down(changing, sent + scored)
         for upload in report.uploads:
             traffic.send_up(upload)

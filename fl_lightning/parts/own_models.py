@@ -224,6 +224,11 @@ class Clusters(Schedule):
     spread: Positive = 1.0
     shows_client_models = True
 
+    @property
+    def models_received(self) -> int:  # type: ignore[override]
+        """Number of clusters: a client gets all models, and sends back the one that it trained."""
+        return self.number
+
     def check_with(self, algorithm: Any) -> Iterable[str]:
         """Yield whether the results are to be merged in another way."""
         merged = algorithm.aggregation

@@ -45,6 +45,8 @@ class Schedule(Part, ABC):
     repeats_in_buffer = False
     #: Whether the shown model is made of clients' models, before exchanges on the server's side.
     shows_client_models = False
+    #: Models that the server sends to a client for its round.
+    models_received = 1
     #: The round's report, if the schedule makes one itself.
     report: RoundReport | None = None
     #: Clients (or results) of a usual round; set before each round.

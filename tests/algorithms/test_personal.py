@@ -180,6 +180,14 @@ def test_ifca_separates_two_groups() -> None:
     models = callback.algorithm.schedule.models
     assert models[chosen[0]].tolist() == pytest.approx([5.0, 5.0], abs=1e-2)
     assert models[chosen[1]].tolist() == pytest.approx([-5.0, -5.0], abs=1e-2)
+    assert callback.algorithm.models_sent == 12 * 6 * (2 + 1)  # rounds x clients x (both models down, one up)
+    assert callback.algorithm.traffic.values_down == 12 * 6 * 2 * 2
+
+
+def test_clients_that_train_alone_send_nothing() -> None:
+    callback = fl.Local(0.5)
+    fit_quadratic(callback, Quadratic(0.5), quadratic_clients(A, C), rounds=3)
+    assert callback.algorithm.models_sent == callback.algorithm.traffic.bits_down == 0
 
 
 def test_personal_first_wants_its_exchange() -> None:
