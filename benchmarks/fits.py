@@ -39,12 +39,3 @@ def fit(
         )
         trainer.fit(make_module(name, work.lr), datamodule=data)
     return trainer
-
-
-def describe(executor: Any) -> str:
-    """Return what an executor did."""
-    choice, cause = getattr(executor, "choice", None), getattr(executor, "cause", None)
-    if choice is not None:
-        layout = ", channels last" if choice.channels_last else ""
-        return f"{choice.executor}{layout}: {choice.cause}"
-    return f"one after the other: {cause}" if cause else ""

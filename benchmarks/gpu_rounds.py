@@ -11,7 +11,7 @@ from typing import Any
 import lightning as L
 import torch
 from federations import WORKLOADS, Clients, Workload, make_algorithm, make_clients, make_network
-from fits import describe, first_samples, fit
+from fits import first_samples, fit
 from graphed_loop import GraphedLoop
 from plain_loop import PlainLoop
 from products import SERVED, BareProducts
@@ -119,7 +119,7 @@ def by_fit(
     steps = longest(work, clients, drawn[stopwatch.profiled])
     return found | {
         "peak_gb": device.peak(),
-        "used": describe(trainer.fit_loop.executor),
+        "used": trainer.fit_loop.executor.describe(),
         "launches_a_step": stopwatch.launches / steps,
         "busy": stopwatch.device_seconds / found["seconds"] if device.on_gpu else None,
         "kernels": stopwatch.kernels,

@@ -82,7 +82,6 @@ def make_timer(sampler: Any, beside: Sequence[Any], clock: Callable[[], float], 
     At the end it writes the figures to a file.
     """
     import lightning as L
-    from fits import describe
 
     class Timer(L.Callback):
         def __init__(self) -> None:
@@ -107,7 +106,7 @@ def make_timer(sampler: Any, beside: Sequence[Any], clock: Callable[[], float], 
         def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
             peak = float(trainer.strategy.reduce(torch.tensor(peak_memory()), reduce_op="sum"))
             if trainer.is_global_zero:
-                accuracy, used = float(trainer.callback_metrics["val_acc"]), describe(trainer.fit_loop.executor)
+                accuracy, used = float(trainer.callback_metrics["val_acc"]), trainer.fit_loop.executor.describe()
                 figures = {"pairs": self.pairs, "accuracy": accuracy, "peak": peak, "used": used}
                 Path(path).write_text(json.dumps(figures))
 

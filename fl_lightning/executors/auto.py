@@ -36,21 +36,21 @@ _WORTH_A_CAPTURE = 6_000  # steps of clients; a capture takes as long as a stack
 
 
 @dataclass(frozen=True)
-class ExecutorChoice:
-    """The chosen way to train clients.
+class Choice:
+    """The way to train clients, as a checkpoint holds it.
 
     Attributes:
-        executor: ``"sequential"`` or ``"vectorized"``.
-        cause: Why, as the end of a sentence.
+        cause: Why clients train one after the other; ``None`` if they are stacked, or before the choice.
+        reason: Why they are stacked; empty if they are not.
         channels_last: Whether convolutions train with channels last in memory.
     """
 
-    executor: str
-    cause: str
+    cause: str | None = None
+    reason: str = ""
     channels_last: bool = False
 
 
-class AutoExecutor(Executor):
+class AutoExecutor(VectorizedExecutor):
     """Chooses by what a client's step computes: the same script makes the same choice on every run.
 
     The operations of the fit's first client, which trains alone, are counted; nothing is timed. Steps of little
@@ -65,58 +65,44 @@ class AutoExecutor(Executor):
     """
 
     def __init__(self, clients_at_once: int | None = None) -> None:
-        self.clients_at_once = clients_at_once
-        self._vectorized = VectorizedExecutor(clients_at_once)
-        self._sequential = SequentialExecutor()
-        #: The choice; ``None`` before the first round.
-        self.choice: ExecutorChoice | None = None
+        super().__init__(clients_at_once)
+        #: Why clients are stacked; empty if they are not, or before the choice.
+        self.reason = ""
 
     def reset(self) -> None:
         """Forget the choice."""
-        self.choice = None
-        self._sequential = SequentialExecutor()
-        self._vectorized.reset()
+        self._take(Choice())
 
-    def on_fit_start(self, training: LocalTraining, algorithm: Algorithm) -> None:
-        """Prepare both ways, and go on as an earlier part of the run chose."""
-        self._training = training
-        self._vectorized.on_fit_start(training, algorithm)
-        if self.choice is not None:
-            self._sequential = SequentialExecutor(self.choice.channels_last)
+    @property
+    def _has_chosen(self) -> bool:
+        return self.cause is not None or bool(self.reason)
+
+    def _take(self, choice: Choice) -> None:
+        self.cause, self.reason = choice.cause, choice.reason
+        self._sequential = SequentialExecutor(choice.channels_last)
 
     def describe(self) -> str:
         """Return how clients train, and why; nothing before they do."""
-        if self.choice is None:
-            return ""
-        if self.choice.executor == "sequential":
-            return f"{self._sequential.describe()}: {self.choice.cause}"
-        stacked = self._vectorized.describe()
-        return f"{stacked}: {self.choice.cause}" if stacked and self._vectorized.cause is None else stacked
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return what a pickle holds: nothing of a fit but the choice and why clients are not stacked."""
-        return {key: value for key, value in vars(self).items() if key != "_training"}
+        how = super().describe()
+        return f"{how}: {self.reason}" if how and self.cause is None else how
 
     def run(self, tasks: Sequence[Task], training: LocalTraining, algorithm: Algorithm) -> Iterator[ClientResult]:
         """Train the clients of the tasks and yield their results."""
-        if self.choice is None:
+        if not self._has_chosen:
             first, tasks = self._choose(tasks, algorithm)
             yield from first
-        if self.choice is not None and self.choice.executor == "vectorized":
-            yield from self._vectorized.run(tasks, training, algorithm)
+        if self._has_chosen:
+            yield from super().run(tasks, training, algorithm)
         else:
             yield from self._sequential.run(tasks, training, algorithm)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what was chosen, and why clients are not stacked."""
-        choice = None if self.choice is None else vars(self.choice).copy()
-        return {"choice": choice, "vectorized": self._vectorized.state_dict()}
+        """Return what was chosen, and why."""
+        return vars(Choice(self.cause, self.reason, self._sequential.channels_last))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the choice of a checkpoint's run."""
-        choice = state["choice"]
-        self.choice = None if choice is None else ExecutorChoice(**choice)
-        self._vectorized.load_state_dict(state["vectorized"])
+        self._take(Choice(**state))
 
     def _choose(self, tasks: Sequence[Task], algorithm: Algorithm) -> tuple[list[ClientResult], Sequence[Task]]:
         """Train the first client, choose by what that took, and return its result and the other clients' tasks."""
@@ -125,11 +111,10 @@ class AutoExecutor(Executor):
         # processes must agree: the first that has clients decides
         known = [choice for choice in algorithm.federation.gather(mine) if choice is not None]
         if known:
-            self.choice = known[0]
-            self._sequential = SequentialExecutor(self.choice.channels_last)
+            self._take(known[0])
         return first, tasks[1:]
 
-    def _find(self, tasks: Sequence[Task], algorithm: Algorithm, results: list[ClientResult]) -> ExecutorChoice | None:
+    def _find(self, tasks: Sequence[Task], algorithm: Algorithm, results: list[ClientResult]) -> Choice | None:
         """Train the first client, add its result to the list, and return this process's choice, if steps were taken."""
         training = self._training
         on_cpu = training.vector.device.type == "cpu"
@@ -140,21 +125,21 @@ class AutoExecutor(Executor):
         log.debug("%s.", str(counts).capitalize())
         sees_layout = training.is_watched or counts.draws or not on_cpu
         last = not sees_layout and works_with_channels_last(training, tasks[0])
-        models = self._vectorized.first_stack(tasks)
+        models = self.first_stack(tasks)
         why_not = self._why_not_stacked(tasks, algorithm, counts if on_cpu else None, models)
         if why_not is not None:
-            return ExecutorChoice("sequential", why_not, last)
-        cause = f"up to {models} at a time, faster here, same result"
+            return Choice(why_not, channels_last=last)
+        reason = f"up to {models} at a time, faster here, same result"
         if on_cpu and training.trainer.world_size > 1:
-            cause += ". On CPUs one process is often faster for stacks than several; try both"
-        return ExecutorChoice("vectorized", cause)
+            reason += ". On CPUs one process is often faster for stacks than several; try both"
+        return Choice(reason=reason)
 
     def _why_not_stacked(
         self, tasks: Sequence[Task], algorithm: Algorithm, counts: StepCounts | None, models: int
     ) -> str | None:
         """Return why clients train one after the other; ``None`` if they are stacked, so many models at a time."""
         try:
-            self._vectorized.check()
+            self.check()
         except CannotVectorize as error:
             return str(error)
         steps = self._expected_steps(tasks, algorithm)
@@ -211,17 +196,11 @@ def make_executor(executor: ExecutorName | Executor, clients_at_once: int | None
             f"`clients_at_once` has no effect beside executor={executor!r}, got {clients_at_once}. Leave it out, or "
             f"give executor={way}."
         )
+    check("`executor`", executor, ExecutorName if isinstance(executor, str) else Executor)
     if isinstance(executor, Executor):
         return executor
-    if not isinstance(executor, str):
-        hint = f" Call it: {executor.__name__}()." if isinstance(executor, type) else ""
-        raise TypeError(
-            f"`executor` must be one of {', '.join(map(repr, _NAMED))}, or an Executor of fl_lightning.executors, got "
-            f"{executor!r}.{hint}"
-        )
-    check("`executor`", executor, Literal[*_NAMED])
     if clients_at_once is not None:
         check("`clients_at_once`", clients_at_once, Count)
     meant = os.environ.get("FL_LIGHTNING_EXECUTOR", "auto") if executor == "auto" else executor
-    check("`FL_LIGHTNING_EXECUTOR`", meant, Literal[*_NAMED])
+    check("`FL_LIGHTNING_EXECUTOR`", meant, ExecutorName)
     return _NAMED[meant](clients_at_once)

@@ -26,6 +26,8 @@ from fl_lightning.parts.part import Part, walk
 
 log = logging.getLogger(__name__)
 
+_OF_FIT = ("_training", "_stacked", "_runner")
+
 
 class VectorizedExecutor(Executor):
     """Trains several clients at once; falls back to one after the other, with one message, where that cannot be.
@@ -38,6 +40,7 @@ class VectorizedExecutor(Executor):
         check("`clients_at_once`", 1 if clients_at_once is None else clients_at_once, Count)
         self.clients_at_once = clients_at_once
         self._sequential = SequentialExecutor()
+        self._manner = ""  # how clients train
         #: Why clients are trained one after the other; ``None`` while they are not.
         self.cause: str | None = None
 
@@ -50,11 +53,11 @@ class VectorizedExecutor(Executor):
         self._training = training
         self._stacked = StackedLoop(training.loop, training.corrector)
         self._runner: StepRunner | None = None
-        self._manner = ""  # how clients train
+        self._manner = ""
 
     def describe(self) -> str:
         """Return how clients train, and why they are not stacked; nothing before the first stack."""
-        return self._manner if self.cause is None else f"one after the other: {self.cause}"
+        return self._manner if self.cause is None else f"{self._sequential.describe()}: {self.cause}"
 
     def on_fit_end(self) -> None:
         """Let go of the captured steps."""
@@ -69,8 +72,8 @@ class VectorizedExecutor(Executor):
         self.cause = state["cause"]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a pickle holds: nothing of a fit but the cause."""
-        return {key: vars(self)[key] for key in ("clients_at_once", "_sequential", "cause")}
+        """Return what a pickle holds: nothing of a fit but how clients train."""
+        return {key: value for key, value in vars(self).items() if key not in _OF_FIT}
 
     def run(self, tasks: Sequence[Task], training: LocalTraining, algorithm: Algorithm) -> Iterator[ClientResult]:
         """Train the clients of the tasks and yield their results."""

@@ -66,15 +66,15 @@ def test_clients_at_once_without_effect(executor: Any) -> None:
 @pytest.mark.auto_decides
 def test_short_fits_are_not_stacked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fl_lightning.executors.auto._WORTH_A_CAPTURE", 23)  # two rounds of 11 steps are 22
-    assert fit(FedAvg(4, seed=1), linear()).fit_loop.executor.choice.executor == "sequential"
-    assert fit(FedAvg(4, seed=1), linear(), epochs=3).fit_loop.executor.choice.executor == "vectorized"
+    assert fit(FedAvg(4, seed=1), linear()).fit_loop.executor.cause is not None
+    assert fit(FedAvg(4, seed=1), linear(), epochs=3).fit_loop.executor.cause is None
 
 
 @pytest.mark.auto_decides
 def test_little_arithmetic_is_stacked_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
         fitter = fit(FedAvg(4, seed=1), linear())
-    assert fitter.fit_loop.executor.choice.executor == "vectorized"
+    assert fitter.fit_loop.executor.cause is None
     [message] = told(caplog)
     assert "up to 4 at a time" in message
     # the first client has 8 samples, 2 steps of 4: 2 x 4 x (6 x 5 + 5 x 3) forward, as many for the weights' gradients,
@@ -114,7 +114,7 @@ def test_much_arithmetic_is_not_stacked(caplog: pytest.LogCaptureFixture) -> Non
     wide = nn.Sequential(nn.Linear(6, 2000), *(nn.Linear(2000, 2000) for _ in range(4)), nn.Linear(2000, 3))
     with caplog.at_level(logging.INFO):
         fitter = fit(FedAvg(2, seed=1, clients_at_once=2), wide, epochs=1)
-    assert fitter.fit_loop.executor.choice.executor == "sequential"
+    assert fitter.fit_loop.executor.cause is not None
     assert "300 million" in told(caplog)[0]
 
 
@@ -136,7 +136,7 @@ def test_the_clock_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
                 monkeypatch.setattr(f"time.{clock}", partial(next, count(0.0, 997.0)))
         layers = nn.Sequential(*linear(), nn.Dropout(0.2))
         fitter = fit(FedAvg(4, seed=1), layers)
-        states.append((fitter.fit_loop.executor.choice, layers.state_dict()))
+        states.append((fitter.fit_loop.executor.state_dict(), layers.state_dict()))
     assert states[0][0] == states[1][0]
     assert all(torch.equal(value, states[1][1][key]) for key, value in states[0][1].items())
 
@@ -164,7 +164,7 @@ def test_a_resumed_run_keeps_the_choice(tmp_path: Path) -> None:
     options = {"logger": CSVLogger(tmp_path), "log_every_n_steps": 1}
     # with one client at once a new choice would be another one
     fitter = fit(FedAvg(4, seed=1, clients_at_once=1), linear(), 3, tmp_path / "last.ckpt", **options)
-    assert fitter.fit_loop.executor.choice.executor == "vectorized"
+    assert fitter.fit_loop.executor.cause is None
     assert fitter.global_step == 3 * 11  # 8, 12, 4 and 20 samples in batches of 4
 
 
@@ -197,7 +197,7 @@ def fit_images(
 def test_convolutions_train_with_channels_last(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         fitter, _ = fit_images()
-    assert fitter.fit_loop.executor.choice.channels_last
+    assert "channels last" in fitter.fit_loop.executor.describe()
     assert any("channels last in memory" in record.message for record in caplog.records)
     plain, contiguous = fit_images(executor="sequential")
     assert contiguous == {True}
@@ -215,7 +215,7 @@ def test_the_layout_can_be_given() -> None:
 @pytest.mark.auto_decides
 def test_a_module_that_cannot_take_channels_last_is_left_as_it_is() -> None:
     fitter, _ = fit_images(end=FlattenByView())
-    assert not fitter.fit_loop.executor.choice.channels_last
+    assert "channels last" not in fitter.fit_loop.executor.describe()
 
 
 @pytest.mark.auto_decides
@@ -229,13 +229,13 @@ def test_callbacks_that_see_clients_see_the_users_layout() -> None:
 
     fitter, _ = fit_images(callbacks=[Watch()])
     assert seen == [True] * 6
-    assert not fitter.fit_loop.executor.choice.channels_last
+    assert "channels last" not in fitter.fit_loop.executor.describe()
 
 
 @pytest.mark.auto_decides
 def test_masks_do_not_depend_on_the_layout() -> None:
     fitter, _ = fit_images(nn.Dropout2d(0.5))
-    assert not fitter.fit_loop.executor.choice.channels_last
+    assert "channels last" not in fitter.fit_loop.executor.describe()
 
 
 def test_freed_memory_is_kept_unless_the_environment_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:

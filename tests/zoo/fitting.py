@@ -90,8 +90,4 @@ def tensor_module(data: Data, validates: bool) -> TensorDataModule:
 
 def why_not_stacked(trainer: Any) -> str | None:
     """Return why a fit's clients were trained one after the other, ``None`` if they were stacked."""
-    found = trainer.fit_loop.executor.state_dict()
-    choice = found.get("choice")
-    if choice is not None and choice["executor"] == "sequential":
-        return choice["cause"]
-    return found.get("vectorized", found).get("cause", "asked for")
+    return trainer.fit_loop.executor.state_dict().get("cause", "asked for")
