@@ -15,7 +15,7 @@ import fl_lightning.data
 import fl_lightning.partitioners
 from fl_lightning import FederatedDataModule, datamodules, partition_report
 from fl_lightning.command.parser import Parser
-from fl_lightning.data.splits import Split
+from fl_lightning.data.federated_split import Split
 from fl_lightning.partitioners import Partitioner
 
 _KINDS: dict[str, tuple[ModuleType, type]] = {

@@ -137,10 +137,8 @@ class ClientDatasetsModule(FederatedDataModule):
     def _samples(self, stage: Stage, clients: Sequence[int] | None = None) -> Dataset[Any]:
         if self.splits_clients or not isinstance(self._dataset, ConcatDataset):  # the user's own sets are not served
             return super()._samples(stage, clients)
-        stage = self._set_of(stage)
-        sets = self._sets[stage]
-        ids = list(sets) if clients is None else clients
-        chosen = [sets[client] for client in ids]
+        sets = self._sets[self._set_of(stage)]
+        chosen = [sets[client] for client in (sets if clients is None else clients)]
         if len(chosen) == 1:
             return chosen[0]
         whole: Dataset[Any] = ConcatDataset(chosen)

@@ -21,11 +21,11 @@ from fl_lightning.checks import (
 )
 from fl_lightning.data.batches import Transform
 from fl_lightning.data.federated_split import GLOBAL, FederatedSplit, Split
-from fl_lightning.data.inputs import Imputation, Standardization, prepare_inputs
+from fl_lightning.data.inputs import Imputation, Standardization, fill_missing, standardized, with_noise
 from fl_lightning.data.order import ClientOrder
 from fl_lightning.data.poisoning import Poison
 from fl_lightning.data.serving import ServesBatches
-from fl_lightning.data.source import Source, labels_for
+from fl_lightning.data.source import Source
 from fl_lightning.data.splits import ClientSplit, check_test_indices
 from fl_lightning.data.targets import outputs_and_targets
 from fl_lightning.partitioners import Partition
@@ -72,13 +72,15 @@ class FederatedDataModule(ServesBatches):
         TypeError: If ``partitioner`` is no function of labels or ``split`` is no split.
         ValueError: If an argument is out of range; at set-up, if there is no partitioner or no training client, or
             the inputs cannot be filled or standardised, for example because one is NaN.
+
+    Attributes:
+        poisons: The changes of training samples that :meth:`poison_with` was asked for, in order.
     """
 
     standardized_features: ClassVar[slice] = slice(None)
     """The features or channels that ``standardize`` and ``feature_noise`` change: all but the categorical ones."""
 
     __signature__ = FullSignature()
-    _poisons: tuple[Poison, ...] = ()
 
     _hidden: ClassVar[tuple[str, ...]] = ()
     """Arguments that ``repr`` leaves out."""
@@ -112,6 +114,7 @@ class FederatedDataModule(ServesBatches):
         self.shuffle, self.drop_last, self.sampler = shuffle, drop_last, sampler
         self.train_transform, self.eval_transform = train_transform, eval_transform
         self.num_workers = num_workers
+        self.poisons: list[Poison] = []
         check_arguments(self)
 
     def __repr__(self) -> str:
@@ -148,7 +151,15 @@ class FederatedDataModule(ServesBatches):
                 f"{type(self).__name__} has no `partitioner`, so it is unknown which client holds which sample. "
                 "Give one, such as IIDPartitioner(num_clients=100), or the column of the clients if there is one."
             )
-        return self.apply_split(labels_for(self.partitioner, source), self.partitioner, source)
+        if source.labels is None and getattr(self.partitioner, "needs_classes", False):
+            raise ValueError(
+                f"{type(self.partitioner).__name__} shares samples out by class, and no classes were found. Give whole "
+                "numbers, the class of each sample: `targets=`, or the `labels` of a Source. Numbers to predict become "
+                "classes by `np.digitize(y, np.quantile(y, [0.25, 0.5, 0.75]))`. IIDPartitioner and "
+                "QuantitySkewPartitioner need none."
+            )
+        labels = len(source) if source.labels is None else source.labels
+        return self.apply_split(labels, self.partitioner, source)
 
     def apply_split(self, labels: np.ndarray | int, partitioner: PartitionFunction, source: Source) -> FederatedSplit:
         """Apply the split to a source; a test set of its own is the only test set.
@@ -191,20 +202,23 @@ class FederatedDataModule(ServesBatches):
             raise ValueError(
                 "The split leaves no client for training. Use more clients, or smaller validation and test sets."
             )
-        if self.feature_noise or self.standardize is not None or self.impute is not None:
-            x, *rest = self._tensors_of(source)
-            x = prepare_inputs(
-                x,
-                split,
-                features=self.standardized_features,
-                feature_noise=self.feature_noise,
-                seed=getattr(self.partitioner, "seed", 0),
-                standardize=self.standardize,
-                impute=self.impute,
-            )
-            source = replace(source, dataset=TensorDataset(x, *rest))
-        self._source, self.federated_split, self.client_ids = self._poisoned(source, split), split, list(split.train)
+        source = self._poisoned(self._prepared(source, split), split)
+        self._source, self.federated_split, self.client_ids = source, split, list(split.train)
         self.client_sizes = np.array([len(indices) for indices in split.train.values()], dtype=np.int64)
+
+    def _prepared(self, source: Source, split: FederatedSplit) -> Source:
+        """Return the source with inputs filled up, with noise added and standardised, as far as each is asked for."""
+        if not self.feature_noise and self.standardize is None and self.impute is None:
+            return source
+        x, *others = self._tensors_of(source)
+        if self.impute is not None:
+            x = fill_missing(x, self.impute, split)
+        if self.feature_noise:
+            seed = getattr(self.partitioner, "seed", 0)
+            x = with_noise(x, self.feature_noise, split, seed, self.standardized_features)
+        if self.standardize is not None:
+            x = standardized(x, self.standardize, split, self.standardized_features)
+        return replace(source, dataset=TensorDataset(x, *others))
 
     def poison_with(self, poison: Poison) -> None:
         """Change training samples of some clients on purpose, before the set-up; several poisons in the calls' order.
@@ -216,20 +230,15 @@ class FederatedDataModule(ServesBatches):
         check("`poison`", poison, Poison)
         if "_source" in vars(self):
             raise RuntimeError("`poison_with` must be called before the data are set up. Call it earlier.")
-        self._poisons += (poison,)
-
-    @property
-    def poisons(self) -> list[Poison]:
-        """The changes of training samples that were asked for, in order."""
-        return list(self._poisons)
+        self.poisons = [*self.poisons, poison]
 
     def _poisoned(self, source: Source, split: FederatedSplit) -> Source:
         """Return the source with the chosen clients' samples changed."""
-        if not self._poisons:
+        if not self.poisons:
             return source
         x, *others = [tensor.clone() for tensor in self._tensors_of(source)]
         y = self.outputs_and_targets([x, *others], None)[1]
-        for poison in self._poisons:
+        for poison in self.poisons:
             x, y[:] = poison.apply(x, y, list(split.train.values()), self.served, self.stored)
         return replace(source, dataset=TensorDataset(x, *others))
 

@@ -49,6 +49,8 @@ class Split(ShowsArguments, ABC):
     """
 
     shown_always: ClassVar[tuple[str, ...]] = ("num_folds", "fold", "val", "test", "seed")
+    #: Whether every class is drawn in proportion, which needs the class of each sample.
+    stratify: bool = False
 
     def apply(
         self,
@@ -74,7 +76,12 @@ class Split(ShowsArguments, ABC):
         """
         check_partitioner(partitioner)
         if isinstance(labels_or_num_samples, numbers.Integral):
-            self.check_without_classes()
+            if self.stratify:
+                raise ValueError(
+                    "`stratify=True` draws every class in proportion, but no classes were found. Leave it out, or give "
+                    "the class of each sample; of numbers to predict, `np.digitize(y, np.quantile(y, [0.25, 0.5, "
+                    "0.75]))` makes classes."
+                )
             labels = np.zeros(int(labels_or_num_samples), dtype=np.int64)
         else:
             labels = to_array("labels_or_num_samples", labels_or_num_samples)
@@ -84,9 +91,6 @@ class Split(ShowsArguments, ABC):
                 f"got {short_repr(labels_or_num_samples)}."
             )
         return self.split(labels, partial(partition_by, partitioner), test_indices)
-
-    def check_without_classes(self) -> None:
-        """Raise ``ValueError`` if the split needs the classes of samples: there are none."""
 
     @abstractmethod
     def split(

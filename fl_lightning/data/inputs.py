@@ -19,40 +19,6 @@ Imputation = Literal["local", "global"]
 _CHUNK = 1 << 22  # numbers held in float64 at a time
 
 
-def prepare_inputs(
-    x: Tensor,
-    split: FederatedSplit,
-    *,
-    features: slice,
-    feature_noise: float,
-    seed: int,
-    standardize: Standardization | None,
-    impute: Imputation | None,
-) -> Tensor:
-    """Return the inputs of all samples filled up, with noise added and standardised, as far as each is asked for.
-
-    Args:
-        x: Inputs of all samples, shape (N, features, ...); not changed.
-        split: Who holds which samples.
-        features: The features that are changed; the others stay as they are.
-        feature_noise: Standard deviation of the last client's noise; 0 for none.
-        seed: Seed of the noise.
-        standardize: How to standardise; ``None`` leaves that out.
-        impute: How to fill NaN; ``None`` leaves that out.
-
-    Raises:
-        ValueError: If the inputs cannot be filled or standardised, or noise is asked for and there is one client.
-    """
-    if impute is not None:
-        x = fill_missing(x, impute, split)
-    if feature_noise:
-        if not x.is_floating_point():
-            raise ValueError(f"`feature_noise={feature_noise}` needs floating-point inputs, got {x.dtype}.")
-        x, numeric = x.clone(), (slice(None), features)[: x.dim()]
-        x[numeric] = add_feature_noise(x[numeric], split.partition, feature_noise, seed)
-    return x if standardize is None else standardized(x, standardize, split, features)
-
-
 # ---- missing values ----
 
 
@@ -98,6 +64,29 @@ def _means(values: np.ndarray, default: np.ndarray) -> np.ndarray:
     totals = np.where(finite, values, 0).sum(axis=0, dtype=np.float64)
     means: np.ndarray = np.where(observed == 0, default, totals / np.maximum(observed, 1))
     return means
+
+
+# ---- noise ----
+
+
+def with_noise(x: Tensor, level: float, split: FederatedSplit, seed: int, features: slice) -> Tensor:
+    """Return a copy to whose features :func:`~fl_lightning.partitioners.add_feature_noise` has added noise.
+
+    Args:
+        x: Inputs of all samples, shape (N, features, ...).
+        level: Standard deviation of the last client's noise.
+        split: Who holds which samples.
+        seed: Seed of the noise.
+        features: The features that are changed; the others stay as they are.
+
+    Raises:
+        ValueError: If ``x`` is not floating point.
+    """
+    if not x.is_floating_point():
+        raise ValueError(f"`feature_noise={level}` needs floating-point inputs, got {x.dtype}.")
+    noisy, numeric = x.clone(), (slice(None), features)[: x.dim()]
+    noisy[numeric] = add_feature_noise(x[numeric], split.partition, level, seed)
+    return noisy
 
 
 # ---- standardisation ----

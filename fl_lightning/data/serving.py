@@ -62,7 +62,6 @@ class ServesBatches(FederationView):
     shares_evaluation = False
     limit_evaluation: Callable[[int], float] | None = None
     _features: TensorDataset | None = None
-    _fingerprint: str | None = None
 
     # ---- samples ----
 
@@ -118,9 +117,7 @@ class ServesBatches(FederationView):
 
     def data_fingerprint(self) -> str:
         """Return a text that changes with the shape, type or content of the source's tensors."""
-        if self._fingerprint is None:
-            self._fingerprint = fingerprint(self._tensors_of(self._source))
-        return self._fingerprint
+        return fingerprint(self._tensors_of(self._source))
 
     # ---- training clients ----
 
@@ -197,19 +194,17 @@ class ServesBatches(FederationView):
 
     def val_dataloader(self) -> Any:
         """Return the validation set, ordered by client; an empty list if there is none."""
-        return self._evaluation_loader("val", self.shares_evaluation) if self._parts("val") else _no_loader()
+        return self._evaluation_loader("val", self.shares_evaluation)
 
     def test_dataloader(self) -> Any:
         """Return the test set, ordered by client; an empty list, with a warning, if there is none."""
-        if self._parts("test"):
-            return self._evaluation_loader("test", self.shares_evaluation)
-        if self.trainer is not None and self.trainer.testing:
+        if not self._parts("test") and self.trainer is not None and self.trainer.testing:
             rank_zero_warn("The data module has no test samples. Give it test samples, or a split that has some.")
-        return _no_loader()
+        return self._evaluation_loader("test", self.shares_evaluation)
 
     def predict_dataloader(self) -> Any:
         """Return the test set; Lightning shares it out over processes by itself."""
-        return self._evaluation_loader("test", shared=False) if self._parts("test") else _no_loader()
+        return self._evaluation_loader("test", shared=False)
 
     def evaluation_batch_size(self, dataset: Dataset[Any]) -> int:
         """Return the number of samples of a batch of an evaluation, by the bytes of a sample if it is not given."""
@@ -223,7 +218,10 @@ class ServesBatches(FederationView):
         power: int = 1 << max(0, samples.bit_length() - 1)
         return min(max(power, _FEWEST_EVALUATED), _MOST_EVALUATED)
 
-    def _evaluation_loader(self, stage: Stage, shared: bool) -> DataLoader[Any]:
+    def _evaluation_loader(self, stage: Stage, shared: bool) -> DataLoader[Any] | list[Any]:
+        if not self._parts(stage):  # Lightning warns of an empty list; the line on clients has said so
+            warnings.filterwarnings("ignore", "Total length of `list` across ranks is zero")
+            return []
         dataset = self._transformed(self._samples(stage), self.eval_transform)
         batch_size = self.evaluation_batch_size(dataset)
         share, samples = None, len(dataset)  # type: ignore[arg-type]
@@ -243,9 +241,3 @@ class ServesBatches(FederationView):
             num_workers=self.num_workers,
             collate_fn=self.source_collate_fn,
         )
-
-
-def _no_loader() -> list[Any]:
-    """Return an empty list, and silence Lightning's warning of it: the line on clients has said so."""
-    warnings.filterwarnings("ignore", "Total length of `list` across ranks is zero")
-    return []

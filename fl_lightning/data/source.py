@@ -77,23 +77,6 @@ def _check_class_names(names: Sequence[str] | None, labels: np.ndarray) -> None:
         )
 
 
-def labels_for(partitioner: Any, source: Source) -> np.ndarray | int:
-    """Return the classes by which a partitioner shares samples out; the number of samples if there are none.
-
-    Raises:
-        ValueError: If it goes by classes, and there are none.
-    """
-    if source.labels is not None:
-        return source.labels
-    if getattr(partitioner, "needs_classes", False):
-        raise ValueError(
-            f"{type(partitioner).__name__} shares samples out by class, and no classes were found. Give whole numbers, "
-            "the class of each sample: `targets=`, or the `labels` of a Source. Numbers to predict become classes by "
-            "`np.digitize(y, np.quantile(y, [0.25, 0.5, 0.75]))`. IIDPartitioner and QuantitySkewPartitioner need none."
-        )
-    return len(source)
-
-
 def as_dataset(name: str, given: Any) -> Dataset[Any]:
     """Return samples by position; a tuple of tensors becomes a ``TensorDataset``.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sized
-from functools import partial
 from typing import Annotated, Literal
 
 import numpy as np
@@ -16,8 +15,6 @@ from fl_lightning.partitioners.base import PartitionFunction
 
 Folds = Annotated[int, "[3, inf)"]
 """Training, validation and test set each need one."""
-
-__all__ = ["GLOBAL", "ClientSplit", "FederatedSplit", "PartitionFunction", "SampleSplit", "Split", "WithinClientSplit"]
 
 
 class ClientSplit(Split):
@@ -106,15 +103,6 @@ class SampleSplit(Split):
         check_arguments(self)
         check_sum(val, test)
 
-    def check_without_classes(self) -> None:
-        """Raise ``ValueError`` if classes are to be drawn in proportion."""
-        if self.stratify:
-            raise ValueError(
-                "`stratify=True` draws every class in proportion, but no classes were found. Leave it out, or give the "
-                "class of each sample; of numbers to predict, `np.digitize(y, np.quantile(y, [0.25, 0.5, 0.75]))` "
-                "makes classes."
-            )
-
     def split(
         self, labels: np.ndarray, partitioner: PartitionFunction, test_indices: np.ndarray | None
     ) -> FederatedSplit:
@@ -127,10 +115,10 @@ class SampleSplit(Split):
             share = self.test
         rng = np.random.default_rng(self.seed)
         order = rng.permutation(np.setdiff1d(samples, test))
-        draw = partial(_draw_stratified, labels=labels, rng=rng) if self.stratify else _draw_first
-        val, rest = draw(order, round(self.val * len(order)))
+        classes = labels if self.stratify else np.zeros_like(labels)  # of one class, the first samples are drawn
+        val, rest = _draw(order, round(self.val * len(order)), classes, rng)
         if share:
-            test, rest = draw(rest, round(share * len(order)))
+            test, rest = _draw(rest, round(share * len(order)), classes, rng)
         _warn_of_none(self, f"there are {quantity(len(order), 'sample')}", val=(self.val, val), test=(share, test))
         # in the order of the data set, which some partitioners follow
         rest = np.sort(rest)
@@ -182,12 +170,8 @@ def _warn_of_none(split: Split, few: str, **held_out: tuple[float, Sized]) -> No
         warnings.warn(f"{split!r} holds out nothing{what}: {few}. Give larger shares, or ClientSplit().", stacklevel=4)
 
 
-def _draw_first(order: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:
-    return order[:number], order[number:]
-
-
-def _draw_stratified(
-    order: np.ndarray, number: int, *, labels: np.ndarray, rng: np.random.Generator
+def _draw(
+    order: np.ndarray, number: int, labels: np.ndarray, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
     """Draw the first samples of each class, as many as are its due; return them and the others.
 

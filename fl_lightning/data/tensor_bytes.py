@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,8 +17,9 @@ def tensor_bytes(tensor: Tensor) -> memoryview:
     """
     if tensor.is_meta:
         return memoryview(b"")
-    arrays = [_of_strided(part) for part in _strided(tensor.detach().cpu())]
-    return arrays[0].data if len(arrays) == 1 else np.concatenate([np.empty(0, np.uint8), *arrays]).data
+    plain = [part.resolve_conj().resolve_neg().contiguous() for part in _strided(tensor.detach().cpu())]
+    parts = [part.flatten().view(torch.uint8) for part in plain]
+    return (parts[0] if len(parts) == 1 else torch.cat(parts)).numpy().data
 
 
 def _strided(tensor: Tensor) -> list[Tensor]:
@@ -28,12 +28,6 @@ def _strided(tensor: Tensor) -> list[Tensor]:
         return [tensor]
     coordinates = tensor.to_sparse_coo().coalesce()
     return [coordinates.indices(), coordinates.values()]
-
-
-def _of_strided(tensor: Tensor) -> np.ndarray:
-    plain = tensor.resolve_conj().resolve_neg().contiguous()
-    array: np.ndarray = plain.flatten().view(torch.uint8).numpy()
-    return array
 
 
 def fingerprint(tensors: Sequence[Tensor]) -> str:

@@ -13,15 +13,14 @@ from fl_lightning.partitioners.limited_classes import (
 )
 from fl_lightning.partitioners.partition import Partition
 from fl_lightning.partitioners.plot import LabelPlot, plot_label_distributions
-from fl_lightning.partitioners.quadratic import (
+from fl_lightning.partitioners.quadratic.feature_qp import (
     FeatureQPPartitioner,
     FeatureQPSolution,
-    QPPartitioner,
-    QPSolution,
-    RoundingMethod,
     SampleFeatures,
     quantile_buckets,
 )
+from fl_lightning.partitioners.quadratic.qp import QPPartitioner, QPSolution
+from fl_lightning.partitioners.quadratic.rounding import RoundingMethod
 from fl_lightning.partitioners.shards import ShardPartitioner
 from fl_lightning.partitioners.statistics import (
     PartitionStatistics,

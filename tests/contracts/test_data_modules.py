@@ -24,7 +24,7 @@ from torch.utils.data import TensorDataset
 
 from fl_lightning import FedAvg, datamodules, models
 from fl_lightning.data import ClientSplit, FederatedDataModule, SampleSplit, Source, WithinClientSplit
-from fl_lightning.data.splits import GLOBAL
+from fl_lightning.data.federated_split import GLOBAL
 from fl_lightning.partitioners import DirichletPartitioner, FeatureQPPartitioner, IIDPartitioner, QPPartitioner
 
 Make = Callable[[Path, pytest.MonkeyPatch], FederatedDataModule]

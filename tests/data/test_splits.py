@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from fl_lightning.data.splits import ClientSplit, FederatedSplit, SampleSplit, WithinClientSplit
+from fl_lightning.data import ClientSplit, FederatedSplit, SampleSplit, WithinClientSplit
 from fl_lightning.datamodules import TorchDatasetDataModule
 from fl_lightning.partitioners import DirichletPartitioner, IIDPartitioner, Partition
 
