@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import torch
-from torch.utils.data import TensorDataset
+from torch import Tensor
 from torchvision.datasets import CIFAR10, CIFAR100
 
 from fl_lightning.checks import check_arguments
-from fl_lightning.data import ImageDataModule, PartitionFunction, Source
+from fl_lightning.data import ImageDataModule, PartitionFunction
 from fl_lightning.data.images import channel_numbers
 from fl_lightning.datamodules.files import FromTorchvision
 
@@ -67,22 +66,9 @@ class CIFAR10DataModule(FromTorchvision, ImageDataModule):
         names = [name for name, _ in (*self.files.train_list, *self.files.test_list)]
         return [self.data_dir / self.files.base_folder / name for name in (*names, self.files.meta["filename"])]
 
-    def load(self) -> Source:
-        """Read all images as bytes, shape (60000, 3, 32, 32): training images, then test images."""
-        train, test = self.read()
-        images = torch.cat([torch.from_numpy(part.data) for part in (train, test)]).permute(0, 3, 1, 2).contiguous()
-        targets, labels, names = self.classes(np.array([*train.targets, *test.targets], dtype=np.int64), train.classes)
-        return Source(
-            TensorDataset(images, torch.from_numpy(targets)),
-            labels,
-            test_indices=np.arange(len(train.targets), len(labels)),
-            class_names=names,
-            pools_test=True,
-        )
-
-    def classes(self, labels: np.ndarray, names: list[str]) -> tuple[np.ndarray, np.ndarray, list[str]]:
-        """Return the targets, the classes by which a partitioner shares images out, and the names of the latter."""
-        return labels, labels, names
+    def as_inputs(self, images: Tensor) -> Tensor:
+        """Return the images as bytes, shape (60000, 3, 32, 32)."""
+        return images.permute(0, 3, 1, 2).contiguous()
 
 
 class CIFAR100DataModule(CIFAR10DataModule):
@@ -121,7 +107,7 @@ class CIFAR100DataModule(CIFAR10DataModule):
         check_arguments(self, {"labels": labels, "partition_labels": partition_labels})
         self.target_labels, self.partition_labels = labels, partition_labels
 
-    def classes(self, labels: np.ndarray, names: list[str]) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    def targets_of(self, labels: np.ndarray, names: list[str]) -> tuple[np.ndarray, np.ndarray, list[str]]:
         """Return the targets, the classes by which a partitioner shares images out, and the names of the latter."""
         if "coarse" not in (self.target_labels, self.partition_labels):
             return labels, labels, names

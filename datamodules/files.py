@@ -8,10 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
+from torch import Tensor
+from torch.utils.data import TensorDataset
 
 from fl_lightning.checks import check, check_arguments
-from fl_lightning.data import FederatedDataModule, PartitionFunction
+from fl_lightning.data import FederatedDataModule, PartitionFunction, Source
 from fl_lightning.files import ENVIRONMENT_VARIABLE, data_folder
 
 
@@ -108,8 +111,20 @@ class FromTorchvision(FederatedDataModule):
         except (OSError, RuntimeError) as error:
             raise RuntimeError(f"{self.files.__name__} could not be downloaded ({error}). {self._hint()}") from None
 
-    def read(self) -> tuple[Any, Any]:
-        """Return training and test set as torchvision reads them.
+    def samples(self, part: Any) -> tuple[Tensor, Tensor]:
+        """Return the images and the classes, int64, shape (n,), of a training or test set of torchvision."""
+        return torch.as_tensor(part.data), torch.as_tensor(part.targets)
+
+    def as_inputs(self, images: Tensor) -> Tensor:
+        """Return all images, which torchvision holds as bytes, as a module gets them, shape (N, C, H, W)."""
+        raise NotImplementedError
+
+    def targets_of(self, labels: np.ndarray, names: list[str]) -> tuple[np.ndarray, np.ndarray, list[str]]:
+        """Return the targets, the classes by which a partitioner shares images out, and the names of the latter."""
+        return labels, labels, names
+
+    def load(self) -> Source:
+        """Read all images: training images, then test images.
 
         Raises:
             FileNotFoundError: If a file is not there.
@@ -119,7 +134,11 @@ class FromTorchvision(FederatedDataModule):
             raise FileNotFoundError(f"There is no whole {self.files.__name__} in {self.data_dir}. {self._hint()}")
         with reading(f"A file in {self.paths()[0].parent}", self.files.__name__):
             train, test = (self.files(self.data_dir, train=train, **self.file_options) for train in (True, False))
-        return train, test
+        (images, classes), (more, others) = self.samples(train), self.samples(test)
+        names = [name.split(" - ")[0] for name in train.classes]  # MNIST's are "0 - zero", ...
+        targets, labels, names = self.targets_of(torch.cat([classes, others]).numpy(), names)
+        dataset = TensorDataset(self.as_inputs(torch.cat([images, more])), torch.from_numpy(targets))
+        return Source(dataset, labels, np.arange(len(classes), len(labels)), names, pools_test=True)
 
     def _is_there(self) -> bool:
         return all(path.exists() for path in self.paths())

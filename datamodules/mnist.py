@@ -9,11 +9,10 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import TensorDataset
 from torchvision.datasets import EMNIST, MNIST, FashionMNIST
 
 from fl_lightning.checks import check_arguments
-from fl_lightning.data import PartitionFunction, Source
+from fl_lightning.data import PartitionFunction
 from fl_lightning.datamodules.files import FromTorchvision
 
 
@@ -37,32 +36,17 @@ class MNISTDataModule(FromTorchvision):
     """
 
     files: ClassVar[Any] = MNIST
+    parts: ClassVar[tuple[str, str]] = ("train", "t10k")
+    """How the names of the files of the training and the test set begin."""
 
     def paths(self) -> list[Path]:
         """Return the files as torchvision unpacks them."""
-        names = [Path(url).stem for url, _ in self.files.resources]
-        return [self.data_dir / self.files.__name__ / "raw" / name for name in names]
+        folder = self.data_dir / self.files.__name__ / "raw"
+        return [folder / f"{part}-{kind}-ubyte" for part in self.parts for kind in ("images-idx3", "labels-idx1")]
 
-    def load(self) -> Source:
-        """Read all images: training images, then test images."""
-        (images, labels), (more, others) = (self.choose(part.data, part.targets) for part in self.read())
-        x = torch.cat([images, more]).unsqueeze(1).to(torch.float32).div_(255)
-        y = torch.cat([labels, others])
-        return Source(
-            TensorDataset(x, y),
-            y.numpy().astype(np.int64),
-            test_indices=np.arange(len(labels), len(x)),
-            class_names=self.names_of_classes(),
-            pools_test=True,
-        )
-
-    def choose(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the images (n, 28, 28) and labels (n,) to use, out of those of a file."""
-        return images, labels
-
-    def names_of_classes(self) -> list[str]:
-        """Return the name of each class."""
-        return [name.split(" - ")[0] for name in self.files.classes]  # MNIST's are "0 - zero", ...
+    def as_inputs(self, images: Tensor) -> Tensor:
+        """Return the images in [0, 1], shape (N, 1, 28, 28)."""
+        return images.unsqueeze(1).to(torch.float32).div_(255)
 
 
 class FashionMNISTDataModule(MNISTDataModule):
@@ -85,6 +69,7 @@ class EMNISTDataModule(MNISTDataModule):
     """
 
     files = EMNIST
+    parts = ("emnist-letters-train", "emnist-letters-test")
     file_options: ClassVar[dict[str, Any]] = {"split": "letters"}
 
     def __init__(
@@ -100,17 +85,11 @@ class EMNISTDataModule(MNISTDataModule):
         self.num_classes = 10 if classes == "first10" else 26
         check_arguments(self)
 
-    def paths(self) -> list[Path]:
-        """Return the files as torchvision unpacks them."""
-        kinds = ("images-idx3", "labels-idx1")
-        names = [f"emnist-letters-{part}-{kind}-ubyte" for part in ("train", "test") for kind in kinds]
-        return [self.data_dir / "EMNIST" / "raw" / name for name in names]
-
-    def choose(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def samples(self, part: Any) -> tuple[Tensor, Tensor]:
         """Return the chosen letters, counted from 0; the files hold them transposed and counted from 1."""
-        kept = labels <= self.num_classes
-        return images[kept].transpose(1, 2), labels[kept] - 1
+        kept = part.targets <= self.num_classes
+        return part.data[kept].transpose(1, 2), part.targets[kept] - 1
 
-    def names_of_classes(self) -> list[str]:
-        """Return a, b, c, ..."""
-        return [chr(ord("a") + letter) for letter in range(self.num_classes)]
+    def targets_of(self, labels: np.ndarray, names: list[str]) -> tuple[np.ndarray, np.ndarray, list[str]]:
+        """Return targets, classes and their names: torchvision's begin with one for 0."""
+        return labels, labels, names[1 : self.num_classes + 1]
