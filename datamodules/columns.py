@@ -18,6 +18,12 @@ def check_there(needed: Iterable[str | None], present: Iterable[Any], of: object
         raise ValueError(f"{of} has no {kind} {missing!r}; its {kind}s are {', '.join(map(str, present))}.")
 
 
+def check_complete(missing: np.ndarray, column: str) -> None:
+    """Raise ``ValueError`` if a column has no value in a row; ``missing`` tells of each row, shape (N,)."""
+    if missing.any():
+        raise ValueError(f"Column {column!r} has no value in row {missing.argmax()}, counted from 0; drop such rows.")
+
+
 def encode_classes(values: np.ndarray, name: str) -> tuple[np.ndarray, list[str]]:
     """Number the distinct values in ascending order.
 

@@ -13,13 +13,14 @@ import torch
 from PIL import Image
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import StackDataset, TensorDataset
 from tqdm.auto import tqdm
 
 from fl_lightning.checks import Finite, check_arguments
 from fl_lightning.data import ImageDataModule, PartitionFunction, Source
+from fl_lightning.data.batches import TransformedDataset
 from fl_lightning.data.images import channel_numbers
-from fl_lightning.datamodules.columns import check_there, encode_classes, numbers_to_predict
+from fl_lightning.datamodules.columns import check_complete, check_there, encode_classes, numbers_to_predict
 from fl_lightning.datamodules.files import as_path, reading
 from fl_lightning.datamodules.natural import NaturalDataModule
 
@@ -118,7 +119,10 @@ class HuggingFaceDataModule(NaturalDataModule, ImageDataModule):
         test = None if len(parts) == 1 else np.arange(len(parts[0]), len(whole))
         labels = None if self.regression else target.numpy()
         if not self.in_memory:
-            return Source(_LazyRows(whole, self.inputs[0], self._convert, target), labels, test, names)
+            _check_complete(whole, self.inputs[0])
+            inputs = TransformedDataset(whole.select_columns(self.inputs), self._convert_row)
+            samples = StackDataset(inputs, target)  # type: ignore[arg-type]  # a tensor has samples by position, too
+            return Source(samples, labels, test, names)
         return Source(TensorDataset(self._inputs(whole), target), labels, test, names)
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
@@ -179,6 +183,9 @@ class HuggingFaceDataModule(NaturalDataModule, ImageDataModule):
             array = array.astype(np.int64)
         return np.atleast_1d(array)
 
+    def _convert_row(self, row: Mapping[str, Any]) -> np.ndarray:
+        return self._convert(row[self.inputs[0]])
+
     def _read_splits(self) -> list[datasets.Dataset]:
         import datasets
 
@@ -202,40 +209,9 @@ class HuggingFaceDataModule(NaturalDataModule, ImageDataModule):
         return datasets.load_dataset(self.path, self.name, data_files=self.data_files, cache_dir=self.cache_dir)
 
 
-class _LazyRows(Dataset[tuple[Any, Tensor]]):
-    """Samples that are converted when they are asked for.
-
-    Args:
-        content: The data set.
-        column: Its input column.
-        convert: Makes an array of one value of it.
-        targets: The target of each sample, shape (N,).
-    """
-
-    def __init__(
-        self, content: datasets.Dataset, column: str, convert: Callable[[Any], np.ndarray], targets: Tensor
-    ) -> None:
-        _check_complete(content, column)
-        self.content = content.select_columns([column])
-        self.column, self.convert, self.targets = column, convert, targets
-
-    def __len__(self) -> int:
-        return len(self.targets)
-
-    def __getitem__(self, index: int) -> tuple[Any, Tensor]:
-        return self.convert(self.content[int(index)][self.column]), self.targets[index]
-
-    def __getitems__(self, indices: Sequence[int]) -> list[tuple[Any, Tensor]]:
-        values = self.content[[int(index) for index in indices]][self.column]
-        return [(self.convert(value), self.targets[index]) for value, index in zip(values, indices, strict=True)]
-
-
 def _check_complete(content: datasets.Dataset, column: str) -> None:
-    missing = content.select_columns([column]).with_format("arrow")[:][column].is_null().to_numpy()
-    if missing.any():
-        raise ValueError(
-            f"Column {column!r} has no value in row {missing.argmax()}, counted from 0; filter such rows out."
-        )
+    values = content.select_columns([column]).with_format("arrow")[:][column]
+    check_complete(values.is_null().to_numpy(), column)
 
 
 def _read_column(content: datasets.Dataset, column: str) -> np.ndarray:

@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset
 from fl_lightning.checks import check_arguments
 from fl_lightning.data import PartitionFunction, Source
 from fl_lightning.data.inputs import Imputation
-from fl_lightning.datamodules.columns import check_there, encode_classes, numbers_to_predict
+from fl_lightning.datamodules.columns import check_complete, check_there, encode_classes, numbers_to_predict
 from fl_lightning.datamodules.files import as_path, reading
 from fl_lightning.datamodules.natural import NaturalDataModule
 
@@ -176,9 +176,7 @@ def _as_numbers(texts: Series) -> Series:
 
 def _complete(frame: DataFrame, column: str) -> np.ndarray:
     """Return a column's values, texts as ``str``; none may be missing."""
-    missing = frame[column].isna().to_numpy()
-    if missing.any():
-        raise ValueError(f"Column {column!r} has no value in row {missing.argmax()}, counted from 0; drop such rows.")
+    check_complete(frame[column].isna().to_numpy(), column)
     values: np.ndarray = frame[column].to_numpy()
     return values if values.dtype.kind in "biuf" else values.astype(str)
 
