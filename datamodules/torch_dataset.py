@@ -11,7 +11,7 @@ from torch.utils.data import ConcatDataset, Dataset, TensorDataset
 
 from fl_lightning.checks import check_arguments, to_array
 from fl_lightning.data import PartitionFunction, Source
-from fl_lightning.data.batches import Collate, tensors_of
+from fl_lightning.data.batches import Collate, length, tensors_of
 from fl_lightning.data.source import as_dataset
 from fl_lightning.data.targets import concatenate, find_targets
 from fl_lightning.datamodules.natural import NaturalDataModule
@@ -77,13 +77,13 @@ class TorchDatasetDataModule(NaturalDataModule):
         check_arguments(self, {"collate_fn": collate_fn})
 
     def _facts(self) -> list[str]:
-        return super()._facts() or [f"{type(self.parts[0]).__name__} of {_length(self.parts[0])} samples"]
+        return super()._facts() or [f"{type(self.parts[0]).__name__} of {length(self.parts[0])} samples"]
 
     def load(self) -> Source:
         """Put the data sets together; only tensors are copied."""
         if self.clients is not None:
             # a test set is set aside before clients are looked at
-            self._set_clients(np.pad(self.clients, (0, sum(map(_length, self.parts[1:]))), mode="edge"))
+            self._set_clients(np.pad(self.clients, (0, sum(map(length, self.parts[1:]))), mode="edge"))
         found = [
             find_targets(part, self.outputs_and_targets) if given is None else given
             for part, given in zip(self.parts, self.targets, strict=True)
@@ -95,7 +95,7 @@ class TorchDatasetDataModule(NaturalDataModule):
         return Source(
             whole if tensors is None else TensorDataset(*tensors),
             labels,
-            None if len(self.parts) == 1 else np.arange(_length(self.parts[0]), _length(whole)),
+            None if len(self.parts) == 1 else np.arange(length(self.parts[0]), length(whole)),
             _names_of(labels, names),
             self.collate_fn,
         )
@@ -108,13 +108,9 @@ def _names_of(labels: np.ndarray | None, names: Sequence[Any] | None) -> list[st
     return [str(name) for name in names]
 
 
-def _length(dataset: Dataset[Any]) -> int:
-    return len(dataset)  # type: ignore[arg-type]
-
-
 def _one_per_sample(name: str, array: np.ndarray, dataset: Dataset[Any]) -> np.ndarray:
-    if array.shape != (_length(dataset),):
-        raise ValueError(f"`{name}` must have one entry per sample, shape ({_length(dataset)},), got {array.shape}.")
+    if array.shape != (length(dataset),):
+        raise ValueError(f"`{name}` must have one entry per sample, shape ({length(dataset)},), got {array.shape}.")
     return array
 
 

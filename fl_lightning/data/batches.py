@@ -43,7 +43,7 @@ def client_batches(
         drop_last: Whether a last batch of fewer than B samples is left out; a client with fewer samples keeps its one
             batch.
     """
-    size = len(dataset)  # type: ignore[arg-type]
+    size = length(dataset)
     if order is None and shuffle:
         order = torch.randperm(size, generator=generator)
     number, step = number_of_batches(size, batch_size, drop_last), batch_size or max(size, 1)
@@ -55,6 +55,11 @@ def client_batches(
     positions = range(size) if order is None else order.tolist()
     for start in range(0, number * step, step):
         yield batch_of(fetch(dataset, list(positions[start : start + step])), collate_fn)
+
+
+def length(dataset: Dataset[Any]) -> int:
+    """Return the number of samples of a data set, which PyTorch's own type does not promise."""
+    return len(dataset)  # type: ignore[arg-type]
 
 
 def batch_of(samples: list[Any], collate_fn: Collate | None) -> Any:
@@ -90,7 +95,7 @@ def make_loader(
     The batches are those of a plain ``DataLoader``; the arguments are those of :func:`client_batches`, with a
     ``sampler`` instead of ``shuffle``.
     """
-    size = len(dataset)  # type: ignore[arg-type]
+    size = length(dataset)
     if collate_fn is None and (rows := tensor_rows(dataset)) is not None:
         dataset, collate_fn = _Rows(*rows), as_is
     elif collate_fn is None and type(dataset) is ConcatDataset and {*map(type, dataset.datasets)} == {TensorDataset}:
@@ -187,7 +192,7 @@ def subset_indices(dataset: Subset[Any]) -> np.ndarray:
         TypeError: If they are no integers; a mask of booleans is none either.
     """
     indices = to_indices("indices` of the `Subset", dataset.indices)
-    size = len(dataset.dataset)  # type: ignore[arg-type]
+    size = length(dataset.dataset)
     return np.where(indices < 0, indices + size, indices) if (indices < 0).any() else indices
 
 
@@ -221,7 +226,7 @@ class TransformedDataset(Dataset[Any]):
 
     def __len__(self) -> int:
         """Return the number of samples."""
-        return len(self.dataset)  # type: ignore[arg-type]
+        return length(self.dataset)
 
     def __getitem__(self, index: int) -> Any:
         """Return a transformed sample."""

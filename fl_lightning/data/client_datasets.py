@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, TensorDataset
 
 from fl_lightning.checks import Count, check_arguments, is_sequence, quantity, short_repr
-from fl_lightning.data.batches import Collate, tensors_of
+from fl_lightning.data.batches import Collate, length, tensors_of
 from fl_lightning.data.datamodule import FederatedDataModule
 from fl_lightning.data.federated_split import GLOBAL, FederatedSplit, Split
 from fl_lightning.data.inputs import Imputation, Standardization
@@ -107,7 +107,7 @@ class ClientDatasetsModule(FederatedDataModule):
 
     def _facts(self) -> list[str]:
         train = self._sets["train"].values()
-        return [quantity(len(train), "client"), quantity(sum(map(_length, train)), "sample")]
+        return [quantity(len(train), "client"), quantity(sum(map(length, train)), "sample")]
 
     def load(self) -> Source:
         """Return all clients' samples, one after the other."""
@@ -119,7 +119,7 @@ class ClientDatasetsModule(FederatedDataModule):
 
     def federate(self, source: Source) -> FederatedSplit:
         """Give each client its part of the source, or distribute the source by the split."""
-        lengths = [*map(_length, self._all_sets())]
+        lengths = [*map(length, self._all_sets())]
         if self.splits_clients:
             # the clients in place of labels: a split may hand over some of the samples, and all of no client's
             return self.split.apply(np.repeat(np.arange(len(lengths)), lengths), NaturalPartitioner())
@@ -206,7 +206,3 @@ class TensorDataModule(ClientDatasetsModule):
                 "torch.as_tensor; ClientDatasetsModule takes data sets."
             )
         return as_dataset(name, tuple(given))
-
-
-def _length(dataset: Dataset[Any]) -> int:
-    return len(dataset)  # type: ignore[arg-type]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, count, islice
+from itertools import accumulate, chain, count, islice
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, DistributedSampler, Sampler, SequentialSampler
 
 from fl_lightning.checks import short_repr
+from fl_lightning.data.batches import length
 
 ClientOrder = Callable[[int, Dataset[Any], torch.Generator], Iterable[int]]
 """Gets a client's position, its training samples before any transform, and the generator of the epoch's order; returns
@@ -23,7 +24,7 @@ def drawn_by(sampler: ClientOrder, client: int, dataset: Dataset[Any], generator
     Raises:
         ValueError: If it returns other than n_k positions of the client's samples.
     """
-    size = len(dataset)  # type: ignore[arg-type]
+    size = length(dataset)
     order = torch.as_tensor(list(islice(sampler(client, dataset, generator), size + 1)))
     is_whole = not order.is_floating_point() and order.dtype != torch.bool
     if order.shape != (size,) or not is_whole or int(order.min()) < 0 or int(order.max()) >= size:
@@ -37,9 +38,8 @@ def drawn_by(sampler: ClientOrder, client: int, dataset: Dataset[Any], generator
 
 def drawn_together(orders: Sequence[Tensor], generator: torch.Generator) -> Tensor:
     """Return the orders of several data sets, one after the other, as one order of all, shuffled; shape (n,)."""
-    ends = torch.tensor([len(order) for order in orders]).cumsum(0).tolist()
-    starts = [0, *ends[:-1]]
-    positions = torch.cat([order + start for order, start in zip(orders, starts, strict=True)])
+    starts = accumulate(map(len, orders), initial=0)
+    positions = torch.cat([order + start for order, start in zip(orders, starts, strict=False)])
     return positions[torch.randperm(len(positions), generator=generator)]
 
 
@@ -80,12 +80,8 @@ class EvaluationShare(DistributedSampler[int], SequentialSampler):
 
     def __init__(self, dataset: Dataset[Any], num_replicas: int, rank: int, samples: int | None = None) -> None:
         super().__init__(dataset, num_replicas, rank, shuffle=False)
-        self.share = range(rank, len(dataset) if samples is None else samples, num_replicas)  # type: ignore[arg-type]
-        self.num_samples = len(self.share)
-
-    def __len__(self) -> int:
-        """Return the number of samples of this process."""
-        return len(self.share)
+        self.share = range(rank, length(dataset) if samples is None else samples, num_replicas)
+        self.num_samples = len(self.share)  # which is the sampler's length
 
     def __iter__(self) -> Iterator[int]:
         """Yield the positions of this process's samples."""

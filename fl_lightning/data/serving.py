@@ -20,6 +20,7 @@ from fl_lightning.data.batches import (
     Transform,
     TransformedDataset,
     client_batches,
+    length,
     make_loader,
     number_of_batches,
     tensor_rows,
@@ -224,7 +225,7 @@ class ServesBatches(FederationView):
             return []
         dataset = self._transformed(self._samples(stage), self.eval_transform)
         batch_size = self.evaluation_batch_size(dataset)
-        share, samples = None, len(dataset)  # type: ignore[arg-type]
+        share, samples = None, length(dataset)
         # Lightning refuses an empty share, so that it repeats samples where there are fewer than processes
         if shared and self.trainer is not None and samples >= self.trainer.world_size > 1:
             processes = self.trainer.world_size

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from fl_lightning.checks import ShowsArguments, check, short_repr, to_array, to_indices
-from fl_lightning.data.batches import Collate
+from fl_lightning.data.batches import Collate, length
 
 _NO_DATASETS = (IterableDataset, DataLoader, tuple, Mapping, str, bytes, type)  # their items are no samples
 
@@ -63,7 +63,7 @@ class Source(ShowsArguments):
 
     def __len__(self) -> int:
         """Return the number of samples N."""
-        return len(self.dataset)  # type: ignore[arg-type]
+        return length(self.dataset)
 
 
 def _check_class_names(names: Sequence[str] | None, labels: np.ndarray) -> None:

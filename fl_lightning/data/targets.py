@@ -10,7 +10,7 @@ import numpy as np
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
 from fl_lightning.checks import is_sequence, short_repr, to_array
-from fl_lightning.data.batches import subset_indices
+from fl_lightning.data.batches import length, subset_indices
 
 TARGET_ATTRIBUTES = ("targets", "labels", "_labels", "y")
 """Attributes that hold the classes of torchvision's data sets and others."""
@@ -93,7 +93,7 @@ def find_targets(dataset: Dataset[Any], rule: OutputsAndTargets = outputs_and_ta
             else:
                 within = find(part.dataset)
                 candidates = [] if within is None else [_transformed(part, within[subset_indices(part)])]
-            known[id(part)] = _classes(candidates, len(part))  # type: ignore[arg-type]
+            known[id(part)] = _classes(candidates, length(part))
         return known[id(part)]
 
     return find(dataset)
