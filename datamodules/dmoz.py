@@ -110,13 +110,12 @@ class DMOZDataModule(FederatedDataModule):
             root=self.root,
         )
         labels = [str(top_level(topic)) for topic in self.graph.topics]
-        names = sorted(set(labels))
-        self._client_labels = np.array([names.index(label) for label in labels])
+        names, self._client_labels = np.unique(labels, return_inverse=True)
         self.homes = self.graph.homes(paths)[topic]
         self._tables[torch.device("cpu")] = pages.vectors
         classes = self._client_labels[self.homes]
         dataset = TensorDataset(pages.tokens, torch.from_numpy(classes))
-        return Source(dataset, classes, class_names=names)
+        return Source(dataset, classes, class_names=names.tolist())
 
     def federate(self, source: Source) -> FederatedSplit:
         """Split the pages stratified by their clients in d_0, and distribute the training pages."""

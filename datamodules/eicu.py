@@ -102,11 +102,8 @@ class EICUDataModule(NaturalDataModule):
     def _read_stays(self) -> DataFrame:
         """Return the stays that are in all tables and whose outcome is known, ascending."""
         stays = self._read("patient", ("hospitalid",))
-        for table, columns in (
-            ("apacheApsVar", PHYSIOLOGY),
-            ("apachePredVar", (*PREDICTORS, DIED)),
-            ("apachePatientResult", ()),
-        ):
+        tables = {"apacheApsVar": PHYSIOLOGY, "apachePredVar": (*PREDICTORS, DIED), "apachePatientResult": ()}
+        for table, columns in tables.items():
             stays = stays.merge(self._read(table, columns), on=STAY)
         return stays[stays[DIED].isin((0, 1))].sort_values(STAY, ignore_index=True)
 

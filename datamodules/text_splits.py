@@ -8,7 +8,7 @@ import numpy as np
 
 from fl_lightning.checks import Count, Fraction, Natural, check_arguments
 from fl_lightning.data import FederatedSplit, PartitionFunction, Split
-from fl_lightning.data.splits import check_sum, check_test_indices, whole_part
+from fl_lightning.data.splits import by_client, check_sum, check_test_indices, whole_part
 from fl_lightning.partitioners import Partition
 
 Parts = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -118,9 +118,7 @@ class CropSplit(Split):
 
 def _federated(parts: list[Parts]) -> FederatedSplit:
     """Number the clients anew; their samples are those of the three sets."""
-    train, val, test = (
-        {client: part for client, part in enumerate(column) if len(part)} for column in zip(*parts, strict=True)
-    )
+    train, val, test = (by_client(column) for column in zip(*parts, strict=True))
     return FederatedSplit(train, val, test, Partition(tuple(np.concatenate(part) for part in parts)))
 
 

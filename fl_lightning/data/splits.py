@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sized
+from collections.abc import Sequence, Sized
 from typing import Annotated, Literal
 
 import numpy as np
@@ -123,7 +123,7 @@ class SampleSplit(Split):
         # in the order of the data set, which some partitioners follow
         rest = np.sort(rest)
         partition = Partition(tuple(rest[indices] for indices in partitioner(labels[rest]).indices))
-        return FederatedSplit(_by_client(partition.indices), _global(val), _global(test), partition)
+        return FederatedSplit(by_client(partition.indices), _global(val), _global(test), partition)
 
 
 class WithinClientSplit(Split):
@@ -150,7 +150,7 @@ class WithinClientSplit(Split):
         rng = np.random.default_rng(self.seed)
         partition = partitioner(labels)
         parts = [self._cut(rng.permutation(indices)) for indices in partition.indices]
-        val, test, train = (_by_client(tuple(part)) for part in zip(*parts, strict=True))
+        val, test, train = (by_client(part) for part in zip(*parts, strict=True))
         few = f"the largest client has {quantity(int(partition.sizes.max()), 'sample')}"
         _warn_of_none(self, few, val=(self.val, val), test=(self.test, test))
         return FederatedSplit(train, val, test, partition)
@@ -190,7 +190,8 @@ def _draw(
     return order[drawn], order[~drawn]
 
 
-def _by_client(parts: tuple[np.ndarray, ...]) -> dict[int, np.ndarray]:
+def by_client(parts: Sequence[np.ndarray]) -> dict[int, np.ndarray]:
+    """Return the parts by the number of the client; empty ones are left out."""
     return {client: part for client, part in enumerate(parts) if len(part)}
 
 
