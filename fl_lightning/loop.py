@@ -50,14 +50,14 @@ class FederatedLoop(RoundLoop):
         fingerprints: Of the training clients and of the validation and test data, once they are known.
         executor_states: The executor's state on each process at the last round's end.
         executor_kind: The class of the executor whose states these are; one of another class cannot use them.
-        batches_done: The batches that each client has had, where its epochs go on from round to round.
+        batches_done: The batches that each client has had in each phase, where its epochs go on from round to round.
         restored_values: The values that callbacks monitored when the checkpoint was written.
     """
 
     training: LocalTraining
     _published: Tensor  # the model that the user sees after the round under way
     _values_before: Mapping[str, Tensor]  # the round that is trained
-    _done_before: dict[int, int]
+    _done_before: dict[tuple[int, int], int]
     _metrics: dict[str, Any]  # states of metric objects that are saved with the module, as that round found them
 
     def __init__(
@@ -73,7 +73,7 @@ class FederatedLoop(RoundLoop):
         self.algorithm, self.executor, self.settings, self.corrector = algorithm, executor, settings, corrector
         self.past_settings: dict[int, Any] = {}
         self.threads = Threads()
-        self.batches_done: dict[int, int] = {}
+        self.batches_done: dict[tuple[int, int], int] = {}
         self.invalid_rounds, self.max_invalid_rounds = 0, max_invalid_rounds
         self.fingerprints: tuple[str, str] | None = None
         self.executor_states: list[dict[str, Any]] = []

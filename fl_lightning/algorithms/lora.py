@@ -1,7 +1,7 @@
 """Federated fine-tuning of low-rank adapters."""
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import lightning.pytorch as pl
 
@@ -39,9 +39,12 @@ class FedLoRA(AggregationCallback):
     clients_per_round: int | float | None = None
     _: KW_ONLY
     weighting: Weighting = "samples"
+    aggregation_settings: ClassVar = {"weighting": "samples"}
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm."""
+        if self.mode == "svd" and self.aggregation is not None:
+            raise ValueError('`mode="svd"` is an aggregation, which `aggregation` replaces. Give only one of the two.')
         return self.compose(aggregation=AdapterMean(self.mode == "svd", self.weighting))
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:

@@ -99,9 +99,10 @@ class ExamplePrivacy(Callback):
         if not any(after):
             return "it must stand before an aggregation callback, such as FedAvg(), in `Trainer(callbacks=[...])`."
         algorithm = trainer.fit_loop.algorithm
-        if _reads_data(algorithm.objective) or algorithm.sampler.sends_scores:
+        objective, sampler, schedule = algorithm.objective, algorithm.sampler, algorithm.schedule
+        if _reads_data(objective) or sampler.sends_scores or schedule.sends_choice:
             return (
-                f"with {type(algorithm.objective).__name__} and {type(algorithm.sampler).__name__} clients send "
+                f"with {type(objective).__name__}, {type(sampler).__name__} and {type(schedule).__name__} clients send "
                 "more of their data than noised gradients, or may. Use FedAvg, FedProx or FedDyn, without a sampler "
                 "that asks for scores."
             )
@@ -203,11 +204,10 @@ class ExamplePrivacy(Callback):
                 "without statistics, such as GroupNorm."
             )
         task, settings = result.task, trainer.fit_loop.settings
-        if settings.local_steps is None:
-            epochs = task.work or settings.local_epochs
-        else:
-            epochs = math.ceil((task.work or settings.local_steps) / trainer.datamodule.num_client_batches(task.client))
-        self._new.append((task.client, epochs))
+        work = settings.full_work if task.work is None else task.work
+        if settings.local_steps is not None:
+            work = math.ceil(work / trainer.datamodule.num_client_batches(task.client))
+        self._new.append((task.client, work))
 
     def on_round_end(self, trainer: Any, pl_module: pl.LightningModule) -> None:
         """Add the round up."""

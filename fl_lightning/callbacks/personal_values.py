@@ -50,7 +50,7 @@ def personal_parts(trainer: pl.Trainer) -> dict[str, Part]:
     """Return the parts of the trainer's algorithm that have models of clients, by their keys in checkpoints."""
     algorithm = getattr(_aggregation(trainer), "algorithm", None)
     parts = enumerate(walk(*algorithm.parts.values())) if isinstance(algorithm, Algorithm) else ()
-    return {f"{i}-{type(part).__name__}": part for i, part in parts if type(part).personal is not Part.personal}
+    return {f"{i}-{type(part).__name__}": part for i, part in parts if part.has_personal}
 
 
 def personal_models(trainer: pl.Trainer, loaded: Mapping[str, Any] | None) -> PersonalModels | None:

@@ -170,11 +170,11 @@ class ClientBatches:
         """Whether a client's samples are drawn in a new order each epoch."""
         return self.data.shuffle and not self._trainer.overfit_batches
 
-    def place(self, tasks: Sequence[Task], done: dict[int, int]) -> None:
-        """Let tasks begin after the batches that their clients have ``done``, and add those of the tasks."""
+    def place(self, tasks: Sequence[Task], done: dict[tuple[int, int], int]) -> None:
+        """Let tasks begin after the batches that clients have ``done`` in their phase, and add those of the tasks."""
         for task in tasks:
-            self._begins[task] = done.get(task.client, 0)
-            done[task.client] = self._begins[task] + self.number(task)
+            self._begins[task] = done.get((task.client, task.phase), 0)
+            done[task.client, task.phase] = self._begins[task] + self.number(task)
 
     def _in_epoch(self, task: Task) -> int:
         """Return the batches of a task's first epoch that earlier rounds had."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from itertools import cycle
+from itertools import cycle, islice
 from typing import Any
 
 import lightning.pytorch as pl
@@ -86,13 +86,17 @@ class ClientSteps:
         prepare_optimizers(correction, trainer)
 
     def of(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Yield the batch of each step, once the client's model is where the step begins."""
+        """Yield the batch of each step, once the client's model is where the step begins.
+
+        Where an objective takes several batches for a step, and they end within one, the first ones complete it.
+        """
         correction = self._correction
         if correction is None or not correction.walks:
             yield from batches
             return
-        for batch, times in zip(batches, cycle(correction.steps_per_batch), strict=False):
-            for _ in range(times):
+        steps = correction.steps_per_batch
+        for number, batch in enumerate(_completed(batches, len(steps))):
+            for _ in range(steps[number % len(steps)]):
                 with torch.no_grad():
                     correction.on_step_start(self._vector.parameters)
                 yield batch
@@ -149,6 +153,16 @@ class ClientSteps:
         places = [self._places[id(parameter)] for parameter in stepped]
         linear = [self._linear[place] for place in places] if self._linear else []
         correction.add(stepped, [self._start[place] for place in places], linear)
+
+
+def _completed(batches: Iterator[Any], size: int) -> Iterator[Any]:
+    """Yield batches, and the first ones again until their number is a multiple of ``size``."""
+    first, number = list[Any](), 0
+    for number, batch in enumerate(batches, 1):
+        if number < size:
+            first.append(batch)
+        yield batch
+    yield from islice(cycle(first), -number % size)
 
 
 def prepare_optimizers(correction: Correction | None, trainer: pl.Trainer) -> None:

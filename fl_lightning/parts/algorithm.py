@@ -99,7 +99,7 @@ class Algorithm:
         schedule, objective = self.schedule, self.objective
         if schedule.asynchronous and any(vars(self.participation).values()):
             yield "`participation` needs rounds. For clients that come and go give `VirtualClock(online=, dropout=)`."
-        if objective.starts_from_server and (schedule.circulates or schedule.asynchronous):
+        if objective.starts_from_server and not schedule.starts_from_server:
             yield f"`objective` cannot be {objective!r} with {schedule!r}: its clients start from the server's model."
         for part in walk(*self.parts.values()):
             yield from part.check_with(self) or ()  # a user's method may raise its own error
@@ -305,6 +305,7 @@ class Algorithm:
         if len(drawn) and (len(np.unique(drawn)) < len(drawn) or not np.isin(drawn, available).all()):
             raise ValueError(f"`{type(sampler).__name__}.draw` must return distinct `available` clients, got {drawn}.")
         drawn = drawn.astype(np.int64)
+        self.report.known = int(np.isin(drawn, to_score).sum()) if self.report.scored else 0
         drawn = drawn if sampler.draws_in_random_order else rng.permutation(drawn)
         clients, work = self.participation.outcome(drawn, full_work, chances)
         slots = self.schedule.slots(len(clients), self.schedule.cohort_size, rng)
@@ -399,7 +400,8 @@ class Algorithm:
     def start(self, task: Task) -> Tensor:
         """Return the model from which the task starts, shape ``(size,)``; not to be written to."""
         model = checked_vector(self.schedule, "start", self.schedule.start(task, self.server), self.server.model)
-        return model if task.phase else self.exchange.download(task, model)
+        is_sent = not task.phase or model is self.server.model
+        return self.exchange.download(task, model) if is_sent else model
 
     def correction(self, client: LocalClient) -> Correction | None:
         """Return what is added to the loss of a client that begins; ``None`` for nothing."""
@@ -426,7 +428,7 @@ class Algorithm:
                 continue
             if counts:
                 self.server.watch(result)
-            self.schedule.on_client_end(result)
+            result = self.schedule.on_client_end(result) or result
             result = self.objective.on_client_end(result) or result
             self.report.numbers += self.objective.numbers_up(result)
             uploaded = self.exchange.upload(replace(result, payload=self.payload))
@@ -453,18 +455,19 @@ class Algorithm:
         report, traffic, scored, names = self.report, self.traffic, self.report.scored, list(self.federation.names)
         changing = self._message(names.index(name) for name in sorted(self.server.changing, key=names.index))
         vectors, sent, reported = self.objective.vectors_sent, report.sent, len(report.uploads)
-        received = vectors - 1 + self.schedule.models_received
+        models, further = sent + scored - report.known, self.schedule.further_models(sent)
         if self.payload.values:  # else each client trains alone
-            traffic.models_down += received * sent + scored
+            traffic.models_down += models + (vectors - 1) * sent + further
             traffic.models_up += vectors * reported
-        traffic.send_down(self.exchange.payload_down(self.payload), sent + scored)
-        traffic.send_down(self.payload, (received - 1) * sent)
-        traffic.send_down(changing, sent + scored)
+        traffic.send_down(self.exchange.payload_down(self.payload), models)
+        traffic.send_down(self.payload, (vectors - 1) * sent + further)
+        traffic.send_down(changing, models + further)
         for upload in report.uploads:
             traffic.send_up(upload)
         traffic.send_up(self.payload, (vectors - 1) * reported)
         traffic.send_up(changing, reported)
-        numbers = int(self.sampler.scored_at is not None) + int(self.objective.sends_loss)  # besides the vectors
+        # besides the vectors
+        numbers = (self.sampler.scored_at is not None) + self.objective.sends_loss + self.schedule.sends_choice
         number = Payload(1, self.federation.payload([0]).bits_per_value)
         traffic.send_up(number, numbers * reported + scored + report.numbers)
         traffic.send_down(number, self.objective.numbers_down * sent)

@@ -168,7 +168,10 @@ class Chain(Exchange):
             if member.colludes and summing:
                 yield f"`exchange` cannot have {member!r} with {summing[0]!r}, which shows only the sum of the updates."
             if member.colludes and algorithm.schedule.shows_client_models:
-                yield f'{algorithm.schedule!r} shows models before {member!r} changes them. Give `evaluate="server"`.'
+                yield (
+                    f"`exchange` cannot have {member!r} with {algorithm.schedule!r}, which shows models before they "
+                    'are changed. A `Synchronous` schedule shows the server\'s with `evaluate="server"`.'
+                )
 
     def check_another_fit(self) -> None:
         """Let all members look at a fit that begins anew."""
@@ -270,6 +273,16 @@ class BufferExchange(Exchange):
         elif self.buffers == "server" and len(result.buffers):
             return result.with_buffers(result.start[len(result.parameters) :])
         return result
+
+    @property
+    def has_personal(self) -> bool:
+        """Whether clients have buffers of their own."""
+        return self.buffers == "local"
+
+    def personal(self, client: int, model: Tensor) -> Tensor | None:
+        """Return the model with the client's own buffers."""
+        own = self.own.get(client) if self._are_local else None
+        return None if own is None else torch.cat([model[: self.federation.num_parameters], own.to(model)])
 
     def travels(self, name: str) -> bool:
         """Return false for buffers that do not leave the client, or the server."""

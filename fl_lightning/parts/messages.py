@@ -244,6 +244,7 @@ class RoundReport:
         sent: How many times the server sent its model.
         uploads: The messages that reached it.
         scored: Clients that received the server's model to be scored before the draw.
+        known: Those of them that were drawn, and have the model already.
         numbers: Numbers that the objective sent besides.
         arrivals: What became of each result of an asynchronous round, in the order of arrival.
     """
@@ -254,6 +255,7 @@ class RoundReport:
     sent: int = 0
     uploads: list[Payload] = field(default_factory=list)
     scored: int = 0
+    known: int = 0
     numbers: int = 0
     arrivals: list[ArrivalRecord] = field(default_factory=list)
 

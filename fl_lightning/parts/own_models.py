@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,11 +11,12 @@ from torch import Tensor
 
 from fl_lightning.checks import Count, Positive, ScheduledWeight
 from fl_lightning.parts.aggregation import RunningMean, WeightedMean
+from fl_lightning.parts.compression import Compressor
 from fl_lightning.parts.federation import Federation, LocalClient, Patterns
 from fl_lightning.parts.messages import ClientResult, Task, further_tasks
 from fl_lightning.parts.objectives import Correction, write_to
 from fl_lightning.parts.schedules import Play, Schedule, Synchronous
-from fl_lightning.parts.server import Server
+from fl_lightning.parts.server import Mixing, Server
 
 
 class _OwnModels(Synchronous):
@@ -120,6 +121,10 @@ class FineTuning(_OwnModels):
         """Return the number of fine-tunings in the round."""
         return self.federation.num_clients if self._tunes else 0
 
+    def further_models(self, sent: int) -> int:
+        """Return to how many clients the server sends its new model."""
+        return self.expected_tasks()
+
 
 @dataclass(eq=False, kw_only=True)
 class AdaptiveStart(_OwnModels):
@@ -142,6 +147,13 @@ class AdaptiveStart(_OwnModels):
     mixed: Patterns = "*"
     lr: Positive = 1.0
     epochs: Count = 1
+    starts_from_server = False
+
+    def check_with(self, algorithm: Any) -> Iterable[str]:
+        """Yield whether clients would mix another model than the server's."""
+        for member in algorithm.exchange.members:
+            if isinstance(member, Compressor) and member.link == "down":
+                yield f"`exchange` cannot be {member!r} with {self!r}: clients mix the server's model as it is."
 
     def setup(self, federation: Federation) -> None:
         """Start from a_k = 1: the server's model."""
@@ -168,17 +180,20 @@ class AdaptiveStart(_OwnModels):
     def play(self, tasks: Sequence[Task], server: Server) -> Play:
         """Learn the mix, then train from it."""
         self._received, self._starts, self._walks = server.model, {}, dict[int, _ShareWalk]()
+        n = self.federation.num_parameters
         for result in (yield further_tasks(tasks, self.epochs)):
-            self._starts[result.client] = result.vector
+            self._starts[result.client] = torch.cat([result.parameters, server.model[n:]])
             self.shares[result.client] = torch.cat(self._walks.pop(result.client).shares)
         shown = yield from super().play(tasks, server)
         self._starts = {}
         return shown
 
-    def on_client_end(self, result: ClientResult) -> None:
-        """Keep the client's model."""
-        if not result.task.phase:
-            self.own[result.client] = result.vector
+    def on_client_end(self, result: ClientResult) -> ClientResult:
+        """Keep the client's model; its update is the change of the server's model, which alone the server knows."""
+        if result.task.phase:
+            return result
+        self.own[result.client] = result.vector
+        return replace(result, start=self._received)
 
     def expected_tasks(self) -> int:
         """Return the number of first trainings."""
@@ -223,17 +238,20 @@ class Clusters(Schedule):
     number: Count
     spread: Positive = 1.0
     shows_client_models = True
+    starts_from_server = False
+    sends_choice = True
 
-    @property
-    def models_received(self) -> int:  # type: ignore[override]
-        """Number of clusters: a client gets all models, and sends back the one that it trained."""
-        return self.number
+    def further_models(self, sent: int) -> int:
+        """Return how many models clients receive besides the first one: they choose among all."""
+        return (self.number - 1) * sent
 
     def check_with(self, algorithm: Any) -> Iterable[str]:
         """Yield whether the results are to be merged in another way."""
         merged = algorithm.aggregation
         if type(merged) is not WeightedMean or merged.weighting != "samples":
             yield f"`aggregation` cannot be {merged!r}: clusters average their clients' models, weighted by samples."
+        if not isinstance(algorithm.server_optimizer, Mixing) or algorithm.server_optimizer.lr != 1.0:
+            yield f"The server optimizer cannot be {algorithm.server_optimizer!r}: means replace the clusters' models."
 
     def setup(self, federation: Federation) -> None:
         """Draw the clusters' first models."""

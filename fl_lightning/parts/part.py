@@ -85,6 +85,11 @@ class Part:
         """
         return None
 
+    @property
+    def has_personal(self) -> bool:
+        """Whether :meth:`personal` returns models."""
+        return type(self).personal is not Part.personal
+
     # ---- for subclasses ----
 
     def add_state(self, name: str, value: Any) -> None:

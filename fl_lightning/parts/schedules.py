@@ -45,8 +45,10 @@ class Schedule(Part, ABC):
     repeats_in_buffer = False
     #: Whether the shown model is made of clients' models, before exchanges on the server's side.
     shows_client_models = False
-    #: Models that the server sends to a client for its round.
-    models_received = 1
+    #: Whether every client starts from the server's model.
+    starts_from_server = True
+    #: Whether clients tell which of several models they chose.
+    sends_choice = False
     #: The round's report, if the schedule makes one itself.
     report: RoundReport | None = None
     #: Clients (or results) of a usual round; set before each round.
@@ -80,8 +82,9 @@ class Schedule(Part, ABC):
         """Return the term that is added to F_k in a further training, whose ``task.phase`` is not 0."""
         return None
 
-    def on_client_end(self, result: ClientResult) -> None:
-        """Called when a client is done, with its result as it leaves the client: before any exchange."""
+    def on_client_end(self, result: ClientResult) -> ClientResult | None:
+        """Called when a client is done, with its result before any exchange; return another one, or ``None``."""
+        return None
 
     def unsuitable_rounds(self, rounds: int, arrivals: int) -> str | None:
         """Return why a fit of so many rounds would not end with an aggregation; ``None`` if it would.
@@ -91,6 +94,14 @@ class Schedule(Part, ABC):
             arrivals: Results that arrive in a round of an asynchronous schedule.
         """
         return None
+
+    def further_models(self, sent: int) -> int:
+        """Return how many models the server sends in the round besides one to each client of the round.
+
+        Args:
+            sent: How many clients of the round received one.
+        """
+        return 0
 
     def expected_tasks(self) -> int:
         """Return about how many tasks the round will have besides those that are known when it begins."""
@@ -202,6 +213,7 @@ class Redistribution(Schedule):
     unequal: Literal["subsample", "reduce", "park", "count"] = "subsample"
     extend_cycle: bool = False
     circulates = True
+    starts_from_server = False
 
     def check_with(self, algorithm: Any) -> Iterable[str]:
         """Yield whether clients may drop out under ``"subsample"``, or ``extend_cycle`` has no effect."""

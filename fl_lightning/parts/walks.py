@@ -178,9 +178,9 @@ class _EnvelopeWalk(Walk):
 class ModelMixture(WalkingObjective):
     """Each client learns the mixture of a model of its own and the server's (APFL, Deng et al. 2020, Algorithm 1).
 
-    On each batch w takes a step along ``grad F_k(w)``, and the client's v one along the gradient by v of
-    ``F_k(alpha v + (1 - alpha) w)``, which is alpha times the gradient at the mixture. Both are steps of
-    the module's optimizer, which should be SGD without momentum, as in the paper. The client sends w.
+    On each batch v takes a step along the gradient by v of ``F_k(alpha v + (1 - alpha) w)``, which is alpha times the
+    gradient at the mixture, and w one along ``grad F_k(w)``, both from where they were. Both are steps of the module's
+    optimizer, which should be SGD without momentum, as in the paper. The client sends w.
 
     Args:
         alpha: Share of the own model, in [0, 1].
@@ -219,24 +219,24 @@ class ModelMixture(WalkingObjective):
 
 
 class _MixtureWalk(Walk):
-    """w, then v at the mixture; ``outer`` is w while the module holds the mixture or v."""
+    """v at the mixture, then w; ``outer`` is w while the module holds the mixture or v."""
 
     def __init__(self, settings: ModelMixture, own: Sequence[Tensor], alpha: float) -> None:
         super().__init__(settings, (2,))
         self.own, self.alpha = list(own), alpha
 
     def on_step_start(self, parameters: Sequence[Tensor]) -> None:
-        """Go to w, or from there to the mixture."""
-        if self.turn == 0 and self.outer is not None:
+        """Go to the mixture, or from v to w; a step without a loss left the module there."""
+        if self.turn == 1 and self.outer is not None:
             self.own = [tensor.detach().clone().flatten() for tensor in parameters]
             self.come_back(parameters)
-        elif self.turn == 1 and self.outer is None:
+        elif self.turn == 0 and self.outer is None:
             pairs = zip(parameters, self.own, strict=True)
             self.leave(parameters, [w.lerp(v.view_as(w), self.alpha) for w, v in pairs])
 
     def add(self, parameters: Sequence[Tensor], start: Sequence[Tensor], linear: Sequence[Tensor]) -> None:
         """At the mixture, prepare v's step and learn alpha."""
-        if self.turn == 1:
+        if self.turn == 0:
             assert self.outer is not None
             slope = 0.0
             for parameter, v, w in zip(parameters, self.own, self.outer, strict=True):
@@ -247,12 +247,6 @@ class _MixtureWalk(Walk):
             self.alpha = min(1.0, max(0.0, self.alpha - self.settings.alpha_lr * slope))
         self.turn = 1 - self.turn
 
-    def sent(self, result: ClientResult) -> ClientResult:
-        """Return the result with w."""
-        if self.turn == 0 and self.outer is not None:
-            self.own = list(result.parameters.split([tensor.numel() for tensor in self.outer]))
-        return super().sent(result)
-
 
 @dataclass(eq=False)
 class MetaLearning(WalkingObjective):
@@ -260,7 +254,8 @@ class MetaLearning(WalkingObjective):
 
     Each step takes a batch for the inner gradient and another for the gradient g at the point that it leads to. With
     ``"first-order"`` w takes a step of the module's optimizer along g. With ``"hessian-free"`` it is along
-    ``g - alpha (grad F(w + delta g) - grad F(w - delta g)) / (2 delta)``, with a third batch.
+    ``g - alpha (grad F(w + delta g) - grad F(w - delta g)) / (2 delta)``, with a third batch. Where a client's batches
+    end within a step, its first ones complete it.
 
     Args:
         alpha: Learning rate of the inner step.
@@ -274,7 +269,7 @@ class MetaLearning(WalkingObjective):
 
     def walk(self, client: LocalClient) -> Correction:
         """Return the steps of w."""
-        return _MetaWalk(self, (1, 1, 2) if self.gradient == "hessian-free" else (1,))
+        return _MetaWalk(self, (1, 1, 2) if self.gradient == "hessian-free" else (1, 1))
 
 
 class _MetaWalk(Walk):

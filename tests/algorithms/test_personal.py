@@ -7,12 +7,23 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
-from helpers.toys import Quadratic, fit_clients, fit_quadratic, quadratic_clients
+from helpers.toys import Quadratic, fit_clients, fit_quadratic, quadratic_clients, quiet_trainer
 from torch import Tensor, nn
 
 import fl_lightning as fl
 from fl_lightning.executors import AutoExecutor
-from fl_lightning.parts import Frozen, PersonalFirst, PersonalParameters
+from fl_lightning.parts import (
+    Clip,
+    Clusters,
+    DynamicRegularizer,
+    Frozen,
+    LocalDifferentialPrivacy,
+    Median,
+    Momentum,
+    PersonalFirst,
+    PersonalParameters,
+    TopK,
+)
 from fl_lightning.parts.part import personal_model, walk
 
 A, C = [1.0, 4.0], [0.0, 1.0]
@@ -62,10 +73,10 @@ def test_apfl_steps_both_models_on_each_batch(alpha_lr: float) -> None:
         for k, (a, c) in enumerate(zip(A, C, strict=True)):
             local = w
             for _ in range(2):
-                local -= lr * a * (local - c)
                 mix = alphas[k] * v[k] + (1 - alphas[k]) * local
                 gradient, apart = a * (mix - c), v[k] - local
                 v[k] -= lr * alphas[k] * gradient
+                local -= lr * a * (local - c)
                 alphas[k] = min(1.0, max(0.0, alphas[k] - alpha_lr * gradient * apart))
             sent.append(local)
         w = sum(sent) / 2
@@ -76,22 +87,20 @@ def test_apfl_steps_both_models_on_each_batch(alpha_lr: float) -> None:
     assert [own(callback, k) for k in (0, 1)] == pytest.approx(mixtures, abs=1e-14)
 
 
-@pytest.mark.parametrize("gradient", ["first-order", "hessian-free"])
-def test_per_fedavg_s_step(gradient: Any) -> None:
-    """grad of f(w - alpha f'(w)): a (w' - c) times 1 - alpha a, which the first order leaves out."""
+@pytest.mark.parametrize(("gradient", "epochs"), [("first-order", 2), ("hessian-free", 3), ("hessian-free", 1)])
+def test_per_fedavg_s_step(gradient: Any, epochs: int) -> None:
+    """grad of f(w - alpha f'(w)): a (w' - c) times 1 - alpha a, which the first order leaves out.
+
+    Where a client has fewer batches than a step takes, it takes them again.
+    """
     lr, alpha, w0 = 0.1, 0.05, 2.0
     steps = []
     for a, c in zip(A, C, strict=True):
         inner = w0 - alpha * a * (w0 - c)
         steps.append(a * (inner - c) * (1 if gradient == "first-order" else 1 - alpha * a))
-    callback = fl.PerFedAvg(alpha, 1.0, gradient=gradient, local_epochs=2 if gradient == "first-order" else 3)
+    callback = fl.PerFedAvg(alpha, 1.0, gradient=gradient, local_epochs=epochs)  # of one batch
     end = float(fit_quadratic(callback, Quadratic(lr, start=w0), quadratic_clients(A, C), rounds=1))
     assert end == pytest.approx(w0 - lr * sum(steps) / 2, abs=1e-10)
-
-
-def test_per_fedavg_does_not_send_a_point_on_its_way() -> None:
-    callback = fl.PerFedAvg(0.05, 1.0, local_epochs=1)  # one batch: the inner step alone
-    assert float(fit_quadratic(callback, Quadratic(0.1, start=2.0), quadratic_clients(A, C), rounds=1)) == 2.0
 
 
 def test_fine_tuning_is_one_more_local_training_that_the_server_does_not_see() -> None:
@@ -182,6 +191,41 @@ def test_ifca_separates_two_groups() -> None:
     assert models[chosen[1]].tolist() == pytest.approx([-5.0, -5.0], abs=1e-2)
     assert callback.algorithm.models_sent == 12 * 6 * (2 + 1)  # rounds x clients x (both models down, one up)
     assert callback.algorithm.traffic.values_down == 12 * 6 * 2 * 2
+
+
+def test_ifca_is_all_that_moves_its_models() -> None:
+    for others in ({"server": Momentum(0.9)}, {"aggregation": Median()}, {"objective": DynamicRegularizer(0.1)}):
+        with pytest.raises(ValueError, match=r"clusters|start from the server"):
+            fl.Federated(1.0, schedule=Clusters(number=2), **others)
+    with pytest.raises(ValueError, match="more than their updates"):
+        fl.IFCA(2, 1.0, exchange=LocalDifferentialPrivacy(1.0, noise_multiplier=1.0, delta=1e-3))
+
+
+def test_fedala_s_update_is_the_change_of_the_server_s_model() -> None:
+    ends = []
+    for exchange in (None, Clip(1e-9)):
+        callback = fl.FedALA("*", 1.0, share_lr=2.0, exchange=exchange, seed=0)
+        ends.append(float(fit_quadratic(callback, Quadratic(0.1, 0.4), quadratic_clients(A, C), rounds=4)))
+    assert abs(ends[0] - 0.4) > 0.1
+    assert ends[1] == pytest.approx(0.4, abs=1e-8)
+    with pytest.raises(ValueError, match="`exchange`"):
+        fl.FedALA("*", exchange=TopK(0.1, link="down"))
+
+
+def test_all_clients_receive_what_they_fine_tune() -> None:
+    callback = fl.FedAvgFineTuned(0.5, every=2)
+    fit_quadratic(callback, Quadratic(0.1, 0.4), quadratic_clients(A, C), rounds=4)
+    assert callback.algorithm.traffic.models_down == 4 * 1 + 2 * 2  # each round's client, and both in rounds 2 and 4
+
+
+def test_both_trainings_of_a_round_go_through_all_samples() -> None:
+    """One step a round on one of two samples, for the server's model and for the client's own."""
+    clients = [(torch.ones(2).double(), torch.tensor([1.0, 3.0]).double())]
+    callback = fl.Ditto(0.0, 1.0, local_steps=1, continue_epochs=True)
+    data = fl.TensorDataModule(clients, batch_size=1, shuffle=False)
+    module = Quadratic(1.0)
+    quiet_trainer(max_epochs=2, callbacks=[callback]).fit(module, datamodule=data)
+    assert [float(module.w), own(callback, 0)] == [3.0, 3.0]  # each went to 1 first
 
 
 def test_clients_that_train_alone_send_nothing() -> None:

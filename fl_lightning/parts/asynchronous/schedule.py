@@ -97,6 +97,7 @@ class Asynchronous(Schedule):
     broadcast_threshold: Positive | None = None
     lookahead: Count | None = None
     asynchronous = True
+    starts_from_server = False
     records = (Flight,)
 
     @property

@@ -51,11 +51,11 @@ class LocalDifferentialPrivacy(Exchange):
 
     def check_with(self, algorithm: Any) -> Iterable[str]:
         """Yield whether clients send something without noise."""
-        objective, sampler = algorithm.objective, algorithm.sampler
-        if sends_more(objective) or sampler.sends_scores:
+        objective, sampler, schedule = algorithm.objective, algorithm.sampler, algorithm.schedule
+        if sends_more(objective) or sampler.sends_scores or schedule.sends_choice:
             yield (
-                f"LocalDifferentialPrivacy would log a wrong epsilon: with {objective!r} and {sampler!r} clients send "
-                "more than their updates."
+                f"LocalDifferentialPrivacy would log a wrong epsilon: with {objective!r}, {sampler!r} and "
+                f"{schedule!r} clients send more than their updates."
             )
 
     def check_another_fit(self) -> None:
