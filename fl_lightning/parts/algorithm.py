@@ -305,7 +305,8 @@ class Algorithm:
         if len(drawn) and (len(np.unique(drawn)) < len(drawn) or not np.isin(drawn, available).all()):
             raise ValueError(f"`{type(sampler).__name__}.draw` must return distinct `available` clients, got {drawn}.")
         drawn = drawn.astype(np.int64)
-        self.report.known = int(np.isin(drawn, to_score).sum()) if self.report.scored else 0
+        if self.report.scored and not (self.schedule.circulates and self.schedule.has_models_under_way):
+            self.report.known = int(np.isin(drawn, to_score).sum())
         drawn = drawn if sampler.draws_in_random_order else rng.permutation(drawn)
         clients, work = self.participation.outcome(drawn, full_work, chances)
         slots = self.schedule.slots(len(clients), self.schedule.cohort_size, rng)

@@ -121,18 +121,18 @@ def test_a_loss_stays_with_its_result_while_it_is_under_way() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sampler", "numbers", "scored"),
-    [(None, 1, 0), (ImportanceSampler(2, initial="uniform"), 2, 0), (ImportanceSampler(2), 2, 3)],
+    ("sampler", "numbers", "scored", "known"),
+    [(None, 1, 0, 0), (ImportanceSampler(2, initial="uniform"), 2, 0, 0), (ImportanceSampler(2), 2, 3, 2)],
 )
-def test_the_loss_travels_with_the_upload(sampler: Any, numbers: int, scored: int) -> None:
+def test_the_loss_travels_with_the_upload(sampler: Any, numbers: int, scored: int, known: int) -> None:
     # 4 rounds of 2 clients: 3 parameters of float64 each way, and up the loss and perhaps the score; before them all 3
-    # clients may get the model to send their first score
+    # clients may get the model to send their first score, and the 2 that train then have it already
     clients, communication = [(torch.ones(1, 3), torch.ones(1, 3))] * 3, Communication()
     callback = QFedAvg(1.0, 2) if sampler is None else QFedAvg(1.0, sampler=sampler)
     fit_quadratic(callback, Quadratic(0.1, [0.0] * 3), clients, 4, communication)
-    assert communication.values["fed/models_down"] == 4 * 2 + scored
+    assert communication.values["fed/models_down"] == 4 * 2 + scored - known
     assert communication.values["fed/models_up"] == 4 * 2
-    assert communication.values["fed/bytes_down"] == (4 * 2 + scored) * 3 * 8
+    assert communication.values["fed/bytes_down"] == (4 * 2 + scored - known) * 3 * 8
     assert communication.values["fed/bytes_up"] == (4 * 2 * (3 + numbers) + scored) * 8
 
 

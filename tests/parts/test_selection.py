@@ -46,10 +46,10 @@ def test_clients_with_the_largest_losses_train() -> None:
     assert float(fit_quadratic(FedAvg(sampler=parts.PowerOfChoice(2, 4)), Quadratic(1.0), FOUR, 1)) == 4.0
     trainer = fit_clients(callback := FedAvg(sampler=parts.PowerOfChoice(2, 4)), module := Quadratic(1.0), FOUR, 2)
     assert float(module.w) == 0.5
-    # in each round four clients receive the model to be scored, and two to train it; these two send theirs
+    # in each round four clients receive the model to be scored; two of them train it and send theirs
     traffic = callback.algorithm.traffic
-    assert (traffic.models_down, traffic.models_up) == (2 * (4 + 2), 2 * 2)
-    assert (traffic.bits_down, traffic.bits_up) == (64 * 2 * (4 + 2), 64 * 2 * (2 + 4))  # a loss is a number
+    assert (traffic.models_down, traffic.models_up) == (2 * 4, 2 * 2)
+    assert (traffic.bits_down, traffic.bits_up) == (64 * 2 * 4, 64 * 2 * (2 + 4))  # a loss is a number
     assert trainer.callback_metrics["fed/scored"] == 4
 
 
@@ -64,6 +64,7 @@ def test_losses_are_those_of_the_servers_model() -> None:
     module = Quadratic(1.0)
     callback = Federated(sampler=parts.PowerOfChoice(2, 4), schedule=parts.Redistribution(2))
     fit_quadratic(callback, module, FOUR, rounds=2)
+    assert callback.algorithm.traffic.models_down == 2 * 4 + 2  # in the second round two models circulate besides
     trained = [c for c in module.seen if c in (5.0, 3.0)]
     assert Counter(trained) == {5.0: 2 + 2, 3.0: 2 + 2}  # each is scored twice, too
     assert Counter(module.seen)[0.0] == 2
@@ -185,5 +186,5 @@ def test_the_cost_of_evaluating_tiers() -> None:
     callback = FedAvg(sampler=parts.TierSampler(2, parts.VirtualClock([1, 1, 2, 2, 3, 3]), num_tiers=3, interval=2))
     fit_quadratic(callback, Quadratic(0.1), clients, 3)
     traffic = callback.algorithm.traffic
-    assert (traffic.models_down, traffic.models_up) == (2 * 6 + 3 * 2, 3 * 2)  # evaluated in rounds 0 and 2
+    assert (traffic.models_down, traffic.models_up) == (2 * 6 + 2, 3 * 2)  # evaluated in rounds 0 and 2
     assert traffic.bits_up == 64 * (2 * 6 + 3 * 2)
