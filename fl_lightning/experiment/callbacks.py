@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
-import numpy as np
-import torch
 from lightning.pytorch.callbacks import Callback, Checkpoint
-from torch import Tensor
 
-from fl_lightning._lightning.predictions import rule_of
 from fl_lightning._lightning.trainer_callbacks import names_of_validation
 from fl_lightning.callbacks.checkpoint import save_whole
-from fl_lightning.callbacks.client_metrics import ClientMetrics, rows_of_clients
-from fl_lightning.data.targets import gives_targets
 from fl_lightning.experiment.files import read_csv, write_text
 from fl_lightning.experiment.search import import_optuna
 
-_MOST_CLASSES = 10  # that are tried as constant predictions, the most frequent ones
 _FACTOR = 3  # of the rounds from one look to the next; a third of the fits goes on
 _LOOKS = 3  # the last at the end, so that the first is after a ninth of the rounds
 
@@ -111,58 +103,6 @@ class KeepLast(Checkpoint):
         self._begun -= state_dict["seconds"]
         before = state_dict["codes"]
         self.codes = [*before, *(code for code in self.codes if code not in before[-1:])]
-
-
-class ConstantScores(Callback):
-    """Scores a model that predicts one class for every sample: the best such model, for each metric.
-
-    Args:
-        metric: The metric of the clients.
-
-    Attributes:
-        scores: The scores by the names of the metrics; empty if targets are not classes.
-    """
-
-    def __init__(self, metric: ClientMetrics) -> None:
-        self.metric = metric
-        self.scores: dict[str, float] = {}
-        self._targets: list[Tensor] = []
-
-    def on_test_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, *args: Any, **options: Any
-    ) -> None:
-        """Keep the targets of a batch."""
-        known = rule_of(trainer)(batch, outputs if gives_targets(outputs) else None)[1]
-        if isinstance(known, Tensor):
-            self._targets.append(known.detach().cpu())
-
-    def on_test_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Score the constant predictions."""
-        target = torch.cat(self._targets) if self._targets else torch.empty(0)
-        if target.ndim != 1 or target.is_floating_point() or int(target.min()) < 0:
-            return
-        clients = trainer.datamodule.eval_client_ids("test")  # type: ignore[attr-defined]
-        counts = torch.bincount(target)
-        self.scores["test_acc"] = float(counts.max()) / len(target)
-        for label in counts.topk(min(_MOST_CLASSES, len(counts))).indices:
-            preds = torch.zeros(len(target), max(2, len(counts)))
-            preds[:, label] = 1
-            try:
-                scores = self._score(preds, target, clients)
-            except Exception:  # a metric of one's own may take other scores than these; the report then does without
-                return
-            for name, score in scores.items():
-                if math.isfinite(score):
-                    self.scores[name] = max(score, self.scores.get(name, score))
-
-    def _score(self, preds: Tensor, target: Tensor, clients: np.ndarray | None) -> dict[str, float]:
-        metric, name = self.metric.metric, f"test_{self.metric.name}"
-        found = {name: float(metric(preds, target))}
-        if clients is not None and len(clients) == len(target):
-            scores = [float(metric(*rows)) for _, rows in rows_of_clients(clients, preds, target)]
-            known = [score for score in scores if math.isfinite(score)]
-            found[f"{name}_clients"] = sum(known) / len(known) if known else math.nan
-        return found
 
 
 class Pruning(Callback):

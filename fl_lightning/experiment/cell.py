@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
+import math
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,16 +15,17 @@ from pickle import UnpicklingError
 from typing import Any
 
 import lightning as L
+import numpy as np
 import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 from fl_lightning.algorithms.versions import package_versions
 from fl_lightning.callbacks.checkpoint import FederatedCheckpoint
-from fl_lightning.callbacks.client_metrics import ClientMetrics
+from fl_lightning.callbacks.client_metrics import ClientMetrics, rows_of_clients
 from fl_lightning.data import FederatedDataModule
-from fl_lightning.data.tensor_bytes import tensor_bytes
+from fl_lightning.data.tensor_bytes import fingerprint
 from fl_lightning.experiment import build
-from fl_lightning.experiment.callbacks import ConstantScores, CurveRecorder, KeepLast, Pruning
+from fl_lightning.experiment.callbacks import CurveRecorder, KeepLast, Pruning
 from fl_lightning.experiment.files import columns_of, write_csv, write_json
 from fl_lightning.experiment.plan import Cell
 from fl_lightning.experiment.store import Result, code_version, draw_partition
@@ -33,6 +34,7 @@ from fl_lightning.parts.sampling import ImportanceSampler, UniformSampler
 from fl_lightning.parts.schedules import Redistribution
 
 _NEVER_EMPTY = (ImportanceSampler, UniformSampler)
+_MOST_CLASSES = 10  # that are tried as constant predictions, the most frequent ones
 
 
 @dataclass(frozen=True)
@@ -100,13 +102,12 @@ def run_cell(job: CellJob, watching: Sequence[Callback] = ()) -> Result:
     begun = datetime.now(UTC)
     data = _prepared_data(config)
     model, method = build.model(config), build.method(config)
-    initial = _fingerprint(model)
+    initial = fingerprint([tensor for _, tensor in sorted(model.state_dict().items())])
     best = best_checkpoint(folder, config, method.algorithm)
     keeper = KeepLast(folder / "last.ckpt", job.checkpoint_seconds, code_version())
     curve, metric = CurveRecorder(folder / "curve.jsonl"), build.metric(config)
-    constant = ConstantScores(metric)
     pruning = Pruning(config, folder.parent, curve) if "pruning" in config else None
-    further = [*build.callbacks(config), constant, curve, *watching, pruning, best, keeper]
+    further = [*build.callbacks(config), curve, *watching, pruning, best, keeper]
     callbacks = [method, metric, *(each for each in further if each is not None)]
     trainer = build.trainer(config, callbacks, default_root_dir=folder, logger=_logger(job))
     resumed = _checkpoint_to_resume(keeper.path, best)
@@ -119,7 +120,7 @@ def run_cell(job: CellJob, watching: Sequence[Callback] = ()) -> Result:
             outcome = _outcome(trainer, model, data, config["monitor"], best)
         result = {
             **outcome,
-            "constant": constant.scores,
+            "constant": _constant_scores(metric, data) if outcome["test"] else {},
             "rounds": trainer.current_epoch,
             "aggregations": method.algorithm.server.moves,
             "models_sent": method.algorithm.models_sent,
@@ -216,18 +217,31 @@ def _rows_of_clients(metric: ClientMetrics, data: FederatedDataModule) -> list[d
     ]
 
 
+def _constant_scores(metric: ClientMetrics, data: FederatedDataModule) -> dict[str, float]:
+    """Return the test scores, by their names, of the best model that predicts one class for every sample.
+
+    There are none if targets are no classes, or the metric takes other scores than those of classes.
+    """
+    owners, name = data.eval_client_ids("test"), f"test_{metric.name}"
+    found: dict[str, list[float]] = defaultdict(list)
+    with suppress(Exception):
+        target = torch.cat([data.outputs_and_targets(batch, None)[1] for batch in data.test_dataloader()])
+        counts = torch.bincount(target)
+        found["test_acc"].append(float(counts.max()) / len(target))
+        for label in counts.topk(min(_MOST_CLASSES, len(counts))).indices:
+            preds = torch.zeros(len(target), max(2, len(counts)))
+            preds[:, label] = 1
+            found[name].append(float(metric.metric(preds, target)))
+            if owners is not None:
+                scores = [float(metric.metric(*rows)) for _, rows in rows_of_clients(owners, preds, target)]
+                found[f"{name}_clients"].append(float(np.mean(list(filter(math.isfinite, scores)))))
+    return {key: max(filter(math.isfinite, scores)) for key, scores in found.items() if any(map(math.isfinite, scores))}
+
+
 def clear(folder: Path) -> None:
     """Remove the files that only an unfinished cell needs."""
     for name in ("curve.jsonl", "last.ckpt", "best.ckpt", "failed.json"):
         (folder / name).unlink(missing_ok=True)
-
-
-def _fingerprint(model: L.LightningModule) -> str:
-    digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(tensor_bytes(tensor))
-    return digest.hexdigest()[:16]
 
 
 def best_checkpoint(folder: Path, config: dict[str, Any], algorithm: Algorithm) -> ModelCheckpoint | None:
