@@ -145,8 +145,9 @@ def run_cell(job: CellJob, watching: Sequence[Callback] = ()) -> Result:
     times = {"begun": begun.isoformat(timespec="seconds"), "ended": datetime.now(UTC).isoformat(timespec="seconds")}
     about = {"resumed": resumed is not None, "device": str(trainer.strategy.root_device), **package_versions()}
     write_json(folder / "run.json", {"seconds": seconds, **times, **about})
+    for name in ("curve.jsonl", "last.ckpt", "best.ckpt", "failed.json"):  # before the result, after which none comes
+        (folder / name).unlink(missing_ok=True)
     write_json(folder / "result.json", result)
-    clear(folder)
     return result
 
 
@@ -236,12 +237,6 @@ def _constant_scores(metric: ClientMetrics, data: FederatedDataModule) -> dict[s
                 scores = [float(metric.metric(*rows)) for _, rows in rows_of_clients(owners, preds, target)]
                 found[f"{name}_clients"].append(float(np.mean(list(filter(math.isfinite, scores)))))
     return {key: max(filter(math.isfinite, scores)) for key, scores in found.items() if any(map(math.isfinite, scores))}
-
-
-def clear(folder: Path) -> None:
-    """Remove the files that only an unfinished cell needs."""
-    for name in ("curve.jsonl", "last.ckpt", "best.ckpt", "failed.json"):
-        (folder / name).unlink(missing_ok=True)
 
 
 def best_checkpoint(folder: Path, config: dict[str, Any], algorithm: Algorithm) -> ModelCheckpoint | None:

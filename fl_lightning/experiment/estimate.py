@@ -83,8 +83,6 @@ def measure_paces(table: Table, rounds: int = 4) -> tuple[dict[str, float], dict
 def describe_time(table: Table, paces: Mapping[str, float], errors: Mapping[str, str], workers: int = 1) -> str:
     """Return a text with the time that a table would take, and with the data sets that cannot be run.
 
-    Where nothing has been measured, the text says so and how to get an estimate.
-
     Args:
         table: The table.
         paces: Seconds of a round by data set, from :func:`measure_paces`.
@@ -93,8 +91,7 @@ def describe_time(table: Table, paces: Mapping[str, float], errors: Mapping[str,
     """
     lines = [f"CANNOT RUN {name}: {error}" for name, error in errors.items()]
     if not paces:
-        how = "mend what is named below" if errors else "`--estimate` times a short fit on each data set"
-        return "\n".join([f"Nothing has been measured, so the time is not known: {how}.", *lines])
+        return "\n".join(["Nothing has been measured, so the time is not known.", *lines])
     rounds: Counter[str] = Counter()
     for search in planned(table):
         rounds[search.data] += sum(cell.max_epochs for cell in search.fits.values())

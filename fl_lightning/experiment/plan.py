@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from graphlib import CycleError, TopologicalSorter
+from graphlib import TopologicalSorter
 from itertools import product
 from typing import Any
 
@@ -188,13 +188,10 @@ def levels(table: Table) -> Iterator[list[MethodSearch]]:
     A group takes the values that earlier groups have chosen when it is asked for.
 
     Raises:
-        ValueError: If methods take values from each other in a cycle.
+        CycleError: If methods take values from each other in a cycle; it is a ``ValueError``.
     """
     sorter = TopologicalSorter({name: method.take.values() for name, method in table.methods.items()})
-    try:
-        sorter.prepare()
-    except CycleError as error:
-        raise ValueError(f"`take` goes round in a circle: {', '.join(error.args[1])}.") from error
+    sorter.prepare()
     earlier: dict[str, dict[str, MethodSearch]] = {data: {} for data in table.data}
     while sorter.is_active():
         free = sorter.get_ready()

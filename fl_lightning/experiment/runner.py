@@ -14,7 +14,7 @@ from typing import Any, Literal
 from rich.console import Console
 
 from fl_lightning.checks import PathLike, check
-from fl_lightning.experiment.cell import CellJob, clear
+from fl_lightning.experiment.cell import CellJob
 from fl_lightning.experiment.check import refuse_mistakes
 from fl_lightning.experiment.engines import Engine, start_engine
 from fl_lightning.experiment.plan import Cell, MethodSearch, levels, table_cells
@@ -106,10 +106,11 @@ def run_table(
         started.stop()
 
 
+@dataclass
 class Runner:
     """Runs cells that no other runner of the folder takes.
 
-    Args:
+    Attributes:
         folder: Folder of the results.
         options: How they are run.
         since: When the whole run began: attempts that have failed since count, whoever made them.
@@ -118,17 +119,15 @@ class Runner:
         engine: Its runners run the cells.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        options: RunOptions,
-        since: float,
-        job: Callable[[Cell], CellJob],
-        console: Console,
-        engine: Engine | None = None,
-    ) -> None:
-        self.options, self.since, self.job, self.console, self.engine = options, since, job, console, engine
-        self.store, self.workers = Store(folder), Workers(options, since)
+    folder: Path
+    options: RunOptions
+    since: float
+    job: Callable[[Cell], CellJob]
+    console: Console
+    engine: Engine | None = None
+
+    def __post_init__(self) -> None:
+        self.store, self.workers = Store(self.folder), Workers(self.options, self.since)
 
     def try_next(self, searches: Sequence[Search]) -> bool:
         """Run the next points of searches; return whether there were any."""
@@ -169,9 +168,6 @@ class Runner:
                     raise RuntimeError(f"The runners have ended, and {len(waiting)} cells are left. Run it again.")
                 self._start_next(sorted(waiting.values(), key=lambda cell: failed[cell.id]))
                 progress.look()
-        for cell in cells:
-            if self.store.result(cell) is not None:  # a kill may have come between the result and this
-                clear(self.store.cell_folder(cell))
 
     def _start_next(self, waiting: Sequence[Cell]) -> None:
         """Let a free worker take the first cell that nobody has claimed; if there is none, wait a little."""

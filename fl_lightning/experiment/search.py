@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -195,19 +196,12 @@ class Search(ABC):
         journal of Optuna's would know in which order trials have ended, and the clock would choose the points.
         """
         optuna = import_optuna("`search: tpe`")
-        known = {
-            name: entry.distribution(optuna.distributions)
-            if isinstance(entry, Range)
-            else optuna.distributions.CategoricalDistribution(range(len(entry)))
-            for name, entry in self.space.items()
-        }
-
-        def place(name: str, value: Any) -> Any:
-            return value if isinstance(self.space[name], Range) else self.space[name].index(value)  # type: ignore[union-attr]
-
-        def value(name: str, place: Any) -> Any:
-            return place if isinstance(self.space[name], Range) else self.space[name][place]  # type: ignore[index]
-
+        kinds = optuna.distributions
+        with warnings.catch_warnings(action="ignore"):  # a value may be a list or mapping, which storages on disk lack
+            known = {
+                name: entry.distribution(kinds) if isinstance(entry, Range) else kinds.CategoricalDistribution(entry)
+                for name, entry in self.space.items()
+            }
         sampler = optuna.samplers.TPESampler(seed=self.seed + len(self.tried), constant_liar=True)
         study = optuna.create_study(direction=f"{self.mode}imize", sampler=sampler)
         states = optuna.trial.TrialState
@@ -216,13 +210,12 @@ class Search(ABC):
             trial = optuna.trial.create_trial(
                 state=state,
                 value=each.score,
-                params={name: place(name, each.point[name]) for name in self.space},
+                params={name: each.point[name] for name in self.space},
                 distributions=known,
                 intermediate_values={each.pruned: each.score} if state == states.PRUNED else None,
             )
             study.add_trial(trial)
-        trials = [study.ask(known) for _ in range(count)]
-        return [{name: value(name, trial.params[name]) for name in self.space} for trial in trials]
+        return [study.ask(known).params for _ in range(count)]
 
 
 def import_optuna(setting: str) -> Any:

@@ -6,14 +6,12 @@ import json
 import math
 import os
 import shutil
-import statistics
 import struct
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -86,10 +84,13 @@ def run_sweep(
         unused = enumeration([f"`{name}`" for name in sweep.only_in_service])
         say(console, f"Only the service of Weights & Biases uses {unused}: no effect here.")
     make_folder("output", folder, "Give another `output`.")
-    runner = Runner(folder, RunOptions(workers=0), time.time(), partial(_job, sweep, folder), Console(quiet=True))
+
+    def job(cell: Cell) -> CellJob:
+        return _ProgramJob(cell, folder, command=sweep.command(cell.values), mode=sweep.mode)
+
+    runner = Runner(folder, RunOptions(workers=0), time.time(), job, Console(quiet=True))
     rows: list[Row] = []
-    spent: list[float] = []  # seconds of the runs that this call has executed
-    total, begun = len(sweep.points), time.monotonic()
+    total, executed, begun = len(sweep.points), 0, time.monotonic()
     known = {path.parent.name for path in folder.glob("cells/*/result.json")}
     while runner.try_next([sweep]):
         tried = sweep.tried[-1]
@@ -101,10 +102,9 @@ def run_sweep(
         write_csv(folder / "sweep.csv", list(rows[0]), [{**row, "values": json.dumps(row["values"])} for row in rows])
         score = tried.error if tried.score is None else f"{sweep.metric} {tried.score:.4f}"
         text = f"{len(rows)}/{total} {row['status']}: {sweep.describe(tried.point)}: {score}"
-        spent += [] if run_id in known else [time.monotonic() - begun]
-        begun = time.monotonic()
-        if spent and len(rows) < total:
-            text += f"; about {duration(statistics.mean(spent) * (total - len(rows)))} left"
+        executed += run_id not in known
+        if executed and len(rows) < total:
+            text += f"; about {duration((time.monotonic() - begun) / executed * (total - len(rows)))} left"
         say(console, text)
         if _NOT_LOGGED in tried.error and sweep.best() is None:
             raise RuntimeError(
@@ -184,10 +184,6 @@ class Sweep(Search):
         return describe_point(varied or point) or self.name
 
 
-def _job(sweep: Sweep, folder: Path, cell: Cell) -> CellJob:
-    return _ProgramJob(cell, folder, command=sweep.command(cell.values), mode=sweep.mode)
-
-
 @dataclass(frozen=True)
 class _ProgramJob(CellJob):
     """The order to call a program, and to read its score from the file of its Weights & Biases run."""
@@ -217,6 +213,7 @@ class _ProgramJob(CellJob):
             raise RuntimeError(_NOT_LOGGED)
         best = max if self.mode == "max" else min
         score = best(filter(math.isfinite, values), default=math.nan)
+        (self.folder / "failed.json").unlink(missing_ok=True)
         write_json(self.folder / "result.json", {"val": score, "folder": str(folder)})
 
 

@@ -37,11 +37,7 @@ def read_table(source: str | os.PathLike[str] | Mapping[str, Any] | Table) -> Ta
         return source
     if isinstance(source, Mapping):
         return _make_table(_with_reference(dict(source)), "The table")
-    try:
-        given = _read_with_base(Path(check("`source` of a table", source, PathLike)))
-    except RecursionError as error:
-        raise ValueError(f"{source} is its own `base`, or that of its `base`.") from error
-    return _make_table(given, str(source))
+    return _make_table(_read_with_base(Path(check("`source` of a table", source, PathLike))), str(source))
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

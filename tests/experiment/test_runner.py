@@ -278,7 +278,6 @@ def test_plan_and_time(tmp_path: Path) -> None:
     nothing, reason = describe_time(table, paces, errors).splitlines()
     assert nothing.startswith("Nothing has been measured")
     assert reason.startswith("CANNOT RUN digits: ValueError: `l2`")
-    assert "`--estimate`" in describe_time(table, {}, {})
 
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
