@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 
-class Slurm:
-    """An array of jobs; submitit requeues one that is preempted or out of time.
+@dataclass(frozen=True)
+class Engine:
+    """Runners at work elsewhere.
+
+    Attributes:
+        jobs: One for each runner, with the methods ``done`` and ``result`` of a future.
+        stop: Ends them.
+    """
+
+    jobs: Sequence[Any]
+    stop: Callable[[], object]
+
+    def all_ended(self) -> bool:
+        """Return whether no job is at work or waits for its turn; raise the error of a job then."""
+        if not all(job.done() for job in self.jobs):
+            return False
+        for job in self.jobs:
+            job.result()
+        return True
+
+
+def start_slurm(runner: Callable[[], object], number: int, folder: Path, options: Mapping[str, Any]) -> Engine:
+    """Submit an array of jobs; submitit requeues one that is preempted or out of time.
 
     Args:
         runner: What each job calls.
@@ -16,32 +38,18 @@ class Slurm:
         folder: Folder for the scripts and the output of the jobs.
         options: Parameters of ``submitit.AutoExecutor``, and ``cluster``: ``"local"`` starts processes on this machine.
     """
+    import submitit
 
-    def __init__(self, runner: Callable[[], object], number: int, folder: Path, options: Mapping[str, Any]) -> None:
-        import submitit
-
-        settings = {"cluster": "slurm", "slurm_max_num_timeout": 1000, "name": "fl-lightning", **options}
-        first = {name: settings.pop(name) for name in ("cluster", "slurm_max_num_timeout")}
-        executor = submitit.AutoExecutor(folder / "slurm", **first)
-        executor.update_parameters(**settings)
-        self._jobs = executor.submit_array([runner] * number)
-
-    def all_ended(self) -> bool:
-        """Return whether no job is at work or waits for its turn; raise the error of a job then."""
-        if not all(job.done() for job in self._jobs):
-            return False
-        for job in self._jobs:
-            job.result()
-        return True
-
-    def stop(self) -> None:
-        """Cancel the jobs."""
-        for job in self._jobs:
-            job.cancel(check=False)
+    settings = {"cluster": "slurm", "slurm_max_num_timeout": 1000, "name": "fl-lightning", **options}
+    first = {name: settings.pop(name) for name in ("cluster", "slurm_max_num_timeout")}
+    executor = submitit.AutoExecutor(folder / "slurm", **first)
+    executor.update_parameters(**settings)
+    jobs = executor.submit_array([runner] * number)
+    return Engine(jobs, lambda: [job.cancel(check=False) for job in jobs])
 
 
-class Ray:
-    """Tasks on a cluster; Ray starts the task of a node that is lost on another one.
+def start_ray(runner: Callable[[], object], number: int, folder: Path, options: Mapping[str, Any]) -> Engine:
+    """Start tasks on a cluster; Ray starts the task of a node that is lost on another one.
 
     Args:
         runner: What each task calls.
@@ -50,38 +58,26 @@ class Ray:
         options: ``address`` of the cluster, which this machine becomes without one, and options of a remote function,
             such as ``num_cpus`` and ``num_gpus``, which may be a share.
     """
+    import ray
 
-    def __init__(self, runner: Callable[[], object], number: int, folder: Path, options: Mapping[str, Any]) -> None:
-        import ray
+    settings = {"address": None, "max_retries": -1, **options}
+    address, joins = settings.pop("address"), not ray.is_initialized()
+    if joins:
+        ray.init(address=address, log_to_driver=False)
+    task = ray.remote(_call).options(**settings)
+    tasks = [task.remote(runner) for _ in range(number)]
 
-        settings = {"address": None, "max_retries": -1, **options}
-        self._ray, self._joined = ray, not ray.is_initialized()
-        address = settings.pop("address")
-        if self._joined:
-            ray.init(address=address, log_to_driver=False)
-        task = ray.remote(_call).options(**settings)
-        self._tasks = [task.remote(runner) for _ in range(number)]
+    def stop() -> None:
+        for each in tasks:
+            ray.cancel(each, force=True)
+        if joins:
+            ray.shutdown()
 
-    def all_ended(self) -> bool:
-        """Return whether no task is at work or waits for its turn; raise the error of a task then."""
-        _, left = self._ray.wait(self._tasks, num_returns=len(self._tasks), timeout=0)
-        if not left:
-            self._ray.get(self._tasks)
-        return not left
-
-    def stop(self) -> None:
-        """Cancel the tasks, and leave the cluster."""
-        for task in self._tasks:
-            self._ray.cancel(task, force=True)
-        if self._joined:
-            self._ray.shutdown()
+    return Engine([each.future() for each in tasks], stop)
 
 
 def _call(runner: Callable[[], object]) -> None:
     runner()
-
-
-Engine = Slurm | Ray
 
 
 def start_engine(
@@ -92,8 +88,8 @@ def start_engine(
     Raises:
         RuntimeError: If its package is not installed.
     """
-    make = Slurm if name == "slurm" else Ray
+    start = start_slurm if name == "slurm" else start_ray
     try:
-        return make(runner, number, folder, options)
+        return start(runner, number, folder, options)
     except ImportError as error:
         raise RuntimeError(f"`engine` {name!r} needs a package: pip install 'fl-lightning[{name}]'") from error

@@ -13,7 +13,7 @@ from experiment.conftest import run_here
 from helpers.small_table import small
 
 from fl_lightning.experiment import run_table
-from fl_lightning.experiment.engines import Slurm
+from fl_lightning.experiment.engines import start_slurm
 
 
 @pytest.mark.parametrize("cluster", ["debug", pytest.param("local", marks=pytest.mark.long)])
@@ -32,7 +32,7 @@ def test_an_array_of_jobs_has_the_options_and_is_requeued(tmp_path: Path, monkey
     (tmp_path / "sbatch").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     options = {"slurm_partition": "gpu", "timeout_min": 240, "gpus_per_node": 1, "slurm_account": "fl"}
-    Slurm(print, 3, tmp_path / "out", options)
+    start_slurm(print, 3, tmp_path / "out", options)
     lines = (tmp_path / "sent").read_text().splitlines()
     for option in ("array=0-2%3", "partition=gpu", "time=240", "gpus-per-node=1", "account=fl", "open-mode=append"):
         assert f"#SBATCH --{option}" in lines
