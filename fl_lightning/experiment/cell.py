@@ -120,7 +120,7 @@ def run_cell(job: CellJob, watching: Sequence[Callback] = ()) -> Result:
             outcome = _outcome(trainer, model, data, config["monitor"], best)
         result = {
             **outcome,
-            "constant": _constant_scores(metric, data) if outcome["test"] else {},
+            "constant": constant_scores(metric, data) if outcome["test"] else {},
             "rounds": trainer.current_epoch,
             "aggregations": method.algorithm.server.moves,
             "models_sent": method.algorithm.models_sent,
@@ -218,7 +218,7 @@ def _rows_of_clients(metric: ClientMetrics, data: FederatedDataModule) -> list[d
     ]
 
 
-def _constant_scores(metric: ClientMetrics, data: FederatedDataModule) -> dict[str, float]:
+def constant_scores(metric: ClientMetrics, data: FederatedDataModule) -> dict[str, float]:
     """Return the test scores, by their names, of the best model that predicts one class for every sample.
 
     There are none if targets are no classes, or the metric takes other scores than those of classes.

@@ -45,7 +45,12 @@ def start_slurm(runner: Callable[[], object], number: int, folder: Path, options
     executor = submitit.AutoExecutor(folder / "slurm", **first)
     executor.update_parameters(**settings)
     jobs = executor.submit_array([runner] * number)
-    return Engine(jobs, lambda: [job.cancel(check=False) for job in jobs])
+
+    def stop() -> None:
+        for job in jobs:
+            job.cancel(check=False)
+
+    return Engine(jobs, stop)
 
 
 def start_ray(runner: Callable[[], object], number: int, folder: Path, options: Mapping[str, Any]) -> Engine:

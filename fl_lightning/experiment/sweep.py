@@ -10,7 +10,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -256,19 +256,20 @@ def pattern_of(folders: Sequence[str]) -> str:
 
 
 def read_history(path: Path) -> list[dict[str, Any]]:
-    """Return the logged values of a ``run-<id>.wandb`` file, as one dict for each step.
+    """Return the logged values of a ``run-<id>.wandb`` file, as one dict for each step."""
+    return [values_in(record.history.item) for record in read_records(path, "history")]
 
-    The file of a killed run may end in the middle of a record; that record is left out.
-    """
-    steps = []
-    for record in read_records(path, "history"):
-        items = record.history.item
-        steps.append({item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in items})
-    return steps
+
+def values_in(items: Iterable[Any]) -> dict[str, Any]:
+    """Return the values of a record by their names."""
+    return {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in items}
 
 
 def read_records(path: Path, kind: str) -> Iterator[Any]:
-    """Yield the records of one kind of a ``run-<id>.wandb`` file, such as ``"metric"``, ``"config"``, ``"summary"``."""
+    """Yield the records of one kind of a ``run-<id>.wandb`` file, such as ``"metric"``, ``"config"``, ``"summary"``.
+
+    The file of a killed run may end in the middle of a record; that record is left out.
+    """
     from wandb.proto import wandb_internal_pb2
 
     for content in _records(path):

@@ -64,6 +64,13 @@ def test_what_a_model_of_ones_own_logs_is_not_known(faulty: None) -> None:
     assert "'test_f1_clients'" in text and "test_acc_clients" in text
 
 
+def test_the_metric_of_all_samples_together_may_be_the_score() -> None:
+    pooled = {"metric": {"object": "fl_lightning.metrics.weighted_f1"}, "name": "f1", "pooled": True}
+    table = with_data(score="test_f1_clients_pooled")
+    table["callbacks"] = [{"class_path": "fl_lightning.ClientMetrics", "init_args": pooled}]
+    assert check(table) == Findings()
+
+
 def test_what_cannot_be_built_on_this_machine_is_no_mistake(faulty: None) -> None:
     table = with_data()
     table["data"]["digits"]["model"]["class_path"] = "faulty.WithoutWeights"

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from experiment.conftest import run_here
 from helpers.small_table import small
 
-from fl_lightning import FedAvg, RADFed
+from fl_lightning import ClientMetrics, FedAvg, RADFed, TensorDataModule
 from fl_lightning.callbacks import FederatedCheckpoint
-from fl_lightning.experiment.cell import best_checkpoint
+from fl_lightning.experiment.cell import best_checkpoint, constant_scores
 from fl_lightning.experiment.files import read_csv
 from fl_lightning.parts.sampling import Participation
 
@@ -82,6 +83,20 @@ def test_whether_a_model_can_compete(method: Any, every: int, rounds: int, possi
     else:
         with pytest.raises(ValueError, match=r"No (aggregated )?model would be validated: "):
             best_checkpoint(tmp_path, config(every, rounds), method.algorithm)
+
+
+def test_scores_of_the_best_model_that_predicts_one_class() -> None:
+    x, first, second = torch.zeros(5, 2), torch.tensor([0, 0, 1]), torch.tensor([1, 1, 1, 1, 1])
+    data = TensorDataModule([(x, second)], test=[(x[:3], first), (x, second)])
+    data.setup()
+    # class 1 is right for 6 of 8 samples, and for 1/3 and all of the clients' own; class 0 for 2 of 8, and 2/3 and none
+    scores = constant_scores(ClientMetrics(), data)
+    assert scores == pytest.approx({"test_acc": 0.75, "test_acc_clients": 2 / 3})
+    # a metric that takes no scores of classes
+    assert constant_scores(ClientMetrics(lambda preds, target: preds.nothing, "own"), data) == {"test_acc": 0.75}
+    numbers = TensorDataModule([(x, x[:, 0])], test=[(x, x[:, 0])])
+    numbers.setup()
+    assert constant_scores(ClientMetrics(), numbers) == {}
 
 
 def test_virtual_models_compete_and_the_last_one_needs_no_checkpoint(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import logging
 import os
 from functools import partial
@@ -21,7 +20,7 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
 
 from fl_lightning import FedAvg, FederatedCheckpoint, FedProx, TensorDataModule, WithinClientSplit
 from fl_lightning.datamodules import DigitsDataModule
-from fl_lightning.experiment.sweep import read_history, read_records
+from fl_lightning.experiment.sweep import read_history, read_records, values_in
 from fl_lightning.models import MLPClassifier
 from fl_lightning.partitioners import DirichletPartitioner
 
@@ -131,7 +130,7 @@ def offline(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Path], str]:
 def sent(path: Path, kind: str) -> dict[str, Any]:
     """Return what a run has sent as its ``config`` or ``summary``."""
     items = [item for record in read_records(path, kind) for item in getattr(record, kind).update]
-    return {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in items}
+    return values_in(items)
 
 
 @pytest.mark.long
