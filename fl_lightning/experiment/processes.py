@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing
 import os
 import signal
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,6 +28,7 @@ from fl_lightning.experiment.store import CLAIM, message_of, write_failure
 
 # by most cells, so by the server
 _IMPORTED = (__name__, "fl_lightning.datamodules", "omegaconf", "pandas", "matplotlib.pyplot")
+_OUT_OF_TIME, _FAILED = 1, 3  # exit codes of a worker: the first is that of faulthandler
 _starting = threading.Lock()
 
 
@@ -116,10 +117,10 @@ class Workers:
         environment.setdefault("OMP_NUM_THREADS", "1")
         if devices := self.options.devices:
             environment["CUDA_VISIBLE_DEVICES"] = str(devices[number % len(devices)])
-        process = _context().Process(target=_work, args=(job, self.options.memory_limit, self.since, environment))
+        process = _context().Process(target=_work, args=(job, self.options, self.since, environment))
         with _without_script():
             process.start()
-        self._at_work[number] = _AtWork(job, process, time.monotonic())
+        self._at_work[number] = _AtWork(job, process)
 
     def wait(self, seconds: float) -> None:
         """Wait until a process ends, or for some seconds."""
@@ -138,18 +139,12 @@ class Workers:
             lease.release()
 
     def _how_it_ended(self, each: _AtWork) -> str | None:
-        """Return ``None`` while a process runs, else an error, which is empty if the files of the cell say all.
-
-        A process that is out of time is killed.
-        """
-        limit = self.options.cell_timeout
-        if limit is not None and time.monotonic() - each.begun > limit and each.process.is_alive():
-            each.process.kill()
-            each.process.join()
-            return f"TimeoutError: the cell took longer than {limit:g} s (`cell_timeout`), so it was stopped."
-        code = each.process.exitcode
-        if code in (None, 0, 1):
+        """Return ``None`` while a process runs, else an error, which is empty if the files of the cell say all."""
+        code, limit = each.process.exitcode, self.options.cell_timeout
+        if code in (None, 0, _FAILED):
             return None if code is None else ""
+        if code == _OUT_OF_TIME and limit is not None:
+            return f"TimeoutError: the cell took longer than {limit:g} s (`cell_timeout`), so it was stopped."
         signaled = code < 0 and signal.Signals(-code).name
         how = f"was ended by {signaled}" if signaled else f"ended with code {code}"
         reason = ", maybe because the memory was full," if signaled == "SIGKILL" else ""
@@ -174,7 +169,6 @@ class _AtWork:
 
     job: CellJob
     process: Any
-    begun: float
 
 
 def _context() -> Any:
@@ -196,25 +190,27 @@ def _without_script() -> Iterator[None]:
             sys.modules["__main__"] = script
 
 
-def _work(job: CellJob, memory_limit: float | None, since: float, environment: Mapping[str, str]) -> None:
+def _work(job: CellJob, options: RunOptions, since: float, environment: Mapping[str, str]) -> None:
     os.environ.clear()
     os.environ.update(environment)
     with job.log.open("ab") as log:
         for descriptor in (1, 2):
             os.dup2(log.fileno(), descriptor)
+    if options.cell_timeout is not None:  # without the interpreter's lock; the log then shows where the cell was
+        faulthandler.dump_traceback_later(options.cell_timeout, exit=True, file=2)
     if os.name == "posix":  # signals are for the runner, also where a terminal or SLURM sends them to all processes
         os.setsid()
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR2})
     threading.Thread(target=_end_with_runner, daemon=True).start()
     torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))
-    if memory_limit is not None:
+    if options.memory_limit is not None:
         import resource
 
-        size = int(memory_limit * 1e9)
+        size = int(options.memory_limit * 1e9)
         resource.setrlimit(resource.RLIMIT_DATA, (size, size))
     is_finished = attempt(job, since)
     sys.stdout.flush()
-    os._exit(0 if is_finished else 1)
+    os._exit(0 if is_finished else _FAILED)
 
 
 def _end_with_runner() -> None:

@@ -17,6 +17,7 @@ from fl_lightning.checks import PathLike, check
 from fl_lightning.experiment.cell import CellJob
 from fl_lightning.experiment.check import refuse_mistakes
 from fl_lightning.experiment.engines import Engine, start_engine
+from fl_lightning.experiment.files import write_csv
 from fl_lightning.experiment.plan import Cell, MethodSearch, levels, table_cells
 from fl_lightning.experiment.processes import RunOptions, Workers
 from fl_lightning.experiment.progress import Progress, describe_cell, say
@@ -230,5 +231,5 @@ class TableRun:
                 say(runner.console, search.describe())
             every += searches
         if rows := [row for search in every for row in search.rows()]:
-            runner.store.write_tuning(rows)
+            write_csv(self.folder / "tuning.csv", list(rows[0]), rows)
         return every

@@ -31,7 +31,6 @@ CLAIM = "claim"
 """File in a cell's folder: the lease of the process that runs the cell."""
 _COLUMNS = ("data", "method", "fold", "seed", "values", "status", "score", "val", "best_round", "rounds")
 _SHOWN = ("data", "method", "fold", "seed", "status", "score")  # by a notebook, beside test metrics
-_TUNING = ("data", "method", "point", "values", "val", "fits", "chosen", "error")
 
 
 class Store:
@@ -109,10 +108,6 @@ class Store:
         row |= {key: value for key, value in result.items() if key not in ("test", "constant")}
         row |= {"status": "finished", "score": result["test"].get(score), **result["test"]}
         return {**row, "constant_score": result.get("constant", {}).get(score)}
-
-    def write_tuning(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write ``tuning.csv``: all points that were tried, and which one was chosen."""
-        write_csv(self.folder / "tuning.csv", _TUNING, rows)
 
     def tried(self, point: Point, cells: Sequence[Cell]) -> Tried:
         """Return what came out of one point: its mean validation score, or why it has none."""

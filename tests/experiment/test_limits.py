@@ -35,6 +35,8 @@ def test_a_cell_that_hangs_is_stopped(tmp_path: Path, faulty: None) -> None:
     del table["methods"]["Plain"]  # it would be stopped, too, on a slow machine
     rows, text = run(table, tmp_path, 1, cell_timeout=0.5, retries=1)
     assert rows["Hang"]["error"] == "TimeoutError: the cell took longer than 0.5 s (`cell_timeout`), so it was stopped."
+    [log] = tmp_path.glob("cells/*/log.txt")
+    assert log.read_text().count("Timeout (0:00:00.500000)!\nThread") == 2  # each attempt shows where it was
     assert text.count("Tried again (1 of 1): digits, Hang, fold 0, seed 0: TimeoutError: the cell took") == 1
 
 
