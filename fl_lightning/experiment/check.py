@@ -74,12 +74,7 @@ def check_table(table: Table, *, with_data: bool = False) -> Findings:
     with quiet(), isolate_rng():
         for cell in cells:
             _check_cell(table, cell, checker, with_data)
-    worst = [
-        f"data.{name}: `mode` is {data.mode}, so the worst {data.monitor} is chosen. Give `mode: {suitable}`."
-        for name, data in table.data.items()
-        if (suitable := suitable_mode(data.monitor, data.mode)) is not None
-    ]
-    return checker.added_to(Findings(warnings=worst))
+    return checker.findings()
 
 
 def refuse_mistakes(table: Table, *, with_data: bool = False) -> list[str]:
@@ -111,8 +106,9 @@ class _Checker:
             self._places[kind, text].append(describe_cell(cell))
         return made
 
-    def added_to(self, found: Findings) -> Findings:
-        """Return findings with the failures, each with the first of its cells."""
+    def findings(self) -> Findings:
+        """Return the failures, each with the first of its cells."""
+        found = Findings()
         for (kind, text), places in self._places.items():
             more = f" and {len(places) - 1} more" if len(places) > 1 else ""
             getattr(found, kind).append(f"{places[0]}{more}: {text}")
@@ -154,7 +150,7 @@ def _check_cell(table: Table, cell: Cell, checker: _Checker, with_data: bool) ->
     if None in (method, metric, further):
         return
     callbacks = [method, metric, *further]
-    place = [config[name] for name in ("callback", "callbacks", "trainer", "select", "monitor")]
+    place = [config[name] for name in ("callback", "callbacks", "trainer", "select", "monitor", "mode")]
     once("fit", lambda: _check_fit(config, method, callbacks), *place)
     if model is not None:
         names = [config[name] for name in ("model", "metric", "callbacks")]
@@ -187,6 +183,9 @@ def _check_fit(config: dict[str, Any], method: AggregationCallback, callbacks: S
     every = [*callbacks, *([best] if best else [])]
     refuse_settings(build.trainer(config, every, logger=False, default_root_dir=_NO_FOLDER), method)
     method.check_rounds(trainer["max_epochs"])
+    monitor, mode = config["monitor"], config["mode"]
+    if suitable := suitable_mode(monitor, mode):
+        warnings.warn(f"`mode` is {mode}, so the worst {monitor} is chosen. Give `mode: {suitable}`.", stacklevel=2)
 
 
 def _check_names(data: DataSet, model: L.LightningModule, callbacks: Sequence[Callback]) -> None:

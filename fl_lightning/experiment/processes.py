@@ -129,20 +129,20 @@ class Workers:
     def end(self) -> None:
         """Make room for other cells where a process has ended."""
         for number, each in list(self._at_work.items()):
-            error, folder = self._how_it_ended(each), each.job.folder
-            if error is None:
+            if each.process.exitcode is None:
                 continue
             del self._at_work[number]
+            error, folder = self._how_it_ended(each), each.job.folder
             lease = self._leases[folder]
             if error and lease.compromise is None and read_json_if_there(folder / "result.json") is None:
                 write_failure(folder, error, self.since)
             lease.release()
 
-    def _how_it_ended(self, each: _AtWork) -> str | None:
-        """Return ``None`` while a process runs, else an error, which is empty if the files of the cell say all."""
+    def _how_it_ended(self, each: _AtWork) -> str:
+        """Return an error of a process that has ended, which is empty if the files of the cell say all."""
         code, limit = each.process.exitcode, self.options.cell_timeout
-        if code in (None, 0, _FAILED):
-            return None if code is None else ""
+        if code in (0, _FAILED):
+            return ""
         if code == _OUT_OF_TIME and limit is not None:
             return f"TimeoutError: the cell took longer than {limit:g} s (`cell_timeout`), so it was stopped."
         signaled = code < 0 and signal.Signals(-code).name

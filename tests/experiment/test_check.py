@@ -31,6 +31,11 @@ def test_a_table_without_mistakes() -> None:
     assert check(with_data(monitor="train_loss", mode="min")) == Findings()
 
 
+def test_a_mode_that_chooses_the_worst_is_told_of() -> None:
+    [text] = check(with_data(mode="min")).warnings
+    assert "digits, FedAvg, fold 0, seed 0 and 1 more: `mode` is min" in text
+
+
 def test_nothing_is_written_and_no_random_number_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     state = torch.get_rng_state()
