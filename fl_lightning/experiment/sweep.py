@@ -113,9 +113,11 @@ def run_sweep(
             )
     if (best := sweep.best()) is not None:
         text = f"Best configuration: {sweep.describe(best.point)} ({sweep.metric} {best.score:.4f})."
-        folders = sorted({row["folder"] for row in rows if row["score"] is not None})
         say(console, text + sweep.note_of_equals())
-        say(console, f"{len(folders)} offline run folders; to send them: wandb sync {pattern_of(folders)}.")
+        folders = {Path(row["folder"]) for row in rows if row["score"] is not None}
+        place = os.path.commonpath([folder.parent for folder in folders]) or "."
+        sync = f"wandb sync $(find {place} -name 'offline-run-*')"
+        say(console, f"{len(folders)} offline run folders; to send them: {sync}")
     say(console, f"All runs: {folder / 'sweep.csv'}")
     return rows
 
@@ -244,15 +246,6 @@ def _parameter(name: str, entry: Any) -> Sequence[Any] | Range:
             step = float(entry.get("q", 1.0)) if kind.startswith("q_") else 0.0
             return Range(low, high, log="log_" in kind, integer=kind == "int_uniform", step=step)
     raise ValueError(f"`{name}` must have a `value`, a list of `values`, or `min` and `max`, got {entry!r}.")
-
-
-def pattern_of(folders: Sequence[str]) -> str:
-    """Return a pattern of the shell that is true of all folders of runs, such as ``runs/a/*/wandb/offline-run-*``."""
-    parts = [Path(folder).parent.parts for folder in folders]
-    if len({len(each) for each in parts}) > 1:
-        return " ".join(folders)
-    shown = [names[0] if len(set(names)) == 1 else "*" for names in zip(*parts, strict=True)]
-    return str(Path(*shown, "offline-run-*"))
 
 
 def read_history(path: Path) -> list[dict[str, Any]]:

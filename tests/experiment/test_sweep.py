@@ -18,7 +18,7 @@ from rich.console import Console
 from fl_lightning.command import main
 from fl_lightning.experiment import run_sweep
 from fl_lightning.experiment.search import Range
-from fl_lightning.experiment.sweep import Sweep, pattern_of, read_history
+from fl_lightning.experiment.sweep import Sweep, read_history
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = sorted((ROOT / "recipes" / "sweeps").glob("*.yaml"))
@@ -81,7 +81,7 @@ def test_a_sweep_runs_offline_to_the_end_and_is_not_run_twice(tmp_path: Path, mo
     assert "1/3 finished: x=1: score 1.2500; about " in text
     assert "3/3 failed: x=3: RuntimeError: exit code 1: three is too many\n" in text
     assert "Best configuration: x=2 (score 2.2500)" in text
-    assert "2 offline run folders" in text
+    assert "2 offline run folders; to send them: wandb sync $(find out -name 'offline-run-*')" in text
     written = list(csv.DictReader((tmp_path / "runs/sweeps/small/sweep.csv").open()))
     assert [json.loads(row["values"])["x"] for row in written] == [1, 2, 3]
     folders = sorted(tmp_path.rglob("offline-run-*"))
@@ -101,15 +101,6 @@ def test_a_sweep_runs_offline_to_the_end_and_is_not_run_twice(tmp_path: Path, mo
     (tmp_path / "other.py").write_text("raise SystemExit('another program')")
     others, _ = sweep(write(tmp_path, program="other.py"), **kept)
     assert [row["error"] for row in others] == ["RuntimeError: exit code 1: another program"] * 2
-
-
-def test_the_pattern_of_folders_is_true_of_all_of_them() -> None:
-    assert pattern_of(["wandb/offline-run-1-a"]) == "wandb/offline-run-*"
-    runs = ["runs/x/seed1/wandb/offline-run-1-a", "runs/x/seed2/wandb/offline-run-2-b"]
-    assert pattern_of(runs) == "runs/x/*/wandb/offline-run-*"
-    assert pattern_of(["wandb/offline-run-1-a", "runs/x/wandb/offline-run-2-b"]) == (
-        "wandb/offline-run-1-a runs/x/wandb/offline-run-2-b"
-    )
 
 
 @pytest.mark.long
