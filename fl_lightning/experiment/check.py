@@ -31,9 +31,7 @@ from fl_lightning.experiment.table_file import describe_mistakes
 from fl_lightning.metrics import suitable_mode
 from fl_lightning.models.classifier import Classifier
 
-_OF_CLIENTS = re.compile(
-    r"(?:val|test)_(\w+?)_(?:clients|personal)(?:_std|_min|_max|_weighted|_lowest10|_left_out|_pooled)?"
-)
+_OF_CLIENTS = re.compile(r"(?:val|test)_(\w+?)_(?:clients|personal)(_(std|min|max|weighted|lowest10|left_out|pooled))?")
 _OURS = ("fl_lightning.", "lightning.")
 _OBSTACLES = (OSError, ImportError, MemoryError, RuntimeError, SystemExit, pydoc.ErrorDuringImport)
 _SHOWN = 2  # warnings
