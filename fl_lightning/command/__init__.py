@@ -7,7 +7,7 @@ import os
 import re
 import runpy
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 from jsonargparse import set_parsing_settings
 
 from fl_lightning.command.parser import Parser, ends_by_error, ends_by_interrupt, print_error
-from fl_lightning.command.tables import add_options, folder_of, read_part, run_arguments, run_presets
+from fl_lightning.command.tables import add_options, folder_of, read_part, run_arguments
 
 if TYPE_CHECKING:
     from jsonargparse import Namespace
 
-__all__ = ["main", "run_presets"]
+__all__ = ["main"]
 
 #: Recipes, tables, sweeps and presets.
 RECIPES = Path(__file__).parents[1] / "recipes"
@@ -28,7 +28,8 @@ _EXAMPLES = """examples:
   # the recipes, and the options of one
   fl-lightning recipe
   fl-lightning recipe cifar_radfed --help
-  # a table that comes with the package, or a YAML file
+  # the tables that come with the package, and one of them; a YAML file does, too
+  fl-lightning run --help
   fl-lightning run mnist_methods --dry-run
   fl-lightning report runs/mnist_methods
   # a data set among clients
@@ -101,7 +102,8 @@ def make_parser(arguments: Sequence[str]) -> Parser:
 
 
 def _add_run(parser: Parser, arguments: Sequence[str]) -> None:
-    parser.add_argument("table", type=str, help=_help_of_file("table"))
+    parser.add_argument("table", type=str, help="YAML file of a table, or the name of one below")
+    parser.epilog = _list("tables that come with the package", _shipped("table"))
     add_options(parser)
     parser.add_argument(
         "--dry-run", action="store_true", help="check the table and the data that are here, print the plan and stop"
@@ -117,6 +119,9 @@ def _run(options: Namespace, further: Sequence[str]) -> int:
 
     table = read_part(file, options)
     output = folder_of(table, options)
+    for name, data in table.data.items():
+        if data.stand_in:
+            print(f"STAND-IN {name}: {data.stand_in}", flush=True)
     if options.dry_run or options.estimate:
         print(describe_plan(table, output, with_data=True))
         if options.estimate:
@@ -137,7 +142,9 @@ def _run(options: Namespace, further: Sequence[str]) -> int:
 
 
 def _add_sweep(parser: Parser, arguments: Sequence[str]) -> None:
-    parser.add_argument("file", type=str, help=f"{_help_of_file('sweep')}; arguments after -- are added to every run")
+    text = "YAML file of a sweep, or the name of one below; arguments after -- are added to every run"
+    parser.add_argument("file", type=str, help=text)
+    parser.epilog = _list("sweeps that come with the package", _shipped("sweep"))
     parser.add_argument("--count", type=int, help="largest number of runs; random and bayes need it")
     parser.add_argument("--seed", type=int, default=0, help="seed of the search")
     parser.add_argument("--output", type=Path, help="folder of sweep.csv; default: runs/sweeps/<name of the sweep>")
@@ -205,21 +212,15 @@ def _fit(arguments: Sequence[str]) -> int:
 # ---- recipes and their files ----
 
 
-def _recipes() -> dict[str, Path]:
-    return {path.stem: path for path in sorted(RECIPES.glob("*.py"))}
-
-
 def _add_recipe(parser: Parser, arguments: Sequence[str]) -> None:
-    parser.add_argument("name", choices=list(_recipes()))
+    parser.add_argument("name", choices=list(_shipped("recipe")))
 
 
 def _recipe(arguments: Sequence[str]) -> int:
-    recipes = _recipes()
+    recipes = _shipped("recipe")
     if not arguments or arguments[0] in ("-h", "--help"):
         print("usage: fl-lightning recipe NAME [options]\n")
-        for name, path in recipes.items():
-            first_line = path.read_text(encoding="utf-8").strip('"').partition("\n")[0]
-            print(f"  {name:<22}{first_line}")
+        print(_list("recipes", recipes))
         print("\n`fl-lightning recipe NAME --help` shows the options of a recipe.")
         return 0
     if arguments[0] not in recipes:
@@ -229,12 +230,15 @@ def _recipe(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _shipped(kind: str) -> list[str]:
-    return sorted(path.stem for path in (RECIPES / f"{kind}s").glob("*.yaml"))
+def _shipped(kind: str) -> dict[str, Path]:
+    files = RECIPES.glob("*.py" if kind == "recipe" else f"{kind}s/*.yaml")
+    return {path.stem: path for path in sorted(files)}
 
 
-def _help_of_file(kind: str) -> str:
-    return f"YAML file of a {kind}, or the name of one that comes with the package: {', '.join(_shipped(kind))}"
+def _list(title: str, files: Mapping[str, Path]) -> str:
+    """Return the names of files, each with its first line: that of its docstring, or a comment."""
+    firsts = (path.read_text(encoding="utf-8").partition("\n")[0].strip('"# ') for path in files.values())
+    return "\n".join([f"{title}:", *(f"  {name:<21} {first}" for name, first in zip(files, firsts, strict=True))])
 
 
 def _file(kind: str, name: str) -> Path:

@@ -1,22 +1,19 @@
-"""Command lines that run a table: the options, and the recipes that have several tables."""
+"""The options of ``fl-lightning run``, and what they ask for."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml  # type: ignore[import-untyped]
-
-from fl_lightning.command.parser import Parser, ends_by_interrupt
 
 if TYPE_CHECKING:
     from fl_lightning.experiment import Table
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of all programs that run a table: its folder, the part that is run, the workers, their limits."""
+    """Add the options: the folder, the part of the table that is run, the workers and their limits."""
     parser.add_argument("--output", type=Path, help="folder of the results; default: runs/<name of the table>")
     parser.add_argument("--estimate", action="store_true", help="print the plan and the time that it takes, and stop")
     part = parser.add_argument_group("part of the table")
@@ -77,52 +74,3 @@ def folder_of(table: Table, options: argparse.Namespace) -> Path:
     """Return the folder of a table's results."""
     folder: Path | None = options.output
     return folder or Path("runs") / table.name
-
-
-def run_presets(
-    description: str,
-    presets: Mapping[str, Path],
-    argv: Sequence[str] | None = None,
-    prepare: Callable[[Table], Table] | None = None,
-) -> Path | None:
-    """Run the table of a preset from the command line, and report it.
-
-    The plan, the stand-ins and an estimate of the time are printed first.
-
-    Args:
-        description: Description of the recipe, for ``--help``.
-        presets: Files of the tables by name of the preset; the first one is the default.
-        argv: Arguments; those of the command line if ``None``.
-        prepare: Changes the table before it is run.
-
-    Returns:
-        The page of the report; ``None`` after ``--estimate``.
-
-    Raises:
-        SystemExit: If an argument is wrong, or the table cannot be run.
-    """
-    from fl_lightning.experiment import describe_plan, describe_time, measure_paces, run_table
-    from fl_lightning.report import experiment_report
-
-    parser = Parser(description=description)
-    parser.add_argument("--preset", choices=list(presets), default=next(iter(presets)), help="which table is run")
-    add_options(parser)
-    options = parser.parse_args(argv)
-    try:
-        with ends_by_interrupt(lambda: "Interrupted. Run the same command again to continue."):
-            table = read_part(presets[options.preset], options)
-            table = table if prepare is None else prepare(table)
-            output = folder_of(table, options)
-            print(describe_plan(table, output))
-            for name, data in table.data.items():
-                if data.stand_in:
-                    print(f"STAND-IN {name}: {data.stand_in}")
-            print(describe_time(table, *measure_paces(table), options.workers), flush=True)
-            if options.estimate:
-                return None
-            run_table(table, output, **run_arguments(options))
-            page = experiment_report(output)
-            print(f"Report: {page}")
-            return page
-    except (ValueError, TypeError, OSError, RuntimeError) as error:
-        parser.error(str(error))

@@ -41,6 +41,8 @@ class DataSet:
         smoothing: Number of successive validations in one point of the report's curves, a mean.
         paper: The numbers of the paper: the score of the baseline, and the differences of the other methods relative
             to it in per cent.
+        published: Scores of the methods by their source, of shares in per cent: numbers, or ``{score, sd}`` with the
+            standard deviation over runs.
     """
 
     datamodule: Spec
@@ -59,6 +61,7 @@ class DataSet:
     curves: list[str] = field(default_factory=list)
     smoothing: Count = 1
     paper: dict[str, float] = field(default_factory=dict)
+    published: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -85,6 +85,7 @@ def _sections(results: Results) -> Iterator[Section]:
     yield Section("Significance", " ".join(notes.power_sentences(results)), tests)
     yield Section("Clients beside training alone", "", _known(tables.client_table(results)), [*figures.gains(results)])
     yield Section("Beside the paper", tables=_known(tables.paper_table(results), reference_table(results)))
+    yield Section("Beside other groups", tables=_known(tables.published_table(results)))
     yield Section("Validation curves", notes.missing_columns(results), pictures=list(figures.curves(results)))
     yield Section("Spread over runs", pictures=list(figures.spread(results)))
     yield Section("Comparisons of data sets", pictures=list(figures.comparisons(results)))

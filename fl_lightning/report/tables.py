@@ -192,6 +192,31 @@ def paper_table(results: Results) -> Table | None:
     return Table("paper", caption, frame, note, texts=["same sign"])
 
 
+def published_table(results: Results) -> Table | None:
+    """Return the scores beside those that others have published, and whether these are met."""
+    rows = {}
+    for data in results.data:
+        scale, spreads = results.scale(data), results.scores.loc[data].std()
+        for source, numbers in (results.table["data"][data].get("published") or {}).items():
+            for method in (method for method in results.methods if method in numbers):
+                number = numbers[method] if isinstance(numbers[method], Mapping) else {"score": numbers[method]}
+                here = results.means.loc[data, method], spreads[method]
+                there = number["score"] / scale.factor, number.get("sd", math.nan) / scale.factor
+                difference, allowed = here[0] - there[0], 2 * math.hypot(*np.nan_to_num([here[1], there[1]]))
+                rows[data, method, source] = [
+                    *(" ± ".join(filter(None, map(scale.text, score))) for score in (here, there)),
+                    scale.text(difference, sign=True),
+                    scale.text(allowed or math.nan),
+                    "" if not allowed else "yes" if abs(difference) <= allowed else "no",
+                ]
+    if not rows:
+        return None
+    frame = _frame(rows, ["data", "method", "source"], ["here", "published", "difference", "allowed", "met"])
+    caption = "Scores here, and those that others have published: mean ± standard deviation over runs."
+    note = "Allowed: two standard deviations, theirs and ours together; empty if neither is known."
+    return Table("published", caption, frame, note, texts=["met"])
+
+
 def communication_table(results: Results) -> Table | None:
     """Return each method's cost to reach each target: the number of models sent."""
     rows: dict[tuple[str, str], dict[str, str]] = {}

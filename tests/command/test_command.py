@@ -172,7 +172,7 @@ TYPOS = {
     "run mnist_methods --workers -1": ["workers"],
     "run mnist_methods --checkpoint-seconds nan": ["checkpoint_seconds"],
     "run mnist_methods --dry-run --methods X": ["methods"],
-    "recipe radfed_table --preset smal": ["small"],
+    "run radfed_smal": ["radfed_small"],
     "recipe cifar_radfed --otput x": ["Did you mean --output?"],
     "recipe cifar_radfed --resume nowhere": ["--resume nowhere: there is no run in that folder"],
     "sweep cifar_fedadam": ["count"],

@@ -133,6 +133,22 @@ def test_ranks_and_the_paper(written: Results, tmp_path: Path) -> None:
     assert tables.paper_table(write_results(tmp_path, paper={})) is None
 
 
+def test_a_published_number_is_met_within_two_standard_deviations(tmp_path: Path) -> None:
+    sources = {
+        "a": {"FedAvg": 51.0, "RADFed": {"score": 58.0, "sd": 1.5}, "Other": 1.0},
+        "b": {"FedAvg": {"score": 51.0, "sd": 0.4}, "RADFed": 56.0},
+    }
+    results = write_results(tmp_path, published=sources)
+    # RADFed: 0.51 to 0.56, a standard deviation of 0.0187; with 1.5 points, 2 sqrt(1.87² + 1.5²) = 4.80
+    assert rows(tables.published_table(results))[:4] == [
+        ["easy", "FedAvg", "a", "50.00 ± 0.00", "51.00", "-1.00", "", ""],
+        ["easy", "RADFed", "a", "53.50 ± 1.87", "58.00 ± 1.50", "-4.50", "4.80", "yes"],
+        ["easy", "FedAvg", "b", "50.00 ± 0.00", "51.00 ± 0.40", "-1.00", "0.80", "no"],
+        ["easy", "RADFed", "b", "53.50 ± 1.87", "56.00", "-2.50", "3.74", "yes"],
+    ]
+    assert tables.published_table(write_results(tmp_path / "none")) is None
+
+
 def test_a_method_without_runs_on_a_data_set_leaves_its_cells_empty(tmp_path: Path) -> None:
     write_results(tmp_path)
     lines = (tmp_path / "results.csv").read_text().splitlines(keepends=True)
