@@ -24,13 +24,13 @@ import socket
 import sys
 import time
 import warnings
-from importlib import import_module
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
 import lightning as L
 import pandas as pd
-import torch
 import yaml
 from jsonargparse import Namespace
 from lightning.pytorch.callbacks import Callback
@@ -40,7 +40,7 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 
-from fl_lightning import AggregationCallback, ClientMetrics, FederatedCheckpoint, FrozenPrefixCache
+from fl_lightning import AggregationCallback, ClientMetrics, FederatedCheckpoint, FrozenPrefixCache, partition_report
 from fl_lightning.command.parser import Parser, ends_by_error, ends_by_interrupt
 from fl_lightning.data import ClientSplit, FederatedDataModule
 from fl_lightning.datamodules import CIFAR10DataModule, DigitsDataModule
@@ -51,8 +51,6 @@ from fl_lightning.report import plot_run
 PRESETS = Path(__file__).parent / "presets"
 #: Says everything once, however many processes train.
 console = Console(quiet=rank_zero_only.rank > 0)
-#: What to print after Ctrl-C; the last one counts.
-INTERRUPTED = [lambda: "Interrupted before the training began."]
 
 
 def make_parser() -> Parser:
@@ -60,27 +58,24 @@ def make_parser() -> Parser:
     parser = Parser(description=__doc__, prog="cifar_radfed.py")
     parser.add_argument("--config", action="config", help="yaml file with any of these options")
     parser.add_argument("--preset", type=Literal["default", "paper"], default="default", help="base settings")
-    parser.add_argument(
-        "--dataset",
-        type=Literal["auto", "cifar10", "digits"],
-        default="auto",
-        help="auto: CIFAR-10 if it is here or can be downloaded, else the digits as a stand-in",
-    )
+    text = "auto: CIFAR-10 if it is here or can be downloaded, else the digits as a stand-in"
+    parser.add_argument("--dataset", type=Literal["auto", "cifar10", "digits"], default="auto", help=text)
     parser.add_argument("--seed", type=int, default=1, help="seed of partition, split, weights and training")
-    parser.add_argument(
-        "--data-dir", type=str | None, default=None, help="folder of CIFAR-10; default: $FL_LIGHTNING_DATA, else data"
-    )
+    text = "folder of CIFAR-10; default: $FL_LIGHTNING_DATA, else data"
+    parser.add_argument("--data-dir", type=str | None, default=None, help=text)
     parser.add_argument("--output", type=str, default="runs/cifar_radfed", help="folder with one folder for each run")
     parser.add_argument("--resume", type=str | None, default=None, help="folder of the run that is resumed")
-    parser.add_subclass_arguments(
-        AggregationCallback, "method", skip={"seed", "sampler", "local", "server"}, help="the algorithm"
-    )
-    parser.add_subclass_arguments(Partitioner, "partitioner", skip={"seed"}, help="says who has which samples")
-    parser.add_class_arguments(ClientSplit, "split", skip={"seed"})
-    parser.add_class_arguments(CIFAR10DataModule, "data", skip={"partitioner", "split", "data_dir"})
-    parser.add_class_arguments(MobileNetV2Classifier, "model", skip={"num_classes"})
-    hidden = {"callbacks", "logger", "default_root_dir", "enable_checkpointing"}
-    parser.add_class_arguments(L.Trainer, "trainer", skip=hidden)
+    parts = {"sampler", "local", "server"}
+    parser.add_subclass_arguments(AggregationCallback, "method", skip=parts, help="the algorithm")
+    parser.add_subclass_arguments(Partitioner, "partitioner", help="says who has which samples")
+    parser.add_class_arguments(ClientSplit, "split")
+    for seeded in ("method.init_args", "partitioner.init_args", "split"):
+        parser.link_arguments("seed", f"{seeded}.seed")
+    given = {"partitioner", "split", "data_dir"}
+    parser.add_class_arguments(CIFAR10DataModule, "data", skip=given, instantiate=False)
+    parser.add_class_arguments(MobileNetV2Classifier, "model", skip={"num_classes"}, instantiate=False)
+    given = {"callbacks", "logger", "default_root_dir", "enable_checkpointing"}
+    parser.add_class_arguments(L.Trainer, "trainer", skip=given, instantiate=False)
     return parser
 
 
@@ -98,19 +93,15 @@ def read_options(argv: list[str]) -> tuple[Parser, Namespace]:
     return parser, parser.parse_args([*(["--config", str(base)] if base.is_file() else []), *argv])
 
 
-def build(spec: Namespace, **extra: Any) -> Any:
-    """Make the object that a class path and its arguments describe."""
-    module, _, name = spec.class_path.rpartition(".")
-    return getattr(import_module(module), name)(**spec.init_args, **extra)
-
-
-def choose_data(options: Namespace) -> tuple[str, FederatedDataModule, L.LightningModule]:
+def choose_data(options: Namespace, shared: dict[str, Any]) -> tuple[str, FederatedDataModule, L.LightningModule]:
     """Return the name, the data and the model; ``auto`` takes the stand-in if CIFAR-10 or the weights are missing.
 
     The stand-in are scikit-learn's digits as 3x32x32 images, and a small convolutional network.
+
+    Args:
+        options: All options.
+        shared: Partitioner and split of the data.
     """
-    partitioner = build(options.partitioner, seed=options.seed)
-    shared = {"partitioner": partitioner, "split": ClientSplit(**options.split, seed=options.seed)}
     name = "digits"
     if options.dataset != "digits":
         socket.setdefaulttimeout(20)
@@ -135,72 +126,33 @@ def choose_data(options: Namespace) -> tuple[str, FederatedDataModule, L.Lightni
     return name, DigitsDataModule(**shared, **settings), ConvNetClassifier(num_classes=10, lr=options.model.lr)
 
 
-class FederationReport(Callback):
-    """Logs the partition at the start, and the accuracy of each client after every validation."""
-
-    def __init__(self, folder: Path, metrics: ClientMetrics) -> None:
-        self.folder, self.metrics = folder, metrics
-
-    @rank_zero_only
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Draw the partition and log its statistics."""
-        import wandb
-
-        data, run = trainer.datamodule, trainer.logger.experiment
-        figure, _, counts = data.plot()  # with the clients of training, validation and test side by side
-        figure.savefig(self.folder / "partition.png", dpi=120, bbox_inches="tight")
-        counts.to_csv(self.folder / "partition.csv")
-        run.config.update({"partition": data.statistics().as_dict()}, allow_val_change=True)
-        run.define_metric("val_acc_by_client", step_metric="round")
-        run.log(
-            {
-                "partition": wandb.Image(str(self.folder / "partition.png")),
-                "client_sizes": wandb.Histogram([int(size) for size in data.partition.sizes]),
-                "labels_by_client": wandb.Table(dataframe=counts.rename(columns=str).reset_index()),
-            }
-        )
-
-    @rank_zero_only
-    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Log the distribution of the accuracy over validation clients."""
-        values = self.metrics.values.get("val")
-        if trainer.state.fn == "fit" and values:
-            import wandb
-
-            row = {"val_acc_by_client": wandb.Histogram(list(values.values())), "round": trainer.current_epoch + 1}
-            trainer.logger.experiment.log(row)
-
-
-def make_loggers(folder: Path, tags: list[str], options: dict[str, Any], resumed: bool) -> list[Any]:
+def make_loggers(folder: Path, tags: list[str], options: dict[str, Any]) -> list[Any]:
     """Return W&B's logger, online where the user is logged in, and one of a CSV file for each start of the run."""
     import wandb
 
     os.environ.setdefault("WANDB_SILENT", "true")
-    try:
+    online = False
+    with suppress(wandb.errors.Error, OSError):
         online = os.environ.get("WANDB_MODE", "online") == "online" and bool(wandb.login(prompt=False))
-    except (wandb.errors.Error, OSError):
-        online = False
-    before = torch.load(folder / "last.ckpt", weights_only=True, map_location="cpu") if resumed else {}
-    [run_id] = before.get("wandb_run_ids") or [None]  # a resumed fit continues its run
+    before = sorted(folder.glob("wandb/*run-*-*"))
     logger = WandbLogger(
         name=folder.name,
         project="fl-lightning",
         save_dir=folder,
         tags=tags,
         config=options,
-        id=run_id,
-        resume=run_id and "allow",
+        id=before[0].name.rpartition("-")[2] if before else None,  # a resumed fit continues its run
+        resume="allow" if before else None,
         mode="online" if online else "offline",
         settings=wandb.Settings(console="off"),  # it would record every state of the progress bar
     )
-    if online:
-        console.print("Weights & Biases: online, project fl-lightning.")
-    elif rank_zero_only.rank == 0:  # other processes have no run
-        here = os.path.relpath(Path(logger.experiment.dir).parent)
-        text = f"Weights & Biases: offline (not logged in). To send this run later: wandb sync {here}"
-        console.print(text, soft_wrap=True)
     # a sweep compares the best value, not the last one
     logger.experiment.define_metric("val_acc_clients", summary="max")
+    text = "online, project fl-lightning."
+    if not online and rank_zero_only.rank == 0:  # other processes have no run
+        run = os.path.relpath(Path(logger.experiment.dir).parent)
+        text = f"offline (not logged in). To send this run later: wandb sync {run}"
+    console.print(f"Weights & Biases: {text}", soft_wrap=True)
     attempt = len(list(folder.glob("log-*"))) + 1
     return [logger, CSVLogger(folder, name=None, version=f"log-{attempt}")]
 
@@ -214,14 +166,12 @@ def run_folder(options: Namespace, name: str) -> Path:
         return Path(options.resume)
     if rank_zero_only.rank > 0:
         return Path(options.output) / name
-    number = 1
-    while True:
+    for number in count(1):
         folder = Path(options.output) / (name if number == 1 else f"{name}-{number}")
-        try:
+        with suppress(FileExistsError):
             folder.mkdir(parents=True)
-            return folder
-        except FileExistsError:
-            number += 1
+            break
+    return folder
 
 
 def report(row: dict[str, Any], folder: Path, seconds: float) -> None:
@@ -254,46 +204,47 @@ def main(argv: list[str]) -> None:
     if options.data_dir is not None:
         os.environ["FL_LIGHTNING_DATA"] = options.data_dir  # where MobileNetV2Classifier looks for its weights
     L.seed_everything(options.seed, verbose=False)
-    data_name, data, model = choose_data(options)
-    method: AggregationCallback = build(options.method, seed=options.seed)
+    parts = parser.instantiate(options)
+    data_name, data, model = choose_data(options, {"partitioner": parts.partitioner, "split": parts.split})
+    method: AggregationCallback = parts.method
     method_name = type(method).__name__
-    name = f"{data_name}-{method_name.lower()}-seed{options.seed}"
-    folder = run_folder(options, name)
+    folder = run_folder(options, f"{data_name}-{method_name.lower()}-seed{options.seed}")
     if not options.resume and rank_zero_only.rank == 0:
         parser.save(options, folder / "config.yaml")
-    tags = [data_name, method_name, options.preset]
-    loggers = make_loggers(folder, tags, yaml.safe_load(parser.dump(options)), bool(options.resume))
+    loggers = make_loggers(folder, [data_name, method_name, options.preset], yaml.safe_load(parser.dump(options)))
     data.setup()
-    console.print(f"{data.statistics()}\n{data.describe_clients()}.")
+    if rank_zero_only.rank == 0:
+        console.print(partition_report(data, folder, logger=loggers[0], overwrite=True))
+        data.plot().table.to_csv(folder / "partition.csv")
     metrics = ClientMetrics()
     # only aggregated models compete for the best one; last.ckpt holds the newest round
     best = FederatedCheckpoint(folder, "best-{epoch}", monitor="val_acc_clients", mode="max")
-    callbacks: list[Callback] = [method, metrics, FederationReport(folder, metrics), best]
+    callbacks: list[Callback] = [method, metrics, best]
     if data_name == "cifar10" and not data.augmented:
         callbacks.append(FrozenPrefixCache(cache_dir=Path(options.output).parent / "features"))
     trainer = L.Trainer(**options.trainer, callbacks=callbacks, logger=loggers, default_root_dir=folder)
     begun = time.perf_counter()
-    INTERRUPTED.append(lambda: say_how_to_resume(trainer, folder))
-    trainer.fit(model, datamodule=data, ckpt_path=str(folder / "last.ckpt") if options.resume else None)
+    with ends_by_interrupt(lambda: say_how_to_resume(trainer, folder)):
+        trainer.fit(model, datamodule=data, ckpt_path=str(folder / "last.ckpt") if options.resume else None)
     seconds = time.perf_counter() - begun
     if not best.best_model_path:
         console.print("No aggregated model was validated in these rounds: the last round's model is evaluated.")
     checkpoint = best.best_model_path or best.last_model_path
-    [scores] = trainer.validate(model, data, ckpt_path=checkpoint, verbose=False)
-    scores = {**scores, **trainer.test(model, data, ckpt_path=checkpoint, verbose=False)[0]}
-    row = {
-        "data set": data_name,
-        "method": method_name,
-        "seed": options.seed,
-        "rounds": trainer.current_epoch,
-        "aggregations": method.algorithm.server.moves,
-        "models sent": method.algorithm.models_sent,
-        "val acc (clients)": scores["val_acc_clients"],
-        "val acc (pooled)": scores["val_acc"],
-        "test acc (clients)": scores["test_acc_clients"],
-        "test acc (pooled)": scores["test_acc"],
-    }
+    [val] = trainer.validate(model, data, ckpt_path=checkpoint, verbose=False)
+    [test] = trainer.test(model, data, ckpt_path=checkpoint, verbose=False)
     if trainer.is_global_zero:
+        row = {
+            "data set": data_name,
+            "method": method_name,
+            "seed": options.seed,
+            "rounds": trainer.current_epoch,
+            "aggregations": method.algorithm.server.moves,
+            "models sent": method.algorithm.models_sent,
+            "val acc (clients)": val["val_acc_clients"],
+            "val acc (pooled)": val["val_acc"],
+            "test acc (clients)": test["test_acc_clients"],
+            "test acc (pooled)": test["test_acc"],
+        }
         loggers[0].experiment.summary.update(row)
         logs = sorted(folder.glob("log-*"), key=lambda path: int(path.name.partition("-")[2]))
         plot_run(logs, data, metrics.values).savefig(folder / "run.png", dpi=120)
@@ -308,5 +259,5 @@ def quiet() -> None:
 
 
 if __name__ == "__main__":
-    with ends_by_interrupt(lambda: INTERRUPTED[-1]()), ends_by_error():
+    with ends_by_interrupt(lambda: "Interrupted before or after the training."), ends_by_error():
         main(sys.argv[1:])

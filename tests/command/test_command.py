@@ -141,6 +141,9 @@ def test_an_interrupt_ends_a_program_with_a_sentence(capsys: pytest.CaptureFixtu
     with pytest.raises(SystemExit) as ended, ends_by_interrupt(lambda: "no"):
         sys.exit(2)
     assert ended.value.code == 2
+    with pytest.raises(SystemExit), ends_by_interrupt(lambda: "outer"), ends_by_interrupt(lambda: "inner"):
+        raise KeyboardInterrupt
+    assert capsys.readouterr().err == "\ninner\n"
 
 
 def test_what_the_package_refuses_ends_a_program_with_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,12 +8,11 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 import torch
 import yaml
-from jsonargparse import Namespace
 from torchvision.models import mobilenet_v2
 
 from fl_lightning.experiment.sweep import read_history, read_records
@@ -56,7 +55,7 @@ def test_falls_back_on_digits_and_says_so_and_resumes(tmp_path: Path) -> None:
     assert row["data set"] == "digits-standin"
     assert (row["rounds"], row["aggregations"], row["models sent"]) == ("3", "1", "12")
     assert 0.0 <= float(row["test acc (clients)"]) <= 1.0
-    made = {"run.png", "partition.png", "partition.csv", "config.yaml", "last.ckpt", "wandb", "log-1"}
+    made = {"run.png", "partition.png", "partition.html", "partition.csv", "config.yaml", "last.ckpt", "wandb", "log-1"}
     assert made <= {p.name for p in folder.iterdir()}
     assert str(folder.relative_to(tmp_path)) in finished.stdout
 
@@ -104,8 +103,8 @@ def test_data_dir_has_the_weights_too(folder: str, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(recipe["CIFAR10DataModule"], "prepare_data", lambda data: None)
     choose_data = recipe["choose_data"]
 
-    def choose(options: Namespace) -> NoReturn:
-        _, _, model = choose_data(options)
+    def choose(*arguments: Any) -> NoReturn:
+        _, _, model = choose_data(*arguments)
         raise EOFError(model)
 
     monkeypatch.setitem(recipe["main"].__globals__, "choose_data", choose)
