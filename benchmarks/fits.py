@@ -1,18 +1,119 @@
-"""Fits of the workloads by ``Trainer.fit``, without anything on the screen or on the disk but a CSV log."""
+"""Fits of the workloads by ``Trainer.fit``, and the stopwatch that times their rounds."""
 
 from __future__ import annotations
 
 import logging
+import resource
 import tempfile
+import time
 import warnings
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import lightning as L
 import torch
-from federations import Clients, Workload, make_module
+from federations import ByHand, Clients, Workload, make_algorithm, make_module
 from lightning.pytorch.loggers import CSVLogger
+from torch.profiler import ProfilerActivity, profile
 
 from fl_lightning import TensorDataModule
+
+
+class Stopwatch(L.Callback):
+    """Times rounds from one's end to the next one's: all that Lightning does counts.
+
+    Args:
+        drawn: The clients of each round so far.
+        tell: Gets the figures at the fit's end, in the first process.
+        clock: Tells the time.
+        beside: Loops that train the same clients, outside of the time.
+        block: Rounds after which they do so; the first round is a block of its own.
+        is_over: Whether the fit ends, by the number of its rounds and their seconds.
+        profiled: A round that is profiled.
+    """
+
+    def __init__(
+        self,
+        drawn: Sequence[Sequence[int]],
+        tell: Callable[[dict[str, Any]], Any],
+        clock: Callable[[], float] = time.perf_counter,
+        beside: Sequence[ByHand] = (),
+        block: int = 1,
+        is_over: Callable[[int, float], bool] = lambda rounds, seconds: False,
+        profiled: int | None = None,
+    ) -> None:
+        self._drawn, self._tell, self._clock, self._loops = drawn, tell, clock, beside
+        self._block, self._is_over, self._profiled = block, is_over, profiled
+        self._rounds: list[float] = []
+        self._beside: list[list[float]] = []
+        self._figures: dict[str, Any] = {}
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        trainer.strategy.barrier()
+        self._begun = self._clock()
+
+    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.current_epoch == self._profiled:
+            self._profile = profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])
+            self._profile.__enter__()
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        trainer.strategy.barrier()
+        self._rounds.append(self._clock() - self._begun)
+        if trainer.current_epoch == self._profiled:
+            self._profile.__exit__(None, None, None)
+            self._figures |= read_profile(self._profile)
+        if trainer.is_global_zero and trainer.current_epoch % self._block == 0:
+            for clients in self._drawn[len(self._beside) :]:
+                self._beside.append([loop.round(clients) for loop in self._loops])
+        trainer.should_stop = self._is_over(len(self._rounds), sum(self._rounds))
+        trainer.strategy.barrier()
+        self._begun = self._clock()
+
+    def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        peak = float(trainer.strategy.reduce(torch.tensor(peak_memory()), reduce_op="sum"))
+        if trainer.is_global_zero:
+            accuracy, used = float(trainer.callback_metrics.get("val_acc", 0.0)), trainer.fit_loop.executor.describe()
+            times = {"rounds": self._rounds, "beside": self._beside}
+            self._tell({**self._figures, **times, "accuracy": accuracy, "peak_gb": peak, "used": used})
+
+
+def fit(
+    name: str,
+    work: Workload,
+    clients: Clients,
+    executor: Any,
+    tell: Callable[[dict[str, Any]], Any],
+    stopwatch: dict[str, Any],
+    val: Any,
+    **trainer: Any,
+) -> list[list[int]]:
+    """Train a workload's network, with nothing on the screen or on the disk but a CSV log.
+
+    Args:
+        name: Name of the workload.
+        work: The workload.
+        clients: Its clients.
+        executor: How clients are trained.
+        tell: Gets the figures of the :class:`Stopwatch` in the first process.
+        stopwatch: Its other arguments.
+        val: Samples for validation.
+        **trainer: Arguments of the Trainer.
+
+    Returns:
+        The clients of each round; in the first process alone.
+    """
+    warnings.filterwarnings("ignore")
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    algorithm = make_algorithm(name, work, executor)
+    drawn = algorithm.sampler.draw.rounds
+    data = TensorDataModule(clients, val=val, batch_size=work.batch_size, eval_batch_size=1000)
+    with tempfile.TemporaryDirectory() as folder:
+        quiet = {"enable_checkpointing": False, "enable_model_summary": False, "num_sanity_val_steps": 0}
+        callbacks = [algorithm, Stopwatch(drawn, tell, **stopwatch)]
+        trainer = {"enable_progress_bar": False, "logger": CSVLogger(folder), **quiet, **trainer}
+        L.Trainer(callbacks=callbacks, **trainer).fit(make_module(name, work.lr), datamodule=data)
+    return drawn
 
 
 def first_samples(clients: Clients, most_clients: int, most_samples: int | None = None) -> tuple[torch.Tensor, ...]:
@@ -20,22 +121,15 @@ def first_samples(clients: Clients, most_clients: int, most_samples: int | None 
     return tuple(torch.cat(tensors)[:most_samples] for tensors in zip(*clients[:most_clients], strict=True))
 
 
-def fit(
-    name: str, work: Workload, clients: Clients, val: Any, eval_batch_size: int, callbacks: list[Any], **settings: Any
-) -> L.Trainer:
-    """Train a workload's network and return the trainer; its other settings are given."""
-    warnings.filterwarnings("ignore")
-    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    data = TensorDataModule(clients, val=val, batch_size=work.batch_size, eval_batch_size=eval_batch_size)
-    settings = {"enable_progress_bar": False, **settings}
-    with tempfile.TemporaryDirectory() as folder:
-        trainer = L.Trainer(
-            callbacks=callbacks,
-            logger=CSVLogger(folder),
-            enable_checkpointing=False,
-            enable_model_summary=False,
-            num_sanity_val_steps=0,
-            **settings,
-        )
-        trainer.fit(make_module(name, work.lr), datamodule=data)
-    return trainer
+def peak_memory() -> float:
+    """Return the largest resident memory that this process has had, in GB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+
+
+def read_profile(profiled: profile) -> dict[str, Any]:
+    """Return the launches of a round, the seconds of its kernels together, and of the longest ones."""
+    events = profiled.key_averages()
+    own = {event.key: event.self_device_time_total / 1e6 for event in events if event.self_device_time_total}
+    launches = (event.count for event in events if "LaunchKernel" in event.key or "GraphLaunch" in event.key)
+    longest = dict(sorted(own.items(), key=lambda item: -item[1])[:12])
+    return {"launches": sum(launches), "device_seconds": sum(own.values()), "kernels": longest}

@@ -2,10 +2,10 @@
 
     python benchmarks/gpu.py [--output gpu_results] [--seconds 540] [PART ...]
 
-`card` measures the card's rates, `tests` runs the tests that need a GPU, `rounds` times W1 to W7, H1, H2 and P1 (the
-benchmark of pfl-research on CIFAR-10) with the cohort of the workload and with 100 clients a round: the plain loop, the
-plain loop with CUDA graphs, bare products, and each executor. `clients` stacks 1 to 512 clients, `pfl` trains P1 with a
-central evaluation in every tenth round, and `report` prints tables of all that.
+`card` measures the card's rates, `rounds` times W1 to W7, H1, H2 and P1 (the benchmark of pfl-research on CIFAR-10)
+with the cohort of the workload and with 100 clients a round: the plain loop, the plain loop with CUDA graphs, bare
+products, and each executor. `clients` stacks 1 to 512 clients, `pfl` trains P1 with a central evaluation in every tenth
+round, and `report` prints tables of all that. The tests that need a GPU: pytest -m gpu tests/test_gpu.py
 
 After `--seconds` no further measurement begins; the same command goes on from there. A measurement that fails is kept
 with its error; give `--again` to repeat those. `--device cpu` tries the script itself. The workloads are those of
@@ -18,62 +18,44 @@ import argparse
 import json
 import os
 import platform
-import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 from federations import WORKLOADS as ALL
 from gpu_report import print_report
-from gpu_rounds import Device, by_fit, by_hand, needs, peaks, serves
+from gpu_rounds import by_fit, by_hand, loops_of, needs, peaks
 
 Measurement = tuple[str, Callable[[], dict[str, Any]]]
 
 WORKLOADS = ("W1", "W2", "W3", "P1", "W7", "H1", "H2", "W4", "W5", "W6")
-_PACKAGES = ("torch", "torchvision", "lightning", "torchmetrics", "numpy", "pfl", "fedjax", "flwr", "jax")
-_ROOT = Path(__file__).parents[1]
+WAYS = ("sequential", "vectorized", "auto")
 
 
 def card(options: argparse.Namespace) -> Iterator[Measurement]:
     """The machine, its rates, and what workloads need."""
-
-    def machine() -> dict[str, Any]:
-        packages = {name: _version(name) for name in _PACKAGES}
-        name = torch.cuda.get_device_name() if options.device.on_gpu else platform.processor()
-        return {"device": name, "cuda": torch.version.cuda, "python": platform.python_version(), **packages}
-
-    yield "machine", machine
+    yield "machine", partial(machine, options.device)
     yield "peaks", partial(peaks, options.device)
     for name in options.workloads:
         yield f"needs {name}", partial(needs, name)
-
-
-def tests(options: argparse.Namespace) -> Iterator[Measurement]:
-    """The tests marked `gpu`."""
-
-    def run() -> dict[str, Any]:
-        command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests/test_gpu.py"]
-        done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
-        return {"status": done.returncode, "output": done.stdout[-8000:]}
-
-    yield "tests", run
 
 
 def rounds(options: argparse.Namespace) -> Iterator[Measurement]:
     """Rounds of each workload, by hand and by each executor."""
     for name in options.workloads:
         for per_round in options.cohorts or dict.fromkeys((ALL[name].per_round, 100)):
-            for kind in ("plain", "graphs", "bare"):
-                if serves(name, kind) and (kind != "graphs" or options.device.on_gpu):
-                    work = partial(by_hand, name, kind, per_round, options.device, options.each)
-                    yield f"{name} {per_round} {kind}", work
-            for way in ("sequential", "vectorized", "auto"):
+            for kind in loops_of(name, options.device):
+                yield (
+                    f"{name} {per_round} {kind}",
+                    partial(by_hand, name, kind, per_round, options.device, options.each),
+                )
+            for way in WAYS:
                 yield f"{name} {per_round} {way}", partial(by_fit, name, way, per_round, options.device, options.each)
 
 
@@ -87,24 +69,23 @@ def clients(options: argparse.Namespace) -> Iterator[Measurement]:
 
 def pfl(options: argparse.Namespace) -> Iterator[Measurement]:
     """The benchmark of pfl-research on CIFAR-10, with its central evaluations."""
-    for way in ("sequential", "vectorized", "auto"):
+    for way in WAYS:
         yield way, partial(by_fit, "P1", way, ALL["P1"].per_round, options.device, 6 * options.each, every=10)
 
 
 PARTS: dict[str, Callable[[argparse.Namespace], Iterator[Measurement]]] = {
     "card": card,
-    "tests": tests,
     "rounds": rounds,
     "clients": clients,
     "pfl": pfl,
 }
 
 
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
+def machine(device: str) -> dict[str, Any]:
+    """Return the names and versions of what measures."""
+    name = torch.cuda.get_device_name() if device == "cuda" else platform.processor()
+    packages = {package: version(package) for package in ("torch", "lightning", "numpy")}
+    return {"device": name, "cuda": torch.version.cuda, "python": platform.python_version(), **packages}
 
 
 def run_part(part: str, options: argparse.Namespace, until: float) -> int:
@@ -137,20 +118,21 @@ def run_part(part: str, options: argparse.Namespace, until: float) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, "report"], metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, "report", "all"], default="all", metavar="PART")
     parser.add_argument("--output", type=Path, default=Path("gpu_results"))
     parser.add_argument("--seconds", type=float, default=540.0, help="after which no measurement begins")
     parser.add_argument("--each", type=float, default=4.0, help="seconds of rounds in each measurement")
     parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS), choices=WORKLOADS)
     parser.add_argument("--cohorts", nargs="+", type=int, help="clients of a round, instead of the usual ones")
     parser.add_argument("--again", action="store_true", help="repeat measurements that failed")
-    parser.add_argument("--device", default="cuda", type=Device, help="cuda, or cpu to try the script")
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"), help="cpu: to try the script")
     options = parser.parse_args()
-    if options.device.on_gpu and not torch.cuda.is_available():
+    if options.device == "cuda" and not torch.cuda.is_available():
         parser.error("torch finds no GPU here; --device cpu tries the script")
     options.output.mkdir(parents=True, exist_ok=True)
     until = time.perf_counter() + options.seconds
-    missing = {part: run_part(part, options, until) for part in options.parts or PARTS if part != "report"}
+    parts = PARTS if "all" in options.parts else options.parts
+    missing = {part: run_part(part, options, until) for part in parts if part != "report"}
     print_report(options.output)
     left = ", ".join(f"{number} of {part}" for part, number in missing.items() if number)
     if left:

@@ -24,17 +24,13 @@ def print_report(folder: Path) -> None:
     card = found.get("card", {})
     machine, peaks = card.get("machine", {}), card.get("peaks", {})
     if machine:
-        packages = ", ".join(f"{name} {machine[name]}" for name in ("torch", "lightning") if machine.get(name))
-        print(f"\n{machine['device']}, {packages}")
+        print("\n{device}, torch {torch}, lightning {lightning}".format(**machine))
     if "float32_flops" in peaks:
         rates = (f"{key.removesuffix('_flops')} {peaks[key] / 1e12:.1f}" for key in peaks if key.endswith("_flops"))
         print(
             f"products, TFLOP/s: {', '.join(rates)}; copies {peaks['bytes_a_second'] / 1e9:.0f} GB/s; "
             f"a launch {peaks['launch_seconds'] * 1e6:.1f} µs"
         )
-    if "tests" in found:
-        tests = found["tests"]["tests"]
-        print(f"tests: {tests.get('error') or tests['output'].strip().splitlines()[-1]}")
     for part, title in (
         ("rounds", "workload, clients of a round, way"),
         ("clients", "workload, clients at once"),

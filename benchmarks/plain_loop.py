@@ -108,20 +108,6 @@ class PlainProcess:
         return float(self._process.stdout.readline())
 
 
-class Rounds:
-    """Notes the seconds of another framework's rounds, each with those of a plain round that runs after it."""
-
-    def __init__(self, plain: PlainProcess) -> None:
-        self.pairs: list[tuple[float, float]] = []
-        self._plain, self._begun = plain, time.perf_counter()
-
-    def end(self) -> None:
-        """A round has ended; the next begins when the plain one has been run."""
-        seconds = time.perf_counter() - self._begun
-        self.pairs.append((seconds, self._plain.round()))
-        self._begun = time.perf_counter()
-
-
 if __name__ == "__main__":
     own_name, own_kind, own_clock = sys.argv[1:]
     loop = make_loop(own_name, own_kind, CLOCKS[own_clock])

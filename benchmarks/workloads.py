@@ -30,13 +30,10 @@ import resource
 import statistics
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-import torch
-from federations import BLOCKS, ROUNDS, WORKLOADS, make_algorithm, make_clients
+from federations import BLOCKS, ROUNDS, WORKLOADS, make_clients
 from plain_loop import CLOCKS, PlainLoop, PlainProcess, make_loop
 from products import SERVED
 
@@ -44,95 +41,44 @@ from products import SERVED
 LIMITS = {"W1 sequential": 3.0, "W1 vectorized": 1.6, "W2 sequential": 3.5, "W2 vectorized": 0.7}
 
 
-def fit(
-    name: str,
-    executor: str,
-    devices: int,
-    rounds: int,
-    progress_bar: bool,
-    beside: Sequence[Any],
-    clock: Callable[[], float],
-) -> dict[str, Any]:
-    """Train by ``Trainer.fit``; return the seconds of each round, and of those that run between them."""
-    import fits
-
-    work, block = WORKLOADS[name], BLOCKS.get(name, 1)
-    clients, algorithm = make_clients(work), make_algorithm(name, work, executor)
-    with tempfile.NamedTemporaryFile("r", suffix=".json") as file:  # with forked processes objects are lost
-        fits.fit(
-            name,
-            work,
-            clients,
-            fits.first_samples(clients, 10),
-            512,
-            [algorithm, make_timer(algorithm.sampler, beside, clock, block, file.name)],
-            max_epochs=rounds * block + 1,
-            accelerator="cpu",
-            devices=devices,
-            strategy="ddp_fork" if devices > 1 else "auto",
-            enable_progress_bar=progress_bar,
-            check_val_every_n_epoch=rounds * block + 1,
-        )
-        return json.load(file)
-
-
-def make_timer(sampler: Any, beside: Sequence[Any], clock: Callable[[], float], block: int, path: str) -> Any:
-    """Return a callback that times blocks of rounds, and the same clients in the loops beside after each.
-
-    At the end it writes the figures to a file.
-    """
-    import lightning as L
-
-    class Timer(L.Callback):
-        def __init__(self) -> None:
-            self.begun, self.pairs, self.block = 0.0, [], []
-
-        def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-            trainer.strategy.barrier()
-            self.begun = clock()
-
-        def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-            trainer.strategy.barrier()
-            self.block.append(clock() - self.begun)
-            if len(self.block) == block or not self.pairs:
-                mine = beside if trainer.is_global_zero else ()
-                clients = sampler.draw.rounds[-len(self.block) :]
-                others = [statistics.mean([process.round(drawn) for drawn in clients]) for process in mine]
-                self.pairs.append((statistics.mean(self.block), *others))
-                self.block = []
-            trainer.strategy.barrier()
-            self.begun = clock()  # from one round's end to the next one's: all that Lightning does counts
-
-        def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-            peak = float(trainer.strategy.reduce(torch.tensor(peak_memory()), reduce_op="sum"))
-            if trainer.is_global_zero:
-                accuracy, used = float(trainer.callback_metrics["val_acc"]), trainer.fit_loop.executor.describe()
-                figures = {"pairs": self.pairs, "accuracy": accuracy, "peak": peak, "used": used}
-                Path(path).write_text(json.dumps(figures))
-
-    return Timer()
-
-
-def peak_memory() -> float:
-    """Return the largest resident memory that this process has had, in GB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
-
-
 def one_row(options: argparse.Namespace) -> None:
     """Measure one row in this process and print it as JSON."""
-    name, executor, devices, rounds = options.one[0], options.one[1], int(options.one[2]), int(options.one[3])
-    clock = CLOCKS[options.clock]
+    name, executor, (devices, rounds) = *options.one[:2], map(int, options.one[2:])
+    clock, block, work = CLOCKS[options.clock], BLOCKS.get(name, 1), WORKLOADS[name]
+    clients = make_clients(work)
     if executor == "plain":
-        loop = PlainLoop(name, make_clients(WORKLOADS[name]), clock)
-        pairs = [(seconds, seconds) for seconds in (loop.round() for _ in range(rounds * BLOCKS.get(name, 1) + 1))]
-        print("ROW", json.dumps({"pairs": pairs, "accuracy": loop.accuracy(), "peak": peak_memory()}))
+        loop = PlainLoop(name, clients, clock)
+        seconds = [loop.round() for _ in range(rounds * block + 1)]
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+        tell({"rounds": seconds, "beside": [[each] for each in seconds], "accuracy": loop.accuracy(), "peak_gb": peak})
         return
+    import fits  # and Lightning, which the plain loop's memory is without
+
     kinds = ["plain", "bare"] if options.bare and name in SERVED else ["plain"]
     beside = [
         make_loop(name, kind, clock) if options.one_process else PlainProcess(name, kind, options.clock)
         for kind in kinds
     ]
-    print("ROW", json.dumps(fit(name, executor, devices, rounds, options.progress_bar, beside, clock)))
+    fits.fit(
+        name,
+        work,
+        clients,
+        executor,
+        tell,
+        {"clock": clock, "beside": beside, "block": block},
+        fits.first_samples(clients, 10),
+        max_epochs=rounds * block + 1,
+        accelerator="cpu",
+        devices=devices,
+        strategy="ddp_fork" if devices > 1 else "auto",
+        enable_progress_bar=options.progress_bar,
+        check_val_every_n_epoch=rounds * block + 1,
+    )
+
+
+def tell(row: dict[str, Any]) -> None:
+    """Print a row for the process that asked for it, also from a forked process, whose objects are lost."""
+    print("\nROW", json.dumps(row), flush=True)
 
 
 def measure(name: str, executor: str, devices: int, rounds: int, options: argparse.Namespace) -> dict[str, Any] | None:
@@ -191,12 +137,18 @@ def print_table(options: argparse.Namespace) -> dict[str, float]:
             row = measure(name, executor, devices, rounds, options)
             if row is None:
                 continue
-            ours, *others = (list(values) for values in zip(*row["pairs"][1:], strict=True))
+            ours, *others = by_block([row["rounds"], *zip(*row["beside"], strict=True)], BLOCKS.get(name, 1))
             best[f"{name} {executor}"] = min(a / b for a, b in zip(ours, others[0], strict=True))
             figures = f"{statistics.median(ours):11.4f}" + "".join(beside_figures(ours, other) for other in others)
-            figures += " " * (31 if options.bare and len(others) == 1 else 0) + f"{row['peak']:7.2f}"
+            figures += " " * (31 if options.bare and len(others) == 1 else 0) + f"{row['peak_gb']:7.2f}"
             print(f"{name:4}{executor:12}{devices:8d}{figures}{row['accuracy']:7.3f} {row.get('used', '')}", flush=True)
     return best
+
+
+def by_block(columns: Sequence[Sequence[float]], block: int) -> list[list[float]]:
+    """Return the mean of each block's rounds in each column, without the first round."""
+    starts = range(1, len(columns[0]), block)
+    return [[statistics.mean(column[start : start + block]) for start in starts] for column in columns]
 
 
 def beside_figures(ours: Sequence[float], other: Sequence[float]) -> str:

@@ -20,7 +20,8 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
-from plain_loop import Rounds, accuracy
+from peer_rounds import Rounds
+from plain_loop import accuracy
 from torch import nn
 from torch.nn import functional as F
 

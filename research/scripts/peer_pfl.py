@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from federations import WORKLOADS, Workload, make_clients, make_network
+from peer_rounds import Rounds
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.algorithm.base import NNAlgorithmParams
 from pfl.algorithm.federated_averaging import FederatedAveraging
@@ -18,7 +19,7 @@ from pfl.data.pytorch import PyTorchTensorDataset
 from pfl.hyperparam.base import NNEvalHyperParams, NNTrainHyperParams
 from pfl.metrics import Metrics, Weighted
 from pfl.model.pytorch import PyTorchModel
-from plain_loop import Rounds, accuracy
+from plain_loop import accuracy
 from torch import Tensor, nn
 from torch.nn import functional as F
 

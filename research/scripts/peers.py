@@ -16,7 +16,8 @@ import statistics
 def main() -> None:
     """Print the median of the paired ratios, and their range."""
     from federations import ROUNDS
-    from plain_loop import PlainProcess, Rounds
+    from peer_rounds import Rounds
+    from plain_loop import PlainProcess
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("peer", choices=["pfl", "flower"])

@@ -26,7 +26,13 @@ LEFT_OUT = {"FedProx", "FedNova"}  # of published_mnist_short
 def run(*command: str, folder: Path, data: Path | None = None) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "FL_LIGHTNING_DATA": str(data or folder / "none")}
     return subprocess.run(
-        [sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, *command],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
 
 
@@ -98,7 +104,9 @@ def test_published_numbers_are_of_methods_of_their_tables() -> None:
     for table in map(read_table, TABLES):
         for name, data in table.data.items():
             found |= {(table.name, name)} if data.published else set()
-            assert {method for numbers in data.published.values() for method in numbers} <= set(table.methods) | LEFT_OUT
+            assert {method for numbers in data.published.values() for method in numbers} <= set(
+                table.methods
+            ) | LEFT_OUT
             numbers = [number for numbers in data.published.values() for number in numbers.values()]
             assert all(isinstance(number, float) or set(number) == {"score", "sd"} for number in numbers)
     assert len(found) == 7
