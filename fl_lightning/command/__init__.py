@@ -12,10 +12,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import yaml  # type: ignore[import-untyped]
 from jsonargparse import set_parsing_settings
 
 from fl_lightning.command.parser import Parser, ends_by_error, ends_by_interrupt, print_error
-from fl_lightning.command.tables import add_options, folder_of, read_part, run_arguments
 
 if TYPE_CHECKING:
     from jsonargparse import Namespace
@@ -24,6 +24,8 @@ __all__ = ["main"]
 
 #: Recipes, tables, sweeps and presets.
 RECIPES = Path(__file__).parents[1] / "recipes"
+#: Options of ``run`` that are arguments of ``run_table``.
+_WORK = ("workers", "devices", "checkpoint_seconds", "cell_timeout", "retries", "memory_limit", "engine")
 _EXAMPLES = """examples:
   # the recipes, and the options of one
   fl-lightning recipe
@@ -104,9 +106,47 @@ def make_parser(arguments: Sequence[str]) -> Parser:
 def _add_run(parser: Parser, arguments: Sequence[str]) -> None:
     parser.add_argument("table", type=str, help="YAML file of a table, or the name of one below")
     parser.epilog = _list("tables that come with the package", _shipped("table"))
-    add_options(parser)
     parser.add_argument(
         "--dry-run", action="store_true", help="check the table and the data that are here, print the plan and stop"
+    )
+    parser.add_argument("--output", type=Path, help="folder of the results; default: runs/<name of the table>")
+    parser.add_argument("--estimate", action="store_true", help="print the plan and the time that it takes, and stop")
+    part = parser.add_argument_group("part of the table")
+    part.add_argument("--methods", nargs="+", metavar="NAME", help="only these methods")
+    part.add_argument("--data", nargs="+", metavar="NAME", help="only these data sets")
+    part.add_argument("--folds", nargs="+", type=int, metavar="N", help="these folds in place of the table's")
+    part.add_argument("--seeds", nargs="+", type=int, metavar="N", help="these seeds in place of the table's")
+    work = parser.add_argument_group("workers")
+    work.add_argument(
+        "--workers",
+        type=int,
+        default=1,
+        metavar="N",
+        help="worker processes, one thread each; 0 runs the cells in this process",
+    )
+    work.add_argument(
+        "--engine",
+        choices=("local", "slurm", "ray"),
+        default="local",
+        help="where the workers are: on this machine, in an array of SLURM's jobs, or on a cluster of Ray",
+    )
+    work.add_argument(
+        "--engine-options",
+        nargs="+",
+        default=[],
+        metavar="NAME=VALUE",
+        help="for slurm, parameters of submitit's AutoExecutor; for ray, the address and options of a remote function",
+    )
+    work.add_argument("--devices", type=int, nargs="+", metavar="N", help="GPUs, distributed among the workers")
+    work.add_argument(
+        "--checkpoint-seconds", type=float, default=60.0, metavar="SECONDS", help="time between two checkpoints"
+    )
+    work.add_argument(
+        "--cell-timeout", type=float, metavar="SECONDS", help="longest time that one attempt at a cell may take"
+    )
+    work.add_argument("--retries", type=int, default=0, metavar="N", help="how often a cell that failed is tried again")
+    work.add_argument(
+        "--memory-limit", type=float, metavar="GB", help="main memory that a worker may allocate; Linux only"
     )
 
 
@@ -114,11 +154,11 @@ def _run(options: Namespace, further: Sequence[str]) -> int:
     file = _file("table", options.table)
     from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-    from fl_lightning.experiment import describe_plan, describe_time, measure_paces, run_table
+    from fl_lightning.experiment import describe_plan, describe_time, measure_paces, read_table, run_table
     from fl_lightning.report.experiment_report import scores_as_text
 
-    table = read_part(file, options)
-    output = folder_of(table, options)
+    table = read_table(file).only(options.methods, options.data, options.folds, options.seeds)
+    output = options.output or Path("runs") / table.name
     for name, data in table.data.items():
         if data.stand_in:
             print(f"STAND-IN {name}: {data.stand_in}", flush=True)
@@ -127,8 +167,11 @@ def _run(options: Namespace, further: Sequence[str]) -> int:
         if options.estimate:
             print(describe_time(table, *measure_paces(table), options.workers))
         return 0
+    work = {name: options[name] for name in _WORK}
+    pairs = (word.partition("=") for word in options.engine_options)
+    engine_options = {name: yaml.safe_load(value) for name, _, value in pairs}
     try:
-        rows = run_table(table, output, **run_arguments(options))
+        rows = run_table(table, output, engine_options=engine_options, **work)
     except SIGTERMException:  # a Trainer's answer to the signal; without it, the status would be 0
         print("Ended by SIGTERM. Run the same command again to continue.", file=sys.stderr)
         return 143
