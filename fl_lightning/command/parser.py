@@ -61,10 +61,11 @@ def ends_by_interrupt(how_to_go_on: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, SystemExit) as end:
-        # the Trainer makes a SystemExit of Ctrl-C; that of an inner `ends_by_interrupt` has told how to go on
-        by_trainer = isinstance(end.__context__, KeyboardInterrupt) and end.code != _INTERRUPTED
-        if isinstance(end, SystemExit) and not by_trainer:
-            raise
+        if isinstance(end, SystemExit):
+            # the Trainer makes one of Ctrl-C; that of an inner `ends_by_interrupt` has told how to go on
+            by_trainer = isinstance(end.__context__, KeyboardInterrupt) and end.code != _INTERRUPTED
+            if not by_trainer:
+                raise
         print(f"\n{how_to_go_on()}", file=sys.stderr)
         raise SystemExit(_INTERRUPTED) from None
 

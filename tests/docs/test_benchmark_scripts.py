@@ -25,7 +25,7 @@ def test_measurements_for_a_gpu_go_on_where_they_stopped(
 ) -> None:
     """On the CPU, where the script can be tried."""
     monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
-    options = ["clients", "--device", "cpu", "--output", str(tmp_path), "--workloads", "H2", "--each", "0.01"]
+    options = ["--device", "cpu", "--output", str(tmp_path), "--workloads", "H2", "--each", "0.01"]
     (tmp_path / "card.json").write_text('{"needs H2": {"error": "none"}}')
 
     def run(*more: str) -> str:
@@ -33,13 +33,13 @@ def test_measurements_for_a_gpu_go_on_where_they_stopped(
         runpy.run_path(str(FOLDER / "gpu.py"), run_name="__main__")
         return capsys.readouterr().out
 
-    assert "Measurements left: 1 of clients." in run("--cohorts", "2", "--seconds", "0")
-    told = run("--cohorts", "2")
+    assert "left: 2 of card, 5 of rounds, 1 of clients, 3 of pfl." in run("--cohorts", "2", "--seconds", "0")
+    told = run("clients", "--cohorts", "2")
     assert "\nH2 2 " in told and "failed: card: needs H2: none" in told
     first = json.loads((tmp_path / "clients.json").read_text())
     assert first["H2 2"]["clients_a_round"] == 2
     assert first["H2 2"]["rounds"] == 3  # two are left out, one is profiled
-    run("--cohorts", "2", "3")
+    run("clients", "--cohorts", "2", "3")
     second = json.loads((tmp_path / "clients.json").read_text())
     assert second.keys() == {"H2 2", "H2 3"}
     assert second["H2 2"] == first["H2 2"]
