@@ -22,15 +22,9 @@ def print_report(folder: Path) -> None:
     """Print what a folder's files hold."""
     found = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
     card = found.get("card", {})
-    machine, peaks = card.get("machine", {}), card.get("peaks", {})
-    if machine:
-        print("\n{device}, torch {torch}, lightning {lightning}".format(**machine))
-    if "float32_flops" in peaks:
-        rates = (f"{key.removesuffix('_flops')} {peaks[key] / 1e12:.1f}" for key in peaks if key.endswith("_flops"))
-        print(
-            f"products, TFLOP/s: {', '.join(rates)}; copies {peaks['bytes_a_second'] / 1e9:.0f} GB/s; "
-            f"a launch {peaks['launch_seconds'] * 1e6:.1f} µs"
-        )
+    for facts in ("machine", "peaks"):
+        if facts in card:
+            print(f"\n{pd.Series(card[facts]).to_string(float_format='{:,.4g}'.format)}")
     for part, title in (
         ("rounds", "workload, clients of a round, way"),
         ("clients", "workload, clients at once"),
