@@ -12,6 +12,7 @@ import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint, ProgressBar, RichProgressBar, TQDMProgressBar
 from lightning.pytorch.callbacks.lr_monitor import LearningRateMonitor
 from lightning.pytorch.callbacks.timer import Timer
+from lightning.pytorch.core.module import _TORCHMETRICS_GREATER_EQUAL_0_9_1
 from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.optim.lr_scheduler import LambdaLR, MultiplicativeLR
@@ -29,6 +30,8 @@ from fl_lightning._lightning.overrides import (
     replaced_in_optimizer,
 )
 
+# Lightning would find it out in the first step that logs a collection of metrics, as a change that all clients see
+bool(_TORCHMETRICS_GREATER_EQUAL_0_9_1)
 _OF_MODULE = (*STEP_HOOKS, "backward", "optimizer_step", "optimizer_zero_grad", "configure_gradient_clipping")
 #: Lightning's own callbacks whose hooks look at counters and learning rates alone.
 _COUNTING = (Callback, ProgressBar, TQDMProgressBar, RichProgressBar, ModelCheckpoint, Timer, LearningRateMonitor)

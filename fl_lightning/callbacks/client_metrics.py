@@ -19,6 +19,7 @@ from fl_lightning.callbacks.personal_values import (
     PersonalModels,
     check_scores,
     personal_models,
+    personal_parts,
     scores_of_clients,
     state_in,
     warn_of_clients_without_values,
@@ -138,9 +139,9 @@ class ClientMetrics(Callback):
         preds, target = read_batch(trainer, pl_module, batch, outputs)
         _check_rows(size, preds, target)
         seen: tuple[Tensor, ...] = (preds, target)
+        if not self._seen and personal_parts(trainer):
+            check_scores(trainer, pl_module, batch, outputs)
         if self._own is not None:
-            if not self._seen:
-                check_scores(trainer, pl_module, batch, outputs)
             places = _places_of(trainer.global_rank, trainer.world_size, self._num_seen, self._num_seen + size)
             owners = torch.from_numpy(clients[np.minimum(places, len(clients) - 1)])
             seen = (*seen, scores_of_clients(trainer, pl_module, batch, outputs, owners, self._own)[0])

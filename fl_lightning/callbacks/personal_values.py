@@ -99,7 +99,19 @@ def _federation_of(state: Mapping[str, Any], module: pl.LightningModule, data: F
 
 
 def check_scores(trainer: pl.Trainer, module: pl.LightningModule, batch: Any, outputs: Any) -> None:
-    """Raise ``ValueError`` if a step returned ``"preds"`` that are not what the module returns for the inputs."""
+    """Raise an error if the module cannot be called for a batch's predictions, or a step returned other ``"preds"``.
+
+    Raises:
+        TypeError: If the batch has several inputs.
+        ValueError: If they differ.
+    """
+    try:
+        inputs_of(batch)
+    except TypeError as error:
+        raise TypeError(
+            "ClientMetrics calls the module with the input of a batch to evaluate each client with its own model, so a "
+            f"batch must be (input, ..., target), or a dict of one input and a target, got {short_repr(batch)}."
+        ) from error
     if not gives_targets(outputs):
         return
     given, own = (read_batch(trainer, module, batch, each)[0] for each in (outputs, None))

@@ -199,13 +199,17 @@ class ServesBatches(FederationView):
 
     def test_dataloader(self) -> Any:
         """Return the test set, ordered by client; an empty list, with a warning, if there is none."""
-        if not self._parts("test") and self.trainer is not None and self.trainer.testing:
-            rank_zero_warn("The data module has no test samples. Give it test samples, or a split that has some.")
+        self._warn_of_no_test()
         return self._evaluation_loader("test", self.shares_evaluation)
 
     def predict_dataloader(self) -> Any:
-        """Return the test set; Lightning shares it out over processes by itself."""
+        """Return the test set, as :meth:`test_dataloader`; Lightning shares it out over processes by itself."""
+        self._warn_of_no_test()
         return self._evaluation_loader("test", shared=False)
+
+    def _warn_of_no_test(self) -> None:
+        if not self._parts("test") and self.trainer is not None and (self.trainer.testing or self.trainer.predicting):
+            rank_zero_warn("The data module has no test samples. Give it test samples, or a split that has some.")
 
     def evaluation_batch_size(self, dataset: Dataset[Any]) -> int:
         """Return the number of samples of a batch of an evaluation, by the bytes of a sample if it is not given."""

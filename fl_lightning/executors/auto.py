@@ -18,7 +18,7 @@ from fl_lightning.executors.channels_last import works_with_channels_last
 from fl_lightning.executors.machine import LARGE_STEP
 from fl_lightning.executors.sequential import SequentialExecutor
 from fl_lightning.executors.stacked.memory import why_one_fits
-from fl_lightning.executors.vectorized import VectorizedExecutor
+from fl_lightning.executors.vectorized import STACKED, VectorizedExecutor
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.messages import ClientResult, Task
 
@@ -84,7 +84,7 @@ class AutoExecutor(VectorizedExecutor):
     def describe(self) -> str:
         """Return how clients train, and why; nothing before they do."""
         how = super().describe()
-        return f"{how}: {self.reason}" if how and self.cause is None else how
+        return f"{how}: {self.reason}" if how == STACKED else how
 
     def run(self, tasks: Sequence[Task], training: LocalTraining, algorithm: Algorithm) -> Iterator[ClientResult]:
         """Train the clients of the tasks and yield their results."""
@@ -103,6 +103,7 @@ class AutoExecutor(VectorizedExecutor):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the choice of a checkpoint's run."""
         self._take(Choice(**state))
+        self._were_stacked = self.cause is None and bool(self.reason)
 
     def _choose(self, tasks: Sequence[Task], algorithm: Algorithm) -> tuple[list[ClientResult], Sequence[Task]]:
         """Train the first client, choose by what that took, and return its result and the other clients' tasks."""

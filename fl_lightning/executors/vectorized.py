@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from lightning.pytorch.utilities.exceptions import SIGTERMException
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
@@ -26,6 +27,8 @@ from fl_lightning.parts.part import Part, walk
 
 log = logging.getLogger(__name__)
 
+#: How clients train that are stacked.
+STACKED = "in stacks"
 _OF_FIT = ("_training", "_stacked", "_runner")
 
 
@@ -41,6 +44,7 @@ class VectorizedExecutor(Executor):
         self.clients_at_once = clients_at_once
         self._sequential = SequentialExecutor()
         self._manner = ""  # how clients train
+        self._were_stacked = False  # before the checkpoint
         #: Why clients are trained one after the other; ``None`` while they are not.
         self.cause: str | None = None
 
@@ -69,7 +73,7 @@ class VectorizedExecutor(Executor):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the cause of a checkpoint's run."""
-        self.cause = state["cause"]
+        self.cause, self._were_stacked = state["cause"], state["cause"] is None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a pickle holds: nothing of a fit but how clients train."""
@@ -105,6 +109,11 @@ class VectorizedExecutor(Executor):
         """Train clients one after the other from now on; the error's traceback goes to the debug log."""
         log.debug("Clients are not stacked", exc_info=error)
         self.cause = str(error) if isinstance(error, CannotVectorize) else cause_of(error)
+        if self._were_stacked:
+            rank_zero_warn(
+                f"Clients were trained in stacks before the checkpoint, and are not now: {self.cause}. The last digits "
+                "differ from those of a run without a break. What a step makes once belongs in `__init__`."
+            )
 
     def first_stack(self, tasks: Sequence[Task]) -> int:
         """Return how many of the tasks would train at once."""
@@ -154,7 +163,7 @@ class VectorizedExecutor(Executor):
         results = dict(zip(tasks, stack.run(), strict=True))
         by_slot = {task.slot: task for task in tasks}
         stack.journal.tell(training.loop, lambda slot: training.seed(by_slot[slot]))
-        self._manner = "in stacks"
+        self._manner = STACKED
         return results
 
     def _order(self, member: ClientAtWork) -> tuple[int, int, int]:

@@ -168,6 +168,27 @@ def test_a_resumed_run_keeps_the_choice(tmp_path: Path) -> None:
     assert fitter.global_step == 3 * 11  # 8, 12, 4 and 20 samples in batches of 4
 
 
+class MadeOnce(nn.Module):
+    """Makes what it needs in its first call."""
+
+    table: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.table is None:
+            self.table = torch.linspace(0.5, 1.5, x.shape[1], dtype=x.dtype)
+        return x * self.table
+
+
+@pytest.mark.auto_decides
+def test_a_resumed_run_that_is_not_stacked_any_more_says_so(tmp_path: Path) -> None:
+    save = ModelCheckpoint(tmp_path, filename="last", enable_version_counter=False)
+    layers = nn.Sequential(MadeOnce(), *linear())
+    fitter = fit(FedAvg(4, seed=1), layers, callbacks=[FedAvg(4, seed=1), save], enable_checkpointing=True)
+    assert fitter.fit_loop.executor.cause is None  # the first client, which trained alone, has made the table
+    with pytest.warns(UserWarning, match="in stacks before the checkpoint"):
+        fit(FedAvg(4, seed=1), nn.Sequential(MadeOnce(), *linear()), 3, tmp_path / "last.ckpt")
+
+
 # ---- channels last ----
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -93,7 +94,8 @@ class StackTraining:
         Raises:
             CannotVectorize: If the clients cannot be trained at once.
         """
-        with nothing_drawn(self._training.vector.device), self._runner.context():
+        with nothing_drawn(self._training.vector.device), self._runner.context(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "There is a performance drop")  # of vmap, at each call
             self._runner.captured.begin_stack()
             self._weighted = self._find_weighted()
             summed = self._run()
