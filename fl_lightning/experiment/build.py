@@ -107,9 +107,12 @@ def make(spec: Spec) -> Any:
 
 def _build_part(name: str, kind: type[_T], spec: Spec, defaults: Mapping[str, Any] | None = None) -> _T:
     """Build an object of a kind, whose class gets further arguments unless the spec gives them."""
+    given = spec
     if isinstance(spec, Mapping):
-        spec = {**spec, "init_args": {**(defaults or {}), **(spec.get("init_args") or {})}}
-    made = make(spec)
+        found = _locate(spec["class_path"]) if "class_path" in spec else None
+        is_other = isinstance(found, type) and not issubclass(found, kind)
+        given = None if is_other else {**spec, "init_args": {**(defaults or {}), **(spec.get("init_args") or {})}}
+    made = make(given)
     if not isinstance(made, kind):
         raise ValueError(f"`{name}` must be a `class_path` and `init_args` of a {kind.__name__}, got {spec!r}.")
     return made

@@ -48,7 +48,8 @@ def start_slurm(runner: Callable[[], object], number: int, folder: Path, options
 
     def stop() -> None:
         for job in jobs:
-            job.cancel(check=False)
+            if not job.done():
+                job.cancel(check=False)
 
     return Engine(jobs, stop)
 

@@ -71,12 +71,12 @@ class Store:
         return _attempts(self.failure(cell), since)
 
     def state(self, cell: Cell) -> tuple[str, int]:
-        """Return whether a cell is finished, running, failed or waiting, and how many of its rounds are done."""
+        """Return whether a cell is finished, running, failed or waiting, and how many of its rounds are behind it."""
         folder = self.cell_folder(cell)
         if self.result(cell) is not None:
             return "finished", cell.max_epochs
         if not (folder / CLAIM).exists():
-            return "failed" if self.failure(cell) else "waiting", 0
+            return ("failed", cell.max_epochs) if self.failure(cell) else ("waiting", 0)
         with suppress(FileNotFoundError):
             return "running", (folder / "curve.jsonl").read_bytes().count(b"\n")
         return "running", 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from fl_lightning.checks import Count, Finite, Natural, check, check_fields
@@ -179,6 +180,8 @@ class Table:
     def __post_init__(self) -> None:
         check_fields(self)
         _check_different(self)
+        if Path(self.name).name != self.name:
+            raise ValueError(f"`name` must be the name of a folder, without a path, got {self.name!r}.")
         check("The number of `data`", len(self.data), Count)
         check("The number of `methods`", len(self.methods), Count)
         self.baseline = self.baseline or next(iter(self.methods))
