@@ -20,6 +20,7 @@ import argparse
 import logging
 import os
 import resource
+import shlex
 import socket
 import sys
 import time
@@ -151,7 +152,7 @@ def make_loggers(folder: Path, tags: list[str], options: dict[str, Any]) -> list
     text = "online, project fl-lightning."
     if not online and rank_zero_only.rank == 0:  # other processes have no run
         run = os.path.relpath(Path(logger.experiment.dir).parent)
-        text = f"offline (not logged in). To send this run later: wandb sync {run}"
+        text = f"offline (not logged in). To send this run later: wandb sync {shlex.quote(str(run))}"
     console.print(f"Weights & Biases: {text}", soft_wrap=True)
     attempt = len(list(folder.glob("log-*"))) + 1
     return [logger, CSVLogger(folder, name=None, version=f"log-{attempt}")]

@@ -6,6 +6,8 @@ import difflib
 import os
 import re
 import runpy
+import shlex
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
@@ -97,6 +99,7 @@ def make_parser(arguments: Sequence[str]) -> Parser:
         if completes or arguments[:1] == [name]:
             add_arguments(command, arguments[1:])
         commands.add_subcommand(name, command, help=text)
+        command.prog = f"fl-lightning {name}"  # not that of the usage
     return parser
 
 
@@ -170,14 +173,19 @@ def _run(options: Namespace, further: Sequence[str]) -> int:
     work = {name: options[name] for name in _WORK}
     pairs = (word.partition("=") for word in options.engine_options)
     engine_options = {name: yaml.safe_load(value) for name, _, value in pairs}
+
+    def end(*_: object) -> None:  # as a Trainer does in this process
+        raise SIGTERMException
+
+    signal.signal(signal.SIGTERM, end)
     try:
         rows = run_table(table, output, engine_options=engine_options, **work)
-    except SIGTERMException:  # a Trainer's answer to the signal; without it, the status would be 0
+    except SIGTERMException:
         print("Ended by SIGTERM. Run the same command again to continue.", file=sys.stderr)
         return 143
     scored = [row for row in rows if row.get("score") is not None]
     if scored:
-        print(f"\n{scores_as_text(output)}\n\nThe whole report: fl-lightning report {output}")
+        print(f"\n{scores_as_text(output)}\n\nThe whole report: fl-lightning report {shlex.quote(str(output))}")
     return int(len(scored) < len(rows))
 
 

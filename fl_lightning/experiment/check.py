@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import pydoc
 import re
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import lightning as L
 import torch
@@ -27,7 +28,7 @@ from fl_lightning.experiment.cell import best_checkpoint, quiet
 from fl_lightning.experiment.plan import Cell, planned
 from fl_lightning.experiment.progress import describe_cell
 from fl_lightning.experiment.table import DataSet, Table
-from fl_lightning.experiment.table_file import describe_mistakes
+from fl_lightning.experiment.table_file import describe_mistakes, refuse_unknown
 from fl_lightning.metrics import suitable_mode
 from fl_lightning.models.classifier import Classifier
 
@@ -69,6 +70,8 @@ def check_table(table: Table, *, with_data: bool = False) -> Findings:
     except ValueError as error:
         return Findings([str(error)])
     checker = _Checker()
+    if table.wandb:
+        checker.once(cells[0], "wandb", lambda: _check_wandb(table.wandb), table.wandb)
     with quiet(), isolate_rng():
         for cell in cells:
             _check_cell(table, cell, checker, with_data)
@@ -162,6 +165,17 @@ def _check_cell(table: Table, cell: Cell, checker: _Checker, with_data: bool) ->
         once("cohort", lambda: cohort(data.num_clients), cell.data, config["callback"])
         if isinstance(model, Classifier) and not is_user_defined(type(data)):  # others may need their trainer
             once("batch", lambda: _check_batch(model, data), cell.data, config["model"])
+
+
+def _check_wandb(given: Mapping[str, Any]) -> None:
+    """Raise ``ValueError`` for arguments that neither WandbLogger nor ``wandb.init`` has."""
+    import wandb
+    from lightning.pytorch.loggers import WandbLogger
+
+    names = [name for function in (WandbLogger, wandb.init) for name in inspect.signature(function).parameters]
+    refuse_unknown("`wandb`", given, names)
+    if "mode" in given:
+        check("`mode` of `wandb`", given["mode"], Literal["online", "offline", "disabled", "shared"])
 
 
 def _with_steps(model: L.LightningModule) -> L.LightningModule:
