@@ -18,12 +18,7 @@ from fl_lightning.report.drawing import style
 from fl_lightning.report.page import Section, Table, page
 from fl_lightning.report.reference import reference_table
 from fl_lightning.report.results import Results, read_results
-
-_TESTED = {
-    "aggregated": "the aggregated model of each run that is best on validation",
-    "virtual": "the model of each run that is best on validation, means between aggregations included",
-    "last": "the last model of each run",
-}
+from fl_lightning.report.texts import text
 
 
 class ReportPage(type(Path())):  # type: ignore[misc]  # the path of this system
@@ -105,14 +100,7 @@ def _known(*made: Table | None) -> list[Table]:
 
 
 def _summary(results: Results) -> str:
-    table = results.table
-    expected = results.num_expected * len(table["data"]) * len(table["methods"])
-    dates, time = tables.dates_of(results), tables.time_of(results)
-    return (
-        f"{quantity(len(table['methods']), 'method')}, {quantity(len(table['data']), 'data set')}, "
-        f"{quantity(len(table['folds']), 'fold')}, {quantity(len(table['seeds']), 'seed')}: "
-        f"{len(results.scored):,} of {expected:,} runs have a score"
-        + (f", {dates}" if dates else "")
-        + (f"; all fits took {time}" if time else "")
-        + f". Tested: {_TESTED[table['select']]}. Code {' and '.join(notes.versions_of(results))}."
-    )
+    axes = {"method": "methods", "data set": "data", "fold": "folds", "seed": "seeds"}
+    counts = [quantity(len(results.table[name]), title) for title, name in axes.items()]
+    times = tables.dates_of(results), tables.time_of(results)
+    return text("summary", results, counts, *times, notes.versions_of(results))

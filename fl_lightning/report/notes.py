@@ -1,8 +1,9 @@
-"""Sentences that the reader of an experiment must know."""
+"""What the reader of an experiment must know: which of the sentences are true of it."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
@@ -11,69 +12,34 @@ from fl_lightning.checks import quantity
 from fl_lightning.report.names import p_text
 from fl_lightning.report.reference import reference_sentence
 from fl_lightning.report.results import LEVEL, Results
+from fl_lightning.report.texts import text
 
 _MARGIN = 0.01  # above a constant prediction, as a share of 1
 
 
 def warnings_of(results: Results) -> list[str]:
     """Return the sentences at the top of a report."""
-    found = [
-        *_stand_ins(results),
-        reference_sentence(results),
-        _incomplete(results),
-        *_at_chance(results),
-        _on_test(results),
-        _versions(results),
-    ]
-    return [sentence for sentence in found if sentence]
+    return [sentence for sentence in _warnings(results) if sentence]
 
 
-def _stand_ins(results: Results) -> list[str]:
-    texts = pd.Series({data: results.table["data"][data]["stand_in"] for data in results.data}, dtype=object).dropna()
-    groups = texts.groupby(texts, sort=False)
-    return [f"Stand-in data: {', '.join(names.index)}. {text}" for text, names in groups]
-
-
-def _incomplete(results: Results) -> str:
-    expected = results.num_expected * len(results.table["data"]) * len(results.table["methods"])
-    scored, failed, diverged = len(results.scored), len(results.failed), len(results.diverged)
-    if scored == expected:
-        return ""
-    missing = expected - scored - failed - diverged
-    return (
-        f"The experiment is not complete: {scored:,} of {expected:,} runs have a score; {missing} missing, {failed} "
-        f"failed, {diverged} with a score that is NaN or infinite. No number includes these. Means of different "
-        "numbers of runs stand side by side."
-    )
-
-
-def _at_chance(results: Results) -> list[str]:
-    """Return a sentence for each data set where a method is no better than a constant prediction."""
-    constants, found = results.scored.groupby("data")["constant_score"].mean(), []
-    for data in results.data:
+def _warnings(results: Results) -> Iterator[str]:
+    stand_ins = {data: results.table["data"][data]["stand_in"] for data in results.data}
+    known = pd.Series(stand_ins, dtype=object).dropna()
+    for sentence, names in known.groupby(known, sort=False):
+        yield text("stand_in", names.index, sentence)
+    yield reference_sentence(results)
+    if without := results.num_cells - len(results.scored):
+        yield text("incomplete", results, without - len(results.failed) - len(results.diverged))
+    constants = results.scored.groupby("data")["constant_score"].mean()
+    for data in results.data:  # where a method is no better than a constant prediction
         scale, means = results.scale(data), results.means.loc[data]
         weak = means.index[means < constants[data] + _MARGIN].tolist()
         if weak and results.sign(data) == 1 and scale.percent and math.isfinite(constants[data]):
-            found.append(
-                f"At the level of chance: {', '.join(weak)} on {data}. Predicting one class for every sample scores up "
-                f"to {scale.text(constants[data])} %. Differences between such results mean nothing."
-            )
-    return found
-
-
-def _on_test(results: Results) -> str:
-    on_test = [data for data in results.data if results.table["data"][data]["validate_on_test"]]
-    return f"The curves of {', '.join(on_test)} are of the test set, as in the paper." if on_test else ""
-
-
-def _versions(results: Results) -> str:
-    versions = versions_of(results)
-    if len(versions) < 2:
-        return ""
-    return (
-        f"The runs are of {len(versions)} versions of the code: {', '.join(versions)}. Differences may come from the "
-        "code. To compare methods, run the table again in an empty folder."
-    )
+            yield text("at_chance", weak, data, scale.text(constants[data]))
+    if on_test := [data for data in results.data if results.table["data"][data]["validate_on_test"]]:
+        yield text("on_test", on_test)
+    if len(versions := versions_of(results)) > 1:
+        yield text("versions", versions)
 
 
 def versions_of(results: Results) -> list[str]:
@@ -90,16 +56,9 @@ def power_sentences(results: Results) -> list[str]:
             few.setdefault((len(pairs), pairs.max() if len(pairs) else 0), []).append(data)
     sentences = []
     for (methods, pairs), names in sorted(few.items()):
-        if methods:
-            needed = next(n for n in range(2, 100) if methods * _smallest_p(n) < LEVEL)
-            why = (
-                f"with {pairs} pairs of runs the smallest p-value is {p_text(_smallest_p(pairs))}, "
-                f"{p_text(min(1.0, methods * _smallest_p(pairs)))} corrected for {quantity(methods, 'method')}. It "
-                f"takes at least {needed} pairs"
-            )
-        else:
-            why = f"no method has two runs that can be paired with runs of {results.baseline}"
-        sentences.append(f"No difference can be significant on {', '.join(names)}: {why}.")
+        needed = next(n for n in range(2, 100) if max(1, methods) * _smallest_p(n) < LEVEL)
+        smallest = p_text(_smallest_p(pairs)), p_text(min(1.0, methods * _smallest_p(pairs)))
+        sentences.append(text("no_power", results, names, methods, pairs, *smallest, needed))
     return sentences
 
 
@@ -114,16 +73,9 @@ def open_cycles(results: Results) -> str:
     for (data, method), curves in results.curves.groupby(["data", "method"], sort=False):
         late = np.array([_rounds_after_aggregation(curve) for _, curve in curves.groupby(["fold", "seed"])])
         if late.any():
-            runs = (
-                f"{np.count_nonzero(late)} of {quantity(len(late), 'run')}, up to {quantity(int(late.max()), 'round')}"
-            )
-            found.append(f"{method} on {data} ({runs})")
-    if not found:
-        return ""
-    return (
-        "These runs end after their last aggregation, so that their last rounds are in no aggregated model: "
-        f"{', '.join(found)}. A number of rounds that is a multiple of `redistributions` ends with an aggregation."
-    )
+            runs = f"{np.count_nonzero(late)} of {quantity(len(late), 'run')}"
+            found.append(f"{method} on {data} ({runs}, up to {quantity(int(late.max()), 'round')})")
+    return text("open_cycles", found) if found else ""
 
 
 def _rounds_after_aggregation(curve: pd.DataFrame) -> int:
@@ -140,4 +92,4 @@ def missing_columns(results: Results) -> str:
         for column in results.curve_columns(data)
         if not np.isfinite(curves.loc[curves["data"] == data, column]).any()
     ]
-    return f"No run has logged a finite value of {', '.join(missing)}." if missing else ""
+    return text("missing_columns", missing) if missing else ""

@@ -13,6 +13,7 @@ from fl_lightning.checks import enumeration, quantity
 from fl_lightning.experiment.table_file import read_table
 from fl_lightning.report.page import Table
 from fl_lightning.report.results import Results
+from fl_lightning.report.texts import table, text
 
 #: Settings of the machine or of the report, and those that are compared otherwise.
 _APART = {"accelerator", "cache_dir", "clients_at_once", "data_dir", "devices", "executor", "max_epochs", "weights"}
@@ -35,10 +36,7 @@ def reference_sentence(results: Results) -> str:
     ]
     if others := len(found) - len(parts):
         parts.append(quantity(others, "other setting"))
-    return (
-        f"The settings are not those of {results.table['reproduces']}: {'; '.join(parts)}. No number here is a "
-        "reproduction of one there. All differences are listed below."
-    )
+    return text("reference", results, parts)
 
 
 def reference_table(results: Results) -> Table | None:
@@ -48,8 +46,7 @@ def reference_table(results: Results) -> Table | None:
         return None
     columns = ["data or method", "setting", "here", "there"]
     frame = pd.DataFrame(rows, columns=columns).set_index(columns[0])
-    caption = f"Settings that are not those of {results.table['reproduces']}."
-    return Table("differences", caption, frame, texts=columns)
+    return table("differences", frame, results, texts=columns)
 
 
 def differences(results: Results) -> list[tuple[Sequence[str], str, str, str]]:

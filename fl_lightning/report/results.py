@@ -79,6 +79,11 @@ class Results:
         return len(self.table["folds"]) * len(self.table["seeds"])
 
     @property
+    def num_cells(self) -> int:
+        """Number of all runs."""
+        return self.num_expected * len(self.table["data"]) * len(self.table["methods"])
+
+    @property
     def failed(self) -> pd.DataFrame:
         """The runs that failed."""
         return self.runs[self.runs["status"] == "failed"]

@@ -20,7 +20,8 @@ from fl_lightning.experiment.statistics import (
 )
 from fl_lightning.report.names import Scale, is_share, metric_name, p_text, signed
 from fl_lightning.report.page import Table, bold
-from fl_lightning.report.results import ALONE, BETTER, LEVEL, RUN, WORSE, Results
+from fl_lightning.report.results import ALONE, BETTER, LEVEL, RUN, Results
+from fl_lightning.report.texts import table
 
 
 def score_table(results: Results) -> Table:
@@ -34,16 +35,8 @@ def score_table(results: Results) -> Table:
             mark = results.tests["mark"].get((data, method), "")
             text = f"{' ± '.join(filter(None, numbers))} {mark}".strip()
             row[method] = bold(text) if gains[method] == best else text
-    note = "Bold: best mean."
-    if results.tests["mark"].any():
-        note += (
-            f" Compared with {results.baseline} by a Wilcoxon signed-rank test (Holm-corrected p < {LEVEL}): "
-            f"{BETTER} better, {WORSE} worse."
-        )
-    if any("(clients)" in metric for _, metric in rows):
-        note += " (clients): of each test client, and then the mean over clients."
-    caption = "Test scores: mean ± standard deviation over folds and seeds."
-    return Table("scores", caption, _frame(rows, ["data", "metric"]), note)
+    of_clients = any("(clients)" in metric for _, metric in rows)
+    return table("scores", _frame(rows, ["data", "metric"]), results, results.tests["mark"].any(), of_clients)
 
 
 def relative_table(results: Results) -> Table | None:
@@ -70,16 +63,8 @@ def relative_table(results: Results) -> Table | None:
                 name: signed(100 * average(means[name].to_numpy(), means[base].to_numpy())) for name in results.others
             }
             rows[f"{title}, {len(names)} sets", metric] = {base: total, **averages}
-    note = f"{base}: its mean score. Bold: the largest gain."
-    if averaged:
-        note += (
-            " Ratio of means: the mean score over data sets, relative to that of the baseline. Mean of ratios: the "
-            "mean of the differences of single data sets. Both take the data sets that all methods have finished."
-        )
-    if whole.nunique() > 1:
-        note += " Data sets of different metrics have no common average."
-    caption = f"Differences relative to {base}, in per cent."
-    return Table("relative", caption, _frame(rows, ["data", "metric"]), note).turned_if_wide("method")
+    made = table("relative", _frame(rows, ["data", "metric"]), results, averaged, whole.nunique())
+    return made.turned_if_wide("method")
 
 
 def finished_table(results: Results) -> Table | None:
@@ -88,8 +73,7 @@ def finished_table(results: Results) -> Table | None:
     counts = counts.reindex(index=list(results.table["data"]), columns=list(results.table["methods"]), fill_value=0)
     if (counts == results.num_expected).all(axis=None):
         return None
-    caption = f"Runs with a score, of {results.num_expected} for each data set and method."
-    return Table("finished", caption, counts.astype(str)).turned_if_wide("method")
+    return table("finished", counts.astype(str), results).turned_if_wide("method")
 
 
 def significance_table(results: Results) -> Table | None:
@@ -109,14 +93,7 @@ def significance_table(results: Results) -> Table | None:
         }
     if not rows:
         return None
-    frame = _frame(rows, ["data", "method", "metric"])
-    note = (
-        "Difference: mean with its 95 % t interval, in the unit of the metric (of per cent: points). p: exact "
-        "two-sided Wilcoxon signed-rank test; it leaves out pairs without a difference (zeros). p, Holm: corrected "
-        f"over the methods of a data set; {BETTER}: better than {results.baseline} at the level {LEVEL}, {WORSE}: "
-        "worse. Runs of overlapping folds are not independent, so the p-values are guides."
-    )
-    return Table("significance", f"Paired differences to {results.baseline} over folds and seeds.", frame, note)
+    return table("significance", _frame(rows, ["data", "method", "metric"]), results)
 
 
 def rank_table(results: Results) -> Table | None:
@@ -129,18 +106,14 @@ def rank_table(results: Results) -> Table | None:
         method: {"average rank": f"{rank:.2f}"}
         for method, rank in sorted(ranks.average.items(), key=lambda item: item[1])
     }
-    note = f"Friedman's test that all methods are alike: p = {p_text(ranks.p_value) or 'unknown'}."
+    smallest = ""
     # differences of different metrics have no common scale; ranks have
     if len({results.metric(data) for data in gains.index}) == 1 and base in gains:
         for method, row in rows.items():
             test = signed_rank_test(gains[method].to_numpy(), gains[base].to_numpy())
             row["p"] = "" if method == base else p_text(test.p_value)
-        note += (
-            f" The column p: Wilcoxon signed-rank test against {base} over data sets, uncorrected; with {len(gains)} "
-            f"data sets the smallest p-value is {p_text(2.0 ** (1 - len(gains)))}."
-        )
-    caption = f"Average ranks over {len(gains)} data sets by mean score; 1 is best."
-    return Table("ranks", caption, _frame(rows, ["method"]), note)
+        smallest = p_text(2.0 ** (1 - len(gains)))
+    return table("ranks", _frame(rows, ["method"]), results, len(gains), p_text(ranks.p_value), smallest)
 
 
 def client_table(results: Results) -> Table | None:
@@ -162,11 +135,7 @@ def client_table(results: Results) -> Table | None:
             "gain over alone": scale.text(gains.mean(), sign=True),
             "worse off than alone": f"{100 * (gains < 0).mean():.0f} %" if len(gains) else "",
         }
-    note = (
-        "Each client's own model, where it has one, else the server's, on the client's test samples; means over runs. "
-        "Worst tenth: of a run's clients. Worse off than alone: the share of clients, of all runs together."
-    )
-    return Table("clients", "What single clients gain.", _frame(rows, ["data", "method", "metric"]), note)
+    return table("clients", _frame(rows, ["data", "method", "metric"]), results)
 
 
 def paper_table(results: Results) -> Table | None:
@@ -187,9 +156,7 @@ def paper_table(results: Results) -> Table | None:
     if not rows:
         return None
     frame = _frame(rows, ["data", "metric", "method"], ["here", "paper", "same sign", "p, Holm"])
-    caption = f"Here and in the paper: score of {results.baseline}, and differences relative to it in per cent."
-    note = f"Same sign: whether a difference that is significant here (p, Holm < {LEVEL}) has the sign of the paper's."
-    return Table("paper", caption, frame, note, texts=["same sign"])
+    return table("paper", frame, results, texts=["same sign"])
 
 
 def published_table(results: Results) -> Table | None:
@@ -212,9 +179,7 @@ def published_table(results: Results) -> Table | None:
     if not rows:
         return None
     frame = _frame(rows, ["data", "method", "source"], ["here", "published", "difference", "allowed", "met"])
-    caption = "Scores here, and those that others have published: mean ± standard deviation over runs."
-    note = "Allowed: two standard deviations, theirs and ours together; empty if neither is known."
-    return Table("published", caption, frame, note, texts=["met"])
+    return table("published", frame, results, texts=["met"])
 
 
 def communication_table(results: Results) -> Table | None:
@@ -235,13 +200,7 @@ def communication_table(results: Results) -> Table | None:
                 row[method] = bold(text) if method in means and means[method] == least else text
     if not rows:
         return None
-    caption = "Models sent until validation first reaches a target, in rounds of FedAvg: mean over runs."
-    note = (
-        f"In brackets: relative to {base}. A round of SCAFFOLD counts as two rounds of FedAvg. n+: a run has sent "
-        "n and not reached the target; the number of runs that have is in brackets. Bold: least. Rounds without "
-        "validation cannot be seen to reach a target."
-    )
-    return Table("communication", caption, _frame(rows, ["data", "target"]), note).turned_if_wide("method")
+    return table("communication", _frame(rows, ["data", "target"]), results).turned_if_wide("method")
 
 
 def costs_to_target(results: Results, data: str, target: float) -> pd.DataFrame:
@@ -282,12 +241,7 @@ def privacy_table(results: Results) -> Table | None:
         return None
     cells = spent["fed/epsilon"].map("{:.3g}".format) + " at " + spent["fed/delta"].map("{:.3g}".format)
     frame = cells.unstack().reindex(index=results.data, columns=results.methods).fillna("")
-    caption = "Epsilon at delta of client-level differential privacy: the largest of a method's runs."
-    note = (
-        "It is that of the rounds that ran. The choice of hyper-parameters looked at the data too, and is not counted. "
-        "Empty: none of this kind; privacy against the server and of single samples is not in this table."
-    )
-    return Table("privacy", caption, frame, note).turned_if_wide("method")
+    return table("privacy", frame, results).turned_if_wide("method")
 
 
 def tuning_table(results: Results) -> Table | None:
@@ -306,9 +260,7 @@ def tuning_table(results: Results) -> Table | None:
             }
     if not rows:
         return None
-    caption = "Values chosen on validation, and the number of points that were tried."
-    texts = ["chosen", "validation metric"]
-    return Table("tuning", caption, _frame(rows, ["data", "method"]), "tuning.csv lists all points.", texts=texts)
+    return table("tuning", _frame(rows, ["data", "method"]), results, texts=["chosen", "validation metric"])
 
 
 def failed_table(results: Results) -> Table | None:
@@ -322,8 +274,7 @@ def failed_table(results: Results) -> Table | None:
     if runs.empty:
         return None
     frame = runs[[*RUN, "error"]].astype(str).set_index(["data", "method"])
-    note = "cells/<id>/failed.json has the traceback." if len(results.failed) else ""
-    return Table("failed", "Runs without a score.", frame, note, texts=["error"])
+    return table("failed", frame, results, texts=["error"])
 
 
 def run_table(results: Results) -> Table:
@@ -340,9 +291,8 @@ def run_table(results: Results) -> Table:
             "time of a fit": duration(runs["seconds"].mean()) if runs["seconds"].notna().any() else "",
             "partitions": ", ".join(sorted(set(runs["partition"].str[:8]))),
         }
-    note = "Time of a fit: mean, on one worker. Partitions: the first digits of their fingerprints."
     texts = ["data module", "model", "score", "partitions"]
-    return Table("runs", "Runs of each data set.", _frame(rows, ["data"]), note, texts=texts)
+    return table("runs", _frame(rows, ["data"]), results, texts=texts)
 
 
 def version_table(results: Results) -> Table:

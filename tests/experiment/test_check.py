@@ -169,9 +169,6 @@ def test_a_trainer_may_name_its_one_device() -> None:
 MISTAKES = {
     "`wandb` has an unknown entry 'projekt'": small(wandb={"projekt": "x"}),
     "`mode` of `wandb` must be one of": small(wandb={"mode": "offlin"}),
-    "of a AggregationCallback, got": small(
-        methods={"A": {"callback": {"class_path": "fl_lightning.ClientMetrics"}, "values": {"lr": 0.1}}}, baseline="A"
-    ),
     "`fit`: RuntimeError: ": small(callbacks=2 * [{"class_path": "lightning.pytorch.callbacks.Timer"}]),
     "`trainer` must leave `devices`": with_trainer(devices=2),
     "`trainer` must leave `strategy`": with_trainer(strategy="ddp"),
