@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from textwrap import shorten
 
 from rich import progress as bars
 from rich.console import Console
@@ -57,7 +58,8 @@ class Progress(bars.Progress):
             seconds = self.tasks[-1].time_remaining
             then = f"; about {duration(seconds)} left" if seconds else ""
             place = f"{self._stage} {len(self._cells) - left}/{len(self._cells)}"
-            say(self.console, f"{place} {status}: {describe_cell(cell)}{then}")
+            why = shorten(f": {self._store.failure(cell)['error']}", 150) if status == "failed" else ""
+            say(self.console, f"{place} {status}: {describe_cell(cell)}{why}{then}")
 
     def look(self) -> None:
         """Read the states of the cells."""

@@ -30,7 +30,7 @@ def test_bars_count_what_is_finished_failed_and_running(tmp_path: Path) -> None:
         bars = {task.description: task for task in progress.tasks}
     assert list(bars) == ["FedAvg on digits", "RADFed on digits", "cells"]
     assert bars["cells"].fields["counts"] == "1 finished, 1 failed, 1 running"
-    # four rounds each: first has ended, third has finished three
+    # four rounds each: first has ended, second has failed, so that none is left, and third has finished three
     assert (bars["cells"].total, bars["cells"].completed) == (16, 11)
     assert {first.method, third.method} == {"FedAvg"}
     assert bars["FedAvg on digits"].completed == 7
