@@ -15,8 +15,6 @@ from matplotlib.ticker import MaxNLocator
 
 MARKS = "osD^vPX*<>"
 DASHES: Sequence[Any] = ("-", (0, (8, 1.5)), (0, (4, 1.5)), (0, (1.5, 1)))  # a curve below shows through the gaps
-
-
 COLORS = matplotlib.style.library["petroff10"]["axes.prop_cycle"].by_key()["color"]
 
 
