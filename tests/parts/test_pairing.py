@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import permutations
 
 import numpy as np
 import pytest
@@ -46,19 +45,11 @@ def orders(rounds: Sequence[Sequence[Task]]) -> Counter[tuple[int, ...]]:
     return Counter(tuple(task.client for task in sorted(tasks, key=lambda task: task.slot)) for tasks in rounds)
 
 
-def drawn_one_after_the_other(chances: Sequence[float]) -> dict[tuple[int, ...], float]:
-    """Return the chance of each two clients in the order of their draws, without replacement."""
-    clients = range(len(chances))
-    return {(i, j): chances[i] * chances[j] / (1 - chances[i]) for i, j in permutations(clients, 2)}
-
-
 def test_models_and_clients_meet_as_in_algorithm_1() -> None:
     # two clients are drawn by p = (.5, .3, .2), then the models are given out at random: half of a cohort's chance to
     # each order, .514285714, .325 and .160714286 by cohort
-    drawn = drawn_one_after_the_other([0.5, 0.3, 0.2])
-    law = {order: (chance + drawn[order[::-1]]) / 2 for order, chance in drawn.items()}
-    assert law[1, 0] == law[0, 1] == pytest.approx(0.514285714 / 2)
-    assert law[2, 0] == law[0, 2] == pytest.approx(0.325 / 2)
+    cohorts = {(0, 1): 0.514285714, (0, 2): 0.325, (1, 2): 0.160714286}
+    law = {order: chance / 2 for pair, chance in cohorts.items() for order in (pair, pair[::-1])}
     counts = orders(planned(RADFed(3, sampler=ImportanceSampler(2, gamma=0.0)), 3, scores={0: 0.5, 1: 0.3, 2: 0.2}))
     assert set(counts) == set(law)  # no order is left out, as it would be if models were given out by client
     assert chisquare([counts[order] for order in law], [ROUNDS * law[order] for order in law]).pvalue > 1e-3

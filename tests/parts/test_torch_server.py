@@ -46,17 +46,10 @@ def test_sgd_with_rate_1_is_fedavg_bit_for_bit() -> None:
     assert torch.equal(fedavg, sgd)
 
 
-def test_adamw_over_three_rounds_by_hand() -> None:
-    lr, beta1, beta2, eps, decay = (lambda t: 0.1 / (1 + t)), 0.9, 0.99, 0.01, 0.05
-    server = TorchServer(torch.optim.AdamW, lr, betas=(beta1, beta2), eps=eps, weight_decay=decay)
-    w, m, v, expected = np.zeros(3), np.zeros(3), np.zeros(3), []
-    for t, aggregate in enumerate(THREE):
-        gradient = w - aggregate
-        w = w * (1 - lr(t) * decay)
-        m, v = beta1 * m + (1 - beta1) * gradient, beta2 * v + (1 - beta2) * gradient**2
-        corrected = m / (1 - beta1 ** (t + 1)), v / (1 - beta2 ** (t + 1))
-        w = w - lr(t) * corrected[0] / (np.sqrt(corrected[1]) + eps)
-        expected.append(w)
+def test_a_scheduled_rate_and_an_option_over_three_rounds_by_hand() -> None:
+    server = TorchServer(torch.optim.SGD, lambda t: 1 / (1 + t), weight_decay=1.0)
+    # w - rate (w - aggregate + w), with the rates 1, 1/2 and 1/3
+    expected = [[1.0, -1.0, 0.5], [0.25, -1.0, 0.25], [0.75, -1 / 3, 0.25 / 3]]
     np.testing.assert_allclose(walk(server, THREE), expected, rtol=1e-12)
 
 
