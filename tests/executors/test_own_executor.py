@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 from helpers.algorithms import ALGORITHMS, Net, data
-from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from helpers.toys import Quadratic, fit_clients, quadratic_clients, quiet_trainer
+from lightning.pytorch.callbacks import Callback
 
-from fl_lightning import FedAvg, TensorDataModule
+from fl_lightning import FedAvg
 from fl_lightning.clients import LocalTraining
 from fl_lightning.executors import Executor, SequentialExecutor
 from fl_lightning.parts import Algorithm, ClientResult, Task
@@ -58,6 +58,9 @@ def test_an_executor_of_ones_own_trains_like_the_sequential_one(name: str) -> No
             assert torch.equal(weights[key], value), key
 
 
+CLIENTS = quadratic_clients([1.0] * 3, [1.0] * 3)
+
+
 class Raises(Callback):
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         raise RuntimeError("in a client")
@@ -65,24 +68,19 @@ class Raises(Callback):
 
 def test_an_executor_hears_of_the_fits_start_and_end() -> None:
     executor = OneByOne()
-    clients = TensorDataModule(quadratic_clients([1.0] * 3, [1.0] * 3), batch_size=None)
-    quiet_trainer(max_epochs=2, callbacks=[FedAvg(1.0, executor=executor)]).fit(Quadratic(0.1), datamodule=clients)
+    fit_clients(FedAvg(1.0, executor=executor), Quadratic(0.1), CLIENTS, 2)
     assert executor.events == ["start", "end"]
     assert executor.trained == 6
     with pytest.raises(RuntimeError, match="in a client"):
-        trainer = quiet_trainer(max_epochs=2, callbacks=[FedAvg(1.0, executor=executor), Raises()])
-        trainer.fit(Quadratic(0.1), datamodule=clients)
+        fit_clients(FedAvg(1.0, executor=executor), Quadratic(0.1), CLIENTS, 2, Raises())
     assert executor.events == ["start", "end"] * 2
 
 
 def test_an_executors_state_is_part_of_a_checkpoint(tmp_path: Path) -> None:
-    clients = TensorDataModule(quadratic_clients([1.0] * 3, [1.0] * 3), batch_size=None)
     for rounds, ckpt_path in ((2, None), (5, tmp_path / "last.ckpt")):
         executor = OneByOne()
-        save = ModelCheckpoint(tmp_path, filename="last", enable_version_counter=False)
-        callbacks = [FedAvg(2, executor=executor), save]
-        trainer = quiet_trainer(max_epochs=rounds, callbacks=callbacks, enable_checkpointing=True)
-        trainer.fit(Quadratic(0.1), datamodule=clients, ckpt_path=ckpt_path)
+        trainer = fit_clients(FedAvg(2, executor=executor), Quadratic(0.1), CLIENTS, rounds, ckpt_path=ckpt_path)
+        trainer.save_checkpoint(tmp_path / "last.ckpt")
         assert executor.trained == 2 * rounds
 
 
@@ -91,6 +89,5 @@ def test_another_executor_counts_from_the_next_fit() -> None:
     assert callback.executor == "auto"
     callback.executor = executor
     assert callback.executor is executor
-    clients = TensorDataModule(quadratic_clients([1.0] * 3, [1.0] * 3), batch_size=None)
-    quiet_trainer(max_epochs=1, callbacks=[callback]).fit(Quadratic(0.1), datamodule=clients)
+    fit_clients(callback, Quadratic(0.1), CLIENTS)
     assert executor.trained == 3

@@ -9,15 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
+from helpers.toys import Quadratic, fit_clients, quadratic_clients, quiet_trainer
 
-from fl_lightning import (
-    FedAdam,
-    FedAvg,
-    FedBuff,
-    TensorDataModule,
-    VirtualClock,
-)
+from fl_lightning import FedAdam, FedAvg, FedBuff, VirtualClock
 from fl_lightning.models import MLPClassifier
 
 #: Each is made of numbers, ``n(numpy's type, value)``.
@@ -40,11 +34,9 @@ MAKE: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("name", MAKE)
 def test_numbers_of_numpy_train_alike_and_go_into_checkpoints(name: str, tmp_path: Path) -> None:
-    ends = []
+    ends, clients = [], quadratic_clients([1.0] * 6, [float(k) for k in range(6)])
     for number in (lambda kind, value: kind(value), lambda kind, value: value):
-        data = TensorDataModule(quadratic_clients([1.0] * 6, [float(k) for k in range(6)]), batch_size=None)
-        trainer = quiet_trainer(max_epochs=3, callbacks=[MAKE[name](number)])
-        trainer.fit(module := Quadratic(0.5), datamodule=data)
+        trainer = fit_clients(MAKE[name](number), module := Quadratic(0.5), clients, 3)
         trainer.save_checkpoint(tmp_path / "end.ckpt")
         torch.load(tmp_path / "end.ckpt", weights_only=True)
         ends.append(module.w.item())

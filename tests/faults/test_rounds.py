@@ -10,7 +10,7 @@ import lightning as L
 import pytest
 import torch
 from helpers.algorithms import Net, data
-from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
+from helpers.toys import Quadratic, fit_clients, quadratic_clients, quiet_trainer
 from torch import Tensor
 
 import fl_lightning as fl
@@ -21,10 +21,8 @@ from fl_lightning.parts import Aggregation, ClientResult, ImportanceSampler
 
 
 def fit(callback: Any, *others: Any, rounds: int = 2, clients: int = 6) -> L.Trainer:
-    data = fl.TensorDataModule(quadratic_clients([1.0] * clients, [float(k) for k in range(clients)]), batch_size=None)
-    trainer = quiet_trainer(max_epochs=rounds, callbacks=[callback, *others])
-    trainer.fit(Quadratic(0.5), datamodule=data)
-    return trainer
+    data = quadratic_clients([1.0] * clients, [float(k) for k in range(clients)])
+    return fit_clients(callback, Quadratic(0.5), data, rounds, *others)
 
 
 @pytest.mark.parametrize("available", [[True, False, True, False, False, False], [0.5, 1.5], [0, 6]])
@@ -160,10 +158,9 @@ def test_the_count_goes_on_in_a_resumed_fit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("number", "last"), [(2, 1), (30, 19)])
 def test_of_many_clients_twenty_are_named(number: int, last: int) -> None:
-    data = fl.TensorDataModule(clients=quadratic_clients([1.0] * number, [float("inf")] * number), batch_size=None)
-    trainer = quiet_trainer(max_epochs=1, callbacks=[fl.FedAvg(1.0, seed=1)])
+    clients = quadratic_clients([1.0] * number, [float("inf")] * number)
     with pytest.warns(UserWarning, match=rf"^Round 1: .*clients \[0,.* {last}\].* 0 others count"):
-        trainer.fit(Quadratic(0.1), datamodule=data)
+        fit_clients(fl.FedAvg(1.0, seed=1), Quadratic(0.1), clients)
 
 
 @pytest.mark.filterwarnings("ignore:Round")
@@ -178,7 +175,6 @@ def test_a_training_that_failed_does_not_count_for_a_circulating_model(bad: tupl
     aggregations = []
     for rounds in (2, 3):
         callback = fl.RADFed(2, 2, seed=1, unequal="count", extend_cycle=True, executor="sequential")
-        data = fl.TensorDataModule(clients=quadratic_clients([1, 1], [2, 4]), batch_size=None)
-        quiet_trainer(max_epochs=rounds, callbacks=[callback]).fit(Diverging(0.1), datamodule=data)
+        fit_clients(callback, Diverging(0.1), quadratic_clients([1, 1], [2, 4]), rounds)
         aggregations.append(callback.algorithm.server.moves)
     assert aggregations == ([0, 1] if bad else [1, 1])
