@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.algorithms import ALGORITHMS, Net, data
+from helpers.contract import fit
 from helpers.toys import quiet_trainer
 from lightning.pytorch.callbacks import Callback, EarlyStopping
 from torch import Tensor, nn
@@ -32,18 +33,17 @@ def test_a_checkpoint_after_it_goes_on_as_the_first(tmp_path: Path, name: str) -
 
 
 def test_callbacks_see_monitored_values_after_it(tmp_path: Path) -> None:
-    def fit(rounds: int, name: str, resume: str | None = None) -> float:
+    def run(rounds: int, name: str, resume: str | None = None) -> float:
         # validated after rounds 2 and 4, looked at after each
         stopping = EarlyStopping("val_loss", patience=9, check_on_train_epoch_end=True, strict=resume is not None)
-        options = {"max_epochs": rounds, "check_val_every_n_epoch": 2}
-        trainer = quiet_trainer(callbacks=[FedAvg(4, seed=1), stopping], **options)
-        trainer.fit(Net(), datamodule=data(), ckpt_path=resume and tmp_path / resume)
+        options: dict[str, Any] = {"ckpt_path": resume and tmp_path / resume, "check_val_every_n_epoch": 2}
+        trainer = fit(FedAvg(4, seed=1), Net(), data(), rounds, stopping, **options)
         trainer.save_checkpoint(tmp_path / name)
         return float(trainer.callback_metrics.get("val_loss", 0.0))
 
-    after_two = fit(2, "first.ckpt")
-    fit(2, "second.ckpt", "first.ckpt")
-    assert fit(3, "third.ckpt", "second.ckpt") == after_two > 0
+    after_two = run(2, "first.ckpt")
+    run(2, "second.ckpt", "first.ckpt")
+    assert run(3, "third.ckpt", "second.ckpt") == after_two > 0
 
 
 def idle_after(tmp_path: Path, callbacks: Callable[[], list[Callback]]) -> tuple[list[Any], list[Any]]:
@@ -76,12 +76,8 @@ def test_the_same_callback_begins_anew_after_a_fit_that_failed_before_its_first_
         def on_fit_start(self) -> None:
             raise ValueError("not yet")
 
-    first = quiet_trainer(max_epochs=2, callbacks=[ALGORITHMS[name](seed=1)])
-    first.fit(Net(), datamodule=data())
-    first.save_checkpoint(tmp_path / "first.ckpt")
+    fit(ALGORITHMS[name](seed=1), Net(), data(), 2).save_checkpoint(tmp_path / "first.ckpt")
     failed = ALGORITHMS[name](seed=1)
     with pytest.raises(ValueError, match="not yet"):
-        quiet_trainer(max_epochs=4, callbacks=[failed]).fit(
-            Fails(), datamodule=data(), ckpt_path=tmp_path / "first.ckpt"
-        )
+        fit(failed, Fails(), data(), 4, ckpt_path=tmp_path / "first.ckpt")
     assert torch.equal(end([failed], 2), end([ALGORITHMS[name](seed=1)], 2))

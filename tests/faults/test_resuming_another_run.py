@@ -12,6 +12,7 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
+from helpers.contract import fit
 from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
 from torch import nn
 from torch.nn import functional as F
@@ -67,11 +68,8 @@ def resume(
 ) -> Any:
     """Train two rounds with the first callback, and two more with the second; return the module at the end."""
     data, one = data or toy(), modules or [(Linear() if data else Quadratic(0.1)) for _ in range(2)]
-    trainer = quiet_trainer(max_epochs=2, callbacks=[first or fl.FedAvg(2)])
-    trainer.fit(one[0], datamodule=data)
-    trainer.save_checkpoint(tmp_path / "run.ckpt")
-    following = quiet_trainer(max_epochs=4, callbacks=[second or fl.FedAvg(2)])
-    following.fit(one[1], datamodule=other or data, ckpt_path=tmp_path / "run.ckpt")
+    fit(first or fl.FedAvg(2), one[0], data, 2).save_checkpoint(tmp_path / "run.ckpt")
+    fit(second or fl.FedAvg(2), one[1], other or data, 4, ckpt_path=tmp_path / "run.ckpt")
     return one[1]
 
 
@@ -296,9 +294,7 @@ class Evaluated(Linear):
 
 def test_a_federated_run_does_not_go_on_centrally_but_is_evaluated(tmp_path: Path) -> None:
     data, path = table(split=ClientSplit()), tmp_path / "federated.ckpt"
-    federated = quiet_trainer(max_epochs=1, callbacks=[fl.FedAvg(2)])
-    federated.fit(Evaluated(), datamodule=data)
-    federated.save_checkpoint(path)
+    fit(fl.FedAvg(2), Evaluated(), data, 1).save_checkpoint(path)
     with pytest.raises(ValueError, match=r"written by FedAvg.*callbacks="):
         quiet_trainer(max_epochs=2).fit(Evaluated(), datamodule=data, ckpt_path=path)
     assert quiet_trainer().test(Evaluated(), datamodule=data, ckpt_path=path, verbose=False) == [{"samples": 6.0}]
@@ -320,18 +316,15 @@ def test_another_learning_rate_is_told(tmp_path: Path, caplog: pytest.LogCapture
 def test_the_seed_of_a_resumed_run_does_not_stay_for_another_fit(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fit(callback: fl.FedAvg, rounds: int, **options: Any) -> float:
-        module = Quadratic(lr=0.1)
-        quiet_trainer(max_epochs=rounds, callbacks=[callback]).fit(module, datamodule=toy(), **options)
+    def end(callback: fl.FedAvg, rounds: int, **options: Any) -> float:
+        fit(callback, module := Quadratic(lr=0.1), toy(), rounds, **options)
         return module.w.item()
 
-    first = quiet_trainer(max_epochs=2, callbacks=[fl.FedAvg(1, seed=1)])
-    first.fit(Quadratic(lr=0.1), datamodule=toy())
-    first.save_checkpoint(tmp_path / "run.ckpt")
+    fit(fl.FedAvg(1, seed=1), Quadratic(lr=0.1), toy(), 2).save_checkpoint(tmp_path / "run.ckpt")
     callback = fl.FedAvg(1, seed=2)
     with caplog.at_level("INFO"):
-        assert fit(callback, 8, ckpt_path=tmp_path / "run.ckpt") == fit(fl.FedAvg(1, seed=1), 8)
+        assert end(callback, 8, ckpt_path=tmp_path / "run.ckpt") == end(fl.FedAvg(1, seed=1), 8)
     assert "Seed 2 is not used" in caplog.text
     assert callback.settings.run_seed == 1
-    assert fit(callback, 8) == fit(fl.FedAvg(1, seed=2), 8) != fit(fl.FedAvg(1, seed=1), 8)
+    assert end(callback, 8) == end(fl.FedAvg(1, seed=2), 8) != end(fl.FedAvg(1, seed=1), 8)
     assert callback.settings.run_seed == 2
