@@ -15,6 +15,8 @@ _ENDS = {
     "_clients": " (clients)",
     "_clients_pooled": " (all clients' samples)",
     "_personal": " (clients' own models)",
+    "_clients_weighted": " (clients, by their samples)",
+    "_clients_lowest10": ", lowest tenth of clients",
     "_clients_std": ", sd of clients",
     "_clients_min": ", smallest of clients",
     "_clients_max": ", largest of clients",

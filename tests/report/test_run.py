@@ -74,7 +74,8 @@ def test_each_kind_of_value_has_a_panel(log_dir: Path) -> None:
 
 
 def test_other_metrics_have_a_panel_of_their_own(tmp_path: Path) -> None:
-    log = "epoch,round,step,train_mse,val_rmse_clients,val_rmse_clients_min,val_rmse_clients_max,fed/clients\n"
+    # of clients the mean alone: the last panel shows each
+    log = "epoch,round,step,train_mse,val_rmse_clients,val_rmse_clients_min,val_rmse_clients_lowest10,fed/clients\n"
     (tmp_path / "metrics.csv").write_text(log + "0,1,1,4.0,2.0,1.0,3.0,5\n1,2,2,1.0,1.0,0.5,1.5,5\n")
     axes = plot_run(tmp_path, clients={"val": {0: 0.5, 1: 0.75}}).figure.axes
     assert [[line.get_label() for line in each.lines] for each in axes[:2]] == [
