@@ -177,12 +177,14 @@ def _run(options: Namespace, further: Sequence[str]) -> int:
     def end(*_: object) -> None:  # as a Trainer does in this process
         raise SIGTERMException
 
-    signal.signal(signal.SIGTERM, end)
+    before = signal.signal(signal.SIGTERM, end)
     try:
         rows = run_table(table, output, engine_options=engine_options, **work)
     except SIGTERMException:
         print("Ended by SIGTERM. Run the same command again to continue.", file=sys.stderr)
         return 143
+    finally:
+        signal.signal(signal.SIGTERM, before)
     scored = [row for row in rows if row.get("score") is not None]
     if scored:
         print(f"\n{scores_as_text(output)}\n\nThe whole report: fl-lightning report {shlex.quote(str(output))}")
