@@ -174,17 +174,19 @@ def _run(options: Namespace, further: Sequence[str]) -> int:
     pairs = (word.partition("=") for word in options.engine_options)
     engine_options = {name: yaml.safe_load(value) for name, _, value in pairs}
 
-    def end(*_: object) -> None:  # as a Trainer does in this process
+    def end(*_: object) -> None:
         raise SIGTERMException
 
-    before = signal.signal(signal.SIGTERM, end)
+    before = signal.getsignal(signal.SIGTERM)
+    if options.workers:  # without, a Trainer in this process answers
+        signal.signal(signal.SIGTERM, end)
     try:
         rows = run_table(table, output, engine_options=engine_options, **work)
     except SIGTERMException:
         print("Ended by SIGTERM. Run the same command again to continue.", file=sys.stderr)
         return 143
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
     scored = [row for row in rows if row.get("score") is not None]
     if scored:
         print(f"\n{scores_as_text(output)}\n\nThe whole report: fl-lightning report {shlex.quote(str(output))}")

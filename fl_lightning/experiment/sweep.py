@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
 import shutil
 import struct
 import subprocess
@@ -116,7 +117,7 @@ def run_sweep(
         say(console, text + sweep.note_of_equals())
         folders = {Path(row["folder"]) for row in rows if row["score"] is not None}
         place = os.path.commonpath([folder.parent for folder in folders]) or "."
-        sync = f"wandb sync $(find {place} -name 'offline-run-*')"
+        sync = f"find {shlex.quote(place)} -name 'offline-run-*' -exec wandb sync {{}} +"
         say(console, f"{len(folders)} offline run folders; to send them: {sync}")
     say(console, f"All runs: {folder / 'sweep.csv'}")
     return rows

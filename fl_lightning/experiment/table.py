@@ -180,7 +180,7 @@ class Table:
     def __post_init__(self) -> None:
         check_fields(self)
         _check_different(self)
-        if Path(self.name).name != self.name:
+        if Path(self.name).name != self.name or self.name == "..":
             raise ValueError(f"`name` must be the name of a folder, without a path, got {self.name!r}.")
         check("The number of `data`", len(self.data), Count)
         check("The number of `methods`", len(self.methods), Count)

@@ -121,7 +121,10 @@ def _read_with_base(path: Path) -> dict[str, Any]:
     if included:
         given["values"] = {**included, **(given.get("values") or {})}
     if base is not None:
-        below = _read_with_base(path.parent / check(f"{path}: `base`", base, str))
+        try:
+            below = _read_with_base(path.parent / check(f"{path}: `base`", base, str))
+        except RecursionError as error:
+            raise ValueError(f"{path} is its own `base`, or that of its `base`.") from error
         given = _merge(below, {**given, "reference": None} if given.get("reproduces") else given)
     return _with_reference(given)
 

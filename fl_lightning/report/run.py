@@ -24,7 +24,10 @@ from fl_lightning.report.names import is_share, metric_name
 LogFolders = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 Curves = dict[str, list[tuple[int, float]]]
 _STAGES = ("train", "val", "test")  # each has one colour in all panels
-_SPREADS = ("_std", "_min", "_max", "_lowest10", "_weighted")  # of clients; the panel of the clients' scores shows more
+#: Sums over clients beside their mean; the panel of the clients' scores shows each client.
+_SPREADS = tuple(
+    f"_{of}_{end}" for of in ("clients", "personal") for end in ("std", "min", "max", "lowest10", "weighted")
+)
 _MOST_METRICS = 3  # with panels of their own, beside shares and losses
 _MOST_CLASSES = 12  # in the legend of a panel
 _FEW_POINTS = 30  # a curve of fewer points has marks at all of them

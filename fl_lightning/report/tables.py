@@ -165,7 +165,7 @@ def published_table(results: Results) -> Table | None:
     for data in results.data:
         scale, spreads = results.scale(data), results.scores.loc[data].std()
         for source, numbers in (results.table["data"][data].get("published") or {}).items():
-            for method in (method for method in results.methods if method in numbers):
+            for method in results.means.loc[data].dropna().index.intersection(list(numbers), sort=False):
                 number = numbers[method] if isinstance(numbers[method], Mapping) else {"score": numbers[method]}
                 here = results.means.loc[data, method], spreads[method]
                 there = number["score"] / scale.factor, number.get("sd", math.nan) / scale.factor

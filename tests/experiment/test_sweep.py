@@ -81,7 +81,7 @@ def test_a_sweep_runs_offline_to_the_end_and_is_not_run_twice(tmp_path: Path, mo
     assert "1/3 finished: x=1: score 1.2500; about " in text
     assert "3/3 failed: x=3: RuntimeError: exit code 1: three is too many\n" in text
     assert "Best configuration: x=2 (score 2.2500)" in text
-    assert "2 offline run folders; to send them: wandb sync $(find out -name 'offline-run-*')" in text
+    assert "2 offline run folders; to send them: find out -name 'offline-run-*' -exec wandb sync {} +" in text
     written = list(csv.DictReader((tmp_path / "runs/sweeps/small/sweep.csv").open()))
     assert [json.loads(row["values"])["x"] for row in written] == [1, 2, 3]
     folders = sorted(tmp_path.rglob("offline-run-*"))
