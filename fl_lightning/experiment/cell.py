@@ -145,9 +145,9 @@ def run_cell(job: CellJob, watching: Sequence[Callback] = ()) -> Result:
     times = {"begun": begun.isoformat(timespec="seconds"), "ended": datetime.now(UTC).isoformat(timespec="seconds")}
     about = {"resumed": resumed is not None, "device": str(trainer.strategy.root_device), **package_versions()}
     write_json(folder / "run.json", {"seconds": seconds, **times, **about})
-    for name in ("curve.jsonl", "last.ckpt", "best.ckpt", "failed.json"):  # before the result, after which none comes
-        (folder / name).unlink(missing_ok=True)
     write_json(folder / "result.json", result)
+    for name in ("curve.jsonl", "last.ckpt", "best.ckpt", "failed.json"):  # which nobody reads beside a result
+        (folder / name).unlink(missing_ok=True)
     return result
 
 
