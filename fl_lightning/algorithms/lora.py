@@ -4,6 +4,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar, Literal
 
 import lightning.pytorch as pl
+from torch import nn
 
 from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.parts.adapters import AdapterMean
@@ -25,14 +26,15 @@ class FedLoRA(AggregationCallback):
 
     Args:
         mode: ``"average"`` takes the means of A and of B, whose product is not the mean of the products. ``"ffa"``
-            freezes A as it is at the start (FFA-LoRA, Sun et al. 2024): B alone is trained and travels, without an
-            error. ``"svd"`` splits the mean of the products by a singular value decomposition, cut off at the rank
-            (FlexLoRA, Bai et al. 2024).
+            freezes A as it is at the start, until the fit ends (FFA-LoRA, Sun et al. 2024): B alone is trained and
+            travels, without an error. ``"svd"`` splits the mean of the products by a singular value decomposition, cut
+            off at the rank (FlexLoRA, Bai et al. 2024).
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
         weighting: ``"samples"`` weighs a client by its size n_k, ``"uniform"`` gives all clients the same weight.
 
     Raises:
-        ValueError: If an argument is out of its range; when the fit begins, if the module has no adapter.
+        ValueError: If an argument is out of its range; when the fit begins, if the module has no adapter, or if
+            ``"svd"`` would split products of which one factor is each client's own.
     """
 
     mode: Literal["average", "ffa", "svd"] = "average"
@@ -41,6 +43,11 @@ class FedLoRA(AggregationCallback):
     weighting: Weighting = "samples"
     aggregation_settings: ClassVar = {"weighting": "samples"}
 
+    def __post_init__(self) -> None:
+        #: Factors A that this fit has frozen.
+        self._frozen: list[nn.Parameter] = []
+        super().__post_init__()
+
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm."""
         if self.mode == "svd" and self.aggregation is not None:
@@ -48,13 +55,22 @@ class FedLoRA(AggregationCallback):
         return self.compose(aggregation=AdapterMean(self.mode == "svd", self.weighting))
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Find the adapters; freeze A if it is not trained."""
-        factors = [part for name, part in pl_module.named_parameters() if "lora_A" in name.split(".")]
+        """Find the adapters; freeze A for the fit if it is not trained."""
+        factors = [factor for name, factor in pl_module.named_parameters() if "lora_A" in name.split(".")]
         if stage == "fit" and not factors:
             raise ValueError(
                 f"FedLoRA needs a module with adapters, parameters named `lora_A` and `lora_B`, got "
                 f"{type(pl_module).__name__} without any. Make them by `fl_lightning.models.add_lora(module)` or peft."
             )
-        for factor in factors if self.mode == "ffa" else ():
-            factor.requires_grad_(False)
+        if stage == "fit" and self.mode == "ffa":
+            for factor in factors:
+                if factor.requires_grad:
+                    self._frozen.append(factor.requires_grad_(False))
         super().setup(trainer, pl_module, stage)
+
+    def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """End the fit; A can be trained again."""
+        super().teardown(trainer, pl_module, stage)
+        for factor in self._frozen:
+            factor.requires_grad_(True)
+        self._frozen = []

@@ -28,17 +28,31 @@ class AdapterMean(Aggregation):
         weighting: ``"samples"`` or ``"uniform"``.
 
     Raises:
-        ValueError: If ``weighting`` is anything else.
+        ValueError: If ``weighting`` is anything else; when the fit begins, with ``by_svd``, if one factor of an adapter
+            is each client's own.
     """
 
     by_svd: bool = False
     weighting: Weighting = "samples"
 
     def setup(self, federation: Federation) -> None:
-        """Find the pairs."""
-        names = set(federation.names[: len(federation.lengths)])
-        pairs = [(name, name.replace("lora_A", "lora_B")) for name in federation.names if "lora_A" in name.split(".")]
-        self._pairs = [pair for pair in pairs if names.issuperset(pair)]
+        """Find the pairs whose product the server knows: both factors are trained and travel."""
+        trained = federation.names[: len(federation.lengths)]
+        traveling = trained if federation.traveling is None else federation.traveling
+        self._pairs: list[tuple[str, str]] = []
+        for name in trained:
+            pair = name, name.replace("lora_A", "lora_B")
+            if "lora_A" not in name.split(".") or pair[1] not in trained:
+                continue
+            sent = [factor for factor in pair if factor in traveling]
+            if len(sent) == 2:
+                self._pairs.append(pair)
+            elif sent and self.by_svd:
+                raise ValueError(
+                    f"`by_svd` splits the mean of the products B A, of which the server must know both factors, but of "
+                    f"{pair[0]} and {pair[1]} only {sent[0]} travels. Let both travel or none, or give `by_svd=False`, "
+                    'which is `mode="average"` of FedLoRA.'
+                )
         self.add_state("error", 0.0)
 
     def _factors(self, parameters: Tensor) -> list[tuple[Tensor, Tensor]]:

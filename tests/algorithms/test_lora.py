@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from contextlib import nullcontext
 from typing import Any
 
 import lightning as L
@@ -10,10 +12,11 @@ import pytest
 import torch
 from helpers.toys import fit_clients
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
-from fl_lightning import FedLoRA
+from fl_lightning import FedAvg, FedLoRA
 from fl_lightning.models import add_lora
-from fl_lightning.parts import AdapterMean, ClientResult, Federation, Task
+from fl_lightning.parts import AdapterMean, ClientResult, Federation, PersonalParameters, Task
 
 MODES = ("average", "ffa", "svd")
 
@@ -145,3 +148,65 @@ def test_where_adapters_are_put() -> None:
         add_lora(net, "tail")
     with pytest.raises(ValueError, match="lora_A"):
         train(FedLoRA(), Linear(rank=None), 1)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_is_frozen_during_the_fit_alone(fails: bool) -> None:
+    class Fails(L.Callback):
+        def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+            assert not pl_module.net[0].lora_A.requires_grad
+            if fails:
+                raise ZeroDivisionError
+
+    module = Linear(rank=2)
+    first = module.net[0].lora_A.detach().clone()
+    with pytest.raises(ZeroDivisionError) if fails else nullcontext():
+        train(FedLoRA("ffa", 1.0), module, 1, Fails())
+    assert torch.equal(module.net[0].lora_A, first)
+    train(FedAvg(1.0), module, 1)
+    assert not torch.equal(module.net[0].lora_A, first)
+
+
+def test_a_test_beside_ffa_freezes_nothing() -> None:
+    class Tested(Linear):
+        def test_step(self, batch: Any, batch_idx: int) -> None:
+            assert self.net[0].lora_A.requires_grad
+
+    data = DataLoader(TensorDataset(torch.ones(2, 4).double(), torch.ones(2, 3).double()))
+    trainer = L.Trainer(logger=False, callbacks=[FedLoRA("ffa")], accelerator="cpu", enable_progress_bar=False)
+    trainer.test(module := Tested(rank=2), data, verbose=False)
+    assert module.net[0].lora_A.requires_grad
+
+
+def test_the_mean_of_products_needs_both_factors() -> None:
+    with pytest.raises(ValueError, match="which the server must know both"):
+        train(FedLoRA("svd", 1.0, exchange=PersonalParameters("*lora_B")), Linear(rank=2), 1)
+    # the server knows no product, so that there is no error of one; it has the mean of A
+    callback, kept, module = FedLoRA("average", 1.0, exchange=PersonalParameters("*lora_B")), Kept(), Linear(rank=2)
+    train(callback, module, 1, kept)
+    factors = [result.vector[:8].view(2, 4) for result in kept.results]
+    assert torch.allclose(module.net[0].lora_A, (4 * factors[0] + 8 * factors[1]) / 12, rtol=1e-12)
+    assert callback.algorithm.values()["fed/lora_error"] == 0.0
+
+
+def test_adapters_in_the_encoder_layer_of_torch() -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    with pytest.warns(UserWarning, match=r"self_attn \(MultiheadAttention\)"):
+        add_lora(layer, "*", rank=2, alpha=6)
+    for adapted in (layer.linear1, layer.linear2):
+        nn.init.normal_(adapted.lora_B)
+    x = torch.randn(3, 5, 8)
+    # in eval mode torch reads `linear1.weight` instead of calling the layer
+    with torch.no_grad():
+        called, read = layer.train()(x), layer.eval()(x)
+    assert torch.allclose(called, read, atol=1e-5)
+    plain = copy.deepcopy(layer)
+    for name in ("linear1", "linear2"):
+        adapted = getattr(layer, name)
+        merged = nn.Linear(adapted.in_features, adapted.out_features)
+        merged.load_state_dict({"weight": adapted.layer.weight + 3 * adapted.lora_B @ adapted.lora_A,
+                                "bias": adapted.layer.bias})  # fmt: skip
+        setattr(plain, name, merged)
+    with torch.no_grad():
+        assert torch.allclose(plain(x), read, atol=1e-5)
