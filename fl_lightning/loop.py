@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import lightning.pytorch as pl
@@ -175,8 +174,7 @@ class FederatedLoop(RoundLoop):
         with self.stop.taking_back(self.on_round_abort):
             self.corrector.take_settings()
             batches.count_anew()
-            score = partial(self.training.score, self.round_index)
-            algorithm.start_round(self.round_index, self.settings.full_work, score)
+            algorithm.start_round(self.round_index, self.settings.full_work, self.training.score)
             planned, expected = self._share_of(algorithm.tasks), algorithm.schedule.expected_tasks()
             number = sum(map(batches.number, planned))
         return number - (-expected * batches.mean_number() // self.trainer.world_size)

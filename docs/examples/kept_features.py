@@ -10,7 +10,7 @@ class KeptFeatures(LocalObjective):
         self.mu = mu
 
     def correction(self, client):
-        return Correction(loss=partial(self.with_term, client.start))
+        return Correction(loss=partial(self.with_term, client.received))
 
     def with_term(self, received, loss, forward):
         before, _ = forward.of(received)

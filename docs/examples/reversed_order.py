@@ -6,4 +6,4 @@ class ReversedOrder(Executor):
 
     def run(self, tasks, training, algorithm):
         for task in reversed(tasks):
-            yield training.train(task, algorithm.start(task))
+            yield training.train(task, algorithm.received(task))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks.progress import RichProgressBar, TQDMProgressBar
@@ -13,6 +14,7 @@ from tqdm.auto import tqdm
 from fl_lightning.checks import duration
 
 _LATEST = 20  # rounds whose mean duration is that of the rounds to come
+Item = TypeVar("Item")
 
 
 class RoundBar:
@@ -57,7 +59,7 @@ class RoundBar:
         return f"Round {number} of {rounds}, {duration(pace * (rounds - number + 1))} left"
 
 
-def with_progress(trainer: pl.Trainer, items: list[int], what: str) -> Iterator[int]:
+def with_progress(trainer: pl.Trainer, items: Sequence[Item], what: str) -> Iterator[Item]:
     """Yield the items, under a bar of their own if the trainer shows one."""
     shown = trainer.progress_bar_callback is not None and trainer.is_global_zero
     yield from tqdm(items, desc=what, disable=not shown, leave=False)

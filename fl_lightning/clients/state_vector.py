@@ -120,6 +120,13 @@ class StateVector:
                 tensor.copy_(view if tensor.is_floating_point() else _like(tensor, view))
 
     @contextmanager
+    def holding(self, vector: Tensor) -> Iterator[None]:
+        """Let the module hold another state for a while."""
+        with self.preserved():
+            self.write(vector)
+            yield
+
+    @contextmanager
     def preserved(self) -> Iterator[None]:
         """Put the module's present state back at the end."""
         before = self.read()

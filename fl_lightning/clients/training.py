@@ -92,33 +92,37 @@ class LocalTraining:
 
     # ---- a client ----
 
-    def train(self, task: Task, start: Tensor) -> ClientResult:
-        """Train one client from ``start``, shape ``(size,)``, and return its result."""
+    def train(self, task: Task, received: Tensor) -> ClientResult:
+        """Train one client that received a model, shape ``(size,)``, and return its result."""
         self.loop.stop.poll()
-        self.vector.write(start)
+        client = ClientAtWork(task, received, self.algorithm.start(task, received), self)
+        self.vector.write(client.start)
         self.loop.on_client_start(task.round)
-        client = ClientAtWork(task, start, self)
         self.hooks.on_client_start(client)
         return self._run(self._started(client))
 
-    def begin(self, task: Task, start: Tensor, held: Tensor | None = None) -> ClientAtWork:
+    def begin(self, task: Task, received: Tensor, held: Tensor | None = None) -> ClientAtWork:
         """Begin a client that trains in a stack.
 
         Args:
             task: The client's task.
-            start: The model that it receives, shape ``(size,)``.
+            received: The model that it receives, shape ``(size,)``.
             held: The model that the module holds; ``None`` if that is not known.
         """
         self.loop.stop.poll()
-        if start is not held:
-            self.vector.write(start)
-        return self._started(ClientAtWork(task, start, self))
+        client = ClientAtWork(task, received, self.algorithm.start(task, received), self)
+        if client.start is not held:
+            self.vector.write(client.start)
+        return self._started(client)
 
     def _started(self, client: ClientAtWork) -> ClientAtWork:
-        """Compute what is computed before a client's first batch; the module holds the model that it received."""
-        if self.algorithm.sampler.scored_at == "received" and not client.task.phase:
-            client.score = float(self.algorithm.sampler.score(client))
-        client.correction = self.algorithm.correction(client)
+        """Compute what is computed before a client's first batch; the module holds the model from which it starts."""
+        # a client is scored, and its loss measured, at the model that it received
+        looks_elsewhere = not client.task.phase and client.start is not client.received
+        with self.vector.holding(client.received) if looks_elsewhere else nullcontext():
+            if self.algorithm.sampler.scored_at == "received" and not client.task.phase:
+                client.score = float(self.algorithm.sampler.score(client))
+            client.correction = self.algorithm.correction(client)
         return client
 
     def _run(self, client: ClientAtWork) -> ClientResult:
@@ -178,7 +182,7 @@ class LocalTraining:
         """
         algorithm, length = self.algorithm, self.vector.num_parameters
         result = ClientResult(
-            client.task, client.start, model, num_steps, summed_lr, score=client.score, num_parameters=length
+            client.task, client.received, model, num_steps, summed_lr, score=client.score, num_parameters=length
         )
         if algorithm.sampler.scored_at == "trained" and result.is_finite and not client.task.phase:
             result = replace(result, score=float(algorithm.sampler.score(client)))
@@ -192,22 +196,25 @@ class LocalTraining:
 
     # ---- beside the clients' training ----
 
-    def score(self, round_index: int, clients: list[int]) -> dict[int, float]:
-        """Return the scores of clients at the server's model, by client; call it on all processes.
+    def score(self, tasks: Sequence[Task]) -> dict[int, float]:
+        """Return the scores of clients before a draw, each at the model that it receives; call it on all processes.
 
         Args:
-            round_index: The round that begins, from 0.
-            clients: The clients.
+            tasks: A task of each client.
         """
-        federation, sampler, scores = self.algorithm.federation, self.algorithm.sampler, dict[int, float]()
-        own = clients[federation.rank :: federation.num_ranks]
+        algorithm = self.algorithm
+        federation = algorithm.federation
+        # a client is scored on the process that has what it keeps of its own
+        here = [task for task in tasks if task.client % federation.num_ranks == federation.rank]
+        scores: dict[int, float] = {}
         with self.vector.preserved():
-            self.vector.write(self.algorithm.server.model)
-            for client in with_progress(self.trainer, own, "Scoring clients"):
-                task = Task(0, client, int(self.data.client_sizes[client]), round=round_index)
-                scores[client] = sampler.score(ClientAtWork(task, self.algorithm.server.model, self))
+            for task in with_progress(self.trainer, here, "Scoring clients"):
+                received = algorithm.received_before_draw(task)
+                self.vector.write(received)
+                scores[task.client] = algorithm.sampler.score(ClientAtWork(task, received, received, self))
+                algorithm.exchange.on_delivery(task, received)
         known = {client: score for share in federation.gather(scores) for client, score in share.items()}
-        return {client: known[client] for client in clients}
+        return {task.client: known[task.client] for task in tasks}
 
     @cached_property
     def quiet(self) -> UnloggedTraining:
@@ -224,6 +231,7 @@ class ClientAtWork:
     """
 
     task: Task
+    received: Tensor
     start: Tensor
     training: LocalTraining
     score: float | None = None

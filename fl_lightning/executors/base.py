@@ -25,7 +25,7 @@ class Executor(ShowsArguments, ABC):
     def run(self, tasks: Sequence[Task], training: LocalTraining, algorithm: Algorithm) -> Iterable[ClientResult]:
         """Train the clients of the tasks and yield their results.
 
-        ``yield training.train(task, algorithm.start(task))`` does so for one task.
+        ``yield training.train(task, algorithm.received(task))`` does so for one task.
 
         Args:
             tasks: This process's tasks.

@@ -46,7 +46,8 @@ def works_with_channels_last(training: LocalTraining, task: Task) -> bool:
     module, vector = training.vector.module, training.vector
     if not any(isinstance(part, (nn.Conv2d, nn.ConvTranspose2d)) for part in module.modules()):
         return False
-    client = ClientAtWork(task, vector.read(), training)
+    held = vector.read()
+    client = ClientAtWork(task, held, held, training)
     try:
         with preserved_generators(vector.device), channels_last(module) as changed:
             next(client.gradients())

@@ -33,4 +33,4 @@ class SequentialExecutor(Executor):
         layout = channels_last(training.vector.module) if self.channels_last else nullcontext()
         with layout, training.batches.made_ahead(tasks):
             for task in tasks:
-                yield training.train(task, algorithm.start(task))
+                yield training.train(task, algorithm.received(task))

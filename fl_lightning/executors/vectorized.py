@@ -134,7 +134,7 @@ class VectorizedExecutor(Executor):
         training, begun, held = self._training, list[ClientAtWork](), None
         training.show(tasks)
         for task in tasks:
-            begun.append(training.begin(task, algorithm.start(task), held))
+            begun.append(training.begin(task, algorithm.received(task), held))
             held = begun[-1].start
         try:
             results = self._train_stack(sorted(begun, key=self._order))
@@ -143,7 +143,7 @@ class VectorizedExecutor(Executor):
         except Exception as error:  # a mistake of the user's own is raised again without a stack
             self.give_up(error)
             for member in begun:  # what a correction has counted, it counts anew
-                yield training.train(member.task, member.start)
+                yield training.train(member.task, member.received)
             return
         is_watched = training.is_watched or bool(user_defined_parts(algorithm))  # which may hold the module
         for member in begun:
@@ -174,8 +174,8 @@ class VectorizedExecutor(Executor):
 
 
 #: Called when a client starts, and when it has been trained.
-_AT_START = ("start", "download", "correction")
-_AT_END = ("score", "loss_of", "on_client_end", "upload", "play")
+_AT_START = ("sent", "start", "download", "correction")
+_AT_END = ("score", "loss_of", "on_client_end", "on_delivery", "upload", "play")
 
 
 def check_parts(algorithm: Algorithm) -> None:

@@ -25,8 +25,8 @@ from fl_lightning.seeding import Stream, numpy_generator
 
 #: Trains tasks and yields this process's results as they come.
 Execute = Callable[[Sequence[Task]], Iterable[ClientResult]]
-#: Returns the scores of clients at the server's model, by client; called on all processes.
-Score = Callable[[list[int]], Mapping[int, float]]
+#: Returns the scores of clients before the draw, by client; called on all processes.
+Score = Callable[[Sequence[Task]], Mapping[int, float]]
 InvalidUpdates = Literal["skip", "raise"]
 
 
@@ -205,7 +205,8 @@ class Algorithm:
         for part in exchanges:
             part.begin_fit(federation)
         names = list(federation.names[: len(federation.lengths)])
-        traveling = [name for name in names if self.exchange.travels(name)]
+        self._untrained = frozenset(self.objective.untrained(federation))
+        traveling = [name for name in names if self._travels(name)]
         self.federation = replace(federation, traveling=None if len(traveling) == len(names) else traveling)
         self._all = walk(*self.parts.values())
         # results are merged, and these parts called, on all processes alike, with what belongs to them alone
@@ -298,21 +299,27 @@ class Algorithm:
         rng, chances = (numpy_generator(seed, stream, index) for stream in (Stream.SAMPLING, Stream.PARTICIPATION))
         available = self.participation.reachable(index, len(sizes), chances)
         to_score = [int(client) for client in sampler.clients_to_score(rng, available)]
+        # the models that clients are about to train on are other ones while models circulate
+        is_other = self.schedule.circulates and self.schedule.has_models_under_way
         if score is not None and to_score:
-            sampler.take_scores(score(to_score))
+            tasks = [Task(k, k, int(sizes[k]), round=index, message=int(is_other)) for k in to_score]
+            sampler.take_scores(score(tasks))
             self.report.scored = len(to_score)
+            for part in walk(self.exchange):
+                for vectors in part.client_vectors.values():
+                    vectors.commit()
         drawn = np.asarray(sampler.draw(len(sizes), rng, available)).reshape(-1)
         if len(drawn) and (len(np.unique(drawn)) < len(drawn) or not np.isin(drawn, available).all()):
             raise ValueError(f"`{type(sampler).__name__}.draw` must return distinct `available` clients, got {drawn}.")
         drawn = drawn.astype(np.int64)
-        if self.report.scored and not (self.schedule.circulates and self.schedule.has_models_under_way):
-            self.report.known = int(np.isin(drawn, to_score).sum())
+        known = set(to_score) & set(drawn.tolist()) if self.report.scored and not is_other else set()
+        self.report.known = len(known)
         drawn = drawn if sampler.draws_in_random_order else rng.permutation(drawn)
         clients, work = self.participation.outcome(drawn, full_work, chances)
         slots = self.schedule.slots(len(clients), self.schedule.cohort_size, rng)
         self.report.dropped, self.report.sent = len(drawn) - len(clients), len(drawn) - len(clients)
-        chosen = zip(slots, clients, work, strict=False)
-        tasks = [Task(slot, int(client), int(sizes[client]), part, index) for slot, client, part in chosen]
+        chosen = zip(slots, clients.tolist(), work, strict=False)
+        tasks = [Task(slot, k, int(sizes[k]), part, index, is_known=k in known) for slot, k, part in chosen]
         self.report.sent += len(tasks)
         return tasks
 
@@ -398,11 +405,28 @@ class Algorithm:
             return task.slot % num_ranks
         return task.client % num_ranks if num_ranks > 1 and self.keeps_client_vectors else None
 
-    def start(self, task: Task) -> Tensor:
-        """Return the model from which the task starts, shape ``(size,)``; not to be written to."""
-        model = checked_vector(self.schedule, "start", self.schedule.start(task, self.server), self.server.model)
-        is_sent = not task.phase or model is self.server.model
-        return self.exchange.download(task, model) if is_sent else model
+    def received(self, task: Task) -> Tensor:
+        """Return what a client receives for a task, with what it keeps of its own, shape ``(size,)``.
+
+        This is the model at which the client is scored, to which proximal terms pull, and from which its update is
+        taken. Ask on the process that has the client's vectors. The tensor is not to be written to.
+        """
+        sent = checked_vector(self.schedule, "sent", self.schedule.sent(task, self.server), self.server.model)
+        return self.exchange.download(task.sending, sent)
+
+    def received_before_draw(self, task: Task) -> Tensor:
+        """Return what a client receives that is scored before the draw, as :meth:`received` does."""
+        sent = self.schedule.model_of(task.client, self.server.model)
+        return self.exchange.download(task.sending, sent)
+
+    def start(self, task: Task, received: Tensor) -> Tensor:
+        """Return the model from which a task trains, shape ``(size,)``; not to be written to.
+
+        Args:
+            task: The task.
+            received: What :meth:`received` returned for it.
+        """
+        return checked_vector(self.schedule, "start", self.schedule.start(task, received), received)
 
     def correction(self, client: LocalClient) -> Correction | None:
         """Return what is added to the loss of a client that begins; ``None`` for nothing."""
@@ -414,6 +438,8 @@ class Algorithm:
         for result in execute(tasks):
             if result.task.phase:  # it stays on the client
                 if result.is_finite:
+                    if result.task.message:
+                        self.exchange.on_delivery(result.task, result.start)
                     self.schedule.on_client_end(result)
                     yield result
                 continue
@@ -429,6 +455,7 @@ class Algorithm:
                 continue
             if counts:
                 self.server.watch(result)
+            self.exchange.on_delivery(result.task, result.start)
             result = self.schedule.on_client_end(result) or result
             result = self.objective.on_client_end(result) or result
             self.report.numbers += self.objective.numbers_up(result)
@@ -449,7 +476,11 @@ class Algorithm:
     def _message(self, places: Iterable[int]) -> Payload:
         """Return the message of those of the model's tensors that travel."""
         names = self.federation.names
-        return self.federation.payload(place for place in places if not names or self.exchange.travels(names[place]))
+        return self.federation.payload(place for place in places if not names or self._travels(names[place]))
+
+    def _travels(self, name: str) -> bool:
+        """Return whether a parameter or buffer is sent at all."""
+        return name not in self._untrained and self.exchange.travels(name)
 
     def _count(self) -> None:
         """Count a round's messages: the models and what goes with them, and the scores before the draw."""
@@ -460,8 +491,8 @@ class Algorithm:
         if self.payload.values:  # else each client trains alone
             traffic.models_down += models + (vectors - 1) * sent + further
             traffic.models_up += vectors * reported
-        traffic.send_down(self.exchange.payload_down(self.payload), models)
-        traffic.send_down(self.payload, (vectors - 1) * sent + further)
+        traffic.send_down(self.exchange.payload_down(self.payload), models + further)
+        traffic.send_down(self.payload, (vectors - 1) * sent)
         traffic.send_down(changing, models + further)
         for upload in report.uploads:
             traffic.send_up(upload)

@@ -62,6 +62,11 @@ class Compressor(Exchange, ABC):
         if self.error_feedback is None:
             self.error_feedback = self.link == "down" or self.feeds_back
 
+    @property
+    def remembers_messages(self) -> bool:  # type: ignore[override]
+        """Whether it keeps what a client owes, or knows."""
+        return bool(self.error_feedback)
+
     @abstractmethod
     def compress(self, values: Tensor, generator: torch.Generator) -> Tensor:
         """Return what the receiver makes of the message, shape ``(n,)``.
@@ -99,22 +104,28 @@ class Compressor(Exchange, ABC):
         if self.link == "up":
             return model
         known, n = self.kept[task.client], self.federation.num_parameters
-        difference = self.sent(model[:n] - known)
-        renewed = known + self.filled(self._compressed(difference, task), torch.zeros_like(known))
+        renewed = known
+        if not task.is_known:
+            difference = self.sent(model[:n] - known)
+            renewed = known + self.filled(self._compressed(difference, task), torch.zeros_like(known))
         return torch.cat([self.filled(self.sent(renewed), model[:n]), model[n:]])
+
+    def on_delivery(self, task: Task, received: Tensor) -> None:
+        """Note the model that the client knows from now on."""
+        if self.link == "down":
+            n = self.federation.num_parameters
+            self.kept[task.client] = self.filled(self.sent(received[:n]), self.kept[task.client])
 
     def upload(self, result: ClientResult) -> ClientResult:
         """Return the result with the compressed update."""
-        client, n = result.client, self.federation.num_parameters
-        if self.link == "down":  # a client that answers has received the message
-            self.kept[client] = self.filled(self.sent(result.start[:n]), self.kept[client])
+        if self.link == "down":
             return result
         update = self.sent_update(result)
         if self.error_feedback:
-            update = update + self.sent(self.kept[client])
+            update = update + self.sent(self.kept[result.client])
         sent = self._compressed(update, result.task, result.payload.values)
         if self.error_feedback:
-            self.kept[client] = self.filled(update - sent, self.federation.zeros())
+            self.kept[result.client] = self.filled(update - sent, self.federation.zeros())
         return self.with_sent_update(result, sent, self.encoded(result.payload))
 
     def payload_down(self, payload: Payload) -> Payload:

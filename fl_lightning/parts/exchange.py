@@ -27,17 +27,29 @@ class Exchange(Part):
 
     #: Whether it changes values that are 0, so that after a compression on the way up more is sent than is counted.
     fills_zeros = False
+    #: Whether a message to a client, or from it, depends on earlier ones, so that all must be of one model.
+    remembers_messages = False
     #: The position among the algorithm's exchanges, from the client to the server; set when a fit begins.
     place = 0
 
     def download(self, task: Task, model: Tensor) -> Tensor:
-        """Return the model from which the client starts, shape ``(size,)``.
+        """Return the model that the client receives, with what it keeps of its own, shape ``(size,)``.
+
+        It is asked whenever that model is needed, and changes no state: :meth:`on_delivery` does.
 
         Args:
-            task: The client's task.
+            task: The client's task; all trainings that share a message have its random numbers.
             model: What the server sends, shape ``(size,)``: parameters first, then buffers; not to be written to.
         """
         return model
+
+    def on_delivery(self, task: Task, received: Tensor) -> None:
+        """Called once for each message that a client has answered, by a result or by a score.
+
+        Args:
+            task: The client's task.
+            received: What :meth:`download` returned, after all exchanges, shape ``(size,)``.
+        """
 
     def upload(self, result: ClientResult) -> ClientResult:
         """Return the result as the server sees it; called once for each client that trained.
@@ -183,6 +195,11 @@ class Chain(Exchange):
         for member in reversed(self.members):
             model = checked_vector(member, "download", member.download(task, model), model)
         return model
+
+    def on_delivery(self, task: Task, received: Tensor) -> None:
+        """Tell all members what a client received."""
+        for member in self.members:
+            member.on_delivery(task, received)
 
     def upload(self, result: ClientResult) -> ClientResult:
         """Return the result as the server sees it."""

@@ -25,11 +25,14 @@ class LocalClient(Protocol):
 
     Attributes:
         task: Its task.
-        start: The model that it received, shape ``(size,)``; not to be written to.
+        received: The model that it received, with what it keeps of its own, shape ``(size,)``; not to be written to.
+        start: The model from which its training starts, shape ``(size,)``: the received one, unless the schedule makes
+            another one of it.
         score: Its score at that model, if the sampler asks for one.
     """
 
     task: Task
+    received: Tensor
     start: Tensor
     score: float | None
 

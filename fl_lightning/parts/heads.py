@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-from torch import Tensor
 
 from fl_lightning.checks import Count
 from fl_lightning.parts.exchange import PersonalParameters
@@ -36,10 +34,6 @@ class PersonalFirst(Synchronous):
         """Yield whether the algorithm's exchange lacks the personal parameters."""
         if all(part is not self.personal_parameters for part in walk(algorithm.exchange)):
             yield f"`personal_parameters` must be one of the algorithm's exchanges, got {self.personal_parameters!r}."
-
-    def start(self, task: Task, server: Server) -> Tensor:
-        """Return the server's model with the client's personal parameters in the first training."""
-        return self.personal_parameters.download(task, server.model) if task.phase else server.model
 
     def correction(self, client: LocalClient) -> Correction:
         """Freeze all but the personal parameters."""
@@ -77,3 +71,7 @@ class Frozen(LocalObjective):
     def correction(self, client: LocalClient) -> Correction:
         """Freeze them."""
         return self._correction
+
+    def untrained(self, federation: Federation) -> Collection[str]:
+        """Return their names."""
+        return federation.matching(self.pattern)

@@ -44,7 +44,7 @@ class ModelContrast(LocalObjective):
     def correction(self, client: LocalClient) -> Correction | None:
         """Return the contrast of the received and the former model."""
         former = self.former.get(client.task.client)
-        return Correction(loss=partial(self._loss, client.start, former)) if self.mu else None
+        return Correction(loss=partial(self._loss, client.received, former)) if self.mu else None
 
     def _loss(self, received: Tensor, former: Tensor | None, loss: Tensor, forward: ForwardPass) -> Tensor:
         if former is None:  # the received one, too: a constant
@@ -120,7 +120,7 @@ class NotTrueDistillation(LocalObjective):
 
     def correction(self, client: LocalClient) -> Correction | None:
         """Return the distillation of the received model."""
-        return Correction(loss=partial(self._loss, client.start)) if self.beta else None
+        return Correction(loss=partial(self._loss, client.received)) if self.beta else None
 
     def _loss(self, received: Tensor, loss: Tensor, forward: ForwardPass) -> Tensor:
         others = F.one_hot(forward.target, forward.logits.shape[1]) == 0

@@ -26,6 +26,9 @@ class Task:
         round: The round in which the client receives its model, from 0. Its learning rates are that round's.
         repetition: How often the client received a model before in that round.
         phase: 0 for the training of the server's model; schedules of personal models number their further trainings.
+        message: Which of the round's messages to the client it works on. Further trainings share the first one, 0,
+            unless the server sends another model for them.
+        is_known: Whether the client has that message already: it was scored with the model before the draw.
     """
 
     slot: int
@@ -35,12 +38,19 @@ class Task:
     round: int = 0
     repetition: int = 0
     phase: int = 0
+    message: int = 0
+    is_known: bool = False
 
     @property
     def seeds(self) -> tuple[int, ...]:
         """What the task's random numbers depend on, besides the run's seed."""
         further = (self.repetition, self.phase) if self.phase else (self.repetition,) if self.repetition else ()
         return (self.round, self.client, *further)
+
+    @property
+    def sending(self) -> Task:
+        """The task whose random numbers the message has: the same one for all trainings that share it."""
+        return self if self.phase == self.message else replace(self, phase=self.message)
 
 
 def further_tasks(tasks: Iterable[Task], work: int | None = None, phase: int = 1) -> list[Task]:
@@ -83,7 +93,8 @@ class ClientResult:
 
     Attributes:
         task: The task that was done.
-        start: The model that the client received, shape ``(size,)``: parameters first, then buffers.
+        start: The model that the client received, shape ``(size,)``: parameters first, then buffers. Its update is the
+            change since then, wherever its training began.
         vector: The model after local training, shape ``(size,)``.
         num_steps: Optimizer steps that were made.
         summed_lr: Sum of the learning rates of these steps, for each parameter tensor; empty unless a part needs it.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -18,7 +18,7 @@ from fl_lightning.parts.part import Part
 
 @dataclass(eq=False)
 class Correction:
-    """The term that an objective adds to one client's F_k: ``<linear, w> + pull/2 |w - w'|^2``, w' the received model.
+    """The term that an objective adds to one client's F_k: ``<linear, w> + pull/2 |w - w_0|^2``, w_0 where it starts.
 
     Its gradient is added where Lightning calls ``on_before_optimizer_step``: after the backward pass and before
     clipping, so any ``training_step`` works unchanged. For a term of another form override :meth:`add`, and
@@ -64,7 +64,7 @@ class Correction:
 
         Args:
             parameters: Parameters that the optimizer is about to step and that have a gradient.
-            start: The same parameters as the client received them.
+            start: The same parameters where the client's training started.
             linear: The same parameters' part of ``linear``; empty if there is none.
         """
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
@@ -86,6 +86,14 @@ class Correction:
         with torch.no_grad():
             pulls = [self.pull / 2 * (now - old).square().sum() for now, old in zip(parameters, start, strict=True)]
             return sum(pulls + [(now * slope).sum() for now, slope in zip(parameters, linear, strict=False)])
+
+
+def pull_to_received(weight: float, client: LocalClient, num_parameters: int) -> Correction:
+    """Return ``weight/2 |w - w'|^2`` with w' the model that the client received, wherever its training starts."""
+    if client.start is client.received:
+        return Correction(pull=weight)
+    apart = client.start[:num_parameters] - client.received[:num_parameters]
+    return Correction(pull=weight, linear=weight * apart)
 
 
 class LocalObjective(Part):
@@ -128,6 +136,10 @@ class LocalObjective(Part):
         left out before, without this call.
         """
 
+    def untrained(self, federation: Federation) -> Collection[str]:
+        """Return the names of the parameters that no client trains, so that they need not travel."""
+        return ()
+
     def loss_of(self, task: Task) -> float | None:
         """Return the loss that the client sends with its result; ``None`` for none.
 
@@ -161,7 +173,7 @@ class Proximal(LocalObjective):
     def correction(self, client: LocalClient) -> Correction | None:
         """Return the proximal term, with the mu of the round in which the client received its model."""
         mu = self.at("mu", client.task.round)
-        return Correction(pull=mu) if mu else None
+        return pull_to_received(mu, client, self.federation.num_parameters) if mu else None
 
 
 def proximal(mu: float | Callable[[int], float]) -> LocalObjective:
@@ -226,7 +238,7 @@ class DynamicRegularizer(LocalObjective):
         alpha, dual = self.alpha_of(client.task.client), self.duals[client.task.client]
         if self.penalty == "gradient":
             return Correction(pull=alpha, linear=alpha * dual)
-        return Correction(linear=alpha * (dual - client.start[: len(dual)]), weight_decay=alpha)
+        return Correction(linear=alpha * (dual - client.received[: len(dual)]), weight_decay=alpha)
 
     def on_client_end(self, result: ClientResult) -> None:
         """Add the client's drift to lambda_k."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,10 +11,9 @@ from torch import Tensor
 
 from fl_lightning.checks import Count, Positive, ScheduledWeight
 from fl_lightning.parts.aggregation import RunningMean, WeightedMean
-from fl_lightning.parts.compression import Compressor
 from fl_lightning.parts.federation import Federation, LocalClient, Patterns
 from fl_lightning.parts.messages import ClientResult, Task, further_tasks
-from fl_lightning.parts.objectives import Correction, write_to
+from fl_lightning.parts.objectives import Correction, pull_to_received, write_to
 from fl_lightning.parts.schedules import Play, Schedule, Synchronous
 from fl_lightning.parts.server import Mixing, Server
 
@@ -37,7 +36,7 @@ class ProximalModels(_OwnModels):
     """Each client also trains a model of its own, drawn to the server's (Ditto, Li et al. 2021).
 
     The client's model v_k minimises ``F_k(v) + lam/2 |v - w_t|^2``, from where it was, with w_t the model that the
-    round began with. With ``lam=0`` it is local training.
+    client received. With ``lam=0`` it is local training.
 
     Args:
         lam: Weight of the proximal term, at least 0; a function of the round makes a schedule.
@@ -50,22 +49,19 @@ class ProximalModels(_OwnModels):
     lam: ScheduledWeight = 1.0
     epochs: Count | None = None
 
-    def start(self, task: Task, server: Server) -> Tensor:
+    def start(self, task: Task, received: Tensor) -> Tensor:
         """Return the client's own model in its further training."""
-        return self.own[task.client] if task.phase else server.model
+        return self.own[task.client] if task.phase else received
 
     def correction(self, client: LocalClient) -> Correction:
         """Return ``lam/2 |v - w_t|^2``, whose centre is not the model that the client starts from."""
-        n, lam = self.federation.num_parameters, self.at("lam")
-        return Correction(pull=lam, linear=lam * (client.start[:n] - self._center[:n]))
+        return pull_to_received(self.at("lam"), client, self.federation.num_parameters)
 
     def play(self, tasks: Sequence[Task], server: Server) -> Play:
-        """Train the server's model, then each client's."""
-        self._center = server.model
-        shown = yield from super().play(tasks, server)
+        """Train each client's model while the server's is w_t, then the server's."""
         for result in (yield further_tasks(tasks, self.epochs)):
             self.own[result.client] = result.vector
-        return shown
+        return (yield from super().play(tasks, server))
 
     def expected_tasks(self) -> int:
         """Return the number of further trainings."""
@@ -115,7 +111,7 @@ class FineTuning(_OwnModels):
 
     def _tunings(self) -> list[Task]:
         sizes = enumerate(self.federation.sizes)
-        return [Task(k, k, int(size), self.epochs, self.round, phase=1) for k, size in sizes]
+        return [Task(k, k, int(size), self.epochs, self.round, phase=1, message=1) for k, size in sizes]
 
     def expected_tasks(self) -> int:
         """Return the number of fine-tunings in the round."""
@@ -149,51 +145,44 @@ class AdaptiveStart(_OwnModels):
     epochs: Count = 1
     starts_from_server = False
 
-    def check_with(self, algorithm: Any) -> Iterable[str]:
-        """Yield whether clients would mix another model than the server's."""
-        for member in algorithm.exchange.members:
-            if isinstance(member, Compressor) and member.link == "down":
-                yield f"`exchange` cannot be {member!r} with {self!r}: clients mix the server's model as it is."
-
     def setup(self, federation: Federation) -> None:
         """Start from a_k = 1: the server's model."""
         super().setup(federation)
         self.add_client_vectors("shares", torch.ones_like(federation.zeros()))
         self._mixed = federation.mask(federation.matching(self.mixed, "mixed"))[: federation.num_parameters]
-        self._starts: dict[int, Tensor] = {}
+        #: The learnt mixes of the round's clients, shape ``(num_parameters,)``.
+        self._mixes: dict[int, Tensor] = {}
+        self._walks: dict[int, _ShareWalk] = {}
 
-    def start(self, task: Task, server: Server) -> Tensor:
+    def start(self, task: Task, received: Tensor) -> Tensor:
         """Return the mix: as a_k was, and in the second training as it is now."""
-        if not task.phase and task.client in self._starts:
-            return self._starts[task.client]
-        n, own = self.federation.num_parameters, self.own[task.client]
-        mix = torch.lerp(own[:n], server.model[:n], self.shares[task.client])
-        return torch.cat([torch.where(self._mixed, mix, server.model[:n]), server.model[n:]])
+        n, client = self.federation.num_parameters, task.client
+        if not task.phase and client in self._mixes:
+            return torch.cat([self._mixes[client], received[n:]])
+        mix = torch.lerp(self.own[client][:n], received[:n], self.shares[client])
+        return torch.cat([torch.where(self._mixed, mix, received[:n]), received[n:]])
 
     def correction(self, client: LocalClient) -> Correction:
         """Return the steps of a_k."""
         k, n, lengths = client.task.client, self.federation.num_parameters, list(self.federation.lengths)
-        apart = torch.where(self._mixed, self._received[:n] - self.own[k][:n], 0.0)
+        apart = torch.where(self._mixed, client.received[:n] - self.own[k][:n], 0.0)
         self._walks[k] = _ShareWalk(self.lr, apart.split(lengths), self.shares[k].split(lengths))
         return self._walks[k]
 
     def play(self, tasks: Sequence[Task], server: Server) -> Play:
         """Learn the mix, then train from it."""
-        self._received, self._starts, self._walks = server.model, {}, dict[int, _ShareWalk]()
-        n = self.federation.num_parameters
+        self._mixes = {}
         for result in (yield further_tasks(tasks, self.epochs)):
-            self._starts[result.client] = torch.cat([result.parameters, server.model[n:]])
+            self._mixes[result.client] = result.parameters
             self.shares[result.client] = torch.cat(self._walks.pop(result.client).shares)
         shown = yield from super().play(tasks, server)
-        self._starts = {}
+        self._mixes = {}
         return shown
 
-    def on_client_end(self, result: ClientResult) -> ClientResult:
-        """Keep the client's model; its update is the change of the server's model, which alone the server knows."""
-        if result.task.phase:
-            return result
-        self.own[result.client] = result.vector
-        return replace(result, start=self._received)
+    def on_client_end(self, result: ClientResult) -> None:
+        """Keep the client's model."""
+        if not result.task.phase:
+            self.own[result.client] = result.vector
 
     def expected_tasks(self) -> int:
         """Return the number of first trainings."""
@@ -246,7 +235,10 @@ class Clusters(Schedule):
         return (self.number - 1) * sent
 
     def check_with(self, algorithm: Any) -> Iterable[str]:
-        """Yield whether the results are to be merged in another way."""
+        """Yield whether the results are to be merged in another way, or messages depend on those of another cluster."""
+        for member in algorithm.exchange.members:
+            if member.remembers_messages:
+                yield f"`exchange` cannot have {member!r} with {self!r}: what it owes a client is of another cluster."
         merged = algorithm.aggregation
         if type(merged) is not WeightedMean or merged.weighting != "samples":
             yield f"`aggregation` cannot be {merged!r}: clusters average their clients' models, weighted by samples."
@@ -267,7 +259,7 @@ class Clusters(Schedule):
         self.add_state("models", models)
         self.add_state("chosen", [-1] * federation.num_clients)
 
-    def start(self, task: Task, server: Server) -> Tensor:
+    def sent(self, task: Task, server: Server) -> Tensor:
         """Return the cluster's model: each in turn to be looked at, then the chosen one."""
         return self.models[task.phase - 1 if task.phase else self.chosen[task.client]]
 
@@ -305,6 +297,6 @@ class Clusters(Schedule):
             raise ValueError(f"`clusters` must be the checkpoint's {len(state['models'])}, got {self.number}.")
         super().load_state_dict(state)
 
-    def personal(self, client: int, model: Tensor) -> Tensor | None:
+    def model_of(self, client: int, model: Tensor) -> Tensor:
         """Return the model of the cluster that the client chose."""
-        return self.models[self.chosen[client]] if self.chosen[client] >= 0 else None
+        return self.models[self.chosen[client]] if self.chosen[client] >= 0 else model

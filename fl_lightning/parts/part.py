@@ -76,19 +76,31 @@ class Part:
         """Return what the part logs at a round's end, by name; the same on all processes."""
         return {}
 
+    def model_of(self, client: int, model: Tensor) -> Tensor:
+        """Return the server's model for a client, shape ``(size,)``, where the server has several.
+
+        Outside of its training a client receives it to be scored before a draw, and is evaluated with it, or with what
+        :meth:`personal` makes of it.
+
+        Args:
+            client: The client.
+            model: The model that all clients share, shape ``(size,)``.
+        """
+        return model
+
     def personal(self, client: int, model: Tensor) -> Tensor | None:
         """Return the model by which a client is evaluated, shape ``(size,)``; ``None`` if the part has none of its own.
 
         Args:
             client: The client; its vectors live on this process.
-            model: The model that all clients share, or what earlier parts have made of it.
+            model: The server's model of the client, or what earlier parts have made of it.
         """
         return None
 
     @property
     def has_personal(self) -> bool:
-        """Whether :meth:`personal` returns models."""
-        return type(self).personal is not Part.personal
+        """Whether clients are evaluated with other models than the one that is shown."""
+        return type(self).personal is not Part.personal or type(self).model_of is not Part.model_of
 
     # ---- for subclasses ----
 
@@ -221,7 +233,10 @@ def personal_model(parts: Iterable[Part], client: int, model: Tensor) -> Tensor:
     Raises:
         RuntimeError: With several processes, on others than ``client % num_ranks``, on which its vectors live.
     """
-    for part in parts:
+    known = list(parts)
+    for part in known:
+        model = part.model_of(client, model)
+    for part in known:
         own = part.personal(client, model)
         model = model if own is None else own
     return model

@@ -74,9 +74,18 @@ class Schedule(Part, ABC):
         """
         return range(num_active)
 
-    def start(self, task: Task, server: Server) -> Tensor:
-        """Return the model from which a task trains, shape ``(size,)``; not to be written to."""
+    def sent(self, task: Task, server: Server) -> Tensor:
+        """Return the model that the server sends for a task, shape ``(size,)``; not to be written to."""
         return server.model
+
+    def start(self, task: Task, received: Tensor) -> Tensor:
+        """Return the model from which a task trains, shape ``(size,)``; not to be written to.
+
+        Args:
+            task: The task.
+            received: What the client received, with what it keeps of its own, shape ``(size,)``.
+        """
+        return received
 
     def correction(self, client: LocalClient) -> Correction | None:
         """Return the term that is added to F_k in a further training, whose ``task.phase`` is not 0."""
@@ -282,7 +291,7 @@ class Redistribution(Schedule):
             self.trainings = {slot: self.trainings[slot] for slot in chosen}
         return chosen
 
-    def start(self, task: Task, server: Server) -> Tensor:
+    def sent(self, task: Task, server: Server) -> Tensor:
         """Return the circulating model of the task's slot; the server's model at the start of a cycle."""
         return self._model(task.slot, server)
 

@@ -66,8 +66,8 @@ def one_round(algorithm: Algorithm, round_index: int) -> None:
 
     def train(tasks: Sequence[Task]) -> Iterator[ClientResult]:
         for task in tasks:
-            start = algorithm.start(task)
-            yield ClientResult(task, start, start.clone(), 1)
+            received = algorithm.received(task)
+            yield ClientResult(task, received, received.clone(), 1)
 
     algorithm.start_round(round_index)
     algorithm.end_round(algorithm.play(train))

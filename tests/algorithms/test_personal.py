@@ -22,7 +22,6 @@ from fl_lightning.parts import (
     Momentum,
     PersonalFirst,
     PersonalParameters,
-    TopK,
 )
 from fl_lightning.parts.part import personal_model, walk
 
@@ -208,8 +207,6 @@ def test_fedala_s_update_is_the_change_of_the_server_s_model() -> None:
         ends.append(float(fit_quadratic(callback, Quadratic(0.1, 0.4), quadratic_clients(A, C), rounds=4)))
     assert abs(ends[0] - 0.4) > 0.1
     assert ends[1] == pytest.approx(0.4, abs=1e-8)
-    with pytest.raises(ValueError, match="`exchange`"):
-        fl.FedALA("*", exchange=TopK(0.1, link="down"))
 
 
 def test_all_clients_receive_what_they_fine_tune() -> None:

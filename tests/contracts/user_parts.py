@@ -206,8 +206,11 @@ class PlayedBy(parts.Schedule):
     def slots(self, num_active: int, cohort_size: int, rng: np.random.Generator) -> Sequence[int]:
         return self.inner.slots(num_active, cohort_size, rng)
 
-    def start(self, task: parts.Task, server: parts.Server) -> Tensor:
-        return self.inner.start(task, server)
+    def sent(self, task: parts.Task, server: parts.Server) -> Tensor:
+        return self.inner.sent(task, server)
+
+    def start(self, task: parts.Task, received: Tensor) -> Tensor:
+        return self.inner.start(task, received)
 
     def play(self, tasks: Sequence[parts.Task], server: parts.Server) -> Any:
         self.played += 1

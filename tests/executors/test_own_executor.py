@@ -31,7 +31,7 @@ class OneByOne(Executor):
     def run(self, tasks: Sequence[Task], training: LocalTraining, algorithm: Algorithm) -> Iterator[ClientResult]:
         for task in tasks:
             self.trained += 1
-            yield training.train(task, algorithm.start(task))
+            yield training.train(task, algorithm.received(task))
 
     def on_fit_end(self) -> None:
         self.events.append("end")

@@ -77,8 +77,11 @@ class Plan(parts.Schedule):
     def __init__(self, **functions: Callable[[Tensor], Any]) -> None:
         self.functions = functions
 
-    def start(self, task: parts.Task, server: parts.Server) -> Tensor:
-        return self.functions.get("start", lambda model: model)(server.model)
+    def sent(self, task: parts.Task, server: parts.Server) -> Tensor:
+        return self.functions.get("sent", lambda model: model)(server.model)
+
+    def start(self, task: parts.Task, received: Tensor) -> Tensor:
+        return self.functions.get("start", lambda model: model)(received)
 
     def play(self, tasks: Sequence[parts.Task], server: parts.Server) -> Any:
         for result in (yield tasks):
@@ -96,6 +99,7 @@ RETURNING: dict[str, Callable[[Of], Any]] = {
     "Way.upload": lambda of: FedAvg(1.0, exchange=Way(upload=lambda result: result.with_vector(of(result.vector)))),
     "Way.on_aggregate": lambda of: FedAvg(1.0, exchange=Way(on_aggregate=of)),
     "Way.on_publish": lambda of: FedAvg(1.0, exchange=Way(on_publish=of)),
+    "Plan.sent": lambda of: Federated(1.0, schedule=Plan(sent=of)),
     "Plan.start": lambda of: Federated(1.0, schedule=Plan(start=of)),
     "Plan.play": lambda of: Federated(1.0, schedule=Plan(play=of)),
 }
@@ -107,7 +111,7 @@ def test_a_vector_of_another_length_or_with_nan_is_refused_and_the_round_discard
     with pytest.raises((TypeError, ValueError), match=name):
         fit_quadratic(RETURNING[name](lambda vector: vector.repeat(2)), module, CLIENTS, 1)
     assert module.w.tolist() == [0.5]
-    before_training = name in ("Way.download", "Plan.start")  # the clients are left out
+    before_training = name in ("Way.download", "Plan.sent", "Plan.start")  # the clients are left out
     with pytest.warns(match="left out") if before_training else pytest.raises(FloatingPointError, match="NaN"):
         fit_quadratic(RETURNING[name](lambda vector: vector / 0), module, CLIENTS, 1)
     assert module.w.tolist() == [0.5]

@@ -170,7 +170,7 @@ def picks(schedule: parts.Redistribution, active: list[int]) -> list[list[int]]:
     algorithm.begin_fit(parts.Federation(np.ones(8), torch.zeros(1, dtype=torch.float64), [1]), fresh=True)
 
     def add_one(tasks: Sequence[parts.Task]) -> list[parts.ClientResult]:
-        starts = [algorithm.start(task) for task in tasks]
+        starts = [algorithm.received(task) for task in tasks]
         return [parts.ClientResult(task, start, start + 1, 1) for task, start in zip(tasks, starts, strict=True)]
 
     for round_index in range(len(active)):

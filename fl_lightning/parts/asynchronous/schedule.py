@@ -208,8 +208,8 @@ class Asynchronous(Schedule):
             heapq.heappush(self.events, event)
         return tasks
 
-    def start(self, task: Task, server: Server) -> Tensor:
-        """Return the model that the client received."""
+    def sent(self, task: Task, server: Server) -> Tensor:
+        """Return the server's model of the time at which the client began."""
         model: Tensor = self.flights[task.slot].model
         return model
 

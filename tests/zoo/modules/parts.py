@@ -20,7 +20,7 @@ class Chain(Schedule):
 
     last: Any = None
 
-    def start(self, slot: int, server: Any) -> Tensor:
+    def sent(self, slot: int, server: Any) -> Tensor:
         return server.model if self.last is None else self.last.vector
 
     def play(self, tasks: Any, server: Any) -> Any:
