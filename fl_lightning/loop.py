@@ -304,7 +304,8 @@ class FederatedLoop(RoundLoop):
         self.executor_states, self.threads.chosen = state["executors"], state["threads"]
         self.batches_done = state["batches_done"]
         self.executor_kind, self.restored_values = state["executor_kind"], state["monitored"]
-        held = dict(self.trainer.lightning_module.named_buffers())
+        module = self.trainer.lightning_module
+        held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         for name, values in state["buffers"].items():  # those that the module's `state_dict` leaves out
             held[name].detach().copy_(values)
 

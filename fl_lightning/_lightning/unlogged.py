@@ -39,12 +39,10 @@ class UnloggedTraining:
         parameters = dict(self._module.named_parameters())
         with self.unnoticed(), self._eval_mode():
             for index, batch in enumerate(batches):
-                for name in names:
-                    parameters[name].grad = None
+                _clear(parameters.values())
                 if self._backward(batch, index):
                     yield index, {name: _gradient(parameters[name]) for name in names}
-            for name in names:
-                parameters[name].grad = None
+            _clear(parameters.values())
 
     def losses(self, batches: Iterable[Any]) -> Iterator[tuple[int, float]]:
         """Yield each batch's place and loss, in eval mode; batches without a loss are skipped.
@@ -138,6 +136,11 @@ class UnloggedTraining:
         ):
             self._module.eval()
             yield
+
+
+def _clear(parameters: Iterable[Tensor]) -> None:
+    for parameter in parameters:
+        parameter.grad = None
 
 
 def _gradient(parameter: Tensor) -> Tensor:

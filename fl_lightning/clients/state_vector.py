@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from torchmetrics import Metric
 
 from fl_lightning.parts.messages import same_values
 
-#: Frozen tensors with more values than this many times the trained ones do not travel, unless they are few.
+#: Frozen tensors with more values than this many times those that require gradients stay out, unless they are few.
 _FROZEN_SHARE, _FEW = 2, 2**14
 _SAMPLE = 64  # values of a large tensor that must not change
 
@@ -20,52 +22,62 @@ _SAMPLE = 64  # values of a large tensor that must not change
 class StateVector:
     """Reads and writes the federated state of a module as one vector of shape ``(size,)``.
 
+    A parameter is trained if it requires a gradient and an optimizer holds it. Where no optimizer holds anything, as
+    when ``configure_optimizers`` returns None, every parameter that requires a gradient is trained.
+
     The state is every parameter that is trained, followed by everything else that training may change, which is called
-    a buffer here: buffers of submodules in training mode (BatchNorm's running statistics and counters), and what is
-    frozen when the fit begins, parameters without gradients (a teacher that follows by a moving average) and buffers of
-    submodules in eval mode. A large frozen part, of more than twice as many values as are trained, stays out and must
-    be constant; so must frozen tensors that the vector's type cannot hold, and complex ones. Sparse buffers stay where
-    they are. Integer buffers are carried as floating-point numbers and rounded when they are written: in double
-    precision, if they may be too large for single precision. The states of torchmetrics objects are not part of it:
-    they describe the round.
+    a buffer here:
+
+    * buffers of submodules in training mode (BatchNorm's running statistics and counters),
+    * parameters that require a gradient and that no optimizer holds (a codebook, an ``AveragedModel``),
+    * what is frozen when the fit begins: parameters without gradients (a teacher that follows by a moving average) and
+      buffers of submodules in eval mode.
+
+    A large frozen part, of more than twice as many values as require gradients, stays out and must be constant; so must
+    frozen tensors that the vector's type cannot hold, and complex ones. Sparse buffers stay where they are. Integer
+    buffers are carried as floating-point numbers and rounded when they are written: in double precision, if they may be
+    too large for single precision. The states of torchmetrics objects are not part of it: they describe the round.
 
     Args:
         module: The module, on the device on which it trains.
+        optimizers: The optimizers of ``configure_optimizers``, over the module's parameters.
 
     Raises:
         TypeError: If a trained parameter is complex.
         ValueError: If the module has no parameter to train.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, optimizers: Iterable[Optimizer] = ()) -> None:
         self.module = module
-        named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        named = _trained(module, optimizers)
         if not named:
             raise ValueError(
-                f"{type(module).__name__} has no parameter with `requires_grad=True`: there is nothing to train. "
-                "Unfreeze at least one layer before `trainer.fit`."
+                f"{type(module).__name__} has nothing to train: no optimizer holds a parameter with "
+                "`requires_grad=True`. Before `trainer.fit`, unfreeze at least one layer whose parameters "
+                "`configure_optimizers` gives to an optimizer."
             )
-        for name, parameter in named:
+        for name, parameter in named.items():
             if parameter.is_complex():
                 raise TypeError(
                     f"The parameter {name!r} is complex ({parameter.dtype}); only real parameters can be averaged. "
                     "Store it as two real parameters."
                 )
         #: The trained parameters, in the vector's order.
-        self.parameters = [parameter for _, parameter in named]
+        self.parameters = list(named.values())
         #: Names of the trained parameters, in the vector's order.
-        self.names = [name for name, _ in named]
+        self.names = list(named)
         self.num_parameters = sum(p.numel() for p in self.parameters)
         self.device = self.parameters[0].device
         buffers = _buffers_in_training(module)
         self.dtype = torch.float32
-        for tensor in (*self.parameters, *buffers.values()):
+        unfrozen = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        for tensor in (*unfrozen, *buffers.values()):
             if tensor.is_floating_point():
                 self.dtype = torch.promote_types(self.dtype, tensor.dtype)
         if any(_is_large(name, buffer) for name, buffer in buffers.items()):
             self.dtype = torch.float64
         #: Names of the buffers, in the vector's order.
-        self.buffer_names: list[str] = [*buffers, *self._frozen(buffers)]
+        self.buffer_names: list[str] = [*buffers, *self._further(buffers)]
         #: Names of the tensors of the state, parameters first.
         self.tensor_names = [*self.names, *self.buffer_names]
         parts = dict(module.named_modules(remove_duplicate=False))
@@ -77,20 +89,27 @@ class StateVector:
         self._lengths = [tensor.numel() for tensor in tensors]
         self.size = sum(self._lengths)
 
-    def _frozen(self, buffers: Mapping[str, Tensor]) -> list[str]:
-        """Return the names of the frozen tensors that travel, given the buffers in training mode."""
-        found = _others(self.module, [*self.parameters, *buffers.values()])
-        names = [name for name, tensor in found.items() if self._holds(tensor)]
-        few = sum(found[name].numel() for name in names) <= max(_FROZEN_SHARE * self.num_parameters, _FEW)
-        return names if few else []
+    def _further(self, buffers: Mapping[str, Tensor]) -> list[str]:
+        """Return the names of the tensors that travel beside the trained parameters and the buffers in training mode.
 
-    def _holds(self, frozen: Tensor) -> bool:
-        """Whether the vector can hold a frozen tensor as it is."""
-        if not _travels(frozen) or frozen.device != self.device or frozen.is_inference() or 0 in frozen.stride():
+        Those that require a gradient always travel: they are in no optimizer, but training may well write to them. The
+        frozen ones travel if they are few.
+        """
+        found = _others(self.module, [*self.parameters, *buffers.values()])
+        held = {name: tensor for name, tensor in found.items() if self._holds(tensor)}
+        frozen = [tensor for tensor in held.values() if not tensor.requires_grad]
+        unfrozen = [*self.parameters, *(tensor for tensor in held.values() if tensor.requires_grad)]
+        most = max(_FROZEN_SHARE * sum(tensor.numel() for tensor in unfrozen), _FEW)
+        few = sum(tensor.numel() for tensor in frozen) <= most
+        return [name for name, tensor in held.items() if few or tensor.requires_grad]
+
+    def _holds(self, tensor: Tensor) -> bool:
+        """Whether the vector can hold a tensor as it is."""
+        if not _travels(tensor) or tensor.device != self.device or tensor.is_inference() or 0 in tensor.stride():
             return False
-        if frozen.is_floating_point():
-            return torch.promote_types(self.dtype, frozen.dtype) is self.dtype
-        return self.dtype is torch.float64 or bool((frozen.double().abs() < 2**22).all())
+        if tensor.is_floating_point():
+            return torch.promote_types(self.dtype, tensor.dtype) is self.dtype
+        return self.dtype is torch.float64 or bool((tensor.double().abs() < 2**22).all())
 
     def read(self) -> Tensor:
         """Return a new vector that holds the module's present state.
@@ -171,15 +190,20 @@ class StateVector:
         lengths = self._lengths[: len(self.parameters)]
         return [part.view(p.shape) for part, p in zip(vector.split(lengths), self.parameters, strict=True)]
 
-    def check_unchanged(self) -> None:
-        """Raise ``RuntimeError`` when other parameters are trained now than when the fit began."""
-        now = {id(p): name for name, p in self.module.named_parameters() if p.requires_grad}
+    def check_unchanged(self, optimizers: Iterable[Optimizer] = ()) -> None:
+        """Raise ``RuntimeError`` when other parameters are trained now than when the fit began.
+
+        Args:
+            optimizers: The optimizers as they are now.
+        """
+        now = {id(p): name for name, p in _trained(self.module, optimizers).items()}
         before = {id(p): name for p, name in zip(self.parameters, self.names, strict=True)}
         if now.keys() != before.keys():
             other = sorted({(now | before)[key] for key in now.keys() ^ before.keys()})
             raise RuntimeError(
                 f"The trained parameters of {type(self.module).__name__} changed during the fit: {', '.join(other)}. "
-                "Freeze, unfreeze or replace parameters before `trainer.fit`; write new values by `.data.copy_(...)`."
+                "Freeze, unfreeze or replace parameters, and choose those of optimizers, before `trainer.fit`; write "
+                "new values by `.data.copy_(...)`."
             )
 
     def note_constant(self) -> None:
@@ -196,8 +220,8 @@ class StateVector:
                 raise RuntimeError(
                     f"Training changed the frozen tensor {name!r} of {type(self.module).__name__}, which must be "
                     "constant: frozen tensors are averaged only if they are real, of the trained parameters' type, and "
-                    f"at most {_FROZEN_SHARE} times as large in all. Store it as a buffer of a submodule in training "
-                    "mode; a complex one as two real ones."
+                    f"at most {_FROZEN_SHARE} times as large in all as what requires gradients. Store it as a buffer "
+                    "of a submodule in training mode; a complex one as two real ones."
                 )
 
 
@@ -214,6 +238,14 @@ def unshared(gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
     return own
 
 
+def _trained(module: nn.Module, optimizers: Iterable[Optimizer]) -> dict[str, nn.Parameter]:
+    """Return the trained parameters by name: those that require a gradient and that an optimizer holds."""
+    held = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
+    unfrozen = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    # without an optimizer the user's own steps train, and only gradients tell what
+    return {name: p for name, p in unfrozen.items() if id(p) in held} if held else unfrozen
+
+
 def _buffers_in_training(module: nn.Module) -> dict[str, Tensor]:
     """Return every distinct buffer of submodules in training mode that can travel."""
     found: dict[int, tuple[str, Tensor]] = {}
@@ -226,17 +258,36 @@ def _buffers_in_training(module: nn.Module) -> dict[str, Tensor]:
 
 def _others(module: nn.Module, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
     """Return the module's dense tensors, without metrics', that share no memory with the given or with each other."""
-    memory = {tensor.untyped_storage().data_ptr() for tensor in tensors}
+    memory = _Memory()
+    for tensor in tensors:
+        memory.take(tensor)
     of_metrics = {id(part) for metric in module.modules() if isinstance(metric, Metric) for part in metric.modules()}
     found: dict[str, Tensor] = {}
     for path, part in module.named_modules():
         for key, tensor in () if id(part) in of_metrics else (*part._parameters.items(), *part._buffers.items()):
             if tensor is None or tensor.layout is not torch.strided or not tensor.numel():
                 continue
-            if tensor.untyped_storage().data_ptr() not in memory:
-                memory.add(tensor.untyped_storage().data_ptr())
+            if memory.take(tensor):
                 found[f"{path}.{key}".lstrip(".")] = tensor
     return found
+
+
+class _Memory:
+    """The memory of some tensors; the weights of a recurrent layer are neighbours in one storage on GPUs."""
+
+    def __init__(self) -> None:
+        self._taken: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+
+    def take(self, tensor: Tensor) -> bool:
+        """Take the memory of a dense tensor; return false if some of it was taken before."""
+        begin = tensor.data_ptr()
+        steps = zip(tensor.shape, tensor.stride(), strict=True)
+        end = begin + tensor.itemsize * (1 + sum((size - 1) * stride for size, stride in steps))
+        taken = self._taken[tensor.untyped_storage().data_ptr()]
+        is_free = all(end <= other_begin or other_end <= begin for other_begin, other_end in taken)
+        if is_free:
+            taken.append((begin, end))
+        return is_free
 
 
 def _place_in(parts: Mapping[str, nn.Module], name: str) -> tuple[dict[str, Any], str]:

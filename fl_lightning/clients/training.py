@@ -63,7 +63,7 @@ class LocalTraining:
     ) -> None:
         self.loop, self.data, self.algorithm, self.settings, self.corrector = loop, data, algorithm, settings, corrector
         self.trainer = loop.trainer
-        self.vector = StateVector(self.trainer.lightning_module)
+        self.vector = StateVector(self.trainer.lightning_module, self.trainer.optimizers)
         self.batches = ClientBatches(self.trainer, data, settings)
         self.hooks = ClientHooks(self.trainer, settings)
         self.counts: StepCounts | None = None
@@ -74,7 +74,7 @@ class LocalTraining:
         """Prepare a round."""
         self.batches.count_anew()
         self.hooks.find()
-        self.vector.check_unchanged()
+        self.vector.check_unchanged(self.trainer.optimizers)
         self.vector.note_constant()
 
     def on_round_end(self) -> None:
