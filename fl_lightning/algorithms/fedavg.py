@@ -8,7 +8,7 @@ from fl_lightning.checks import Scheduled
 from fl_lightning.parts.aggregation import CurrentMean, StaleMean, WeightedMean, Weighting
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.objectives import LocalObjective
-from fl_lightning.parts.schedules import EvaluatedModel, Synchronous
+from fl_lightning.parts.schedules import EvaluatedModel, synchronous
 from fl_lightning.parts.server import Mixing, ServerOptimizer
 
 _AGGREGATIONS = {"selected": WeightedMean, "stale": StaleMean, "current": CurrentMean}
@@ -28,7 +28,7 @@ class AveragingCallback(AggregationCallback):
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm."""
         return self.compose(
-            schedule=Synchronous(self.evaluate, self.weighting),
+            schedule=synchronous(self.evaluate, self.weighting),
             objective=self.configure_objective(),
             aggregation=_AGGREGATIONS[self.partial](self.weighting),
             server_optimizer=self.configure_server(),

@@ -10,7 +10,7 @@ from fl_lightning.checks import Positive
 from fl_lightning.parts.aggregation import WeightedMean
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.objectives import DynamicRegularizer
-from fl_lightning.parts.schedules import EvaluatedModel, Synchronous
+from fl_lightning.parts.schedules import EvaluatedModel, synchronous
 from fl_lightning.parts.server import DynamicServer
 
 
@@ -48,7 +48,7 @@ class FedDyn(AggregationCallback):
         """Return the algorithm."""
         self._regularizer = DynamicRegularizer(self.alpha, self.scale_alpha, self.penalty)
         return self.compose(
-            schedule=Synchronous(self.evaluate),
+            schedule=synchronous(self.evaluate),
             objective=self._regularizer,
             aggregation=WeightedMean("uniform"),
             server_optimizer=DynamicServer(self._regularizer),

@@ -13,7 +13,7 @@ from fl_lightning.clients.steps import changes_within_rounds, other_optimizers
 from fl_lightning.parts.aggregation import WeightedMean, Weighting
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.objectives import ControlVariates
-from fl_lightning.parts.schedules import EvaluatedModel, Synchronous
+from fl_lightning.parts.schedules import EvaluatedModel, synchronous
 from fl_lightning.parts.server import Mixing
 
 
@@ -54,7 +54,7 @@ class Scaffold(AggregationCallback):
         """Return the algorithm."""
         self._variates = ControlVariates(self.option, self.momentum)
         return self.compose(
-            schedule=Synchronous(self.evaluate),
+            schedule=synchronous(self.evaluate),
             objective=self._variates,
             aggregation=WeightedMean(self.weighting),
             server_optimizer=Mixing(self.server_lr),

@@ -82,6 +82,7 @@ from fl_lightning.parts.sampling import ClientSampler as ClientSampler
 from fl_lightning.parts.sampling import ImportanceSampler as ImportanceSampler
 from fl_lightning.parts.sampling import Participation as Participation
 from fl_lightning.parts.sampling import UniformSampler as UniformSampler
+from fl_lightning.parts.schedules import ClientAverage as ClientAverage
 from fl_lightning.parts.schedules import Redistribution as Redistribution
 from fl_lightning.parts.schedules import Schedule as Schedule
 from fl_lightning.parts.schedules import Synchronous as Synchronous

@@ -184,7 +184,7 @@ class Chain(Exchange):
             if member.colludes and algorithm.schedule.shows_client_models:
                 yield (
                     f"`exchange` cannot have {member!r} with {algorithm.schedule!r}, which shows models before they "
-                    'are changed. A `Synchronous` schedule shows the server\'s with `evaluate="server"`.'
+                    'are changed. Give `evaluate="server"`, which shows the server\'s.'
                 )
 
     def check_another_fit(self) -> None:

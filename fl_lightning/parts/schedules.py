@@ -24,15 +24,8 @@ Play = Generator[Sequence[Task], Iterable[ClientResult], Tensor]
 class Schedule(Part, ABC):
     """Plays a round: it yields tasks, takes their results, lets the server move and returns the model to show.
 
-    FedAvg's is::
-
-        def play(self, tasks, server):
-            for result in (yield tasks):
-                server.take(result)
-            server.move()
-            return server.model
-
-    With several processes each one gets the results of its own clients; :meth:`Server.move` is called on all of them.
+    :class:`Synchronous` is FedAvg's. With several processes each one gets the results of its own clients, and
+    :meth:`Server.move` is called on all of them.
     """
 
     #: Whether slots keep their models from round to round, so that the server gets models that many clients trained.
@@ -137,27 +130,33 @@ class Schedule(Part, ABC):
         """
 
 
-@dataclass(eq=False)
 class Synchronous(Schedule):
-    """Every client starts from the server's model, and the server acts at the end of every round (FedAvg).
+    """Every client starts from the server's model, and the server acts at the end of every round (FedAvg)."""
+
+    def play(self, tasks: Sequence[Task], server: Server) -> Play:
+        """Let all clients train, then move the server."""
+        for result in (yield tasks):
+            server.take(result)
+        server.move()
+        return server.model
+
+
+@dataclass(eq=False)
+class ClientAverage(Synchronous):
+    """Synchronous rounds after which users see a mean of clients' models instead of the server's model.
 
     Args:
-        evaluate: The model that is validated, checkpointed and tested: ``"server"``, the one that clients receive next;
-            ``"active"``, the mean of the models of the round's clients; ``"all"``, the mean of every client's last
-            local model (the first model before its first training).
-        weighting: How these means weigh clients: ``"uniform"``, or ``"samples"`` by their sizes.
+        evaluate: The mean that is validated, checkpointed and tested: ``"active"``, of the models of the round's
+            clients; ``"all"``, of every client's last local model (the first model before its first training).
+        weighting: How the mean weighs clients: ``"uniform"``, or ``"samples"`` by their sizes.
 
     Raises:
         ValueError: If ``evaluate`` or ``weighting`` is unknown.
     """
 
-    evaluate: EvaluatedModel = "server"
+    evaluate: Literal["active", "all"]
     weighting: Weighting = "uniform"
-
-    @property
-    def shows_client_models(self) -> bool:  # type: ignore[override]
-        """Whether ``evaluate`` is another model than the server's."""
-        return self.evaluate != "server"
+    shows_client_models = True
 
     def setup(self, federation: Federation) -> None:
         """Give every client the first model, if last local models are to be averaged."""
@@ -166,22 +165,28 @@ class Synchronous(Schedule):
             self.add_client_vectors("last", federation.model, federation.weights(self.weighting))
 
     def play(self, tasks: Sequence[Task], server: Server) -> Play:
-        """Let all clients train, then move the server."""
+        """Let all clients train, move the server, and take the mean of the clients' models."""
         active = RunningMean()
         for result in (yield tasks):
             server.take(result)
             if self.evaluate == "active":
                 active.add(result.vector, result.weight(self.weighting))
-            elif self.evaluate == "all":
+            else:
                 self.last[result.client] = result.vector
         server.move()
         if self.evaluate == "all":
             self.last.commit()
             self.shown = self.last.mean.to(server.model.dtype)
-        elif self.evaluate == "active":
-            mean, _ = active.pop(self.federation, server.model)
-            self.shown = self.shown if mean is None else mean.to(server.model.dtype)
+            return self.shown
+        # a round without clients shows the mean of the last round that had some
+        mean, _ = active.pop(self.federation, server.model)
+        self.shown = self.shown if mean is None else mean.to(server.model.dtype)
         return server.model if self.shown is None else self.shown
+
+
+def synchronous(evaluate: EvaluatedModel, weighting: Weighting = "uniform") -> Synchronous:
+    """Return FedAvg's schedule, which shows the server's model or a mean of clients' models."""
+    return Synchronous() if evaluate == "server" else ClientAverage(evaluate, weighting)
 
 
 @dataclass(eq=False)

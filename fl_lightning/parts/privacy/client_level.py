@@ -228,10 +228,10 @@ def _cohort_of(sampler: Any, num_clients: int) -> Mechanism:
 def _unanalysed(algorithm: Any) -> Iterator[str]:
     """Yield why no published analysis gives epsilon for an algorithm."""
     schedule, sampler, participation = algorithm.schedule, algorithm.sampler, algorithm.participation
-    if type(schedule) is not Synchronous:
-        yield f"with {schedule!r} models travel without noise, or a client's speed decides how often it counts."
-    elif schedule.evaluate != "server":
+    if schedule.shows_client_models:
         yield f'{schedule!r} shows a mean of the clients\' models without noise. Give `evaluate="server"`.'
+    elif type(schedule) is not Synchronous:
+        yield f"with {schedule!r} models travel without noise, or a client's speed decides how often it counts."
     if type(sampler) not in (BernoulliSampler, UniformSampler):
         yield f"no analysis covers the clients that {sampler!r} draws. Use BernoulliSampler or UniformSampler."
     if sends_more(algorithm.objective) or getattr(algorithm.aggregation, "last", None) is not None:
