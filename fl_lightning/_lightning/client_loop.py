@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
@@ -47,8 +47,8 @@ class ClientLoop(_TrainingEpochLoop):
     stop: StopRequests
     #: Returns the value of the term whose gradient hooks add.
     added_to_loss: Callable[[], Tensor | float]
-    #: Makes the loss to minimise of a batch and of the loss that ``training_step`` returned.
-    change_loss: Callable[[Any, Tensor], Tensor] | None = None
+    #: Runs ``training_step`` on a batch of a place, and returns what it returned with the loss to minimise.
+    run_step: Callable[[Callable[[Any, int], Any], Any, int], Any] | None = None
 
     @classmethod
     def take_over(cls, stock: _TrainingEpochLoop) -> ClientLoop:
@@ -276,9 +276,10 @@ class ClientLoop(_TrainingEpochLoop):
             ran = True
             # an optimizer whose `step` runs without gradients counts on the closure, as in Lightning
             with torch.enable_grad():
-                output = self._training_step(batch, batch_idx)
-                if self.change_loss is not None:
-                    output = self._changed(self.change_loss, output, batch)
+                if self.run_step is None:
+                    output = self._training_step(batch, batch_idx)
+                else:
+                    output = self.run_step(self._training_step, batch, batch_idx)
                 accumulate = self.trainer.accumulate_grad_batches
                 if accumulate == 1 and isinstance(output, Tensor):
                     result = ClosureResult(output)  # without a division by 1
@@ -350,15 +351,6 @@ class ClientLoop(_TrainingEpochLoop):
             output = function(*args)
         enter_fx(self._module, previous)
         return output
-
-    def _changed(self, change: Callable[[Any, Tensor], Tensor], output: Any, batch: Any) -> Any:
-        """Return what ``training_step`` returned, with the loss that the local objective makes of its loss."""
-        loss = output.get("loss") if isinstance(output, Mapping) else output
-        if not isinstance(loss, Tensor):
-            return output
-        with self.trainer.precision_plugin.train_step_context():
-            loss = change(batch, loss)
-        return {**output, "loss": loss} if isinstance(output, Mapping) else loss
 
 
 class _Hidden:

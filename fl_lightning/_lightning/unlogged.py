@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import cached_property
 from itertools import count
 from typing import Any
 
+import lightning.pytorch as pl
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torchmetrics import Metric
 
+from fl_lightning._lightning.attributes import Attributes
 from fl_lightning._lightning.client_loop import ClientLoop
 from fl_lightning._lightning.predictions import concatenated, preserved_modes, read_batch, rule_of
 
@@ -77,6 +80,36 @@ class UnloggedTraining:
                 )
                 optimizer.step()
 
+    def loss_of_step(self, values: Mapping[str, Tensor], batch: Any, index: int) -> Tensor | None:
+        """Return the loss of ``training_step``; ``None`` if it returns none. Modes and gradients are the caller's.
+
+        What the step writes to tensors is written to ``values``, if they have it; attributes are put back.
+
+        Args:
+            values: Parameters and buffers by name, in the place of the module's own.
+            batch: The batch, where the step gets it.
+            index: Its place.
+        """
+        named = {f"module.{name}": value for name, value in values.items()}
+        args = (batch, index) if self._loop._pass_batch_idx else (batch,)
+        before = self.attributes.read()
+        try:
+            with self.unnoticed(), self._loop.trainer.precision_plugin.train_step_context():
+                output = torch.func.functional_call(self._step, named, args)
+        finally:
+            self.attributes.write(before)
+        loss = output.get("loss") if isinstance(output, Mapping) else output
+        return loss if isinstance(loss, Tensor) else None
+
+    @cached_property
+    def attributes(self) -> Attributes:
+        """The attributes of the module that are no tensors."""
+        return Attributes(self._module)
+
+    @cached_property
+    def _step(self) -> _Step:
+        return _Step(self._module)
+
     def predictions(self, batches: Iterable[Any]) -> tuple[Tensor, Tensor]:
         """Return the module's predictions and the targets of batches, in eval mode."""
         with self.unnoticed(), self._eval_mode(), torch.no_grad():
@@ -141,6 +174,17 @@ class UnloggedTraining:
 def _clear(parameters: Iterable[Tensor]) -> None:
     for parameter in parameters:
         parameter.grad = None
+
+
+class _Step(nn.Module):
+    """``training_step`` as a forward pass."""
+
+    def __init__(self, module: pl.LightningModule) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *args: Any) -> Any:
+        return self.module.training_step(*args)
 
 
 def _gradient(parameter: Tensor) -> Tensor:

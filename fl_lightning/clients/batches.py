@@ -19,6 +19,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from fl_lightning._lightning.overrides import is_plain_transfer
 from fl_lightning.checks import Count, Natural, PathLike, check_fields
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.batches import client_batches, number_of_batches, tensor_rows
@@ -240,6 +241,16 @@ class ClientBatches:
         rows = self._find_rows(client)
         assert rows is not None
         return rows
+
+    def stored_targets(self, client: int) -> Tensor | None:
+        """Return the targets of a client's samples, in their stored order, if they are rows of a tensor as they are."""
+        data = self.data
+        own_rule = type(data).outputs_and_targets is not FederatedDataModule.outputs_and_targets
+        if own_rule or not is_plain_transfer(self._trainer) or not self.are_tensors(client):
+            return None
+        tensors, rows = self.rows(client)
+        target: Tensor = data.outputs_and_targets(tensors, None)[1]
+        return target if rows is None else target[rows]
 
     def _find_rows(self, client: int) -> tuple[tuple[Tensor, ...], Tensor | None] | None:
         if client not in self._rows:

@@ -1,62 +1,303 @@
-"""The forward pass of a client's step, as a loss sees it."""
+"""The forward pass of a client's step, as a loss sees it.
+
+The user's own ``training_step`` is what runs. What is added to the logits is added where the output layer returns them,
+inside the step, so that class weights, focal losses, sums and ignored positions stay those of the user. What another
+model makes of the batch is read from a second run of the same step, with that model's tensors and the same random
+numbers, so that it sees the inputs, lengths and masks that the client's model saw.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import Node
+from torch.nn import functional as F
+from torch.utils._pytree import tree_map_only
 
-from fl_lightning._lightning.predictions import called, preserved_modes, rule_of
+from fl_lightning._lightning.predictions import preserved_modes, rule_of
+from fl_lightning._lightning.unlogged import UnloggedTraining
 from fl_lightning.clients.state_vector import StateVector
-from fl_lightning.data.targets import inputs_of
-from fl_lightning.parts.federation import ForwardPass
+from fl_lightning.parts.objectives import Correction
+from fl_lightning.seeding import global_states, preserved_generators, set_global_states
+
+Step = Callable[[Any, int], Any]
+
+
+class OutputLayer:
+    """Finds the layer whose input are a module's features and whose output are its logits.
+
+    That is the linear layer on which the loss depends and after which no other one comes. Two such layers are two
+    outputs, between which the user decides.
+
+    Args:
+        module: The module.
+        vector: Its federated state.
+        quiet: Runs its ``training_step`` without a trace.
+    """
+
+    def __init__(self, module: nn.Module, vector: StateVector, quiet: UnloggedTraining) -> None:
+        self._module, self._vector, self._quiet = module, vector, quiet
+        self._found: nn.Module | None = None
+
+    def named(self, name: str) -> nn.Module:
+        """Return the layer of a name.
+
+        Raises:
+            ValueError: If the module has no such layer.
+        """
+        parts = dict(self._module.named_modules())
+        if not name or name not in parts:
+            known = ", ".join(map(repr, self._linear().values())) or "none"
+            raise ValueError(
+                f"`output_layer` must be the name of a layer of {type(self._module).__name__}, got {name!r}. Its "
+                f"linear layers: {known}."
+            )
+        return parts[name]
+
+    def of(self, batch: Any, index: int) -> nn.Module | None:
+        """Return the layer that a step on a batch shows; the first batch with a loss decides, others give ``None``.
+
+        Raises:
+            TypeError: If the loss depends on no linear layer.
+            ValueError: If there are several.
+        """
+        if self._found is None:
+            candidates = self._candidates(batch, index)
+            self._found = None if candidates is None else self._one_of(candidates)
+        return self._found
+
+    def _linear(self) -> dict[nn.Module, str]:
+        """Return the linear layers with their names."""
+        named = self._module.named_modules()
+        return {part: name for name, part in named if hasattr(part, "in_features") and hasattr(part, "out_features")}
+
+    def _candidates(self, batch: Any, index: int) -> list[nn.Module] | None:
+        """Return the linear layers after which no other one comes on the way to the loss; ``None`` without a loss."""
+        layers: dict[Node, nn.Module] = {}
+
+        def note(layer: nn.Module, args: Any, output: Any) -> None:
+            if isinstance(output, Tensor) and output.grad_fn is not None:
+                # If a layer wraps another one and returns its output, the outer one is noted last, and stays.
+                layers[output.grad_fn] = layer
+
+        hooks = [layer.register_forward_hook(note) for layer in self._linear()]
+        try:
+            with preserved_generators(self._vector.device):
+                loss = self._quiet.loss_of_step(self._vector.buffers(), copied(batch), index)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        if loss is None:
+            return None
+        if loss.grad_fn is None:
+            return []
+        last = _first_reached([loss.grad_fn], layers)
+        candidates = dict.fromkeys(layer for node, layer in layers.items() if node in last)
+        before = {layer: set[nn.Module]() for layer in candidates}
+        for node in last:
+            before[layers[node]] |= {layers[other] for other in _all_reached(node, layers)}
+        # A penalty on features reaches a layer past the output layer, for which the layer is still one before it.
+        return [each for each in candidates if not any(each in before[other] for other in candidates if other != each)]
+
+    def _one_of(self, candidates: list[nn.Module]) -> nn.Module:
+        if len(candidates) == 1:
+            return candidates[0]
+        kind, linear = type(self._module).__name__, self._linear()
+        if not candidates:
+            raise TypeError(
+                "The objective takes features and logits from a layer that has `in_features` and `out_features`, as "
+                f"nn.Linear has, and the loss of {kind} depends on the output of none. Give the name of another layer "
+                "as `output_layer`."
+            )
+        names = ", ".join(repr(linear[layer]) for layer in candidates)
+        raise ValueError(
+            f"The loss of {kind} depends on the outputs of several layers: {names}. Say which of them gives the "
+            f"features and logits, such as `output_layer={linear[candidates[0]]!r}`."
+        )
+
+
+def copied(batch: Any) -> Any:
+    """Return a batch whose containers and tensors a step may write to."""
+    return tree_map_only(Tensor, torch.clone, batch)
+
+
+def _first_reached(nodes: list[Node], marked: Mapping[Node, Any]) -> set[Node]:
+    """Return the marked nodes of a graph that are reached from some nodes without passing through a marked one."""
+    found = set[Node]()
+    seen = set[Node]()
+    left = list(nodes)
+    while left:
+        node = left.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if node in marked:
+            found.add(node)
+        else:
+            left += _behind(node)
+    return found
+
+
+def _all_reached(node: Node, marked: Mapping[Node, Any]) -> set[Node]:
+    """Return all marked nodes of a graph that are reached from a node, but for itself."""
+    found = set[Node]()
+    left = [node]
+    while left:
+        new = _first_reached(_behind(left.pop()), marked) - found
+        found |= new
+        left += new
+    return found
+
+
+def _behind(node: Node) -> list[Node]:
+    return [following for following, _ in node.next_functions if following is not None]
+
+
+class _Calls:
+    """Keeps what a layer is given and returns while it is entered, and may change what it returns.
+
+    Args:
+        layer: The layer.
+        change: Makes another output of a call's number and output.
+    """
+
+    def __init__(self, layer: nn.Module, change: Callable[[int, Tensor], Tensor] | None = None) -> None:
+        self._layer, self._change = layer, change
+        self.inputs: list[Tensor] = []
+        self.outputs: list[Tensor] = []
+
+    def __enter__(self) -> _Calls:
+        self._hook = self._layer.register_forward_hook(self._note, with_kwargs=True)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._hook.remove()
+
+    def _note(self, layer: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor], output: Tensor) -> Tensor:
+        self.inputs.append(next(iter((*args, *kwargs.values()))))
+        self.outputs.append(output)
+        return output if self._change is None else self._change(len(self.outputs) - 1, output)
+
+    def rows(self, numbers: list[int]) -> tuple[Tensor, Tensor]:
+        """Return the inputs and outputs of some calls, shape ``(rows, width)`` and ``(rows, classes)``."""
+        return _rows([self.inputs[number] for number in numbers]), _rows([self.outputs[number] for number in numbers])
+
+
+def _rows(tensors: list[Tensor]) -> Tensor:
+    rows = [tensor.reshape(-1, tensor.shape[-1]) for tensor in tensors]
+    return rows[0] if len(rows) == 1 else torch.cat(rows)
 
 
 class RecordedPass:
-    """The latest forward pass of a client; see :class:`~fl_lightning.parts.ForwardPass`. Enter it while it trains.
+    """The latest forward pass of a client; see :class:`~fl_lightning.parts.ForwardPass`.
 
     Args:
-        loss: Changes the loss of a pass.
+        correction: The client's correction, which changes a loss or shifts logits.
         vector: The federated state of the module.
         trainer: The trainer; its data module says which element of a batch is the target.
+        output: Finds the output layer.
+        quiet: Runs the module's ``training_step`` without a trace.
     """
 
-    def __init__(self, loss: Callable[[Tensor, ForwardPass], Tensor], vector: StateVector, trainer: pl.Trainer) -> None:
-        self._loss, self._vector, self._trainer = loss, vector, trainer
+    def __init__(
+        self,
+        correction: Correction,
+        vector: StateVector,
+        trainer: pl.Trainer,
+        output: OutputLayer,
+        quiet: UnloggedTraining,
+    ) -> None:
+        self._correction, self._vector, self._trainer, self._quiet = correction, vector, trainer, quiet
         self.module: nn.Module = trainer.lightning_module
         self.batch: Any = None
-        self._last: tuple[Tensor, Tensor] | None = None  # input and output of the last layer that was called
+        self._output, self._index = output, 0
+        self._layer = None if correction.output_layer is None else output.named(correction.output_layer)
+        self._is_first = True
+        self._rows: tuple[Tensor, Tensor] | None = None
+        #: Numbers of the layer's calls with gradients, among all of its calls in a step.
+        self._numbers: list[int] = []
+        #: What a second run of the step needs: the states of generators, and the module's attributes.
+        self._before: tuple[Any, Any] = ((), ())
 
-    def __enter__(self) -> None:
-        parts = self.module.modules()
-        layers = [part for part in parts if hasattr(part, "in_features") and hasattr(part, "out_features")]
-        self._hooks = [layer.register_forward_hook(self._note) for layer in layers]
+    def run(self, step: Step, batch: Any, index: int) -> Any:
+        """Run a step, and return what it returned, with the loss that the objective makes of its loss.
 
-    def __exit__(self, *error: object) -> None:
-        for hook in self._hooks:
-            hook.remove()
+        Args:
+            step: ``training_step``, as Lightning calls it.
+            batch: The batch.
+            index: Its place.
 
-    def _note(self, layer: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
-        self._last = args[0].reshape(-1, args[0].shape[-1]), output.reshape(-1, output.shape[-1])
+        Raises:
+            ValueError: If the step does not call the output layer, or the shift does not suit its logits and targets.
+        """
+        layer = self._layer = self._layer or self._output.of(batch, index)
+        if layer is None:
+            return step(batch, index)
+        change = self._correction.loss
+        self.batch, self._index = batch, index
+        if change is not None or self._is_first:
+            self.batch = copied(batch)
+        if change is not None:
+            self._before = global_states(self._vector.device), self._quiet.attributes.read()
+        with _Calls(layer, None if self._correction.shift is None else self._shifted) as calls:
+            output = step(batch, index)
+        loss = output.get("loss") if isinstance(output, Mapping) else output
+        if not isinstance(loss, Tensor):
+            return output
+        self._numbers = [number for number, each in enumerate(calls.outputs) if each.requires_grad]
+        if not self._numbers:
+            raise ValueError(
+                f"`training_step` of {type(self.module).__name__} does not call its output layer, a "
+                f"{type(layer).__name__}, with gradients, so the objective finds no features and logits. Call the "
+                "layer itself, not a function of its weights, or name another one as `output_layer`."
+            )
+        self._rows = calls.rows(self._numbers)
+        if self._is_first and self._correction.shift is not None:
+            self._check_shifted(loss)
+        self._is_first = False
+        if change is not None:
+            with self._trainer.precision_plugin.train_step_context():
+                loss = change(loss, self)
+        self.batch = self._rows = None  # the graph
+        return {**output, "loss": loss} if isinstance(output, Mapping) else loss
 
-    def change(self, batch: Any, loss: Tensor) -> Tensor:
-        """Return the changed loss of a batch."""
-        self.batch = batch
-        changed = self._loss(loss, self)
-        self.batch = self._last = None  # the graph
-        return changed
+    def _shifted(self, number: int, output: Tensor) -> Tensor:
+        """Return shifted logits; without gradients, where a step only looks, the logits as they are."""
+        shift = self._correction.shift
+        assert shift is not None
+        further = output.shape[-1] - len(shift)
+        if further < 0:
+            raise ValueError(
+                f"The client has samples of class {len(shift) - 1}, and the output layer of "
+                f"{type(self.module).__name__} has {output.shape[-1]} outputs, one a class. Give it more, or name "
+                "another layer as `output_layer`."
+            )
+        if not torch.is_grad_enabled():
+            return output
+        return output + F.pad(shift.to(output), (0, further), value=-torch.inf)
+
+    def _check_shifted(self, loss: Tensor) -> None:
+        """Raise ``ValueError`` if targets are no classes of the logits' rows, or the loss counts absent classes."""
+        if self.target.numel() != len(self.logits):
+            raise ValueError(
+                f"Logits are shifted by classes, so each row of logits needs one class, got {len(self.logits)} rows "
+                f"and {self.target.numel()} targets. Several labels a sample have no class."
+            )
+        if not loss.isfinite().all() and bool(self.logits.isfinite().all()):
+            raise ValueError(
+                "The client lacks some classes, whose logits are shifted to minus infinity so that they do not count, "
+                f"and the loss of {type(self.module).__name__} counts them: it is {float(loss.detach())}. Label "
+                "smoothing and losses of single logits do so; use a loss that looks at the true class alone."
+            )
 
     @property
-    def _outputs(self) -> tuple[Tensor, Tensor]:
-        if self._last is None:
-            raise TypeError(
-                "The objective takes features and logits from the last layer that is called and has `in_features` and "
-                f"`out_features`, as nn.Linear has, and {type(self.module).__name__} calls none."
-            )
-        return self._last
+    def _seen(self) -> tuple[Tensor, Tensor]:
+        assert self._rows is not None
+        return self._rows
 
     @property
     def target(self) -> Tensor:
@@ -67,18 +308,53 @@ class RecordedPass:
     @property
     def features(self) -> Tensor:
         """The input of the output layer, shape ``(rows, width)``."""
-        return self._outputs[0]
+        return self._seen[0]
 
     @property
     def logits(self) -> Tensor:
-        """The output of the output layer, shape ``(rows, classes)``."""
-        return self._outputs[1]
+        """The output of the output layer, shape ``(rows, classes)``, before a shift."""
+        return self._seen[1]
 
     def of(self, model: Tensor) -> tuple[Tensor, Tensor]:
         """Return the features and logits of another model, shape ``(size,)``, in eval mode and without gradients."""
-        last = self._last
-        with preserved_modes(self.module), torch.no_grad():
+        own = self._vector.buffers()
+        values = {name: tensor.clone() if name in own else tensor for name, tensor in self._vector.named(model).items()}
+        with preserved_modes(self.module):
             self.module.eval()
-            called(self._trainer.lightning_module, inputs_of(self.batch), self._vector.named(model))
-            outputs, self._last = self._outputs, last
-        return outputs
+            calls, _ = self._again(values)
+        features, logits = calls.rows(self._numbers)
+        return features.detach(), logits.detach()
+
+    def loss_of(self, logits: Tensor) -> Tensor:
+        """Return what the step's loss is with other logits, shape ``(rows, classes)``, which alone get gradients."""
+        sizes = [0] * (max(self._numbers) + 1)
+
+        def replaced(number: int, output: Tensor) -> Tensor:
+            if number not in self._numbers:
+                return output
+            sizes[number] = output.numel() // output.shape[-1]
+            begin = sum(sizes[:number])
+            return logits[begin : begin + sizes[number]].view(output.shape)
+
+        trained = dict(zip(self._vector.names, self._vector.parameters, strict=True))
+        values = {name: parameter.detach() for name, parameter in trained.items()}
+        _, loss = self._again({**values, **self._vector.buffers()}, replaced)
+        assert loss is not None
+        return loss
+
+    def _again(
+        self, values: Mapping[str, Tensor], change: Callable[[int, Tensor], Tensor] | None = None
+    ) -> tuple[_Calls, Tensor | None]:
+        """Run the step on the same batch with other values, from the generators and attributes that it began with."""
+        assert self._layer is not None
+        attributes = self._quiet.attributes
+        states, held = self._before
+        now = attributes.read()
+        with preserved_generators(self._vector.device), _Calls(self._layer, change) as calls:
+            set_global_states(states, self._vector.device)
+            attributes.write(held)
+            try:
+                loss = self._quiet.loss_of_step(values, copied(self.batch), self._index)
+            finally:
+                attributes.write(now)
+        return calls, loss

@@ -180,6 +180,11 @@ class StateVector:
         pairs = zip(self.tensor_names, self.views(vector), self.tensors(), strict=True)
         return {name: view if view.dtype == held.dtype else _like(held, view) for name, view, held in pairs}
 
+    def buffers(self) -> dict[str, Tensor]:
+        """Return copies of the state's buffers by name, as far as the module holds them."""
+        held = [(name, place[key]) for name, (place, key) in zip(self.buffer_names, self._buffers, strict=True)]
+        return {name: buffer.detach().clone() for name, buffer in held if buffer is not None}
+
     def views(self, vector: Tensor) -> list[Tensor]:
         """Return views of ``vector`` shaped as the tensors of the state, parameters first."""
         parts = vector.split(self._lengths)

@@ -15,7 +15,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from fl_lightning._lightning.local_optimizers import is_step_skipped, unscale_before_hooks
-from fl_lightning.clients.forward_pass import RecordedPass
 from fl_lightning.clients.state_vector import StateVector, unshared
 from fl_lightning.parts.aggregation import FairMean, NormalizedMean
 from fl_lightning.parts.algorithm import Algorithm
@@ -77,10 +76,6 @@ class ClientSteps:
         counted = not by_lightning and any(isinstance(part, NormalizedMean) for part in walk(algorithm.aggregation))
         #: The model before the first step, if a step that Lightning does not see would be wrong.
         self._before = vector.read() if counted or correction is not None else None
-        #: Sees the forward passes, if the objective changes their losses.
-        self.forward = None
-        if correction is not None and correction.loss is not None:
-            self.forward = RecordedPass(correction.loss, vector, trainer)
         prepare_optimizers(correction, trainer)
 
     def of(self, batches: Iterator[Any]) -> Iterator[Any]:
@@ -171,10 +166,10 @@ def prepare_optimizers(correction: Correction | None, trainer: pl.Trainer) -> No
             change of the loss meets manual optimisation.
     """
     if correction is not None:
-        if correction.loss is not None and not trainer.lightning_module.automatic_optimization:
+        if correction.changes_step and not trainer.lightning_module.automatic_optimization:
             raise ValueError(
-                "The objective changes the loss that `training_step` returns, so it needs "
-                "`automatic_optimization=True`, as without it the step takes the gradient itself."
+                "The objective changes the loss of `training_step`, so it needs `automatic_optimization=True`, as "
+                "without it the step takes the gradient itself."
             )
         if correction.walks and (trainer.accumulate_grad_batches != 1 or len(trainer.optimizers) != 1):
             raise ValueError(

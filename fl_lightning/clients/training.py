@@ -19,6 +19,7 @@ from fl_lightning._lightning.hooks import enter_fx
 from fl_lightning._lightning.progress_bars import with_progress
 from fl_lightning._lightning.unlogged import UnloggedTraining
 from fl_lightning.clients.batches import ClientBatches, LocalSettings
+from fl_lightning.clients.forward_pass import OutputLayer, RecordedPass, Step
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.clients.steps import ClientSteps, StepCounts
 from fl_lightning.data import FederatedDataModule
@@ -131,18 +132,17 @@ class LocalTraining:
         self.show([task])
         steps = ClientSteps(client.correction, self.vector, client.start, self.algorithm, self.trainer)
         self._steps, loop.added_to_loss = steps, steps.value
-        loop.change_loss = None if steps.forward is None else steps.forward.change
+        loop.run_step = self._run_step(client.correction)
         self.seed(task)
         one_pass = self.batches.one_pass(task)
         batch = None
         try:
-            with steps.forward or nullcontext():
-                for index, batch in enumerate(steps.of(self.batches.iterate(task))):
-                    with self._counting():
-                        goes_on = loop.train_batch(batch, index, is_last=(index + 1) % one_pass == 0)
-                    if not goes_on:
-                        break
-                    batch = None  # an error may come from the next one
+            for index, batch in enumerate(steps.of(self.batches.iterate(task))):
+                with self._counting():
+                    goes_on = loop.train_batch(batch, index, is_last=(index + 1) % one_pass == 0)
+                if not goes_on:
+                    break
+                batch = None  # an error may come from the next one
         except StopIteration:  # from a hook, or the step: ends the client, as Lightning ends an epoch
             pass
         except Exception as error:
@@ -153,6 +153,12 @@ class LocalTraining:
         steps.check_seen(task, model)
         self._steps = None
         return self.finish(client, model, num_steps, steps.summed_lr)
+
+    def _run_step(self, correction: Correction | None) -> Callable[[Step, Any, int], Any] | None:
+        """Return what runs a client's steps for an objective that sees their forward passes."""
+        if correction is None or not correction.changes_step:
+            return None
+        return RecordedPass(correction, self.vector, self.trainer, self.output_layer, self.quiet).run
 
     def _counting(self) -> AbstractContextManager[Any]:
         if self.counts is not None:
@@ -217,6 +223,11 @@ class LocalTraining:
         return {task.client: known[task.client] for task in tasks}
 
     @cached_property
+    def output_layer(self) -> OutputLayer:
+        """Finds the output layer, where an objective asks for it."""
+        return OutputLayer(self.trainer.lightning_module, self.vector, self.quiet)
+
+    @cached_property
     def quiet(self) -> UnloggedTraining:
         """Runs the module without a trace."""
         return UnloggedTraining(self.loop, self.vector.preserved)
@@ -263,7 +274,11 @@ class ClientAtWork:
 
     def targets(self) -> Tensor:
         """Return the targets of the client's samples, in their stored order."""
-        return self.training.quiet.targets(self._batches(self.training.data.batch_size))
+        training = self.training
+        known = training.batches.stored_targets(self.task.client)
+        if known is not None:
+            return known.to(training.vector.device)
+        return training.quiet.targets(self._batches(training.data.batch_size))
 
     def _batches(self, size: int | None) -> Iterator[Any]:
         """Seed the draws of the steps to come, and return the client's batches of a size."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, Protocol
@@ -70,8 +70,10 @@ class LocalClient(Protocol):
 class ForwardPass(Protocol):
     """The forward pass of a ``training_step``, as a loss of a :class:`Correction` sees it.
 
-    The output layer is the last layer that is called and has ``in_features`` and ``out_features``, as ``nn.Linear`` and
-    layers with adapters have. Dimensions but the last count as rows.
+    The output layer is the correction's ``output_layer``; else the one linear layer (it has ``in_features`` and
+    ``out_features``, as ``nn.Linear`` and layers with adapters have) on which the loss depends and after which no other
+    one comes. Dimensions but the last count as rows; where the step calls the layer several times with gradients, the
+    rows follow each other.
 
     Attributes:
         module: The LightningModule, with the client's present weights.
@@ -93,13 +95,21 @@ class ForwardPass(Protocol):
 
     @property
     def logits(self) -> Tensor:
-        """The output of the output layer, shape ``(rows, classes)``."""
+        """The output of the output layer, shape ``(rows, classes)``, before a shift."""
         ...
 
     def of(self, model: Tensor) -> tuple[Tensor, Tensor]:
         """Return the features and logits of another model, shape ``(size,)``, in eval mode and without gradients.
 
-        It calls ``forward`` with the batch's inputs.
+        The step runs once more with the model's tensors, the same random numbers, and no trace in logs, metrics,
+        buffers and attributes. So the model sees the inputs, masks and lengths that the client's model saw.
+        """
+        ...
+
+    def loss_of(self, logits: Tensor) -> Tensor:
+        """Return what the step's loss is with other logits, shape ``(rows, classes)``, which alone get gradients.
+
+        The step runs once more, as for :meth:`of`, in its own mode and with its own weights.
         """
         ...
 
@@ -141,8 +151,6 @@ class Federation:
         replicates: Whether every process keeps the vectors of all clients.
         max_rounds: After how many rounds in all the fit ends; ``None`` if that is not known.
         traveling: Names of the parameters that all exchanges send; ``None`` if that is all of them.
-        shared_names: All names of the tensors that have several, by the one in ``names``: a list for each layer that
-            holds the tensor, with more than one name where the layer itself has more.
     """
 
     sizes: np.ndarray
@@ -161,7 +169,6 @@ class Federation:
     replicates: bool = False
     max_rounds: int | None = None
     traveling: Sequence[str] | None = None
-    shared_names: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the content of a pickle: all but the links to other processes and to the trainer."""
@@ -216,52 +223,20 @@ class Federation:
     def matching(self, patterns: Patterns, argument: str = "pattern") -> list[str]:
         """Return the names of the model's tensors that match one of the patterns.
 
-        A tensor that several layers share, such as the weight of an output layer that is tied to an embedding, must
-        match as a tensor of each of them, or of none.
-
         Args:
             patterns: Names of tensors or of submodules (``"head"``), or shell patterns of names (``"*.bn*"``); one or
                 several.
             argument: What the user calls them, for the error.
 
         Raises:
-            ValueError: If a pattern matches nothing, or a shared tensor as one of only some layers.
+            ValueError: If a pattern matches nothing.
         """
         patterns = [patterns] if isinstance(patterns, str) else patterns
-        found: list[str] = []
-        used: set[str] = set()
-        for name in self.names:
-            layers = self._layers_of(name)
-            matched = []
-            for names in layers:
-                hits = [pattern for pattern in patterns if any(_matches(each, pattern) for each in names)]
-                matched.append(bool(hits))
-                used.update(hits)
-            if any(matched) and not all(matched):
-                shown = " and ".join(names[0] for names in layers)
-                missing = [names[0] for names, is_named in zip(layers, matched, strict=True) if not is_named]
-                raise ValueError(
-                    f"`{argument}` must name all or none of the layers that share a tensor: {shown} are one, got "
-                    f"{patterns}, which leave out {missing}. Add these names, or name other tensors alone."
-                )
-            if all(matched):
-                found.append(name)
-        if not patterns or not used.issuperset(patterns):
+        found = {name: [_matches(name, pattern) for pattern in patterns] for name in self.names}
+        if not patterns or not all(map(any, zip(*found.values(), strict=True))):
             shown = ", ".join(self.names[:8]) + (", ..." if len(self.names) > 8 else "")
             raise ValueError(f"`{argument}` must match parameters or buffers of the module, {shown}; got {patterns}.")
-        return found
-
-    def _layers_of(self, name: str) -> Sequence[Sequence[str]]:
-        """Return all names of a tensor, a list for each layer that holds it."""
-        return self.shared_names.get(name, [[name]])
-
-    def has_tensors_of(self, layer: str) -> bool:
-        """Return whether the model has tensors of a submodule: what is frozen may stay out of it."""
-        for name in self.names:
-            for names in self._layers_of(name):
-                if any(each.startswith(f"{layer}.") for each in names):
-                    return True
-        return False
+        return [name for name, hits in found.items() if any(hits)]
 
     def places(self, patterns: Patterns, argument: str = "pattern") -> frozenset[int]:
         """Return the places of the parameter tensors whose names match, as :meth:`matching` says."""
@@ -291,26 +266,6 @@ class Federation:
         on_cpu = {key: value.to(cpu) if isinstance(value, kinds) else value for key, value in mine.items()}
         entries = [entry for share in self.gather(on_cpu) for entry in share.items()]
         return dict(sorted(entries, key=lambda entry: entry[0]))
-
-
-def find_shared_names(module: nn.Module, names: Iterable[str]) -> dict[str, list[list[str]]]:
-    """Return all names of those of a module's named tensors that have several; see :attr:`Federation.shared_names`.
-
-    Args:
-        module: The module.
-        names: One name of each tensor.
-    """
-    known: dict[str, Tensor] = {}
-    held: dict[int, dict[tuple[int, str], list[str]]] = {}
-    for path, part in module.named_modules(remove_duplicate=False):
-        for key, tensor in (*part._parameters.items(), *part._buffers.items()):
-            if tensor is not None:
-                name = f"{path}.{key}".lstrip(".")
-                known[name] = tensor
-                # a layer that has several names holds the tensor once
-                held.setdefault(id(tensor), {}).setdefault((id(part), key), []).append(name)
-    found = {name: list(held[id(known[name])].values()) for name in names if name in known}
-    return {name: layers for name, layers in found.items() if layers != [[name]]}
 
 
 def _matches(name: str, pattern: str) -> bool:

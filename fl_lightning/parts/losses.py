@@ -1,7 +1,8 @@
 """Objectives that change the loss of ``training_step``.
 
-Features and logits are the input and the output of the module's output layer; see
-:class:`~fl_lightning.parts.federation.ForwardPass`. Equations are numbered as in ``docs/references.md``.
+Features and logits are the input and the output of the module's output layer, which ``output_layer`` names where the
+loss depends on several; see :class:`~fl_lightning.parts.federation.ForwardPass`. Equations are numbered as in
+``docs/references.md``.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class ModelContrast(LocalObjective):
     Args:
         mu: Weight of the contrast; 0 is the plain objective.
         tau: Temperature.
+        output_layer: The name of the layer that returns the logits, where the loss depends on several outputs.
 
     Attributes:
         former: Every client's last model.
@@ -36,6 +38,7 @@ class ModelContrast(LocalObjective):
 
     mu: NotNegative = 1.0
     tau: Positive = 0.5
+    output_layer: str | None = None
 
     def setup(self, federation: Federation) -> None:
         """Start without former models."""
@@ -43,8 +46,10 @@ class ModelContrast(LocalObjective):
 
     def correction(self, client: LocalClient) -> Correction | None:
         """Return the contrast of the received and the former model."""
+        if not self.mu:
+            return None
         former = self.former.get(client.task.client)
-        return Correction(loss=partial(self._loss, client.received, former)) if self.mu else None
+        return Correction(loss=partial(self._loss, client.received, former), output_layer=self.output_layer)
 
     def _loss(self, received: Tensor, former: Tensor | None, loss: Tensor, forward: ForwardPass) -> Tensor:
         if former is None:  # the received one, too: a constant
@@ -57,51 +62,74 @@ class ModelContrast(LocalObjective):
         self.former[result.client] = result.vector
 
 
-class _ByClass(LocalObjective):
-    """An objective that knows how many samples of each class a client has."""
-
-    def setup(self, federation: Federation) -> None:
-        """Forget an earlier fit's clients."""
-        self._counts: dict[int, Tensor] = {}
-
-    def counts(self, client: LocalClient) -> Tensor:
-        """Return the number of the client's samples of each class, up to the highest that it has."""
-        k = client.task.client
-        if k not in self._counts:
-            self._counts[k] = torch.bincount(client.targets().flatten()).to(client.start)
-        return self._counts[k]
-
-
-def shifted(loss: Tensor, forward: ForwardPass, shift: Tensor) -> Tensor:
-    """Return the loss with the cross-entropy of ``logits + shift`` in the place of that of the logits.
+def classes_of(target: Tensor, method: str) -> Tensor:
+    """Return targets as classes, int64, shape ``(rows,)``.
 
     Args:
-        loss: Has other terms besides, such as a penalty.
-        forward: The forward pass.
-        shift: Of each class, up to the highest that the client has; the client has none of the others.
+        target: The targets.
+        method: The method that needs classes, for the error.
+
+    Raises:
+        ValueError: If they are no whole numbers from 0.
     """
-    logits = forward.logits
-    shift = F.pad(shift.to(logits), (0, logits.shape[1] - len(shift)), value=-torch.inf)
-    return loss + F.cross_entropy(logits + shift, forward.target) - F.cross_entropy(logits, forward.target)
+    whole = not target.is_floating_point() and not target.is_complex() and target.dtype is not torch.bool
+    if whole and (not target.numel() or int(target.min()) >= 0):
+        return target.flatten().long()
+    found = f" from {target.min().item():g} to {target.max().item():g}" if target.numel() else ""
+    raise ValueError(
+        f"{method} needs one class for each row of logits: whole numbers from 0, got targets of {target.dtype} and "
+        f"shape {tuple(target.shape)}{found}. Several labels a sample, numbers to predict and positions that do not "
+        "count (-100) have no class. If the classes are another element of the batch, say so by "
+        "`outputs_and_targets` of the data module; else use a method without classes, such as FedAvg or FedProx."
+    )
+
+
+def class_of_rows(forward: ForwardPass, method: str) -> Tensor:
+    """Return the class of each row of a pass's logits, int64, shape ``(rows,)``.
+
+    Raises:
+        ValueError: If the targets are no classes, or not one a row.
+    """
+    classes = classes_of(forward.target, method)
+    if len(classes) != len(forward.logits) or int(classes.max()) >= forward.logits.shape[1]:
+        raise ValueError(
+            f"{method} needs one class for each row of logits, below the number of outputs, got {len(classes)} targets "
+            f"up to {int(classes.max())} for logits of shape {tuple(forward.logits.shape)}."
+        )
+    return classes
+
+
+def class_counts(client: LocalClient, method: str) -> Tensor:
+    """Return the client's number of samples of each class, up to the highest that it has; its data as they are now.
+
+    Raises:
+        ValueError: If the targets are no classes.
+    """
+    return torch.bincount(classes_of(client.targets(), method)).to(client.start)
 
 
 @dataclass(eq=False)
-class CalibratedLogits(_ByClass):
-    """The cross-entropy has the logits less ``tau n_c^(-1/4)`` (FedLC, Zhang et al. 2022; eq. (61)).
+class CalibratedLogits(LocalObjective):
+    """The loss has the logits less ``tau n_c^(-1/4)`` (FedLC, Zhang et al. 2022; eq. (61)).
 
-    n_c is the client's number of samples of class c. A class that it does not have does not count.
+    n_c is the client's number of samples of class c when it begins to train. A class that it does not have does not
+    count. The shift is added where the output layer returns the logits, so the loss may be any of single rows: with
+    class weights, focal, a sum. What the step logs is of the shifted logits.
 
     Args:
         tau: Weight of the shift; 0 is the plain objective.
+        output_layer: The name of the layer that returns the logits, where the loss depends on several outputs.
     """
 
     tau: NotNegative = 1.0
+    output_layer: str | None = None
 
     def correction(self, client: LocalClient) -> Correction | None:
-        """Return the change of the cross-entropy."""
+        """Return the shift of the logits."""
         if not self.tau:
             return None
-        return Correction(loss=partial(shifted, shift=-self.tau * self.counts(client) ** -0.25))
+        shift = -self.tau * class_counts(client, "FedLC") ** -0.25
+        return Correction(shift=shift, output_layer=self.output_layer)
 
 
 @dataclass(eq=False)
@@ -113,17 +141,21 @@ class NotTrueDistillation(LocalObjective):
     Args:
         beta: Weight of the distillation; 0 is the plain objective.
         tau: Temperature.
+        output_layer: The name of the layer that returns the logits, where the loss depends on several outputs.
     """
 
     beta: NotNegative = 1.0
     tau: Positive = 1.0
+    output_layer: str | None = None
 
     def correction(self, client: LocalClient) -> Correction | None:
         """Return the distillation of the received model."""
-        return Correction(loss=partial(self._loss, client.received)) if self.beta else None
+        if not self.beta:
+            return None
+        return Correction(loss=partial(self._loss, client.received), output_layer=self.output_layer)
 
     def _loss(self, received: Tensor, loss: Tensor, forward: ForwardPass) -> Tensor:
-        others = F.one_hot(forward.target, forward.logits.shape[1]) == 0
+        others = F.one_hot(class_of_rows(forward, "FedNTD"), forward.logits.shape[1]) == 0
         logits = (each[others].view(len(others), -1) / self.tau for each in (forward.logits, forward.of(received)[1]))
         own, known = (each.log_softmax(1) for each in logits)
         return loss + self.beta * self.tau**2 * F.kl_div(own, known, reduction="batchmean", log_target=True)
@@ -133,17 +165,21 @@ class NotTrueDistillation(LocalObjective):
 class Decorrelation(LocalObjective):
     """Features of a batch should not be correlated (FedDecorr, Shi et al. 2023).
 
-    Adds ``beta / d^2 |K|^2``, the mean square of the d features' correlation matrix K (eq. (63)).
+    Adds ``beta / d^2 |K|^2``, the mean square of the d features' correlation matrix K (eq. (63)), as in the paper. The
+    authors' code sums products over the B rows of a batch where K has means, and divides the squares by B once. That is
+    ``(B - 1)^2 / B`` times as strong, 62 times for B = 64: give such a multiple of their ``beta`` to repeat it.
 
     Args:
         beta: Weight of the term; 0 is the plain objective.
+        output_layer: The name of the layer that returns the logits, where the loss depends on several outputs.
     """
 
     beta: NotNegative = 0.1
+    output_layer: str | None = None
 
     def correction(self, client: LocalClient) -> Correction | None:
         """Return the term."""
-        return Correction(loss=self._loss) if self.beta else None
+        return Correction(loss=self._loss, output_layer=self.output_layer) if self.beta else None
 
     def _loss(self, loss: Tensor, forward: ForwardPass) -> Tensor:
         z = forward.features
@@ -163,12 +199,14 @@ class Prototypes(LocalObjective):
 
     Args:
         lam: Weight of the term; 0 is the plain objective.
+        output_layer: The name of the layer that returns the logits, where the loss depends on several outputs.
 
     Attributes:
         means: The prototypes, shape ``(classes, width)``; NaN for a class of which no sample was seen.
     """
 
     lam: NotNegative = 1.0
+    output_layer: str | None = None
 
     def setup(self, federation: Federation) -> None:
         """Start without prototypes."""
@@ -181,10 +219,12 @@ class Prototypes(LocalObjective):
 
     def correction(self, client: LocalClient) -> Correction | None:
         """Return the term."""
-        return Correction(loss=partial(self._loss, client.task.client)) if self.lam else None
+        if not self.lam:
+            return None
+        return Correction(loss=partial(self._loss, client.task.client), output_layer=self.output_layer)
 
     def _loss(self, client: int, loss: Tensor, forward: ForwardPass) -> Tensor:
-        z, target = forward.features, forward.target
+        z, target = forward.features, class_of_rows(forward, "FedProto")
         rows = torch.cat([z.detach(), torch.ones_like(z[:, :1])], 1).to(accumulator(z))  # the last column counts
         sums = F.one_hot(target, forward.logits.shape[1]).to(rows).T @ rows
         self._seen[client] = self._seen[client] + sums if client in self._seen else sums
@@ -218,12 +258,14 @@ class Prototypes(LocalObjective):
 
 
 @dataclass(eq=False)
-class TwoHeads(_ByClass):
+class TwoHeads(LocalObjective):
     """The head is trained for balanced classes, and a head of each client's own for what it adds (Fed-RoD).
 
-    Chen and Chao 2022 (eq. (66)): the model learns by the cross-entropy of ``logits + log n_c``, with n_c the client's
-    samples of class c. The client's head learns, from 0 and by plain SGD, by that of ``logits + head(features)``, which
-    leaves the model as it is. As both are linear, the client's model is the server's with the sum of the heads.
+    Chen and Chao 2022 (eq. (66)): the model learns by the loss of ``logits + log n_c``, with n_c the client's samples
+    of class c when it begins to train. The client's head learns, from 0 and by plain SGD, by the loss of
+    ``logits + head(features)``, which leaves the model as it is: ``training_step`` runs once more, with these logits.
+    As both are linear, the client's model is the server's with the sum of the heads. The loss is the cross-entropy in
+    the paper, and any of single rows here. What the step logs is of the logits for balanced classes.
 
     Args:
         pattern: The output layer, by its name; as for :class:`PersonalParameters`.
@@ -233,7 +275,7 @@ class TwoHeads(_ByClass):
         heads: Every client's own head, a vector: weights, then biases.
 
     Raises:
-        ValueError: When the fit begins, if the pattern does not name one linear layer, or one whose weight is tied.
+        ValueError: When the fit begins, if the pattern does not name one linear layer.
     """
 
     pattern: Patterns
@@ -241,17 +283,11 @@ class TwoHeads(_ByClass):
 
     def setup(self, federation: Federation) -> None:
         """Find the head, and give every client one of zeros."""
-        super().setup(federation)
         names = federation.matching(self.pattern)
         self._shapes = [federation.shapes[federation.names.index(name)] for name in names]
         if [len(shape) for shape in self._shapes] not in ([2], [2, 1]):
             raise ValueError(f"`pattern` must name one linear layer, the output layer, got {names}.")
-        for name in names:
-            if len(federation.shared_names.get(name, [])) > 1:
-                raise ValueError(
-                    f"`pattern` must name an output layer with tensors of its own, got {name}, which other layers use "
-                    "too: a client's head would change what they compute. Untie the output layer."
-                )
+        self._layer = names[0].rpartition(".")[0]
         self._places = federation.mask(names).nonzero().squeeze(1)
         self.add_client_vectors("heads", torch.zeros_like(federation.model[self._places]))
 
@@ -260,20 +296,22 @@ class TwoHeads(_ByClass):
         self._learnt: dict[int, Tensor] = {}
 
     def correction(self, client: LocalClient) -> Correction:
-        """Return the change of the cross-entropy, which also trains the client's head."""
-        self._learnt[client.task.client] = self.heads[client.task.client]
-        return Correction(loss=partial(self._loss, client.task.client, self.counts(client).log()))
+        """Return the shift of the logits, beside which the client's head is trained."""
+        k = client.task.client
+        self._learnt[k] = self.heads[k]
+        prior = class_counts(client, "Fed-RoD").log()
+        return Correction(loss=partial(self._loss, k), shift=prior, output_layer=self._layer)
 
-    def _loss(self, client: int, prior: Tensor, loss: Tensor, forward: ForwardPass) -> Tensor:
+    def _loss(self, client: int, loss: Tensor, forward: ForwardPass) -> Tensor:
         head = self._learnt[client].clone().requires_grad_()
         split = head.split([shape.numel() for shape in self._shapes])
         own = F.linear(
             forward.features.detach().to(head),
             *(part.view(shape) for part, shape in zip(split, self._shapes, strict=True)),
         )
-        (gradient,) = torch.autograd.grad(F.cross_entropy(forward.logits.detach() + own, forward.target), head)
+        (gradient,) = torch.autograd.grad(forward.loss_of(forward.logits.detach() + own), head)
         self._learnt[client] = head.detach() - self.lr * gradient
-        return shifted(loss, forward, prior)
+        return loss
 
     def on_client_end(self, result: ClientResult) -> None:
         """Keep the client's head."""

@@ -25,7 +25,9 @@ class Correction:
     :meth:`value` for optimizers that look at the loss.
 
     ``loss(value, forward)`` makes the loss to minimise of the one that ``training_step`` returned and of its
-    :class:`ForwardPass`; a subclass may define it as a method. Its clients train one after the other.
+    :class:`ForwardPass`; a subclass may define it as a method. ``shift`` is added to the logits inside
+    ``training_step``, so that the loss, whatever it is, is that of the shifted logits. With either, clients train one
+    after the other.
 
     A subclass that ``walks`` takes gradients at other points than the client's model: it goes there in
     :meth:`on_step_start`, and comes back in :meth:`add`, which then gets all parameters of the one optimizer's module.
@@ -37,6 +39,10 @@ class Correction:
         frozen: Places of the parameter tensors that the client leaves as they are.
         steps_per_batch: How often successive batches are stepped, if it walks: ``(1, 2)`` steps every second one twice.
         loss: Changes the loss; ``None`` leaves it as it is. The returned tensor needs a gradient.
+        shift: Added to what the output layer returns where gradients are taken, shape ``(classes,)``. Classes beyond it
+            do not count: their shift is minus infinity.
+        output_layer: The name of the layer that returns the logits; ``None`` for the one linear layer on which the loss
+            depends and after which no other comes.
 
     Raises:
         ValueError: If ``pull`` or ``weight_decay`` is no finite number.
@@ -50,11 +56,18 @@ class Correction:
     frozen: frozenset[int] = frozenset()
     steps_per_batch: tuple[int, ...] = (1,)
     loss: Callable[[Tensor, ForwardPass], Tensor] | None = None
+    shift: Tensor | None = None
+    output_layer: str | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
         if self.loss is None:
             del self.loss  # a subclass's method would be hidden
+
+    @property
+    def changes_step(self) -> bool:
+        """Whether it changes what ``training_step`` computes or returns."""
+        return self.loss is not None or self.shift is not None
 
     def on_step_start(self, parameters: Sequence[Tensor]) -> None:
         """Called before the step's forward pass; it may write to the client's parameters."""

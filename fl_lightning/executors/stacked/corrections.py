@@ -33,7 +33,7 @@ class StackedCorrections:
         self._frozen = given[0].frozen
         if any(correction.walks or correction.frozen != self._frozen for correction in given):
             raise CannotVectorize("the local objective takes gradients at several points")
-        if any(correction.loss is not None for correction in given):
+        if any(correction.changes_step for correction in given):
             raise CannotVectorize("the local objective changes the loss of each client")
         self._own = given if any(type(correction).add is not Correction.add for correction in given) else []
         _refuse_own(self._own)

@@ -1,0 +1,82 @@
+"""What a module holds beside its tensors: counters, lists and generators that a step may change."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+from torchmetrics import Metric
+
+#: Attributes that every module has; tensors, submodules and hooks are in them.
+_OF_TORCH = frozenset(vars(nn.Module()))
+
+
+class _Held(NamedTuple):
+    """An attribute's object, and a copy of what is in it if it can change in place."""
+
+    value: Any
+    content: Any
+
+
+class Attributes:
+    """Reads and writes the attributes of a module and its submodules, but for tensors, metric objects and modes.
+
+    Lists, dicts and sets are read with their entries, and generators with their states. Other objects that change in
+    place are beyond its reach.
+
+    Args:
+        module: The module.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        of_metrics = {
+            id(part) for metric in module.modules() if isinstance(metric, Metric) for part in metric.modules()
+        }
+        self._parts = [part for part in module.modules() if id(part) not in of_metrics]
+
+    def read(self) -> list[dict[str, _Held]]:
+        """Return what the attributes hold."""
+        state = []
+        for part in self._parts:
+            own = {name: value for name, value in vars(part).items() if name not in _OF_TORCH}
+            state.append({name: _Held(value, _content(value)) for name, value in own.items()})
+        return state
+
+    def write(self, state: list[dict[str, _Held]]) -> None:
+        """Put back what :meth:`read` returned."""
+        for part, held in zip(self._parts, state, strict=True):
+            attributes = vars(part)
+            for name in [name for name in attributes if name not in held and name not in _OF_TORCH]:
+                del attributes[name]
+            for name, (value, content) in held.items():
+                attributes[name] = value
+                _put_back(value, content)
+
+
+def _content(value: Any) -> Any:
+    if type(value) in (list, dict, set):
+        return value.copy()
+    if isinstance(value, torch.Generator):
+        return value.get_state()
+    if isinstance(value, np.random.Generator):
+        return value.bit_generator.state
+    if isinstance(value, random.Random):
+        return value.getstate()
+    return None
+
+
+def _put_back(value: Any, content: Any) -> None:
+    if type(value) is list:
+        value[:] = content
+    elif type(value) in (dict, set):
+        value.clear()
+        value.update(content)
+    elif isinstance(value, torch.Generator):
+        value.set_state(content)
+    elif isinstance(value, np.random.Generator):
+        value.bit_generator.state = content
+    elif isinstance(value, random.Random):
+        value.setstate(content)
