@@ -205,6 +205,13 @@ class Algorithm:
         for part in exchanges:
             part.begin_fit(federation)
         names = list(federation.names[: len(federation.lengths)])
+        for name in federation.names:
+            keepers = [member for member in self.exchange.members if member.keeps(name)]
+            if len(keepers) > 1:
+                raise ValueError(
+                    f"`exchange` must keep a tensor on its client once, but {keepers} all keep {name!r}. Leave out all "
+                    "of them but one."
+                )
         self._untrained = frozenset(self.objective.untrained(federation))
         traveling = [name for name in names if self._travels(name)]
         self.federation = replace(federation, traveling=None if len(traveling) == len(names) else traveling)

@@ -87,6 +87,10 @@ class Exchange(Part):
         """Return whether the named parameter or buffer is sent at all."""
         return True
 
+    def keeps(self, name: str) -> bool:
+        """Return whether clients keep values of their own of the named parameter or buffer, from round to round."""
+        return False
+
     def payload_down(self, payload: Payload) -> Payload:
         """Return what the server sends to one client, given what it would send of the parameters otherwise."""
         return payload
@@ -386,6 +390,10 @@ class PersonalParameters(Exchange):
     def travels(self, name: str) -> bool:
         """Return false for personal tensors."""
         return name not in self._names
+
+    def keeps(self, name: str) -> bool:
+        """Return true for personal tensors."""
+        return name in self._names
 
     def of_client(self, client: int) -> dict[str, Tensor]:
         """Return a client's personal tensors by name.

@@ -203,3 +203,12 @@ def test_samplers_score_clients_with_their_own_values(name: str) -> None:
     callback = fl.Local(sampler=kind)
     fit_clients(callback, Quadratic(1.0), quadratic_clients([1.0] * 3, [1.0, 3.0, 2.0]), 4)
     assert np.isclose(list(scored[-1].values()), 0.0).sum() >= 2
+
+
+@pytest.mark.parametrize(
+    "make", [lambda **k: fl.FedPer("head", 1.0, **k), fl.Local, lambda **k: fl.FedRep("head", 1.0, **k)]
+)
+def test_a_tensor_cannot_be_personal_twice(make: Any) -> None:
+    clients = [(torch.zeros(1).double(), torch.tensor([1.0]).double())]
+    with pytest.raises(ValueError, match="`exchange`"):
+        fit_clients(make(exchange=PersonalParameters("head")), BodyAndHead(), clients, 1)
