@@ -89,12 +89,17 @@ class FederatedLoop(RoundLoop):
     # ---- a fit ----
 
     def run(self) -> None:
-        """Run the rounds; where none is left, the parts take the checkpoint's state all the same."""
+        """Run the rounds."""
         self._how_clients_train = ""
         with self.threads.of_fit(self.trainer.strategy.root_device):
             super().run()
-        if self.algorithm.restored is not None:  # no round has begun
-            self._begin_algorithm()
+
+    def on_no_round(self) -> None:
+        """Let the parts take the checkpoint's state, and clients do what is left, where no round has begun."""
+        if self.algorithm.restored is not None:
+            self.prepare()
+            if self.is_unfinished:
+                self.run_finish()
 
     def check(self) -> None:
         """Raise ``ValueError`` for settings that cannot work, before any work is done."""
@@ -167,10 +172,7 @@ class FederatedLoop(RoundLoop):
         algorithm, batches = self.algorithm, self.training.batches
         seed_global_generators(self.settings.run_seed, Stream.ROUND, self.round_index)
         self._adopt_changes()
-        self._values_before = monitored_values(self)
-        self._done_before = self.batches_done.copy()
-        modules = self.training.vector.module.named_modules()
-        self._metrics = {path: part.state_dict() for path, part in modules if isinstance(part, Metric)}
+        self._keep_boundary()
         with self.stop.taking_back(self.on_round_abort):
             self.corrector.take_settings()
             batches.count_anew()
@@ -178,6 +180,27 @@ class FederatedLoop(RoundLoop):
             planned, expected = self._share_of(algorithm.tasks), algorithm.schedule.expected_tasks()
             number = sum(map(batches.number, planned))
         return number - (-expected * batches.mean_number() // self.trainer.world_size)
+
+    def _keep_boundary(self) -> None:
+        """Keep what is put back if the round breaks off, and saved inside of it."""
+        self._values_before = monitored_values(self)
+        self._done_before = self.batches_done.copy()
+        modules = self.training.vector.module.named_modules()
+        self._metrics = {path: part.state_dict() for path, part in modules if isinstance(part, Metric)}
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether clients' models are of an earlier round than the last one."""
+        return self.round_index > 0 and not self.algorithm.personal_is_current
+
+    def finish(self) -> None:
+        """Make clients' models of the last round; nothing is logged."""
+        self._adopt_changes()
+        self._keep_boundary()
+        self.training.on_round_start()
+        self.epoch_loop.on_clients_start()
+        with self.training.quiet.unnoticed():
+            self.algorithm.finish(self.round_index - 1, self._execute)
 
     def train_round(self) -> None:
         """Train this process's clients."""

@@ -69,6 +69,35 @@ def preserved_modes(module: nn.Module) -> Iterator[None]:
             part.training = mode
 
 
-def concatenated(batches: Sequence[tuple[Tensor, ...]]) -> list[Tensor]:
-    """Return the predictions, the targets and so on of several batches, each one after the other."""
-    return [torch.cat(column) for column in zip(*batches, strict=True)]
+def joined(pieces: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Return the predictions and targets of several batches, one after the other.
+
+    Where samples of one batch have another shape than those of the next, such as sentences that are padded batch by
+    batch, or pictures of several sizes, there is a row for each token or pixel: scores (N, C) and targets (N,), or
+    predictions (N,) where they have the targets' shape.
+
+    Raises:
+        ValueError: If the shapes differ, and those of predictions and targets do not say where the classes are.
+    """
+    preds = [piece[0] for piece in pieces]
+    target = [piece[1] for piece in pieces]
+    shapes = {(each.shape[1:], labels.shape[1:]) for each, labels in pieces}
+    if len(shapes) > 1:
+        preds = [_by_position(each, labels) for each, labels in pieces]
+        target = [labels.flatten() for labels in target]
+    return torch.cat(preds), torch.cat(target)
+
+
+def _by_position(preds: Tensor, target: Tensor) -> Tensor:
+    """Return the predictions of a batch with one row for each of its targets."""
+    if preds.shape == target.shape:
+        return preds.flatten()
+    # classes are last in three dimensions and second in more, as for `scores_and_classes`
+    for axis in (2, 1) if preds.ndim == 3 else (1, preds.ndim - 1):
+        if preds.shape[:axis] + preds.shape[axis + 1 :] == target.shape:
+            return preds.movedim(axis, -1).flatten(0, -2)
+    raise ValueError(
+        "Where samples of several shapes are evaluated, targets must have the shape of the predictions without their "
+        f"dimension of classes, such as (n, T, C) and (n, T), got {tuple(preds.shape)} and {tuple(target.shape)}. "
+        "Override `outputs_and_targets` of the data module, or pad all samples to one shape."
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from operator import itemgetter
 from typing import Any
 
@@ -81,6 +82,19 @@ class RoundLoop(_FitLoop, ABC):
     def on_round_abort(self) -> None:
         """Put the server's weights back into the module."""
 
+    @property
+    @abstractmethod
+    def is_unfinished(self) -> bool:
+        """Whether clients have something to do after the last round."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Let clients do what is left after the last round."""
+
+    @abstractmethod
+    def on_no_round(self) -> None:
+        """Called at the end of a fit in which no round was left."""
+
     @abstractmethod
     def server_state_dict(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         """Return ``state_dict`` with the weights that the user saw last at a round's end."""
@@ -117,6 +131,7 @@ class RoundLoop(_FitLoop, ABC):
             if self.trainer.ckpt_path is not None:
                 stop_where_stopped(self)
             super().run()
+            self.on_no_round()
         except SIGTERMException:
             self.stop.requeue()
             raise
@@ -125,6 +140,12 @@ class RoundLoop(_FitLoop, ABC):
 
     def on_run_start(self) -> None:
         """Prepare the clients' loop and call ``on_train_start``."""
+        self.prepare()
+        super().on_run_start()
+        self._bar = RoundBar(self.trainer)
+
+    def prepare(self) -> None:
+        """Prepare the clients' loop."""
         trainer = self.trainer
         use_bare_module(trainer)
         if not torch.cuda.is_available():  # else torch's optimizers search for the driver's library in each step
@@ -132,18 +153,13 @@ class RoundLoop(_FitLoop, ABC):
         self.epoch_loop.prepare(self.batches_per_client)
         refuse_optimizers(trainer)
         self.on_fit_start()
-        super().on_run_start()
-        self._bar = RoundBar(trainer)
 
     def on_advance_start(self) -> None:
         """Plan a round and call ``on_train_epoch_start``."""
         planned = self.on_round_start()
         self.max_batches = max(planned, 1)  # without batches Lightning ends the fit; a round may be empty
         with self.stop.taking_back(self._break_off):
-            with interrupts_wait():
-                self._round_start = self.state_dict()
-                self.epoch_loop.on_round_start(planned)
-                self.trainer.strategy.lightning_module_state_dict = self._module_state_dict  # type: ignore[method-assign]
+            self._begin_round(planned)
             self.epoch_progress.increment_ready()
             call._call_callback_hooks(self.trainer, "on_train_epoch_start")
             call._call_lightning_module_hook(self.trainer, "on_train_epoch_start")
@@ -153,7 +169,7 @@ class RoundLoop(_FitLoop, ABC):
     def advance(self) -> None:
         """Train a round; broken off, it leaves no trace."""
         with self.stop.taking_back(self._break_off):
-            self._train_clients()
+            self._train_clients(self.train_round)
             self.stop.agree()
             self._join_processes()
             with interrupts_wait():
@@ -180,6 +196,21 @@ class RoundLoop(_FitLoop, ABC):
         self.epoch_progress.increment_completed()
         self.stop.agree()
 
+    def on_run_end(self) -> None:
+        """Let clients do what is left after the last round, and call ``on_train_end``."""
+        if self.is_unfinished:
+            self.run_finish()
+        super().on_run_end()
+
+    def run_finish(self) -> None:
+        """Let clients do what is left after the last round; progress, optimizers and schedules stay as they are."""
+        with self.stop.taking_back(self._break_off):
+            self._begin_round(planned=1)
+            self._train_clients(self.finish)
+            self.stop.agree()
+            with interrupts_wait():
+                self._break_off()
+
     def state_dict(self, destination: dict[str, Any] | None = None, prefix: str = "") -> dict[str, Any]:
         """Return the loop's progress; inside a round, the progress at the round's start."""
         if self._round_start is not None and destination is None and not prefix:
@@ -200,12 +231,19 @@ class RoundLoop(_FitLoop, ABC):
 
     # ---- a round's ends ----
 
-    def _train_clients(self) -> None:
-        """Train the round's clients; a process that is asked to stop leaves off at once, and meets the others after."""
+    def _begin_round(self, planned: int) -> None:
+        """Keep what :meth:`_break_off` puts back."""
+        with interrupts_wait():
+            self._round_start = self.state_dict()
+            self.epoch_loop.on_round_start(planned)
+            self.trainer.strategy.lightning_module_state_dict = self._module_state_dict  # type: ignore[method-assign]
+
+    def _train_clients(self, train: Callable[[], None]) -> None:
+        """Train clients; a process that is asked to stop leaves off at once, and meets the others after."""
         self.clients_train = True
         try:
             with self.trainer.profiler.profile("run_training_epoch"):
-                self.train_round()
+                train()
                 self.epoch_loop.on_clients_end()
         except SIGTERMException:
             if self.trainer.world_size == 1 or self.trainer.received_sigterm:  # all processes know of it

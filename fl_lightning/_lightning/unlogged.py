@@ -16,7 +16,7 @@ from torchmetrics import Metric
 
 from fl_lightning._lightning.attributes import Attributes
 from fl_lightning._lightning.client_loop import ClientLoop
-from fl_lightning._lightning.predictions import concatenated, preserved_modes, read_batch, rule_of
+from fl_lightning._lightning.predictions import joined, preserved_modes, read_batch, rule_of
 
 
 class UnloggedTraining:
@@ -114,8 +114,7 @@ class UnloggedTraining:
         """Return the module's predictions and the targets of batches, in eval mode."""
         with self.unnoticed(), self._eval_mode(), torch.no_grad():
             loop, module = self._loop, self._module
-            preds, target = concatenated([read_batch(loop.trainer, module, loop._transfer(batch)) for batch in batches])
-            return preds, target
+            return joined([read_batch(loop.trainer, module, loop._transfer(batch)) for batch in batches])
 
     def targets(self, batches: Iterable[Any]) -> Tensor:
         """Return the targets of batches."""

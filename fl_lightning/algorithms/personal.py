@@ -268,7 +268,8 @@ class PerFedAvg(AggregationCallback):
         gradient: ``"first-order"``, or ``"hessian-free"`` with its difference of gradients.
         delta: Length of that difference, relative to the gradient.
         every: Number of rounds between two fine-tunings of all clients; the fit's last round has one, too.
-        fine_tune_epochs: Local epochs of fine-tuning (or steps, with ``local_steps``).
+        fine_tune_epochs: Local epochs of fine-tuning (or steps, with ``local_steps``). Its steps are those for which
+            the model is learnt, ``w - alpha grad F_k(w)`` on a batch, not the module's optimizer's.
     """
 
     alpha: Positive = 0.01
@@ -282,7 +283,8 @@ class PerFedAvg(AggregationCallback):
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm."""
         objective = MetaLearning(self.alpha, self.gradient, self.delta)
-        return self.compose(objective=objective, schedule=FineTuning(every=self.every, epochs=self.fine_tune_epochs))
+        schedule = FineTuning(every=self.every, epochs=self.fine_tune_epochs, lr=self.alpha)
+        return self.compose(objective=objective, schedule=schedule)
 
 
 @dataclass(eq=False, repr=False)

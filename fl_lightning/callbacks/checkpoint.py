@@ -26,7 +26,8 @@ class FederatedCheckpoint(ChosenCheckpoint):
 
     With RADFed the module holds a mean of circulating models between two aggregations. That mean is validated, but it
     is never chosen as the best checkpoint. ``fed/aggregated`` in the logs shows which rounds count; with other
-    algorithms every round does.
+    algorithms every round does. Where a score of clients' own models is monitored, such as ``val_acc_personal``, only
+    rounds count in which they are made (:class:`~fl_lightning.FedAvgFineTuned`).
 
     ``last.ckpt`` holds the newest round, aggregated or not, with all that a resumed fit needs, and
     ``last.previous.ckpt`` the round before. Files appear whole or not at all, so that a kill or a full disk at any
@@ -98,9 +99,13 @@ class FederatedCheckpoint(ChosenCheckpoint):
             self._keep_last(trainer)
 
     def is_candidate(self, trainer: pl.Trainer) -> bool:
-        """Return whether the server has aggregated the module's model."""
+        """Return whether the server has aggregated the module's model, and the monitored score is of this round."""
         algorithm = getattr(trainer.fit_loop, "algorithm", None)
-        return algorithm is None or bool(algorithm.aggregated)
+        if algorithm is None:
+            return True
+        # in other rounds there is no such score
+        scores_own_models = "_personal" in (self.monitor or "")
+        return bool(algorithm.aggregated) and (algorithm.personal_is_current or not scores_own_models)
 
     def _keep_last(self, trainer: pl.Trainer) -> None:
         folder = str(self.dirpath)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import lightning.pytorch as pl
@@ -13,10 +13,11 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 
 from fl_lightning._lightning.evaluation import evaluates_data_module, size_of_batch
-from fl_lightning._lightning.predictions import concatenated, read_batch
+from fl_lightning._lightning.predictions import joined, read_batch
 from fl_lightning._lightning.processes import gather_objects
 from fl_lightning.callbacks.personal_values import (
     PersonalModels,
+    check_monitors,
     check_scores,
     personal_models,
     personal_parts,
@@ -48,6 +49,10 @@ class ClientMetrics(Callback):
     so on), ``val_acc_personal`` and so on tell the same of each client's own model on its own samples, and ``values``
     holds these. The module is then also called on the batch's inputs, a tensor. A client that has not trained yet is
     evaluated with the model that all share, which is also what ``val_acc`` and checkpoints see.
+    These scores are of the models of the round that is evaluated: a client that last trained in an earlier round has
+    its model of then, as the methods have it. Where clients fine-tune in some rounds
+    (:class:`~fl_lightning.FedAvgFineTuned`, ``every``), nothing is logged of their models in other rounds; a warning
+    says so in ``trainer.validate`` and ``trainer.test``.
 
     Args:
         metric: Takes predictions and targets of one client, in the types that the step returned (half precision as
@@ -70,8 +75,8 @@ class ClientMetrics(Callback):
             does for the batch's inputs.
 
     Attributes:
-        values: For ``"val"`` and ``"test"``, the last metric of each client, by client id: of its own model, if clients
-            have such.
+        values: For ``"val"`` and ``"test"``, the last metric of each client, by client id: of its own model, where
+            ``val_acc_personal`` is logged.
         shared_values: The same with the model that all clients share.
     """
 
@@ -89,10 +94,11 @@ class ClientMetrics(Callback):
         self._loaded: dict[str, Any] | None = None
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Forget a checkpoint that was evaluated before the fit.
+        """Forget a checkpoint that was evaluated before.
 
         Raises:
-            ValueError: If two of them have one name and different metrics: the loggers would get the mean of both.
+            ValueError: If two of them have one name and different metrics: the loggers would get the mean of both; or
+                another callback monitors a score of clients' own models in rounds that have none.
         """
         for other in trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(other, ClientMetrics) and other.metric is not self.metric and other.name == self.name:
@@ -100,8 +106,9 @@ class ClientMetrics(Callback):
                     f"Two callbacks ClientMetrics have the `name` {self.name!r} and different metrics, and the loggers "
                     'would get the mean of the two. Give one of them another name, such as `name="other"`.'
                 )
+        self._loaded = None
         if stage == "fit":
-            self._loaded = None
+            check_monitors(trainer, f"val_{self.name}_personal")
             warn_of_clients_without_values(trainer, self)
 
     def on_load_checkpoint(
@@ -153,17 +160,27 @@ class ClientMetrics(Callback):
         stage, self._own = _stage(trainer), None
         if self._clients is None or not self._seen or trainer.sanity_checking:
             return
-        owners, (shared, target, *personal) = self._by_client(trainer, self._clients)
-        if self.always_personal and not personal:
-            personal = [shared]
+        batches = self._of_all_processes(trainer, self._clients)
+        models = ["clients", "personal"][: len(batches[0][1]) - 1]
+        if self.always_personal and not personal_parts(trainer):
+            models = ["clients", "personal"]
+        if "personal" not in models:  # callbacks would see the scores of an earlier round
+            prefix = f"{stage}_{self.name}_personal"
+            for name in [name for name in trainer.callback_metrics if name.startswith(prefix)]:
+                del trainer.callback_metrics[name]
+        owners = np.concatenate([of_batch for of_batch, _ in batches])
+        sizes = np.unique(owners, return_counts=True)[1].astype(np.float64)  # in ascending order of clients
         log: dict[str, float] = {}
-        for whose, preds in (("clients", shared), *(("personal", preds) for preds in personal)):
-            rows = list(rows_of_clients(owners, preds, target))
-            values = {client: score_of(self, client, *tensors) for client, tensors in rows}
-            sizes = np.array([len(tensors[1]) for _, tensors in rows], np.float64)
+        for whose in models:
+            # behind the targets are the scores of clients' own models
+            place = 2 if whose == "personal" and len(batches[0][1]) > 2 else 0
+            pieces = [(of_batch, tensors[place], tensors[1]) for of_batch, tensors in batches]
+            rows = _of_clients(pieces)
+            values = {client: score_of(self, client, preds, target) for client, (preds, target) in rows.items()}
             log |= _summary(f"{stage}_{self.name}_{whose}", np.array([*values.values()]), sizes)
             if self.pooled:
-                log[f"{stage}_{self.name}_{whose}_pooled"] = float(self.metric(preds, target))
+                everything = joined([(preds, target) for _, preds, target in pieces])
+                log[f"{stage}_{self.name}_{whose}_pooled"] = float(self.metric(*everything))
             self.values[stage] = values
             if whose == "clients":
                 self.shared_values[stage] = values
@@ -173,16 +190,38 @@ class ClientMetrics(Callback):
     on_test_batch_end = on_validation_batch_end
     on_test_epoch_end = on_validation_epoch_end
 
-    def _by_client(self, trainer: pl.Trainer, clients: np.ndarray) -> tuple[np.ndarray, list[Tensor]]:
-        """Return the client of each sample of all processes, and what was seen of it."""
-        mine = [tensor.cpu() for tensor in concatenated(self._seen)]
-        # not all functions compute with half precision on the CPU
-        mine = [tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor for tensor in mine]
-        shares = gather_objects(trainer, tuple(mine))
-        places = [_places_of(rank, trainer.world_size, 0, len(share[0])) for rank, share in enumerate(shares)]
-        place = np.concatenate(places)
-        real = place < len(clients)
-        return clients[place[real]], [tensor[torch.from_numpy(real)] for tensor in concatenated(shares)]
+    def _of_all_processes(self, trainer: pl.Trainer, clients: np.ndarray) -> list[tuple[np.ndarray, list[Tensor]]]:
+        """Return the clients of each batch's samples, and what was seen of these, of all processes."""
+        mine = [tuple(map(_on_cpu, batch)) for batch in self._seen]
+        batches = []
+        for rank, share in enumerate(gather_objects(trainer, mine)):
+            begin = 0
+            for seen in share:
+                end = begin + len(seen[0])
+                place = _places_of(rank, trainer.world_size, begin, end)
+                real = place < len(clients)
+                batches.append((clients[place[real]], [tensor[torch.from_numpy(real)] for tensor in seen]))
+                begin = end
+        return batches
+
+
+def _on_cpu(tensor: Tensor) -> Tensor:
+    """Return a tensor for a metric: not all functions compute with half precision on the CPU."""
+    tensor = tensor.cpu()
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+
+
+def _of_clients(batches: Sequence[tuple[np.ndarray, Tensor, Tensor]]) -> dict[int, tuple[Tensor, Tensor]]:
+    """Return each client's predictions and targets, in ascending order of clients.
+
+    Args:
+        batches: The client of each sample of a batch, and its predictions and targets.
+    """
+    pieces: dict[int, list[tuple[Tensor, Tensor]]] = {}
+    for owners, preds, target in batches:
+        for client, (own, labels) in rows_of_clients(owners, preds, target):
+            pieces.setdefault(client, []).append((own, labels))
+    return {client: joined(pieces[client]) for client in sorted(pieces)}
 
 
 def _summary(key: str, values: np.ndarray, sizes: np.ndarray) -> dict[str, float]:

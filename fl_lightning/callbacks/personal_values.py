@@ -9,16 +9,19 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 
 from fl_lightning._lightning.predictions import called, compared, read_batch
 from fl_lightning._lightning.processes import ends_with_fit
+from fl_lightning.callbacks.checkpoint import FederatedCheckpoint
 from fl_lightning.checks import short_repr
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.targets import gives_targets, inputs_of
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.messages import same_values
 from fl_lightning.parts.part import Part, personal_model, walk
 
 
@@ -38,6 +41,10 @@ class PersonalModels:
         held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         self._shared = torch.cat([held[name].detach().flatten().to(federation.model) for name in federation.names])
 
+    def belong_to(self, shown: Tensor | None) -> bool:
+        """Return whether the module holds the model that a fit has shown last."""
+        return shown is not None and same_values(self._shared, shown)
+
     def tensors_of(self, client: int) -> dict[str, Tensor]:
         """Return a client's own tensors by name; none if it has not trained."""
         if client not in self._places:
@@ -54,22 +61,27 @@ def personal_parts(trainer: pl.Trainer) -> dict[str, Part]:
 
 
 def personal_models(trainer: pl.Trainer, loaded: Mapping[str, Any] | None) -> PersonalModels | None:
-    """Return the clients' models; ``None`` if they have none. Call it on all processes.
+    """Return the clients' models; ``None`` if there are none of the round that is evaluated.
+
+    Outside of a fit a warning says why. Call it on all processes.
 
     Args:
         trainer: The trainer.
         loaded: The algorithm's state in the checkpoint that is evaluated; ``None`` if the fit's is.
     """
     found, module, data = personal_parts(trainer), trainer.lightning_module, trainer.datamodule
-    begun = all(hasattr(part, "federation") for part in found.values())
-    if not found or (loaded is None and not begun):
-        if found and ends_with_fit(trainer):
-            rank_zero_warn(
-                "All clients are evaluated with the model that they share: if a fit has trained others, it was in "
-                'processes that have ended. Give `strategy="ddp"`, with which they stay.'
-            )
+    if not found:
         return None
+    evaluates = trainer.state.fn != "fit"
     parts = list(found.values())
+    if loaded is None:
+        if evaluates and trainer.ckpt_path is not None:
+            _warn(f"{trainer.ckpt_path} holds none, as with `save_weights_only=True`. Evaluate a whole checkpoint.")
+            return None
+        if not all(hasattr(part, "federation") for part in parts):
+            if ends_with_fit(trainer):
+                _warn('a fit has made them in processes that have ended. Give `strategy="ddp"`, with which they stay.')
+            return None
     if loaded is not None or trainer.world_size > 1:
         states = {key: part.state_dict() for key, part in found.items()} if loaded is None else loaded["parts"]
         federation = parts[0].federation if loaded is None else _federation_of(loaded, module, data)
@@ -77,7 +89,26 @@ def personal_models(trainer: pl.Trainer, loaded: Mapping[str, Any] | None) -> Pe
         for part, key in zip(parts, found, strict=True):
             part.begin_fit(replace(federation, rank=0, num_ranks=1, state_dir=None))
             part.load_state_dict(states[key])
-    return PersonalModels(parts, module, data.client_ids)
+    models = PersonalModels(parts, module, data.client_ids)
+    if evaluates and loaded is None and not models.belong_to(_aggregation(trainer).algorithm.shown):
+        _warn(
+            "they belong to the model that the fit left, and the module has other weights. Give `ckpt_path` the "
+            "checkpoint of these weights, or evaluate the module that was fitted."
+        )
+        return None
+    if not all(part.personal_is_current for part in parts):
+        if evaluates:
+            _warn(
+                f"{', '.join(map(repr, parts))} made the last ones in an earlier round. A fit that goes on from a "
+                "checkpoint of this round, with `max_epochs` the number of its rounds, trains none, and makes them: "
+                "trainer.fit(module, datamodule=data, ckpt_path=...). Then call trainer.test(module, datamodule=data)."
+            )
+        return None
+    return models
+
+
+def _warn(reason: str) -> None:
+    rank_zero_warn(f"ClientMetrics scores no models of single clients: {reason}")
 
 
 def state_in(trainer: pl.Trainer, checkpoint: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -158,6 +189,30 @@ def scores_of_clients(
 def _as(tensor: Tensor, held: Tensor) -> Tensor:
     tensor = tensor.to(held.device)
     return (tensor if held.is_floating_point() else tensor.round()).to(held.dtype)
+
+
+def check_monitors(trainer: pl.Trainer, prefix: str) -> None:
+    """Raise an error if a callback of the fit looks at a score of clients' models in rounds that have none.
+
+    Args:
+        trainer: The trainer.
+        prefix: How the names of these scores begin.
+
+    Raises:
+        ValueError: If there is such a callback.
+    """
+    every = max((part.personal_every for part in personal_parts(trainer).values()), default=1)
+    validated = trainer.check_val_every_n_epoch or 1
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        # FederatedCheckpoint passes over the other rounds
+        if not isinstance(callback, (EarlyStopping, ModelCheckpoint)) or isinstance(callback, FederatedCheckpoint):
+            continue
+        if (callback.monitor or "").startswith(prefix) and validated % every:
+            raise ValueError(
+                f"`monitor={callback.monitor!r}` of {type(callback).__name__} needs clients' own models in every round "
+                f"that is validated, but they are made in every {every}th round, and every {validated}th is validated. "
+                f"Give the algorithm `every={validated}`, or `Trainer(check_val_every_n_epoch={every})`."
+            )
 
 
 def warn_of_clients_without_values(trainer: pl.Trainer, reader: object) -> None:

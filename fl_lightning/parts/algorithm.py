@@ -19,7 +19,7 @@ from fl_lightning.parts.messages import ClientResult, Payload, RoundReport, Task
 from fl_lightning.parts.objectives import Correction, LocalObjective
 from fl_lightning.parts.part import Part, walk
 from fl_lightning.parts.sampling import ClientSampler, Participation, UniformSampler
-from fl_lightning.parts.schedules import Schedule, Synchronous
+from fl_lightning.parts.schedules import Play, Schedule, Synchronous
 from fl_lightning.parts.server import Mixing, Server, ServerOptimizer
 from fl_lightning.seeding import Stream, numpy_generator
 
@@ -124,6 +124,11 @@ class Algorithm:
     def aggregated(self) -> bool:
         """Whether the model that was shown last is one that the server aggregated, not the first of all."""
         return self.server.moves > 0 and self.schedule.shows_aggregate
+
+    @property
+    def personal_is_current(self) -> bool:
+        """Whether the clients' models are those of the last round; see :attr:`Part.personal_is_current`."""
+        return all(part.personal_is_current for part in self._all)
 
     @property
     def models_sent(self) -> int:
@@ -342,7 +347,39 @@ class Algorithm:
         """
         server, schedule, n = self.server, self.schedule, self.federation.num_parameters
         model, version = server.model, server.model._version
-        play = schedule.play(self.tasks, server)
+        shown = self._drive(schedule.play(self.tasks, server), execute)
+        shown = checked_vector(schedule, "play", shown, server.model, finite=n)
+        if model._version != version:
+            raise RuntimeError("A part wrote to the server's model. Compute a new tensor, as in `model * 0.5`.")
+        self._end_parts()
+        published = self.exchange.on_publish(server.keep_constant(shown))
+        self._shows_other = not same_values(published, server.model)
+        return published
+
+    def finish(self, index: int, execute: Execute) -> None:
+        """Make clients' models of the last round, at a fit's end; call it on all processes.
+
+        Of all that changes, only the schedule's state and the traffic stay: a further round is as it would be without.
+
+        Args:
+            index: The last round, from 0.
+            execute: Trains tasks; see :attr:`Execute`.
+        """
+        self._before, report = self._own_state(), self.report
+        self.report = RoundReport()
+        for part in self._all:
+            part.begin_round(index)
+        self._drive(self.schedule.finish(self.server), execute)
+        self._count()
+        for vectors in self.schedule.client_vectors.values():
+            vectors.commit()
+        self.schedule.end_round()
+        for part in self._all:
+            part.roll_back()
+        self.report, self._before = report, None
+
+    def _drive(self, play: Play, execute: Execute) -> Any:
+        """Let the tasks that a schedule yields be trained, and return what it returns."""
         results: Iterator[ClientResult] = iter(())
         try:
             wanted = next(play)
@@ -351,14 +388,9 @@ class Algorithm:
                 wanted = play.send(results)
                 self._check_taken(results)
         except StopIteration as end:
-            shown = checked_vector(schedule, "play", end.value, server.model, finite=n)
+            shown = end.value
         self._check_taken(results)
-        if model._version != version:
-            raise RuntimeError("A part wrote to the server's model. Compute a new tensor, as in `model * 0.5`.")
-        self._end_parts()
-        published = self.exchange.on_publish(server.keep_constant(shown))
-        self._shows_other = not same_values(published, server.model)
-        return published
+        return shown
 
     def _check_taken(self, results: Iterator[ClientResult]) -> None:
         if next(results, None) is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,43 +75,74 @@ class FineTuning(_OwnModels):
     FedAvg with fine-tuning is the baseline of personal models (Cheng et al. 2021). After FedBABU only the head that was
     frozen may be tuned, or the whole model.
 
+    A tuned model belongs to the round whose model was tuned. In later rounds, until the next fine-tuning, clients have
+    no models of their own. A fit's last round has a fine-tuning, too. Where its end was not known before, as with
+    ``EarlyStopping``, ``max_steps`` and ``max_time``, that comes after the round, with the learning rates and seeds of
+    the round. It is not in the checkpoints of the round, from which a longer fit resumes bit for bit. A fit that
+    resumes from a checkpoint without a round to train makes the tuned models of the checkpoint's round.
+
     Args:
-        every: Number of rounds between two fine-tunings; the last round of a fit whose length is known has one, too.
+        every: Number of rounds between two fine-tunings.
         epochs: Local epochs (or steps, if the algorithm counts steps) of fine-tuning.
         frozen: Parameters that are left as they are; patterns as for :class:`PersonalParameters`. ``None``: none.
+        lr: Learning rate of plain SGD, which tunes in the place of the module's optimizers; ``None``: these tune.
 
     Attributes:
         own: Every client's tuned model.
+        is_current: Whether these are tuned from the model that the last round left.
     """
 
     every: Count = 1
     epochs: Count = 1
     frozen: Patterns | None = None
+    lr: Positive | None = None
 
     def setup(self, federation: Federation) -> None:
         """Find what is not tuned."""
         super().setup(federation)
+        self.add_state("is_current", False)
         self._frozen = frozenset() if self.frozen is None else federation.places(self.frozen, "frozen")
 
     def correction(self, client: LocalClient) -> Correction | None:
-        """Freeze what is not tuned."""
+        """Freeze what is not tuned, and take the steps if they are not the optimizer's."""
+        if self.lr is not None:
+            return _PlainSteps(self.lr, self._frozen)
         return Correction(frozen=self._frozen) if self._frozen else None
 
     def play(self, tasks: Sequence[Task], server: Server) -> Play:
         """Play the round, and fine-tune if it is time."""
+        self.is_current = False
         shown = yield from super().play(tasks, server)
         if self._tunes:
-            for result in (yield self._tunings()):
-                self.own[result.client] = result.vector
+            yield from self.finish(server)
         return shown
+
+    def finish(self, server: Server) -> Play:
+        """Let all clients fine-tune the server's model."""
+        sizes = enumerate(self.federation.sizes)
+        tasks = [Task(k, k, int(size), self.epochs, self.round, phase=1, message=1) for k, size in sizes]
+        for result in (yield tasks):
+            self.own[result.client] = result.vector
+        self.is_current = True
+        return server.model
+
+    @property
+    def personal_every(self) -> int:
+        """Number of rounds between two fine-tunings."""
+        return self.every
+
+    @property
+    def personal_is_current(self) -> bool:
+        """Whether the tuned models are those of the last round."""
+        return bool(self.is_current)
+
+    def personal(self, client: int, model: Tensor) -> Tensor | None:
+        """Return the client's tuned model; ``None`` if it is one of an earlier round."""
+        return super().personal(client, model) if self.is_current else None
 
     @property
     def _tunes(self) -> bool:
         return (self.round + 1) % self.every == 0 or self.round + 1 == self.federation.max_rounds
-
-    def _tunings(self) -> list[Task]:
-        sizes = enumerate(self.federation.sizes)
-        return [Task(k, k, int(size), self.epochs, self.round, phase=1, message=1) for k, size in sizes]
 
     def expected_tasks(self) -> int:
         """Return the number of fine-tunings in the round."""
@@ -119,7 +150,29 @@ class FineTuning(_OwnModels):
 
     def further_models(self, sent: int) -> int:
         """Return to how many clients the server sends its new model."""
-        return self.expected_tasks()
+        return self.federation.num_clients if self.is_current else 0
+
+    def rounds_under_way(self) -> Collection[int]:
+        """Return no earlier round, so that the learning rates of the last one are kept until the fit's end."""
+        return ()
+
+
+class _PlainSteps(Correction):
+    """Steps of SGD that leave nothing to the module's optimizers."""
+
+    walks = True
+
+    def __init__(self, lr: float, frozen: Collection[int]) -> None:
+        super().__init__()
+        self.lr, self._left = lr, frozen
+
+    def add(self, parameters: Sequence[Tensor], start: Sequence[Tensor], linear: Sequence[Tensor]) -> None:
+        """Step along the gradient."""
+        for place, parameter in enumerate(parameters):
+            if parameter.grad is not None:
+                if place not in self._left:
+                    write_to([parameter], [parameter - self.lr * parameter.grad])
+                parameter.grad = None
 
 
 @dataclass(eq=False, kw_only=True)

@@ -102,6 +102,16 @@ class Part:
         """Whether clients are evaluated with other models than the one that is shown."""
         return type(self).personal is not Part.personal or type(self).model_of is not Part.model_of
 
+    @property
+    def personal_every(self) -> int:
+        """Number of rounds from one in which the models of :meth:`personal` are made to the next."""
+        return 1
+
+    @property
+    def personal_is_current(self) -> bool:
+        """Whether the models of :meth:`personal` are those of the last round, not made from an earlier shared model."""
+        return True
+
     # ---- for subclasses ----
 
     def add_state(self, name: str, value: Any) -> None:

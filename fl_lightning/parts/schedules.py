@@ -113,6 +113,20 @@ class Schedule(Part, ABC):
         """Return the earlier rounds on whose models clients have yet to be trained; ``None`` if no round has such."""
         return None
 
+    def finish(self, server: Server) -> Play:
+        """Make clients' models of the last round, at a fit's end, if :attr:`personal_is_current` is False.
+
+        Of all that it changes, only the schedule's own state stays.
+
+        Args:
+            server: The server.
+
+        Yields:
+            Further trainings, whose ``task.phase`` is not 0, as :meth:`play` does.
+        """
+        return server.model
+        yield ()
+
     @abstractmethod
     def play(self, tasks: Sequence[Task], server: Server) -> Play:
         """Play a round.

@@ -102,8 +102,9 @@ def test_each_client_has_its_own_head_after_a_fit_that_had_no_round_left(tmp_pat
         metrics = ClientMetrics(head_of, "head")
         callbacks = [personal(), metrics, FederatedCheckpoint(tmp_path)]
         trainer = quiet_trainer(max_epochs=2, callbacks=callbacks, enable_checkpointing=True)
-        trainer.fit(OwnHead(), datamodule=data(), ckpt_path="last")
-        trainer.test(OwnHead(), datamodule=data(), verbose=False)
+        module = OwnHead()
+        trainer.fit(module, datamodule=data(), ckpt_path="last")
+        trainer.test(module, datamodule=data(), verbose=False)
         return metrics.values["test"]
 
     assert tested() == tested() == {0: 3.0, 1: -0.75}
