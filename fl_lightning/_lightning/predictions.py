@@ -81,23 +81,26 @@ def joined(pieces: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     """
     preds = [piece[0] for piece in pieces]
     target = [piece[1] for piece in pieces]
-    shapes = {(each.shape[1:], labels.shape[1:]) for each, labels in pieces}
-    if len(shapes) > 1:
-        preds = [_by_position(each, labels) for each, labels in pieces]
+    if len({(each.shape[1:], labels.shape[1:]) for each, labels in pieces}) > 1:
+        rows = [_by_position(each, labels) for each, labels in pieces]
+        if len({each.shape[1:] for each in rows}) > 1:
+            shapes = ", ".join(str((tuple(each.shape), tuple(labels.shape))) for each, labels in pieces[:4])
+            raise ValueError(
+                "Where samples of several shapes are evaluated, targets must have the shape of the predictions, or it "
+                f"without a dimension of classes, such as (n, T, C) and (n, T), got {shapes}. Override "
+                "`outputs_and_targets` of the data module, or pad all samples to one shape."
+            )
+        preds = rows
         target = [labels.flatten() for labels in target]
     return torch.cat(preds), torch.cat(target)
 
 
 def _by_position(preds: Tensor, target: Tensor) -> Tensor:
-    """Return the predictions of a batch with one row for each of its targets."""
+    """Return the predictions of a batch with one row for each of its targets, or as they are if they do not fit."""
     if preds.shape == target.shape:
         return preds.flatten()
     # classes are last in three dimensions and second in more, as for `scores_and_classes`
     for axis in (2, 1) if preds.ndim == 3 else (1, preds.ndim - 1):
         if preds.shape[:axis] + preds.shape[axis + 1 :] == target.shape:
             return preds.movedim(axis, -1).flatten(0, -2)
-    raise ValueError(
-        "Where samples of several shapes are evaluated, targets must have the shape of the predictions without their "
-        f"dimension of classes, such as (n, T, C) and (n, T), got {tuple(preds.shape)} and {tuple(target.shape)}. "
-        "Override `outputs_and_targets` of the data module, or pad all samples to one shape."
-    )
+    return preds

@@ -265,3 +265,58 @@ def test_a_loader_must_go_through_the_set_in_order(shuffled: bool) -> None:
             values_of(ECHO, own)
     else:
         assert values_of(ECHO, own) == {0: 1.0, 1: 0.0}
+
+
+class PaddedSentences(Dataset[tuple[Tensor, Tensor]]):
+    """Sentences of the given lengths, whose words score their own class; of the last word the target is another."""
+
+    def __init__(self, lengths: list[int]) -> None:
+        self.lengths = lengths
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        words = torch.zeros(self.lengths[index], dtype=torch.long)
+        target = words.clone()
+        target[-1] = 1
+        return torch.nn.functional.one_hot(words, 2).double(), target
+
+
+def padded(rows: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    pad = torch.nn.utils.rnn.pad_sequence
+    scores, targets = zip(*rows, strict=True)
+    return pad(list(scores), batch_first=True), pad(list(targets), batch_first=True, padding_value=-100)
+
+
+def test_sentences_that_are_padded_batch_by_batch_are_scored_word_by_word() -> None:
+    """A sentence of T words has T - 1 right ones; the second batch holds sentences of both clients."""
+    sets = [PaddedSentences([2, 3, 4]), PaddedSentences([5, 7])]
+    metrics = ClientMetrics(pooled=True)
+    data = ClientDatasetsModule(sets, test=sets, collate_fn=padded, batch_size=2, eval_batch_size=2)
+    [logged] = quiet_trainer(callbacks=[metrics]).test(Silent(), datamodule=data, verbose=False)
+    assert metrics.values["test"] == {0: 6 / 9, 1: 10 / 12}
+    assert logged["test_acc_clients_pooled"] == pytest.approx(16 / 21)
+    assert logged["test_acc_clients_weighted"] == pytest.approx((3 * 6 / 9 + 2 * 10 / 12) / 5)  # by samples
+
+
+def test_pictures_of_unequal_sizes_are_scored_pixel_by_pixel() -> None:
+    def pictures(size: int, right: int) -> TensorDataset:
+        target = (torch.arange(size * size) >= right).long().view(1, size, size)
+        scores = torch.stack([torch.ones(1, size, size), torch.zeros(1, size, size)], 1)
+        return TensorDataset(scores, target)
+
+    sets = [pictures(2, 1), pictures(4, 12)]
+    metrics = ClientMetrics(pooled=True)
+    data = ClientDatasetsModule(sets, test=sets, batch_size=1, eval_batch_size=1)
+    [logged] = quiet_trainer(callbacks=[metrics]).test(Silent(), datamodule=data, verbose=False)
+    assert metrics.values["test"] == {0: 1 / 4, 1: 12 / 16}
+    assert logged["test_acc_clients_pooled"] == pytest.approx(13 / 20)
+
+
+def test_samples_of_unequal_shapes_want_targets_of_the_same_positions() -> None:
+    sets = [TensorDataset(torch.zeros(2, width), torch.zeros(2)) for width in (3, 4)]
+    data = ClientDatasetsModule(sets, test=sets, batch_size=2, eval_batch_size=2)
+    with pytest.raises(ValueError, match="`outputs_and_targets`"):
+        metrics = ClientMetrics(lambda preds, target: preds.sum(), "sum", pooled=True)
+        quiet_trainer(callbacks=[metrics]).test(Silent(), datamodule=data, verbose=False)
