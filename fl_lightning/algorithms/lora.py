@@ -65,7 +65,8 @@ class FedLoRA(AggregationCallback):
         if stage == "fit" and self.mode == "ffa":
             for factor in factors:
                 if factor.requires_grad:
-                    self._frozen.append(factor.requires_grad_(False))
+                    factor.requires_grad_(False)
+                    self._frozen.append(factor)
         super().setup(trainer, pl_module, stage)
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
