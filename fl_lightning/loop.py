@@ -23,7 +23,7 @@ from fl_lightning.data.view import print_clients
 from fl_lightning.executors import Executor, balance
 from fl_lightning.executors.machine import Threads, keep_freed_memory
 from fl_lightning.parts.algorithm import Algorithm
-from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.federation import Federation, find_shared_names
 from fl_lightning.parts.messages import ClientResult, Task, same_values
 from fl_lightning.seeding import Stream, seed_global_generators
 
@@ -156,6 +156,7 @@ class FederatedLoop(RoundLoop):
             local_work=self._local_work,
             names=vector.tensor_names,
             shapes=vector.shapes,
+            shared_names=find_shared_names(vector.module, vector.tensor_names),
             bits_per_value=[8 * tensor.itemsize for tensor in vector.tensors()],
             max_rounds=trainer.max_epochs if (trainer.max_epochs or -1) > 0 else None,
         )

@@ -14,7 +14,7 @@ from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.checks import Count, NotNegative, Positive, Scheduled, ScheduledWeight
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.exchange import PersonalParameters
-from fl_lightning.parts.federation import Patterns
+from fl_lightning.parts.federation import Federation, Patterns
 from fl_lightning.parts.heads import Frozen, PersonalFirst
 from fl_lightning.parts.own_models import AdaptiveStart, Clusters, FineTuning, ProximalModels
 from fl_lightning.parts.server import Mixing
@@ -103,6 +103,28 @@ class LGFedAvg(_Personal):
     """
 
 
+@dataclass(eq=False)
+class _NormalisationLayers(PersonalParameters):
+    """Keeps the normalisation layers of torch on each client, as far as they have tensors that travel otherwise."""
+
+    pattern: Patterns = ()
+
+    def find(self, module: nn.Module) -> None:
+        """Note the module's layers."""
+        self._layers = [name for name, layer in module.named_modules() if isinstance(layer, _NORMALISATIONS)]
+
+    def setup(self, federation: Federation) -> None:
+        """Choose the layers, and give every client the first model's values."""
+        self.pattern = [layer for layer in self._layers if federation.has_tensors_of(layer)]
+        if not self.pattern:
+            found = ", ".join(self._layers) or "none"
+            raise ValueError(
+                "FedBN without a `pattern` needs normalisation layers with parameters or statistics that travel "
+                f"otherwise; the module's normalisation layers are: {found}. Name other layers by `FedBN(pattern)`."
+            )
+        super().setup(federation)
+
+
 @dataclass(eq=False, repr=False)
 class FedBN(AggregationCallback):
     """FedBN (Li et al. 2021): the normalisation layers are each client's own, with their buffers.
@@ -115,7 +137,8 @@ class FedBN(AggregationCallback):
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
 
     Raises:
-        ValueError: When the fit begins, if ``pattern`` is ``None`` and the module has no such layer.
+        ValueError: When the fit begins, if ``pattern`` is ``None`` and the module has no such layer with tensors that
+            are trained or that training changes.
     """
 
     pattern: Patterns | None = None
@@ -123,16 +146,13 @@ class FedBN(AggregationCallback):
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm."""
-        return self.compose(exchange=PersonalParameters("*" if self.pattern is None else self.pattern))
+        self._found = _NormalisationLayers()
+        exchange = self._found if self.pattern is None else PersonalParameters(self.pattern)
+        return self.compose(exchange=exchange)
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Find the layers."""
-        if self.pattern is None:
-            layers = [name for name, layer in pl_module.named_modules() if isinstance(layer, _NORMALISATIONS)]
-            if not layers:
-                raise ValueError(f"`pattern` must name layers, as {type(pl_module).__name__} has no normalisation.")
-            exchange = next(part for part in self.algorithm.exchange.members if isinstance(part, PersonalParameters))
-            exchange.pattern = layers
+        self._found.find(pl_module)
         super().setup(trainer, pl_module, stage)
 
 

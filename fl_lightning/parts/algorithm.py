@@ -219,6 +219,12 @@ class Algorithm:
                 )
         self._untrained = frozenset(self.objective.untrained(federation))
         traveling = [name for name in names if self._travels(name)]
+        if names and not traveling and not self.exchange.shares_nothing:
+            raise ValueError(
+                f"Some parameters must be learned together, but with {self.objective!r} and the exchanges "
+                f"{self.exchange.members[1:]} none travels. To let each client train alone give "
+                '`PersonalParameters("*")`.'
+            )
         self.federation = replace(federation, traveling=None if len(traveling) == len(names) else traveling)
         self._all = walk(*self.parts.values())
         # results are merged, and these parts called, on all processes alike, with what belongs to them alone

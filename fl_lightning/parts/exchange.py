@@ -29,6 +29,8 @@ class Exchange(Part):
     fills_zeros = False
     #: Whether a message to a client, or from it, depends on earlier ones, so that all must be of one model.
     remembers_messages = False
+    #: Whether it is meant that no parameter is sent at all, so that each client trains alone.
+    shares_nothing = False
     #: The position among the algorithm's exchanges, from the client to the server; set when a fit begins.
     place = 0
 
@@ -245,6 +247,11 @@ class Chain(Exchange):
         """Return whether all members send the named tensor."""
         return all(member.travels(name) for member in self.members)
 
+    @property
+    def shares_nothing(self) -> bool:  # type: ignore[override]
+        """Whether a member means each client to train alone."""
+        return any(member.shares_nothing for member in self.members)
+
     def payload_down(self, payload: Payload) -> Payload:
         """Return what the server sends to one client."""
         for member in reversed(self.members):
@@ -345,21 +352,21 @@ class PersonalParameters(Exchange):
 
     Raises:
         TypeError: If ``pattern`` is no text or list of texts.
-        ValueError: When the fit begins, if a pattern matches nothing, or if patterns other than ``"*"`` make all
-            parameters personal.
+        ValueError: When the fit begins, if a pattern matches nothing, or a tensor that several layers share as one of
+            only some of them; or if no parameter travels and no exchange has ``"*"``.
     """
 
     pattern: Patterns
+
+    @property
+    def shares_nothing(self) -> bool:  # type: ignore[override]
+        """Whether each client trains its whole model alone."""
+        return self.pattern in ("*", ["*"])
 
     def setup(self, federation: Federation) -> None:
         """Give every client the first model's values."""
         self._names = set(federation.matching(self.pattern))
         mask = federation.mask(sorted(self._names))
-        if mask[: federation.num_parameters].all() and self.pattern not in ("*", ["*"]):
-            raise ValueError(
-                f"`pattern` must leave some parameters to be learned together, got {self.pattern!r}, which are all. To "
-                'let each client train alone give "*".'
-            )
         self._places = mask.nonzero().squeeze(1)
         self._first = federation.model[self._places]
         self.add_client_vectors("own", self._first)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, Protocol
@@ -151,6 +151,8 @@ class Federation:
         replicates: Whether every process keeps the vectors of all clients.
         max_rounds: After how many rounds in all the fit ends; ``None`` if that is not known.
         traveling: Names of the parameters that all exchanges send; ``None`` if that is all of them.
+        shared_names: All names of the tensors that have several, by the one in ``names``: a list for each layer that
+            holds the tensor, with more than one name where the layer itself has more.
     """
 
     sizes: np.ndarray
@@ -169,6 +171,7 @@ class Federation:
     replicates: bool = False
     max_rounds: int | None = None
     traveling: Sequence[str] | None = None
+    shared_names: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the content of a pickle: all but the links to other processes and to the trainer."""
@@ -223,20 +226,52 @@ class Federation:
     def matching(self, patterns: Patterns, argument: str = "pattern") -> list[str]:
         """Return the names of the model's tensors that match one of the patterns.
 
+        A tensor that several layers share, such as the weight of an output layer that is tied to an embedding, must
+        match as a tensor of each of them, or of none.
+
         Args:
             patterns: Names of tensors or of submodules (``"head"``), or shell patterns of names (``"*.bn*"``); one or
                 several.
             argument: What the user calls them, for the error.
 
         Raises:
-            ValueError: If a pattern matches nothing.
+            ValueError: If a pattern matches nothing, or a shared tensor as one of only some layers.
         """
         patterns = [patterns] if isinstance(patterns, str) else patterns
-        found = {name: [_matches(name, pattern) for pattern in patterns] for name in self.names}
-        if not patterns or not all(map(any, zip(*found.values(), strict=True))):
+        found: list[str] = []
+        used: set[str] = set()
+        for name in self.names:
+            layers = self._layers_of(name)
+            matched = []
+            for names in layers:
+                hits = [pattern for pattern in patterns if any(_matches(each, pattern) for each in names)]
+                matched.append(bool(hits))
+                used.update(hits)
+            if any(matched) and not all(matched):
+                shown = " and ".join(names[0] for names in layers)
+                missing = [names[0] for names, is_named in zip(layers, matched, strict=True) if not is_named]
+                raise ValueError(
+                    f"`{argument}` must name all or none of the layers that share a tensor: {shown} are one, got "
+                    f"{patterns}, which leave out {missing}. Add these names, or name other tensors alone."
+                )
+            if all(matched):
+                found.append(name)
+        if not patterns or not used.issuperset(patterns):
             shown = ", ".join(self.names[:8]) + (", ..." if len(self.names) > 8 else "")
             raise ValueError(f"`{argument}` must match parameters or buffers of the module, {shown}; got {patterns}.")
-        return [name for name, hits in found.items() if any(hits)]
+        return found
+
+    def _layers_of(self, name: str) -> Sequence[Sequence[str]]:
+        """Return all names of a tensor, a list for each layer that holds it."""
+        return self.shared_names.get(name, [[name]])
+
+    def has_tensors_of(self, layer: str) -> bool:
+        """Return whether the model has tensors of a submodule: what is frozen may stay out of it."""
+        for name in self.names:
+            for names in self._layers_of(name):
+                if any(each.startswith(f"{layer}.") for each in names):
+                    return True
+        return False
 
     def places(self, patterns: Patterns, argument: str = "pattern") -> frozenset[int]:
         """Return the places of the parameter tensors whose names match, as :meth:`matching` says."""
@@ -266,6 +301,26 @@ class Federation:
         on_cpu = {key: value.to(cpu) if isinstance(value, kinds) else value for key, value in mine.items()}
         entries = [entry for share in self.gather(on_cpu) for entry in share.items()]
         return dict(sorted(entries, key=lambda entry: entry[0]))
+
+
+def find_shared_names(module: nn.Module, names: Iterable[str]) -> dict[str, list[list[str]]]:
+    """Return all names of those of a module's named tensors that have several; see :attr:`Federation.shared_names`.
+
+    Args:
+        module: The module.
+        names: One name of each tensor.
+    """
+    known: dict[str, Tensor] = {}
+    held: dict[int, dict[tuple[int, str], list[str]]] = {}
+    for path, part in module.named_modules(remove_duplicate=False):
+        for key, tensor in (*part._parameters.items(), *part._buffers.items()):
+            if tensor is not None:
+                name = f"{path}.{key}".lstrip(".")
+                known[name] = tensor
+                # a layer that has several names holds the tensor once
+                held.setdefault(id(tensor), {}).setdefault((id(part), key), []).append(name)
+    found = {name: list(held[id(known[name])].values()) for name in names if name in known}
+    return {name: layers for name, layers in found.items() if layers != [[name]]}
 
 
 def _matches(name: str, pattern: str) -> bool:

@@ -275,7 +275,7 @@ class TwoHeads(LocalObjective):
         heads: Every client's own head, a vector: weights, then biases.
 
     Raises:
-        ValueError: When the fit begins, if the pattern does not name one linear layer.
+        ValueError: When the fit begins, if the pattern does not name one linear layer, or one whose weight is tied.
     """
 
     pattern: Patterns
@@ -288,6 +288,12 @@ class TwoHeads(LocalObjective):
         if [len(shape) for shape in self._shapes] not in ([2], [2, 1]):
             raise ValueError(f"`pattern` must name one linear layer, the output layer, got {names}.")
         self._layer = names[0].rpartition(".")[0]
+        for name in names:
+            if len(federation.shared_names.get(name, [])) > 1:
+                raise ValueError(
+                    f"`pattern` must name an output layer with tensors of its own, got {name}, which other layers use "
+                    "too: a client's head would change what they compute. Untie the output layer."
+                )
         self._places = federation.mask(names).nonzero().squeeze(1)
         self.add_client_vectors("heads", torch.zeros_like(federation.model[self._places]))
 

@@ -165,7 +165,7 @@ class ImportanceSampler(UniformSampler):
         rounding: As for :class:`UniformSampler`.
 
     Raises:
-        ValueError: If an argument is out of its range; when the fit begins, if no parameter has such a name.
+        ValueError: If an argument is out of its range; when the fit begins, if no tensor has such a name.
     """
 
     stored_as: ClassVar = {"score": "kind"}  # the name of a method
@@ -195,9 +195,10 @@ class ImportanceSampler(UniformSampler):
 
     def setup(self, federation: Federation) -> None:
         """Start without scores, or with 1 for every client."""
-        names = federation.names[: len(federation.lengths)]
-        if names and not any(map(self._counts, names)):
-            raise ValueError(f"`parameters` must be beginnings of names such as {names[0]}, got {self.parameters}.")
+        self._counted: set[str] | None = None
+        if self.parameters is not None:
+            beginnings = [f"{beginning}*" for beginning in self.parameters]
+            self._counted = set(federation.matching(beginnings, "parameters"))
         #: The accumulated score p_k of each client, shape (K,); NaN before its first.
         self.add_state("scores", np.full(federation.num_clients, 1.0 if self.initial == "uniform" else np.nan))
         self.add_state("counts", np.zeros(federation.num_clients))
@@ -232,7 +233,7 @@ class ImportanceSampler(UniformSampler):
         return float(sum(gradient.square().sum().double() for gradient in chosen))
 
     def _counts(self, name: str) -> bool:
-        return self.parameters is None or name.startswith(tuple(self.parameters))
+        return self._counted is None or name in self._counted
 
     def take_scores(self, scores: Mapping[int, float]) -> None:
         """Accumulate scores. A client's first score counts whole; a score that is not finite changes nothing."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import lightning as L
@@ -262,3 +263,47 @@ def test_fedbn_finds_the_normalisation_layers() -> None:
     assert "layers.1.running_mean" in personal
     with pytest.raises(ValueError, match="`pattern`"):
         fit_clients(fl.FedBN(), Quadratic(0.1), quadratic_clients(A, C))
+
+
+class Normalised(L.LightningModule):
+    """Layers in a row, then a linear one; what is frozen has no gradient."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2, 1))
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return self.layers(batch[0]).square().mean()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD([p for p in self.parameters() if p.requires_grad], lr=0.1)
+
+
+# more values than 2^14, and than twice those that are trained, so that it does not travel
+FROZEN = nn.Sequential(nn.Conv2d(2, 500, 3), nn.BatchNorm2d(500), nn.Conv2d(500, 2, 3)).requires_grad_(False).eval()
+
+
+@pytest.mark.parametrize(
+    ("layers", "personal"),
+    [
+        ([nn.InstanceNorm2d(2), nn.Conv2d(2, 2, 1), nn.BatchNorm2d(2)], "layers.2"),
+        ([nn.LayerNorm(8, elementwise_affine=False), nn.GroupNorm(1, 2)], "layers.1"),
+        ([FROZEN, nn.BatchNorm2d(2)], "layers.1"),
+        ([nn.InstanceNorm2d(2)], None),
+        ([FROZEN], None),
+    ],
+)
+def test_fedbn_passes_layers_over_of_which_nothing_travels(layers: list[nn.Module], personal: str | None) -> None:
+    clients = [(torch.randn(4, 2, 8, 8), torch.zeros(4)) for _ in range(2)]
+    callback = fl.FedBN(clients_per_round=1.0)
+    with nullcontext() if personal else pytest.raises(ValueError, match="normalisation layers are: layers"):
+        fit_clients(callback, Normalised(*layers), clients)
+        kept = callback.algorithm.exchange.members[1].of_client(0)
+        assert {name.rpartition(".")[0] for name in kept} == {personal}
+
+
+def test_something_is_learned_together() -> None:
+    with pytest.raises(ValueError, match="learned together"):
+        fit_clients(fl.FedPer("head", exchange=PersonalParameters("body")), TwoLayers(), linear_tasks(2))
+    with pytest.raises(ValueError, match="learned together"):
+        fit_clients(fl.FedPer(["body", "head"]), TwoLayers(), linear_tasks(2))
