@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import lightning.pytorch as pl
@@ -15,13 +16,17 @@ from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from fl_lightning._lightning.local_optimizers import unscale_before_hooks
+from fl_lightning._lightning.predictions import preserved_modes
 from fl_lightning._lightning.trainer_callbacks import check_alone
+from fl_lightning._lightning.unlogged import UnloggedTraining
 from fl_lightning.checks import NotNegative, Positive, Probability, check, to_number
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.messages import ClientResult
 from fl_lightning.parts.objectives import DynamicRegularizer, LocalObjective, Proximal
 from fl_lightning.parts.part import walk
 from fl_lightning.parts.privacy.accounting import check_installed, check_nothing_spent, epsilon_of_clients
+from fl_lightning.parts.samples import is_mean_of_samples, not_a_mean
+from fl_lightning.seeding import global_states, preserved_generators, set_global_states
 
 
 class ExamplePrivacy(Callback):
@@ -30,6 +35,9 @@ class ExamplePrivacy(Callback):
     The gradient of a batch becomes ``(sum_i g_i min(1, clip / |g_i|) + N(0, (z clip)^2)) / n``, with the gradients of
     single samples by ``torch.func`` through the module's own ``training_step``. Put it before the aggregation callback,
     which may add a local objective's term.
+
+    The loss must be a mean over samples of losses of single samples. On each batch the mean of the samples' gradients
+    is compared with the batch's own gradient; a step with dropout runs once more for that, without it.
 
     The guarantee protects a single sample against everyone who sees what clients send, including the server. Two
     federations are neighbours if one sample of one is left empty in the other. A sample is in one batch of each local
@@ -134,7 +142,8 @@ class ExamplePrivacy(Callback):
         """Replace the gradient by a private one.
 
         Raises:
-            ValueError: If this is not the batch's only step: each would give away more.
+            ValueError: If this is not the batch's only step: each would give away more; or if the loss is no mean over
+                samples.
             RuntimeError: If ``training_step`` cannot be mapped over samples.
         """
         if self._batch is None:
@@ -144,20 +153,29 @@ class ExamplePrivacy(Callback):
             )
         (batch, batch_idx), self._batch = self._batch, None
         parameters = {name: p for name, p in pl_module.named_parameters() if p.grad is not None}
+        quiet: UnloggedTraining = trainer.fit_loop.training.quiet
         try:
-            with trainer.fit_loop.training.quiet.unnoticed():
-                gradients = self._of_samples(pl_module, parameters, batch, batch_idx)
+            gradients = _of_samples(quiet, parameters, batch, batch_idx)
         except RuntimeError as error:
             raise RuntimeError(
                 "ExamplePrivacy needs a `training_step` that torch.func can map over single samples: without "
                 f"`.item()`, branches on values, and layers that change buffers. {error}"
             ) from error
-        norms = (
-            torch.stack([gradient.reshape(len(gradient), -1).square().sum(1) for gradient in gradients.values()])
-            .sum(0)
-            .sqrt()
-        )
+        norms = _norms(gradients)
         finite = norms.isfinite()
+        if bool(finite.all()):
+            whole = {name: parameter.grad for name, parameter in parameters.items() if parameter.grad is not None}
+            exact = trainer.precision in ("32-true", "64-true")
+            if not _agree(whole, gradients, exact):
+                # Dropout draws others for the samples than for their batch, so both are compared without it.
+                states = global_states(pl_module.device)
+                with preserved_modes(pl_module), preserved_generators(pl_module.device):
+                    pl_module.eval()
+                    of_samples = _of_samples(quiet, parameters, batch, batch_idx)
+                    set_global_states(states, pl_module.device)
+                    whole = _of_batch(quiet, parameters, batch, batch_idx)
+                if not _agree(whole, of_samples, exact):
+                    raise not_a_mean("ExamplePrivacy")
         # a norm of 0 gives 1; one sample without a finite gradient must not decide what becomes of its client
         shares = (self.clip / norms).clamp(max=1.0).where(finite, torch.zeros_like(norms))
         for name, parameter in parameters.items():
@@ -165,24 +183,6 @@ class ExamplePrivacy(Callback):
             total = torch.tensordot(shares, known, dims=1)
             noise = self.noise_multiplier * self.clip * torch.randn_like(total)
             parameter.grad = (total + noise) / len(shares)
-
-    def _of_samples(
-        self, module: pl.LightningModule, parameters: dict[str, nn.Parameter], batch: Any, batch_idx: int
-    ) -> dict[str, Tensor]:
-        """Return each sample's gradient of the loss by parameter name, shape ``(n, *shape)``."""
-        leaves, structure = pytree.tree_flatten(batch)
-        step = _Step(module)
-
-        def loss(values: dict[str, Tensor], *sample: Tensor) -> Tensor:
-            alone = pytree.tree_unflatten([leaf.unsqueeze(0) for leaf in sample], structure)
-            named = {f"module.{name}": value for name, value in values.items()}
-            output = torch.func.functional_call(step, named, (alone, batch_idx))
-            found: Tensor = output if isinstance(output, Tensor) else output["loss"]
-            return found
-
-        values = {name: parameter.detach() for name, parameter in parameters.items()}
-        places = (None, *([0] * len(leaves)))
-        return torch.func.vmap(torch.func.grad(loss), in_dims=places, randomness="different")(values, *leaves)
 
     # ---- accounts ----
 
@@ -248,12 +248,42 @@ def _sums(module: nn.Module) -> list[float]:
     return [float(parameter.detach().double().sum()) for parameter in module.parameters()]
 
 
-class _Step(nn.Module):
-    """``training_step`` as a forward pass."""
+def _of_samples(
+    quiet: UnloggedTraining, parameters: Mapping[str, nn.Parameter], batch: Any, batch_idx: int
+) -> dict[str, Tensor]:
+    """Return each sample's gradient of the loss by parameter name, shape ``(n, *shape)``."""
+    leaves, structure = pytree.tree_flatten(batch)
 
-    def __init__(self, module: pl.LightningModule) -> None:
-        super().__init__()
-        self.module = module
+    def loss(values: dict[str, Tensor], *sample: Tensor) -> Tensor:
+        alone = pytree.tree_unflatten([leaf.unsqueeze(0) for leaf in sample], structure)
+        found = quiet.loss_of_step(values, alone, batch_idx)
+        assert found is not None
+        return found
 
-    def forward(self, batch: Any, batch_idx: int) -> Any:
-        return self.module.training_step(batch, batch_idx)
+    values = {name: parameter.detach() for name, parameter in parameters.items()}
+    places = (None, *([0] * len(leaves)))
+    return torch.func.vmap(torch.func.grad(loss), in_dims=places, randomness="different")(values, *leaves)
+
+
+def _of_batch(
+    quiet: UnloggedTraining, parameters: Mapping[str, nn.Parameter], batch: Any, batch_idx: int
+) -> dict[str, Tensor]:
+    """Return the batch's gradient of the loss by parameter name."""
+    values = {name: parameter.detach().clone().requires_grad_() for name, parameter in parameters.items()}
+    with torch.enable_grad():
+        loss = quiet.loss_of_step(values, batch, batch_idx)
+        assert loss is not None
+        gradients = torch.autograd.grad(loss, list(values.values()), materialize_grads=True)
+    return dict(zip(values, gradients, strict=True))
+
+
+def _agree(batch: Mapping[str, Tensor], samples: Mapping[str, Tensor], exact: bool) -> bool:
+    """Return whether a batch's gradient is the mean of its samples' gradients, shape ``(n, *shape)`` each."""
+    mean = {name: gradient.mean(0) for name, gradient in samples.items()}
+    return is_mean_of_samples(batch, mean, float(_norms(samples).mean()), exact=exact)
+
+
+def _norms(samples: Mapping[str, Tensor]) -> Tensor:
+    """Return the norm of each sample's gradient, shape ``(n,)``."""
+    squares = [gradient.reshape(len(gradient), -1).square().sum(1) for gradient in samples.values()]
+    return torch.stack(squares).sum(0).sqrt()

@@ -1,5 +1,6 @@
 """Who trains: client samplers, and which of the clients can be reached and report."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ import numpy as np
 from fl_lightning.checks import Count, Fraction, Share, check, check_fields, represent
 from fl_lightning.parts.federation import Federation, LocalClient
 from fl_lightning.parts.part import Part
+from fl_lightning.parts.samples import is_mean_of_samples, not_a_mean
 
 Rounding = Literal["floor", "round", "ceil"]
 #: The model at which the clients of a round are scored; ``None`` for none.
@@ -156,7 +158,8 @@ class ImportanceSampler(UniformSampler):
         gamma: Weight of the newest score, in [0, 1); 0 never changes the first ones. ``None`` keeps the mean of all
             of a client's scores.
         score: ``"batch"`` averages ``|grad F_b|^2`` over the client's mini-batches (41a), ``"sample"`` over its
-            samples (41b), ``"sum"`` adds the mini-batches up, ``"full"`` takes the gradient on all samples at once.
+            samples (41b), ``"sum"`` adds the mini-batches up, ``"full"`` takes the gradient on all samples at once. For
+            ``"sample"`` a batch's loss must be the mean of its samples' losses; one more pass checks that.
         initial: ``"scores"`` scores every client at the first model, one more pass over all data; ``"uniform"`` starts
             with 1 for every client.
         parameters: Only parameters whose name starts with one of these count, such as ``["classifier"]``; all if
@@ -165,7 +168,8 @@ class ImportanceSampler(UniformSampler):
         rounding: As for :class:`UniformSampler`.
 
     Raises:
-        ValueError: If an argument is out of its range; when the fit begins, if no tensor has such a name.
+        ValueError: If an argument is out of its range; when the fit begins, if no tensor has such a name; when
+            clients are scored, if a batch's loss is no mean over samples and ``score="sample"``.
     """
 
     stored_as: ClassVar = {"score": "kind"}  # the name of a method
@@ -223,9 +227,21 @@ class ImportanceSampler(UniformSampler):
     def score(self, client: LocalClient) -> float:
         """Return the client's score at the module's present weights; NaN if no batch has a loss."""
         size: int | str | None = {"sample": 1, "full": None}.get(self.kind, "data")
-        squares = [self._squared_norm(gradients) for gradients, _ in client.gradients(size)]
+        squares: list[float] = []
+        of_samples = _MeanGradient()
+        for gradients, number in client.gradients(size):
+            squares.append(self._squared_norm(gradients))
+            if self.kind == "sample":
+                of_samples.take(gradients, number)
         if not squares:
             return float("nan")
+        if self.kind == "sample":
+            of_batches = _MeanGradient()
+            for gradients, number in client.gradients():
+                of_batches.take(gradients, number)
+            scale = of_samples.mean_norm
+            if math.isfinite(scale) and not is_mean_of_samples(of_batches.mean(), of_samples.mean(), scale):
+                raise not_a_mean('ImportanceSampler(score="sample")')
         return sum(squares) if self.kind == "sum" else sum(squares) / len(squares)
 
     def _squared_norm(self, gradients: Mapping[str, Any]) -> float:
@@ -246,6 +262,33 @@ class ImportanceSampler(UniformSampler):
                 self.counts[client] += 1
                 weight = 1 / self.counts[client] if self.gamma is None else self.gamma
                 self.scores[client] = (1 - weight) * old + weight * new
+
+
+class _MeanGradient:
+    """The mean of a client's gradients over its samples.
+
+    Attributes:
+        mean_norm: The mean of their norms.
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Any] = {}
+        self._norms, self._samples = 0.0, 0
+
+    def take(self, gradients: Mapping[str, Any], number: int) -> None:
+        """Take the gradient of some samples' mean loss."""
+        for name, gradient in gradients.items():
+            self._sums[name] = self._sums[name] + number * gradient if name in self._sums else number * gradient
+        self._norms += number * sum(float(gradient.square().sum()) for gradient in gradients.values()) ** 0.5
+        self._samples += number
+
+    def mean(self) -> dict[str, Any]:
+        """Return the mean by parameter name."""
+        return {name: total / self._samples for name, total in self._sums.items()}
+
+    @property
+    def mean_norm(self) -> float:
+        return self._norms / self._samples
 
 
 @dataclass(eq=False, kw_only=True)

@@ -12,6 +12,7 @@ import torch
 from helpers.comparison import ValidatedClassifier, clients_of
 from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
 from torch import Tensor, nn
+from torch.nn import functional
 
 from fl_lightning import (
     ExamplePrivacy,
@@ -79,6 +80,87 @@ def test_without_noise_and_bound_a_network_trains_as_it_does() -> None:
         fit(module, clients_of(9, 14, 6), *privacy, FedAvg(1.0, local_epochs=2, seed=1), rounds=2, batch_size=4)
         ends.append(torch.cat([p.detach().flatten() for p in module.parameters()]))
     assert torch.allclose(ends[0], ends[1], rtol=0, atol=1e-6)
+
+
+WEIGHTS = torch.tensor([0.2, 1.0, 5.0])
+
+
+class Lossy(ValidatedClassifier):
+    """Minimises another loss of its scores; its step takes no ``batch_idx``."""
+
+    def __init__(self, loss: Any) -> None:
+        super().__init__()
+        self.of = loss
+
+    def training_step(self, batch: Any) -> Tensor:  # type: ignore[override]
+        return self.of(self.layers(batch[0]), batch[1])  # type: ignore[no-any-return]
+
+
+def focal(scores: Tensor, y: Tensor) -> Tensor:
+    each = functional.cross_entropy(scores, y, reduction="none")
+    return ((1 - torch.exp(-each)) ** 2 * each).mean()
+
+
+def end_of(loss: Any, *privacy: ExamplePrivacy) -> Tensor:
+    torch.manual_seed(0)
+    module = Lossy(loss)
+    fit(module, clients_of(9, 14), *privacy, FedAvg(1.0, seed=1), rounds=2, batch_size=4)
+    return torch.cat([p.detach().flatten() for p in module.parameters()])
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        focal,
+        lambda scores, y: functional.cross_entropy(scores, y, label_smoothing=0.1),
+        lambda scores, y: (WEIGHTS[y] * functional.cross_entropy(scores, y, reduction="none")).mean(),
+    ],
+)
+def test_any_mean_of_losses_of_single_samples_trains_as_it_does(loss: Any) -> None:
+    assert torch.allclose(end_of(loss), end_of(loss, ExamplePrivacy(1e9, **NO_NOISE)), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda scores, y: functional.cross_entropy(scores, y, weight=WEIGHTS),
+        lambda scores, y: functional.cross_entropy(scores, y, reduction="sum"),
+        lambda scores, y: functional.cross_entropy(scores, torch.where(y == 0, -100, y)),
+    ],
+)
+def test_a_loss_in_which_samples_have_other_shares_is_refused(loss: Any) -> None:
+    with pytest.raises(ValueError, match="their mean is not the gradient of the batch's loss"):
+        end_of(loss, ExamplePrivacy(1e9, **NO_NOISE))
+
+
+class Ended(L.Callback):
+    """Counts the batches that came to their end."""
+
+    number = 0
+
+    def on_train_batch_end(self, *args: Any) -> None:
+        self.number += 1
+
+
+def test_a_first_batch_of_one_class_does_not_hide_class_weights() -> None:
+    module, ended = Lossy(lambda scores, y: functional.cross_entropy(scores, y, weight=WEIGHTS)), Ended()
+    y = torch.tensor([1] * 4 + [0, 1, 2, 2])
+    data = TensorDataModule([(torch.randn(8, 4), y)], batch_size=4, shuffle=False)
+    trainer = quiet_trainer(max_epochs=1, callbacks=[ExamplePrivacy(1e9, **NO_NOISE), ended, FedAvg(1.0)])
+    with pytest.raises(ValueError, match="Class weights"):
+        trainer.fit(module, datamodule=data)
+    assert ended.number == 1
+
+
+def test_dropout_is_no_other_share() -> None:
+    class Dropping(ValidatedClassifier):
+        def build(self) -> nn.Module:
+            return nn.Sequential(nn.Linear(4, 5), nn.Dropout(0.5), nn.Linear(5, 3))
+
+    module = Dropping()
+    before = torch.cat([p.detach().flatten() for p in module.parameters()])
+    fit(module, clients_of(9, 14), ExamplePrivacy(1.0, **NO_NOISE), FedAvg(1.0), batch_size=4)
+    assert not torch.equal(before, torch.cat([p.detach().flatten() for p in module.parameters()]))
 
 
 def test_noise_is_of_the_sum_and_divided_by_the_batch() -> None:

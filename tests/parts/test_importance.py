@@ -45,6 +45,27 @@ def test_o12_scores(score: Any, batch_size: int | None, expected: float, initial
     assert sampler.scores.tolist() == [pytest.approx((first + expected) / 2 if initial == "scores" else expected)]
 
 
+class Shares(Linear):
+    """Samples weigh 1 and 3, and a batch's loss is their weighted mean, so that a single sample's weight is lost."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        weights = torch.where(batch[0] > 0, 3.0, 1.0)
+        return self.w * (weights * batch[0]).sum() / weights.sum()
+
+
+class Sums(Linear):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return self.w * batch[0].sum()
+
+
+@pytest.mark.parametrize("module", [Shares, Sums])
+def test_scores_of_samples_need_a_mean_over_samples(module: type[Linear]) -> None:
+    for score in ("batch", "full"):
+        fit_clients(RADFed(1, sampler=ImportanceSampler(1, score=score)), module(lr=0.0), [SAMPLES], batch_size=2)
+    with pytest.raises(ValueError, match=r"ImportanceSampler\(score=\"sample\"\).*class weights"):
+        fit_clients(RADFed(1, sampler=ImportanceSampler(1, score="sample")), module(lr=0.0), [SAMPLES], batch_size=2)
+
+
 def test_o12_accumulation() -> None:
     sampler = ImportanceSampler(1, gamma=0.9)
     sampler.begin_fit(federation(1))
