@@ -51,6 +51,31 @@ def atomic_file(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+@contextmanager
+def linked_file(path: Path) -> Iterator[Path]:
+    """Yield the path of a temporary file, to be written in the block, that becomes ``path`` if there is none yet.
+
+    A link fails if its name exists, also on NFS. So of several processes that make the same file, one succeeds, and
+    nobody sees it half written.
+
+    Raises:
+        FileExistsError: If ``path`` exists.
+    """
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        yield temporary
+        _sync(temporary)
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            # NFS may repeat a call whose answer was lost: the second one then meets the link that the first one made
+            if temporary.stat().st_nlink < 2:
+                raise
+        _sync(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
 def write_new(path: Path, content: bytes, what: str, *, overwrite: bool = False) -> None:
     """Write a file that appears whole or not at all; one that holds this content already stays as it is.
 

@@ -12,6 +12,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch.optim import Optimizer
 
+from fl_lightning._lightning.checkpoint_files import use_whole_files
 from fl_lightning._lightning.evaluation import prepare_evaluation
 from fl_lightning._lightning.round_logging import RoundLog, log_run, rounds_of, wandb_run_ids
 from fl_lightning._lightning.round_loop import install_loop
@@ -208,6 +209,7 @@ class AggregationCallback(Callback, ABC):
         """
         check_lightning("The trainer", trainer)
         self._fitting = stage == "fit"
+        use_whole_files(trainer)
         prepare_evaluation(trainer, self._with_threads_of_fit)
         if not self._fitting:
             rounds = self._loaded_rounds or (self._loop.round_index if self._loop else 0)

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import warnings
-import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.plugins.io import AsyncCheckpointIO
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
+from fl_lightning._lightning.checkpoint_files import before, is_whole, save_whole, use_whole_files
 from fl_lightning._lightning.trainer_callbacks import ChosenCheckpoint
 from fl_lightning.checks import Count, check_arguments
-from fl_lightning.files import atomic_file, make_folder
+from fl_lightning.files import make_folder
 from fl_lightning.metrics import larger_is_better
 
 
@@ -89,6 +86,7 @@ class FederatedCheckpoint(ChosenCheckpoint):
             # a fit that resumes finds the files of the run before, and a new one overwrites none
             warnings.filterwarnings("ignore", ".*exists and is not empty")
             super().setup(trainer, pl_module, stage)
+        use_whole_files(trainer)
         self._last = None
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -116,9 +114,9 @@ class FederatedCheckpoint(ChosenCheckpoint):
         if self._last is None:
             path = str(self._path_of_last(Path(folder))) if trainer.is_global_zero else ""
             self._last = Path(trainer.strategy.broadcast(path))
-            self._is_whole = trainer.is_global_zero and _is_whole(self._last)  # an earlier fit's may be damaged
+            self._is_whole = trainer.is_global_zero and is_whole(self._last)  # an earlier fit's may be damaged
         self.last_model_path = str(self._last)  # it is part of the checkpoint
-        save_whole(trainer, self._last, _previous(self._last) if self._is_whole else None)
+        save_whole(trainer, self._last, keep_previous=self._is_whole)
         self._is_whole = True  # this fit wrote it
 
     def _path_of_last(self, folder: Path) -> Path:
@@ -126,70 +124,22 @@ class FederatedCheckpoint(ChosenCheckpoint):
         for version in count():
             name = self.CHECKPOINT_NAME_LAST + (f"-v{version}" if version else "")
             path = folder / f"{name}{self.FILE_EXTENSION}"
-            if str(path) == self.last_model_path or not (path.exists() or _previous(path).exists()):
+            if str(path) == self.last_model_path or not (path.exists() or before(path).exists()):
                 return path
         raise AssertionError
 
     # ---- resuming ----
 
     def choose_last(self, paths: set[str]) -> set[str]:
-        """Return the whole ones of the files that ``ckpt_path="last"`` finds.
+        """Return the files that ``ckpt_path="last"`` finds, and the one before for one that is missing.
 
-        Raises:
-            RuntimeError: If a run's newest checkpoint and the one before it are damaged.
+        The file that is chosen is compared with its checksums when it is read.
         """
         chosen = set()
         for path in {Path(path.replace(f".previous{self.FILE_EXTENSION}", self.FILE_EXTENSION)) for path in paths}:
-            whole = next((each for each in (path, _previous(path)) if _is_whole(each)), None)
-            if whole is None:
-                raise RuntimeError(
-                    f"{path} and {_previous(path).name} are damaged. Resume from another checkpoint, or remove these "
-                    "files to start anew."
-                )
-            if whole != path:
-                state = "damaged" if path.exists() else "missing"
-                rank_zero_warn(f"{path} is {state}. The fit resumes from {whole.name}, the round before.")
-            chosen.add(str(whole))
+            if path.exists():
+                chosen.add(str(path))
+                continue
+            rank_zero_warn(f"{path} is missing. The fit resumes from {before(path).name}, the round before.")
+            chosen.add(str(before(path)))
         return chosen
-
-
-def save_whole(trainer: pl.Trainer, path: Path, previous: Path | None = None) -> None:
-    """Save a checkpoint whole or not at all; call it on all processes.
-
-    Args:
-        trainer: The trainer.
-        path: The file.
-        previous: The file that gets what ``path`` held; ``None`` if that is lost.
-    """
-    if not trainer.is_global_zero:
-        trainer.save_checkpoint(path, weights_only=False)  # takes part, and writes nothing
-        return
-    with atomic_file(path) as temporary, _written_at_once(trainer):
-        trainer.save_checkpoint(temporary, weights_only=False)
-        if previous is not None and path.exists():
-            path.replace(previous)
-
-
-def _previous(path: Path) -> Path:
-    return path.with_name(f"{path.stem}.previous{path.suffix}")
-
-
-def _is_whole(path: Path) -> bool:
-    """Return whether a checkpoint can be read and its content agrees with its checksums."""
-    try:
-        with zipfile.ZipFile(path) as file:
-            return file.testzip() is None
-    except (OSError, zipfile.BadZipFile, EOFError):
-        return False
-
-
-@contextmanager
-def _written_at_once(trainer: pl.Trainer) -> Iterator[None]:
-    """Let checkpoints be written before ``save_checkpoint`` returns, also beside Lightning's ``AsyncCheckpointIO``."""
-    strategy, plugin = trainer.strategy, trainer.strategy.checkpoint_io
-    if isinstance(plugin, AsyncCheckpointIO) and plugin.checkpoint_io is not None:
-        strategy.checkpoint_io = plugin.checkpoint_io
-    try:
-        yield
-    finally:
-        strategy.checkpoint_io = plugin

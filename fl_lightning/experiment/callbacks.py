@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback, Checkpoint
 
 from fl_lightning._lightning.trainer_callbacks import names_of_validation
-from fl_lightning.callbacks.checkpoint import save_whole
+from fl_lightning.experiment.claims import Claim
 from fl_lightning.experiment.files import read_csv, write_text
 from fl_lightning.experiment.search import import_optuna
 
@@ -69,16 +69,19 @@ class KeepLast(Checkpoint):
     """Saves a checkpoint from time to time, so that a killed fit can resume.
 
     Args:
-        path: The file. Each checkpoint replaces the one before it; the file is never half written.
+        attempt: The attempt at the cell. Each checkpoint replaces the one before it, and the file is never half
+            written. That of the attempt before stays.
         seconds: Time between two checkpoints; 0 saves after every round.
         code: Version of the code.
+        check_claim: Called before each checkpoint; it ends the fit of a runner that has lost the cell.
 
     Attributes:
         codes: Versions of the code under which the fit has run, in their order.
     """
 
-    def __init__(self, path: Path, seconds: float, code: str) -> None:
-        self.path, self.seconds, self.codes = path, seconds, [code]
+    def __init__(self, attempt: Claim, seconds: float, code: str, check_claim: Callable[[], None]) -> None:
+        self.attempt, self.check_claim = attempt, check_claim
+        self.seconds, self.codes = seconds, [code]
         self._begun = self._saved = time.monotonic()
 
     @property
@@ -91,7 +94,10 @@ class KeepLast(Checkpoint):
         last = trainer.should_stop or trainer.current_epoch + 1 == trainer.max_epochs
         if last or time.monotonic() - self._saved < self.seconds:
             return
-        save_whole(trainer, self.path)
+        self.check_claim()
+        trainer.save_checkpoint(self.attempt.file("last.ckpt"), weights_only=False)
+        for earlier in list(self.attempt.earlier())[1:]:
+            earlier.file("last.ckpt").unlink(missing_ok=True)
         self._saved = time.monotonic()
 
     def state_dict(self) -> dict[str, Any]:

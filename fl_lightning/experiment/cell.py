@@ -11,7 +11,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import lightning as L
@@ -19,6 +18,7 @@ import numpy as np
 import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
+from fl_lightning._lightning.checkpoint_files import DamagedCheckpointError, check_whole, read_checkpoint
 from fl_lightning.algorithms.versions import package_versions
 from fl_lightning.callbacks.checkpoint import FederatedCheckpoint
 from fl_lightning.callbacks.client_metrics import ClientMetrics, rows_of_clients
@@ -26,6 +26,7 @@ from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.tensor_bytes import fingerprint
 from fl_lightning.experiment import build
 from fl_lightning.experiment.callbacks import CurveRecorder, KeepLast, Pruning
+from fl_lightning.experiment.claims import Claim, LostClaimError
 from fl_lightning.experiment.files import columns_of, write_csv, write_json
 from fl_lightning.experiment.plan import Cell
 from fl_lightning.experiment.store import Result, code_version, draw_partition
@@ -46,12 +47,14 @@ class CellJob:
         results: Folder of the experiment.
         wandb: Arguments of a WandbLogger; no logger if empty.
         checkpoint_seconds: Time between two checkpoints from which a killed fit resumes.
+        claim: The claim of the runner; ``None`` if nobody else knows the folder.
     """
 
     cell: Cell
     results: Path
     wandb: Mapping[str, Any] = field(default_factory=dict)
     checkpoint_seconds: float = 60.0
+    claim: Claim | None = None
 
     @property
     def folder(self) -> Path:
@@ -62,6 +65,20 @@ class CellJob:
     def log(self) -> Path:
         """File for the output of a process that runs the cell."""
         return self.folder / "log.txt"
+
+    @property
+    def attempt(self) -> Claim:
+        """The attempt, which names the files that only this one writes."""
+        return self.claim or Claim(self.folder, 1)
+
+    def check_claim(self) -> None:
+        """Raise :class:`LostClaimError` if another runner has taken the cell over."""
+        if self.is_lost():
+            raise LostClaimError(self.attempt)
+
+    def is_lost(self) -> bool:
+        """Return whether another runner has taken the cell over."""
+        return self.claim is not None and self.claim.is_lost()
 
     def run(self) -> None:
         """Write the result of the cell to its folder."""
@@ -97,20 +114,22 @@ def run_cell(job: CellJob, watching: Sequence[Callback] = ()) -> Result:
         ValueError: If the configuration is wrong.
     """
     folder, config = job.folder, job.cell.config
+    attempt = job.attempt
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "config.json", config)
     begun = datetime.now(UTC)
     data = _prepared_data(config)
     model, method = build.model(config), build.method(config)
     initial = fingerprint([tensor for _, tensor in sorted(model.state_dict().items())])
-    best = best_checkpoint(folder, config, method.algorithm)
-    keeper = KeepLast(folder / "last.ckpt", job.checkpoint_seconds, code_version())
-    curve, metric = CurveRecorder(folder / "curve.jsonl"), build.metric(config)
+    best = best_checkpoint(attempt.file("best.ckpt"), config, method.algorithm)
+    keeper = KeepLast(attempt, job.checkpoint_seconds, code_version(), job.check_claim)
+    curve = CurveRecorder(attempt.file("curve.jsonl"))
+    metric = build.metric(config)
     pruning = Pruning(config, folder.parent, curve) if "pruning" in config else None
     further = [*build.callbacks(config), curve, *watching, pruning, best, keeper]
     callbacks = [method, metric, *(each for each in further if each is not None)]
     trainer = build.trainer(config, callbacks, default_root_dir=folder, logger=_logger(job))
-    resumed = _checkpoint_to_resume(keeper.path, best)
+    resumed = _checkpoint_to_resume(attempt, best)
     try:
         trainer.fit(model, datamodule=data, ckpt_path=resumed)
         seconds = keeper.seconds_so_far
@@ -138,6 +157,7 @@ def run_cell(job: CellJob, watching: Sequence[Callback] = ()) -> Result:
     finally:
         if trainer.logger is not None:  # so that the next cell of this process starts its own run
             trainer.logger.experiment.finish()  # type: ignore[attr-defined]
+    job.check_claim()
     draw_partition(job.results, data, job.cell)
     write_csv(folder / "curve.csv", columns_of(curve.rounds, ["round"]), curve.rounds)
     if clients := _rows_of_clients(metric, data):
@@ -145,9 +165,11 @@ def run_cell(job: CellJob, watching: Sequence[Callback] = ()) -> Result:
     times = {"begun": begun.isoformat(timespec="seconds"), "ended": datetime.now(UTC).isoformat(timespec="seconds")}
     about = {"resumed": resumed is not None, "device": str(trainer.strategy.root_device), **package_versions()}
     write_json(folder / "run.json", {"seconds": seconds, **times, **about})
+    job.check_claim()
     write_json(folder / "result.json", result)
-    for name in ("curve.jsonl", "last.ckpt", "best.ckpt", "failed.json"):  # which nobody reads beside a result
-        (folder / name).unlink(missing_ok=True)
+    for pattern in ("curve-*.jsonl", "last-*.ckpt", "best-*.ckpt", "failed.json"):  # which nobody reads beside a result
+        for path in folder.glob(pattern):
+            path.unlink(missing_ok=True)
     return result
 
 
@@ -160,17 +182,30 @@ def _prepared_data(config: Mapping[str, Any]) -> FederatedDataModule:
     return data
 
 
-def _checkpoint_to_resume(path: Path, best: ModelCheckpoint | None) -> Path | None:
-    """Return the checkpoint from which a fit goes on; ``None`` if there is none that can be used.
+def _checkpoint_to_resume(attempt: Claim, best: ModelCheckpoint | None) -> Path | None:
+    """Return the newest checkpoint of the attempts before, from which a fit goes on; ``None`` if none can be used.
 
-    One that was written in another folder, or by a version with other callbacks, does not know the best model so far.
+    One that is damaged, or whose best model is, cannot; it is named. Neither can one that was written in another
+    folder, or by a version with other callbacks: it does not know the best model so far.
     """
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)["callbacks"]
-    except (OSError, RuntimeError, EOFError, KeyError, UnpicklingError):  # missing or damaged
-        return None
-    known = best is None or state.get(best.state_key, {}).get("dirpath") == best.dirpath
-    return path if known else None
+    for earlier in attempt.earlier():
+        path = earlier.file("last.ckpt")
+        if not path.exists():
+            continue
+        try:
+            state = read_checkpoint(path)["callbacks"]
+            if best is None:
+                return path
+            kept = state.get(best.state_key, {})
+            if kept.get("dirpath") != best.dirpath:
+                continue
+            if kept["best_model_path"]:
+                check_whole(Path(kept["best_model_path"]))
+        except (OSError, DamagedCheckpointError) as error:
+            warnings.warn(f"{error} The cell does not go on from {path}.", stacklevel=2)
+        else:
+            return path
+    return None
 
 
 def _logger(job: CellJob) -> Any:
@@ -197,7 +232,7 @@ def _outcome(
         path, score = best.best_model_path, best.best_model_score
         if not path or score is None or not bool(score.isfinite()):
             raise ValueError(_why_there_is_none(monitor, trainer, best))
-        rounds = int(torch.load(path, weights_only=True, map_location="cpu")["epoch"]) + 1
+        rounds = int(read_checkpoint(Path(path))["epoch"]) + 1
     tested = trainer.test(model, datamodule=data, ckpt_path=path, verbose=False) if data.test_dataloader() else [{}]
     test = {name: float(value) for name, value in tested[0].items()}
     return {"best_round": rounds, "val": None if score is None else float(score), "test": test}
@@ -239,8 +274,13 @@ def constant_scores(metric: ClientMetrics, data: FederatedDataModule) -> dict[st
     return {key: max(filter(math.isfinite, scores)) for key, scores in found.items() if any(map(math.isfinite, scores))}
 
 
-def best_checkpoint(folder: Path, config: dict[str, Any], algorithm: Algorithm) -> ModelCheckpoint | None:
+def best_checkpoint(path: Path, config: dict[str, Any], algorithm: Algorithm) -> ModelCheckpoint | None:
     """Return the callback that keeps the best model of a fit; ``None`` if the last one is to be tested.
+
+    Args:
+        path: The file for the best model.
+        config: The configuration of the cell.
+        algorithm: The algorithm, which may not aggregate in every round.
 
     Raises:
         ValueError: If the fit could never have a best model.
@@ -254,8 +294,8 @@ def best_checkpoint(folder: Path, config: dict[str, Any], algorithm: Algorithm) 
     settings |= {"save_weights_only": True, "enable_version_counter": False}
     if config["select"] == "aggregated":
         _check_aggregations(range(every, rounds + 1, every), rounds, algorithm)
-        return FederatedCheckpoint(folder, "best", save_last=False, **settings)
-    return ModelCheckpoint(folder, "best", every_n_epochs=every, **settings)
+        return FederatedCheckpoint(path.parent, path.stem, save_last=False, **settings)
+    return ModelCheckpoint(path.parent, path.stem, every_n_epochs=every, **settings)
 
 
 def _check_aggregations(validated: range, rounds: int, algorithm: Algorithm) -> None:

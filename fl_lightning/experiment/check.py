@@ -191,7 +191,7 @@ def _check_fit(config: dict[str, Any], method: AggregationCallback, callbacks: S
     trainer = config["trainer"]
     check("The number of rounds, `trainer.max_epochs`,", trainer.get("max_epochs"), Count)
     check("`check_val_every_n_epoch`", trainer.get("check_val_every_n_epoch", 1), Count)
-    best = best_checkpoint(_NO_FOLDER, config, method.algorithm)
+    best = best_checkpoint(_NO_FOLDER / "best.ckpt", config, method.algorithm)
     every = [*callbacks, *([best] if best else [])]
     refuse_settings(build.trainer(config, every, logger=False, default_root_dir=_NO_FOLDER), method)
     method.check_rounds(trainer["max_epochs"])

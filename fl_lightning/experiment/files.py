@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fl_lightning.files import atomic_file
 
+_CHECKSUM = "checksum"
 _SPECIAL = ("=", "@", "+", "-", "\t", "\r", "'")  # the first characters of formulas, and the apostrophe itself
 
 
@@ -20,22 +23,48 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def write_json(path: Path, content: Any) -> None:
-    """Write plain data as JSON."""
-    write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write plain data as JSON, with a checksum; see :func:`read_json`."""
+    write_text(path, json_text(content))
 
 
-def read_json(path: Path) -> Any:
-    """Return the plain data of a JSON file."""
-    return json.loads(path.read_text(encoding="utf-8"))
+def json_text(content: Mapping[str, Any]) -> str:
+    """Return the text of a JSON file that :func:`read_json` reads."""
+    plain = json.loads(json.dumps(content))  # as it will be read: names are texts, tuples are lists
+    return json.dumps({**plain, _CHECKSUM: _checksum(plain)}, indent=1, ensure_ascii=False) + "\n"
 
 
-def read_json_if_there(path: Path) -> Any:
-    """Return the plain data of a JSON file; ``None`` if there is no file, or it is damaged."""
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the plain data of a JSON file.
+
+    Raises:
+        FileNotFoundError: If there is no file.
+        ValueError: If it is not what :func:`write_json` has written.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        is_whole = isinstance(content, dict) and content.pop(_CHECKSUM, None) == _checksum(content)
+    except ValueError:  # no JSON, or no UTF-8
+        is_whole = False
+    if not is_whole:
+        raise ValueError(f"{path} is damaged: its content does not agree with its checksum.")
+    return dict(content)
+
+
+def read_json_if_there(path: Path) -> dict[str, Any] | None:
+    """Return the plain data of a JSON file; ``None`` if there is no file, or it is damaged, of which it warns."""
     try:
         return read_json(path)
-    except (FileNotFoundError, ValueError):
+    except FileNotFoundError:
         return None
+    except ValueError as error:
+        warnings.warn(f"{error} It counts as missing.", stacklevel=2)
+        return None
+
+
+def _checksum(plain: Mapping[str, Any]) -> str:
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def write_csv(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:

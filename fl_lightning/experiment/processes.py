@@ -8,27 +8,29 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import connection
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
 import torch
-from filelock import SoftFileLease, Timeout
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from fl_lightning.checks import Count, Natural, NotNegative, Positive, check, check_fields
 from fl_lightning.experiment.cell import CellJob
+from fl_lightning.experiment.claims import Claims
 from fl_lightning.experiment.files import read_json_if_there
-from fl_lightning.experiment.store import CLAIM, message_of, write_failure
+from fl_lightning.experiment.store import message_of, write_failure
 
 # by most cells, so by the server
 _IMPORTED = (__name__, "fl_lightning.datamodules", "omegaconf", "pandas", "matplotlib.pyplot")
-_OUT_OF_TIME, _FAILED = 1, 3  # exit codes of a worker: the first is that of faulthandler
+_FAILED = 3  # exit code of a worker
+_LAST_WORDS = 1.0  # seconds in which a worker that is out of time writes where it is
 _starting = threading.Lock()
 
 
@@ -71,14 +73,16 @@ class Workers:
 
     Args:
         options: How the cells are run; the runners of an engine other than ``"local"`` are elsewhere.
-        since: When the run began, a time of the clock; see :func:`write_failure`.
+
+    Attributes:
+        claims: The claims of the cells at work.
     """
 
-    def __init__(self, options: RunOptions, since: float) -> None:
-        self.options, self.since = options, since
+    def __init__(self, options: RunOptions) -> None:
+        self.options = options
+        self.claims = Claims(self._give_up)
         self._most = max(1, options.workers) if options.engine == "local" else 0
         self._at_work: dict[int, _AtWork] = {}
-        self._leases: dict[Path, SoftFileLease] = {}  # each is looked at for a while until it is known to be stale
 
     def __len__(self) -> int:
         return len(self._at_work)
@@ -86,30 +90,24 @@ class Workers:
     def claim(self, jobs: Iterable[CellJob]) -> CellJob | None:
         """Claim the first job that nobody else has, if a worker is free for it, and return it."""
         mine = [each.job.folder for each in self._at_work.values()]
-        free = (job for job in jobs if job.folder not in mine and self._acquire(job.folder))
-        return next(free, None) if len(mine) < self._most else None
-
-    def _acquire(self, folder: Path) -> bool:
-        folder.mkdir(parents=True, exist_ok=True)
-        if folder not in self._leases:  # another runner takes the claim of one that stands still
-            claim = SoftFileLease(folder / CLAIM, timeout=0, on_compromise=lambda lost: self._give_up(folder))
-            self._leases[folder] = claim
-        try:
-            self._leases[folder].acquire()
-        except Timeout:
-            return False
-        if read_json_if_there(folder / "result.json") is not None:  # another runner has just finished it
-            self._leases[folder].release()
-            return False
-        return True
+        if len(mine) == self._most:
+            return None
+        for job in jobs:
+            claim = None if job.folder in mine else self.claims.take(job.folder)
+            if claim is None:
+                continue
+            if read_json_if_there(job.folder / "result.json") is None:
+                return replace(job, claim=claim)
+            self.claims.release(job.folder)  # another runner has just finished it
+        return None
 
     def start(self, job: CellJob) -> None:
         """Let a free worker run a claimed job; without workers, return when it has ended."""
         if not self.options.workers:
             try:
-                attempt(job, self.since)
+                attempt(job)
             finally:
-                self._leases[job.folder].release()
+                self.claims.release(job.folder)
             return
         number = next(number for number in range(self._most) if number not in self._at_work)
         # a Trainer that sees SLURM's variables would take its signals and its number of tasks
@@ -117,45 +115,49 @@ class Workers:
         environment.setdefault("OMP_NUM_THREADS", "1")
         if devices := self.options.devices:
             environment["CUDA_VISIBLE_DEVICES"] = str(devices[number % len(devices)])
-        process = _context().Process(target=_work, args=(job, self.options, self.since, environment))
+        process = _context().Process(target=_work, args=(job, self.options, environment))
         with _without_script():
             process.start()
-        self._at_work[number] = _AtWork(job, process)
+        limit = self.options.cell_timeout
+        self._at_work[number] = _AtWork(job, process, None if limit is None else time.monotonic() + limit + _LAST_WORDS)
 
     def wait(self, seconds: float) -> None:
         """Wait until a process ends, or for some seconds."""
         connection.wait([each.process.sentinel for each in self._at_work.values()], seconds)
 
     def end(self) -> None:
-        """Make room for other cells where a process has ended."""
+        """Make room for other cells where a process has ended, or takes too long."""
         for number, each in list(self._at_work.items()):
             if each.process.exitcode is None:
-                continue
+                if each.until is None or time.monotonic() < each.until:
+                    continue
+                each.process.kill()  # also one that stands still, which could not end itself
+                each.process.join()
             del self._at_work[number]
             error, folder = self._how_it_ended(each), each.job.folder
-            lease = self._leases[folder]
-            if error and lease.compromise is None and read_json_if_there(folder / "result.json") is None:
-                write_failure(folder, error, self.since)
-            lease.release()
+            if error and not each.job.is_lost() and read_json_if_there(folder / "result.json") is None:
+                write_failure(folder, error)
+            self.claims.release(folder)
 
     def _how_it_ended(self, each: _AtWork) -> str:
         """Return an error of a process that has ended, which is empty if the files of the cell say all."""
-        code, limit = each.process.exitcode, self.options.cell_timeout
+        code = each.process.exitcode
         if code in (0, _FAILED):
             return ""
-        if code == _OUT_OF_TIME and limit is not None:
-            return f"TimeoutError: the cell took longer than {limit:g} s (`cell_timeout`), so it was stopped."
+        if each.until is not None and time.monotonic() >= each.until:
+            limit = f"{self.options.cell_timeout:g} s (`cell_timeout`)"
+            return f"TimeoutError: the cell took longer than {limit}, so it was stopped."
         signaled = code < 0 and signal.Signals(-code).name
         how = f"was ended by {signaled}" if signaled else f"ended with code {code}"
         reason = ", maybe because the memory was full," if signaled == "SIGKILL" else ""
         return f"The worker process {how}{reason} in the middle of the cell; see {each.job.log}."
 
-    def kill(self) -> None:
-        """Kill all processes."""
+    def close(self) -> None:
+        """Kill all processes, and let others have their cells."""
         for each in self._at_work.values():
             each.process.kill()
             each.process.join()
-            self._leases[each.job.folder].release()
+        self.claims.close()
 
     def _give_up(self, folder: Path) -> None:
         for each in list(self._at_work.values()):
@@ -165,10 +167,17 @@ class Workers:
 
 @dataclass(frozen=True)
 class _AtWork:
-    """A process that runs one cell. It is forked from a server that has imported everything once."""
+    """A process that runs one cell. It is forked from a server that has imported everything once.
+
+    Attributes:
+        job: The order to run the cell.
+        process: The process.
+        until: When it takes too long, a time of this process; ``None`` for never.
+    """
 
     job: CellJob
     process: Any
+    until: float | None
 
 
 def _context() -> Any:
@@ -190,14 +199,14 @@ def _without_script() -> Iterator[None]:
             sys.modules["__main__"] = script
 
 
-def _work(job: CellJob, options: RunOptions, since: float, environment: Mapping[str, str]) -> None:
+def _work(job: CellJob, options: RunOptions, environment: Mapping[str, str]) -> None:
     os.environ.clear()
     os.environ.update(environment)
     with job.log.open("ab") as log:
         for descriptor in (1, 2):
             os.dup2(log.fileno(), descriptor)
-    if options.cell_timeout is not None:  # without the interpreter's lock; the log then shows where the cell was
-        faulthandler.dump_traceback_later(options.cell_timeout, exit=True, file=2)
+    if options.cell_timeout is not None:  # the log then shows where the cell was, before the runner ends it
+        faulthandler.dump_traceback_later(options.cell_timeout, file=2)
     if os.name == "posix":  # signals are for the runner, also where a terminal or SLURM sends them to all processes
         os.setsid()
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR2})
@@ -208,7 +217,7 @@ def _work(job: CellJob, options: RunOptions, since: float, environment: Mapping[
 
         size = int(options.memory_limit * 1e9)
         resource.setrlimit(resource.RLIMIT_DATA, (size, size))
-    is_finished = attempt(job, since)
+    is_finished = attempt(job)
     sys.stdout.flush()
     os._exit(0 if is_finished else _FAILED)
 
@@ -220,7 +229,7 @@ def _end_with_runner() -> None:
     os._exit(1)
 
 
-def attempt(job: CellJob, since: float) -> bool:
+def attempt(job: CellJob) -> bool:
     """Run a cell that is claimed; return whether it is finished."""
     handler = signal.getsignal(signal.SIGINT)
     try:
@@ -231,6 +240,7 @@ def attempt(job: CellJob, since: float) -> bool:
         if isinstance(error.__context__, KeyboardInterrupt):
             signal.signal(signal.SIGINT, handler)  # the Trainer makes a SystemExit of it, and ignores the next
             raise KeyboardInterrupt from error
-        write_failure(job.folder, message_of(error), since, traceback.format_exc())
+        if not job.is_lost():  # else it is no failure of the cell: another runner runs it
+            write_failure(job.folder, message_of(error), traceback.format_exc())
         return False
     return True

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from time import time
 from typing import Any, Literal
 
 from rich.console import Console
@@ -96,7 +95,7 @@ def run_table(
     if re.match(r"\w\w+:/", os.fspath(folder)):  # a Path has lost the second slash of a URL
         raise ValueError(f"`output` must be a folder, in which lock files claim the cells, got {os.fspath(folder)!r}.")
     make_folder("output", folder, "Give another `output`.")
-    run = TableRun(table, Path(folder).absolute(), options, time())
+    run = TableRun(table, Path(folder).absolute(), options, Store(folder).failures())
     if engine == "local":
         return run(console)
     elsewhere = replace(run, options=replace(options, workers=1, engine="local", engine_options=None))
@@ -114,7 +113,8 @@ class Runner:
     Attributes:
         folder: Folder of the results.
         options: How they are run.
-        since: When the whole run began: attempts that have failed since count, whoever made them.
+        before: How many attempts had failed at each cell, by its id, when the whole run began. Those that fail later
+            count, whoever made them.
         job: Returns the order to run a cell.
         console: Console for the progress.
         engine: Its runners run the cells.
@@ -122,13 +122,13 @@ class Runner:
 
     folder: Path
     options: RunOptions
-    since: float
+    before: Mapping[str, int]
     job: Callable[[Cell], CellJob]
     console: Console
     engine: Engine | None = None
 
     def __post_init__(self) -> None:
-        self.store, self.workers = Store(self.folder), Workers(self.options, self.since)
+        self.store, self.workers = Store(self.folder), Workers(self.options)
 
     def try_next(self, searches: Sequence[Search]) -> bool:
         """Run the next points of searches; return whether there were any."""
@@ -158,7 +158,7 @@ class Runner:
             while waiting or self.workers:
                 are_gone = self.engine is not None and self.engine.all_ended()  # before looking at what they have left
                 self.workers.end()
-                failed = {name: self.store.failures(cell, self.since) for name, cell in waiting.items()}
+                failed = {name: self._failed(cell) for name, cell in waiting.items()}
                 for name, cell in list(waiting.items()):
                     is_finished = self.store.result(cell) is not None
                     if is_finished or failed[name] > self.options.retries:
@@ -174,12 +174,19 @@ class Runner:
         """Let a free worker take the first cell that nobody has claimed; if there is none, wait a little."""
         job = self.workers.claim(map(self.job, waiting))
         if job is None:
+            if not self.workers:
+                for folder, holder in self.workers.claims.waited_for():
+                    say(self.console, f"Waiting for cells/{folder.name}, which is run by {holder}.")
             self.workers.wait(_LOOK if waiting or self.workers else 0)
             return
-        if attempts := self.store.failures(job.cell, self.since):
+        if attempts := self._failed(job.cell):
             error = f"{describe_cell(job.cell)}: {self.store.failure(job.cell)['error']}"
             say(self.console, f"Tried again ({attempts} of {self.options.retries}): {error}")
         self.workers.start(job)
+
+    def _failed(self, cell: Cell) -> int:
+        """Return how many attempts at a cell have failed since the run began."""
+        return int(self.store.failure(cell).get("attempts", 0)) - self.before.get(cell.id, 0)
 
 
 @dataclass
@@ -190,25 +197,25 @@ class TableRun:
         table: The table.
         folder: Folder of the results.
         options: How the cells are run.
-        since: When the whole run began.
+        before: How many attempts had failed at each cell, by its id, when the whole run began.
     """
 
     table: Table
     folder: Path
     options: RunOptions
-    since: float
+    before: Mapping[str, int]
 
     def __call__(self, console: Console | None = None, engine: Engine | None = None) -> ResultRows:
         """Tune, then run the table; with an engine, watch its runners do so."""
         seconds = self.options.checkpoint_seconds
         job = partial(CellJob, results=self.folder, wandb=self.table.wandb, checkpoint_seconds=seconds)
-        runner = Runner(self.folder, self.options, self.since, job, console or Console(), engine)
+        runner = Runner(self.folder, self.options, self.before, job, console or Console(), engine)
         runner.store.write_table(self.table, code_version())
         try:
             cells = table_cells(self.table, self._tune(runner))
             runner.run_cells(cells, "cells", lambda: runner.store.write_results(self.table, cells))
         finally:
-            runner.workers.kill()  # after Ctrl-C, which does not reach them
+            runner.workers.close()  # after Ctrl-C, which does not reach them
         rows = ResultRows(runner.store.write_results(self.table, cells))
         for line in describe_results(self.table, rows, len(cells), self.folder):
             say(runner.console, line)

@@ -6,7 +6,6 @@ import json
 import math
 import os
 import subprocess
-import time
 import traceback
 import warnings
 from collections import defaultdict
@@ -19,6 +18,7 @@ from typing import Any
 from fl_lightning.algorithms.versions import __version__
 from fl_lightning.checks import quantity
 from fl_lightning.data import FederatedDataModule
+from fl_lightning.experiment.claims import newest_claim
 from fl_lightning.experiment.files import columns_of, read_json_if_there, write_csv, write_json
 from fl_lightning.experiment.plan import Cell
 from fl_lightning.experiment.search import Point, Tried
@@ -27,8 +27,6 @@ from fl_lightning.files import atomic_file
 from fl_lightning.partitioners.notebook import as_table
 
 Result = dict[str, Any]
-CLAIM = "claim"
-"""File in a cell's folder: the lease of the process that runs the cell."""
 _COLUMNS = ("data", "method", "fold", "seed", "values", "status", "score", "val", "best_round", "rounds")
 _SHOWN = ("data", "method", "fold", "seed", "status", "score")  # by a notebook, beside test metrics
 
@@ -66,19 +64,21 @@ class Store:
         """Return the entries of a cell's last failure; none if it has not failed."""
         return read_json_if_there(self.cell_folder(cell) / "failed.json") or {}
 
-    def failures(self, cell: Cell, since: float) -> int:
-        """Return how many attempts at a cell have failed since a time of the clock, whoever ran them."""
-        return _attempts(self.failure(cell), since)
+    def failures(self) -> dict[str, int]:
+        """Return how many attempts have failed at each cell that has failed, by its id."""
+        files = self.folder.glob("cells/*/failed.json")
+        return {path.parent.name: (read_json_if_there(path) or {}).get("attempts", 0) for path in files}
 
     def state(self, cell: Cell) -> tuple[str, int]:
         """Return whether a cell is finished, running, failed or waiting, and how many of its rounds are behind it."""
         folder = self.cell_folder(cell)
         if self.result(cell) is not None:
             return "finished", cell.max_epochs
-        if not (folder / CLAIM).exists():
+        claim = newest_claim(folder)
+        if claim is None or claim.holder().get("released"):
             return ("failed", cell.max_epochs) if self.failure(cell) else ("waiting", 0)
         with suppress(FileNotFoundError):
-            return "running", (folder / "curve.jsonl").read_bytes().count(b"\n")
+            return "running", claim.file("curve.jsonl").read_bytes().count(b"\n")
         return "running", 0
 
     def write_table(self, table: Table, code: str) -> None:
@@ -163,24 +163,17 @@ def _trouble(row: Mapping[str, Any], score: str) -> str:
     return f"It ran under several versions of the code: {row['code']}." if ", then " in row["code"] else ""
 
 
-def write_failure(folder: Path, error: str, since: float, traceback: str = "") -> None:
-    """Write the error of a cell that failed.
-
-    All runs on a folder count the attempts together. A later run tries the cell again.
+def write_failure(folder: Path, error: str, traceback: str = "") -> None:
+    """Write the error of a cell that failed, and count the attempts that did.
 
     Args:
         folder: Folder of the cell.
         error: The error, in one line.
-        since: When the run began; attempts before do not count.
         traceback: Where it was raised.
     """
     path = folder / "failed.json"
-    attempts = _attempts(read_json_if_there(path) or {}, since) + 1
-    write_json(path, {"error": error, "traceback": traceback, "attempts": attempts, "time": time.time()})
-
-
-def _attempts(failure: Mapping[str, Any], since: float) -> int:
-    return failure["attempts"] if failure and failure["time"] >= since else 0
+    attempts = (read_json_if_there(path) or {}).get("attempts", 0) + 1
+    write_json(path, {"error": error, "traceback": traceback, "attempts": attempts})
 
 
 def message_of(error: BaseException) -> str:

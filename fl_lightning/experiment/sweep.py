@@ -26,6 +26,7 @@ from fl_lightning.experiment.processes import RunOptions
 from fl_lightning.experiment.progress import say
 from fl_lightning.experiment.runner import Runner
 from fl_lightning.experiment.search import Point, Range, Search, SearchKind, describe_point
+from fl_lightning.experiment.store import Store
 from fl_lightning.experiment.table_file import read_yaml, refuse_unknown
 from fl_lightning.files import make_folder
 
@@ -89,7 +90,7 @@ def run_sweep(
     def job(cell: Cell) -> CellJob:
         return _ProgramJob(cell, folder, command=sweep.command(cell.values), mode=sweep.mode)
 
-    runner = Runner(folder, RunOptions(workers=0), time.time(), job, Console(quiet=True))
+    runner = Runner(folder, RunOptions(workers=0), Store(folder).failures(), job, Console(quiet=True))
     rows: list[Row] = []
     total, executed, begun = len(sweep.points), 0, time.monotonic()
     known = {path.parent.name for path in folder.glob("cells/*/result.json")}
@@ -216,6 +217,7 @@ class _ProgramJob(CellJob):
             raise RuntimeError(_NOT_LOGGED)
         best = max if self.mode == "max" else min
         score = best(filter(math.isfinite, values), default=math.nan)
+        self.check_claim()
         (self.folder / "failed.json").unlink(missing_ok=True)
         write_json(self.folder / "result.json", {"val": score, "folder": str(folder)})
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from pathlib import Path
 
 import lightning as L
 from lightning.pytorch.callbacks import Callback
 
+from fl_lightning.experiment.files import write_json
 from fl_lightning.models import LogisticRegressionClassifier
 
 
@@ -39,6 +41,47 @@ class Raise(Callback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         raise self.kind(3)
+
+
+class FailAlways(Callback):
+    """Fails at the start, and adds a line to a file."""
+
+    def __init__(self, marker: str) -> None:
+        self.marker = Path(marker)
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        with self.marker.open("a") as file:
+            file.write("tried\n")
+        raise RuntimeError("broken by the test")
+
+
+class StandStill(Callback):
+    """Stops its process, as Ctrl-Z does."""
+
+    def __init__(self, marker: str) -> None:
+        self.marker = Path(marker)
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+class LoseClaim(Callback):
+    """Lets another runner claim the cell and release it, at the first call of a hook; notes the attempts."""
+
+    def __init__(self, marker: str, hook: str) -> None:
+        self.marker = Path(marker)
+        setattr(self, hook, self._lose)
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        folder = Path(trainer.default_root_dir)
+        state = "a result" if (folder / "result.json").exists() else "no result"
+        with self.marker.open("a") as file:
+            file.write(f"{state}, attempt {len(list(folder.glob('claim-*')))}\n")
+
+    def _lose(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        other = Path(trainer.default_root_dir) / "claim-2"
+        if not other.exists():
+            write_json(other, {"released": True})
 
 
 class Die(Callback):

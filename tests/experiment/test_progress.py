@@ -9,10 +9,11 @@ from helpers.small_table import small
 from rich.console import Console
 
 from fl_lightning.experiment import read_table
+from fl_lightning.experiment.claims import Claims
 from fl_lightning.experiment.files import write_json
 from fl_lightning.experiment.plan import planned, table_cells
 from fl_lightning.experiment.progress import Progress
-from fl_lightning.experiment.store import CLAIM, Store
+from fl_lightning.experiment.store import Store
 
 
 def test_bars_count_what_is_finished_failed_and_running(tmp_path: Path) -> None:
@@ -23,9 +24,9 @@ def test_bars_count_what_is_finished_failed_and_running(tmp_path: Path) -> None:
         for cell, file in ((first, "result"), (second, "failed")):
             write_json(store.cell_folder(cell) / f"{file}.json", {"error": ""})
         folder = store.cell_folder(third)
-        folder.mkdir(parents=True)
-        (folder / CLAIM).touch()  # as if a process were at work there
-        (folder / "curve.jsonl").write_text("{}\n{}\n{}\n")
+        claims = Claims(lambda folder: None)
+        claims.take(folder)
+        (folder / "curve-1.jsonl").write_text("{}\n{}\n{}\n")
         progress.look()
         bars = {task.description: task for task in progress.tasks}
     assert list(bars) == ["FedAvg on digits", "RADFed on digits", "cells"]
@@ -34,4 +35,6 @@ def test_bars_count_what_is_finished_failed_and_running(tmp_path: Path) -> None:
     assert (bars["cells"].total, bars["cells"].completed) == (16, 11)
     assert {first.method, third.method} == {"FedAvg"}
     assert bars["FedAvg on digits"].completed == 7
+    claims.close()
+    assert store.state(third) == ("waiting", 0)
     assert store.state(fourth) == ("waiting", 0)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import csv
-import json
 from pathlib import Path
 from typing import Any
 
+from fl_lightning.experiment.files import write_json
 from fl_lightning.report.results import Results, read_results
 
 DATA = {
@@ -64,5 +64,5 @@ def write_results(folder: Path, **data: Any) -> Results:
         "select": "aggregated",
         "comparisons": {"Ease": ["easy", "hard"]},
     }
-    (folder / "table.json").write_text(json.dumps(table))
+    write_json(folder / "table.json", table)
     return read_results(folder)

@@ -1,0 +1,138 @@
+"""One runner has a cell, and one that has lost it publishes nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from experiment.conftest import Run, run_here
+from helpers.small_table import small
+
+from fl_lightning.experiment import claims
+from fl_lightning.experiment.claims import Claims
+from fl_lightning.experiment.files import json_text
+
+
+class Clock:
+    """A time that only goes on when it is told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(claims, "time", SimpleNamespace(monotonic=lambda: self.now))
+
+    def let_a_lease_pass(self) -> None:
+        self.now += claims.LEASE
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def runner() -> Claims:
+    return Claims(lambda folder: None)
+
+
+def test_a_cell_has_one_holder_until_it_is_released(tmp_path: Path) -> None:
+    first, second = runner(), runner()
+    taken = first.take(tmp_path)
+    assert taken is not None
+    assert second.take(tmp_path) is None
+    first.release(tmp_path)
+    later = second.take(tmp_path)
+    assert later is not None
+    assert (taken.number, later.number) == (1, 2)
+    assert taken.is_lost()
+    assert not later.is_lost()
+
+
+def test_of_many_threads_one_takes_a_cell(tmp_path: Path) -> None:
+    taken: list[Any] = []
+    threads = [threading.Thread(target=lambda: taken.append(runner().take(tmp_path))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [claim.number for claim in taken if claim is not None] == [1]
+
+
+@pytest.mark.parametrize("content", ["", "{", json_text({"pid": 1})])
+def test_a_claim_that_nobody_touches_is_taken_over_after_a_lease(tmp_path: Path, clock: Clock, content: str) -> None:
+    (tmp_path / "claim-1").write_text(content)  # a power cut may leave less than was written
+    other = runner()
+    assert other.take(tmp_path) is None
+    clock.now += claims.LEASE - 1
+    assert other.take(tmp_path) is None
+    clock.now += 1
+    taken = other.take(tmp_path)
+    assert taken is not None
+    assert taken.number == 2
+
+
+def test_a_claim_that_is_touched_stays(tmp_path: Path, clock: Clock) -> None:
+    holder, other = runner(), runner()
+    claim = holder.take(tmp_path)
+    assert claim is not None
+    for hour in range(3):  # whatever hours the holder's clock shows
+        assert other.take(tmp_path) is None
+        clock.let_a_lease_pass()
+        os.utime(claim.path, (1e9 - 3600 * hour,) * 2)
+    assert other.take(tmp_path) is None
+    clock.let_a_lease_pass()
+    assert other.take(tmp_path) is not None
+
+
+def test_a_run_that_waits_says_for_whom(tmp_path: Path, clock: Clock) -> None:
+    holder, other = runner(), runner()
+    holder.take(tmp_path)
+    other.take(tmp_path)
+    [(folder, text)] = other.waited_for()
+    assert folder == tmp_path
+    assert text.startswith("process ")
+    assert ", since 2" in text
+    assert other.waited_for() == []  # once
+
+
+def table_with(callback: str, folder: Path, **arguments: Any) -> dict[str, Any]:
+    marker = {"marker": str(folder / "marker"), **arguments}
+    fedavg = small()["methods"]["FedAvg"]
+    return small(methods={"FedAvg": fedavg}, callbacks=[{"class_path": f"faulty.{callback}", "init_args": marker}])
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("whole")
+    return run_here(small(methods={"FedAvg": small()["methods"]["FedAvg"]}), folder)
+
+
+@pytest.mark.parametrize("hook", ["on_train_epoch_end", "on_test_end"])
+def test_a_runner_that_has_lost_its_cell_publishes_nothing(tmp_path: Path, faulty: None, hook: str, whole: Run) -> None:
+    # another runner takes the cell over, and releases it at once
+    run = run_here(table_with("LoseClaim", tmp_path, hook=hook), tmp_path / "out")
+    assert run.rows[0]["score"] == whole.rows[0]["score"]
+    assert (tmp_path / "marker").read_text().splitlines() == ["no result, attempt 1", "no result, attempt 3"]
+    assert "failed" not in run.text
+    assert "Tried again" not in run.text
+    assert sorted(path.name for path in run.cell().glob("*-*")) == []
+
+
+def test_attempts_are_counted_whatever_the_clock_shows(
+    tmp_path: Path, faulty: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hours = iter(range(10**6, 0, -1))
+    monkeypatch.setattr("time.time", lambda: 3600.0 * next(hours))
+    table = table_with("FailAlways", tmp_path)
+    assert run_here(table, tmp_path / "out").rows[0]["status"] == "failed"
+    assert run_here(table, tmp_path / "out", retries=2).rows[0]["status"] == "failed"
+    assert len((tmp_path / "marker").read_text().splitlines()) == 1 + 3
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="needs a system that can stop a process")
+def test_a_worker_that_stands_still_is_ended(tmp_path: Path, faulty: None) -> None:
+    run = run_here(table_with("StandStill", tmp_path), tmp_path / "out", workers=1, cell_timeout=0.1)
+    assert run.rows[0]["error"].startswith("TimeoutError: the cell took longer than 0.1 s")
