@@ -26,7 +26,7 @@ from fl_lightning._lightning.processes import gather_objects
 from fl_lightning._lightning.progress_bars import RoundBar
 from fl_lightning._lightning.refusals import refuse_optimizers
 from fl_lightning._lightning.round_logging import counting_rounds
-from fl_lightning._lightning.stopping import StopRequests, interrupts_wait
+from fl_lightning._lightning.stopping import STATUS_OF_SIGTERM, StopRequests, interrupts_wait
 from fl_lightning._lightning.trainer_callbacks import let_checkpoints_save_again, stop_where_stopped
 
 
@@ -131,8 +131,13 @@ class RoundLoop(_FitLoop, ABC):
             if self.trainer.ckpt_path is not None:
                 stop_where_stopped(self)
             super().run()
+<<<<<<< HEAD
             self.on_no_round()
         except SIGTERMException:
+=======
+        except SIGTERMException as stop:
+            stop.code = STATUS_OF_SIGTERM  # else the program would end as if it had done all
+>>>>>>> b6a65ae6 (Checkpoints are compared with their checksums at every door; SIGTERM gives status 143; one best file after a kill)
             self.stop.requeue()
             raise
         finally:

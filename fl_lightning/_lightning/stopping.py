@@ -27,6 +27,8 @@ from lightning.pytorch.utilities.rank_zero import rank_prefixed_message
 
 log = logging.getLogger(__name__)
 
+STATUS_OF_SIGTERM = 143
+"""Exit status of a program that SIGTERM ends, as a shell gives it: 128 and the signal's number."""
 _STOP, _REQUEUE = 1, 2
 _LOOK_EVERY = 0.2  # seconds between two looks into the store; each takes about 0.1 ms
 _fits = count()  # the same on all processes, which make the same fits

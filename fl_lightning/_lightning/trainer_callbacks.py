@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
+import torch
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
+
+from fl_lightning._lightning.checkpoint_files import is_whole, read_checkpoint
 
 
 def stop_where_stopped(loop: _FitLoop) -> None:
@@ -44,11 +48,43 @@ class ChosenCheckpoint(ModelCheckpoint, ABC):
     def choose_last(self, paths: set[str]) -> set[str]:
         """Return the paths that may be resumed from; Lightning takes the newest."""
 
+    @abstractmethod
+    def remove(self, trainer: pl.Trainer, path: str) -> None:
+        """Remove a file that is no longer among the best, now or later."""
+
+    def file_exists(self, filepath: Any, trainer: pl.Trainer) -> bool:
+        """Return whether a file is there that may not be replaced; call it on all processes.
+
+        A fit that is killed after it has saved a round's model, and before it has noted that, saves the same model
+        again when it resumes. That replaces the file, where another model gets another name.
+        """
+        if not super().file_exists(filepath, trainer):
+            return False
+        state = trainer.strategy.lightning_module_state_dict()
+        is_same = trainer.is_global_zero and _holds(filepath, trainer, state)
+        return not trainer.strategy.broadcast(is_same)
+
+    def _remove_checkpoint(self, trainer: pl.Trainer, filepath: str) -> None:
+        self.remove(trainer, filepath)
+
     def _find_last_checkpoints(self, trainer: pl.Trainer) -> set[str]:
         return self.choose_last(super()._find_last_checkpoints(trainer))
 
     def _should_skip_saving_checkpoint(self, trainer: pl.Trainer) -> bool:
         return super()._should_skip_saving_checkpoint(trainer) or not self.is_candidate(trainer)
+
+
+def _holds(path: Any, trainer: pl.Trainer, state: Mapping[str, Any]) -> bool:
+    """Return whether a file is a checkpoint of the round that ends, with this ``state_dict``."""
+    if "://" in str(path) or not is_whole(Path(path)):
+        return False
+    kept = read_checkpoint(Path(path))
+    if (kept["epoch"], kept["global_step"]) != (trainer.current_epoch, trainer.global_step):
+        return False
+    kept_state = kept["state_dict"]
+    return kept_state.keys() == state.keys() and all(
+        torch.equal(kept_state[name], torch.as_tensor(value).cpu()) for name, value in state.items()
+    )
 
 
 def let_checkpoints_save_again(trainer: pl.Trainer) -> None:

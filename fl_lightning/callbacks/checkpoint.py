@@ -29,7 +29,8 @@ class FederatedCheckpoint(ChosenCheckpoint):
     ``last.ckpt`` holds the newest round, aggregated or not, with all that a resumed fit needs, and
     ``last.previous.ckpt`` the round before. Files appear whole or not at all, so that a kill or a full disk at any
     moment leaves one of the two, and ``trainer.fit(ckpt_path="last")`` finds it. A new fit in a folder with such files
-    writes ``last-v1.ckpt``.
+    writes ``last-v1.ckpt``. A best file that a new one replaces is removed only when ``last.ckpt`` knows the new one,
+    so that the best file that ``last.ckpt`` names is always there.
 
     Args:
         dirpath: Folder; by default the logger's.
@@ -72,6 +73,7 @@ class FederatedCheckpoint(ChosenCheckpoint):
         super().__init__(dirpath, filename, monitor, save_last=False, **options)
         self.keeps_last, self.last_every_n_epochs = save_last, last_every_n_epochs
         self._last: Path | None = None
+        self._outdated: list[str] = []  # best files that go when `last.ckpt` no longer names them
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Find the folder.
@@ -95,6 +97,33 @@ class FederatedCheckpoint(ChosenCheckpoint):
         due = (trainer.current_epoch + 1) % self.last_every_n_epochs == 0
         if self.keeps_last and due and not trainer.fast_dev_run:
             self._keep_last(trainer)
+            self._remove_outdated(trainer)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Remove the best files that others have replaced."""
+        super().on_train_end(trainer, pl_module)
+        self._remove_outdated(trainer)
+
+    def remove(self, trainer: pl.Trainer, path: str) -> None:
+        """Remove a best file, if need be when ``last.ckpt`` no longer names it."""
+        self._outdated.append(path)
+        if not self.keeps_last:
+            self._remove_outdated(trainer)
+
+    def _remove_outdated(self, trainer: pl.Trainer) -> None:
+        for path in self._outdated:
+            if path not in self.best_k_models:  # a resumed fit may have written it again
+                trainer.strategy.remove_checkpoint(path)
+        self._outdated = []
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the best files, and those that are to be removed."""
+        return {**super().state_dict(), "outdated": self._outdated}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take the files of a checkpoint."""
+        super().load_state_dict(state_dict)
+        self._outdated = list(state_dict["outdated"]) if state_dict["dirpath"] == self.dirpath else []
 
     def is_candidate(self, trainer: pl.Trainer) -> bool:
         """Return whether the server has aggregated the module's model, and the monitored score is of this round."""

@@ -157,6 +157,7 @@ def _run(options: Namespace, further: Sequence[str]) -> int:
     file = _file("table", options.table)
     from lightning.pytorch.utilities.exceptions import SIGTERMException
 
+    from fl_lightning._lightning.stopping import STATUS_OF_SIGTERM
     from fl_lightning.experiment import describe_plan, describe_time, measure_paces, read_table, run_table
     from fl_lightning.report.experiment_report import scores_as_text
 
@@ -184,7 +185,7 @@ def _run(options: Namespace, further: Sequence[str]) -> int:
         rows = run_table(table, output, engine_options=engine_options, **work)
     except SIGTERMException:
         print("Ended by SIGTERM. Run the same command again to continue.", file=sys.stderr)
-        return 143
+        return STATUS_OF_SIGTERM
     finally:
         signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
     scored = [row for row in rows if row.get("score") is not None]

@@ -87,6 +87,58 @@ def test_another_run_leaves_the_files_of_the_first(tmp_path: Path) -> None:
     assert epoch_of(tmp_path / "last-v1.ckpt") == 2
 
 
+@pytest.mark.parametrize("name", ["last.ckpt", "best.ckpt"])
+def test_every_door_compares_a_checkpoint_with_its_checksums(tmp_path: Path, name: str) -> None:
+    trainer = fit(tmp_path, 5, save_top_k=1, monitor="fed/models_sent", mode="min", filename="best")
+    path = tmp_path / name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    if name == "last.ckpt":  # the one before takes its place
+        with pytest.warns(UserWarning, match=r"last\.ckpt is damaged\. last\.previous\.ckpt"):
+            resumed = fit(tmp_path / "other", 6, ckpt_path=path)
+        assert torch.equal(weights(resumed), weights(fit(tmp_path / "whole", 6)))
+        return
+    for ckpt_path in ("best", str(path)):
+        with pytest.raises(RuntimeError, match=r"best\.ckpt is damaged"):
+            trainer.validate(datamodule=data(), ckpt_path=ckpt_path)
+
+
+def test_checkpoints_need_no_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.mkstemp", lambda *args, **options: pytest.fail("a temporary file was made"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
+    fit(tmp_path, 3, save_top_k=1)
+    assert len(list(tmp_path.glob("*.ckpt"))) == 3
+
+
+class KilledBefore(Callback):
+    """Dies in a round, when the best model is saved and ``last.ckpt`` is not."""
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        if trainer.current_epoch == self.epoch:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_kill_between_the_best_file_and_the_last_leaves_one_best_file(tmp_path: Path) -> None:
+    # the number of steps grows, so that each aggregation is better; weights alone call no `on_save_checkpoint`
+    options = {"save_top_k": 1, "monitor": "fed/models_sent", "mode": "max", "save_weights_only": True}
+    child = os.fork()
+    if child == 0:
+        try:
+            fit(tmp_path, 7, KilledBefore(5), **options)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert len(list(tmp_path.glob("epoch=*.ckpt"))) == 2  # `last.ckpt` knows of the first one alone
+    resumed = fit(tmp_path, 7, ckpt_path="last", **options)
+    [best] = tmp_path.glob("epoch=*.ckpt")
+    assert str(best) == resumed.checkpoint_callback.best_model_path  # type: ignore[union-attr]
+    assert (best.name.startswith("epoch=5-"), "-v" in best.name) == (True, False)
+
+
 class NeverStarts(Callback):
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         raise AssertionError("it started")

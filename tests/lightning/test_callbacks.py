@@ -240,8 +240,9 @@ def test_a_signal_says_how_to_resume(
     hint: str,
 ) -> None:
     callbacks = [Stopped(stop), FederatedCheckpoint(tmp_path)][: 1 + kept]
-    with caplog.at_level("INFO"), pytest.raises(error):
+    with caplog.at_level("INFO"), pytest.raises(error) as end:
         train_federatedly(Classifier(), clients_of(8, 3), callbacks=callbacks, max_epochs=3)
+    assert end.value.code == (143 if stop is sigterm else 1)  # the status of the program
     (line,) = [record.getMessage() for record in caplog.records if "in round" in record.getMessage()]
     assert re.match(hint, line)
 
