@@ -131,13 +131,9 @@ class RoundLoop(_FitLoop, ABC):
             if self.trainer.ckpt_path is not None:
                 stop_where_stopped(self)
             super().run()
-<<<<<<< HEAD
             self.on_no_round()
-        except SIGTERMException:
-=======
         except SIGTERMException as stop:
             stop.code = STATUS_OF_SIGTERM  # else the program would end as if it had done all
->>>>>>> b6a65ae6 (Checkpoints are compared with their checksums at every door; SIGTERM gives status 143; one best file after a kill)
             self.stop.requeue()
             raise
         finally:
