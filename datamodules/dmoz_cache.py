@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fl_lightning.datamodules.glove import PAD, read_word_vectors
 from fl_lightning.datamodules.rdf import read_pages, read_relations
-from fl_lightning.files import atomic_file, checksum
+from fl_lightning.files import atomic_file, checksum, is_whole
 
 _FORMAT = 4
 
@@ -59,6 +59,9 @@ def encoded_pages(
     """
     made_of = [_FORMAT, sorted(exclude), max_tokens, *map(checksum, (content, structure, vectors))]
     path = cache_dir / f"{hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:24]}.pt"
+    if path.exists() and not is_whole(path):
+        warnings.warn(f"The cache {path} does not agree with its checksums. It is made again.", stacklevel=2)
+        path.unlink()
     if not path.exists():
         with atomic_file(path) as temporary:
             torch.save(tuple(_read(content, structure, vectors, exclude, max_tokens)), temporary)

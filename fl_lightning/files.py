@@ -9,6 +9,7 @@ import os
 import tempfile
 import time
 import uuid
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -143,6 +144,15 @@ def _allocate(file: IO[bytes], size: int) -> None:
     while missing > 0:
         missing -= file.write(bytes(min(missing, _CHUNK)))
     file.flush()
+
+
+def is_whole(path: Path) -> bool:
+    """Return whether a file that ``torch.save`` has written can be read, and agrees with the checksums in it."""
+    try:
+        with zipfile.ZipFile(path) as file:
+            return file.testzip() is None
+    except (OSError, zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError):
+        return False  # a flipped bit in the table of contents can ask for anything
 
 
 def checksum(path: Path) -> str:

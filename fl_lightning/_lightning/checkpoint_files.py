@@ -6,7 +6,6 @@ stores a checksum of each tensor in the file, and does not look at it. So a flip
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +18,7 @@ from lightning.pytorch.plugins.io.wrapper import _WrappingCheckpointIO
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from typing_extensions import override
 
-from fl_lightning.files import atomic_file
+from fl_lightning.files import atomic_file, is_whole
 
 
 class DamagedCheckpointError(RuntimeError):
@@ -29,15 +28,6 @@ class DamagedCheckpointError(RuntimeError):
 def before(path: Path) -> Path:
     """Return the file of the checkpoint that was kept before the one in ``path``."""
     return path.with_name(f"{path.stem}.previous{path.suffix}")
-
-
-def is_whole(path: Path) -> bool:
-    """Return whether a checkpoint can be read and its content agrees with its checksums."""
-    try:
-        with zipfile.ZipFile(path) as file:
-            return file.testzip() is None
-    except (OSError, zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError):
-        return False  # a flipped bit in the table of contents can ask for anything
 
 
 def check_whole(path: Path) -> None:

@@ -15,7 +15,8 @@ from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 
-from fl_lightning._lightning.checkpoint_files import is_whole, read_checkpoint
+from fl_lightning._lightning.checkpoint_files import read_checkpoint
+from fl_lightning.files import is_whole
 
 
 def stop_where_stopped(loop: _FitLoop) -> None:

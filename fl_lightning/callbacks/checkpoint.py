@@ -11,10 +11,10 @@ import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
-from fl_lightning._lightning.checkpoint_files import before, is_whole, save_whole, use_whole_files
+from fl_lightning._lightning.checkpoint_files import before, save_whole, use_whole_files
 from fl_lightning._lightning.trainer_callbacks import ChosenCheckpoint
 from fl_lightning.checks import Count, check_arguments
-from fl_lightning.files import make_folder
+from fl_lightning.files import is_whole, make_folder
 from fl_lightning.metrics import larger_is_better
 
 

@@ -72,8 +72,9 @@ class Partition:
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the partition as a small file that other tools can read.
 
-        A name that ends in ``.json`` gives JSON: ``format``, ``version``, ``num_clients`` and ``indices``, a list of
-        lists. One that ends in ``.parquet`` gives Parquet with the columns ``client`` and ``sample``, client 0 first.
+        A name that ends in ``.json`` gives JSON: ``format``, ``version``, ``num_clients``, ``fingerprint`` (which
+        :meth:`load` compares, if there is one) and ``indices``, a list of lists. One that ends in ``.parquet`` gives
+        Parquet with the columns ``client`` and ``sample``, client 0 first.
         The file appears whole or not at all, in a folder that is made if need be. If the file already holds this
         partition, nothing is written.
 
@@ -93,21 +94,29 @@ class Partition:
 
         Raises:
             FileNotFoundError: If there is no such file.
-            ValueError: If the file is not a partition of this version, or an invalid one.
+            ValueError: If the file is not a partition of this version, or an invalid one, or damaged.
         """
         path = Path(path)
         try:
             header, indices = _from_parquet(path) if _is_parquet(path) else _from_json(path)
             if (header["format"], header["version"], header["num_clients"]) != (_FORMAT, _VERSION, len(indices)):
                 raise ValueError(f"its header is {header}")
-            return cls(indices)
+            partition = cls(indices)
+            if header.get("fingerprint", partition.fingerprint()) != partition.fingerprint():
+                raise ValueError("its content does not agree with its fingerprint, so it is damaged")
+            return partition
         except (ValueError, TypeError, KeyError) as error:  # pyarrow's and json's errors are such
             raise ValueError(
                 f"{path} is no partition of version {_VERSION} that `Partition.save` has written: {error}."
             ) from error
 
     def _header(self) -> dict[str, Any]:
-        return {"format": _FORMAT, "version": _VERSION, "num_clients": self.num_clients}
+        return {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "num_clients": self.num_clients,
+            "fingerprint": self.fingerprint(),
+        }
 
     def _to_json(self) -> bytes:
         indices = [array.tolist() for array in self.indices]
@@ -142,7 +151,8 @@ def _is_parquet(path: Path) -> bool:
 def _from_json(path: Path) -> tuple[dict[str, Any], tuple[np.ndarray, ...]]:
     """Return the header, and the sample indices of each client."""
     document = json.loads(path.read_text(encoding="utf-8"))
-    return {name: document[name] for name in ("format", "version", "num_clients")}, tuple(document["indices"])
+    indices = document.pop("indices")
+    return document, tuple(indices)
 
 
 def _from_parquet(path: Path) -> tuple[dict[str, Any], tuple[np.ndarray, ...]]:

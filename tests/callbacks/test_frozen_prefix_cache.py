@@ -121,8 +121,8 @@ class Killed(BaseException):
     """Ends a run where a kill would."""
 
 
-@pytest.mark.parametrize("torn", [0, 5])
-def test_a_killed_computation_goes_on_where_it_was(tmp_path, monkeypatch, torn):
+@pytest.mark.parametrize("harm", ["none", "torn", "zeros", "flip"])
+def test_a_killed_computation_goes_on_where_it_was(tmp_path, monkeypatch, harm):
     original = Counter.forward
 
     def fail_on_the_fourth_batch(self, x):
@@ -136,11 +136,18 @@ def test_a_killed_computation_goes_on_where_it_was(tmp_path, monkeypatch, torn):
             fit(Net(), Images(), FrozenPrefixCache(tmp_path, batch_size=16))
     assert files(tmp_path) == []
     [partial] = tmp_path.glob("*.part")
-    with partial.open("ab") as file:
-        file.write(bytes(torn))  # of a batch that was being written
+    content = bytearray(partial.read_bytes())
+    batch = (len(content) - 128) // 3  # after the header
+    if harm == "torn":
+        content += bytes(5)  # of a batch that was being written
+    elif harm == "zeros":  # what a power cut may leave
+        content += bytes(batch)
+    elif harm == "flip":
+        content[-batch] ^= 1
+    partial.write_bytes(content)
     BATCHES_SEEN.clear()
     resumed = fit(Net(), Images(), FrozenPrefixCache(tmp_path, batch_size=16))
-    assert len(BATCHES_SEEN) == 1 + 2  # one for the shape, and two of four batches
+    assert len(BATCHES_SEEN) == 1 + 2 + (harm == "flip")  # one for the shape, and two of four batches
     assert len(files(tmp_path)) == 1
     assert not list(tmp_path.glob("*.part"))
     assert_same_weights(resumed, fit(Net(), Images()))
@@ -156,10 +163,13 @@ def test_two_threads_compute_the_same_bits(tmp_path):
         torch.set_num_threads(1)
 
 
-def test_a_cut_file_is_computed_again(tmp_path):
+@pytest.mark.parametrize("harm", ["cut", "flip"])
+def test_a_damaged_file_is_computed_again(tmp_path, harm):
     plain = fit(Net(), Images(), FrozenPrefixCache(tmp_path))
     path = tmp_path / files(tmp_path)[0]
-    path.write_bytes(path.read_bytes()[:-8])
+    content = bytearray(path.read_bytes())
+    content[-8] ^= 1
+    path.write_bytes(content if harm == "flip" else content[:-8])
     with pytest.warns(UserWarning, match="damaged"):
         again = fit(Net(), Images(), FrozenPrefixCache(tmp_path))
     assert_same_weights(again, plain)

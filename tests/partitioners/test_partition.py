@@ -70,10 +70,19 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
 
     assert Partition.load(path) == partition
     assert [indices.dtype for indices in Partition.load(path).indices] == [np.int64] * 3
-    assert path.read_bytes() == (
-        b'{"format":"fl_lightning.partition","version":1,"num_clients":3,"indices":[[3,1],[],[0]]}'
+    assert path.read_text() == (
+        '{"format":"fl_lightning.partition","version":1,"num_clients":3,'
+        f'"fingerprint":"{partition.fingerprint()}","indices":[[3,1],[],[0]]}}'
     )
     assert [file.name for file in path.parent.iterdir()] == ["partition.json"]
+
+
+def test_a_file_with_another_sample_than_was_saved_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "partition.json"
+    Partition((np.array([3, 1]), np.array([0]))).save(path)
+    path.write_text(path.read_text().replace("[3,1]", "[2,1]"))
+    with pytest.raises(ValueError, match=r"partition\.json .*damaged"):
+        Partition.load(path)
 
 
 def test_saving_over_another_partition_must_be_asked_for(tmp_path: Path) -> None:
