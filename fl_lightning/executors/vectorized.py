@@ -87,7 +87,9 @@ class VectorizedExecutor(Executor):
             except CannotVectorize as error:
                 self.give_up(error)
         trained = set[Task]()
-        for chunk in self._chunks(tasks) if self.cause is None else ():
+        # a client that is only looked at, as with the models of IFCA, takes no step
+        stepping = [task for task in tasks if training.batches.number(task)]
+        for chunk in self._chunks(stepping) if self.cause is None else ():
             if self.cause is None and len(chunk) > 1:
                 yield from self._train(chunk, algorithm)
                 trained.update(chunk)
