@@ -8,7 +8,7 @@ from torch import nn
 
 from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.parts.adapters import AdapterMean
-from fl_lightning.parts.aggregation import Weighting
+from fl_lightning.parts.aggregation import WeightedMean, Weighting
 from fl_lightning.parts.algorithm import Algorithm
 
 
@@ -18,7 +18,7 @@ class FedLoRA(AggregationCallback):
 
     Adapters are pairs of parameters ``lora_A`` and ``lora_B``: those of peft, or of
     :func:`~fl_lightning.models.add_lora`. Each round logs ``fed/lora_error``, by how much the server's B A differs from
-    the mean of the clients', as Frobenius norm over all pairs.
+    the mean of the clients', as Frobenius norm over all pairs; with ``"ffa"`` it is 0, and not logged.
 
     Equations are numbered as in ``docs/references.md``.
 
@@ -52,6 +52,8 @@ class FedLoRA(AggregationCallback):
         """Return the algorithm."""
         if self.mode == "svd" and self.aggregation is not None:
             raise ValueError('`mode="svd"` is an aggregation, which `aggregation` replaces. Give only one of the two.')
+        if self.mode == "ffa":  # with one A for all the mean of B is exact, so that there is no error to log
+            return self.compose(aggregation=WeightedMean(self.weighting))
         return self.compose(aggregation=AdapterMean(self.mode == "svd", self.weighting))
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:

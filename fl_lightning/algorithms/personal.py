@@ -4,7 +4,7 @@
 """
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import lightning.pytorch as pl
 from torch import nn
@@ -12,6 +12,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.checks import Count, NotNegative, Positive, Scheduled, ScheduledWeight
+from fl_lightning.parts.aggregation import WeightedMean, Weighting
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.exchange import PersonalParameters
 from fl_lightning.parts.federation import Federation, Patterns
@@ -160,6 +161,9 @@ class FedBN(AggregationCallback):
 class FedRep(_Personal):
     """FedRep (Collins et al. 2021): clients first train their own head on the shared body, then the body.
 
+    Statistics of BatchNorm layers in the body move in the body's phase alone: what the head's phase changes of them is
+    dropped.
+
     The other arguments are those of :class:`AggregationCallback`.
 
     Args:
@@ -231,6 +235,8 @@ class Ditto(AggregationCallback):
 class PFedMe(AggregationCallback):
     """pFedMe (Dinh et al. 2020): the server learns the clients' Moreau envelopes, each client its minimiser.
 
+    Clients count by their samples; as in the paper alike with ``aggregation=WeightedMean("uniform")``.
+
     The other arguments are those of :class:`AggregationCallback`.
 
     Args:
@@ -258,6 +264,8 @@ class PFedMe(AggregationCallback):
 class APFL(AggregationCallback):
     """APFL (Deng et al. 2020): each client learns a mixture of a model of its own and the server's.
 
+    Clients count by their samples; as in the paper alike with ``aggregation=WeightedMean("uniform")``.
+
     The other arguments are those of :class:`AggregationCallback`.
 
     Args:
@@ -279,6 +287,8 @@ class APFL(AggregationCallback):
 @dataclass(eq=False, repr=False)
 class PerFedAvg(AggregationCallback):
     """Per-FedAvg (Fallah et al. 2020): the server learns the model that is best after one step on a client's data.
+
+    Clients count by their samples; as in the paper alike with ``aggregation=WeightedMean("uniform")``.
 
     The other arguments are those of :class:`AggregationCallback`.
 
@@ -311,6 +321,9 @@ class PerFedAvg(AggregationCallback):
 class FedALA(AggregationCallback):
     """FedALA (Zhang et al. 2023): clients start from a learnt mix of their last model and the server's.
 
+    The mix is learnt for ``share_epochs`` on all of a client's samples in every round. The paper learns the first mix
+    to convergence, and each on 80 % of the samples.
+
     The other arguments are those of :class:`AggregationCallback`.
 
     Args:
@@ -341,13 +354,18 @@ class IFCA(AggregationCallback):
         clusters: Number of models.
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
         spread: The first models differ: each tensor has normal noise of so many of its standard deviations.
+        weighting: ``"samples"`` weighs a client by its size n_k, ``"uniform"`` gives all clients of a cluster the same
+            weight, as in the paper.
     """
 
     clusters: Count
     clients_per_round: int | float | None = None
     _: KW_ONLY
     spread: Positive = 1.0
+    weighting: Weighting = "samples"
+    aggregation_settings: ClassVar = {"weighting": "samples"}
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm."""
-        return self.compose(schedule=Clusters(number=self.clusters, spread=self.spread))
+        schedule = Clusters(number=self.clusters, spread=self.spread)
+        return self.compose(schedule=schedule, aggregation=WeightedMean(self.weighting))

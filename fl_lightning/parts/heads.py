@@ -27,6 +27,7 @@ class PersonalFirst(Synchronous):
         epochs: Local epochs (or steps, if the algorithm counts steps) of the first training.
     """
 
+    sends_updates_alone = True
     personal_parameters: PersonalParameters
     epochs: Count = 1
 
@@ -62,6 +63,7 @@ class Frozen(LocalObjective):
         ValueError: When the fit begins, if a pattern matches nothing.
     """
 
+    sends_updates_alone = True
     pattern: Patterns
 
     def setup(self, federation: Federation) -> None:

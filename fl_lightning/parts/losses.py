@@ -36,6 +36,7 @@ class ModelContrast(LocalObjective):
         former: Every client's last model.
     """
 
+    sends_updates_alone = True
     mu: NotNegative = 1.0
     tau: Positive = 0.5
     output_layer: str | None = None
@@ -121,6 +122,7 @@ class CalibratedLogits(LocalObjective):
         output_layer: The name of the layer that returns the logits, where the loss depends on several outputs.
     """
 
+    sends_updates_alone = True
     tau: NotNegative = 1.0
     output_layer: str | None = None
 
@@ -144,6 +146,7 @@ class NotTrueDistillation(LocalObjective):
         output_layer: The name of the layer that returns the logits, where the loss depends on several outputs.
     """
 
+    sends_updates_alone = True
     beta: NotNegative = 1.0
     tau: Positive = 1.0
     output_layer: str | None = None
@@ -174,6 +177,7 @@ class Decorrelation(LocalObjective):
         output_layer: The name of the layer that returns the logits, where the loss depends on several outputs.
     """
 
+    sends_updates_alone = True
     beta: NotNegative = 0.1
     output_layer: str | None = None
 
@@ -278,6 +282,7 @@ class TwoHeads(LocalObjective):
         ValueError: When the fit begins, if the pattern does not name one linear layer, or one whose weight is tied.
     """
 
+    sends_updates_alone = True
     pattern: Patterns
     lr: Positive = 0.1
 

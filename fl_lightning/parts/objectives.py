@@ -118,6 +118,7 @@ class LocalObjective(Part):
     needs_summed_lr: bool = False
     #: Whether all clients of a round must start from the server's model.
     starts_from_server: bool = False
+    sends_updates_alone = True
 
     @property
     def numbers_down(self) -> int:
@@ -181,6 +182,7 @@ class Proximal(LocalObjective):
         ValueError: If ``mu`` is negative or not finite.
     """
 
+    sends_updates_alone = True
     mu: ScheduledWeight
 
     def correction(self, client: LocalClient) -> Correction | None:

@@ -46,6 +46,7 @@ class ProximalModels(_OwnModels):
         own: Every client's model, at first the server's first one.
     """
 
+    sends_updates_alone = True
     lam: ScheduledWeight = 1.0
     epochs: Count | None = None
 
@@ -92,6 +93,7 @@ class FineTuning(_OwnModels):
         is_current: Whether these are tuned from the model that the last round left.
     """
 
+    sends_updates_alone = True
     every: Count = 1
     epochs: Count = 1
     frozen: Patterns | None = None
@@ -193,6 +195,7 @@ class AdaptiveStart(_OwnModels):
         shares: Every client's a_k, shape ``(num_parameters,)``.
     """
 
+    sends_updates_alone = True
     mixed: Patterns = "*"
     lr: Positive = 1.0
     epochs: Count = 1
@@ -293,8 +296,9 @@ class Clusters(Schedule):
             if member.remembers_messages:
                 yield f"`exchange` cannot have {member!r} with {self!r}: what it owes a client is of another cluster."
         merged = algorithm.aggregation
-        if type(merged) is not WeightedMean or merged.weighting != "samples":
-            yield f"`aggregation` cannot be {merged!r}: clusters average their clients' models, weighted by samples."
+        if type(merged) is not WeightedMean:
+            yield f"`aggregation` cannot be {merged!r}: clusters take the `WeightedMean` of their clients' models."
+        self._weighting = merged.weighting
         if not isinstance(algorithm.server_optimizer, Mixing) or algorithm.server_optimizer.lr != 1.0:
             yield f"The server optimizer cannot be {algorithm.server_optimizer!r}: means replace the clusters' models."
 
@@ -321,7 +325,7 @@ class Clusters(Schedule):
         self._losses[client.task.client, client.task.phase - 1] = client.loss()
 
     def play(self, tasks: Sequence[Task], server: Server) -> Play:
-        """Let clients choose, train, and average each cluster's models, weighted by samples."""
+        """Let clients choose, train, and average each cluster's models, weighted as the aggregation says."""
         self._losses: dict[tuple[int, int], float] = {}
         for cluster in range(self.number):
             for _ in (yield further_tasks(tasks, work=0, phase=cluster + 1)):
@@ -332,7 +336,7 @@ class Clusters(Schedule):
             self.chosen[task.client] = min(range(self.number), key=lambda c: losses[task.client, c])
         means = [RunningMean() for _ in self.models]
         for result in (yield tasks):
-            means[self.chosen[result.client]].add(result.vector, result.num_samples)
+            means[self.chosen[result.client]].add(result.vector, result.weight(self._weighting))
         merged = [mean.pop(self.federation, server.model)[0] for mean in means]
         self.models = [old if new is None else new.to(old.dtype) for old, new in zip(self.models, merged, strict=True)]
         if tasks:

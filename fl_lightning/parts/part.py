@@ -37,6 +37,10 @@ class Part:
     stacks = False
     #: Dataclasses of which states may be, besides :class:`ClientResult`.
     records: ClassVar[tuple[type, ...]] = ()
+    #: Whether nothing of a client leaves it by this part but the updates that pass through the exchanges. A subclass
+    #: may let out more, so it does not inherit the answer: each class says so itself. Parts that protect clients ask
+    #: :attr:`is_known_to_send_updates_alone`.
+    sends_updates_alone: ClassVar[bool] = False
     federation: Federation
     round: int = 0
     _before: dict[str, Any] | None = None  # the state at the start of the round under way
@@ -111,6 +115,11 @@ class Part:
     def personal_is_current(self) -> bool:
         """Whether the models of :meth:`personal` are those of the last round, not made from an earlier shared model."""
         return True
+
+    @property
+    def is_known_to_send_updates_alone(self) -> bool:
+        """Whether the part's own class says :attr:`sends_updates_alone`."""
+        return bool(vars(type(self)).get("sends_updates_alone", False))
 
     # ---- for subclasses ----
 

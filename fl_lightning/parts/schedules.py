@@ -147,6 +147,8 @@ class Schedule(Part, ABC):
 class Synchronous(Schedule):
     """Every client starts from the server's model, and the server acts at the end of every round (FedAvg)."""
 
+    sends_updates_alone = True
+
     def play(self, tasks: Sequence[Task], server: Server) -> Play:
         """Let all clients train, then move the server."""
         for result in (yield tasks):
@@ -168,6 +170,7 @@ class ClientAverage(Synchronous):
         ValueError: If ``evaluate`` or ``weighting`` is unknown.
     """
 
+    sends_updates_alone = True
     evaluate: Literal["active", "all"]
     weighting: Weighting = "uniform"
     shows_client_models = True
@@ -236,6 +239,7 @@ class Redistribution(Schedule):
             ``"subsample"``, or when the number of models changed in mid-cycle.
     """
 
+    sends_updates_alone = True
     redistributions: Count
     evaluate: Literal["virtual", "aggregate"] = "virtual"
     unequal: Literal["subsample", "reduce", "park", "count"] = "subsample"

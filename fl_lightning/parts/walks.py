@@ -77,6 +77,7 @@ class SharpnessAware(WalkingObjective):
         rho: Length of the way to the point; 0 is the plain objective.
     """
 
+    sends_updates_alone = True
     rho: NotNegative = 0.05
 
     def correction(self, client: LocalClient) -> Correction | None:
@@ -121,6 +122,7 @@ class MoreauEnvelope(WalkingObjective):
         own: Every client's theta.
     """
 
+    sends_updates_alone = True
     lam: Positive = 15.0
     inner_steps: Count = 5
     lr: Positive = 0.005
@@ -191,6 +193,7 @@ class ModelMixture(WalkingObjective):
         alphas: Every client's alpha, shape ``(1,)``.
     """
 
+    sends_updates_alone = True
     alpha: Annotated[float, "[0, 1]"] = 0.5
     alpha_lr: NotNegative = 0.0
 
@@ -263,6 +266,7 @@ class MetaLearning(WalkingObjective):
         delta: Length of the difference, relative to g.
     """
 
+    sends_updates_alone = True
     alpha: Positive = 0.01
     gradient: Literal["first-order", "hessian-free"] = "first-order"
     delta: Positive = 1e-3

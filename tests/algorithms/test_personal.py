@@ -12,7 +12,7 @@ from helpers.toys import Quadratic, fit_clients, fit_quadratic, quadratic_client
 from torch import Tensor, nn
 
 import fl_lightning as fl
-from fl_lightning.executors import AutoExecutor
+from fl_lightning.executors import AutoExecutor, VectorizedExecutor
 from fl_lightning.parts import (
     Clip,
     Clusters,
@@ -23,6 +23,7 @@ from fl_lightning.parts import (
     Momentum,
     PersonalFirst,
     PersonalParameters,
+    WeightedMean,
 )
 from fl_lightning.parts.part import personal_model, walk
 
@@ -197,7 +198,7 @@ def test_ifca_is_all_that_moves_its_models() -> None:
     for others in ({"server": Momentum(0.9)}, {"aggregation": Median()}, {"objective": DynamicRegularizer(0.1)}):
         with pytest.raises(ValueError, match=r"clusters|start from the server"):
             fl.Federated(1.0, schedule=Clusters(number=2), **others)
-    with pytest.raises(ValueError, match="more than their updates"):
+    with pytest.raises(ValueError, match="numbers of single clients"):
         fl.IFCA(2, 1.0, exchange=LocalDifferentialPrivacy(1.0, noise_multiplier=1.0, delta=1e-3))
 
 
@@ -307,3 +308,48 @@ def test_something_is_learned_together() -> None:
         fit_clients(fl.FedPer("head", exchange=PersonalParameters("body")), TwoLayers(), linear_tasks(2))
     with pytest.raises(ValueError, match="learned together"):
         fit_clients(fl.FedPer(["body", "head"]), TwoLayers(), linear_tasks(2))
+
+
+def test_fedrep_s_body_has_the_statistics_of_the_body_s_phase() -> None:
+    class Net(L.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.BatchNorm1d(2)
+            self.head = nn.Linear(2, 1)
+
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            return self.head(self.body(batch[0])).square().mean()
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    x = torch.tensor([[1.0, 2.0], [3.0, 8.0]])
+    fit_clients(fl.FedRep("head", 1.0, head_epochs=5), module := Net(), [(x, x)] * 2, rounds=2, batch_size=2)
+    # one batch in the body's phase of each round; the momentum of torch's statistics is 0.1
+    assert int(module.body.num_batches_tracked) == 2
+    assert module.body.running_mean.tolist() == pytest.approx([2.0 * 0.19, 5.0 * 0.19])
+
+
+@pytest.mark.parametrize("weighting", ["samples", "uniform"])
+def test_ifca_weighs_clients_as_asked_for(weighting: Any) -> None:
+    # a client's one step goes from w to w - 0.5 (w - c); the two clients have 1 and 3 samples
+    clients = quadratic_clients([1.0] * 2, [5.0, 9.0], sizes=[1, 3])
+    composed = fl.Federated(1.0, schedule=Clusters(number=1), aggregation=WeightedMean(weighting))
+    c = 7.0 if weighting == "uniform" else 8.0
+    for callback in (fl.IFCA(1, 1.0, weighting=weighting), composed):
+        end = fit_quadratic(callback, Quadratic(0.5, [1.0]), clients, rounds=1)
+        assert end.tolist() == pytest.approx([1.0 - 0.5 * (1.0 - c)])
+
+
+def test_ifca_is_stacked_though_clients_are_looked_at_without_a_step() -> None:
+    def clients() -> list[Any]:
+        sizes = (4, 7, 10, 10)  # unequal batches
+        return [(x[:n], y[:n]) for n, (x, y) in zip(sizes, linear_tasks(4), strict=True)]
+
+    models = []
+    for executor in ("sequential", stacks := VectorizedExecutor()):
+        callback = fl.IFCA(2, 1.0, executor=executor)
+        fit_clients(callback, TwoLayers(), clients(), rounds=2, batch_size=5)
+        models.append(torch.stack(callback.algorithm.schedule.models))
+    assert stacks.describe() == "in stacks"
+    assert torch.allclose(*models, rtol=1e-12)

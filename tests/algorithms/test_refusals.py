@@ -74,7 +74,6 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: fl.FedNova(momentum=0.9, aggregation=parts.Median()), "momentum"),
     (lambda: fl.QFedAvg(5.0, 1.0, aggregation=parts.Median()), "q="),
     (lambda: fl.IFCA(2, aggregation=parts.Median()), "aggregation"),
-    (lambda: fl.IFCA(2, aggregation=parts.WeightedMean("uniform")), "aggregation"),
     # compression
     (lambda: fl.FedAvg(exchange=[parts.TopK(0.1, link="down"), parts.QSGD(4, link="down")]), "exchange"),
     (lambda: fl.FedAvg(exchange=[parts.LowRank(2), parts.QSGD(4)]), "LowRank"),

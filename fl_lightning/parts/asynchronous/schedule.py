@@ -96,6 +96,7 @@ class Asynchronous(Schedule):
     once_per_buffer: bool = False
     broadcast_threshold: Positive | None = None
     lookahead: Count | None = None
+    sends_updates_alone = True
     asynchronous = True
     starts_from_server = False
     records = (Flight,)

@@ -22,8 +22,8 @@ from fl_lightning.parts.privacy.accounting import (
     epsilon_of,
     noise_for,
 )
+from fl_lightning.parts.privacy.disclosure import HINT, MORE, parts_that_send_more
 from fl_lightning.parts.sampling import BernoulliSampler, UniformSampler
-from fl_lightning.parts.schedules import Synchronous
 from fl_lightning.seeding import Stream, torch_generator
 
 Infinite = Literal[math.inf]  # type: ignore[valid-type]
@@ -228,21 +228,15 @@ def _cohort_of(sampler: Any, num_clients: int) -> Mechanism:
 def _unanalysed(algorithm: Any) -> Iterator[str]:
     """Yield why no published analysis gives epsilon for an algorithm."""
     schedule, sampler, participation = algorithm.schedule, algorithm.sampler, algorithm.participation
-    if schedule.shows_client_models:
-        yield f'{schedule!r} shows a mean of the clients\' models without noise. Give `evaluate="server"`.'
-    elif type(schedule) is not Synchronous:
+    if schedule.circulates or schedule.asynchronous:
         yield f"with {schedule!r} models travel without noise, or a client's speed decides how often it counts."
+    if schedule.shows_client_models:
+        yield f'{schedule!r} shows models of clients without noise. FedAvg has `evaluate="server"`.'
     if type(sampler) not in (BernoulliSampler, UniformSampler):
         yield f"no analysis covers the clients that {sampler!r} draws. Use BernoulliSampler or UniformSampler."
-    if sends_more(algorithm.objective) or getattr(algorithm.aggregation, "last", None) is not None:
-        yield f"with {algorithm.objective!r} vectors, losses or numbers of clients reach the server without noise."
+    for part in parts_that_send_more(algorithm):
+        yield f"with {part!r} {MORE} may reach the server without noise. {HINT}"
     if participation.stragglers:
         yield "`stragglers` are a share of the round's clients, so that one client's presence changes what others do."
     if type(sampler) is UniformSampler and (participation.available is not None or participation.dropout):
         yield "availability and drop-out change with which chance a client is drawn. Use BernoulliSampler."
-
-
-def sends_more(objective: Any) -> bool:
-    """Return whether clients send vectors, losses or other numbers besides their updates."""
-    more = objective.sends_loss or objective.sends_numbers
-    return bool(objective.vectors_sent > 1 or objective.starts_from_server or more)

@@ -14,7 +14,7 @@ from fl_lightning.parts.exchange import Exchange
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.messages import ClientResult
 from fl_lightning.parts.privacy.accounting import check_installed, check_nothing_spent, epsilon_of_clients
-from fl_lightning.parts.privacy.client_level import sends_more
+from fl_lightning.parts.privacy.disclosure import HINT, MORE, parts_that_send_more
 from fl_lightning.seeding import Stream
 
 
@@ -51,12 +51,8 @@ class LocalDifferentialPrivacy(Exchange):
 
     def check_with(self, algorithm: Any) -> Iterable[str]:
         """Yield whether clients send something without noise."""
-        objective, sampler, schedule = algorithm.objective, algorithm.sampler, algorithm.schedule
-        if sends_more(objective) or sampler.sends_scores or schedule.sends_choice:
-            yield (
-                f"LocalDifferentialPrivacy would log a wrong epsilon: with {objective!r}, {sampler!r} and "
-                f"{schedule!r} clients send more than their updates."
-            )
+        for part in parts_that_send_more(algorithm):
+            yield f"LocalDifferentialPrivacy would log a wrong epsilon: with {part!r} {MORE} may leave them. {HINT}"
 
     def check_another_fit(self) -> None:
         """Raise ``ValueError`` if this part has trained the model before: it would count from 0."""

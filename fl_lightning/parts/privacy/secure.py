@@ -13,7 +13,7 @@ from fl_lightning.checks import Positive, check_fields
 from fl_lightning.parts.exchange import Exchange
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.messages import ClientResult, Payload
-from fl_lightning.parts.schedules import Synchronous
+from fl_lightning.parts.privacy.disclosure import HINT, MORE, parts_that_send_more
 from fl_lightning.seeding import Stream
 
 _Bits = Annotated[int, "[2, 32]"]
@@ -55,11 +55,11 @@ class SecureAggregation(Exchange):
 
     def check_with(self, algorithm: Any) -> Iterable[str]:
         """Yield which parts let the server act on something else than the sum over a round's clients."""
-        schedule, objective = algorithm.schedule, algorithm.objective
-        if not isinstance(schedule, Synchronous) or schedule.shows_client_models:
+        schedule = algorithm.schedule
+        if schedule.circulates or schedule.asynchronous or schedule.shows_client_models:
             yield f"`exchange` cannot have {self!r} with {schedule!r}: the server sees single models."
-        if objective.vectors_sent > 1 or objective.starts_from_server or objective.sends_numbers:
-            yield f"`exchange` cannot have {self!r} with {objective!r}: the server sees vectors of single clients."
+        for part in parts_that_send_more(algorithm):
+            yield f"`exchange` cannot have {self!r} with {part!r}: the server may see {MORE}. {HINT}"
 
     def setup(self, federation: Federation) -> None:
         """Start with nothing added."""

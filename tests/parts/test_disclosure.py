@@ -1,0 +1,128 @@
+"""With which parts nothing of a client leaves it but its update, so that privacy's figures are right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from helpers.toys import Quadratic, fit_quadratic, quadratic_clients
+
+import fl_lightning as fl
+from fl_lightning import parts
+
+A, C = [1.0, 0.5, 1.5, 1.0], [2.0, -1.0, 4.0, 0.5]
+UNIFORM: dict[str, Any] = {"aggregation": parts.WeightedMean("uniform")}
+
+
+def private() -> parts.DifferentialPrivacy:
+    return parts.DifferentialPrivacy(0.3, noise_multiplier=1.0, delta=1e-3)
+
+
+def secure() -> parts.SecureAggregation:
+    return parts.SecureAggregation(10.0)
+
+
+def local() -> parts.LocalDifferentialPrivacy:
+    return parts.LocalDifferentialPrivacy(0.3, noise_multiplier=1.0, delta=1e-3)
+
+
+def server_of(callback: Any) -> list[float]:
+    end: list[float] = fit_quadratic(callback, Quadratic(0.1, [0.4]), quadratic_clients(A, C), rounds=4).tolist()
+    return end
+
+
+@pytest.mark.parametrize("exchange", [private, secure, local])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda **k: fl.Ditto(0.5, 1.0, **k),
+        lambda **k: fl.FedAvgFineTuned(1.0, every=2, **k),
+        lambda **k: fl.Federated(1.0, objective=parts.Proximal(0.0), **k),
+    ],
+)
+def test_what_stays_on_the_client_changes_nothing_of_fedavg_s_privacy(make: Any, exchange: Callable[[], Any]) -> None:
+    plain, other = exchange(), exchange()
+    expected = server_of(fl.FedAvg(1.0, seed=3, exchange=plain, **UNIFORM))
+    assert server_of(make(seed=3, exchange=other, **UNIFORM)) == expected
+    assert plain.values() == other.values()
+
+
+@pytest.mark.parametrize("exchange", [private, secure, local])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda **k: fl.FedRep("head", **k),
+        lambda **k: fl.FedBABU("head", **k),
+        lambda **k: fl.FedRoD("head", **k),
+        lambda **k: fl.FedALA(**k),
+        lambda **k: fl.PFedMe(**k),
+        lambda **k: fl.APFL(**k),
+        lambda **k: fl.PerFedAvg(**k),
+        lambda **k: fl.MOON(**k),
+        lambda **k: fl.FedLC(**k),
+        lambda **k: fl.FedSAM(**k),
+    ],
+)
+def test_methods_that_send_updates_alone(make: Any, exchange: Callable[[], Any]) -> None:
+    assert make(exchange=exchange(), **UNIFORM).algorithm.exchange.members[-1]
+
+
+def test_b_alone_may_be_private() -> None:
+    assert fl.FedLoRA("ffa", weighting="uniform", exchange=private()).algorithm
+    with pytest.raises(ValueError, match="AdapterMean"):
+        fl.FedLoRA("svd", weighting="uniform", exchange=private())
+
+
+@pytest.mark.parametrize("exchange", [private, secure, local])
+@pytest.mark.parametrize(
+    ("make", "part"),
+    [
+        (lambda **k: fl.FedAvg(sampler=parts.PowerOfChoice(2, 3), **k), "PowerOfChoice"),
+        (lambda **k: fl.FedAvg(sampler=parts.ActiveSampler(2), **k), "ActiveSampler"),
+        (lambda **k: fl.FedAvg(sampler=fl.ImportanceSampler(2), **k), "ImportanceSampler"),
+        (lambda **k: fl.Federated(objective=parts.MeasuredLoss(), **k), "MeasuredLoss"),
+        (lambda **k: fl.FedProto(**k), "Prototypes"),
+        (lambda **k: fl.Scaffold(**k), "ControlVariates"),
+        (lambda **k: fl.FedDyn(0.1, **k), "DynamicRegularizer"),
+    ],
+)
+def test_what_else_clients_send_is_refused(make: Any, part: str, exchange: Callable[[], Any]) -> None:
+    # DifferentialPrivacy first asks how clients are drawn
+    with pytest.raises(ValueError, match=rf"the clients that {part}|with {part}.* numbers of single clients"):
+        make(exchange=exchange(), **UNIFORM)
+
+
+@pytest.mark.parametrize("exchange", [secure, local])
+def test_a_choice_is_refused(exchange: Callable[[], Any]) -> None:
+    with pytest.raises(ValueError, match=r"Clusters"):
+        fl.IFCA(2, exchange=exchange(), weighting="uniform")
+
+
+class Looking(parts.LocalObjective):
+    """Keeps a number of each client."""
+
+    def on_client_end(self, result: parts.ClientResult) -> None:
+        self.largest = float(torch.linalg.vector_norm(result.delta))
+
+
+class Telling(parts.ProximalModels):
+    """Lets the server see clients' own models."""
+
+    def play(self, tasks: Any, server: Any) -> Any:
+        return (yield from super().play(tasks, server))
+
+
+class Known(Looking):
+    """Says that it lets nothing out."""
+
+    sends_updates_alone = True
+
+
+@pytest.mark.parametrize("exchange", [private, secure, local])
+def test_what_a_class_of_your_own_sends_is_not_known(exchange: Callable[[], Any]) -> None:
+    for parts_of_mine in ({"objective": Looking()}, {"schedule": Telling()}):
+        with pytest.raises(ValueError, match="sends_updates_alone = True"):
+            fl.Federated(1.0, exchange=exchange(), **parts_of_mine, **UNIFORM)
+    assert server_of(fl.Federated(1.0, exchange=exchange(), objective=Known(), **UNIFORM))
