@@ -23,7 +23,7 @@ from fl_lightning.data.view import print_clients
 from fl_lightning.executors import Executor, balance
 from fl_lightning.executors.machine import Threads, keep_freed_memory
 from fl_lightning.parts.algorithm import Algorithm
-from fl_lightning.parts.federation import Federation, find_shared_names
+from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.messages import ClientResult, Task, same_values
 from fl_lightning.seeding import Stream, seed_global_generators
 
@@ -146,7 +146,7 @@ class FederatedLoop(RoundLoop):
         return Federation(
             sizes=self.data.client_sizes,
             model=vector.read(),
-            lengths=[parameter.numel() for parameter in vector.parameters],
+            layout=vector.layout,
             seed=self.settings.run_seed,
             rank=trainer.global_rank,
             num_ranks=trainer.world_size,
@@ -154,10 +154,6 @@ class FederatedLoop(RoundLoop):
             sum_over_ranks=self.sum_over_ranks,
             gather=self.gather_objects,
             local_work=self._local_work,
-            names=vector.tensor_names,
-            shapes=vector.shapes,
-            shared_names=find_shared_names(vector.module, vector.tensor_names),
-            bits_per_value=[8 * tensor.itemsize for tensor in vector.tensors()],
             max_rounds=trainer.max_epochs if (trainer.max_epochs or -1) > 0 else None,
         )
 
@@ -310,7 +306,7 @@ class FederatedLoop(RoundLoop):
         assert shown is not None
         values = self._values_before if self.in_round else monitored_values(self)
         saved = vector.module.state_dict(keep_vars=True)
-        tensors = zip(vector.tensor_names, vector.views(shown) if self.in_round else vector.tensors(), strict=True)
+        tensors = zip(vector.layout.names, vector.views(shown) if self.in_round else vector.tensors(), strict=True)
         return {
             "past": self.past_settings,
             "invalid_rounds": self.invalid_rounds,

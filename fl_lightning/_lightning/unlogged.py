@@ -30,7 +30,7 @@ class UnloggedTraining:
     def __init__(self, loop: ClientLoop, preserved: Callable[[], AbstractContextManager[None]]) -> None:
         self._loop, self._preserved, self._module = loop, preserved, loop.trainer.lightning_module
 
-    def gradients(self, batches: Iterable[Any], names: list[str]) -> Iterator[tuple[int, dict[str, Tensor]]]:
+    def gradients(self, batches: Iterable[Any], names: Sequence[str]) -> Iterator[tuple[int, dict[str, Tensor]]]:
         """Yield each batch's place and gradient by parameter name, in eval mode; the next batch overwrites it.
 
         Batches for which ``training_step`` returns None are skipped.

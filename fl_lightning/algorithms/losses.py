@@ -11,7 +11,7 @@ from fl_lightning.algorithms.fedavg import AveragingCallback
 from fl_lightning.checks import NotNegative, Positive
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.exchange import PersonalParameters
-from fl_lightning.parts.federation import Patterns
+from fl_lightning.parts.layout import Patterns
 from fl_lightning.parts.losses import (
     CalibratedLogits,
     Decorrelation,

@@ -15,8 +15,9 @@ from fl_lightning.checks import Count, NotNegative, Positive, Scheduled, Schedul
 from fl_lightning.parts.aggregation import WeightedMean, Weighting
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.exchange import PersonalParameters
-from fl_lightning.parts.federation import Federation, Patterns
+from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.heads import Frozen, PersonalFirst
+from fl_lightning.parts.layout import Patterns
 from fl_lightning.parts.own_models import AdaptiveStart, Clusters, FineTuning, ProximalModels
 from fl_lightning.parts.server import Mixing
 from fl_lightning.parts.walks import MetaLearning, ModelMixture, MoreauEnvelope

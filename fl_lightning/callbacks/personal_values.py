@@ -20,7 +20,8 @@ from fl_lightning.checks import short_repr
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.targets import gives_targets, inputs_of
 from fl_lightning.parts.algorithm import Algorithm
-from fl_lightning.parts.federation import Federation, find_shared_names
+from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.layout import Layout, find_shared_names
 from fl_lightning.parts.messages import same_values
 from fl_lightning.parts.part import Part, personal_model, walk
 
@@ -124,16 +125,11 @@ def _aggregation(trainer: pl.Trainer) -> Any:
 
 def _federation_of(state: Mapping[str, Any], module: pl.LightningModule, data: FederatedDataModule) -> Federation:
     """Return the run of a checkpoint, as far as parts that only return models must know it."""
-    shapes = {name: tensor.shape for name, tensor in [*module.named_parameters(), *module.named_buffers()]}
-    first, names = state["first"].to(module.device), state["names"]
-    return Federation(
-        data.client_sizes,
-        first,
-        state["lengths"],
-        names,
-        [shapes[name] for name in names],
-        shared_names=find_shared_names(module, names),
-    )
+    held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    names = state["names"]
+    shared = find_shared_names(module, names)
+    layout = Layout.of({name: held[name] for name in names}, len(state["lengths"]), shared)
+    return Federation(data.client_sizes, state["first"].to(module.device), layout)
 
 
 def check_scores(trainer: pl.Trainer, module: pl.LightningModule, batch: Any, outputs: Any) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torchmetrics import Metric
 
+from fl_lightning.parts.layout import Layout, find_shared_names
 from fl_lightning.parts.messages import same_values
 
 #: Frozen tensors with more values than this many times those that require gradients stay out, unless they are few.
@@ -64,9 +65,6 @@ class StateVector:
                 )
         #: The trained parameters, in the vector's order.
         self.parameters = list(named.values())
-        #: Names of the trained parameters, in the vector's order.
-        self.names = list(named)
-        self.num_parameters = sum(p.numel() for p in self.parameters)
         self.device = self.parameters[0].device
         buffers = _buffers_in_training(module)
         self.dtype = torch.float32
@@ -76,18 +74,32 @@ class StateVector:
                 self.dtype = torch.promote_types(self.dtype, tensor.dtype)
         if any(_is_large(name, buffer) for name, buffer in buffers.items()):
             self.dtype = torch.float64
-        #: Names of the buffers, in the vector's order.
-        self.buffer_names: list[str] = [*buffers, *self._further(buffers)]
-        #: Names of the tensors of the state, parameters first.
-        self.tensor_names = [*self.names, *self.buffer_names]
         parts = dict(module.named_modules(remove_duplicate=False))
-        self._buffers = [_place_in(parts, name) for name in self.buffer_names]
+        names = [*buffers, *self._further(buffers)]
+        self._buffers = [_place_in(parts, name) for name in names]
         tensors = self.tensors()
+        #: Where the tensors lie in the vector.
+        self.layout = Layout.of(
+            dict(zip([*named, *names], tensors, strict=True)),
+            len(named),
+            find_shared_names(module, [*named, *names]),
+        )
         self._outside = [(name, *_place_in(parts, name)) for name in _others(module, tensors)]
-        #: Shapes of the tensors of the state, parameters first.
-        self.shapes = [tensor.shape for tensor in tensors]
-        self._lengths = [tensor.numel() for tensor in tensors]
-        self.size = sum(self._lengths)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the trained parameters, in the vector's order."""
+        return self.layout.trained
+
+    @property
+    def num_parameters(self) -> int:
+        """Length of the vector's first part, the trained parameters."""
+        return self.layout.num_parameters
+
+    @property
+    def size(self) -> int:
+        """Length of the vector."""
+        return self.layout.size
 
     def _further(self, buffers: Mapping[str, Tensor]) -> list[str]:
         """Return the names of the tensors that travel beside the trained parameters and the buffers in training mode.
@@ -119,11 +131,11 @@ class StateVector:
         """
         vector = torch.empty(self.size, dtype=self.dtype, device=self.device)
         tensors = self.tensors()
-        shapes = [tensor.shape for tensor in tensors]
-        if shapes != self.shapes:
-            same = [now == before for now, before in zip(shapes, self.shapes, strict=True)]
+        shapes = tuple(tensor.shape for tensor in tensors)
+        if shapes != self.layout.shapes:
+            same = [now == before for now, before in zip(shapes, self.layout.shapes, strict=True)]
             raise ValueError(
-                f"`{self.tensor_names[same.index(False)]}` of {type(self.module).__name__} has another shape than when "
+                f"`{self.layout.names[same.index(False)]}` of {type(self.module).__name__} has another shape than when "
                 "the fit began, so models cannot be averaged. Register a buffer that grows at its final size."
             )
         with torch.no_grad():
@@ -177,7 +189,7 @@ class StateVector:
 
     def named(self, vector: Tensor) -> dict[str, Tensor]:
         """Return the tensors of a state by name, in the module's types; not to be written to."""
-        pairs = zip(self.tensor_names, self.views(vector), self.tensors(), strict=True)
+        pairs = zip(self.layout.names, self.views(vector), self.tensors(), strict=True)
         return {name: view if view.dtype == held.dtype else _like(held, view) for name, view, held in pairs}
 
     def buffers(self) -> dict[str, Tensor]:
@@ -187,13 +199,11 @@ class StateVector:
 
     def views(self, vector: Tensor) -> list[Tensor]:
         """Return views of ``vector`` shaped as the tensors of the state, parameters first."""
-        parts = vector.split(self._lengths)
-        return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
+        return self.layout.views(vector)
 
     def parameter_views(self, vector: Tensor) -> list[Tensor]:
         """Return views of a vector of the parameters' values alone, shaped as the parameters."""
-        lengths = self._lengths[: len(self.parameters)]
-        return [part.view(p.shape) for part, p in zip(vector.split(lengths), self.parameters, strict=True)]
+        return self.layout.views(vector)[: len(self.parameters)]
 
     def check_unchanged(self, optimizers: Iterable[Optimizer] = ()) -> None:
         """Raise ``RuntimeError`` when other parameters are trained now than when the fit began.

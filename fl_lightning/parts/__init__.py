@@ -40,6 +40,7 @@ from fl_lightning.parts.federation import ForwardPass as ForwardPass
 from fl_lightning.parts.federation import LocalClient as LocalClient
 from fl_lightning.parts.heads import Frozen as Frozen
 from fl_lightning.parts.heads import PersonalFirst as PersonalFirst
+from fl_lightning.parts.layout import Layout as Layout
 from fl_lightning.parts.losses import CalibratedLogits as CalibratedLogits
 from fl_lightning.parts.losses import Decorrelation as Decorrelation
 from fl_lightning.parts.losses import ModelContrast as ModelContrast

@@ -37,7 +37,7 @@ class AdapterMean(Aggregation):
 
     def setup(self, federation: Federation) -> None:
         """Find the pairs whose product the server knows: both factors are trained and travel."""
-        trained = federation.names[: len(federation.lengths)]
+        trained = federation.layout.trained
         traveling = trained if federation.traveling is None else federation.traveling
         self._pairs: list[tuple[str, str]] = []
         for name in trained:

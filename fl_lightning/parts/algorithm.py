@@ -209,7 +209,7 @@ class Algorithm:
         exchanges = walk(self.exchange)
         for part in exchanges:
             part.begin_fit(federation)
-        names = list(federation.names[: len(federation.lengths)])
+        names = list(federation.layout.trained)
         for name in federation.names:
             keepers = [member for member in self.exchange.members if member.keeps(name)]
             if len(keepers) > 1:
@@ -521,7 +521,7 @@ class Algorithm:
     def _message(self, places: Iterable[int]) -> Payload:
         """Return the message of those of the model's tensors that travel."""
         names = self.federation.names
-        return self.federation.payload(place for place in places if not names or self._travels(names[place]))
+        return self.federation.layout.payload(place for place in places if self._travels(names[place]))
 
     def _travels(self, name: str) -> bool:
         """Return whether a parameter or buffer is sent at all."""
@@ -545,7 +545,7 @@ class Algorithm:
         traffic.send_up(changing, reported)
         # besides the vectors
         numbers = (self.sampler.scored_at is not None) + self.objective.sends_loss + self.schedule.sends_choice
-        number = Payload(1, self.federation.payload([0]).bits_per_value)
+        number = Payload(1, self.federation.layout.payload([0]).bits_per_value)
         traffic.send_up(number, numbers * reported + scored + report.numbers)
         traffic.send_down(number, self.objective.numbers_down * sent)
 

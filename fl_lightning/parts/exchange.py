@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from fl_lightning.checks import Positive, checked_vector
-from fl_lightning.parts.federation import Federation, Patterns
+from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.layout import Patterns
 from fl_lightning.parts.messages import ClientResult, Payload, Task
 from fl_lightning.parts.part import Part, walk
 
@@ -282,8 +283,8 @@ class BufferExchange(Exchange):
 
     def setup(self, federation: Federation) -> None:
         """Give every client the first model's buffers."""
-        first = federation.model[federation.num_parameters :]
-        self._names = set(federation.names[len(federation.lengths) :])
+        _, first = federation.layout.split(federation.model)
+        self._names = set(federation.layout.buffers)
         self._are_local = self.buffers == "local" and len(first) > 0
         if self._are_local:
             self.add_client_vectors("own", first)
@@ -292,7 +293,8 @@ class BufferExchange(Exchange):
         """Return the model that is sent, with the client's own buffers if they are local."""
         if not self._are_local:
             return model
-        return torch.cat([model[: self.federation.num_parameters], self.own[task.client]])
+        parameters, _ = self.federation.layout.split(model)
+        return self.federation.layout.joined(parameters, self.own[task.client])
 
     def upload(self, result: ClientResult) -> ClientResult:
         """Return the result with the buffers that the server sees."""
@@ -310,7 +312,10 @@ class BufferExchange(Exchange):
     def personal(self, client: int, model: Tensor) -> Tensor | None:
         """Return the model with the client's own buffers."""
         own = self.own.get(client) if self._are_local else None
-        return None if own is None else torch.cat([model[: self.federation.num_parameters], own.to(model)])
+        if own is None:
+            return None
+        parameters, _ = self.federation.layout.split(model)
+        return self.federation.layout.joined(parameters, own.to(model.device))
 
     def travels(self, name: str) -> bool:
         """Return false for buffers that do not leave the client, or the server."""

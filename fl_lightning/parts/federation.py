@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -14,10 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning.checks import PathLike
-from fl_lightning.parts.messages import ClientResult, Payload, Task
-
-#: Names of tensors or submodules, or shell patterns of names.
-Patterns = str | Sequence[str]
+from fl_lightning.parts.layout import Layout, Patterns
+from fl_lightning.parts.messages import ClientResult, Task
 
 
 class LocalClient(Protocol):
@@ -136,9 +132,7 @@ class Federation:
     Attributes:
         sizes: Samples n_k of each training client, shape ``(K,)``.
         model: The first model, shape ``(size,)``: parameters first, then buffers.
-        lengths: Number of values of each parameter tensor, in the model's order.
-        names: Names of all tensors of the model, in its order.
-        shapes: Their shapes.
+        layout: Where the module's tensors lie in the model, and which of them are trained.
         seed: The run's seed.
         rank: This process.
         num_ranks: Number of processes.
@@ -147,19 +141,14 @@ class Federation:
         gather: Returns the object of every process, in the order of ranks; call it on all of them.
         local_work: Returns the ``"samples"`` that each client's local training goes through, or its ``"steps"``
             (batches), shape ``(K,)``.
-        bits_per_value: Bits of the numbers of each of the model's tensors, as the module holds it; one number for all.
         replicates: Whether every process keeps the vectors of all clients.
         max_rounds: After how many rounds in all the fit ends; ``None`` if that is not known.
         traveling: Names of the parameters that all exchanges send; ``None`` if that is all of them.
-        shared_names: All names of the tensors that have several, by the one in ``names``: a list for each layer that
-            holds the tensor, with more than one name where the layer itself has more.
     """
 
     sizes: np.ndarray
     model: Tensor
-    lengths: Sequence[int]
-    names: Sequence[str] = ()
-    shapes: Sequence[torch.Size] = ()
+    layout: Layout
     seed: int = 0
     rank: int = 0
     num_ranks: int = 1
@@ -167,11 +156,9 @@ class Federation:
     sum_over_ranks: Callable[[Tensor], Tensor] = _sum_alone
     gather: Callable[[Any], list[Any]] = _gather_alone
     local_work: Callable[[str], Sequence[int]] = _no_local_work
-    bits_per_value: int | Sequence[int] = 32
     replicates: bool = False
     max_rounds: int | None = None
     traveling: Sequence[str] | None = None
-    shared_names: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the content of a pickle: all but the links to other processes and to the trainer."""
@@ -184,16 +171,32 @@ class Federation:
         return len(self.sizes)
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all tensors of the model, in its order."""
+        return self.layout.names
+
+    @property
+    def shapes(self) -> tuple[torch.Size, ...]:
+        """Shapes of all tensors of the model."""
+        return self.layout.shapes
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Number of values of each trained parameter, in the model's order."""
+        return self.layout.lengths[: self.layout.num_trained]
+
+    @property
     def num_parameters(self) -> int:
         """Length of the model's first part, the trained parameters; buffers follow."""
-        return sum(self.lengths)
+        return self.layout.num_parameters
 
     @cached_property
     def traveling_places(self) -> Tensor | None:
         """Places of the parameters that all exchanges send; ``None`` if that is all of them."""
         if self.traveling is None:
             return None
-        return self.mask(self.traveling)[: self.num_parameters].nonzero().squeeze(1)
+        parameters, _ = self.layout.split(self.mask(self.traveling))
+        return parameters.nonzero().squeeze(1)
 
     def weights(self, weighting: str) -> np.ndarray | None:
         """Return the clients' weights in a mean over all, shape ``(K,)``: their sizes; ``None`` if they are equal."""
@@ -201,90 +204,28 @@ class Federation:
 
     def zeros(self) -> Tensor:
         """Return a vector of zeros, shape ``(num_parameters,)``."""
-        return torch.zeros_like(self.model[: self.num_parameters])
-
-    def payload(self, places: Iterable[int]) -> Payload:
-        """Return the message that holds the model's tensors at these places, each number as the module holds it."""
-        lengths, bits = [shape.numel() for shape in self.shapes] or self.lengths, self.bits_per_value
-        sent = [(lengths[place], bits if isinstance(bits, int) else bits[place]) for place in places]
-        values, total = sum(length for length, _ in sent), sum(length * each for length, each in sent)
-        if not values or total % values == 0:
-            return Payload(values, total // max(1, values))
-        return Payload(values, math.nextafter(total / values, 0))  # so that rounding up gives the total
+        parameters, _ = self.layout.split(self.model)
+        return torch.zeros_like(parameters)
 
     def tensors(self, vector: Tensor) -> dict[str, Tensor]:
         """Return views of a model, or of only its parameters, by the names of the module's tensors."""
-        views: dict[str, Tensor] = {}
-        begin = 0
-        for name, shape in zip(self.names, self.shapes, strict=True):
-            if begin >= len(vector):
-                break
-            views[name] = vector[begin : begin + shape.numel()].view(shape)
-            begin += shape.numel()
-        return views
+        return self.layout.named(vector)
 
     def matching(self, patterns: Patterns, argument: str = "pattern") -> list[str]:
-        """Return the names of the model's tensors that match one of the patterns.
-
-        A tensor that several layers share, such as the weight of an output layer that is tied to an embedding, must
-        match as a tensor of each of them, or of none.
-
-        Args:
-            patterns: Names of tensors or of submodules (``"head"``), or shell patterns of names (``"*.bn*"``); one or
-                several.
-            argument: What the user calls them, for the error.
-
-        Raises:
-            ValueError: If a pattern matches nothing, or a shared tensor as one of only some layers.
-        """
-        patterns = [patterns] if isinstance(patterns, str) else patterns
-        found: list[str] = []
-        used: set[str] = set()
-        for name in self.names:
-            layers = self._layers_of(name)
-            matched = []
-            for names in layers:
-                hits = [pattern for pattern in patterns if any(_matches(each, pattern) for each in names)]
-                matched.append(bool(hits))
-                used.update(hits)
-            if any(matched) and not all(matched):
-                shown = " and ".join(names[0] for names in layers)
-                missing = [names[0] for names, is_named in zip(layers, matched, strict=True) if not is_named]
-                raise ValueError(
-                    f"`{argument}` must name all or none of the layers that share a tensor: {shown} are one, got "
-                    f"{patterns}, which leave out {missing}. Add these names, or name other tensors alone."
-                )
-            if all(matched):
-                found.append(name)
-        if not patterns or not used.issuperset(patterns):
-            shown = ", ".join(self.names[:8]) + (", ..." if len(self.names) > 8 else "")
-            raise ValueError(f"`{argument}` must match parameters or buffers of the module, {shown}; got {patterns}.")
-        return found
-
-    def _layers_of(self, name: str) -> Sequence[Sequence[str]]:
-        """Return all names of a tensor, a list for each layer that holds it."""
-        return self.shared_names.get(name, [[name]])
+        """Return the names of the model's tensors that match; see :meth:`Layout.matching`."""
+        return self.layout.matching(patterns, argument)
 
     def has_tensors_of(self, layer: str) -> bool:
         """Return whether the model has tensors of a submodule: what is frozen may stay out of it."""
-        for name in self.names:
-            for names in self._layers_of(name):
-                if any(each.startswith(f"{layer}.") for each in names):
-                    return True
-        return False
+        return self.layout.has_tensors_of(layer)
 
     def places(self, patterns: Patterns, argument: str = "pattern") -> frozenset[int]:
-        """Return the places of the parameter tensors whose names match, as :meth:`matching` says."""
-        found = set(self.matching(patterns, argument))
-        return frozenset(place for place, name in enumerate(self.names[: len(self.lengths)]) if name in found)
+        """Return the places of the trained parameters whose names match; see :meth:`Layout.places`."""
+        return self.layout.places(patterns, argument)
 
-    def mask(self, names: Sequence[str]) -> Tensor:
+    def mask(self, names: Iterable[str]) -> Tensor:
         """Return which values of the model belong to the named tensors, booleans of shape ``(size,)``."""
-        mask = torch.zeros(len(self.model), dtype=torch.bool, device=self.model.device)
-        views = self.tensors(mask)
-        for name in names:
-            views[name].fill_(True)
-        return mask
+        return self.layout.mask(names, self.model.device)
 
     def gather_results(self, mine: Sequence[ClientResult]) -> Sequence[ClientResult]:
         """Return the results of all processes, in the order of ranks."""
@@ -301,27 +242,3 @@ class Federation:
         on_cpu = {key: value.to(cpu) if isinstance(value, kinds) else value for key, value in mine.items()}
         entries = [entry for share in self.gather(on_cpu) for entry in share.items()]
         return dict(sorted(entries, key=lambda entry: entry[0]))
-
-
-def find_shared_names(module: nn.Module, names: Iterable[str]) -> dict[str, list[list[str]]]:
-    """Return all names of those of a module's named tensors that have several; see :attr:`Federation.shared_names`.
-
-    Args:
-        module: The module.
-        names: One name of each tensor.
-    """
-    known: dict[str, Tensor] = {}
-    held: dict[int, dict[tuple[int, str], list[str]]] = {}
-    for path, part in module.named_modules(remove_duplicate=False):
-        for key, tensor in (*part._parameters.items(), *part._buffers.items()):
-            if tensor is not None:
-                name = f"{path}.{key}".lstrip(".")
-                known[name] = tensor
-                # a layer that has several names holds the tensor once
-                held.setdefault(id(tensor), {}).setdefault((id(part), key), []).append(name)
-    found = {name: list(held[id(known[name])].values()) for name in names if name in known}
-    return {name: layers for name, layers in found.items() if layers != [[name]]}
-
-
-def _matches(name: str, pattern: str) -> bool:
-    return name == pattern or name.startswith(f"{pattern}.") or fnmatchcase(name, pattern)

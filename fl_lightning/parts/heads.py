@@ -8,7 +8,8 @@ from typing import Any
 
 from fl_lightning.checks import Count
 from fl_lightning.parts.exchange import PersonalParameters
-from fl_lightning.parts.federation import Federation, LocalClient, Patterns
+from fl_lightning.parts.federation import Federation, LocalClient
+from fl_lightning.parts.layout import Patterns
 from fl_lightning.parts.messages import Task, further_tasks
 from fl_lightning.parts.objectives import Correction, LocalObjective
 from fl_lightning.parts.part import walk

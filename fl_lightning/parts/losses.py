@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fl_lightning.checks import NotNegative, Positive
-from fl_lightning.parts.federation import Federation, ForwardPass, LocalClient, Patterns
+from fl_lightning.parts.federation import Federation, ForwardPass, LocalClient
+from fl_lightning.parts.layout import Patterns
 from fl_lightning.parts.messages import ClientResult, accumulator
 from fl_lightning.parts.objectives import Correction, LocalObjective
 
@@ -294,7 +295,7 @@ class TwoHeads(LocalObjective):
             raise ValueError(f"`pattern` must name one linear layer, the output layer, got {names}.")
         self._layer = names[0].rpartition(".")[0]
         for name in names:
-            if len(federation.shared_names.get(name, [])) > 1:
+            if len(federation.layout.shared_names.get(name, [])) > 1:
                 raise ValueError(
                     f"`pattern` must name an output layer with tensors of its own, got {name}, which other layers use "
                     "too: a client's head would change what they compute. Untie the output layer."

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from fl_lightning.checks import Count, Positive, ScheduledWeight
 from fl_lightning.parts.aggregation import RunningMean, WeightedMean
-from fl_lightning.parts.federation import Federation, LocalClient, Patterns
+from fl_lightning.parts.federation import Federation, LocalClient
+from fl_lightning.parts.layout import Patterns
 from fl_lightning.parts.messages import ClientResult, Task, further_tasks
 from fl_lightning.parts.objectives import Correction, pull_to_received, write_to
 from fl_lightning.parts.schedules import Play, Schedule, Synchronous

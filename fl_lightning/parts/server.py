@@ -269,9 +269,9 @@ class Server:
     def __init__(self, algorithm: Any, federation: Federation) -> None:
         self._algorithm, self.federation = algorithm, federation
         self.model, self.moves = federation.model, 0
-        names, shapes = federation.names, federation.shapes
-        number = len(federation.lengths)
-        self._buffers = {name: shape.numel() for name, shape in zip(names[number:], shapes[number:], strict=True)}
+        layout = federation.layout
+        #: Number of values of each buffer.
+        self._buffers = dict(zip(layout.buffers, layout.lengths[layout.num_trained :], strict=True))
         self.changing: frozenset[str] = frozenset()
         self._length: int | None = None  # of the vectors of which an aggregation takes the mean
         # whether all results must be there before any of them is merged
@@ -301,7 +301,8 @@ class Server:
         """Note which buffers a client changed."""
         if len(self.changing) == len(self._buffers):
             return
-        before = result.start[len(result.parameters) :].split(list(self._buffers.values()))
+        _, start = self.federation.layout.split(result.start)
+        before = start.split(list(self._buffers.values()))
         after = result.buffers.split(list(self._buffers.values()))
         pairs = zip(self._buffers, before, after, strict=True)
         self._seen |= {name for name, old, new in pairs if not same_values(old, new)} - self.changing
@@ -316,10 +317,11 @@ class Server:
         """Return a model, shape ``(size,)``, with the server's values of all constant buffers."""
         if len(self.changing) == len(self._buffers):
             return model
-        varies = torch.tensor([name in self.changing for name in self._buffers])
-        varies = varies.repeat_interleave(torch.tensor(list(self._buffers.values()))).to(model.device)
-        n = self.federation.num_parameters
-        return torch.cat([model[:n], torch.where(varies, model[n:], self.model[n:].to(model.dtype))])
+        layout = self.federation.layout
+        parameters, buffers = layout.split(model)
+        _, constant = layout.split(self.model)
+        _, varies = layout.split(layout.mask(self.changing, model.device))
+        return layout.joined(parameters, torch.where(varies, buffers, constant.to(model.dtype)))
 
     # ---- results ----
 
@@ -359,7 +361,8 @@ class Server:
 
     def move(self) -> bool:
         """Move to what the results merge into; return false, and stay, if there were none. Call it on all processes."""
-        algorithm, n = self._algorithm, self.federation.num_parameters
+        algorithm = self._algorithm
+        layout = self.federation.layout
         self.join_changing()
         aggregate = self._merge()
         self.forget()
@@ -367,17 +370,20 @@ class Server:
             return False
         aggregate = algorithm.exchange.on_aggregate(aggregate)
         optimizer: ServerOptimizer = algorithm.server_optimizer
-        current = self.model[:n]
-        stepped = checked_vector(optimizer, "step", optimizer.step(current, aggregate[:n]), current, finite=n)
-        self.model = self.keep_constant(torch.cat([stepped, aggregate[n:].to(stepped.dtype)]))
+        current, _ = layout.split(self.model)
+        parameters, buffers = layout.split(aggregate)
+        stepped = optimizer.step(current, parameters)
+        stepped = checked_vector(optimizer, "step", stepped, current, finite=layout.num_parameters)
+        self.model = self.keep_constant(layout.joined(stepped, buffers))
         self.moves += 1
         return True
 
     def _merge(self) -> Tensor | None:
         """Return the aggregate, float64 of shape ``(size,)``; ``None`` if there is none."""
         aggregation = self._algorithm.aggregation
-        n, federation = self.federation.num_parameters, self.federation
-        model = self.model if aggregation.merges_buffers else self.model[:n]
+        federation = self.federation
+        parameters, buffers = federation.layout.split(self.model)
+        model = self.model if aggregation.merges_buffers else parameters
         results = self._all_results() if self._waits else ()
         if aggregation.streams:
             for result in results:
@@ -391,12 +397,13 @@ class Server:
         if merged is None:
             return None
         like = model.to(accumulator(model))
-        merged = checked_vector(aggregation, "finish" if aggregation.streams else "merge", merged, like, finite=n)
+        method = "finish" if aggregation.streams else "merge"
+        merged = checked_vector(aggregation, method, merged, like, finite=federation.num_parameters)
         if len(merged) == len(self.model):
             return merged
         # without a stream every process has all results
-        buffers, _ = self._buffer_mean.pop(federation if aggregation.streams else None, self.model[n:])
-        return torch.cat([merged, (self.model[n:] if buffers is None else buffers).to(merged.dtype)])
+        mean, _ = self._buffer_mean.pop(federation if aggregation.streams else None, buffers)
+        return federation.layout.joined(merged, buffers if mean is None else mean)
 
     def _finish(self, aggregation: MeanAggregation, model: Tensor) -> Tensor | None:
         """Return what an aggregation makes of the mean over all processes."""

@@ -23,6 +23,7 @@ from fl_lightning import FedAsync, FedBuff
 from fl_lightning.parts import Algorithm
 from fl_lightning.parts.asynchronous import VirtualClock
 from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.layout import Layout
 from fl_lightning.parts.messages import ClientResult, Task
 
 ARRIVALS = 1000
@@ -45,7 +46,7 @@ def main() -> None:
     sizes = np.full(args.clients, 10)
     model = torch.zeros(args.parameters)
     began = time.perf_counter()
-    algorithm.begin_fit(Federation(sizes=sizes, model=model, lengths=[args.parameters]), fresh=True)
+    algorithm.begin_fit(Federation(sizes=sizes, model=model, layout=Layout.of_parameters(args.parameters)), fresh=True)
     print(f"{args.clients:,} clients begin: {time.perf_counter() - began:.2f} s")
     before, rounds = peak(), []
     for round_index in range(args.rounds):

@@ -15,6 +15,7 @@ import torch
 
 from fl_lightning.parts.client_vectors import ClientVectors
 from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.layout import Layout
 
 
 def own_memory() -> float:
@@ -34,7 +35,9 @@ def main() -> None:
     parser.add_argument("--state_dir", type=Path, default=None)
     options = parser.parse_args()
     model = torch.zeros(options.parameters)
-    federation = Federation(np.ones(options.clients), model, [options.parameters], state_dir=options.state_dir)
+    federation = Federation(
+        np.ones(options.clients), model, Layout.of_parameters(options.parameters), state_dir=options.state_dir
+    )
     vectors, before, began = ClientVectors(federation, model), own_memory(), time.perf_counter()
     peak = before
     for start in range(0, options.clients, options.per_round):

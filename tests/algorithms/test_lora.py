@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from fl_lightning import FedAvg, FedLoRA
 from fl_lightning.models import add_lora
-from fl_lightning.parts import AdapterMean, ClientResult, Federation, PersonalParameters, Task
+from fl_lightning.parts import AdapterMean, ClientResult, Federation, Layout, PersonalParameters, Task
 
 MODES = ("average", "ffa", "svd")
 
@@ -116,13 +116,15 @@ def test_adapters_of_peft_train_as_those_of_add_lora(mode: Any) -> None:
 
 def test_names_of_peft() -> None:
     names = ["model.q.lora_A.default.weight", "model.q.lora_B.default.weight", "model.lora_A", "head.weight"]
-    shapes = [torch.Size(shape) for shape in ((2, 4), (3, 2), (2, 2), (3,))]
-    lengths = [shape.numel() for shape in shapes]
-    zeros = torch.zeros(sum(lengths), dtype=torch.float64)
+    shapes = [(2, 4), (3, 2), (2, 2), (3,)]
+    tensors = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in zip(names, shapes, strict=True)}
+    layout = Layout.of(tensors, num_trained=4)
+    zeros = torch.zeros(layout.size, dtype=torch.float64)
     part = AdapterMean(by_svd=True)
-    part.begin_fit(Federation(np.ones(2), zeros, lengths, names=names, shapes=shapes))
-    models = [torch.cat([torch.full((length,), float(x)) for length, x in zip(lengths, values, strict=True)]).double()
-              for values in ((1, 2, 3, 4), (3, 4, 5, 6))]  # fmt: skip
+    part.begin_fit(Federation(np.ones(2), zeros, layout))
+    models = []
+    for values in ([1.0, 2.0, 3.0, 4.0], [3.0, 4.0, 5.0, 6.0]):
+        models.append(torch.tensor(values, dtype=torch.float64).repeat_interleave(torch.tensor(layout.lengths)))
     results = [ClientResult(Task(slot, slot, 1 + slot), zeros, model, 1) for slot, model in enumerate(models)]
     merged = part.merge(zeros, results)
     assert merged is not None

@@ -225,7 +225,7 @@ def names_of(*optimized: str, frozen: str = "") -> list[str]:
     optimizers = [torch.optim.SGD(module.get_submodule(name).parameters(), lr=0.1) for name in optimized]
     for parameter in module.get_submodule(frozen).parameters() if frozen else ():
         parameter.requires_grad_(False)
-    return StateVector(module, optimizers).names
+    return list(StateVector(module, optimizers).names)
 
 
 def test_what_any_optimizer_holds_is_trained_in_the_modules_order() -> None:
@@ -253,7 +253,7 @@ def test_a_module_that_steps_by_itself_trains_all_that_has_a_gradient() -> None:
             return None
 
     trainer = fit_clients(FedAvg(1.0), module := ByHand(), CLIENTS)
-    assert trainer.fit_loop.training.vector.names == ["w", "teacher"]
+    assert trainer.fit_loop.training.vector.names == ("w", "teacher")
     assert float(module.w) == 4.0
 
 

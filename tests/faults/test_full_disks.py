@@ -16,14 +16,15 @@ from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
 from fl_lightning import FedAvg, FedDyn, TensorDataModule
 from fl_lightning.experiment.callbacks import CurveRecorder
 from fl_lightning.files import reserve
-from fl_lightning.parts import ClientVectors, Federation
+from fl_lightning.parts import ClientVectors, Federation, Layout
 
 VALUES = 1024  # float32: 4 KiB a client
 
 
 def test_vectors_without_room_are_an_error_and_stay_as_they_were(tmp_path: Path) -> None:
     store = ClientVectors(
-        Federation(np.ones(40), torch.zeros(VALUES), [VALUES], state_dir=tmp_path), torch.zeros(VALUES)
+        Federation(np.ones(40), torch.zeros(VALUES), Layout.of_parameters(VALUES), state_dir=tmp_path),
+        torch.zeros(VALUES),
     )
 
     def hand_in(clients: range) -> None:

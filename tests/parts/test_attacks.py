@@ -22,7 +22,11 @@ HONEST = [
 
 
 def attached(attack: parts.Attack, clients: int = 7, size: int = 4, seed: int = 0) -> parts.Attack:
-    attack.begin_fit(parts.Federation(np.ones(clients), torch.zeros(size, dtype=torch.float64), [size], seed=seed))
+    attack.begin_fit(
+        parts.Federation(
+            np.ones(clients), torch.zeros(size, dtype=torch.float64), parts.Layout.of_parameters(size), seed=seed
+        )
+    )
     return attack
 
 

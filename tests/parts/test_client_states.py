@@ -17,10 +17,13 @@ from torch import Tensor
 from fl_lightning import FedAsync, FedAvg, FedAvgM, FedProx, RADFed
 from fl_lightning.parts.client_vectors import ClientVectors
 from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.layout import Layout
 
 
 def federation(num_clients: int, state_dir: Path | None = None, **ranks: int) -> Federation:
-    return Federation(np.arange(1, num_clients + 1), torch.zeros(2), [2], state_dir=state_dir, **ranks)
+    return Federation(
+        np.arange(1, num_clients + 1), torch.zeros(2), Layout.of_parameters(2), state_dir=state_dir, **ranks
+    )
 
 
 def states(tmp_path: Path, mapped: bool, num_clients: int = 4, **ranks: int) -> ClientVectors:

@@ -20,6 +20,7 @@ from fl_lightning.parts import (
     Compressor,
     Exchange,
     Federation,
+    Layout,
     LowRank,
     Payload,
     PersonalParameters,
@@ -32,10 +33,10 @@ from fl_lightning.parts import (
 
 def attached(exchange: Exchange, size: int, *, shape: tuple[int, ...] | None = None, seed: int = 0) -> Exchange:
     """Return an exchange in a federation of ten clients and a model of one tensor that is 0."""
-    shapes = [torch.Size(shape or (size,))]
+    layout = Layout(("w",), (torch.Size(shape or (size,)),), 1, (64,))
     model = torch.zeros(size, dtype=torch.float64)
     sizes = torch.ones(10).numpy()
-    begun([exchange], Federation(sizes, model, [size], ["w"], shapes, seed, bits_per_value=64))
+    begun([exchange], Federation(sizes, model, layout, seed))
     return exchange
 
 

@@ -15,11 +15,12 @@ from torch import Tensor, nn
 
 from fl_lightning import RADFed
 from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.layout import Layout
 from fl_lightning.parts.sampling import ImportanceSampler, UniformSampler
 
 
 def federation(num_clients: int) -> Federation:
-    return Federation(np.ones(num_clients), torch.zeros(1), [1])
+    return Federation(np.ones(num_clients), torch.zeros(1), Layout.of_parameters(1))
 
 
 class Linear(Quadratic):

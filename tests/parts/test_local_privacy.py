@@ -10,7 +10,7 @@ import torch
 from helpers.toys import Quadratic, clients_that_reach, fit_clients, fit_quadratic, quadratic_clients
 
 from fl_lightning import FedAvg, FedBuff, RADFed
-from fl_lightning.parts import ClientResult, Federation, LocalDifferentialPrivacy, Median, Task
+from fl_lightning.parts import ClientResult, Federation, Layout, LocalDifferentialPrivacy, Median, Task
 from fl_lightning.parts.privacy.accounting import Mechanism, epsilon_of
 
 
@@ -20,7 +20,7 @@ def private(noise: float = 1.0, clip: float = 1.0) -> LocalDifferentialPrivacy:
 
 def test_updates_are_clipped_and_get_their_own_noise() -> None:
     exchange, start = private(noise=2.0, clip=0.5), torch.zeros(20_000, dtype=torch.float64)
-    exchange.begin_fit(Federation(np.ones(3), start, [20_000]))
+    exchange.begin_fit(Federation(np.ones(3), start, Layout.of_parameters(20_000)))
     exchange.begin_round(0)
     update = torch.zeros_like(start)
     update[0] = 1e6

@@ -167,7 +167,9 @@ def picks(schedule: parts.Redistribution, active: list[int]) -> list[list[int]]:
     """Drive a schedule by hand, with clients that add 1; return the models that train in each round."""
     participation = reached(*(list(range(count)) for count in active))
     algorithm, chosen = parts.Algorithm(parts.UniformSampler(4), schedule, participation=participation), []
-    algorithm.begin_fit(parts.Federation(np.ones(8), torch.zeros(1, dtype=torch.float64), [1]), fresh=True)
+    algorithm.begin_fit(
+        parts.Federation(np.ones(8), torch.zeros(1, dtype=torch.float64), parts.Layout.of_parameters(1)), fresh=True
+    )
 
     def add_one(tasks: Sequence[parts.Task]) -> list[parts.ClientResult]:
         starts = [algorithm.received(task) for task in tasks]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fl_lightning.parts.aggregation import WeightedMean
 from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.layout import Layout
 from fl_lightning.parts.messages import ClientResult, Task
 from fl_lightning.parts.sampling import BernoulliSampler, UniformSampler
 from fl_lightning.parts.schedules import Redistribution
@@ -64,7 +65,7 @@ def test_more_clients_per_round_than_clients() -> None:
 
 def test_redistribution_refuses_what_does_not_suit_the_cycle_of_a_checkpoint() -> None:
     schedule = Redistribution(3)
-    schedule.begin_fit(Federation(np.array([4, 4]), torch.zeros(2), [2]))
+    schedule.begin_fit(Federation(np.array([4, 4]), torch.zeros(2), Layout.of_parameters(2)))
     cycle: dict[str, Any] = {"position": 2, "num_models": 2, "trainings": {0: 2, 1: 2}, "results": {}, "length": 3}
     with pytest.raises(ValueError, match="redistributions"):
         schedule.load_state_dict({**cycle, "length": 5})
@@ -79,8 +80,8 @@ def test_a_cohort_is_expected_to_have_a_client() -> None:
 
 
 def test_a_models_tensors_by_name() -> None:
-    shapes = [torch.Size([2]), torch.Size([]), torch.Size([1, 3])]
-    federation = Federation(np.ones(2), torch.arange(6.0), [2, 1, 3], names=["a", "b", "c"], shapes=shapes)
+    shapes = torch.Size([2]), torch.Size([]), torch.Size([1, 3])
+    federation = Federation(np.ones(2), torch.arange(6.0), Layout(("a", "b", "c"), shapes, 2, (32, 32, 32)))
     tensors = federation.tensors(torch.arange(6.0))
     expected = {"a": [0.0, 1.0], "b": 2.0, "c": [[3.0, 4.0, 5.0]]}
     assert {name: tensor.tolist() for name, tensor in tensors.items()} == expected

@@ -22,6 +22,7 @@ from fl_lightning.parts import (
     ClientResult,
     DifferentialPrivacy,
     Federation,
+    Layout,
     LocalDifferentialPrivacy,
     Task,
     TopK,
@@ -98,7 +99,7 @@ def attached(exchange: DifferentialPrivacy, size: int, clients: int = 10, seed: 
     """Return the exchange in a federation whose model of ``size`` parameters is 0."""
     model = torch.zeros(size, dtype=torch.float64)
     callback = FedAvg(sampler=BernoulliSampler(q), weighting="uniform", exchange=exchange)
-    callback.algorithm.begin_fit(Federation(np.ones(clients), model, [size], seed=seed), fresh=True)
+    callback.algorithm.begin_fit(Federation(np.ones(clients), model, Layout.of_parameters(size), seed=seed), fresh=True)
     callback.algorithm.start_round(0)
     return exchange
 

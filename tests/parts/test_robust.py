@@ -19,6 +19,7 @@ from fl_lightning.parts import (
     Federation,
     GeometricMedian,
     Krum,
+    Layout,
     Median,
     NearestNeighborMixing,
     RobustAggregation,
@@ -45,7 +46,9 @@ def merged(rule: RobustAggregation, updates: Sequence[Sequence[float]] | Tensor,
     rows = torch.as_tensor(updates, dtype=torch.float64)
     start = torch.zeros(rows.shape[1], dtype=torch.float64)
     if fresh:
-        federation = Federation(sizes=torch.ones(len(rows)).numpy(), model=start, lengths=[len(start)])
+        federation = Federation(
+            sizes=torch.ones(len(rows)).numpy(), model=start, layout=Layout.of_parameters(len(start))
+        )
         for part in walk(rule):
             part.begin_fit(federation)
     moved = rule.merge(start, [ClientResult(Task(slot, slot, 1), start, row, 1) for slot, row in enumerate(rows)])
@@ -102,7 +105,7 @@ def test_buckets_are_means_of_two_and_change_from_round_to_round() -> None:
     rows = [[1.0], [2.0], [4.0], [8.0], [16.0]]
     seen = []
     assert rule.before is not None
-    rule.before.begin_fit(Federation(sizes=torch.ones(5).numpy(), model=torch.zeros(1), lengths=[1], seed=4))
+    rule.before.begin_fit(Federation(torch.ones(5).numpy(), torch.zeros(1), Layout.of_parameters(1), seed=4))
     for round_index in range(12):
         rule.before.begin_round(round_index)
         updates = Updates([_result(slot, row) for slot, row in enumerate(rows)])

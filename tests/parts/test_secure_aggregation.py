@@ -40,7 +40,7 @@ def test_a_sum_that_leaves_the_field_wraps_around_and_is_counted() -> None:
 def test_rounding_has_the_right_mean() -> None:
     exchange, size = parts.SecureAggregation(1.0, bits=16, precision=3), 20_000  # steps of 1/3
     start = torch.zeros(size, dtype=torch.float64)
-    exchange.begin_fit(parts.Federation(np.ones(4), start, [size]))
+    exchange.begin_fit(parts.Federation(np.ones(4), start, parts.Layout.of_parameters(size)))
     exchange.begin_round(0)
     update = torch.full_like(start, 0.4)
     for client in range(4):

@@ -15,7 +15,7 @@ from fl_lightning import FedAvg, Federated, parts
 
 def begun(sampler: Any, sizes: list[int]) -> Any:
     """Return a sampler whose fit has begun."""
-    sampler.begin_fit(parts.Federation(np.array(sizes), torch.zeros(1), [1]))
+    sampler.begin_fit(parts.Federation(np.array(sizes), torch.zeros(1), parts.Layout.of_parameters(1)))
     return sampler
 
 

@@ -17,7 +17,7 @@ UNEQUAL: dict[str, Any] = {"a": [1.0, 4.0], "c": [0.0, 1.0]}
 
 def walk(server: parts.ServerOptimizer, deltas: list[float]) -> list[float]:
     """Return the positions from 0 after steps toward position + delta."""
-    server.begin_fit(parts.Federation(np.ones(1), torch.zeros(1, dtype=torch.float64), [1]))
+    server.begin_fit(parts.Federation(np.ones(1), torch.zeros(1, dtype=torch.float64), parts.Layout.of_parameters(1)))
     position, positions = torch.zeros(1, dtype=torch.float64), []
     for delta in deltas:
         position = server.step(position, position + delta)
@@ -99,7 +99,9 @@ def test_o11b_radfed_with_other_parts(server: parts.ServerOptimizer | None, expe
 def test_server_optimizers_leave_buffers_to_the_aggregate(changes: bool, expected: list[float]) -> None:
     # a parameter and a buffer; a buffer that no client changed is no business of the aggregate's either
     model = torch.tensor([0.0, 10.0], dtype=torch.float64)
-    federation = parts.Federation(np.array([3]), model, [1], names=["w", "buffer"], shapes=[torch.Size([1])] * 2)
+    federation = parts.Federation(
+        np.array([3]), model, parts.Layout(("w", "buffer"), (torch.Size([1]),) * 2, 1, (32, 32))
+    )
     algorithm = parts.Algorithm(parts.UniformSampler(1.0), server_optimizer=parts.Mixing(0.5))
     algorithm.begin_fit(federation, fresh=True)
     algorithm.start_round(0)

@@ -11,7 +11,7 @@ from helpers.toys import Quadratic, clients_that_reach, fit_quadratic, quadratic
 from torch import Tensor
 
 from fl_lightning import FedAdam, FedAvg, Federated
-from fl_lightning.parts import Federation, Momentum, ServerOptimizer, TorchServer
+from fl_lightning.parts import Federation, Layout, Momentum, ServerOptimizer, TorchServer
 
 THREE = [[1.0, -1.0, 0.5], [0.5, -2.0, 0.5], [2.0, 0.0, 0.0]]
 
@@ -19,8 +19,8 @@ THREE = [[1.0, -1.0, 0.5], [0.5, -2.0, 0.5], [2.0, 0.0, 0.0]]
 def walk(server: ServerOptimizer, aggregates: list[list[float]]) -> list[list[float]]:
     """Return the server's ways from 0 over a matrix of one row and a bias, whose aggregates are given."""
     model = torch.zeros(3, dtype=torch.float64)
-    shapes = [torch.Size([1, 2]), torch.Size([1])]
-    server.begin_fit(Federation(np.ones(1), model, [2, 1], names=["weight", "bias"], shapes=shapes))
+    shapes = torch.Size([1, 2]), torch.Size([1])
+    server.begin_fit(Federation(np.ones(1), model, Layout(("weight", "bias"), shapes, 2, (32, 32))))
     way = []
     for round_index, aggregate in enumerate(aggregates):
         server.begin_round(round_index)

@@ -12,7 +12,7 @@ from helpers.toys import Quadratic, fit_quadratic, quadratic_clients
 from helpers.watching import of_ten, watch
 
 from fl_lightning import DynamicWeightFedBuff, FedAsync
-from fl_lightning.parts import ClientResult, Federation, Task
+from fl_lightning.parts import ClientResult, Federation, Layout, Task
 from fl_lightning.parts.aggregation import Aggregation
 from fl_lightning.parts.asynchronous import (
     DynamicWeightMean,
@@ -55,7 +55,7 @@ def scalar(value: float) -> torch.Tensor:
 
 def federation(*sizes: int) -> Federation:
     """Return clients of these sizes, whose model has one parameter."""
-    return Federation(sizes=np.array(sizes), model=scalar(0.0), lengths=[1])
+    return Federation(sizes=np.array(sizes), model=scalar(0.0), layout=Layout.of_parameters(1))
 
 
 def result(

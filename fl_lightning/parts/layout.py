@@ -1,0 +1,214 @@
+"""Where the tensors of a module lie in its flat vector."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from fl_lightning.parts.messages import Payload
+
+#: Names of tensors or submodules, or shell patterns of names.
+Patterns = str | Sequence[str]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The order of a module's tensors in one flat vector: the trained parameters first, then the buffers.
+
+    A buffer is here whatever is not trained. For a layer whose optimizer holds the weight alone::
+
+        Layout(("weight", "bias"), (torch.Size([3, 2]), torch.Size([3])), num_trained=1, bits=(32, 32))
+
+    Attributes:
+        names: Names of all tensors, in the vector's order.
+        shapes: Their shapes.
+        num_trained: How many of the tensors are trained.
+        bits: Bits of the numbers of each tensor, as the module holds it.
+        shared_names: All names of the tensors that have several, by the one in ``names``: a list for each layer that
+            holds the tensor, with more than one name where the layer itself has more.
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[torch.Size, ...]
+    num_trained: int
+    bits: tuple[int, ...]
+    shared_names: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        tensors: Mapping[str, Tensor],
+        num_trained: int,
+        shared_names: Mapping[str, Sequence[Sequence[str]]] | None = None,
+    ) -> Layout:
+        """Return the layout of the named tensors, of which the first ones are trained."""
+        shapes = tuple(tensor.shape for tensor in tensors.values())
+        bits = tuple(8 * tensor.itemsize for tensor in tensors.values())
+        return cls(tuple(tensors), shapes, num_trained, bits, shared_names or {})
+
+    @classmethod
+    def of_parameters(cls, *lengths: int) -> Layout:
+        """Return the layout of vectors as parameters of so many values each, which have numbers as names."""
+        names = tuple(str(place) for place in range(len(lengths)))
+        shapes = tuple(torch.Size([length]) for length in lengths)
+        return cls(names, shapes, len(lengths), (32,) * len(lengths))
+
+    @cached_property
+    def lengths(self) -> tuple[int, ...]:
+        """Number of values of each tensor."""
+        return tuple(shape.numel() for shape in self.shapes)
+
+    @cached_property
+    def size(self) -> int:
+        """Length of the vector."""
+        return sum(self.lengths)
+
+    @cached_property
+    def num_parameters(self) -> int:
+        """Length of the vector's first part, the trained parameters."""
+        return sum(self.lengths[: self.num_trained])
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """Names of the trained parameters."""
+        return self.names[: self.num_trained]
+
+    @property
+    def buffers(self) -> tuple[str, ...]:
+        """Names of the buffers."""
+        return self.names[self.num_trained :]
+
+    def split(self, model: Tensor) -> tuple[Tensor, Tensor]:
+        """Return views of a model's trained parameters and of its buffers.
+
+        Args:
+            model: Shape ``(size,)``.
+        """
+        return model[: self.num_parameters], model[self.num_parameters :]
+
+    def joined(self, parameters: Tensor, buffers: Tensor) -> Tensor:
+        """Return a new model, shape ``(size,)``, in the type of its parameters.
+
+        Args:
+            parameters: Shape ``(num_parameters,)``.
+            buffers: Shape ``(size - num_parameters,)``.
+        """
+        return torch.cat([parameters, buffers.to(parameters.dtype)])
+
+    def views(self, vector: Tensor) -> list[Tensor]:
+        """Return views of a vector, shaped as the tensors.
+
+        Args:
+            vector: A model, shape ``(size,)``, or its trained parameters alone, shape ``(num_parameters,)``.
+        """
+        number = len(self.names) if len(vector) == self.size else self.num_trained
+        parts = vector.split(self.lengths[:number])
+        return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=False)]
+
+    def named(self, vector: Tensor) -> dict[str, Tensor]:
+        """Return the views of a vector by the tensors' names."""
+        return dict(zip(self.names, self.views(vector), strict=False))
+
+    def mask(self, names: Iterable[str], device: torch.device | None = None) -> Tensor:
+        """Return which values of a model belong to the named tensors, booleans of shape ``(size,)``."""
+        mask = torch.zeros(self.size, dtype=torch.bool, device=device)
+        views = self.named(mask)
+        for name in names:
+            views[name].fill_(True)
+        return mask
+
+    def matching(self, patterns: Patterns, argument: str = "pattern") -> list[str]:
+        """Return the names of the model's tensors that match one of the patterns.
+
+        A tensor that several layers share, such as the weight of an output layer that is tied to an embedding, must
+        match as a tensor of each of them, or of none.
+
+        Args:
+            patterns: Names of tensors or of submodules (``"head"``), or shell patterns of names (``"*.bn*"``); one or
+                several.
+            argument: What the user calls them, for the error.
+
+        Raises:
+            ValueError: If a pattern matches nothing, or a shared tensor as one of only some layers.
+        """
+        patterns = [patterns] if isinstance(patterns, str) else patterns
+        found: list[str] = []
+        used: set[str] = set()
+        for name in self.names:
+            layers = self._layers_of(name)
+            matched = []
+            for names in layers:
+                hits = [pattern for pattern in patterns if any(_matches(each, pattern) for each in names)]
+                matched.append(bool(hits))
+                used.update(hits)
+            if any(matched) and not all(matched):
+                shown = " and ".join(names[0] for names in layers)
+                missing = [names[0] for names, is_named in zip(layers, matched, strict=True) if not is_named]
+                raise ValueError(
+                    f"`{argument}` must name all or none of the layers that share a tensor: {shown} are one, got "
+                    f"{patterns}, which leave out {missing}. Add these names, or name other tensors alone."
+                )
+            if all(matched):
+                found.append(name)
+        if not patterns or not used.issuperset(patterns):
+            shown = ", ".join(self.names[:8]) + (", ..." if len(self.names) > 8 else "")
+            raise ValueError(f"`{argument}` must match parameters or buffers of the module, {shown}; got {patterns}.")
+        return found
+
+    def _layers_of(self, name: str) -> Sequence[Sequence[str]]:
+        """Return all names of a tensor, a list for each layer that holds it."""
+        return self.shared_names.get(name, [[name]])
+
+    def has_tensors_of(self, layer: str) -> bool:
+        """Return whether the model has tensors of a submodule: what is frozen may stay out of it."""
+        for name in self.names:
+            for names in self._layers_of(name):
+                if any(each.startswith(f"{layer}.") for each in names):
+                    return True
+        return False
+
+    def places(self, patterns: Patterns, argument: str = "pattern") -> frozenset[int]:
+        """Return the places of the trained parameters whose names match, as :meth:`matching` says."""
+        found = set(self.matching(patterns, argument))
+        return frozenset(place for place, name in enumerate(self.trained) if name in found)
+
+    def payload(self, places: Iterable[int]) -> Payload:
+        """Return the message that holds the tensors at these places, each number as the module holds it."""
+        values = 0
+        bits = 0
+        for place in places:
+            values += self.lengths[place]
+            bits += self.lengths[place] * self.bits[place]
+        if not values or bits % values == 0:
+            return Payload(values, bits // max(1, values))
+        return Payload(values, math.nextafter(bits / values, 0))  # so that rounding up gives the total
+
+
+def find_shared_names(module: nn.Module, names: Iterable[str]) -> dict[str, list[list[str]]]:
+    """Return all names of those of a module's named tensors that have several; see :attr:`Layout.shared_names`.
+
+    Args:
+        module: The module.
+        names: One name of each tensor.
+    """
+    known: dict[str, Tensor] = {}
+    held: dict[int, dict[tuple[int, str], list[str]]] = {}
+    for path, part in module.named_modules(remove_duplicate=False):
+        for key, tensor in (*part._parameters.items(), *part._buffers.items()):
+            if tensor is not None:
+                name = f"{path}.{key}".lstrip(".")
+                known[name] = tensor
+                # a layer that has several names holds the tensor once
+                held.setdefault(id(tensor), {}).setdefault((id(part), key), []).append(name)
+    found = {name: list(held[id(known[name])].values()) for name in names if name in known}
+    return {name: layers for name, layers in found.items() if layers != [[name]]}
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return name == pattern or name.startswith(f"{pattern}.") or fnmatchcase(name, pattern)
