@@ -11,6 +11,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch import Tensor
 from torchmetrics import Metric
 
+from fl_lightning._lightning.client_log import unnoticed
 from fl_lightning._lightning.processes import warn_of_lost_results
 from fl_lightning._lightning.refusals import refuse_unsupported
 from fl_lightning._lightning.round_loop import RoundLoop
@@ -119,7 +120,7 @@ class FederatedLoop(RoundLoop):
 
     def batches_per_client(self) -> int:
         """Return the mean number of batches of one client's local training, rounded up."""
-        return ClientBatches(self.trainer, self.data, self.settings).mean_number()
+        return ClientBatches(self.trainer, self.data, self.settings, self.algorithm).mean_counted()
 
     def on_fit_start(self) -> None:
         """Take the module's weights as the server's model, or go on from a checkpoint."""
@@ -175,8 +176,8 @@ class FederatedLoop(RoundLoop):
             batches.count_anew()
             algorithm.start_round(self.round_index, self.settings.full_work, self.training.score)
             planned, expected = self._share_of(algorithm.tasks), algorithm.schedule.expected_tasks()
-            number = sum(map(batches.number, planned))
-        return number - (-expected * batches.mean_number() // self.trainer.world_size)
+            number = sum(map(batches.counted, planned))
+        return number - (-expected * batches.mean_counted() // self.trainer.world_size)
 
     def _keep_boundary(self) -> None:
         """Keep what is put back if the round breaks off, and saved inside of it."""
@@ -196,7 +197,7 @@ class FederatedLoop(RoundLoop):
         self._keep_boundary()
         self.training.on_round_start()
         self.epoch_loop.on_clients_start()
-        with self.training.quiet.unnoticed():
+        with unnoticed(self.trainer.lightning_module):
             self.algorithm.finish(self.round_index - 1, self._execute)
 
     def train_round(self) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from lightning.pytorch.trainer.connectors.logger_connector.result import (
 )
 from lightning.pytorch.utilities.data import extract_batch_size
 from torch import Tensor
+from torchmetrics import Metric
 
 
 class ClientLog:
@@ -100,6 +102,31 @@ class ClientLog:
         if results.batch_size is None:
             results.batch_size = extract_batch_size(results.batch) if results.batch is not None else 1
         return results.batch_size
+
+
+@contextmanager
+def unnoticed(module: pl.LightningModule) -> Iterator[None]:
+    """Drop what a module logs, and leave its torchmetrics objects as they are."""
+    attributes = module.__dict__
+    before = {name: attributes[name] for name in ("log",) if name in attributes}
+    states = [(metric, _metric_state(metric)) for metric in module.modules() if isinstance(metric, Metric)]
+    attributes["log"] = _drop
+    try:
+        yield
+    finally:
+        del attributes["log"]
+        attributes.update(before)
+        for metric, state in states:
+            metric.__dict__.update(state)
+
+
+def _metric_state(metric: Metric) -> dict[str, Any]:
+    names = ("_update_count", "_computed", "_forward_cache", "_is_synced")
+    return {**metric._copy_state_dict(), **{name: vars(metric)[name] for name in names}}
+
+
+def _drop(*args: Any, **kwargs: Any) -> None:
+    """Take what ``self.log`` is given."""
 
 
 def has_own_log(module: pl.LightningModule) -> bool:

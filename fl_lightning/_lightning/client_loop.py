@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.loops.optimization.automatic import ClosureResult
 from lightning.pytorch.loops.optimization.manual import ManualResult
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.plugins.precision import Precision
 from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.trainer import call
 from lightning.pytorch.utilities import move_data_to_device
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from torch import Tensor
@@ -26,13 +24,13 @@ from fl_lightning._lightning.client_log import ClientLog
 from fl_lightning._lightning.hooks import STEP_HOOKS, Hook, enter_fx
 from fl_lightning._lightning.local_optimizers import LocalOptimizers
 from fl_lightning._lightning.overrides import (
-    is_blind_to_loss,
     is_plain_sgd,
     is_plain_transfer,
     overridden_in_precision,
     overridden_in_strategy,
     step_plain_sgd,
 )
+from fl_lightning._lightning.passes import Pass, StepPasses
 from fl_lightning._lightning.stopping import StopRequests
 
 
@@ -49,6 +47,8 @@ class ClientLoop(_TrainingEpochLoop):
     added_to_loss: Callable[[], Tensor | float]
     #: Runs ``training_step`` on a batch of a place, and returns what it returned with the loss to minimise.
     run_step: Callable[[Callable[[Any, int], Any], Any, int], Any] | None = None
+    #: Takes a step that needs several passes; ``None`` for the step of one.
+    walk: Callable[[StepPasses], None] | None = None
 
     @classmethod
     def take_over(cls, stock: _TrainingEpochLoop) -> ClientLoop:
@@ -195,14 +195,15 @@ class ClientLoop(_TrainingEpochLoop):
 
     # ---- once a batch ----
 
-    def train_batch(self, batch: Any, batch_idx: int, is_last: bool) -> bool:
+    def train_batch(self, batch: Any, batch_idx: int, is_last: bool, further: Iterable[Any] = ()) -> bool:
         """Train on one batch.
 
         Args:
             batch: A batch as the client's data give it.
-            batch_idx: Position in the client's local training.
+            batch_idx: Position in the client's local training, where all batches of one step count as one.
             is_last: Whether it is the last batch of a pass over the client's data, on which accumulated gradients are
                 applied.
+            further: The other batches of the step that begins with this one.
 
         Returns:
             Whether the client goes on; False when the module's ``on_train_batch_start`` returned -1.
@@ -231,7 +232,7 @@ class ClientLoop(_TrainingEpochLoop):
         outputs: dict[str, Any] | None = None if batch is None else {}
         if goes_on and batch is not None:
             with trainer.profiler.profile("run_training_batch"):
-                outputs = self._optimize(batch, batch_idx)
+                outputs = self._optimize(batch, batch_idx, further)
         progress.increment_processed()
         if not self._accumulating:
             self._window = 0
@@ -251,6 +252,14 @@ class ClientLoop(_TrainingEpochLoop):
         progress.increment_completed()
         return goes_on
 
+    def look_at_batch(self, batch: Any, batch_idx: int) -> None:
+        """Take gradients on a batch without a step: nothing is counted or logged, and no hook of batches runs."""
+        assert self.walk is not None
+        self.stop.poll()
+        self._window = 1
+        StepPasses(self, self._transfer(batch), batch_idx, is_quiet=True).run(self.walk)
+        self._window = 0
+
     def hand_on_to_trainer(self) -> None:
         """Give what was logged to the trainer's metrics."""
         self.trainer._logger_connector.on_batch_end()
@@ -261,59 +270,28 @@ class ClientLoop(_TrainingEpochLoop):
 
     # ---- a step ----
 
-    def _optimize(self, batch: Any, batch_idx: int) -> dict[str, Any]:
-        """Run ``training_step``, the backward pass and, unless gradients are accumulated, the optimizer."""
-        outputs: dict[str, Any] = {}
+    def _optimize(self, batch: Any, batch_idx: int, further: Iterable[Any]) -> dict[str, Any]:
+        """Run ``training_step``, the backward pass and, unless gradients are accumulated, the optimizer.
+
+        However many passes a step takes, it counts as one.
+        """
         if not self._automatic:
             with suppress(StopIteration):  # ends the batch
                 return ManualResult.from_training_step_output(self._training_step(batch, batch_idx)).asdict()
-            return outputs
-        optimizer = self.trainer.optimizers[0]
-        ran = False
-
-        def closure() -> Tensor | None:
-            nonlocal ran
-            ran = True
-            # an optimizer whose `step` runs without gradients counts on the closure, as in Lightning
-            with torch.enable_grad():
-                if self.run_step is None:
-                    output = self._training_step(batch, batch_idx)
-                else:
-                    output = self.run_step(self._training_step, batch, batch_idx)
-                accumulate = self.trainer.accumulate_grad_batches
-                if accumulate == 1 and isinstance(output, Tensor):
-                    result = ClosureResult(output)  # without a division by 1
-                else:
-                    result = ClosureResult.from_training_step_output(output, accumulate)
-                if self._window == 1:
-                    self._hooks["on_before_zero_grad"](optimizer)
-                    if self._zeroes:
-                        args = (self.trainer.current_epoch, batch_idx, optimizer)
-                        call._call_lightning_module_hook(self.trainer, "optimizer_zero_grad", *args)
-                    else:
-                        optimizer.zero_grad()
-                if result.closure_loss is None or result.loss is None:
-                    self._warning_cache.warn("`training_step` returned `None`; if on purpose, ignore this warning.")
-                    return None
-                outputs.update(result.asdict())
-                if self._is_plain:
-                    self._call("backward", self._actions[1], result.closure_loss.backward)
-                else:
-                    backward = self.trainer.strategy.backward
-                    self._call("backward", self._actions[1], backward, result.closure_loss, optimizer)
-                return result.loss if is_blind_to_loss(optimizer) else result.loss + self.added_to_loss()
-
+            return {}
+        first = Pass(self, batch, batch_idx)
         if self._accumulating:
-            closure()
-            return outputs
+            first()
+            return first.outputs
         progress = self.automatic_optimization.optim_progress.optimizer.step
         progress.increment_ready()
-        self._step(optimizer, batch_idx, closure)
-        if not ran:
-            raise MisconfigurationException(
-                f"`{type(optimizer).__name__}.step` was not given the closure, or has not called it, so nothing was "
-                "trained. An `optimizer_step` of your own must call `optimizer.step(closure=optimizer_closure)`."
-            )
+        if self.walk is None:
+            first.step()
+            outputs = first.outputs
+        else:
+            passes = StepPasses(self, batch, batch_idx, further)
+            passes.run(self.walk)
+            outputs = passes.outputs
         progress.increment_completed()
         return outputs
 

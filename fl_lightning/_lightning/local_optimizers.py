@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -34,6 +34,36 @@ def is_step_skipped(trainer: pl.Trainer, optimizer: Optimizer) -> bool:
     """Whether a gradient scaler has found infinite gradients, so that it skips the step for which hooks run."""
     scaler = getattr(trainer.precision_plugin, "scaler", None)
     return scaler is not None and any(bool(found) for found in scaler._found_inf_per_device(optimizer).values())
+
+
+def unscale(trainer: pl.Trainer, optimizer: Optimizer) -> bool:
+    """Divide gradients that no step follows by a gradient scaler's scale.
+
+    Returns:
+        Whether they are finite. If not, the scale falls, as it does after a step that was skipped.
+    """
+    scaler = getattr(trainer.precision_plugin, "scaler", None)
+    if scaler is None:
+        return True
+    scaler.unscale_(optimizer)
+    if is_step_skipped(trainer, optimizer):
+        scaler.update()
+        return False
+    # the scaler unscales once between two steps, unless it forgets that it has
+    del scaler._per_optimizer_states[id(optimizer)]
+    return True
+
+
+def maximized(optimizers: Iterable[Optimizer]) -> set[int]:
+    """Return the ids of the parameters whose optimizers maximise the loss (``maximize=True``)."""
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    return {id(parameter) for group in groups if group.get("maximize") for parameter in group["params"]}
+
+
+def maximizes(optimizers: Iterable[Optimizer]) -> bool | None:
+    """Return whether the module's loss is maximised, so that clients minimise its negative; None if it is both."""
+    asked = {bool(group.get("maximize")) for optimizer in optimizers for group in optimizer.param_groups}
+    return None if len(asked) > 1 else True in asked
 
 
 class LocalOptimizers:

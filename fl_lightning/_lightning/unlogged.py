@@ -12,9 +12,9 @@ import lightning.pytorch as pl
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torchmetrics import Metric
 
 from fl_lightning._lightning.attributes import Attributes
+from fl_lightning._lightning.client_log import unnoticed
 from fl_lightning._lightning.client_loop import ClientLoop
 from fl_lightning._lightning.predictions import joined, preserved_modes, read_batch, rule_of
 
@@ -40,7 +40,7 @@ class UnloggedTraining:
             names: The trained parameters.
         """
         parameters = dict(self._module.named_parameters())
-        with self.unnoticed(), self._eval_mode():
+        with unnoticed(self._module), self._eval_mode():
             for index, batch in enumerate(batches):
                 _clear(parameters.values())
                 if self._backward(batch, index):
@@ -54,7 +54,7 @@ class UnloggedTraining:
             batches: Batches as the data module gives them.
         """
         self._check_automatic()
-        with self.unnoticed(), self._eval_mode(), torch.no_grad():
+        with unnoticed(self._module), self._eval_mode(), torch.no_grad():
             for index, batch in enumerate(batches):
                 output = self._loop._training_step(self._loop._transfer(batch), index)
                 if output is not None:
@@ -69,7 +69,7 @@ class UnloggedTraining:
         trainer, loop = self._loop.trainer, self._loop
         optimizer: Optimizer = trainer.optimizers[0]
         index = count()
-        with loop.optimizers.as_for_clients(), self.unnoticed():
+        with loop.optimizers.as_for_clients(), unnoticed(self._module):
             for batches in steps:
                 optimizer.zero_grad()
                 share = 1 / int(trainer.accumulate_grad_batches)
@@ -94,7 +94,7 @@ class UnloggedTraining:
         args = (batch, index) if self._loop._pass_batch_idx else (batch,)
         before = self.attributes.read()
         try:
-            with self.unnoticed(), self._loop.trainer.precision_plugin.train_step_context():
+            with unnoticed(self._module), self._loop.trainer.precision_plugin.train_step_context():
                 output = torch.func.functional_call(self._step, named, args)
         finally:
             self.attributes.write(before)
@@ -112,7 +112,7 @@ class UnloggedTraining:
 
     def predictions(self, batches: Iterable[Any]) -> tuple[Tensor, Tensor]:
         """Return the module's predictions and the targets of batches, in eval mode."""
-        with self.unnoticed(), self._eval_mode(), torch.no_grad():
+        with unnoticed(self._module), self._eval_mode(), torch.no_grad():
             loop, module = self._loop, self._module
             return joined([read_batch(loop.trainer, module, loop._transfer(batch)) for batch in batches])
 
@@ -140,21 +140,6 @@ class UnloggedTraining:
             loss = output if isinstance(output, Tensor) else output["loss"]
             (loss if share == 1 else loss * share).backward()
             return True
-
-    @contextmanager
-    def unnoticed(self) -> Iterator[None]:
-        """Drop what is logged, and leave torchmetrics objects as they are."""
-        attributes = self._module.__dict__
-        before = {name: attributes[name] for name in ("log",) if name in attributes}
-        states = [(metric, _metric_state(metric)) for metric in self._module.modules() if isinstance(metric, Metric)]
-        attributes["log"] = _drop
-        try:
-            yield
-        finally:
-            del attributes["log"]
-            attributes.update(before)
-            for metric, state in states:
-                metric.__dict__.update(state)
 
     @contextmanager
     def _eval_mode(self) -> Iterator[None]:
@@ -189,12 +174,3 @@ class _Step(nn.Module):
 def _gradient(parameter: Tensor) -> Tensor:
     gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
     return gradient if gradient.layout is torch.strided else gradient.to_dense()
-
-
-def _metric_state(metric: Metric) -> dict[str, Any]:
-    names = ("_update_count", "_computed", "_forward_cache", "_is_synced")
-    return {**metric._copy_state_dict(), **{name: vars(metric)[name] for name in names}}
-
-
-def _drop(*args: Any, **kwargs: Any) -> None:
-    """Take what ``self.log`` is given."""

@@ -60,8 +60,8 @@ class AggregationCallback(Callback, ABC):
 
     Args:
         local_epochs: Passes E over a client's data in a round; default 1, which it must be with ``local_steps``.
-        local_steps: Optimizer steps of a client in a round, instead of epochs, which then do not count. The client
-            repeats its data as needed.
+        local_steps: Steps of a client's model in a round, instead of epochs, which then do not count. The client
+            repeats its data as needed. An algorithm that takes several gradients for a step says what one step is.
         continue_epochs: Whether a client's ``local_steps`` go on in its epoch where those of its last round ended, so
             that all its samples have their turn; by default each round begins a new epoch.
         sampler: Draws the clients; by default a :class:`UniformSampler` of ``clients_per_round``.

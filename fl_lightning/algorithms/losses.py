@@ -129,7 +129,7 @@ class FedDecorr(AveragingCallback):
 class FedSAM(AveragingCallback):
     """FedSAM (Qu et al. 2022; eq. (64)): clients look for flat minima, with the gradient at a point uphill of w.
 
-    Each batch is passed through twice.
+    Each batch is passed through twice. That is one local step, the descent of w; its loss is the one at w.
 
     The other arguments are those of :class:`FedAvg`.
 

@@ -236,6 +236,8 @@ class Ditto(AggregationCallback):
 class PFedMe(AggregationCallback):
     """pFedMe (Dinh et al. 2020): the server learns the clients' Moreau envelopes, each client its minimiser.
 
+    One local step is one of w: on one batch theta takes ``inner_steps`` steps, then w one towards it.
+
     Clients count by their samples; as in the paper alike with ``aggregation=WeightedMean("uniform")``.
 
     The other arguments are those of :class:`AggregationCallback`.
@@ -265,6 +267,8 @@ class PFedMe(AggregationCallback):
 class APFL(AggregationCallback):
     """APFL (Deng et al. 2020): each client learns a mixture of a model of its own and the server's.
 
+    One local step is one of the own model and one of the server's, on the same batch.
+
     Clients count by their samples; as in the paper alike with ``aggregation=WeightedMean("uniform")``.
 
     The other arguments are those of :class:`AggregationCallback`.
@@ -288,6 +292,8 @@ class APFL(AggregationCallback):
 @dataclass(eq=False, repr=False)
 class PerFedAvg(AggregationCallback):
     """Per-FedAvg (Fallah et al. 2020): the server learns the model that is best after one step on a client's data.
+
+    One local step is one of w, on two batches; on three with ``gradient="hessian-free"``.
 
     Clients count by their samples; as in the paper alike with ``aggregation=WeightedMean("uniform")``.
 
@@ -321,6 +327,8 @@ class PerFedAvg(AggregationCallback):
 @dataclass(eq=False, repr=False)
 class FedALA(AggregationCallback):
     """FedALA (Zhang et al. 2023): clients start from a learnt mix of their last model and the server's.
+
+    Steps of the mix are no local steps: nothing is counted or logged in ``share_epochs``.
 
     The mix is learnt for ``share_epochs`` on all of a client's samples in every round. The paper learns the first mix
     to convergence, and each on 80 % of the samples.

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, count, islice, repeat
+from itertools import chain, count, cycle, islice, repeat
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from fl_lightning.checks import Count, Natural, PathLike, check_fields
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.batches import client_batches, number_of_batches, tensor_rows
 from fl_lightning.data.round_loader import PlannedBatch, RoundLoader, make_here
+from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.messages import Task
 from fl_lightning.seeding import Stream, default_seed, torch_generator
 
@@ -82,10 +83,13 @@ class ClientBatches:
         trainer: The trainer, for its limits and accumulation.
         data: The clients' data.
         settings: How long clients train.
+        algorithm: The algorithm; its local objective may take several batches for a step.
     """
 
-    def __init__(self, trainer: pl.Trainer, data: FederatedDataModule, settings: LocalSettings) -> None:
-        self._trainer, self.data, self.settings = trainer, data, settings
+    def __init__(
+        self, trainer: pl.Trainer, data: FederatedDataModule, settings: LocalSettings, algorithm: Algorithm
+    ) -> None:
+        self._trainer, self.data, self.settings, self._algorithm = trainer, data, settings, algorithm
         self._loader: RoundLoader | None = None  # while processes make batches ahead
         self.count_anew()
 
@@ -106,19 +110,31 @@ class ClientBatches:
         return length
 
     def number(self, task: Task) -> int:
-        """Return the number of batches of a task's local training."""
+        """Return the number of batches that a task's local training draws."""
         settings = self._settings
         work = settings.full_work if task.work is None else task.work
         if settings.local_steps is not None:
-            return work * int(self._trainer.accumulate_grad_batches)
+            return work * self._algorithm.batches_per_step(task) * int(self._trainer.accumulate_grad_batches)
         return work * self.epoch_length(task.client)
 
+    def counted(self, task: Task) -> int:
+        """Return how many batches of a task hooks, counters and progress bars see: those of one step are one to them.
+
+        Batches whose gradients Lightning accumulates count each, as in Lightning.
+        """
+        return math.ceil(self.number(task) / self._algorithm.batches_per_step(task))
+
     def one_pass(self, task: Task) -> int:
-        """Return the number of batches after which accumulated gradients are applied: a local epoch, or all steps."""
-        return self.number(task) if self._settings.local_steps is not None else self.epoch_length(task.client)
+        """Return after how many counted batches accumulated gradients are applied: a local epoch, or all steps."""
+        if self._settings.local_steps is not None or self._algorithm.batches_per_step(task) > 1:
+            return self.counted(task)
+        return self.epoch_length(task.client)
 
     def windows(self, task: Task) -> list[int]:
         """Return the number of batches of each optimizer step of a task, as Lightning accumulates gradients."""
+        per_step = self._algorithm.batches_per_step(task)
+        if per_step > 1:
+            return [per_step] * self.counted(task)
         return self._windows(self.number(task), self.one_pass(task))
 
     def _windows(self, batches: int, one_pass: int) -> list[int]:
@@ -137,8 +153,12 @@ class ClientBatches:
 
     def num_samples(self, task: Task) -> int:
         """Return how many samples a task's local training goes through; a repeated sample counts each time."""
-        begin = self._in_epoch(task)
-        return self._samples_of(task, begin + self.number(task)) - self._samples_of(task, begin)
+        begin, number = self._in_epoch(task), self.number(task)
+        once = self._samples_of(task, begin + number) - self._samples_of(task, begin)
+        # the first batches come again where the last step lacks some
+        lacking = self.counted(task) * self._algorithm.batches_per_step(task) - number
+        again = [begin + place % number for place in range(lacking)]
+        return once + sum(self._samples_of(task, place + 1) - self._samples_of(task, place) for place in again)
 
     def _samples_of(self, task: Task, batches: int) -> int:
         """Return how many samples so many batches have, from an epoch's start."""
@@ -147,15 +167,18 @@ class ClientBatches:
         passes, rest = divmod(batches, one_pass)
         return n * (passes + (rest > 0)) if size is None else passes * min(one_pass * size, n) + min(rest * size, n)
 
-    def mean_number(self) -> int:
-        """Return the mean number of batches of one client's local training, rounded up."""
+    def mean_counted(self) -> int:
+        """Return the mean number of counted batches of one client's local training, rounded up; see :meth:`counted`."""
         settings, data = self._settings, self.data
         if settings.local_steps is not None:
             return settings.local_steps * int(self._trainer.accumulate_grad_batches)
-        sizes, counts = (found.tolist() for found in np.unique(data.client_sizes, return_counts=True))
-        epochs = (self._limit(number_of_batches(size, data.batch_size, data.drop_last)) for size in sizes)
-        total = sum(count * length for count, length in zip(counts, epochs, strict=True))
-        return math.ceil(total * settings.local_epochs / sum(counts))
+        per_step = self._algorithm.objective.batches_per_step
+        sizes, repeats = np.unique(data.client_sizes, return_counts=True)
+        total = 0
+        for size, clients in zip(sizes.tolist(), repeats.tolist(), strict=True):
+            epoch = self._limit(number_of_batches(size, data.batch_size, data.drop_last))
+            total += clients * math.ceil(epoch * settings.local_epochs / per_step)
+        return math.ceil(total / int(repeats.sum()))
 
     def _limit(self, batches: int, limit: float | None = None) -> int:
         """Apply ``limit_train_batches`` (or ``overfit_batches``), or another limit; at least one batch stays."""
@@ -182,7 +205,15 @@ class ClientBatches:
         return self._begins.get(task, 0) % self.epoch_length(task.client)
 
     def iterate(self, task: Task) -> Iterator[Any]:
-        """Yield the batches of a task's local training, epoch after epoch, each shuffled anew."""
+        """Yield the batches of a task's local training, epoch after epoch, each shuffled anew.
+
+        Where they end within a step of several batches, the first ones complete it.
+        """
+        per_step = self._algorithm.batches_per_step(task)
+        drawn = self._drawn(task)
+        return drawn if per_step == 1 else _completed(drawn, per_step)
+
+    def _drawn(self, task: Task) -> Iterator[Any]:
         if not self._made_by_processes(task.client):
             begin = self._in_epoch(task)
             return islice(self._epochs(task), begin, begin + self.number(task))
@@ -302,6 +333,17 @@ class ClientBatches:
             return float(sum(tensor[:1].nbytes for tensor in self.rows(0)[0]))
         leaves = tree_leaves(self.data.client_dataset(0)[0])
         return float(sum(part.nbytes for part in leaves if isinstance(part, (Tensor, np.ndarray))))
+
+
+def _completed(batches: Iterator[Any], size: int) -> Iterator[Any]:
+    """Yield batches, and the first ones again until their number is a multiple of ``size``."""
+    first = list[Any]()
+    number = 0
+    for number, batch in enumerate(batches, 1):
+        if number < size:
+            first.append(batch)
+        yield batch
+    yield from islice(cycle(first), -number % size)
 
 
 def warn_of_single_samples(module: pl.LightningModule, data: FederatedDataModule) -> None:

@@ -18,6 +18,7 @@ from torch.autograd.graph import Node
 from torch.nn import functional as F
 from torch.utils._pytree import tree_map_only
 
+from fl_lightning._lightning.local_optimizers import maximizes
 from fl_lightning._lightning.predictions import preserved_modes, rule_of
 from fl_lightning._lightning.unlogged import UnloggedTraining
 from fl_lightning.clients.state_vector import StateVector
@@ -217,6 +218,8 @@ class RecordedPass:
         self._output, self._index = output, 0
         self._layer = None if correction.output_layer is None else output.named(correction.output_layer)
         self._is_first = True
+        #: Whether the module's loss is maximised, so that objectives see and change its negative.
+        self._is_maximised = bool(maximizes(trainer.optimizers))
         self._rows: tuple[Tensor, Tensor] | None = None
         #: Numbers of the layer's calls with gradients, among all of its calls in a step.
         self._numbers: list[int] = []
@@ -261,7 +264,7 @@ class RecordedPass:
         self._is_first = False
         if change is not None:
             with self._trainer.precision_plugin.train_step_context():
-                loss = change(loss, self)
+                loss = self._turned(change(self._turned(loss), self))
         self.batch = self._rows = None  # the graph
         return {**output, "loss": loss} if isinstance(output, Mapping) else loss
 
@@ -340,7 +343,11 @@ class RecordedPass:
         values = {name: parameter.detach() for name, parameter in trained.items()}
         _, loss = self._again({**values, **self._vector.buffers()}, replaced)
         assert loss is not None
-        return loss
+        return self._turned(loss)
+
+    def _turned(self, loss: Tensor) -> Tensor:
+        """Return what is minimised, given what ``training_step`` returns; or the other way round."""
+        return -loss if self._is_maximised else loss
 
     def _again(
         self, values: Mapping[str, Tensor], change: Callable[[int, Tensor], Tensor] | None = None

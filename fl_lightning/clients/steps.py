@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from itertools import cycle, islice
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from fl_lightning._lightning.local_optimizers import is_step_skipped, unscale_before_hooks
+from fl_lightning._lightning.local_optimizers import is_step_skipped, maximized, maximizes, unscale_before_hooks
+from fl_lightning._lightning.passes import InfiniteGradient, StepPasses
 from fl_lightning.clients.state_vector import StateVector, unshared
 from fl_lightning.parts.aggregation import FairMean, NormalizedMean
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.messages import Task, same_values
 from fl_lightning.parts.objectives import Correction
 from fl_lightning.parts.part import walk
+from fl_lightning.parts.walks import Walk
 
 _CONVOLUTIONS = ("convolution", "lstm", ".gru", "_gru", "rnn")
 #: Operations of steps that are more than products of matrices.
@@ -65,55 +66,105 @@ class ClientSteps:
         number = len(vector.parameters)
         #: Sum of the learning rates so far, for each parameter tensor; empty unless they are summed.
         self.summed_lr: list[float] = [0.0] * number if algorithm.needs_summed_lr else []
+        #: Steps that a gradient scaler has skipped.
         self.skipped = 0
-        """Steps that a gradient scaler has skipped, or on which a walk went to another point instead."""
         self._places = {id(p): place for place, p in enumerate(vector.parameters)}
         self._start = [] if correction is None else vector.views(start)[:number]
         linear = None if correction is None else correction.linear
         self._linear = [] if linear is None else vector.parameter_views(linear)
         self._seen = False
+        ascending = maximized(trainer.optimizers)
+        #: Parameters whose optimizer maximises, so that their gradients are those of minus what clients minimise.
+        self._ascending = [parameter for parameter in vector.parameters if id(parameter) in ascending]
+        # of the walk's step under way
+        self._passes: StepPasses | None = None
+        self._change: Callable[[], None] | None = None
+        self._taken: list[bool] = []  # whether each of its optimizer steps was taken, and not skipped by a scaler
         by_lightning = trainer.lightning_module.automatic_optimization and trainer.optimizers
         counted = not by_lightning and any(isinstance(part, NormalizedMean) for part in walk(algorithm.aggregation))
         #: The model before the first step, if a step that Lightning does not see would be wrong.
         self._before = vector.read() if counted or correction is not None else None
         prepare_optimizers(correction, trainer)
 
-    def of(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Yield the batch of each step, once the client's model is where the step begins.
+    @property
+    def walks(self) -> bool:
+        """Whether a step takes several passes."""
+        return isinstance(self._correction, Walk)
 
-        Where an objective takes several batches for a step, and they end within one, the first ones complete it.
-        """
-        correction = self._correction
-        if correction is None or not correction.walks:
-            yield from batches
-            return
-        steps = correction.steps_per_batch
-        for number, batch in enumerate(_completed(batches, len(steps))):
-            for _ in range(steps[number % len(steps)]):
-                with torch.no_grad():
-                    correction.on_step_start(self._vector.parameters)
-                yield batch
+    @property
+    def are_steps(self) -> bool:
+        """Whether what the client does on a batch is a step of its model."""
+        return not isinstance(self._correction, Walk) or self._correction.is_step
+
+    # ---- a step of one pass ----
 
     def correct(self, optimizer: Optimizer) -> None:
         """Correct the gradients that the optimizer is about to use."""
         self._seen = True
-        if is_step_skipped(self._trainer, optimizer):
+        is_skipped = is_step_skipped(self._trainer, optimizer)
+        if self._passes is not None:
+            self._taken.append(not is_skipped)
+        elif is_skipped:
             self.skipped += 1
+        if is_skipped:
             return
-        if self._correction is not None:
-            self._add_gradient(optimizer, self._correction)
-            if self._correction.walks and all(parameter.grad is None for parameter in self._vector.parameters):
-                self.skipped += 1
-        if self.summed_lr:
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    if parameter.grad is not None:
-                        self.summed_lr[self._places[id(parameter)]] += float(group["lr"])
+        if self._passes is not None:
+            self._change_gradients(self._vector.parameters, self._change)
+        else:
+            if self._correction is not None:
+                self._add_gradient(optimizer, self._correction)
+            self._sum_rates(optimizer)
 
     def value(self) -> Tensor | float:
         """Return the value of the term that the objective adds, at the present weights."""
         correction = self._correction
-        return 0.0 if correction is None else correction.value(self._vector.parameters, self._start, self._linear)
+        if correction is None:
+            return 0.0
+        ascending = set(map(id, self._ascending))
+        total: Tensor | float = 0.0
+        for sign in (1, -1):
+            parameters = [p for p in self._vector.parameters if (id(p) in ascending) == (sign < 0)]
+            if parameters:
+                total = total + sign * correction.value(parameters, *self._terms_of(parameters))
+        return total
+
+    # ---- a step of several passes ----
+
+    def walk(self, passes: StepPasses) -> None:
+        """Let the objective take a step."""
+        assert isinstance(self._correction, Walk)
+        self._seen = True
+        self._passes = passes
+        self._taken = []
+        try:
+            with torch.no_grad():
+                self._correction.walk(self._vector.parameters, self)
+        except InfiniteGradient:
+            self._taken.append(False)
+            raise
+        finally:
+            self._passes = None
+            if any(self._taken):
+                self._sum_rates(self._trainer.optimizers[0])
+            elif self._taken:
+                self.skipped += 1
+
+    def gradient(self, batch: int = 0) -> None:
+        """Compute gradients of what is minimised; see :meth:`~fl_lightning.parts.walks.Passes.gradient`."""
+        assert self._passes is not None
+        self._passes.gradient(batch)
+        make_dense([parameter for parameter in self._vector.parameters if parameter.grad is not None])
+        self._turn(self._ascending)
+
+    def step(self, batch: int = 0, change: Callable[[], None] | None = None) -> bool:
+        """Let the optimizer take a step; see :meth:`~fl_lightning.parts.walks.Passes.step`."""
+        assert self._passes is not None
+        self._change = change
+        before = len(self._taken)
+        self._passes.step(batch)
+        return any(self._taken[before:])
+
+    # ---- both ----
 
     def check_seen(self, task: Task, model: Tensor) -> None:
         """Raise ``ValueError`` if the client's weights have changed without a step that was corrected or counted.
@@ -137,41 +188,80 @@ class ClientSteps:
             if self._places[id(parameter)] in correction.frozen:
                 parameter.grad = None  # so that no optimizer touches it
         stepped = [parameter for parameter in stepped if parameter.grad is not None]
-        if not stepped:  # `training_step` returned None for the batch, or all is frozen
+        if stepped:  # else `training_step` returned None for the batch, or all is frozen
+            self._change_gradients(stepped, lambda: correction.add(stepped, *self._terms_of(stepped)))
+
+    def _change_gradients(self, parameters: Sequence[nn.Parameter], change: Callable[[], None] | None) -> None:
+        """Let a change see, and make, gradients of what is minimised; an optimizer that maximises gets their negatives.
+
+        Args:
+            parameters: The parameters whose gradients it may change.
+            change: Changes them; ``None`` for no change.
+        """
+        if change is None:
             return
-        dense = [p.grad if p.grad.layout is torch.strided else p.grad.to_dense() for p in stepped]
-        for parameter, gradient in zip(stepped, unshared(dense), strict=True):
-            parameter.grad = gradient
-        stepped = self._vector.parameters if correction.walks else stepped
-        places = [self._places[id(parameter)] for parameter in stepped]
+        make_dense([parameter for parameter in parameters if parameter.grad is not None])
+        known = set(map(id, parameters))
+        ascending = [parameter for parameter in self._ascending if id(parameter) in known]
+        self._turn(ascending)
+        change()
+        self._turn(ascending)
+
+    def _turn(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Turn the gradients of some parameters into those of the negative loss."""
+        for parameter in parameters:
+            if parameter.grad is not None:
+                parameter.grad.neg_()
+
+    def _terms_of(self, parameters: Sequence[nn.Parameter]) -> tuple[list[Tensor], list[Tensor]]:
+        """Return the parameters as the client received them, and their part of the linear term, if there is one."""
+        places = [self._places[id(parameter)] for parameter in parameters]
         linear = [self._linear[place] for place in places] if self._linear else []
-        correction.add(stepped, [self._start[place] for place in places], linear)
+        return [self._start[place] for place in places], linear
+
+    def _sum_rates(self, optimizer: Optimizer) -> None:
+        """Add the learning rates of a step to their sums, if they are asked for."""
+        if not self.summed_lr:
+            return
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self.summed_lr[self._places[id(parameter)]] += float(group["lr"])
 
 
-def _completed(batches: Iterator[Any], size: int) -> Iterator[Any]:
-    """Yield batches, and the first ones again until their number is a multiple of ``size``."""
-    first, number = list[Any](), 0
-    for number, batch in enumerate(batches, 1):
-        if number < size:
-            first.append(batch)
-        yield batch
-    yield from islice(cycle(first), -number % size)
+def make_dense(parameters: Sequence[nn.Parameter]) -> None:
+    """Give parameters dense gradients that share no memory, so that each may be changed in place."""
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    dense = [g if g.layout is torch.strided else g.to_dense() for g in gradients]
+    for parameter, gradient in zip(parameters, unshared(dense), strict=True):
+        parameter.grad = gradient
 
 
 def prepare_optimizers(correction: Correction | None, trainer: pl.Trainer) -> None:
     """Prepare the optimizers for the client that begins; add the correction's weight decay to their own.
 
     Raises:
-        ValueError: If gradients at several points meet more than one optimizer, or more than one batch a step, or a
-            change of the loss meets manual optimisation.
+        ValueError: If gradients at several points meet more than one optimizer, or more than one batch a step; if they,
+            or a change of the loss, meet manual optimisation, or an optimizer that maximises some parameters alone.
     """
     if correction is not None:
+        of_the_loss = correction.changes_step or isinstance(correction, Walk)
+        if of_the_loss and maximizes(trainer.optimizers) is None:
+            raise ValueError(
+                "The objective needs to know whether the loss is minimised, so all parameter groups of the optimizer "
+                "must have the same `maximize`, got True and False."
+            )
         if correction.changes_step and not trainer.lightning_module.automatic_optimization:
             raise ValueError(
                 "The objective changes the loss of `training_step`, so it needs `automatic_optimization=True`, as "
                 "without it the step takes the gradient itself."
             )
-        if correction.walks and (trainer.accumulate_grad_batches != 1 or len(trainer.optimizers) != 1):
+        if isinstance(correction, Walk) and not trainer.lightning_module.automatic_optimization:
+            raise ValueError(
+                "The objective takes gradients at several points, which needs `automatic_optimization=True`, as "
+                "without it the step takes the gradient itself."
+            )
+        if isinstance(correction, Walk) and (trainer.accumulate_grad_batches != 1 or len(trainer.optimizers) != 1):
             raise ValueError(
                 "The objective takes gradients at several points, which needs `accumulate_grad_batches=1` and one "
                 f"optimizer, got {trainer.accumulate_grad_batches} and {len(trainer.optimizers)}."

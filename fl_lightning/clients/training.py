@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import lightning.pytorch as pl
@@ -16,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from fl_lightning._lightning.client_loop import ClientLoop
 from fl_lightning._lightning.hooks import enter_fx
+from fl_lightning._lightning.local_optimizers import maximized, maximizes
 from fl_lightning._lightning.progress_bars import with_progress
 from fl_lightning._lightning.unlogged import UnloggedTraining
 from fl_lightning.clients.batches import ClientBatches, LocalSettings
@@ -65,7 +67,7 @@ class LocalTraining:
         self.loop, self.data, self.algorithm, self.settings, self.corrector = loop, data, algorithm, settings, corrector
         self.trainer = loop.trainer
         self.vector = StateVector(self.trainer.lightning_module, self.trainer.optimizers)
-        self.batches = ClientBatches(self.trainer, data, settings)
+        self.batches = ClientBatches(self.trainer, data, settings, algorithm)
         self.hooks = ClientHooks(self.trainer, settings)
         self.counts: StepCounts | None = None
         self._steps: ClientSteps | None = None
@@ -133,13 +135,22 @@ class LocalTraining:
         steps = ClientSteps(client.correction, self.vector, client.start, self.algorithm, self.trainer)
         self._steps, loop.added_to_loss = steps, steps.value
         loop.run_step = self._run_step(client.correction)
+        loop.walk = steps.walk if steps.walks else None
         self.seed(task)
         one_pass = self.batches.one_pass(task)
+        further_per_step = self.algorithm.batches_per_step(task) - 1
+        batches = self.batches.iterate(task)
         batch = None
         try:
-            for index, batch in enumerate(steps.of(self.batches.iterate(task))):
+            for index, batch in enumerate(batches):
                 with self._counting():
-                    goes_on = loop.train_batch(batch, index, is_last=(index + 1) % one_pass == 0)
+                    if steps.are_steps:
+                        further = islice(batches, further_per_step)
+                        is_last = (index + 1) % one_pass == 0
+                        goes_on = loop.train_batch(batch, index, is_last, further)
+                    else:
+                        loop.look_at_batch(batch, index)
+                        goes_on = True
                 if not goes_on:
                     break
                 batch = None  # an error may come from the next one
@@ -250,15 +261,18 @@ class ClientAtWork:
 
     def gradients(self, batch_size: int | str | None = "data") -> Iterator[tuple[dict[str, Tensor], int]]:
         """Yield the gradient of each batch that has a loss by parameter name, and the batch's size."""
-        size = self._size(batch_size)
-        for index, gradients in self.training.quiet.gradients(self._batches(size), self.training.vector.names):
-            yield gradients, self._length(index, size)
+        size, names = self._size(batch_size), self.training.vector.names
+        ascending = maximized(self.training.trainer.optimizers)
+        turned = [name for name, p in zip(names, self.training.vector.parameters, strict=True) if id(p) in ascending]
+        for index, gradients in self.training.quiet.gradients(self._batches(size), names):
+            yield gradients | {name: -gradients[name] for name in turned}, self._length(index, size)
 
     def losses(self, batch_size: int | str | None = "data") -> Iterator[tuple[float, int]]:
         """Yield the loss of each batch that has one, and the batch's size."""
         size = self._size(batch_size)
+        sign = -1 if maximizes(self.training.trainer.optimizers) else 1
         for index, loss in self.training.quiet.losses(self._batches(size)):
-            yield loss, self._length(index, size)
+            yield sign * loss, self._length(index, size)
 
     def loss(self) -> float:
         """Return the mean loss of the client's samples at the module's weights; NaN if no batch has a loss."""

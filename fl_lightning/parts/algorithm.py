@@ -477,6 +477,10 @@ class Algorithm:
         """Return what is added to the loss of a client that begins; ``None`` for nothing."""
         return self.schedule.correction(client) if client.task.phase else self.objective.correction(client)
 
+    def batches_per_step(self, task: Task) -> int:
+        """Return how many batches the task's client takes for one optimizer step."""
+        return 1 if task.phase else self.objective.batches_per_step
+
     def _results(self, tasks: Sequence[Task], execute: Execute) -> Iterator[ClientResult]:
         """Yield this process's results as they leave the exchange; invalid ones are left out."""
         counts = not self.schedule.asynchronous

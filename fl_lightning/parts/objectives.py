@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -29,15 +29,14 @@ class Correction:
     ``training_step``, so that the loss, whatever it is, is that of the shifted logits. With either, clients train one
     after the other.
 
-    A subclass that ``walks`` takes gradients at other points than the client's model: it goes there in
-    :meth:`on_step_start`, and comes back in :meth:`add`, which then gets all parameters of the one optimizer's module.
+    Gradients are those of what is minimised: where the module's optimizer maximises (``maximize=True``), of minus its
+    loss.
 
     Attributes:
         pull: Weight of the quadratic term.
         linear: Coefficients of the linear term, shape ``(num_parameters,)``.
         weight_decay: Added to the optimizer's own ``weight_decay``: a term ``weight_decay/2 |w|^2``, not clipped.
         frozen: Places of the parameter tensors that the client leaves as they are.
-        steps_per_batch: How often successive batches are stepped, if it walks: ``(1, 2)`` steps every second one twice.
         loss: Changes the loss; ``None`` leaves it as it is. The returned tensor needs a gradient.
         shift: Added to what the output layer returns where gradients are taken, shape ``(classes,)``. Classes beyond it
             do not count: their shift is minus infinity.
@@ -48,13 +47,10 @@ class Correction:
         ValueError: If ``pull`` or ``weight_decay`` is no finite number.
     """
 
-    #: Whether it writes to the client's parameters, so that clients train one after the other.
-    walks: ClassVar[bool] = False
     pull: Finite = 0.0
     linear: Tensor | None = None
     weight_decay: Finite = 0.0
     frozen: frozenset[int] = frozenset()
-    steps_per_batch: tuple[int, ...] = (1,)
     loss: Callable[[Tensor, ForwardPass], Tensor] | None = None
     shift: Tensor | None = None
     output_layer: str | None = None
@@ -68,9 +64,6 @@ class Correction:
     def changes_step(self) -> bool:
         """Whether it changes what ``training_step`` computes or returns."""
         return self.loss is not None or self.shift is not None
-
-    def on_step_start(self, parameters: Sequence[Tensor]) -> None:
-        """Called before the step's forward pass; it may write to the client's parameters."""
 
     def add(self, parameters: Sequence[Tensor], start: Sequence[Tensor], linear: Sequence[Tensor]) -> None:
         """Add the gradient to each ``parameter.grad``, in place.
@@ -119,6 +112,8 @@ class LocalObjective(Part):
     #: Whether all clients of a round must start from the server's model.
     starts_from_server: bool = False
     sends_updates_alone = True
+    #: Batches that a client takes for one optimizer step.
+    batches_per_step: int = 1
 
     @property
     def numbers_down(self) -> int:

@@ -17,6 +17,7 @@ from fl_lightning.parts.messages import ClientResult, Task, further_tasks
 from fl_lightning.parts.objectives import Correction, pull_to_received, write_to
 from fl_lightning.parts.schedules import Play, Schedule, Synchronous
 from fl_lightning.parts.server import Mixing, Server
+from fl_lightning.parts.walks import Passes, Walk
 
 
 class _OwnModels(Synchronous):
@@ -160,22 +161,19 @@ class FineTuning(_OwnModels):
         return ()
 
 
-class _PlainSteps(Correction):
+class _PlainSteps(Walk):
     """Steps of SGD that leave nothing to the module's optimizers."""
-
-    walks = True
 
     def __init__(self, lr: float, frozen: Collection[int]) -> None:
         super().__init__()
         self.lr, self._left = lr, frozen
 
-    def add(self, parameters: Sequence[Tensor], start: Sequence[Tensor], linear: Sequence[Tensor]) -> None:
+    def walk(self, parameters: Sequence[Tensor], passes: Passes) -> None:
         """Step along the gradient."""
+        passes.gradient()
         for place, parameter in enumerate(parameters):
-            if parameter.grad is not None:
-                if place not in self._left:
-                    write_to([parameter], [parameter - self.lr * parameter.grad])
-                parameter.grad = None
+            if parameter.grad is not None and place not in self._left:
+                write_to([parameter], [parameter - self.lr * parameter.grad])
 
 
 @dataclass(eq=False, kw_only=True)
@@ -183,7 +181,8 @@ class AdaptiveStart(_OwnModels):
     """Clients start from a learnt mix of their last model and the server's (FedALA, Zhang et al. 2023).
 
     ``start = v_k + (w_t - v_k) * a_k``, value by value, with ``a_k`` in [0, 1] and at first 1. In a first training a_k
-    takes steps along the gradient of F_k at the mix, ``(w_t - v_k) * grad``, with everything else as it is.
+    takes steps along the gradient of F_k at the mix, ``(w_t - v_k) * grad``, with everything else as it is. These are
+    no local steps: they are not counted or logged, and move no schedule.
 
     Args:
         mixed: The parameters that are mixed, the last layers in the paper; the others are the server's. Patterns as for
@@ -241,28 +240,26 @@ class AdaptiveStart(_OwnModels):
         if not result.task.phase:
             self.own[result.client] = result.vector
 
-    def expected_tasks(self) -> int:
-        """Return the number of first trainings."""
-        return self.cohort_size
 
+class _ShareWalk(Walk):
+    """Moves a_k, with the model at the mix; it is no step of the model."""
 
-class _ShareWalk(Correction):
-    """Steps of a_k, with the model at the mix."""
-
-    walks = True
+    is_step = False
 
     def __init__(self, lr: float, apart: Sequence[Tensor], shares: Sequence[Tensor]) -> None:
         super().__init__()
-        self.lr, self.apart, self.shares = lr, apart, list(shares)
+        self.lr = lr
+        self.apart = apart
+        self.shares = list(shares)
 
-    def add(self, parameters: Sequence[Tensor], start: Sequence[Tensor], linear: Sequence[Tensor]) -> None:
-        """Move a_k and the mix; leave nothing to the optimizer."""
+    def walk(self, parameters: Sequence[Tensor], passes: Passes) -> None:
+        """Move a_k along the gradient at the mix, and the mix with it."""
+        passes.gradient()
         for place, parameter in enumerate(parameters):
             if parameter.grad is not None:
                 apart, share = self.apart[place], self.shares[place]
                 self.shares[place] = (share - self.lr * apart * parameter.grad.flatten()).clamp_(0, 1)
                 write_to([parameter], [parameter + (apart * (self.shares[place] - share)).view_as(parameter)])
-                parameter.grad = None
 
 
 @dataclass(eq=False, kw_only=True)

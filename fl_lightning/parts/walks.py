@@ -1,11 +1,23 @@
-"""Objectives whose clients take gradients at several points: at a neighbour of w, at a mixture, after a step."""
+"""Objectives whose clients take gradients at several points: at a neighbour of w, at a mixture, after a step.
+
+One step of each, which counters, schedules and logs see as one:
+
+* FedSAM: one descent of w, on one batch, which is passed through twice.
+* Per-FedAvg: one step of w along the gradient of the loss after fine-tuning, on two batches; on three with the second
+  order.
+* pFedMe: one step of w, on one batch, on which theta takes ``inner_steps`` steps.
+* APFL: one step of v and one of w, both on one batch.
+
+The loss of a step is the one of its first pass; the other passes are not logged, and update no metric objects.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from functools import partial
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -16,34 +28,78 @@ from fl_lightning.parts.messages import ClientResult
 from fl_lightning.parts.objectives import Correction, LocalObjective, write_to
 
 
-class Walk(Correction):
-    """Steps at several points: the module holds w, or a point to which it went from w."""
+class Passes(Protocol):
+    """The passes of one step of a :class:`Walk`: forward and backward, at the parameters' present values."""
 
-    walks = True
+    def gradient(self, batch: int = 0) -> None:
+        """Compute each ``parameter.grad``; nothing is stepped. Where there is no gradient, the step ends here.
 
-    def __init__(self, settings: Any, steps_per_batch: tuple[int, ...]) -> None:
-        super().__init__(steps_per_batch=steps_per_batch)
-        self.settings, self.turn = settings, 0
-        self.outer: list[Tensor] | None = None  # w, while the module holds another point
+        Args:
+            batch: Which of the step's batches to take, from 0.
+        """
 
-    def leave(self, parameters: Sequence[Tensor], point: Sequence[Tensor]) -> None:
-        """Go to a point, and take no step there."""
-        self.outer = [tensor.detach().clone() for tensor in parameters] if self.outer is None else self.outer
-        write_to(parameters, point)
-        for parameter in parameters:
-            parameter.grad = None
+    def step(self, batch: int = 0, change: Callable[[], None] | None = None) -> bool:
+        """Let the module's optimizer take a step; return False if a gradient scaler has skipped it.
 
-    def come_back(self, parameters: Sequence[Tensor]) -> None:
-        """Go to w."""
-        if self.outer is not None:
-            write_to(parameters, self.outer)
-            self.outer = None
+        Args:
+            batch: Which of the step's batches to take, from 0.
+            change: Called before the optimizer steps, when each ``parameter.grad`` is known, to change gradients and
+                parameters.
+        """
+
+
+class Walk(Correction, ABC):
+    """A client's steps, each of which takes gradients at several points."""
+
+    #: Whether what it does on a batch is a step, which counters, schedules, logs and hooks see.
+    is_step: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    @abstractmethod
+    def walk(self, parameters: Sequence[Tensor], passes: Passes) -> None:
+        """Take one step.
+
+        Args:
+            parameters: All trained parameters of the client's model.
+            passes: Computes gradients and lets the optimizer step.
+        """
 
     def sent(self, result: ClientResult) -> ClientResult:
-        """Return the result with w."""
-        if self.outer is None:
-            return result
-        return result.with_vector(torch.cat([*(tensor.flatten() for tensor in self.outer), result.buffers]))
+        """Return the result as the client sends it."""
+        return result
+
+
+class Excursion:
+    """A way from w to other points; whatever ends it, the parameters hold w again.
+
+    Args:
+        parameters: The parameters, which hold w.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        self._parameters = parameters
+        #: w.
+        self.origin = copies_of(parameters)
+        self._is_away = False
+
+    def __enter__(self) -> Excursion:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.come_back()
+
+    def go(self, point: Sequence[Tensor]) -> None:
+        """Go to a point."""
+        self._is_away = True
+        write_to(self._parameters, point)
+
+    def come_back(self) -> None:
+        """Go to w, if the parameters are elsewhere."""
+        if self._is_away:
+            write_to(self._parameters, self.origin)
+        self._is_away = False
 
 
 class WalkingObjective(LocalObjective, ABC):
@@ -59,7 +115,7 @@ class WalkingObjective(LocalObjective, ABC):
         return self._walks[client.task.client]
 
     @abstractmethod
-    def walk(self, client: LocalClient) -> Correction:
+    def walk(self, client: LocalClient) -> Walk:
         """Return a new walk."""
 
     def on_client_end(self, result: ClientResult) -> ClientResult:
@@ -71,7 +127,7 @@ class WalkingObjective(LocalObjective, ABC):
 class SharpnessAware(WalkingObjective):
     """Each step has the gradient at ``w + rho g / |g|``, with g the one at w (FedSAM, Qu et al. 2022; eq. (64)).
 
-    Both gradients are taken on the same batch.
+    Both gradients are taken on the same batch. Its loss is the one at w.
 
     Args:
         rho: Length of the way to the point; 0 is the plain objective.
@@ -84,9 +140,9 @@ class SharpnessAware(WalkingObjective):
         """Return the client's walk."""
         return super().correction(client) if self.rho else None
 
-    def walk(self, client: LocalClient) -> Correction:
+    def walk(self, client: LocalClient) -> Walk:
         """Return the way up and back."""
-        return _Ascent(self, (2,))
+        return _Ascent(self.rho)
 
     def on_client_end(self, result: ClientResult) -> ClientResult:
         """Send w."""
@@ -96,14 +152,18 @@ class SharpnessAware(WalkingObjective):
 class _Ascent(Walk):
     """w, and the point uphill of it."""
 
-    def add(self, parameters: Sequence[Tensor], start: Sequence[Tensor], linear: Sequence[Tensor]) -> None:
-        """Go uphill, or back to w with the gradient of there."""
-        if self.outer is not None:
-            self.come_back(parameters)
-            return
-        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-        length = self.settings.rho / (torch.linalg.vector_norm(torch.cat([g.flatten() for g in gradients])) + 1e-12)
-        self.leave(parameters, [p + length * g for p, g in zip(parameters, gradients, strict=True)])
+    def __init__(self, rho: float) -> None:
+        super().__init__()
+        self.rho = rho
+
+    def walk(self, parameters: Sequence[Tensor], passes: Passes) -> None:
+        """Go uphill, and step from w along the gradient of there."""
+        with Excursion(parameters) as way:
+            passes.gradient()
+            uphill = gradients_of(parameters)
+            length = self.rho / (torch.linalg.vector_norm(torch.cat([g.flatten() for g in uphill])) + 1e-12)
+            way.go([w + length * g for w, g in zip(parameters, uphill, strict=True)])
+            passes.step(change=way.come_back)
 
 
 @dataclass(eq=False)
@@ -111,7 +171,8 @@ class MoreauEnvelope(WalkingObjective):
     """``min_theta F_k(theta) + lam/2 |theta - w|^2`` as a function of w (pFedMe, Dinh et al. 2020, Algorithm 1).
 
     On each batch the client's model theta takes ``inner_steps`` steps of the module's optimizer, then w one along the
-    envelope's gradient: ``w <- w - lr lam (w - theta)``. The client sends w and keeps theta.
+    envelope's gradient: ``w <- w - lr lam (w - theta)``. That is one local step; its loss is the one before the first
+    inner step. The client sends w and keeps theta.
 
     Args:
         lam: Weight of the proximal term.
@@ -131,9 +192,9 @@ class MoreauEnvelope(WalkingObjective):
         """Give every client the first model."""
         self.add_client_vectors("own", federation.model)
 
-    def walk(self, client: LocalClient) -> Correction:
+    def walk(self, client: LocalClient) -> Walk:
         """Return the steps of theta and w."""
-        return _EnvelopeWalk(self, (self.inner_steps,))
+        return _EnvelopeWalk(self)
 
     def on_client_end(self, result: ClientResult) -> ClientResult:
         """Keep theta; send w."""
@@ -146,34 +207,37 @@ class MoreauEnvelope(WalkingObjective):
 
 
 class _EnvelopeWalk(Walk):
-    """theta near w; ``outer`` is w all the time."""
+    """theta, which the module holds, and w."""
 
-    def on_step_start(self, parameters: Sequence[Tensor]) -> None:
-        """Begin at w; after the inner steps of a batch, move w."""
-        if self.outer is None:
-            self.outer = [tensor.detach().clone() for tensor in parameters]
-        elif self.turn == self.settings.inner_steps:
-            self.move(parameters)
+    def __init__(self, settings: MoreauEnvelope) -> None:
+        super().__init__()
+        self.settings = settings
+        #: w, shaped as the parameters; empty before the first step.
+        self.w: list[Tensor] = []
 
-    def move(self, parameters: Iterable[Tensor]) -> None:
-        """Take w's step towards theta."""
-        assert self.outer is not None
-        self.turn, rate = 0, self.settings.lr * self.settings.lam
-        self.outer = [w.lerp(theta.detach().view_as(w), rate) for w, theta in zip(self.outer, parameters, strict=True)]
+    def walk(self, parameters: Sequence[Tensor], passes: Passes) -> None:
+        """Let theta take the inner steps, and then w one towards it."""
+        self.w = self.w or copies_of(parameters)
+        stepped = [passes.step(change=partial(self._pull, parameters)) for _ in range(self.settings.inner_steps)]
+        if any(stepped):
+            rate = self.settings.lr * self.settings.lam
+            self.w = [w.lerp(theta.detach(), rate) for w, theta in zip(self.w, parameters, strict=True)]
 
-    def add(self, parameters: Sequence[Tensor], start: Sequence[Tensor], linear: Sequence[Tensor]) -> None:
-        """Add ``lam (theta - w)``."""
-        assert self.outer is not None
-        self.turn += 1
-        for theta, w in zip(parameters, self.outer, strict=True):
+    def _pull(self, parameters: Sequence[Tensor]) -> None:
+        """Add ``lam (theta - w)`` to the gradients."""
+        for theta, w in zip(parameters, self.w, strict=True):
             if theta.grad is not None:
                 theta.grad += self.settings.lam * (theta.detach() - w)
 
+    def value(self, parameters: Sequence[Tensor], start: Sequence[Tensor], linear: Sequence[Tensor]) -> Tensor | float:
+        """Return ``lam/2 |theta - w|^2``."""
+        with torch.no_grad():
+            squares = [(theta - w).square().sum() for theta, w in zip(parameters, self.w, strict=True)]
+            return self.settings.lam / 2 * sum(squares)
+
     def sent(self, result: ClientResult) -> ClientResult:
-        """Return the result with w after its last step."""
-        if self.outer is not None and self.turn:
-            self.move(result.parameters.split([tensor.numel() for tensor in self.outer]))
-        return super().sent(result)
+        """Return the result with w; a client without a step has w in it."""
+        return with_parameters(result, self.w) if self.w else result
 
 
 @dataclass(eq=False)
@@ -182,7 +246,8 @@ class ModelMixture(WalkingObjective):
 
     On each batch v takes a step along the gradient by v of ``F_k(alpha v + (1 - alpha) w)``, which is alpha times the
     gradient at the mixture, and w one along ``grad F_k(w)``, both from where they were. Both are steps of the module's
-    optimizer, which should be SGD without momentum, as in the paper. The client sends w.
+    optimizer, which should be SGD without momentum, as in the paper. Together they are one local step; its loss is the
+    one of the mixture. The client sends w.
 
     Args:
         alpha: Share of the own model, in [0, 1].
@@ -202,18 +267,18 @@ class ModelMixture(WalkingObjective):
         self.add_client_vectors("own", federation.model)
         self.add_client_vectors("alphas", torch.full_like(federation.model[:1], self.alpha))
 
-    def walk(self, client: LocalClient) -> Correction:
+    def walk(self, client: LocalClient) -> Walk:
         """Return the steps of w and v."""
         k = client.task.client
         own = self.own[k][: self.federation.num_parameters].split(list(self.federation.lengths))
-        return _MixtureWalk(self, own, float(self.alphas[k]))
+        return _MixtureWalk(own, float(self.alphas[k]), self.alpha_lr)
 
     def on_client_end(self, result: ClientResult) -> ClientResult:
         """Keep v and alpha; send w."""
-        walk, sent = self._walks[result.client], super().on_client_end(result)
-        self.own[result.client] = torch.cat([*walk.own, result.buffers])
+        walk = self._walks[result.client]
+        self.own[result.client] = torch.cat([*(v.flatten() for v in walk.own), result.buffers]).to(result.vector)
         self.alphas[result.client] = torch.full_like(self.alphas[result.client], walk.alpha)
-        return sent
+        return super().on_client_end(result)
 
     def personal(self, client: int, model: Tensor) -> Tensor | None:
         """Return the mixture of the client's v and the server's model."""
@@ -222,33 +287,38 @@ class ModelMixture(WalkingObjective):
 
 
 class _MixtureWalk(Walk):
-    """v at the mixture, then w; ``outer`` is w while the module holds the mixture or v."""
+    """v, and w, which the module holds.
 
-    def __init__(self, settings: ModelMixture, own: Sequence[Tensor], alpha: float) -> None:
-        super().__init__(settings, (2,))
-        self.own, self.alpha = list(own), alpha
+    Args:
+        own: v, flattened.
+        alpha: Share of v in the mixture.
+        alpha_lr: Learning rate of alpha.
+    """
 
-    def on_step_start(self, parameters: Sequence[Tensor]) -> None:
-        """Go to the mixture, or from v to w; a step without a loss left the module there."""
-        if self.turn == 1 and self.outer is not None:
-            self.own = [tensor.detach().clone().flatten() for tensor in parameters]
-            self.come_back(parameters)
-        elif self.turn == 0 and self.outer is None:
-            pairs = zip(parameters, self.own, strict=True)
-            self.leave(parameters, [w.lerp(v.view_as(w), self.alpha) for w, v in pairs])
+    def __init__(self, own: Sequence[Tensor], alpha: float, alpha_lr: float) -> None:
+        super().__init__()
+        self.own = list(own)
+        self.alpha = alpha
+        self.alpha_lr = alpha_lr
 
-    def add(self, parameters: Sequence[Tensor], start: Sequence[Tensor], linear: Sequence[Tensor]) -> None:
-        """At the mixture, prepare v's step and learn alpha."""
-        if self.turn == 0:
-            assert self.outer is not None
-            slope = 0.0
-            for parameter, v, w in zip(parameters, self.own, self.outer, strict=True):
-                if parameter.grad is not None:
-                    slope += float((parameter.grad * (v.view_as(w) - w)).sum())
-                    parameter.grad *= self.alpha
-            write_to(parameters, [v.view_as(parameter) for v, parameter in zip(self.own, parameters, strict=True)])
-            self.alpha = min(1.0, max(0.0, self.alpha - self.settings.alpha_lr * slope))
-        self.turn = 1 - self.turn
+    def walk(self, parameters: Sequence[Tensor], passes: Passes) -> None:
+        """Take v's step by the gradient at the mixture, and w's by the one at w."""
+        self.own = [v.view_as(w).to(w) for v, w in zip(self.own, parameters, strict=True)]
+        with Excursion(parameters) as way:
+            way.go([w.lerp(v, self.alpha) for w, v in zip(parameters, self.own, strict=True)])
+            if passes.step(change=partial(self._turn_to_own, parameters, way.origin)):
+                self.own = copies_of(parameters)
+        passes.step()
+
+    def _turn_to_own(self, parameters: Sequence[Tensor], w: Sequence[Tensor]) -> None:
+        """Turn the gradients at the mixture into those by v, let the module hold v, and learn alpha."""
+        slope = 0.0
+        for parameter, v, received in zip(parameters, self.own, w, strict=True):
+            if parameter.grad is not None:
+                slope += float((parameter.grad * (v - received)).sum())
+                parameter.grad *= self.alpha
+        write_to(parameters, self.own)
+        self.alpha = min(1.0, max(0.0, self.alpha - self.alpha_lr * slope))
 
 
 @dataclass(eq=False)
@@ -257,8 +327,8 @@ class MetaLearning(WalkingObjective):
 
     Each step takes a batch for the inner gradient and another for the gradient g at the point that it leads to. With
     ``"first-order"`` w takes a step of the module's optimizer along g. With ``"hessian-free"`` it is along
-    ``g - alpha (grad F(w + delta g) - grad F(w - delta g)) / (2 delta)``, with a third batch. Where a client's batches
-    end within a step, its first ones complete it.
+    ``g - alpha (grad F(w + delta g) - grad F(w - delta g)) / (2 delta)``, with a third batch. That is one local step;
+    its loss is the one of the first batch at w. Where a client's batches end within a step, its first ones complete it.
 
     Args:
         alpha: Learning rate of the inner step.
@@ -271,33 +341,62 @@ class MetaLearning(WalkingObjective):
     gradient: Literal["first-order", "hessian-free"] = "first-order"
     delta: Positive = 1e-3
 
-    def walk(self, client: LocalClient) -> Correction:
+    @property
+    def batches_per_step(self) -> int:  # type: ignore[override]
+        """One for each gradient; both of the difference share one."""
+        return 3 if self.gradient == "hessian-free" else 2
+
+    def walk(self, client: LocalClient) -> Walk:
         """Return the steps of w."""
-        return _MetaWalk(self, (1, 1, 2) if self.gradient == "hessian-free" else (1, 1))
+        return _MetaWalk(self)
 
 
 class _MetaWalk(Walk):
     """w, the point of the inner step, and with second order two points beside w along its gradient."""
 
-    def add(self, parameters: Sequence[Tensor], start: Sequence[Tensor], linear: Sequence[Tensor]) -> None:
-        """Go to the next point, or back to w with the gradient for its step."""
-        alpha, delta, second = self.settings.alpha, self.settings.delta, self.settings.gradient == "hessian-free"
-        here = [torch.zeros_like(p) if p.grad is None else p.grad.detach().clone() for p in parameters]
-        if self.turn == 0:
-            self.leave(parameters, torch._foreach_sub(list(parameters), torch._foreach_mul(here, alpha)))
-        elif self.turn == 1 and second:
-            self.gradient = here
-            self._go(parameters, delta)
-        elif self.turn == 2:
-            self.plus = here
-            self._go(parameters, -delta)
-        else:
-            self.come_back(parameters)
-            if second:
-                for parameter, g, plus, minus in zip(parameters, self.gradient, self.plus, here, strict=True):
-                    parameter.grad = g - alpha * (plus - minus) / (2 * delta)
-        self.turn = (self.turn + 1) % (4 if second else 2)
+    def __init__(self, settings: MetaLearning) -> None:
+        super().__init__()
+        self.settings = settings
 
-    def _go(self, parameters: Sequence[Tensor], delta: float) -> None:
-        assert self.outer is not None
-        self.leave(parameters, [w + delta * g for w, g in zip(self.outer, self.gradient, strict=True)])
+    def walk(self, parameters: Sequence[Tensor], passes: Passes) -> None:
+        """Step from w along the gradient of the loss after fine-tuning."""
+        alpha = self.settings.alpha
+        with Excursion(parameters) as way:
+            passes.gradient(0)
+            inner = torch._foreach_mul(gradients_of(parameters), alpha)
+            way.go(torch._foreach_sub(list(parameters), inner))
+            if self.settings.gradient == "first-order":
+                passes.step(1, way.come_back)
+                return
+            passes.gradient(1)
+            meta = gradients_of(parameters)
+            delta = self.settings.delta
+            way.go([w + delta * g for w, g in zip(way.origin, meta, strict=True)])
+            passes.gradient(2)
+            plus = gradients_of(parameters)
+            way.go([w - delta * g for w, g in zip(way.origin, meta, strict=True)])
+
+            def come_back() -> None:
+                """Go to w, with the gradient for its step."""
+                minus = gradients_of(parameters)
+                way.come_back()
+                for parameter, g, above, below in zip(parameters, meta, plus, minus, strict=True):
+                    parameter.grad = g - alpha * (above - below) / (2 * delta)
+
+            passes.step(2, come_back)
+
+
+def copies_of(parameters: Sequence[Tensor]) -> list[Tensor]:
+    """Return copies of the parameters."""
+    return [parameter.detach().clone() for parameter in parameters]
+
+
+def gradients_of(parameters: Sequence[Tensor]) -> list[Tensor]:
+    """Return copies of the gradients, 0 for parameters that have none."""
+    return [torch.zeros_like(p) if p.grad is None else p.grad.detach().clone() for p in parameters]
+
+
+def with_parameters(result: ClientResult, parameters: Sequence[Tensor]) -> ClientResult:
+    """Return a client's result with other parameters, and its buffers."""
+    vector = torch.cat([*(tensor.flatten() for tensor in parameters), result.buffers])
+    return result.with_vector(vector.to(result.vector))

@@ -12,6 +12,7 @@ from fl_lightning.checks import is_user_defined
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.executors.stacked.optimizer import along
 from fl_lightning.parts.objectives import Correction
+from fl_lightning.parts.walks import Walk
 
 
 class StackedCorrections:
@@ -21,17 +22,25 @@ class StackedCorrections:
         corrections: Each client's, ``None`` for none.
         starts: The models that they received, shape ``(size,)`` each.
         vector: The federated state of the module.
+        ascends: Whether the optimizer maximises, by each parameter tensor.
 
     Raises:
         CannotVectorize: If a correction has an ``add`` of a user's own, which may count clients' steps.
     """
 
-    def __init__(self, corrections: Sequence[Correction | None], starts: Sequence[Tensor], vector: StateVector) -> None:
+    def __init__(
+        self,
+        corrections: Sequence[Correction | None],
+        starts: Sequence[Tensor],
+        vector: StateVector,
+        ascends: Sequence[bool],
+    ) -> None:
+        self._ascends = ascends
         self._active = any(correction is not None for correction in corrections)
         nothing = Correction()
         given = [correction or nothing for correction in corrections]
         self._frozen = given[0].frozen
-        if any(correction.walks or correction.frozen != self._frozen for correction in given):
+        if any(isinstance(correction, Walk) or correction.frozen != self._frozen for correction in given):
             raise CannotVectorize("the local objective takes gradients at several points")
         if any(correction.changes_step for correction in given):
             raise CannotVectorize("the local objective changes the loss of each client")
@@ -92,22 +101,34 @@ class StackedCorrections:
         for place in self._frozen:
             gradients[place] = None
         with torch.no_grad():
+            self._turn(gradients)
             if self._own:
                 self._correct_one_by_one(parameters, gradients)
-                return
-            equal = len(set(self._pulls)) == 1
-            pulls = torch.tensor(self._pulls[: len(parameters[0])], dtype=torch.float64)
-            for place, (parameter, gradient) in enumerate(zip(parameters, gradients, strict=True)):
-                if gradient is None:
-                    continue
-                if self._starts:
-                    drift = parameter - self._starts[place][: len(parameter)]
-                    if equal:
-                        gradient.add_(drift, alpha=self._pulls[0])
-                    else:
-                        gradient.add_(drift.mul_(along(pulls, drift)))
-                if self._linear:
-                    gradient.add_(self._linear[place][: len(parameter)])
+            else:
+                self._add(parameters, gradients)
+            self._turn(gradients)
+
+    def _turn(self, gradients: Sequence[Tensor | None]) -> None:
+        """Turn gradients that an optimizer ascends into those of what is minimised, or back."""
+        for gradient, ascends in zip(gradients, self._ascends, strict=True):
+            if ascends and gradient is not None:
+                gradient.neg_()
+
+    def _add(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
+        """Add the terms of :class:`Correction` itself."""
+        equal = len(set(self._pulls)) == 1
+        pulls = torch.tensor(self._pulls[: len(parameters[0])], dtype=torch.float64)
+        for place, (parameter, gradient) in enumerate(zip(parameters, gradients, strict=True)):
+            if gradient is None:
+                continue
+            if self._starts:
+                drift = parameter - self._starts[place][: len(parameter)]
+                if equal:
+                    gradient.add_(drift, alpha=self._pulls[0])
+                else:
+                    gradient.add_(drift.mul_(along(pulls, drift)))
+            if self._linear:
+                gradient.add_(self._linear[place][: len(parameter)])
 
     def _correct_one_by_one(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
         """Let corrections of another form add themselves."""
@@ -129,9 +150,10 @@ class StackedCorrections:
             gradients: Their gradients.
             decays: Each client's weight decay, shape ``(K,)``.
         """
-        for parameter, gradient in zip(parameters, gradients, strict=True):
+        for parameter, gradient, ascends in zip(parameters, gradients, self._ascends, strict=True):
             if gradient is not None:
-                gradient.add_(parameter.detach() * along(decays[: len(parameter)], parameter))
+                term = parameter.detach() * along(decays[: len(parameter)], parameter)
+                gradient.add_(term, alpha=-1 if ascends else 1)
 
 
 def _refuse_own(corrections: Sequence[Correction]) -> None:

@@ -74,7 +74,7 @@ class StackedOptimizer:
             self._extra_decay = decays[0]
             self.refresh()
             return None
-        decoupled = any(group.get("decoupled_weight_decay") or group.get("maximize") for group in groups)
+        decoupled = any(group.get("decoupled_weight_decay") for group in groups)
         if decoupled or type(self._origin) not in _COUPLED:
             raise CannotVectorize(f"{type(self._origin).__name__} takes one weight decay, and clients' differ")
         return torch.tensor(decays, dtype=torch.float64)

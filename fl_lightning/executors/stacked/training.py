@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
+from fl_lightning._lightning.local_optimizers import maximized
 from fl_lightning._lightning.log_replay import Journal
 from fl_lightning._lightning.recording import Entry, Logged
 from fl_lightning._lightning.stacked_loop import StackedLoop
@@ -65,7 +66,9 @@ class StackTraining:
         self._generators = ClientGenerators(seeds, vector.device)
         self._source = make_source(training, tasks, runner.stacked.transfer, self._generators)
         self._models = ModelStack(vector, starts)
-        self._terms = StackedCorrections([own.correction for own in members], starts, vector)
+        ascending = maximized(training.trainer.optimizers)
+        ascends = [id(parameter) in ascending for parameter in vector.parameters]
+        self._terms = StackedCorrections([own.correction for own in members], starts, vector, ascends)
         self._optimizer = StackedOptimizer(training.trainer.optimizers[0], vector.parameters)
         self._slots, self._windows = [task.slot for task in tasks], [training.batches.windows(task) for task in tasks]
         self._batch_size = self._source.largest or training.batches.largest(tasks)
