@@ -78,6 +78,7 @@ class ClientMetrics(Callback):
         values: For ``"val"`` and ``"test"``, the last metric of each client, by client id: of its own model, where
             ``val_acc_personal`` is logged.
         shared_values: The same with the model that all clients share.
+        own_values: The same with clients' own models; a stage without a score of these is missing.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class ClientMetrics(Callback):
         check_arguments(self)
         self.values: dict[str, dict[int, float]] = {}
         self.shared_values: dict[str, dict[int, float]] = {}
+        self.own_values: dict[str, dict[int, float]] = {}
         self._seen: list[tuple[Tensor, ...]] = []  # predictions, targets and, if clients have own models, theirs
         self._num_seen = 0
         self._clients: np.ndarray | None = None
@@ -160,6 +162,7 @@ class ClientMetrics(Callback):
         stage, self._own = _stage(trainer), None
         if self._clients is None or not self._seen or trainer.sanity_checking:
             return
+        self.own_values.pop(stage, None)
         batches = self._of_all_processes(trainer, self._clients)
         models = ["clients", "personal"][: len(batches[0][1]) - 1]
         if self.always_personal and not personal_parts(trainer):
@@ -184,6 +187,8 @@ class ClientMetrics(Callback):
             self.values[stage] = values
             if whose == "clients":
                 self.shared_values[stage] = values
+            elif place:
+                self.own_values[stage] = values
         pl_module.log_dict(log, batch_size=1, sync_dist=trainer.world_size > 1)
 
     on_test_epoch_start = on_validation_epoch_start

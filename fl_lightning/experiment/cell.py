@@ -31,6 +31,7 @@ from fl_lightning.experiment.files import columns_of, write_csv, write_json
 from fl_lightning.experiment.plan import Cell
 from fl_lightning.experiment.store import Result, code_version, draw_partition
 from fl_lightning.parts.algorithm import Algorithm
+from fl_lightning.parts.part import walk
 from fl_lightning.parts.sampling import ImportanceSampler, UniformSampler
 from fl_lightning.parts.schedules import Redistribution
 
@@ -239,18 +240,24 @@ def _outcome(
 
 
 def _rows_of_clients(metric: ClientMetrics, data: FederatedDataModule) -> list[dict[str, Any]]:
-    """Return each test client's number, its name if clients have names, its number of samples, and its score."""
+    """Return each test client's number, its name if clients have names, its number of samples, and its scores.
+
+    These are the score of the model that all clients share and, if it has one, of the client's own model.
+    """
     names, owners = data.client_names, data.eval_client_ids("test")
     samples = Counter([] if owners is None else owners.tolist())
-    return [
-        {
-            "client": client,
-            **({} if names is None else {"name": names[client]}),
-            "samples": samples[client],
-            f"test_{metric.name}": score,
-        }
-        for client, score in metric.values.get("test", {}).items()
-    ]
+    own = metric.own_values.get("test", {})
+    rows = []
+    for client, score in metric.shared_values.get("test", {}).items():
+        row: dict[str, Any] = {"client": client}
+        if names is not None:
+            row["name"] = names[client]
+        row["samples"] = samples[client]
+        row[f"test_{metric.name}"] = score
+        if own:
+            row[f"test_{metric.name}_personal"] = own[client]
+        rows.append(row)
+    return rows
 
 
 def constant_scores(metric: ClientMetrics, data: FederatedDataModule) -> dict[str, float]:
@@ -291,7 +298,9 @@ def best_checkpoint(path: Path, config: dict[str, Any], algorithm: Algorithm) ->
     if every > rounds:
         raise ValueError(f"No model would be validated: validation comes every {every} rounds of {rounds}.")
     settings: dict[str, Any] = {name: config[name] for name in ("monitor", "mode")}
-    settings |= {"save_weights_only": True, "enable_version_counter": False}
+    # clients' own models are in the algorithm's state
+    has_own_models = any(part.has_personal for part in walk(*algorithm.parts.values()))
+    settings |= {"save_weights_only": not has_own_models, "enable_version_counter": False}
     if config["select"] == "aggregated":
         _check_aggregations(range(every, rounds + 1, every), rounds, algorithm)
         return FederatedCheckpoint(path.parent, path.stem, save_last=False, **settings)

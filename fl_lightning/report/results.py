@@ -30,6 +30,7 @@ _TUNING = ["data", "method", "values", "val", "chosen"]
 _ABOUT = ["begun", "ended", "seconds", "device", "python", "torch", "lightning", "numpy"]
 _TESTS = ["data", "method", "difference", "low", "high", "pairs", "zeros", "p", "gain"]
 _CLIENTS = {"data": str, "method": str, "fold": int, "seed": int, "client": int, "samples": int, "score": float}
+_CLIENTS |= {"own": float}
 _DIGITS = 12  # of means, so that those of the same numbers in another order are equal
 
 
@@ -134,18 +135,23 @@ class Results:
     def clients(self) -> pd.DataFrame:
         """The scores of the test clients: a row for each run and client, with its number of samples.
 
-        ``gain`` is how much better the score is than that of ``Local`` for the same client, fold and seed.
+        ``score`` is that of the model which the table's score names: the client's own, if it has one, or the one that
+        all share. ``gain`` is how much better it is than the client's own model by ``Local``, with the same fold and
+        seed.
         """
         frames = [pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in _CLIENTS.items()})]
         for *run, cell in self.scored[[*RUN, "cell"]].itertuples(index=False):
             path = self.folder / "cells" / cell / "clients.csv"
             if path.is_file():
                 rows = pd.read_csv(path)
-                rows = rows.rename(columns={rows.columns[-1]: "score"})[["client", "samples", "score"]]
-                frames.append(rows.assign(**dict(zip(RUN, run, strict=True))).dropna())
+                scored = rows.columns.to_list()[rows.columns.get_loc("samples") + 1 :]
+                rows["own"] = rows[scored[-1]]  # behind the shared model's, if clients have models of their own
+                rows["score"] = rows["own"] if self.scores_own_models(run[0]) else rows[scored[0]]
+                rows = rows[["client", "samples", "score", "own"]]
+                frames.append(rows.assign(**dict(zip(RUN, run, strict=True))).dropna(subset=["score"]))
         found, same = pd.concat(frames, ignore_index=True), ["data", "fold", "seed", "client"]
-        alone = found[found["method"] == ALONE].set_index(same)["score"].rename("alone")
-        found = found.join(alone, on=same)
+        alone = found[found["method"] == ALONE].set_index(same)["own"].rename("alone")
+        found = found.drop(columns="own").join(alone, on=same)
         return found.assign(gain=(found["score"] - found["alone"]) * found["data"].map(self.sign).astype(float))
 
     # ---- scores ----
@@ -201,6 +207,10 @@ class Results:
         """Return the columns of the curves of a data set that the report draws."""
         settings = self.table["data"][data]
         return list(settings["curves"] or [settings["monitor"]])
+
+    def scores_own_models(self, data: str) -> bool:
+        """Return whether the score of a data set is one of clients' own models."""
+        return "_personal" in str(self.table["data"][data]["score"])
 
     def sign(self, data: str) -> int:
         """Return 1 if larger scores are better, else -1."""

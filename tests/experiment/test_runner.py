@@ -82,6 +82,18 @@ def test_each_test_clients_score_is_in_a_file(finished_table: Run) -> None:
         assert sum(values) / len(values) == pytest.approx(row["test_acc_clients"], abs=1e-6)
 
 
+def test_each_score_of_a_client_stands_under_the_name_of_its_model(tmp_path: Path) -> None:
+    """The round is chosen by a score of one model, and that of the other is of the same round."""
+    local = {"class_path": "fl_lightning.Local", "init_args": {"clients_per_round": 1.0, "local_epochs": 20}}
+    table = small(methods={"Local": {"callback": local}}, baseline="Local", seeds=[0])
+    [row], _ = run(table, tmp_path)
+    scores = read_csv(tmp_path / "cells" / row["cell"] / "clients.csv")
+    for name, column in (("test_acc_clients", "test_acc"), ("test_acc_personal", "test_acc_personal")):
+        mean = sum(float(client[column]) for client in scores) / len(scores)
+        assert mean == pytest.approx(row[name], abs=1e-6)
+    assert any(client["test_acc"] != client["test_acc_personal"] for client in scores)
+
+
 def test_clients_with_names_have_them_beside_their_scores(tmp_path: Path) -> None:
     lines = [f"{place % 3 / 2},{place % 2},{'aurora' if place < 20 else 'bergen'}" for place in range(40)]
     (tmp_path / "stays.csv").write_text("\n".join(["pulse,ill,hospital", *lines]))

@@ -85,6 +85,25 @@ def test_what_single_clients_gain_over_training_alone(tmp_path: Path) -> None:
     assert picture.name == "gains-easy"
 
 
+@pytest.mark.parametrize(
+    ("score", "mean", "gain"), [("test_acc_clients", "45.00", "-5.00"), ("test_acc_personal", "80.00", "+30.00")]
+)
+def test_scores_of_clients_are_of_the_model_that_the_table_s_score_names(
+    tmp_path: Path, score: str, mean: str, gain: str
+) -> None:
+    """The gain is over the own model of Local in any case: its clients' shared model is nobody's who trains alone."""
+    write_results(tmp_path, score=score)
+    for name in ("results.csv", "table.json"):
+        (tmp_path / name).write_text((tmp_path / name).read_text().replace("FedAvg", "Local"))
+    for method, scores in (("Local", "0,1,0.2,0.5"), ("RADFed", "0,1,0.45,0.8")):
+        folder = tmp_path / "cells" / f"easy-{method}-0"
+        folder.mkdir(exist_ok=True)
+        (folder / "clients.csv").write_text(f"client,samples,test_acc,test_acc_personal\n{scores}")
+    alone, method = rows(tables.client_table(read_results(tmp_path)))
+    assert (method[3], method[6]) == (mean, gain)
+    assert alone[3] == ("20.00" if score == "test_acc_clients" else "50.00")
+
+
 def test_a_smaller_loss_is_a_gain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(GAPS, "hard", ALL_WORSE)
     results = write_results(tmp_path, score="test_loss", score_mode="min")
