@@ -86,6 +86,8 @@ def test_each_score_of_a_client_stands_under_the_name_of_its_model(tmp_path: Pat
     """The round is chosen by a score of one model, and that of the other is of the same round."""
     local = {"class_path": "fl_lightning.Local", "init_args": {"clients_per_round": 1.0, "local_epochs": 20}}
     table = small(methods={"Local": {"callback": local}}, baseline="Local", seeds=[0])
+    split = {"class_path": "fl_lightning.WithinClientSplit", "init_args": {"val": 0.2, "test": 0.3}}
+    table["data"]["digits"]["datamodule"]["init_args"]["split"] = split
     [row], _ = run(table, tmp_path)
     scores = read_csv(tmp_path / "cells" / row["cell"] / "clients.csv")
     for name, column in (("test_acc_clients", "test_acc"), ("test_acc_personal", "test_acc_personal")):
