@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -65,17 +66,22 @@ def test_a_significant_loss_is_marked_and_not_highlighted(tmp_path: Path, monkey
     assert bold(tables.relative_table(results)) == [(0, 3)]
 
 
-def test_what_single_clients_gain_over_training_alone(tmp_path: Path) -> None:
-    write_results(tmp_path)
-    results, table = tmp_path / "results.csv", tmp_path / "table.json"
+def results_beside_local(folder: Path, header: str, clients: dict[str, list[str]], **options: Any) -> Results:
+    """Return results in which FedAvg is named Local, with the lines of ``clients.csv`` of one run of each method."""
+    write_results(folder, **options)
+    results, table = folder / "results.csv", folder / "table.json"
     results.write_text(results.read_text().replace("FedAvg", "Local"))
     write_json(table, json.loads(json.dumps(read_json(table)).replace("FedAvg", "Local")))
-    for method, scores in (("Local", [0.5, 0.6, 0.1]), ("RADFed", [0.7, 0.5, 0.3])):
-        lines = [f"{client},{(1, 1, 2)[client]},{score}" for client, score in enumerate(scores)]
-        folder = tmp_path / "cells" / f"easy-{method}-0"
-        folder.mkdir(exist_ok=True)
-        (folder / "clients.csv").write_text("\n".join(["client,samples,test_acc", *lines]))
-    read = read_results(tmp_path)
+    for method, lines in clients.items():
+        cell = folder / "cells" / f"easy-{method}-0"
+        cell.mkdir(exist_ok=True)
+        (cell / "clients.csv").write_text("\n".join([header, *lines]))
+    return read_results(folder)
+
+
+def test_what_single_clients_gain_over_training_alone(tmp_path: Path) -> None:
+    clients = {"Local": ["0,1,0.5", "1,1,0.6", "2,2,0.1"], "RADFed": ["0,1,0.7", "1,1,0.5", "2,2,0.3"]}
+    read = results_beside_local(tmp_path, "client,samples,test_acc", clients)
     # weighted: 1.3 / 4 and 1.8 / 4; gains of 0.2, -0.1 and 0.2
     assert [row[3:] for row in rows(tables.client_table(read))] == [
         ["40.00", "32.50", "10.00", "", ""],
@@ -92,14 +98,9 @@ def test_scores_of_clients_are_of_the_model_that_the_table_s_score_names(
     tmp_path: Path, score: str, mean: str, gain: str
 ) -> None:
     """The gain is over the own model of Local in any case: its clients' shared model is nobody's who trains alone."""
-    write_results(tmp_path, score=score)
-    for name in ("results.csv", "table.json"):
-        (tmp_path / name).write_text((tmp_path / name).read_text().replace("FedAvg", "Local"))
-    for method, scores in (("Local", "0,1,0.2,0.5"), ("RADFed", "0,1,0.45,0.8")):
-        folder = tmp_path / "cells" / f"easy-{method}-0"
-        folder.mkdir(exist_ok=True)
-        (folder / "clients.csv").write_text(f"client,samples,test_acc,test_acc_personal\n{scores}")
-    alone, method = rows(tables.client_table(read_results(tmp_path)))
+    clients = {"Local": ["0,1,0.2,0.5"], "RADFed": ["0,1,0.45,0.8"]}
+    read = results_beside_local(tmp_path, "client,samples,test_acc,test_acc_personal", clients, score=score)
+    alone, method = rows(tables.client_table(read))
     assert (method[3], method[6]) == (mean, gain)
     assert alone[3] == ("20.00" if score == "test_acc_clients" else "50.00")
 
