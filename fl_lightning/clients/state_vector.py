@@ -194,7 +194,7 @@ class StateVector:
 
     def buffers(self) -> dict[str, Tensor]:
         """Return copies of the state's buffers by name, as far as the module holds them."""
-        held = [(name, place[key]) for name, (place, key) in zip(self.buffer_names, self._buffers, strict=True)]
+        held = [(name, place[key]) for name, (place, key) in zip(self.layout.buffers, self._buffers, strict=True)]
         return {name: buffer.detach().clone() for name, buffer in held if buffer is not None}
 
     def views(self, vector: Tensor) -> list[Tensor]:
