@@ -26,6 +26,7 @@ from fl_lightning.executors.machine import Threads, keep_freed_memory
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.messages import ClientResult, Task, same_values
+from fl_lightning.parts.run import Run
 from fl_lightning.seeding import Stream, seed_global_generators
 
 
@@ -51,6 +52,7 @@ class FederatedLoop(RoundLoop):
         executor_states: The executor's state on each process at the last round's end.
         executor_kind: The class of the executor whose states these are; one of another class cannot use them.
         batches_done: The batches that each client has had in each phase, where its epochs go on from round to round.
+        restored: The algorithm's state in the checkpoint from which the fit goes on, until it begins.
         restored_values: The values that callbacks monitored when the checkpoint was written.
     """
 
@@ -78,6 +80,7 @@ class FederatedLoop(RoundLoop):
         self.fingerprints: tuple[str, str] | None = None
         self.executor_states: list[dict[str, Any]] = []
         self.executor_kind = type(executor).__name__
+        self.restored: Mapping[str, Any] | None = None
         self.restored_values: Mapping[str, Tensor] = {}
 
     @property
@@ -97,7 +100,7 @@ class FederatedLoop(RoundLoop):
 
     def on_no_round(self) -> None:
         """Let the parts take the checkpoint's state, and clients do what is left, where no round has begun."""
-        if self.algorithm.restored is not None:
+        if self.restored is not None:
             self.prepare()
             if self.is_unfinished:
                 self.run_finish()
@@ -124,7 +127,7 @@ class FederatedLoop(RoundLoop):
 
     def on_fit_start(self) -> None:
         """Take the module's weights as the server's model, or go on from a checkpoint."""
-        self._begin_algorithm()
+        self._begin_run()
         self.epoch_loop.optimizers.past = self.past_settings
         check_steps_known(self.trainer, type(self.corrector).__name__, self.algorithm)
         if self.training.vector.device.type == "cpu":
@@ -136,9 +139,19 @@ class FederatedLoop(RoundLoop):
             self.executor.load_state_dict(self.executor_states[own])
         self.executor.on_fit_start(self.training, self.algorithm)
 
-    def _begin_algorithm(self) -> None:
-        self.training = LocalTraining(self.epoch_loop, self.data, self.algorithm, self.settings, self.corrector)
-        self.algorithm.begin_fit(self.federation(), fresh=self.round_index == 0)
+    def _begin_run(self) -> None:
+        """Begin the fit of the algorithm, or go on from a checkpoint or from an earlier fit."""
+        algorithm = self.algorithm
+        self.training = LocalTraining(self.epoch_loop, self.data, algorithm, self.settings, self.corrector)
+        federation = self.federation()
+        earlier = algorithm.run if algorithm.has_begun else None
+        state, self.restored = self.restored, None
+        if state is not None:
+            algorithm.run = Run.resume(algorithm, federation, state)
+        elif earlier is not None and self.round_index > 0:
+            algorithm.run = Run.go_on(earlier, federation)
+        else:
+            algorithm.run = Run.begin(algorithm, federation, earlier)
         restore_monitored_values(self.trainer, self.restored_values)
 
     def federation(self) -> Federation:
@@ -174,7 +187,7 @@ class FederatedLoop(RoundLoop):
         with self.stop.taking_back(self.on_round_abort):
             self.corrector.take_settings()
             batches.count_anew()
-            algorithm.start_round(self.round_index, self.settings.full_work, self.training.score)
+            algorithm.run.start_round(self.round_index, self.settings.full_work, self.training.score)
             planned, expected = self._share_of(algorithm.tasks), algorithm.schedule.expected_tasks()
             number = sum(map(batches.counted, planned))
         return number - (-expected * batches.mean_counted() // self.trainer.world_size)
@@ -189,7 +202,7 @@ class FederatedLoop(RoundLoop):
     @property
     def is_unfinished(self) -> bool:
         """Whether clients' models are of an earlier round than the last one."""
-        return self.round_index > 0 and not self.algorithm.personal_is_current
+        return self.round_index > 0 and not self.algorithm.run.personal_is_current
 
     def finish(self) -> None:
         """Make clients' models of the last round; nothing is logged."""
@@ -198,7 +211,7 @@ class FederatedLoop(RoundLoop):
         self.training.on_round_start()
         self.epoch_loop.on_clients_start()
         with unnoticed(self.trainer.lightning_module):
-            self.algorithm.finish(self.round_index - 1, self._execute)
+            self.algorithm.run.finish(self.round_index - 1, self._execute)
 
     def train_round(self) -> None:
         """Train this process's clients."""
@@ -208,7 +221,7 @@ class FederatedLoop(RoundLoop):
         self.epoch_loop.on_clients_start()
         if (under_way := algorithm.schedule.rounds_under_way()) is not None:
             optimizers.keep_settings(self.round_index, under_way)
-        self._published = algorithm.play(self._execute)
+        self._published = algorithm.run.play(self._execute)
 
     def _execute(self, tasks: Sequence[Task]) -> Iterator[ClientResult]:
         """Train this process's share of tasks and yield their results."""
@@ -232,19 +245,18 @@ class FederatedLoop(RoundLoop):
 
         If the round breaks off, changes by hooks of the round's start are undone, because these hooks run again.
         """
-        algorithm, present = self.algorithm, self.training.vector.read()
-        assert algorithm.shown is not None
-        if not same_values(present, algorithm.shown):
-            algorithm.adopt(present)
+        run, present = self.algorithm.run, self.training.vector.read()
+        if not same_values(present, run.shown):
+            run.adopt(present)
             if not in_round:
-                algorithm.shown = present
+                run.shown = present
 
     def _share_of(self, tasks: Sequence[Task]) -> list[Task]:
         """Return the tasks that this process trains."""
         if self.trainer.world_size == 1:
             return sorted(tasks, key=lambda task: task.slot)
         costs = [self.training.batches.number(task) for task in tasks]
-        return balance(tasks, costs, self.trainer.world_size, self.algorithm.owner)[self.trainer.global_rank]
+        return balance(tasks, costs, self.trainer.world_size, self.algorithm.run.owner)[self.trainer.global_rank]
 
     def on_round_end(self) -> None:
         """Load the model that the user sees."""
@@ -258,7 +270,7 @@ class FederatedLoop(RoundLoop):
 
     def on_round_complete(self) -> None:
         """Begin to count the round as done."""
-        self.algorithm.end_round(self.training.vector.read())
+        self.algorithm.run.end_round(self.training.vector.read())
 
     def call_round_hooks(self) -> None:
         """Call ``on_round_end`` of the callbacks; what is drawn from here to the next round depends on the round."""
@@ -291,20 +303,17 @@ class FederatedLoop(RoundLoop):
 
     def on_round_abort(self) -> None:
         """Put the server's weights back and forget what clients handed in."""
-        shown = self.algorithm.shown
-        assert shown is not None
-        self.training.vector.write(shown)
+        self.training.vector.write(self.algorithm.run.shown)
         self.batches_done = self._done_before
         for path, state in self._metrics.items():
             self.training.vector.module.get_submodule(path).load_state_dict(state)
-        self.algorithm.roll_back()
+        self.algorithm.run.roll_back()
 
     # ---- checkpoints ----
 
     def boundary_state(self) -> dict[str, Any]:
         """Return what the next round needs beside the algorithm's state."""
-        shown, vector = self.algorithm.shown, self.training.vector
-        assert shown is not None
+        shown, vector = self.algorithm.run.shown, self.training.vector
         values = self._values_before if self.in_round else monitored_values(self)
         saved = vector.module.state_dict(keep_vars=True)
         tensors = zip(vector.layout.names, vector.views(shown) if self.in_round else vector.tensors(), strict=True)
@@ -332,7 +341,6 @@ class FederatedLoop(RoundLoop):
 
     def server_state_dict(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         """Return the module's ``state_dict`` with the weights published last instead of a client's."""
-        shown = self.algorithm.shown
-        assert shown is not None
+        shown = self.algorithm.run.shown
         metrics = {f"{path}.{name}": value for path, state in self._metrics.items() for name, value in state.items()}
         return self.training.vector.with_values({**state_dict, **metrics}, shown)

@@ -126,7 +126,7 @@ class AggregationCallback(Callback, ABC):
         self._loaded_threads: int | None = None
         self._resumed: dict[str, Any] | None = None  # the state of a checkpoint, until the fit begins
         self._loop: FederatedLoop | None = None
-        self._past: tuple[Any, ...] = {}, 0, {}
+        self._past: tuple[Any, ...] = {}, 0, {}, None
 
     def _local_settings(self) -> LocalSettings:
         return LocalSettings(self.local_epochs, self.local_steps, self.seed, self.state_dir, self.continue_epochs)
@@ -223,9 +223,9 @@ class AggregationCallback(Callback, ABC):
         check_alone(self, AggregationCallback, trainer, "aggregation callbacks", "there is one server")
         loop = FederatedLoop(trainer, self.algorithm, self._executor, self.settings, self, self.max_invalid_rounds)
         if trainer.current_epoch == 0:
-            self.settings.resumed_seed = self.algorithm.restored = None  # another run's
+            self.settings.resumed_seed = None  # another run's
         else:
-            loop.past_settings, loop.invalid_rounds, loop.batches_done = self._carried_over()
+            loop.past_settings, loop.invalid_rounds, loop.batches_done, loop.restored = self._carried_over()
         loop.check()
         install_loop(trainer, loop)
         loop.data.trained_by = type(self).__name__
@@ -238,7 +238,9 @@ class AggregationCallback(Callback, ABC):
     def _carried_over(self) -> tuple[Any, ...]:
         """Return the settings and counts that an earlier fit leaves to the next."""
         loop = self._loop
-        return self._past if loop is None else (loop.past_settings, loop.invalid_rounds, loop.batches_done)
+        if loop is None:
+            return self._past
+        return loop.past_settings, loop.invalid_rounds, loop.batches_done, loop.restored
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a pickle holds: all but the trainer and its loop."""
@@ -290,16 +292,17 @@ class AggregationCallback(Callback, ABC):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Log the round's clients and the cost so far; see :meth:`Algorithm.values`."""
-        log_values(trainer, pl_module, self.algorithm.values())
+        log_values(trainer, pl_module, self.algorithm.run.values())
 
     def state_dict(self) -> dict[str, Any]:
         """Return the server's state at the last round's end, with every circulating model."""
         if (loop := self._loop) is None:
             return {}
-        state = self.algorithm.state_dict()
-        if not state or self.algorithm.restored is not None:
-            return state
-        return {**state, **loop.boundary_state(), **describe_run(self, loop)}
+        if loop.restored is not None:
+            return dict(loop.restored)
+        if not self.algorithm.has_begun:
+            return {}
+        return {**self.algorithm.run.state_dict(), **loop.boundary_state(), **describe_run(self, loop)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take a checkpoint's state; the run goes on with the seed that it began with.
@@ -313,7 +316,7 @@ class AggregationCallback(Callback, ABC):
         self._resumed = state_dict
         self._loop.load_boundary_state(state_dict)
         self.settings.resumed_seed = state_dict["seed"]
-        self.algorithm.load_state_dict(state_dict)
+        self._loop.restored = state_dict
 
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]

@@ -132,7 +132,7 @@ class FederatedCheckpoint(ChosenCheckpoint):
             return True
         # in other rounds there is no such score
         scores_own_models = "_personal" in (self.monitor or "")
-        return bool(algorithm.aggregated) and (algorithm.personal_is_current or not scores_own_models)
+        return bool(algorithm.run.aggregated) and (algorithm.run.personal_is_current or not scores_own_models)
 
     def _keep_last(self, trainer: pl.Trainer) -> None:
         folder = str(self.dirpath)

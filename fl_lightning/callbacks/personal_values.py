@@ -91,7 +91,7 @@ def personal_models(trainer: pl.Trainer, loaded: Mapping[str, Any] | None) -> Pe
             part.begin_fit(replace(federation, rank=0, num_ranks=1, state_dir=None))
             part.load_state_dict(states[key])
     models = PersonalModels(parts, module, data.client_ids)
-    if evaluates and loaded is None and not models.belong_to(_aggregation(trainer).algorithm.shown):
+    if evaluates and loaded is None and not models.belong_to(_aggregation(trainer).algorithm.run.shown):
         _warn(
             "they belong to the model that the fit left, and the module has other weights. Give `ckpt_path` the "
             "checkpoint of these weights, or evaluate the module that was fitted."

@@ -98,7 +98,7 @@ class LocalTraining:
     def train(self, task: Task, received: Tensor) -> ClientResult:
         """Train one client that received a model, shape ``(size,)``, and return its result."""
         self.loop.stop.poll()
-        client = ClientAtWork(task, received, self.algorithm.start(task, received), self)
+        client = ClientAtWork(task, received, self.algorithm.run.start(task, received), self)
         self.vector.write(client.start)
         self.loop.on_client_start(task.round)
         self.hooks.on_client_start(client)
@@ -113,7 +113,7 @@ class LocalTraining:
             held: The model that the module holds; ``None`` if that is not known.
         """
         self.loop.stop.poll()
-        client = ClientAtWork(task, received, self.algorithm.start(task, received), self)
+        client = ClientAtWork(task, received, self.algorithm.run.start(task, received), self)
         if client.start is not held:
             self.vector.write(client.start)
         return self._started(client)
@@ -125,7 +125,7 @@ class LocalTraining:
         with self.vector.holding(client.received) if looks_elsewhere else nullcontext():
             if self.algorithm.sampler.scored_at == "received" and not client.task.phase:
                 client.score = float(self.algorithm.sampler.score(client))
-            client.correction = self.algorithm.correction(client)
+            client.correction = self.algorithm.run.correction(client)
         return client
 
     def _run(self, client: ClientAtWork) -> ClientResult:
@@ -226,7 +226,7 @@ class LocalTraining:
         scores: dict[int, float] = {}
         with self.vector.preserved():
             for task in with_progress(self.trainer, here, "Scoring clients"):
-                received = algorithm.received_before_draw(task)
+                received = algorithm.run.received_before_draw(task)
                 self.vector.write(received)
                 scores[task.client] = algorithm.sampler.score(ClientAtWork(task, received, received, self))
                 algorithm.exchange.on_delivery(task, received)

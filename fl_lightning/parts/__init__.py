@@ -78,6 +78,8 @@ from fl_lightning.parts.robust import PreAggregation as PreAggregation
 from fl_lightning.parts.robust import RobustAggregation as RobustAggregation
 from fl_lightning.parts.robust import TrimmedMean as TrimmedMean
 from fl_lightning.parts.robust import Updates as Updates
+from fl_lightning.parts.round import Round as Round
+from fl_lightning.parts.run import Run as Run
 from fl_lightning.parts.sampling import BernoulliSampler as BernoulliSampler
 from fl_lightning.parts.sampling import ClientSampler as ClientSampler
 from fl_lightning.parts.sampling import ImportanceSampler as ImportanceSampler

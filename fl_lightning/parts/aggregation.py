@@ -38,8 +38,6 @@ class Aggregation(Part, ABC):
     weighting: str = "uniform"
     #: Whether :attr:`ClientResult.summed_lr` is needed.
     needs_summed_lr = False
-    #: Whether results are merged as they come, and on the process that has them; see :class:`MeanAggregation`.
-    streams = False
 
     @abstractmethod
     def merge(self, model: Tensor, results: Sequence[ClientResult]) -> Tensor | None:
@@ -60,9 +58,11 @@ class Aggregation(Part, ABC):
 
 
 class MeanAggregation(Aggregation, ABC):
-    """An aggregation that is computed from a weighted mean of one vector of each result."""
+    """An aggregation that is computed from a weighted mean of one vector of each result.
 
-    streams = True
+    Results are merged as they come, on the process that has them.
+    """
+
     #: Whether the server may move without a result; :meth:`finish` then gets ``None`` as the mean.
     acts_alone = False
 

@@ -24,7 +24,8 @@ from fl_lightning.checks import (
     is_finite,
     short_repr,
 )
-from fl_lightning.parts.aggregation import MeanAggregation, RunningMean
+from fl_lightning.parts.aggregation import Aggregation, MeanAggregation, RunningMean
+from fl_lightning.parts.exchange import Exchange
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.messages import ClientResult, Payload, accumulator, same_values
 from fl_lightning.parts.objectives import DynamicRegularizer
@@ -256,8 +257,11 @@ class Server:
     """Holds the server's model, takes results and moves.
 
     Args:
-        algorithm: The algorithm, for its parts.
         federation: The run.
+        exchange: What travels.
+        aggregation: Merges results.
+        optimizer: Moves the model to what they merge into.
+        left_out_payload: The message of a client whose result is left out.
 
     Attributes:
         model: The server's model w_t, shape ``(size,)``: parameters first, then buffers.
@@ -266,16 +270,28 @@ class Server:
             stay as they are, cost no traffic, and may be NaN.
     """
 
-    def __init__(self, algorithm: Any, federation: Federation) -> None:
-        self._algorithm, self.federation = algorithm, federation
-        self.model, self.moves = federation.model, 0
+    def __init__(
+        self,
+        federation: Federation,
+        exchange: Exchange,
+        aggregation: Aggregation,
+        optimizer: ServerOptimizer,
+        left_out_payload: Payload,
+    ) -> None:
+        self.federation = federation
+        self.left_out_payload = left_out_payload
+        self._exchange = exchange
+        self._aggregation = aggregation
+        self._optimizer = optimizer
+        self.model = federation.model
+        self.moves = 0
         layout = federation.layout
         #: Number of values of each buffer.
         self._buffers = dict(zip(layout.buffers, layout.lengths[layout.num_trained :], strict=True))
         self.changing: frozenset[str] = frozenset()
         self._length: int | None = None  # of the vectors of which an aggregation takes the mean
         # whether all results must be there before any of them is merged
-        self._waits = algorithm.exchange.colludes or not algorithm.aggregation.streams
+        self._waits = exchange.colludes or not isinstance(aggregation, MeanAggregation)
         self.forget()
 
     @property
@@ -325,12 +341,6 @@ class Server:
 
     # ---- results ----
 
-    @property
-    def left_out_payload(self) -> Payload:
-        """The message of a client whose result is left out."""
-        payload: Payload = self._algorithm.exchange.payload_up(self._algorithm.payload)
-        return payload
-
     def take(self, result: ClientResult, *, everywhere: bool = False) -> None:
         """Take one result: the only way into an aggregation.
 
@@ -348,7 +358,8 @@ class Server:
 
     def _add(self, result: ClientResult) -> None:
         """Add a result to the mean."""
-        aggregation = self._algorithm.aggregation
+        aggregation = self._aggregation
+        assert isinstance(aggregation, MeanAggregation)
         vector, weight = aggregation.weighted(result)
         self._length = len(vector)
         self._mean.add(vector, weight)
@@ -361,49 +372,54 @@ class Server:
 
     def move(self) -> bool:
         """Move to what the results merge into; return false, and stay, if there were none. Call it on all processes."""
-        algorithm = self._algorithm
         layout = self.federation.layout
         self.join_changing()
         aggregate = self._merge()
         self.forget()
         if aggregate is None:
             return False
-        aggregate = algorithm.exchange.on_aggregate(aggregate)
-        optimizer: ServerOptimizer = algorithm.server_optimizer
+        aggregate = self._exchange.on_aggregate(aggregate)
         current, _ = layout.split(self.model)
         parameters, buffers = layout.split(aggregate)
-        stepped = optimizer.step(current, parameters)
-        stepped = checked_vector(optimizer, "step", stepped, current, finite=layout.num_parameters)
+        stepped = self._optimizer.step(current, parameters)
+        stepped = checked_vector(self._optimizer, "step", stepped, current, finite=layout.num_parameters)
         self.model = self.keep_constant(layout.joined(stepped, buffers))
         self.moves += 1
         return True
 
     def _merge(self) -> Tensor | None:
         """Return the aggregate, float64 of shape ``(size,)``; ``None`` if there is none."""
-        aggregation = self._algorithm.aggregation
+        aggregation = self._aggregation
         federation = self.federation
-        parameters, buffers = federation.layout.split(self.model)
+        layout = federation.layout
+        parameters, buffers = layout.split(self.model)
         model = self.model if aggregation.merges_buffers else parameters
+        like = model.to(accumulator(model))
         results = self._all_results() if self._waits else ()
-        if aggregation.streams:
+
+        # A mean streams: each process adds its own results, and the sums are joined.
+        if isinstance(aggregation, MeanAggregation):
             for result in results:
                 if result.client % federation.num_ranks == federation.rank:  # where its vectors are
                     self._add(result)
             merged = self._finish(aggregation, model)
+            if merged is None:
+                return None
+            merged = checked_vector(aggregation, "finish", merged, like, finite=layout.num_parameters)
+            mean, _ = self._buffer_mean.pop(federation, buffers)
+        # Any other aggregation gets all results, on every process.
         else:
-            for result in results if not aggregation.merges_buffers else ():
-                self._buffer_mean.add(result.buffers, aggregation.weight_of(result))
+            if not aggregation.merges_buffers:
+                for result in results:
+                    self._buffer_mean.add(result.buffers, aggregation.weight_of(result))
             merged = aggregation.merge(model, results) if results else None
-        if merged is None:
-            return None
-        like = model.to(accumulator(model))
-        method = "finish" if aggregation.streams else "merge"
-        merged = checked_vector(aggregation, method, merged, like, finite=federation.num_parameters)
-        if len(merged) == len(self.model):
+            if merged is None:
+                return None
+            merged = checked_vector(aggregation, "merge", merged, like, finite=layout.num_parameters)
+            mean, _ = self._buffer_mean.pop(None, buffers)
+        if len(merged) == layout.size:
             return merged
-        # without a stream every process has all results
-        mean, _ = self._buffer_mean.pop(federation if aggregation.streams else None, buffers)
-        return federation.layout.joined(merged, buffers if mean is None else mean)
+        return layout.joined(merged, buffers if mean is None else mean)
 
     def _finish(self, aggregation: MeanAggregation, model: Tensor) -> Tensor | None:
         """Return what an aggregation makes of the mean over all processes."""
@@ -415,7 +431,7 @@ class Server:
 
     def _all_results(self) -> Sequence[ClientResult]:
         """Return the results that wait, of all processes, in the order of slots, or of arrivals."""
-        federation, results, exchange = self.federation, self._results, self._algorithm.exchange
+        federation, results, exchange = self.federation, self._results, self._exchange
         if not self._everywhere:
             results = sorted(federation.gather_results(results), key=lambda result: result.task.slot)
         return exchange.collude(results) if exchange.colludes else results

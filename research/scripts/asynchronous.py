@@ -25,6 +25,7 @@ from fl_lightning.parts.asynchronous import VirtualClock
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.layout import Layout
 from fl_lightning.parts.messages import ClientResult, Task
+from fl_lightning.parts.run import Run
 
 ARRIVALS = 1000
 
@@ -46,7 +47,7 @@ def main() -> None:
     sizes = np.full(args.clients, 10)
     model = torch.zeros(args.parameters)
     began = time.perf_counter()
-    algorithm.begin_fit(Federation(sizes=sizes, model=model, layout=Layout.of_parameters(args.parameters)), fresh=True)
+    algorithm.run = Run.begin(algorithm, Federation(sizes=sizes, model=model, layout=Layout.of_parameters(args.parameters)))
     print(f"{args.clients:,} clients begin: {time.perf_counter() - began:.2f} s")
     before, rounds = peak(), []
     for round_index in range(args.rounds):
@@ -70,8 +71,8 @@ def one_round(algorithm: Algorithm, round_index: int) -> None:
             received = algorithm.received(task)
             yield ClientResult(task, received, received.clone(), 1)
 
-    algorithm.start_round(round_index)
-    algorithm.end_round(algorithm.play(train))
+    algorithm.run.start_round(round_index)
+    algorithm.run.end_round(algorithm.run.play(train))
 
 
 def peak() -> float:

@@ -84,9 +84,9 @@ def test_the_error_of_a_round(mode: Any) -> None:
     error = float((exact - b @ a).norm())
     if mode == "ffa":  # there is none, and none is logged
         assert error < 1e-15
-        assert "fed/lora_error" not in callback.algorithm.values()
+        assert "fed/lora_error" not in callback.algorithm.run.values()
         return
-    assert callback.algorithm.values()["fed/lora_error"] == pytest.approx(error, abs=1e-14)
+    assert callback.algorithm.run.values()["fed/lora_error"] == pytest.approx(error, abs=1e-14)
     if mode == "average":
         mean_a, mean_b = (sum(s * f[i] for s, f in zip(shares, factors, strict=True)) for i in (0, 1))
         assert torch.allclose(b @ a, mean_b @ mean_a, rtol=1e-12)
@@ -106,7 +106,7 @@ def test_adapters_of_peft_train_as_those_of_add_lora(mode: Any) -> None:
     errors = []
     for module in (ours, theirs):
         train(callback := FedLoRA(mode, 1.0, executor="vectorized"), module, 3)
-        errors.append(callback.algorithm.values().get("fed/lora_error", 0.0))
+        errors.append(callback.algorithm.run.values().get("fed/lora_error", 0.0))
     assert errors[1] == pytest.approx(errors[0], abs=1e-12)
     layer = ours.net[0]
     assert torch.allclose(
@@ -189,7 +189,7 @@ def test_the_mean_of_products_needs_both_factors() -> None:
     train(callback, module, 1, kept)
     factors = [result.vector[:8].view(2, 4) for result in kept.results]
     assert torch.allclose(module.net[0].lora_A, (4 * factors[0] + 8 * factors[1]) / 12, rtol=1e-12)
-    assert callback.algorithm.values()["fed/lora_error"] == 0.0
+    assert callback.algorithm.run.values()["fed/lora_error"] == 0.0
 
 
 def test_adapters_in_the_encoder_layer_of_torch() -> None:

@@ -122,7 +122,7 @@ def test_the_server_keeps_its_type_whatever_a_part_returns(name: str) -> None:
     module, clients = Quadratic(1.0, [0.0]).float(), [(a.float(), c.float()) for a, c in CLIENTS]
     callback = RETURNING[name](lambda vector: vector.double())
     assert float(fit_quadratic(callback, module, clients, 2)) == 3.0
-    assert callback.algorithm.server.model.dtype == callback.algorithm.shown.dtype == torch.float32
+    assert callback.algorithm.server.model.dtype == callback.algorithm.run.shown.dtype == torch.float32
 
 
 @pytest.mark.parametrize("drawn", [[1, 1], [0, 2], [-1, 0], None, [0.5, 1.0]], ids=str)

@@ -51,7 +51,7 @@ class SaveEnd(Callback):
     def teardown(self, trainer: Any, module: Any, stage: str) -> None:
         if trainer.current_epoch < ROUNDS:
             return
-        server = trainer.callbacks[0].algorithm.state_dict()  # on all processes: it gathers
+        server = trainer.callbacks[0].algorithm.run.state_dict()  # on all processes: it gathers
         state = {
             "weights": module.state_dict(),
             "server": server["model"],

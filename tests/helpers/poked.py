@@ -76,7 +76,7 @@ def outcome(trainer: L.Trainer) -> dict[str, Any]:
     callback: Any = trainer.callbacks[0]  # type: ignore[attr-defined]
     return {
         "weights": {name: value.tolist() for name, value in trainer.lightning_module.state_dict().items()},
-        "state": plain(callback.algorithm.state_dict()),
+        "state": plain(callback.algorithm.run.state_dict()),
         "lr": [group["lr"] for optimizer in trainer.optimizers for group in optimizer.param_groups],
         "counts": (trainer.current_epoch, trainer.global_step),
     }

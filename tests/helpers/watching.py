@@ -23,7 +23,7 @@ class Watch(Callback):
         algorithm = trainer.callbacks[0].algorithm
         self.arrivals += algorithm.report.arrivals
         self.weights.append(float(module.w.detach()))
-        self.values.append(algorithm.values())
+        self.values.append(algorithm.run.values())
 
 
 def watch(callback: AggregationCallback, rounds: int, targets: list[float], sizes: list[int] | None = None) -> Watch:

@@ -25,6 +25,7 @@ from fl_lightning.parts import (
     Payload,
     PersonalParameters,
     RandomK,
+    Run,
     SignSGD,
     Task,
     TopK,
@@ -43,8 +44,8 @@ def attached(exchange: Exchange, size: int, *, shape: tuple[int, ...] | None = N
 def begun(exchanges: Sequence[Exchange], federation: Federation) -> Exchange:
     """Return the chain of exchanges of an algorithm whose first round has begun."""
     algorithm = Algorithm(exchange=exchanges)
-    algorithm.begin_fit(federation, fresh=True)
-    algorithm.start_round(0)
+    algorithm.run = Run.begin(algorithm, federation)
+    algorithm.run.start_round(0)
     return algorithm.exchange
 
 

@@ -12,6 +12,7 @@ from scipy.stats import chisquare
 
 from fl_lightning import BernoulliSampler, FedAvg, ImportanceSampler, Participation, RADFed, UniformSampler
 from fl_lightning.parts import ClientSampler, Federation, Layout, Task
+from fl_lightning.parts.run import Run
 
 ROUNDS = 1500
 SCORES = {0: 100.0, 1: 1.0, 2: 1.0, 3: 1.0}
@@ -30,12 +31,12 @@ def planned(
     """Return the tasks of many rounds in which nobody trains."""
     algorithm = callback.algorithm
     sizes, model = np.ones(num_clients), torch.zeros(1, dtype=torch.float64)
-    algorithm.begin_fit(Federation(sizes, model, Layout.of_parameters(1), seed=1), fresh=True)
+    algorithm.run = Run.begin(algorithm, Federation(sizes, model, Layout.of_parameters(1), seed=1))
     if isinstance(callback.sampler, ImportanceSampler):
         callback.sampler.take_scores(scores)
     rounds = []
     for round_index in range(ROUNDS):
-        algorithm.start_round(round_index, full_work)
+        algorithm.run.start_round(round_index, full_work)
         rounds.append(list(algorithm.tasks))
     return rounds
 

@@ -13,6 +13,7 @@ from helpers.toys import Quadratic, clients_that_reach, fit_clients, fit_quadrat
 from lightning.pytorch.callbacks import Callback
 
 from fl_lightning import FedAvg, RADFed, parts
+from fl_lightning.parts.run import Run
 
 
 def reached(*rounds: list[int]) -> parts.Participation:
@@ -167,18 +168,17 @@ def picks(schedule: parts.Redistribution, active: list[int]) -> list[list[int]]:
     """Drive a schedule by hand, with clients that add 1; return the models that train in each round."""
     participation = reached(*(list(range(count)) for count in active))
     algorithm, chosen = parts.Algorithm(parts.UniformSampler(4), schedule, participation=participation), []
-    algorithm.begin_fit(
-        parts.Federation(np.ones(8), torch.zeros(1, dtype=torch.float64), parts.Layout.of_parameters(1)), fresh=True
-    )
+    algorithm.run = Run.begin(algorithm, 
+        parts.Federation(np.ones(8), torch.zeros(1, dtype=torch.float64), parts.Layout.of_parameters(1)))
 
     def add_one(tasks: Sequence[parts.Task]) -> list[parts.ClientResult]:
         starts = [algorithm.received(task) for task in tasks]
         return [parts.ClientResult(task, start, start + 1, 1) for task, start in zip(tasks, starts, strict=True)]
 
     for round_index in range(len(active)):
-        algorithm.start_round(round_index)
+        algorithm.run.start_round(round_index)
         chosen.append([task.slot for task in algorithm.tasks])
-        algorithm.end_round(algorithm.play(add_one))
+        algorithm.run.end_round(algorithm.run.play(add_one))
     return chosen
 
 

@@ -29,6 +29,7 @@ from fl_lightning.parts import (
     UniformSampler,
 )
 from fl_lightning.parts.privacy.accounting import Mechanism, epsilon_of, noise_for
+from fl_lightning.parts.run import Run
 
 NOISELESS = {"noise_multiplier": 0.0, "delta": 1e-5}
 
@@ -99,8 +100,8 @@ def attached(exchange: DifferentialPrivacy, size: int, clients: int = 10, seed: 
     """Return the exchange in a federation whose model of ``size`` parameters is 0."""
     model = torch.zeros(size, dtype=torch.float64)
     callback = FedAvg(sampler=BernoulliSampler(q), weighting="uniform", exchange=exchange)
-    callback.algorithm.begin_fit(Federation(np.ones(clients), model, Layout.of_parameters(size), seed=seed), fresh=True)
-    callback.algorithm.start_round(0)
+    callback.algorithm.run = Run.begin(callback.algorithm, Federation(np.ones(clients), model, Layout.of_parameters(size), seed=seed))
+    callback.algorithm.run.start_round(0)
     return exchange
 
 

@@ -11,6 +11,7 @@ import torch
 from helpers.toys import Quadratic, fit_quadratic, quadratic_clients
 
 from fl_lightning import FedAdagrad, FedAdam, FedAvg, FedProx, FedYogi, RADFed, parts
+from fl_lightning.parts.run import Run
 
 UNEQUAL: dict[str, Any] = {"a": [1.0, 4.0], "c": [0.0, 1.0]}
 
@@ -103,8 +104,8 @@ def test_server_optimizers_leave_buffers_to_the_aggregate(changes: bool, expecte
         np.array([3]), model, parts.Layout(("w", "buffer"), (torch.Size([1]),) * 2, 1, (32, 32))
     )
     algorithm = parts.Algorithm(parts.UniformSampler(1.0), server_optimizer=parts.Mixing(0.5))
-    algorithm.begin_fit(federation, fresh=True)
-    algorithm.start_round(0)
+    algorithm.run = Run.begin(algorithm, federation)
+    algorithm.run.start_round(0)
     trained = torch.tensor([1.0, 20.0 if changes else 10.0]).double()
-    algorithm.play(lambda tasks: [parts.ClientResult(task, model, trained, 1, num_parameters=1) for task in tasks])
+    algorithm.run.play(lambda tasks: [parts.ClientResult(task, model, trained, 1, num_parameters=1) for task in tasks])
     assert algorithm.server.model.tolist() == expected

@@ -1,0 +1,207 @@
+"""One round, from the draw of its clients to the model that users see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from torch import Tensor
+
+from fl_lightning.checks import checked_vector
+from fl_lightning.parts.messages import ClientResult, RoundReport, Task
+from fl_lightning.parts.part import walk
+from fl_lightning.parts.schedules import Play
+from fl_lightning.seeding import Stream, numpy_generator
+
+if TYPE_CHECKING:
+    from fl_lightning.parts.run import Run
+
+#: Trains tasks and yields this process's results as they come.
+Execute = Callable[[Sequence[Task]], Iterable[ClientResult]]
+#: Returns the scores of clients before the draw, by client; called on all processes.
+Score = Callable[[Sequence[Task]], Mapping[int, float]]
+
+
+class Round:
+    """A round of a run, in four steps: draw its clients, play its schedule, end its parts, publish a model.
+
+    Args:
+        run: The run.
+        index: The round, from 0. The same seed and round give the same clients.
+        full_work: Local epochs (or steps) of a client that does all.
+
+    Attributes:
+        tasks: The round's tasks, as far as they are known when it begins.
+        report: What happened to its clients.
+    """
+
+    def __init__(self, run: Run, index: int, full_work: int) -> None:
+        self._run = run
+        self._index = index
+        self._full_work = full_work
+        self._scores: dict[int, float] = {}
+        self.tasks: Sequence[Task] = ()
+        self.report = RoundReport()
+
+    # ---- 1. draw ----
+
+    def draw(self, score: Score | None) -> None:
+        """Draw the round's clients; those of an asynchronous schedule come as others finish.
+
+        Args:
+            score: Scores the clients that the sampler must know before it draws.
+
+        Raises:
+            ValueError: If a part cannot play the round.
+        """
+        algorithm = self._run.algorithm
+        sampler, schedule, participation = algorithm.sampler, algorithm.schedule, algorithm.participation
+        sizes, seed = self._run.federation.sizes, self._run.federation.seed
+        schedule.cohort_size = sampler.cohort_size(len(sizes))
+        if schedule.asynchronous:
+            return
+
+        # Some samplers score clients first. Each of them receives a model, from which it trains if it is drawn. While
+        # models circulate that model is another one.
+        rng = numpy_generator(seed, Stream.SAMPLING, self._index)
+        chances = numpy_generator(seed, Stream.PARTICIPATION, self._index)
+        available = participation.reachable(self._index, len(sizes), chances)
+        is_other_model = schedule.circulates and schedule.has_models_under_way
+        to_score = [int(client) for client in sampler.clients_to_score(rng, available)]
+        if score is not None and to_score:
+            looks = [Task(k, k, int(sizes[k]), round=self._index, message=int(is_other_model)) for k in to_score]
+            sampler.take_scores(score(looks))
+            self.report.scored = len(to_score)
+            for part in walk(algorithm.exchange):
+                for vectors in part.client_vectors.values():
+                    vectors.commit()
+
+        drawn = np.asarray(sampler.draw(len(sizes), rng, available)).reshape(-1)
+        if len(drawn) and (len(np.unique(drawn)) < len(drawn) or not np.isin(drawn, available).all()):
+            raise ValueError(f"`{type(sampler).__name__}.draw` must return distinct `available` clients, got {drawn}.")
+        drawn = drawn.astype(np.int64)
+        known = set(to_score) & set(drawn.tolist()) if self.report.scored and not is_other_model else set()
+        drawn = drawn if sampler.draws_in_random_order else rng.permutation(drawn)
+
+        # Some of them drop out, or do a part of the work; the others get the schedule's slots.
+        clients, work = participation.outcome(drawn, self._full_work, chances)
+        slots = schedule.slots(len(clients), schedule.cohort_size, rng)
+        chosen = zip(slots, clients.tolist(), work, strict=False)
+        self.tasks = [Task(slot, k, int(sizes[k]), part, self._index, is_known=k in known) for slot, k, part in chosen]
+        self.report.known = len(known)
+        self.report.dropped = len(drawn) - len(clients)
+        self.report.sent = self.report.dropped + len(self.tasks)
+
+    # ---- 2. play ----
+
+    def play(self, execute: Execute) -> Tensor:
+        """Play the round and return the model that the user sees, shape ``(size,)``; call it on all processes.
+
+        Args:
+            execute: Trains tasks; see :attr:`Execute`.
+
+        Raises:
+            FloatingPointError: If a client or a part returns NaN or infinite values that cannot be left out.
+            RuntimeError: If the schedule leaves results untaken, or the server's model was written to.
+        """
+        run, schedule, server = self._run, self._run.algorithm.schedule, self._run.server
+        num_parameters = run.federation.num_parameters
+        model, version = server.model, server.model._version
+
+        shown = self.drive(schedule.play(self.tasks, server), execute)
+        shown = checked_vector(schedule, "play", shown, server.model, finite=num_parameters)
+        if model._version != version:
+            raise RuntimeError("A part wrote to the server's model. Compute a new tensor, as in `model * 0.5`.")
+
+        self._end_parts()
+        return run.algorithm.exchange.on_publish(server.keep_constant(shown))
+
+    def drive(self, play: Play, execute: Execute) -> Tensor:
+        """Train the tasks that a schedule yields and send it their results, until it returns a model."""
+        results: Iterator[ClientResult] = iter(())
+        try:
+            tasks = next(play)
+            while True:
+                results = self._results(tasks, execute)
+                tasks = play.send(results)
+                self._check_taken(results)
+        except StopIteration as end:
+            shown: Tensor = end.value
+        self._check_taken(results)
+        return shown
+
+    def _check_taken(self, results: Iterator[ClientResult]) -> None:
+        if next(results, None) is not None:
+            name = type(self._run.algorithm.schedule).__name__
+            raise RuntimeError(f"`{name}.play` must take all results of the tasks that it yields, but left some.")
+
+    def _results(self, tasks: Sequence[Task], execute: Execute) -> Iterator[ClientResult]:
+        """Yield this process's results as they leave the exchange; invalid ones are left out.
+
+        A result of a further training stays on its client.
+        """
+        algorithm, server, report = self._run.algorithm, self._run.server, self.report
+        schedule, objective, exchange = algorithm.schedule, algorithm.objective, algorithm.exchange
+        payload = self._run.books.payload
+        for result in execute(tasks):
+            if result.task.phase:
+                if result.is_finite:
+                    if result.task.message:
+                        exchange.on_delivery(result.task, result.start)
+                    schedule.on_client_end(result)
+                    yield result
+                continue
+            result = replace(result, loss=objective.loss_of(result.task))
+            if not result.is_finite:
+                if algorithm.invalid_updates == "raise":
+                    raise FloatingPointError(
+                        f"Client {result.client} ({result.num_samples} samples) handed back NaN or infinite values. "
+                        'Lower the learning rate or clip gradients, or give `invalid_updates="skip"`.'
+                    )
+                report.left_out.append(result.client)
+                report.uploads.append(server.left_out_payload)
+                continue
+            # An asynchronous schedule looks at buffers when a result arrives, since it may train results ahead.
+            if not schedule.asynchronous:
+                server.watch(result)
+            exchange.on_delivery(result.task, result.start)
+            result = schedule.on_client_end(result) or result
+            result = objective.on_client_end(result) or result
+            report.numbers += objective.numbers_up(result)
+            uploaded = exchange.upload(replace(result, payload=payload))
+            report.reported.append(result.client)
+            report.uploads.append(uploaded.payload)
+            if result.score is not None:
+                self._scores[result.client] = result.score
+            yield uploaded
+
+    # ---- 3. end ----
+
+    def _end_parts(self) -> None:
+        """Join the processes' reports, count the messages, and let all parts end the round."""
+        run, algorithm = self._run, self._run.algorithm
+        shares = run.federation.gather((self.report, self._scores))
+        self.report = algorithm.schedule.report or replace(
+            self.report,
+            reported=sorted(client for report, _ in shares for client in report.reported),
+            left_out=sorted(client for report, _ in shares for client in report.left_out),
+            uploads=[payload for report, _ in shares for payload in report.uploads],
+            numbers=sum(report.numbers for report, _ in shares),
+        )
+        run.server.join_changing()
+        run.books.count(self.report, run.server.changing)
+        self._scores = {client: score for _, scores in shares for client, score in sorted(scores.items())}
+        if algorithm.sampler.scored_at is not None:
+            algorithm.sampler.take_scores(self._scores)
+        for part in run.parts:
+            part.on_round_end()
+        for part in run.parts:
+            for vectors in part.client_vectors.values():
+                vectors.commit()
+
+    @property
+    def num_scored(self) -> int:
+        """How many scores clients sent."""
+        return self.report.scored + len(self._scores)

@@ -1,0 +1,366 @@
+"""A fit of an algorithm: the server's model, the states of all parts, and what was sent."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from fl_lightning.checks import checked_vector
+from fl_lightning.parts.aggregation import MeanAggregation
+from fl_lightning.parts.federation import Federation, LocalClient
+from fl_lightning.parts.messages import RoundReport, Task, Traffic, same_values
+from fl_lightning.parts.objectives import Correction
+from fl_lightning.parts.part import Part, walk
+from fl_lightning.parts.round import Execute, Round, Score
+from fl_lightning.parts.server import Server
+from fl_lightning.parts.traffic import Books
+
+if TYPE_CHECKING:
+    from fl_lightning.parts.algorithm import Algorithm
+    from fl_lightning.parts.sampling import ClientSampler
+
+
+class Run:
+    """A fit of an algorithm. It begins by :meth:`begin`, :meth:`resume` or :meth:`go_on`.
+
+    A round is a transaction: :meth:`start_round`, :meth:`play`, then :meth:`end_round`. Broken off anywhere before,
+    :meth:`roll_back` leaves no trace of it.
+
+    Attributes:
+        algorithm: The algorithm.
+        federation: The clients, the processes and the model's layout.
+        parts: All parts, in the order in which they start a fit.
+        server: The server's model, and how it moves.
+        books: The counts of messages.
+        shown: The model that the module holds since the last round's end, shape ``(size,)``, rounded to its types.
+        round: The round under way, or the last one.
+    """
+
+    def __init__(self, algorithm: Algorithm, federation: Federation) -> None:
+        self.algorithm = algorithm
+        self._untrained = frozenset(algorithm.objective.untrained(federation))
+        self._begin_parts(federation)
+        self.books = Books(algorithm, self.federation, self._travels)
+        self.server = Server(
+            self.federation,
+            algorithm.exchange,
+            algorithm.aggregation,
+            algorithm.server_optimizer,
+            self.books.left_out,
+        )
+        self.shown: Tensor = federation.model
+        self.round = Round(self, 0, 0)
+        # Whether the module was given another model than the server's at the last round's end.
+        self._shows_other = False
+        # The run's own state at the start of the round under way.
+        self._before: tuple[Any, ...] | None = None
+        keeper = next((part for part in self.parts if part.client_vectors), None)
+        if algorithm.schedule.repeats_clients and keeper is not None:
+            raise ValueError(f"`history` lets a client train on two models at once: {keeper!r} cannot keep its vector.")
+
+    # ---- three beginnings ----
+
+    @classmethod
+    def begin(cls, algorithm: Algorithm, federation: Federation, earlier: Run | None = None) -> Run:
+        """Begin with the first round of all, from the module's weights.
+
+        Args:
+            algorithm: The algorithm.
+            federation: The run's clients, processes and first model.
+            earlier: The fit before, if there was one.
+
+        Raises:
+            ValueError: If an exchange cannot begin again with the model that the fit before left.
+        """
+        if earlier is not None and same_values(earlier.shown, federation.model):
+            algorithm.exchange.check_another_fit()
+        return cls(algorithm, federation)
+
+    @classmethod
+    def resume(cls, algorithm: Algorithm, federation: Federation, state: Mapping[str, Any]) -> Run:
+        """Go on from a checkpoint's state, as :meth:`state_dict` returned it.
+
+        Raises:
+            ValueError: If the state belongs to a module of another size or to other parts.
+        """
+        _check_module(state, federation)
+        shown = state["model"] if state["shown"] is None else state["shown"]
+        run = cls(algorithm, replace(federation, model=state["first"].to(federation.model)))
+        run.shown = shown.to(federation.model)
+        run._load(state)
+        return run
+
+    @classmethod
+    def go_on(cls, earlier: Run, federation: Federation) -> Run:
+        """Go on from an earlier fit, with the weights that the module has now.
+
+        Raises:
+            ValueError: If the module has another size.
+        """
+        state = earlier.state_dict()
+        _check_module(state, federation)
+        if not same_values(earlier.shown, federation.model):
+            if earlier.algorithm.schedule.has_models_under_way:
+                warnings.warn(
+                    "The module holds other weights than the last fit left, but models are under way, and the fit goes "
+                    "on with these. To begin from the module's weights give the Trainer a new callback.",
+                    stacklevel=2,
+                )
+            else:
+                state = {**state, "model": federation.model, "shows_other": False}
+        run = cls.resume(earlier.algorithm, federation, state)
+        run.shown = federation.model
+        return run
+
+    def _begin_parts(self, federation: Federation) -> None:
+        """Let all parts start a fit: exchanges first, since they decide which parameters travel."""
+        algorithm = self.algorithm
+        exchange = algorithm.exchange
+        circulates = algorithm.schedule.circulates and federation.num_ranks > 1
+        federation = replace(federation, replicates=circulates)
+        exchanges = walk(exchange)
+        for part in exchanges:
+            part.begin_fit(federation)
+        for name in federation.names:
+            keepers = [member for member in exchange.members if member.keeps(name)]
+            if len(keepers) > 1:
+                raise ValueError(
+                    f"`exchange` must keep a tensor on its client once, but {keepers} all keep {name!r}. Leave out all "
+                    "of them but one."
+                )
+        names = list(federation.layout.trained)
+        traveling = [name for name in names if self._travels(name)]
+        if names and not traveling and not exchange.shares_nothing:
+            raise ValueError(
+                f"Some parameters must be learned together, but with {algorithm.objective!r} and the exchanges "
+                f"{exchange.members[1:]} none travels. To let each client train alone give "
+                '`PersonalParameters("*")`.'
+            )
+        self.federation = replace(federation, traveling=None if len(traveling) == len(names) else traveling)
+        self.parts = walk(*algorithm.parts.values())
+
+        # Results are merged, and these parts called, on all processes alike, so all processes keep their vectors.
+        everywhere: list[Part] = [algorithm.sampler, algorithm.server_optimizer]
+        if not isinstance(algorithm.aggregation, MeanAggregation):
+            everywhere.append(algorithm.aggregation)
+        elsewhere = {id(part) for part in walk(exchange, algorithm.schedule, algorithm.objective)}
+        alike = {id(part) for part in walk(*everywhere)} - elsewhere | {id(part) for part in everywhere}
+        begun = {id(part) for part in exchanges}
+        for part in self.parts:
+            if id(part) in begun:
+                part.federation = self.federation
+            else:
+                part.begin_fit(replace(self.federation, replicates=circulates or id(part) in alike))
+
+    def _travels(self, name: str) -> bool:
+        """Return whether a parameter or buffer is sent at all."""
+        return name not in self._untrained and self.algorithm.exchange.travels(name)
+
+    # ---- between rounds ----
+
+    def adopt(self, model: Tensor) -> None:
+        """Take what was written into the module between two rounds as the server's model, shape ``(size,)``.
+
+        Raises:
+            RuntimeError: If models of this fit circulate, or the module held another model than the server's.
+        """
+        if self.algorithm.schedule.has_models_under_way or self._shows_other:
+            raise RuntimeError(
+                "The module's weights were changed between two rounds, but clients work on earlier models, "
+                "or the module holds another model than the server's. Change them after an aggregation."
+            )
+        self.server.model = model
+
+    def replace_sampler(self, sampler: ClientSampler) -> None:
+        """Let another sampler of the algorithm begin."""
+        sampler.begin_fit(replace(self.federation, replicates=True))
+        self.parts = walk(*self.algorithm.parts.values())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state as of the last round's end; call it on all processes."""
+        server, traffic, _, shows_other = self._own_state() if self._before is None else self._before
+        model, moves, changing = server
+        return {
+            "model": model,
+            "shown": None if same_values(self.shown, model) else self.shown,
+            "first": self.federation.model,
+            "names": list(self.federation.names),
+            "lengths": list(self.federation.lengths),
+            "moves": moves,
+            "changing": sorted(changing),
+            "traffic": vars(traffic).copy(),
+            "shows_other": shows_other,
+            "parts": {self._key(place): part.state_dict() for place, part in enumerate(self.parts)},
+        }
+
+    def _own_state(self) -> tuple[Any, ...]:
+        return self.server.state, replace(self.books.traffic), self.round, self._shows_other
+
+    def _key(self, place: int) -> str:
+        return f"{place}-{type(self.parts[place]).__name__}"
+
+    def _load(self, state: Mapping[str, Any]) -> None:
+        keys = [self._key(place) for place in range(len(self.parts))]
+        if list(state["parts"]) != keys:
+            before, now = (", ".join(key.partition("-")[2] for key in each) for each in (state["parts"], keys))
+            raise ValueError(f"The checkpoint has the parts {before}, this run {now}. Use the same parts.")
+        self.server.state = state["model"].to(self.server.model), state["moves"], frozenset(state["changing"])
+        self.books.traffic = Traffic(**state["traffic"])
+        self._shows_other = state["shows_other"]
+        for key, part in zip(keys, self.parts, strict=True):
+            part.load_state_dict(state["parts"][key])
+
+    # ---- a round ----
+
+    def start_round(self, index: int, full_work: int = 1, score: Score | None = None) -> None:
+        """Keep the state at the round's start, and draw the round's clients; see :class:`Round`."""
+        self._before = self._own_state()
+        self.round = Round(self, index, full_work)
+        for part in self.parts:
+            part.begin_round(index)
+        self.round.draw(score)
+
+    def play(self, execute: Execute) -> Tensor:
+        """Play the round and return the model that the user sees, shape ``(size,)``; see :meth:`Round.play`."""
+        published = self.round.play(execute)
+        self._shows_other = not same_values(published, self.server.model)
+        return published
+
+    def finish(self, index: int, execute: Execute) -> None:
+        """Make clients' models of the last round, at a fit's end; call it on all processes.
+
+        Of all that changes, only the schedule's state and the traffic stay: a further round is as it would be without.
+
+        Args:
+            index: The last round, from 0.
+            execute: Trains tasks; see :attr:`Execute`.
+        """
+        schedule, last = self.algorithm.schedule, self.round
+        self._before = self._own_state()
+        self.round = Round(self, index, 0)
+        for part in self.parts:
+            part.begin_round(index)
+        self.round.drive(schedule.finish(self.server), execute)
+        self.books.count(self.round.report, self.server.changing)
+        for vectors in schedule.client_vectors.values():
+            vectors.commit()
+        schedule.end_round()
+        for part in self.parts:
+            part.roll_back()
+        self.round = last
+        self._before = None
+
+    def end_round(self, shown: Tensor) -> None:
+        """Keep what the round changed; from now on it counts as done.
+
+        Args:
+            shown: The model that the module holds, shape ``(size,)``.
+        """
+        for part in self.parts:
+            part.end_round()
+        self.shown = shown
+        self._before = None
+
+    def roll_back(self) -> None:
+        """Return to the state at the start of the round under way, if there is one."""
+        if self._before is not None:
+            self.server.state, self.books.traffic, self.round, self._shows_other = self._before
+            for part in self.parts:
+                part.roll_back()
+            self._before = None
+
+    @property
+    def report(self) -> RoundReport:
+        """What happened to the clients of the round under way, or of the last one."""
+        return self.round.report
+
+    # ---- clients ----
+
+    def owner(self, task: Task, num_ranks: int) -> int | None:
+        """Return the process to which a task belongs because of what is kept there; ``None`` if any will do."""
+        if self.algorithm.schedule.circulates:
+            return task.slot % num_ranks
+        keeps_vectors = any(part.client_vectors and not part.federation.replicates for part in self.parts)
+        return task.client % num_ranks if num_ranks > 1 and keeps_vectors else None
+
+    def received(self, task: Task) -> Tensor:
+        """Return what a client receives for a task, with what it keeps of its own, shape ``(size,)``.
+
+        This is the model at which the client is scored, to which proximal terms pull, and from which its update is
+        taken. Ask on the process that has the client's vectors. The tensor is not to be written to.
+        """
+        schedule = self.algorithm.schedule
+        sent = checked_vector(schedule, "sent", schedule.sent(task, self.server), self.server.model)
+        return self.algorithm.exchange.download(task.sending, sent)
+
+    def received_before_draw(self, task: Task) -> Tensor:
+        """Return what a client receives that is scored before the draw, as :meth:`received` does."""
+        sent = self.algorithm.schedule.model_of(task.client, self.server.model)
+        return self.algorithm.exchange.download(task.sending, sent)
+
+    def start(self, task: Task, received: Tensor) -> Tensor:
+        """Return the model from which a task trains, shape ``(size,)``; not to be written to.
+
+        Args:
+            task: The task.
+            received: What :meth:`received` returned for it.
+        """
+        schedule = self.algorithm.schedule
+        return checked_vector(schedule, "start", schedule.start(task, received), received)
+
+    def correction(self, client: LocalClient) -> Correction | None:
+        """Return what is added to the loss of a client that begins; ``None`` for nothing."""
+        source = self.algorithm.schedule if client.task.phase else self.algorithm.objective
+        return source.correction(client)
+
+    # ---- logs ----
+
+    @property
+    def aggregated(self) -> bool:
+        """Whether the model that was shown last is one that the server aggregated, not the first of all."""
+        return self.server.moves > 0 and self.algorithm.schedule.shows_aggregate
+
+    @property
+    def personal_is_current(self) -> bool:
+        """Whether the clients' models are those of the last round; see :attr:`Part.personal_is_current`."""
+        return all(part.personal_is_current for part in self.parts)
+
+    @property
+    def models_sent(self) -> int:
+        """Models sent up and down since the fit began."""
+        return self.books.traffic.models_down + self.books.traffic.models_up
+
+    def values(self) -> dict[str, float]:
+        """Return the values that the round logs.
+
+        ``fed/clients`` reported and were used, ``fed/dropped`` received a model and did not report, ``fed/left_out``
+        handed back invalid values; ``fed/aggregations`` and ``fed/models_sent`` (up and down) count from the start;
+        ``fed/aggregated`` is 1 if the module holds a model that the server aggregated, and 0 otherwise.
+        """
+        joined: dict[str, float] = {
+            "fed/clients": len(self.report.reported),
+            "fed/dropped": self.report.dropped,
+            "fed/left_out": len(self.report.left_out),
+            "fed/aggregations": self.server.moves,
+            "fed/aggregated": float(self.aggregated),
+            "fed/models_sent": self.models_sent,
+        }
+        if self.algorithm.sampler.sends_scores:
+            joined["fed/scored"] = self.round.num_scored
+        for part in self.parts:
+            joined |= part.values()
+        return joined
+
+
+def _check_module(state: Mapping[str, Any], federation: Federation) -> None:
+    """Raise ``ValueError`` if a state is of a module with other tensors."""
+    sizes = len(federation.model), *federation.lengths
+    if state["names"] != list(federation.names) or (len(state["model"]), *state["lengths"]) != sizes:
+        raise ValueError(
+            f"The module must have the trained and frozen tensors of the server's model, {len(state['model'])} "
+            f"values in all, got others, {len(federation.model)} values. Go on with the same module."
+        )

@@ -1,0 +1,79 @@
+"""The books of a fit: what every message weighs, and what was sent in all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.messages import Payload, RoundReport, Traffic
+
+if TYPE_CHECKING:
+    from fl_lightning.parts.algorithm import Algorithm
+
+
+class Books:
+    """Counts the messages of a fit.
+
+    Args:
+        algorithm: The algorithm, whose exchanges have begun the fit.
+        federation: The run.
+        travels: Returns whether the named parameter or buffer is sent at all.
+
+    Attributes:
+        payload: The message with all parameters that travel, uncompressed.
+        left_out: The message of a client whose result is left out.
+        traffic: Everything that was sent since the fit began.
+    """
+
+    def __init__(self, algorithm: Algorithm, federation: Federation, travels: Callable[[str], bool]) -> None:
+        self._algorithm = algorithm
+        self._federation = federation
+        self._travels = travels
+        self.payload = self._message(range(federation.layout.num_trained))
+        self.left_out = algorithm.exchange.payload_up(self.payload)
+        self.traffic = Traffic()
+
+    def _message(self, places: Iterable[int]) -> Payload:
+        """Return the message of those of the model's tensors that travel."""
+        names = self._federation.names
+        return self._federation.layout.payload(place for place in places if self._travels(names[place]))
+
+    def count(self, report: RoundReport, changing: Iterable[str]) -> None:
+        """Add the messages of a round.
+
+        Args:
+            report: What happened to its clients, on all processes.
+            changing: Names of the buffers that training changes, which travel with the model.
+        """
+        traffic = self.traffic
+        exchange = self._algorithm.exchange
+        objective = self._algorithm.objective
+        schedule = self._algorithm.schedule
+        sampler = self._algorithm.sampler
+        names = list(self._federation.names)
+        buffers = self._message(sorted(names.index(name) for name in changing))
+
+        # Each client of the round gets a model, unless it was scored with it before the draw. So does each client that
+        # was scored, and the schedule may send further models.
+        models = report.sent + report.scored - report.known + schedule.further_models(report.sent)
+        reported = len(report.uploads)
+        traffic.send_down(exchange.payload_down(self.payload), models)
+        traffic.send_down(buffers, models)
+        for upload in report.uploads:
+            traffic.send_up(upload)
+        traffic.send_up(buffers, reported)
+
+        # Some objectives send further vectors of the model's length, such as control variates, uncompressed.
+        further_vectors = objective.vectors_sent - 1
+        traffic.send_down(self.payload, further_vectors * report.sent)
+        traffic.send_up(self.payload, further_vectors * reported)
+        if self.payload.values:  # else each client trains alone
+            traffic.models_down += models + further_vectors * report.sent
+            traffic.models_up += objective.vectors_sent * reported
+
+        # Single numbers: scores, losses, choices of a cluster, and what the objective counts itself.
+        number = Payload(1, self._federation.layout.payload([0]).bits_per_value)
+        each_sends = (sampler.scored_at is not None) + objective.sends_loss + schedule.sends_choice
+        traffic.send_up(number, each_sends * reported + report.scored + report.numbers)
+        traffic.send_down(number, objective.numbers_down * report.sent)
