@@ -47,7 +47,9 @@ def main() -> None:
     sizes = np.full(args.clients, 10)
     model = torch.zeros(args.parameters)
     began = time.perf_counter()
-    algorithm.run = Run.begin(algorithm, Federation(sizes=sizes, model=model, layout=Layout.of_parameters(args.parameters)))
+    algorithm.run = Run.begin(
+        algorithm, Federation(sizes=sizes, model=model, layout=Layout.of_parameters(args.parameters))
+    )
     print(f"{args.clients:,} clients begin: {time.perf_counter() - began:.2f} s")
     before, rounds = peak(), []
     for round_index in range(args.rounds):

@@ -100,7 +100,9 @@ def attached(exchange: DifferentialPrivacy, size: int, clients: int = 10, seed: 
     """Return the exchange in a federation whose model of ``size`` parameters is 0."""
     model = torch.zeros(size, dtype=torch.float64)
     callback = FedAvg(sampler=BernoulliSampler(q), weighting="uniform", exchange=exchange)
-    callback.algorithm.run = Run.begin(callback.algorithm, Federation(np.ones(clients), model, Layout.of_parameters(size), seed=seed))
+    callback.algorithm.run = Run.begin(
+        callback.algorithm, Federation(np.ones(clients), model, Layout.of_parameters(size), seed=seed)
+    )
     callback.algorithm.run.start_round(0)
     return exchange
 
