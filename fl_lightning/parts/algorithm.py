@@ -92,6 +92,10 @@ class Algorithm:
         """Whether a part needs :attr:`ClientResult.summed_lr`."""
         return self.objective.needs_summed_lr or self.aggregation.needs_summed_lr
 
+    def batches_per_step(self, task: Task) -> int:
+        """Return how many batches the task's client takes for one optimizer step."""
+        return 1 if task.phase else self.objective.batches_per_step
+
     def replace_sampler(self, sampler: Any) -> None:
         """Draw clients with another sampler from the next round on.
 
