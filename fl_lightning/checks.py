@@ -23,6 +23,7 @@ Share = Annotated[float, "(0, 1]"]
 Probability = Annotated[float, "(0, 1)"]
 Count = Annotated[int, "[1, inf)"]
 Natural = Annotated[int, "[0, inf)"]
+Seed = Annotated[int, "[0, 4294967296)"]  # as Lightning's `seed_everything` takes it
 PathLike = str | os.PathLike[str]
 #: How a module takes the weights of a checkpoint alone.
 LOAD_WEIGHTS = '`module.load_state_dict(torch.load(path)["state_dict"])`'

@@ -5,17 +5,24 @@ from __future__ import annotations
 import warnings
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_type_hints
 
 import lightning.pytorch as pl
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from fl_lightning._lightning.checkpoint_files import before, save_whole, use_whole_files
 from fl_lightning._lightning.trainer_callbacks import ChosenCheckpoint
-from fl_lightning.checks import Count, check_arguments
+from fl_lightning.checks import Count, Natural, check, check_arguments
 from fl_lightning.files import is_whole, make_folder
 from fl_lightning.metrics import larger_is_better
+
+#: Numbers of ``ModelCheckpoint`` with their limits.
+_NUMBERS: dict[str, Any] = {
+    "save_top_k": Annotated[int, "[-1, inf)"],
+    "every_n_epochs": Natural | None,
+    "every_n_train_steps": Natural | None,
+}
 
 
 class FederatedCheckpoint(ChosenCheckpoint):
@@ -60,7 +67,11 @@ class FederatedCheckpoint(ChosenCheckpoint):
     ) -> None:
         given = {"dirpath": dirpath, "filename": filename, "monitor": monitor}
         check_arguments(self, {**given, "save_last": save_last, "last_every_n_epochs": last_every_n_epochs})
-        if "mode" in options and monitor is None:
+        kinds = {**get_type_hints(ModelCheckpoint.__init__), **_NUMBERS}
+        for name, value in options.items():
+            if name in kinds:
+                check(f"`{name}` of FederatedCheckpoint", value, kinds[name])
+        if options.get("mode", "min") != "min" and monitor is None:  # LightningCLI gives all defaults
             raise ValueError(
                 f"`mode` has no effect without `monitor`, got {options['mode']!r}. Give `monitor` the name of a logged "
                 "value, such as 'val_acc'."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import os
 import re
@@ -12,7 +13,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import yaml  # type: ignore[import-untyped]
 from jsonargparse import set_parsing_settings
@@ -75,6 +76,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.command is None:
             parser.print_help()
             return 0
+        if arguments[place:] and options.command != "sweep":
+            parser.error(f"arguments after -- are for `sweep` alone, got {' '.join(arguments[place:])}")
         try:
             return _COMMANDS[options.command][2](options[options.command], arguments[place + 1 :])
         except (ValueError, TypeError, OSError, RuntimeError) as error:
@@ -103,6 +106,13 @@ def make_parser(arguments: Sequence[str]) -> Parser:
     return parser
 
 
+def _folder(text: str) -> Path:
+    """Return the folder that an option names; an empty text, maybe of a variable that is not set, names none."""
+    if not text:
+        raise argparse.ArgumentTypeError("it must name a folder, got ''")
+    return Path(text)
+
+
 # ---- run ----
 
 
@@ -112,7 +122,7 @@ def _add_run(parser: Parser, arguments: Sequence[str]) -> None:
     parser.add_argument(
         "--dry-run", action="store_true", help="check the table and the data that are here, print the plan and stop"
     )
-    parser.add_argument("--output", type=Path, help="folder of the results; default: runs/<name of the table>")
+    parser.add_argument("--output", type=_folder, help="folder of the results; default: runs/<name of the table>")
     parser.add_argument("--estimate", action="store_true", help="print the plan and the time that it takes, and stop")
     part = parser.add_argument_group("part of the table")
     part.add_argument("--methods", nargs="+", metavar="NAME", help="only these methods")
@@ -172,8 +182,7 @@ def _run(options: Namespace, further: Sequence[str]) -> int:
             print(describe_time(table, *measure_paces(table), options.workers))
         return 0
     work = {name: options[name] for name in _WORK}
-    pairs = (word.partition("=") for word in options.engine_options)
-    engine_options = {name: yaml.safe_load(value) for name, _, value in pairs}
+    engine_options = _engine_options(options.engine_options)
 
     def end(*_: object) -> None:
         raise SIGTERMException
@@ -194,6 +203,24 @@ def _run(options: Namespace, further: Sequence[str]) -> int:
     return int(len(scored) < len(rows))
 
 
+def _engine_options(words: Sequence[str]) -> dict[str, Any]:
+    """Return the options of an engine.
+
+    Raises:
+        ValueError: If a word is no ``NAME=VALUE``, or the value no YAML.
+    """
+    options = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        try:
+            options[name] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise ValueError(f"`--engine-options` {word!r}: {' '.join(str(error).split())}") from error
+        if not name or not equals:
+            raise ValueError(f"`--engine-options` must be NAME=VALUE, got {word!r}.")
+    return options
+
+
 # ---- sweep ----
 
 
@@ -203,7 +230,7 @@ def _add_sweep(parser: Parser, arguments: Sequence[str]) -> None:
     parser.epilog = _list("sweeps that come with the package", _shipped("sweep"))
     parser.add_argument("--count", type=int, help="largest number of runs; random and bayes need it")
     parser.add_argument("--seed", type=int, default=0, help="seed of the search")
-    parser.add_argument("--output", type=Path, help="folder of sweep.csv; default: runs/sweeps/<name of the sweep>")
+    parser.add_argument("--output", type=_folder, help="folder of sweep.csv; default: runs/sweeps/<name of the sweep>")
 
 
 def _sweep(options: Namespace, further: Sequence[str]) -> int:
@@ -220,7 +247,7 @@ def _sweep(options: Namespace, further: Sequence[str]) -> int:
 def _add_report(parser: Parser, arguments: Sequence[str]) -> None:
     parser.add_argument("results", type=Path, help="folder that an experiment wrote")
     parser.add_argument(
-        "--output", type=Path, help="folder of the report; default: report in the folder of the results"
+        "--output", type=_folder, help="folder of the report; default: report in the folder of the results"
     )
 
 

@@ -6,12 +6,15 @@ jsonargparse checks the arguments of each class by its signature, as LightningCL
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import pydoc
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import abc
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from functools import cache
-from typing import Any, TypeVar
+from typing import Annotated, Any, Self, TypeVar, get_args, get_origin, get_type_hints
 
 import lightning as L
 from jsonargparse import ArgumentError, ArgumentParser
@@ -19,6 +22,7 @@ from lightning.pytorch.callbacks import Callback
 
 from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.callbacks.client_metrics import ClientMetrics
+from fl_lightning.checks import check
 from fl_lightning.data import FederatedDataModule
 
 Spec = Any
@@ -74,7 +78,8 @@ def trainer(config: Mapping[str, Any], further: Sequence[Callback], **settings: 
         further: All callbacks.
         settings: Logger and folder.
     """
-    given = make(config["trainer"])
+    refuse_unknown("`trainer`", config["trainer"], list(inspect.signature(L.Trainer).parameters))
+    given = _make_arguments(L.Trainer, config["trainer"])
     for name, value in given.items():
         if name in _OF_RUNNER or (name in _ONE and value not in (1, "1", "auto")):
             raise ValueError(f"`trainer` must leave `{name}` to the runner, which has one device, got {value!r}.")
@@ -82,40 +87,92 @@ def trainer(config: Mapping[str, Any], further: Sequence[Callback], **settings: 
     return L.Trainer(**{**_DEFAULTS, **given, "devices": 1, **settings, "callbacks": list(further)})
 
 
-def make(spec: Spec) -> Any:
+def make(spec: Spec, place: str = "The value", kind: Any = object) -> Any:
     """Build the object that a spec describes.
 
     ``{"class_path": path, "init_args": {...}}`` calls a class or a function. ``{"object": path}`` is the object of the
     path itself. Both are allowed at any depth. Everything else stays as it is.
 
+    What is called must be a class of the kind that its place asks for, or a function whose annotation says that it
+    returns one. So a table cannot call what makes no part of a fit, such as a function that removes files.
+
+    Args:
+        spec: The spec.
+        place: The argument that it is for, for errors.
+        kind: The type that the place asks for, as in an annotation.
+
     Raises:
-        ValueError: If a path cannot be imported, or a class does not take the arguments.
+        ValueError: If a path cannot be imported, names something of another kind, or does not take the arguments.
     """
     if isinstance(spec, (list, tuple)):
-        return [make(value) for value in spec]
+        return [make(value, place, kind) for value in spec]
     if not isinstance(spec, Mapping):
         return spec
     if set(spec) == {"object"}:
         return _locate(spec["object"])
     if "class_path" not in spec:
-        return {name: make(value) for name, value in spec.items()}
+        return {name: make(value, place, kind) for name, value in spec.items()}
     if not set(spec) <= {"class_path", "init_args"}:
         raise ValueError(f"A class has a `class_path` and, in `init_args`, its arguments by name, got {dict(spec)}.")
     target = _locate(spec["class_path"])
-    return _call(target, make(spec.get("init_args") or {}))
+    _check_kind(target, spec["class_path"], place, kind)
+    given = spec.get("init_args")
+    arguments = check(f"`init_args` of {spec['class_path']}", {} if given is None else given, Mapping)
+    return _call(target, _make_arguments(target, arguments))
 
 
 def _build_part(name: str, kind: type[_T], spec: Spec, defaults: Mapping[str, Any] | None = None) -> _T:
     """Build an object of a kind, whose class gets further arguments unless the spec gives them."""
-    given = spec
-    if isinstance(spec, Mapping):
-        found = _locate(spec["class_path"]) if "class_path" in spec else None
-        is_other = isinstance(found, type) and not issubclass(found, kind)
-        given = None if is_other else {**spec, "init_args": {**(defaults or {}), **(spec.get("init_args") or {})}}
-    made = make(given)
-    if not isinstance(made, kind):
+    if not isinstance(spec, Mapping) or "class_path" not in spec:
         raise ValueError(f"`{name}` must be a `class_path` and `init_args` of a {kind.__name__}, got {spec!r}.")
+    given = spec.get("init_args")
+    if defaults and (given is None or isinstance(given, Mapping)):
+        spec = {**spec, "init_args": {**defaults, **(given or {})}}
+    made = make(spec, name, kind)
+    if not isinstance(made, kind):  # a function may return something else than it says
+        raise ValueError(f"`{name}` must be a {kind.__name__}, got {made!r} from {spec['class_path']}.")
     return made
+
+
+def _make_arguments(target: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Build the arguments of a class or function, each of the kind that its annotation asks for."""
+    kinds = _annotations(target)
+    return {name: make(value, name, kinds.get(name, object)) for name, value in given.items()}
+
+
+def _annotations(target: Callable[..., Any]) -> dict[str, Any]:
+    """Return the annotations of a signature; none if they cannot be resolved."""
+    try:
+        return get_type_hints(inspect.getattr_static(target, "__init__") if isinstance(target, type) else target)
+    except (NameError, TypeError, AttributeError):
+        return {}
+
+
+def _check_kind(target: Any, path: str, place: str, kind: Any) -> None:
+    """Raise ``ValueError`` if a call of ``target`` would make no object of a kind; nothing is called."""
+    made = target if isinstance(target, type) else _annotations(target).get("return")
+    if made is Self:  # of a method of a class
+        made = getattr(target, "__self__", None)
+    made = get_origin(made) or made
+    wanted = _classes_in(kind)
+    if not isinstance(made, type) or not issubclass(made, wanted):
+        names = " or ".join(each.__name__ for each in wanted)
+        what = "a class, or a function whose annotation says what it returns" if wanted == (object,) else f"a {names}"
+        raise ValueError(f"`{place}` must be {what}, so {path} was not called.")
+
+
+def _classes_in(kind: Any) -> tuple[type, ...]:
+    """Return the classes in an annotation, in the order in which they come; ``object`` if it allows anything."""
+    if get_origin(kind) is Annotated:
+        return _classes_in(get_args(kind)[0])
+    if get_origin(kind) is abc.Callable:
+        return (abc.Callable,)  # type: ignore[return-value]
+    inner = [each for part in get_args(kind) if part is not Ellipsis for each in _classes_in(part)]
+    if isinstance(kind, type) and not inner:
+        return (kind,)
+    if not inner or object in inner:
+        return (object,)
+    return tuple(dict.fromkeys(each for each in inner if each is not type(None)))
 
 
 def _locate(path: str) -> Any:
@@ -128,11 +185,27 @@ def _locate(path: str) -> Any:
 def _call(target: Callable[..., Any], given: Mapping[str, Any]) -> Any:
     """Call a class or function with arguments in the types of its signature; those taken by ``**`` stay as they are."""
     parser, known = _parser_of(target)
+    parameters = inspect.signature(target).parameters.values()
+    if not any(each.kind is each.VAR_KEYWORD for each in parameters):
+        refuse_unknown(target.__qualname__, given, sorted(known))
+    for each in parameters:
+        is_needed = each.default is each.empty and each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)
+        if is_needed and each.name not in given:
+            raise ValueError(f"{target.__qualname__} needs the argument `{each.name}` in its `init_args`.")
     try:
         typed = parser.parse_object({name: given[name] for name in known & set(given)}, defaults=False)
     except ArgumentError as error:
         raise ValueError(f"{target.__qualname__}: {' '.join(str(error).split())}") from error
     return target(**{**given, **vars(typed)})
+
+
+def refuse_unknown(place: str, given: Iterable[object], known: Sequence[str]) -> None:
+    """Raise ``ValueError`` for the first entry that is not known, with the nearest known one and all known ones."""
+    for name in given:
+        if name not in known:
+            close = get_close_matches(str(name), known, n=1)
+            meant = f"Did you mean `{close[0]}`? " if close else ""
+            raise ValueError(f"{place} has an unknown entry {name!r}. {meant}It takes {', '.join(known)}.")
 
 
 @cache

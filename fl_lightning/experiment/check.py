@@ -24,11 +24,12 @@ from fl_lightning.callbacks.client_metrics import ClientMetrics
 from fl_lightning.checks import Count, check, is_user_defined
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.experiment import build
+from fl_lightning.experiment.build import refuse_unknown
 from fl_lightning.experiment.cell import best_checkpoint, quiet
 from fl_lightning.experiment.plan import Cell, planned
 from fl_lightning.experiment.progress import describe_cell
 from fl_lightning.experiment.table import DataSet, Table
-from fl_lightning.experiment.table_file import describe_mistakes, refuse_unknown
+from fl_lightning.experiment.table_file import describe_mistakes
 from fl_lightning.metrics import suitable_mode
 from fl_lightning.models.classifier import Classifier
 

@@ -43,7 +43,10 @@ def start_slurm(runner: Callable[[], object], number: int, folder: Path, options
     settings = {"cluster": "slurm", "slurm_max_num_timeout": 1000, "name": "fl-lightning", **options}
     first = {name: settings.pop(name) for name in ("cluster", "slurm_max_num_timeout")}
     executor = submitit.AutoExecutor(folder / "slurm", **first)
-    executor.update_parameters(**settings)
+    try:
+        executor.update_parameters(**settings)
+    except (NameError, TypeError) as error:  # so submitit names an option that it does not know
+        raise ValueError(f"`engine_options`: {' '.join(str(error).split())}") from error
     jobs = executor.submit_array([runner] * number)
 
     def stop() -> None:

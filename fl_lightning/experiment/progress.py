@@ -32,7 +32,7 @@ class Progress(bars.Progress):
 
     def __init__(self, cells: Sequence[Cell], store: Store, console: Console, stage: str) -> None:
         super().__init__(
-            bars.TextColumn("{task.description}"),
+            bars.TextColumn("{task.description}", markup=False),  # a name may have brackets
             bars.BarColumn(bar_width=None),
             bars.TextColumn("{task.fields[counts]}", justify="right"),
             bars.TimeRemainingColumn(elapsed_when_finished=True),

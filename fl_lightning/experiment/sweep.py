@@ -19,6 +19,7 @@ from typing import Any, Literal
 from rich.console import Console
 
 from fl_lightning.checks import PathLike, check, duration, enumeration
+from fl_lightning.experiment.build import refuse_unknown
 from fl_lightning.experiment.cell import CellJob
 from fl_lightning.experiment.files import read_json_if_there, write_csv, write_json
 from fl_lightning.experiment.plan import Cell
@@ -27,7 +28,7 @@ from fl_lightning.experiment.progress import say
 from fl_lightning.experiment.runner import Runner
 from fl_lightning.experiment.search import Point, Range, Search, SearchKind, describe_point
 from fl_lightning.experiment.store import Store
-from fl_lightning.experiment.table_file import read_yaml, refuse_unknown
+from fl_lightning.experiment.table_file import read_yaml
 from fl_lightning.files import make_folder
 
 Row = dict[str, Any]

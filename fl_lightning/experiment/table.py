@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from fl_lightning.checks import Count, Finite, Natural, check, check_fields
-from fl_lightning.experiment.build import Spec, references
+from fl_lightning.checks import Count, Finite, Natural, NotNegative, Seed, check, check_fields
+from fl_lightning.experiment.build import Spec, references, refuse_unknown
 from fl_lightning.experiment.search import SearchKind
 from fl_lightning.metrics import larger_is_better
 from fl_lightning.partitioners.notebook import as_table
@@ -66,6 +66,11 @@ class DataSet:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        for method, number in self.paper.items():
+            check(f"`paper.{method}`", number, Finite)
+        for source, entries in self.published.items():
+            for method, entry in check(f"`published.{source}`", entries, Mapping).items():
+                _check_published(f"published.{source}.{method}", entry)
         if self.score_mode is None:
             score, monitor = (name.partition("_")[2] or name for name in (self.score, self.monitor))
             larger = self.mode == "max" if score == monitor else larger_is_better(score)
@@ -116,7 +121,7 @@ class Tuning:
     search: SearchKind = "grid"
     count: Count | None = None
     folds: list[Natural] = field(default_factory=lambda: [0])
-    seeds: list[Natural] = field(default_factory=lambda: [0])
+    seeds: list[Seed] = field(default_factory=lambda: [0])
     max_epochs: Count | None = None
     seed: Natural = 0
     pruner: Pruner = "none"
@@ -154,7 +159,7 @@ class Table:
     methods: dict[str, Method]
     name: str = "experiment"
     folds: list[Natural] = field(default_factory=lambda: [0])
-    seeds: list[Natural] = field(default_factory=lambda: [0])
+    seeds: list[Seed] = field(default_factory=lambda: [0])
     trainer: dict[str, Any] = field(default_factory=dict)
     callbacks: list[Spec] = field(default_factory=list)
     values: dict[str, Any] = field(default_factory=dict)
@@ -182,6 +187,9 @@ class Table:
         _check_different(self)
         if Path(self.name).name != self.name or self.name == "..":
             raise ValueError(f"`name` must be the name of a folder, without a path, got {self.name!r}.")
+        for name in (*self.data, *self.methods):
+            if not name.strip():
+                raise ValueError(f"`data` and `methods` must have names, got {name!r}.")
         check("The number of `data`", len(self.data), Count)
         check("The number of `methods`", len(self.methods), Count)
         self.baseline = self.baseline or next(iter(self.methods))
@@ -220,6 +228,16 @@ class Table:
             seeds=list(self.seeds if seeds is None else seeds),
             baseline=self.baseline if self.baseline in kept else "",
         )
+
+
+def _check_published(name: str, score: Any) -> None:
+    """Raise ``ValueError`` unless a score is a number, or a mapping with a number ``score``, maybe with ``sd``."""
+    if not isinstance(score, Mapping):
+        check(f"`{name}`", score, Finite)
+        return
+    refuse_unknown(f"`{name}`", score, ("score", "sd"))
+    check(f"`{name}.score`", score.get("score"), Finite)
+    check(f"`{name}.sd`", score.get("sd", 0.0), NotNegative)
 
 
 def _check_different(entry: Table | Tuning) -> None:

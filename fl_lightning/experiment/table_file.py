@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
-from difflib import get_close_matches
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,11 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fl_lightning.checks import PathLike, check
-from fl_lightning.experiment.build import references
+from fl_lightning.experiment.build import references, refuse_unknown
 from fl_lightning.experiment.table import DataSet, Method, Table, Tuning
 
+_BINARY = "tag:yaml.org,2002:binary"
+_DEEPEST, _MOST_ENTRIES = 100, 100_000  # of a file
 _BASELINES = ("Local", "FedAvg", "FedAvgFineTuned")
 
 
@@ -48,11 +49,46 @@ def read_yaml(path: Path) -> dict[str, Any]:
         ValueError: If it is no YAML, or has a name twice in a mapping.
         TypeError: If it holds something else than a mapping.
     """
+    written = path.read_bytes()
     try:
-        content = OmegaConf.to_container(OmegaConf.load(path))
+        text = written.decode()
+        _check_extent(path, text)
+        content = OmegaConf.to_container(OmegaConf.create(text)) if text.strip() else {}
+    except UnicodeDecodeError as error:
+        line = written.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"{path} must be UTF-8, which line {line} is not: {error}.") from error
     except (yaml.YAMLError, OmegaConfBaseException) as error:
         raise ValueError(f"{path} must be YAML: {error}") from error
+    except RecursionError as error:  # an anchor inside of what it names
+        raise ValueError(f"{path} has an entry that contains itself.") from error
     return dict(check(f"The content of {path}", content, Mapping))
+
+
+def _check_extent(path: Path, text: str) -> None:
+    """Raise ``ValueError`` for YAML that is nested without end, or that names grow without end, or that holds bytes."""
+    entries = 0  # with those of each name where it is used
+    named: dict[str, int] = {}
+    open_: list[tuple[str | None, int]] = []
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        place = f"{path}, line {event.start_mark.line + 1}"
+        if isinstance(event, yaml.AliasEvent):
+            entries += named.get(event.anchor, 1)
+        elif isinstance(event, yaml.ScalarEvent):
+            entries += 1
+            if event.tag == _BINARY:
+                raise ValueError(f"{place}: bytes (`!!binary`) are no value of a table.")
+            if event.anchor:
+                named[event.anchor] = 1
+        elif isinstance(event, yaml.CollectionStartEvent):
+            open_.append((event.anchor, entries))
+            if len(open_) > _DEEPEST:
+                raise ValueError(f"{place}: entries are nested more than {_DEEPEST} deep.")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = open_.pop()
+            if anchor:
+                named[anchor] = entries - before
+        if entries > _MOST_ENTRIES:
+            raise ValueError(f"{place}: the file has more than {_MOST_ENTRIES:,} entries, with those that `*` repeats.")
 
 
 def describe_mistakes(name: str, mistakes: list[str]) -> str:
@@ -62,22 +98,17 @@ def describe_mistakes(name: str, mistakes: list[str]) -> str:
     return "\n".join([f"{name} has {len(mistakes)} mistakes:", *(f"  - {mistake}" for mistake in mistakes)])
 
 
-def refuse_unknown(place: str, given: Iterable[object], known: Sequence[str]) -> None:
-    """Raise ``ValueError`` for the first entry that is not known, with the nearest known one and all known ones."""
-    for name in given:
-        if name not in known:
-            close = get_close_matches(str(name), known, n=1)
-            meant = f"Did you mean `{close[0]}`? " if close else ""
-            raise ValueError(f"{place} has an unknown entry {name!r}. {meant}It takes {', '.join(known)}.")
-
-
 def _make_table(given: dict[str, Any], name: str) -> Table:
     mistakes: list[str] = []
 
     def make(kind: type, place: str, entry: Any) -> Any:
         try:
             refuse_unknown(place, check(place, entry, Mapping), [each.name for each in fields(kind)])
-            return kind(**{key: value for key, value in entry.items() if value is not None})
+            given = {key: value for key, value in entry.items() if value is not None}
+            for each in fields(kind):
+                if each.name not in given and each.default is MISSING and each.default_factory is MISSING:
+                    raise ValueError(f"needs `{each.name}`.")
+            return kind(**given)
         except (TypeError, ValueError) as error:
             mistakes.append(str(error) if str(error).startswith(place) else f"{place}: {error}")
 

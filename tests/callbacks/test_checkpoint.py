@@ -205,3 +205,18 @@ def test_the_smallest_accuracy_as_the_best_is_a_warning() -> None:
         FederatedCheckpoint(monitor="val_acc", mode="min")
         for name in ("val_loss", "val_dice_loss", "val_acc_clients_std", "f1_error"):
             FederatedCheckpoint(monitor=name)
+
+
+@pytest.mark.parametrize(
+    "option", [{"every_n_epochs": float("nan")}, {"every_n_train_steps": 1.5}, {"save_top_k": "all"}, {"verbose": "no"}]
+)
+def test_arguments_of_lightnings_checkpoint_are_checked(option: dict[str, Any]) -> None:
+    [name] = option
+    with pytest.raises((ValueError, TypeError), match=f"`{name}`"):
+        FederatedCheckpoint(**option)
+
+
+def test_the_default_mode_may_be_given_without_a_monitor() -> None:
+    FederatedCheckpoint(mode="min")  # as LightningCLI does
+    with pytest.raises(ValueError, match="`mode` has no effect"):
+        FederatedCheckpoint(mode="max")

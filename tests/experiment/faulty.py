@@ -84,6 +84,13 @@ class LoseClaim(Callback):
             write_json(other, {"released": True})
 
 
+class TakesAnything(Callback):
+    """Has an argument without a type."""
+
+    def __init__(self, value) -> None:
+        self.value = value
+
+
 class Die(Callback):
     """Ends the process at once, with a status or by a signal."""
 

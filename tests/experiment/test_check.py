@@ -189,14 +189,14 @@ MISTAKES = {
     "`monitor` is 'val_f1_clients'": with_data(monitor="val_f1_clients"),
     "`callbacks` must be": small(callbacks=["x"]),
     "`callback` must": with_methods(No={"callback": "fl_lightning.FedProx"}),
-    "of a AggregationCallback, got": with_methods(
+    "must be a AggregationCallback, so": with_methods(
         No={"callback": {"class_path": "lightning.pytorch.callbacks.ModelSummary"}}
     ),
     "3 cannot be imported": with_methods(No={"callback": {"class_path": 3}}),
     "`model` must": with_data(model=["fl_lightning.models.MLPClassifier"]),
     "`mu` ": with_methods(No={"callback": {**FEDPROX, "init_args": {"mu": -1}}}),
     "'nu'": with_methods(No={"callback": {**FEDPROX, "init_args": {"mu": 1, "nu": 1}}}),
-    "required: mu": with_methods(No={"callback": FEDPROX}),
+    "needs the argument `mu`": with_methods(No={"callback": FEDPROX}),
     "`metric`": with_data(metric={"name": "acc", "function": "math.pi"}),
     "'function'": with_data(metric={"name": "f1"}),
     "'nme'": with_data(metric={"name": "acc", "function": "fl_lightning.metrics.accuracy", "nme": "acc"}),
