@@ -25,7 +25,7 @@ class TorchDatasetDataModule(NaturalDataModule):
 
     Samples are fetched one at a time, unless the data set is a ``TensorDataset`` or made of such by ``Subset`` and
     ``ConcatDataset``. Classes are taken from the data set's ``targets``, ``labels``, ``_labels`` or ``y``, or from the
-    last tensor of a ``TensorDataset``, or the one that ``outputs_and_targets`` names; a ``Subset`` or ``ConcatDataset``
+    second of two tensors of a ``TensorDataset``, or the one that ``target`` names; a ``Subset`` or ``ConcatDataset``
     takes them from the data sets within. A data set's ``target_transform`` is applied to them.
 
     Args:

@@ -76,7 +76,7 @@ def _misfit(preds: Tensor, target: Tensor) -> ValueError:
     return ValueError(
         "Predictions must be scores of classes, such as (n, C), and targets whole numbers below C, such as (n,), got "
         f"predictions of shape {tuple(preds.shape)} and targets of shape {tuple(target.shape)}, {target.dtype}{found}. "
-        "Give `outputs_and_targets` of the data module if the targets are another element of a batch, or a metric of "
+        "Give `target=` of the data module if the targets are another element of a batch, or a metric of "
         "your own, such as "
         '`ClientMetrics(metric=lambda preds, target: (preds - target).square().mean().sqrt(), name="rmse")`.'
     )

@@ -10,7 +10,13 @@ import lightning.pytorch as pl
 import torch
 from torch import Tensor, nn
 
-from fl_lightning.data.targets import OutputsAndTargets, gives_targets, inputs_of, outputs_and_targets
+from fl_lightning.data.targets import (
+    OutputsAndTargets,
+    UnknownTargetError,
+    gives_targets,
+    inputs_of,
+    outputs_and_targets,
+)
 
 
 def rule_of(trainer: pl.Trainer) -> OutputsAndTargets:
@@ -42,9 +48,15 @@ def compared(trainer: pl.Trainer, batch: Any, outputs: Any, of_step: Any = None)
     Raises:
         TypeError: If the batch does not say its targets, or predictions or targets are no tensors.
     """
-    preds, target = rule_of(trainer)(batch, outputs)
-    if gives_targets(of_step):
-        target = rule_of(trainer)(batch, of_step)[1]
+    rule = rule_of(trainer)
+    if not gives_targets(of_step):
+        preds, target = rule(batch, outputs)
+    else:
+        target = rule(batch, of_step)[1]
+        try:
+            preds = rule(batch, outputs)[0]
+        except UnknownTargetError:  # the default rule, which leaves outputs as they are
+            preds = outputs
     if not isinstance(preds, Tensor) or not isinstance(target, Tensor):
         raise TypeError(
             f"Predictions and targets must be tensors, got a {type(preds).__name__} and a {type(target).__name__}. "

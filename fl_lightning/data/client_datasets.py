@@ -37,8 +37,8 @@ class ClientDatasetsModule(FederatedDataModule):
         class_names: Name of each class, class 0 first.
         standardize: ``"global"`` or ``"local"``, as in :class:`FederatedDataModule`; copies the inputs.
         impute: ``"global"`` or ``"local"``, as in :class:`FederatedDataModule`; copies the inputs.
-        **options: ``batch_size``, ``eval_batch_size``, ``shuffle``, ``drop_last``, ``sampler``, ``train_transform``,
-            ``eval_transform`` and ``num_workers`` of :class:`FederatedDataModule`.
+        **options: ``batch_size``, ``eval_batch_size``, ``shuffle``, ``drop_last``, ``sampler``, ``target``,
+            ``train_transform``, ``eval_transform`` and ``num_workers`` of :class:`FederatedDataModule`.
 
     Attributes:
         split: The split; ``None`` where ``val`` and ``test`` stand for themselves.
@@ -161,8 +161,8 @@ class TensorDataModule(ClientDatasetsModule):
         standardize: ``"global"`` or ``"local"``, as in :class:`FederatedDataModule`; copies the inputs.
         impute: ``"global"`` or ``"local"``, as in :class:`FederatedDataModule`; copies the inputs.
         split: Takes the validation and test sets from ``clients``, instead of ``val`` and ``test``; copies the tensors.
-        **options: ``drop_last``, ``sampler``, ``train_transform``, ``eval_transform`` and ``num_workers`` of
-            :class:`FederatedDataModule`.
+        **options: ``drop_last``, ``sampler``, ``target``, ``train_transform``, ``eval_transform`` and ``num_workers``
+            of :class:`FederatedDataModule`.
 
     Raises:
         ValueError: If there are no clients, or a client has no samples or tensors of unequal first dimensions; if a

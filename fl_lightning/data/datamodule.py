@@ -61,6 +61,8 @@ class FederatedDataModule(ServesBatches):
             to K-1), its training samples and the generator of the epoch. It returns one position for each sample, for
             example as a ``torch.utils.data.WeightedRandomSampler``; positions may repeat. In central training the
             draws of all clients are joined and shuffled.
+        target: The target's place in a sample or batch that is a tuple or list, counted from 0; for more than two
+            elements it must be given where targets are read.
         train_transform: Changes a training sample's input when it is fetched: the first element of a tuple or list, or
             the whole of any other sample, such as a dict.
         eval_transform: The same for validation and test samples.
@@ -98,6 +100,7 @@ class FederatedDataModule(ServesBatches):
         shuffle: bool = True,
         drop_last: bool = False,
         sampler: ClientOrder | None = None,
+        target: Natural | None = None,
         train_transform: Transform | None = None,
         eval_transform: Transform | None = None,
         num_workers: Natural = 0,
@@ -112,6 +115,7 @@ class FederatedDataModule(ServesBatches):
         self.split: Split = ClientSplit() if split is None else split
         self.standardize, self.impute, self.feature_noise = standardize, impute, feature_noise
         self.shuffle, self.drop_last, self.sampler = shuffle, drop_last, sampler
+        self.target = target
         self.train_transform, self.eval_transform = train_transform, eval_transform
         self.num_workers = num_workers
         self.poisons: list[Poison] = []
@@ -154,7 +158,8 @@ class FederatedDataModule(ServesBatches):
         if source.labels is None and getattr(self.partitioner, "needs_classes", False):
             raise ValueError(
                 f"{type(self.partitioner).__name__} shares samples out by class, and no classes were found. Give whole "
-                "numbers, the class of each sample: `targets=`, or the `labels` of a Source. Numbers to predict become "
+                "numbers, the class of each sample: `targets=`, or the `labels` of a Source; for samples of more than "
+                "two tensors, `target=`, the place of their classes. Numbers to predict become "
                 "classes by `np.digitize(y, np.quantile(y, [0.25, 0.5, 0.75]))`. IIDPartitioner and "
                 "QuantitySkewPartitioner need none."
             )
@@ -264,15 +269,18 @@ class FederatedDataModule(ServesBatches):
     def outputs_and_targets(self, batch: Any, outputs: Any) -> tuple[Any, Any]:
         """Return predictions and targets of a batch: for metrics of clients, diagnostics, poisons and partitioners.
 
-        Override it where the target is not the last element of a tuple or list, or the ``label``, ``labels`` or
-        ``target`` of a dict: ``return outputs, batch[1]`` for batches of inputs, targets and weights.
+        The target is the element at ``target`` of a tuple or list, the second of two, or the ``label``, ``labels`` or
+        ``target`` of a dict. Override it for others, such as ``return outputs.logits, batch["y"].squeeze(1)``.
 
         Args:
             batch: A batch as the module gets it, or the tensors of all samples. A poison changes their target in place.
             outputs: What a validation or test step returned, if that is a dict with ``"preds"`` and ``"target"``, which
                 are then returned; otherwise what ``forward`` returned; ``None`` where the target alone is asked for.
+
+        Raises:
+            TypeError: If nothing says which element is the target.
         """
-        return outputs_and_targets(batch, outputs)
+        return outputs_and_targets(batch, outputs, self.target)
 
     # ---- checkpoints ----
 

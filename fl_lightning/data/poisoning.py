@@ -156,6 +156,6 @@ def _check_classes(poison: Poison, y: Tensor) -> None:
     if y.numel() != len(y) or (y.is_floating_point() and not torch.equal(y, y.round())):
         raise ValueError(
             f"The targets must be classes for {type(poison).__name__}, whole numbers of shape ({len(y)},) or "
-            f"({len(y)}, 1), got {y.dtype} of shape {tuple(y.shape)}. Give `outputs_and_targets` of the data module if "
-            "they are another tensor than the last."
+            f"({len(y)}, 1), got {y.dtype} of shape {tuple(y.shape)}. Give `target=` of the data module if they are "
+            "another tensor."
         )

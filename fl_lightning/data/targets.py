@@ -21,16 +21,21 @@ TARGET_KEYS = ("label", "labels", "target")
 OutputsAndTargets = Callable[[Any, Any], tuple[Any, Any]]
 
 
-def outputs_and_targets(batch: Any, outputs: Any) -> tuple[Any, Any]:
+class UnknownTargetError(TypeError):
+    """Nothing says which element of a batch is the target."""
+
+
+def outputs_and_targets(batch: Any, outputs: Any, place: int | None = None) -> tuple[Any, Any]:
     """Return predictions and targets of a batch; the default of :meth:`FederatedDataModule.outputs_and_targets`.
 
     Args:
-        batch: A tuple or list, whose last element is the target, or a dict with a ``label``, ``labels`` or ``target``.
+        batch: A tuple or list of inputs and target, or a dict with a ``label``, ``labels`` or ``target``.
         outputs: What ``validation_step`` or ``test_step`` returned, if that is a dict with ``"preds"`` and
             ``"target"``, which are then returned; otherwise what the module returned for :func:`inputs_of` the batch.
+        place: The target's place in a tuple or list, which must be given for more than two elements.
 
     Raises:
-        TypeError: If the batch is of another kind.
+        UnknownTargetError: If the batch is of another kind, or has other elements than ``place`` says.
     """
     if gives_targets(outputs):
         return outputs["preds"], outputs["target"]
@@ -39,7 +44,19 @@ def outputs_and_targets(batch: Any, outputs: Any) -> tuple[Any, Any]:
             if key in batch:
                 return outputs, batch[key]
     elif isinstance(batch, (tuple, list)) and len(batch) > 1:
-        return outputs, batch[-1]
+        number = len(batch)
+        if place is None and number > 2:
+            raise UnknownTargetError(
+                f"Batches have {number} elements, and nothing says which of them is the target. Give `target=` of the "
+                f"data module, its place, such as `target=1` for the second; or let `validation_step` and `test_step` "
+                'return {"preds": ..., "target": ...}.'
+            )
+        if place is not None and place >= number:
+            raise UnknownTargetError(
+                f"`target` of the data module must be the place of an element of a batch, which has {number}, got "
+                f"{place}."
+            )
+        return outputs, batch[-1 if place is None else place]
     raise _unreadable(batch)
 
 
@@ -62,9 +79,9 @@ def inputs_of(batch: Any) -> Any:
     return inputs[0]
 
 
-def _unreadable(batch: Any) -> TypeError:
-    return TypeError(
-        "Batches must be tuples or lists, inputs first and targets last, or dicts of one input and a `label`, `labels` "
+def _unreadable(batch: Any) -> UnknownTargetError:
+    return UnknownTargetError(
+        "Batches must be tuples or lists, inputs first, or dicts of one input and a `label`, `labels` "
         f"or `target`, where predictions are compared with targets, got {short_repr(batch)}. Make such batches by "
         '`collate_fn`, or let `validation_step` and `test_step` return {"preds": ..., "target": ...}.'
     )
@@ -74,8 +91,8 @@ def find_targets(dataset: Dataset[Any], rule: OutputsAndTargets = outputs_and_ta
     """Return the class of each sample, int64, shape (N,), or ``None`` if the data set does not say.
 
     It looks for whole numbers, one for each sample, in the attributes ``targets``, ``labels``, ``_labels`` and ``y``,
-    and in the last tensor of a ``TensorDataset``; a ``Subset`` or ``ConcatDataset`` takes them from the data sets
-    within. Where a data set has a ``target_transform``, as torchvision's have, classes are what it returns. Where
+    and in the second of two tensors of a ``TensorDataset``; a ``Subset`` or ``ConcatDataset`` takes them from the data
+    sets within. Where a data set has a ``target_transform``, as torchvision's have, classes are what it returns. Where
     ``transforms`` change inputs and targets together, nothing is found.
 
     Args:
@@ -116,7 +133,8 @@ def _candidates(dataset: Any, rule: OutputsAndTargets) -> list[Any]:
         return []  # one function changes inputs and targets together, as torchvision's data sets have it
     candidates = [getattr(dataset, name, None) for name in TARGET_ATTRIBUTES]
     if isinstance(dataset, TensorDataset) and len(dataset.tensors) > 1:
-        candidates.append(rule(dataset.tensors, None)[1])
+        with suppress(UnknownTargetError):  # of several tensors, so that classes are asked for where they are needed
+            candidates.append(rule(dataset.tensors, None)[1])
     return [_transformed(dataset, each) for each in candidates if _has_values(each)]
 
 

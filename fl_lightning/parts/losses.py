@@ -81,8 +81,8 @@ def classes_of(target: Tensor, method: str) -> Tensor:
     raise ValueError(
         f"{method} needs one class for each row of logits: whole numbers from 0, got targets of {target.dtype} and "
         f"shape {tuple(target.shape)}{found}. Several labels a sample, numbers to predict and positions that do not "
-        "count (-100) have no class. If the classes are another element of the batch, say so by "
-        "`outputs_and_targets` of the data module; else use a method without classes, such as FedAvg or FedProx."
+        "count (-100) have no class. If the classes are another element of the batch, give its place as `target=` of "
+        "the data module; else use a method without classes, such as FedAvg or FedProx."
     )
 
 

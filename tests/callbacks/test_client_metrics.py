@@ -12,7 +12,7 @@ from helpers.toys import quiet_trainer
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from fl_lightning import ClientMetrics, TensorDataModule
+from fl_lightning import ClientMetrics, FedAvg, PersonalParameters, TensorDataModule
 from fl_lightning.data import ClientDatasetsModule
 
 
@@ -174,18 +174,52 @@ def test_predictions_keep_their_type(kind: torch.dtype, value: int) -> None:
     assert values_of(OtherRows(rows), data(CLIENTS), excess, "excess") == {0: 2, 1: 2}
 
 
-def test_the_target_is_the_last_element_unless_the_data_module_says_otherwise() -> None:
+def test_the_target_of_three_elements_is_the_one_that_the_data_module_names() -> None:
     class SecondIsTarget(TensorDataModule):
         def outputs_and_targets(self, batch: Any, outputs: Any) -> tuple[Any, Any]:
             return outputs, batch[1]
 
     masked = [(x, torch.ones(len(x), dtype=torch.long), y) for x, y in CLIENTS]
-    assert values_of(Silent(), data(masked)) == {0: 1.0, 1: 0.0}
     weighted = [(x, y, torch.full((len(x),), 0.5)) for x, y in CLIENTS]
-    with pytest.raises(ValueError, match="`outputs_and_targets`"):
-        values_of(Silent(), data(weighted))
+    for sets, place in ((masked, 2), (weighted, 1)):
+        with pytest.raises(TypeError, match="`target=`"):
+            values_of(Silent(), data(sets))
+        named = TensorDataModule(clients=[sets[0]], val=sets, eval_batch_size=7, target=place)
+        assert values_of(Silent(), named) == {0: 1.0, 1: 0.0}
     second = SecondIsTarget(clients=[weighted[0]], val=weighted, eval_batch_size=7)
     assert values_of(Silent(), second) == {0: 1.0, 1: 0.0}
+
+
+def test_what_a_step_returns_says_the_target_for_own_models_too() -> None:
+    class Scores(L.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.net = torch.nn.Linear(2, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.net(x)
+
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            return torch.nn.functional.cross_entropy(self(batch[0]), batch[-1])
+
+        def validation_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
+            return {"preds": self(batch[0]), "target": batch[-1]}
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=0.5)
+
+    generator = torch.Generator().manual_seed(1)
+    plain = [(torch.randn(9, 2, generator=generator), torch.randint(2, (9,), generator=generator)) for _ in range(2)]
+    three = [(x, 1 - y, y) for x, y in plain]
+    found = []
+    for sets in (plain, three):
+        metrics = ClientMetrics()
+        callbacks = [FedAvg(1.0, exchange=PersonalParameters("net.bias")), metrics]
+        trainer = quiet_trainer(max_epochs=2, callbacks=callbacks)
+        trainer.fit(Scores(), datamodule=TensorDataModule(sets, val=sets))
+        found.append(metrics.values["val"])
+    assert found[0] == found[1]
 
 
 def test_targets_of_shape_n_1_are_flattened() -> None:

@@ -40,11 +40,16 @@ def batch_of(data: Any) -> list[Tensor]:
     return list(batch)
 
 
-def test_partitioners_take_the_last_tensor_or_the_one_that_the_module_names() -> None:
-    masked = TensorDataset(X, MASK, Y)
-    assert find_targets(Subset(ConcatDataset([masked, masked]), [7, 2])).tolist() == [1, 2]  # type: ignore[union-attr]
+def test_partitioners_take_the_second_of_two_tensors_or_the_one_that_the_module_names() -> None:
+    plain, masked = TensorDataset(X, Y), TensorDataset(X, MASK, Y)
+    assert find_targets(Subset(ConcatDataset([plain, plain]), [7, 2])).tolist() == [1, 2]  # type: ignore[union-attr]
+    assert find_targets(masked) is None
     weighted = TensorDataset(X, Y, WEIGHTS)
-    assert find_targets(weighted) is None
+    for dataset, place in ((masked, 2), (weighted, 1)):
+        named = TorchDatasetDataModule(dataset, DirichletPartitioner(2, 1.0, seed=0), split=ALL, target=place)
+        named.setup()
+        assert named.labels is not None
+        assert named.labels.tolist() == Y.tolist()
     data = SecondOfOne(weighted, DirichletPartitioner(2, 1.0, seed=0), split=ALL)
     data.setup()
     assert data.labels is not None
@@ -96,7 +101,7 @@ def test_targets_that_a_transform_of_pairs_may_change_are_asked_for() -> None:
 
 
 def test_labels_are_flipped_in_the_target() -> None:
-    masked = TensorDataModule([(X, MASK, Y)], batch_size=None)
+    masked = TensorDataModule([(X, MASK, Y)], batch_size=None, target=2)
     masked.poison_with(LabelFlipping([0], num_classes=3))
     assert [part.tolist() for part in batch_of(masked)[1:]] == [[7] * 6, [2, 1, 0, 2, 1, 0]]
     weighted = SecondIsTarget([(X, Y[:, None].bool(), WEIGHTS)], batch_size=None)
@@ -108,7 +113,26 @@ def test_labels_are_flipped_in_the_target() -> None:
 @pytest.mark.parametrize("target", [WEIGHTS, torch.nn.functional.one_hot(Y, 3)])
 @pytest.mark.parametrize("poison", [LabelFlipping([0], num_classes=3), Backdoor([0], size=2)])
 def test_a_poison_needs_classes(target: Tensor, poison: Any) -> None:
-    data = TensorDataModule([(X, Y, target)])
+    data = TensorDataModule([(X, Y, target)], target=2)
     data.poison_with(poison)
     with pytest.raises(ValueError, match=rf"targets must be classes for {type(poison).__name__}"):
         data.setup()
+
+
+def test_the_target_of_three_tensors_is_asked_for_where_it_is_read() -> None:
+    poisoned = TensorDataModule([(X, Y, MASK)])
+    poisoned.poison_with(LabelFlipping([0], num_classes=3))
+    with pytest.raises(TypeError, match="`target=1`"):
+        poisoned.setup()
+    by_class = TorchDatasetDataModule(TensorDataset(X, Y, MASK), DirichletPartitioner(2, 1.0), split=ALL)
+    with pytest.raises(ValueError, match="`target=`"):
+        by_class.setup()
+    trained = TensorDataModule([(X, Y, MASK)], batch_size=None)
+    assert [part.tolist() for part in batch_of(trained)[1:]] == [Y.tolist(), MASK.tolist()]  # nobody reads it
+
+
+def test_a_place_outside_of_the_batch_is_named() -> None:
+    data = TensorDataModule([(X, Y)], target=2)
+    data.setup()
+    with pytest.raises(TypeError, match=r"`target`.*2, got 2"):
+        data.outputs_and_targets((X, Y), None)
