@@ -1,0 +1,902 @@
+"""One line for each method: how the library makes it, and the referee that says what it must compute."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from contracts.referee.fitting import Training, rows
+from contracts.referee.module import LR, SIZES, TRAIN, State, forward
+from contracts.referee.rounds import SGD, SPEEDS, Loss, MustRefuse, Referee, Report, copy, flat, mean
+from torch import Tensor
+from torch.nn import functional as F
+
+import fl_lightning as fl
+from fl_lightning import parts
+
+HEAD = ("head",)
+MU = 0.7
+LAM = 0.6
+
+
+class Proximal(Referee):
+    """FedProx, eq. (4): a pull to the received model."""
+
+    def local_training(self, training: Training, received: State) -> tuple[State, list[float]]:
+        return self.sgd(training, received, centre=received, mu=MU + self.options.mu)
+
+
+class Personal(Referee):
+    """FedPer: the head is each client's own."""
+
+    personal = HEAD
+
+
+class OwnModels(Referee):
+    """Clients keep a model of their own in ``own``."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.own: dict[int, State] = {}
+
+    def own_model(self, client: int) -> State:
+        return self.own[client] if client in self.own else super().own_model(client)
+
+
+class Ditto(OwnModels):
+    """Ditto, Algorithm 1: v_k takes steps along grad F_k(v) + lam (v - w), w the received model."""
+
+    def play_round(self, number: int) -> None:
+        reports = [self.visit(training) for training in self.of_phase(number, 0)]
+        received = {report.client: report.received for report in reports}
+        for training in self.of_phase(number, 1):
+            centre = received[training.client]
+            start = self.own.get(training.client, self.first)
+            self.own[training.client], _ = self.sgd(training, start, centre=centre, mu=LAM)
+        self.merge(reports)
+
+
+class FineTuned(OwnModels):
+    """FedAvg, whose clients tune the server's new model every second round, and after the last one."""
+
+    def play_round(self, number: int) -> None:
+        super().play_round(number)
+        for training in self.of_phase(number, 1):
+            self.own[training.client] = self.tune(training, self.receive(training.client))
+
+    def tune(self, training: Training, received: State) -> State:
+        return self.sgd(training, received, mu=0.0)[0]
+
+
+class BABU(FineTuned):
+    """FedBABU: the head stays as it is while the body is learnt; then all is tuned."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.frozen = [name for name in self.find(HEAD) if name in self.trained]
+        if self.frozen == self.trained:
+            raise MustRefuse("all that an optimizer holds is frozen")
+        # what stays as it is need not be sent
+        self.travels = [name for name in self.travels if name not in self.frozen]
+
+    def local_training(self, training: Training, received: State) -> tuple[State, list[float]]:
+        return self.sgd(training, received, centre=received, frozen=self.frozen)
+
+
+class Rep(Referee):
+    """FedRep: a client trains its head with the body frozen, then the body with the head frozen."""
+
+    personal = HEAD
+
+    def visit(self, training: Training, received: State | None = None) -> Report:
+        received = received or self.receive(training.client)
+        head = [name for name in self.trained if name in self.kept]
+        body = [name for name in self.trained if name not in self.kept]
+        [first] = [each for each in self.of_phase(training.round, 1) if each.client == training.client]
+        start, _ = self.sgd(first, received, centre=received, frozen=body)
+        trained, rates = self.sgd(training, start, centre=received, frozen=head)
+        report = Report(training.client, received, trained, {}, rates)
+        report.sent = self.send(training.client, received, trained)
+        return report
+
+
+class LG(Referee):
+    """LG-FedAvg: the body is each client's own."""
+
+    personal = ("body",)
+
+
+class BN(Referee):
+    """FedBN: normalisation layers are each client's own, with their buffers."""
+
+    personal = ("norm",)
+
+
+class Alone(Referee):
+    """Local: all is each client's own."""
+
+    personal = ("*",)
+
+
+class ALA(OwnModels):
+    """FedALA: the start is v + (w - v) a, with a learnt by steps along (w - v) grad, and kept in [0, 1]."""
+
+    mixed = HEAD
+    share_lr = 1.0
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.shares: dict[int, State] = {}
+
+    def visit(self, training: Training, received: State | None = None) -> Report:
+        client = training.client
+        received = received or self.receive(client)
+        names = [name for name in self.find(self.mixed) if name in self.trained]
+        last = self.own.get(client, self.first)
+        shares = self.shares.get(client, {name: torch.ones_like(received[name]) for name in names})
+        [first] = [each for each in self.of_phase(training.round, 1) if each.client == client]
+        buffers = self.only(received, self.buffers)
+        for places in first.batches:
+            mix = {**self.mix(last, received, shares), **buffers}
+            gradient, new = self.gradient(mix, *rows(client, places), names)
+            buffers.update(new)
+            for name in names:
+                step = (received[name] - last[name]) * gradient[name]
+                shares[name] = (shares[name] - self.share_lr * step).clamp(0, 1)
+        self.shares[client] = shares
+        start = self.mix(last, received, shares)
+        trained, rates = self.sgd(training, start, centre=received)
+        self.own[client] = trained
+        report = Report(client, received, trained, {}, rates)
+        report.sent = self.send(client, received, trained)
+        return report
+
+    @staticmethod
+    def mix(last: State, received: State, shares: State) -> State:
+        mixed = copy(received)
+        for name, share in shares.items():
+            mixed[name] = last[name] + (received[name] - last[name]) * share
+        return mixed
+
+
+class IFCA(OwnModels):
+    """IFCA: the server keeps several models; a client trains the one with the smallest loss on its samples."""
+
+    clusters = 2
+
+    def __init__(self, fitted: Any, *arguments: Any) -> None:
+        super().__init__(fitted, *arguments)
+        self.models = [
+            {name: model[name].to(self.first[name].dtype) for name in self.first} for model in fitted.clusters
+        ]
+        self.chosen: dict[int, int] = {}
+
+    def typed(self, model: State) -> State:
+        return {name: model[name].to(value.dtype) for name, value in self.first.items()}
+
+    def play_round(self, number: int) -> None:
+        chosen: list[int] = []
+        reports: list[Report] = []
+        for training in self.of_phase(number, 0):
+            candidates = [self.receive(training.client, model, link) for link, model in enumerate(self.models)]
+            losses = [self.risk(model, training.client) for model in candidates]
+            best = losses.index(min(losses))
+            received = candidates[best]
+            trained, rates = self.local_training(training, received)
+            report = Report(training.client, received, trained, {}, rates)
+            report.sent = self.send(training.client, received, trained)
+            reports.append(report)
+            chosen.append(best)
+            # a client says which one it chose
+            self.bits_up += 64
+            self.chosen[training.client] = best
+        for cluster in range(self.clusters):
+            members = [report for report, best in zip(reports, chosen, strict=True) if best == cluster]
+            if members:
+                self.server = self.models[cluster]
+                self.models[cluster] = self.average(members)
+        counts = [chosen.count(cluster) for cluster in range(self.clusters)]
+        self.server = self.models[counts.index(max(counts))]
+
+    def own_model(self, client: int) -> State:
+        if client not in self.chosen:
+            return self.shown()
+        state = copy(self.models[self.chosen[client]])
+        state.update(self.values.get(client, {}))
+        if self.options.buffers == "local":
+            state.update(self.local.get(client, {}))
+        return state
+
+
+class Moreau(OwnModels):
+    """pFedMe: on each batch theta takes steps of F + lam/2 |theta - w|^2, then w one of lr lam (w - theta)."""
+
+    lam = 2.0
+    inner = 2
+    outer_lr = 0.1
+    server_lr = 0.8
+
+    def local_training(self, training: Training, received: State) -> tuple[State, list[float]]:
+        w = copy(received)
+        theta = copy(received)
+        optimizer = SGD(self.kind)
+        rates = self.rates(len(training.batches) // self.inner)
+        for places, lr in zip(training.batches[:: self.inner], rates, strict=True):
+            x, y = rows(training.client, places)
+            for _ in range(self.inner):
+                gradient, new = self.gradient(theta, x, y, self.trained)
+                for name in self.trained:
+                    gradient[name] = gradient[name] + self.lam * (theta[name] - w[name])
+                theta.update(new)
+                optimizer.step(theta, gradient, lr)
+            for name in self.trained:
+                w[name] = w[name] - self.outer_lr * self.lam * (w[name] - theta[name])
+        w.update(self.only(theta, self.buffers))
+        self.own[training.client] = theta
+        return w, rates
+
+    def steps_of(self, training: Training) -> int:
+        return len(training.batches) // self.inner
+
+    def merge(self, reports: list[Report]) -> None:
+        merged = self.average(reports)
+        for name in self.travels:
+            merged[name] = self.server[name] + self.server_lr * (merged[name] - self.server[name])
+        self.server = merged
+
+
+class Mixture(OwnModels):
+    """APFL: v takes a step along alpha grad F(alpha v + (1 - alpha) w), and w one along grad F(w)."""
+
+    alpha = 0.4
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.mine: dict[int, State] = {}
+
+    def local_training(self, training: Training, received: State) -> tuple[State, list[float]]:
+        w = copy(received)
+        v = copy(self.mine.get(training.client, self.first))
+        at_w, at_v = SGD(self.kind), SGD(self.kind)
+        rates = self.rates(len(training.batches) // 2)
+        for places, lr in zip(training.batches[::2], rates, strict=True):
+            x, y = rows(training.client, places)
+            gradient, new = self.gradient(self.mix(v, w), x, y, self.trained)
+            w.update(new)
+            of_w, new = self.gradient(w, x, y, self.trained)
+            at_v.step(v, {name: self.alpha * value for name, value in gradient.items()}, lr)
+            w.update(new)
+            at_w.step(w, of_w, lr)
+        # the own model has the buffers with which its training ended
+        v.update(self.only(w, self.buffers))
+        self.mine[training.client] = v
+        return w, rates
+
+    def steps_of(self, training: Training) -> int:
+        return len(training.batches) // 2
+
+    def mix(self, v: State, w: State) -> State:
+        mixed = copy(w)
+        for name in self.trained:
+            mixed[name] = self.alpha * v[name] + (1 - self.alpha) * w[name]
+        return mixed
+
+    def own_model(self, client: int) -> State:
+        if client not in self.mine:
+            return self.shown()
+        shared = Referee.own_model(self, client)
+        mixed = self.mix(self.mine[client], shared)
+        for name in self.buffers:
+            mixed[name] = self.alpha * self.mine[client][name] + (1 - self.alpha) * shared[name]
+        return mixed
+
+
+class Meta(FineTuned):
+    """Per-FedAvg, first order: w takes a step along the gradient of a second batch at w - alpha grad of a first one."""
+
+    alpha = 0.05
+
+    def local_training(self, training: Training, received: State) -> tuple[State, list[float]]:
+        w = copy(received)
+        optimizer = SGD(self.kind)
+        pairs = list(zip(training.batches[::2], training.batches[1::2], strict=True))
+        rates = self.rates(len(pairs))
+        for (inner, outer), lr in zip(pairs, rates, strict=True):
+            gradient, new = self.gradient(w, *rows(training.client, inner), self.trained)
+            w.update(new)
+            there = copy(w)
+            for name in self.trained:
+                there[name] = w[name] - self.alpha * gradient[name]
+            gradient, new = self.gradient(there, *rows(training.client, outer), self.trained)
+            w.update(new)
+            optimizer.step(w, gradient, lr)
+        return w, rates
+
+    def tune(self, training: Training, received: State) -> State:
+        """Take the steps of alpha for which the model was learnt, by plain SGD."""
+        tuned = copy(received)
+        for places in training.batches:
+            gradient, new = self.gradient(tuned, *rows(training.client, places), self.trained)
+            tuned.update(new)
+            for name in self.trained:
+                tuned[name] = tuned[name] - self.alpha * gradient[name]
+        return tuned
+
+    def steps_of(self, training: Training) -> int:
+        return len(training.batches) // 2
+
+
+class Contrast(Referee):
+    """MOON, eq. (60): features are near the received model's, and far from the client's last model's."""
+
+    mu = 0.9
+    tau = 0.5
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.last: dict[int, State] = {}
+
+    def local_training(self, training: Training, received: State) -> tuple[State, list[float]]:
+        former = self.last.get(training.client)
+
+        def loss_on(x: Tensor) -> Loss:
+            def loss(features: Tensor, logits: Tensor, y: Tensor) -> Tensor:
+                value = self.loss(features, logits, y)
+                if former is None:
+                    return value
+                near = F.cosine_similarity(features, forward(received, x, train=False)[0], dim=1)
+                far = F.cosine_similarity(features, forward(former, x, train=False)[0], dim=1)
+                both = torch.stack([near, far], dim=1) / self.tau
+                return value + self.mu * (torch.logsumexp(both, 1) - both[:, 0]).mean()
+
+            return loss
+
+        trained, rates = self.sgd(training, received, loss=loss_on)
+        self.last[training.client] = copy(trained)
+        return trained, rates
+
+
+def counts_of(client: int) -> Tensor:
+    """Return how many samples of each class a client has."""
+    return torch.bincount(TRAIN[client][1], minlength=4).double()
+
+
+class Calibrated(Referee):
+    """FedLC, eq. (61): the cross-entropy of f_c - tau n_c^(-1/4), over the classes that the client has."""
+
+    tau = 0.9
+
+    def local_training(self, training: Training, received: State) -> tuple[State, list[float]]:
+        shift = self.tau * counts_of(training.client) ** -0.25
+
+        def loss(features: Tensor, logits: Tensor, y: Tensor) -> Tensor:
+            return self.loss(features, logits - shift, y)
+
+        return self.sgd(training, received, loss=lambda x: loss)
+
+
+class NotTrue(Referee):
+    """FedNTD, eq. (62): the softmax without the true class is drawn to the received model's."""
+
+    beta = 0.8
+    tau = 2.0
+
+    def local_training(self, training: Training, received: State) -> tuple[State, list[float]]:
+        def loss_on(x: Tensor) -> Loss:
+            def loss(features: Tensor, logits: Tensor, y: Tensor) -> Tensor:
+                theirs = forward(received, x, train=False)[1] / self.tau
+                true = F.one_hot(y, logits.shape[1]).bool()
+                mine = (logits / self.tau).masked_fill(true, -torch.inf)
+                log_q = mine - torch.logsumexp(mine, 1, keepdim=True)
+                theirs = theirs.masked_fill(true, -torch.inf)
+                log_p = theirs - torch.logsumexp(theirs, 1, keepdim=True)
+                terms = (log_p.exp() * (log_p - log_q).masked_fill(true, 0.0)).masked_fill(true, 0.0)
+                return self.loss(features, logits, y) + self.beta * self.tau**2 * terms.sum(1).mean()
+
+            return loss
+
+        return self.sgd(training, received, loss=loss_on)
+
+
+class Decorrelated(Referee):
+    """FedDecorr, eq. (63): the mean square of the features' correlation matrix costs."""
+
+    beta = 0.3
+
+    def loss(self, features: Tensor, logits: Tensor, y: Tensor) -> Tensor:
+        """The authors' code adds 1e-8 to variances."""
+        scaled = (features - features.mean(0)) / (1e-8 + features.var(0)).sqrt()
+        correlation = scaled.T @ scaled / (len(scaled) - 1)
+        return super().loss(features, logits, y) + self.beta * correlation.square().mean()
+
+
+class Sharpness(Referee):
+    """FedSAM, eq. (64): a step has the gradient at w + rho g / |g|."""
+
+    rho = 0.1
+
+    def local_training(self, training: Training, received: State) -> tuple[State, list[float]]:
+        w = copy(received)
+        optimizer = SGD(self.kind)
+        rates = self.rates(len(training.batches) // 2)
+        for places, lr in zip(training.batches[::2], rates, strict=True):
+            x, y = rows(training.client, places)
+            gradient, new = self.gradient(w, x, y, self.trained)
+            w.update(new)
+            length = flat(gradient, self.trained).norm()
+            there = copy(w)
+            for name in self.trained:
+                there[name] = w[name] + self.rho * gradient[name] / length
+            gradient, new = self.gradient(there, x, y, self.trained)
+            w.update(new)
+            optimizer.step(w, gradient, lr)
+        return w, rates
+
+    def steps_of(self, training: Training) -> int:
+        return len(training.batches) // 2
+
+
+class Prototypes(Referee):
+    """FedProto, eq. (65): models are the clients' own, and features are drawn to the mean ones of their classes."""
+
+    personal = ("*",)
+    lam = 2.0
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.means = torch.full((4, 4), torch.nan, dtype=torch.float64)
+
+    def play_round(self, number: int) -> None:
+        self.sums = torch.zeros(4, 4, dtype=torch.float64)
+        self.counts = torch.zeros(4, dtype=torch.float64)
+        super().play_round(number)
+        seen = self.counts > 0
+        self.means = torch.where(seen[:, None], self.sums / self.counts[:, None], self.means)
+
+    def local_training(self, training: Training, received: State) -> tuple[State, list[float]]:
+        sums = torch.zeros(4, 4, dtype=torch.float64)
+        seen = torch.zeros(4, dtype=torch.float64)
+
+        def loss(features: Tensor, logits: Tensor, y: Tensor) -> Tensor:
+            sums.index_add_(0, y, features.detach())
+            seen.index_add_(0, y, torch.ones(len(y), dtype=torch.float64))
+            wanted = self.means[y]
+            known = ~wanted.isnan()
+            away = torch.where(known, features - torch.where(known, wanted, 0.0), 0.0).square()
+            return self.loss(features, logits, y) + self.lam * away.mean()
+
+        trained = self.sgd(training, received, loss=lambda x: loss)
+        own = counts_of(training.client)
+        weights = torch.where(seen > 0, own, 0.0)
+        self.sums += weights[:, None] * sums / seen.clamp(min=1)[:, None]
+        self.counts += weights
+        return trained
+
+    def play(self) -> Any:
+        expected = super().play()
+        expected.bytes_down = expected.bytes_up = None
+        return expected
+
+
+class TwoHeads(OwnModels):
+    """Fed-RoD, eq. (66): logits + log n_c train the model; a head of the client's own learns what it adds."""
+
+    head_lr = 0.3
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.heads: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def local_training(self, training: Training, received: State) -> tuple[State, list[float]]:
+        prior = counts_of(training.client).log()
+        zeros = torch.zeros(4, 4, dtype=torch.float64)
+        self.heads.setdefault(training.client, (zeros, zeros[0]))
+
+        def loss(features: Tensor, logits: Tensor, y: Tensor) -> Tensor:
+            weight, bias = (tensor.clone().requires_grad_() for tensor in self.heads[training.client])
+            own = self.loss(features, logits.detach() + features.detach() @ weight.T + bias, y)
+            of_weight, of_bias = torch.autograd.grad(own, [weight, bias])
+            heads = (weight.detach() - self.head_lr * of_weight, bias.detach() - self.head_lr * of_bias)
+            self.heads[training.client] = heads
+            return self.loss(features, logits + prior, y)
+
+        return self.sgd(training, received, loss=lambda x: loss)
+
+    def own_model(self, client: int) -> State:
+        state = Referee.own_model(self, client)
+        if client in self.heads:
+            weight, bias = self.heads[client]
+            state["head.weight"] = state["head.weight"] + weight
+            state["head.bias"] = state["head.bias"] + bias
+        return state
+
+
+class Dynamic(Referee):
+    """FedDyn, eq. (9)-(12), with lambda_k = -g_k / alpha_k."""
+
+    alpha = 0.1
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        zero = {name: torch.zeros_like(self.first[name]) for name in self.travels}
+        self.duals = {client: copy(zero) for client in self.clients}
+
+    def local_training(self, training: Training, received: State) -> tuple[State, list[float]]:
+        client = training.client
+        alpha = self.alpha * sum(SIZES) / (SIZES[client] * len(SIZES))
+
+        def added(state: State) -> State:
+            terms = {name: alpha * (state[name] - received[name]) for name in self.trained}
+            for name in self.travels:
+                terms[name] = terms[name] + alpha * self.duals[client][name]
+            return terms
+
+        trained, rates = self.sgd(training, received, added=added)
+        for name in self.travels:
+            self.duals[client][name] = self.duals[client][name] + trained[name] - received[name]
+        return trained, rates
+
+    def merge(self, reports: list[Report]) -> None:
+        merged = self.average(reports, [1.0] * len(reports))
+        for name in self.travels:
+            merged[name] = merged[name] + sum(self.duals[client][name] for client in self.clients) / len(SIZES)
+        self.server = merged
+
+
+class Scaffold(Referee):
+    """SCAFFOLD, eq. (13)-(16), option 2; momentum lengthens the reach of the steps."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        zero = {name: torch.zeros_like(self.first[name]) for name in self.travels}
+        self.variates = {client: copy(zero) for client in self.clients}
+        self.new: dict[int, State] = {}
+
+    def play_round(self, number: int) -> None:
+        self.new = {}
+        super().play_round(number)
+        self.variates.update(self.new)
+
+    def local_training(self, training: Training, received: State) -> tuple[State, list[float]]:
+        client = training.client
+        c = {name: sum(each[name] for each in self.variates.values()) / len(SIZES) for name in self.travels}
+        mine = self.variates[client]
+        trained, rates = self.sgd(
+            training, received, added=lambda state: {name: c[name] - mine[name] for name in self.travels}
+        )
+        reach = way(rates, self.kind.momentum)
+        self.new[client] = {
+            name: mine[name] - c[name] + (received[name] - trained[name]) / reach for name in self.travels
+        }
+        self.bits_down += 64 * self.count(self.travels)
+        self.bits_up += 64 * self.count(self.travels)
+        return trained, rates
+
+    def merge(self, reports: list[Report]) -> None:
+        self.server = self.average(reports, [1.0] * len(reports))
+
+
+def way(rates: list[float], momentum: float) -> float:
+    """Return how far SGD with momentum gets along a constant gradient of length 1."""
+    velocity = 0.0
+    reach = 0.0
+    for lr in rates:
+        velocity = momentum * velocity + 1
+        reach += lr * velocity
+    return reach
+
+
+class Nova(Referee):
+    """FedNova, eq. (58): w + tau sum p_k delta_k / |a_k|, tau = sum p_k |a_k|."""
+
+    def merge(self, reports: list[Report]) -> None:
+        total = sum(SIZES[report.client] for report in reports)
+        shares = [SIZES[report.client] / total for report in reports]
+        reaches = [way([1.0] * len(report.rates), self.kind.momentum) for report in reports]
+        tau = sum(share * reach for share, reach in zip(shares, reaches, strict=True))
+        merged = self.average(reports)
+        for name in self.travels:
+            move = sum(
+                share * (report.sent[name] - report.received[name]) / reach
+                for report, share, reach in zip(reports, shares, reaches, strict=True)
+            )
+            merged[name] = self.server[name] + tau * move
+        self.server = merged
+
+
+class Fair(Referee):
+    """q-FedAvg, eq. (59), with L the inverse of the learning rate."""
+
+    q = 0.5
+
+    def visit(self, training: Training, received: State | None = None) -> Report:
+        report = super().visit(training, received)
+        report.weight = self.risk(report.received, training.client)
+        self.bits_up += 64
+        return report
+
+    def merge(self, reports: list[Report]) -> None:
+        powers = [report.weight**self.q for report in reports]
+        merged = self.average(reports, powers)
+        top = {name: torch.zeros_like(self.server[name]) for name in self.travels}
+        bottom = 0.0
+        for report, power in zip(reports, powers, strict=True):
+            d = {name: (report.received[name] - report.sent[name]) / LR for name in self.travels}
+            square = float(flat(d, self.travels).square().sum())
+            bottom += self.q * report.weight ** (self.q - 1) * square + power / LR
+            for name in self.travels:
+                top[name] = top[name] + power * d[name]
+        for name in self.travels:
+            merged[name] = self.server[name] - top[name] / bottom
+        self.server = merged
+
+
+class ServerSteps(Referee):
+    """FedAvg whose server takes a step along the mean's difference."""
+
+    def step(self, delta: Tensor) -> Tensor:
+        """Return the server's step."""
+        raise NotImplementedError
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        size = self.count(self.travels)
+        self.m = torch.zeros(size, dtype=torch.float64)
+        self.v = torch.zeros(size, dtype=torch.float64)
+
+    def merge(self, reports: list[Report]) -> None:
+        merged = self.average(reports)
+        before = flat(self.server, self.travels)
+        after = before + self.step(flat(merged, self.travels) - before)
+        sizes = [self.server[name].numel() for name in self.travels]
+        for name, piece in zip(self.travels, after.split(sizes), strict=True):
+            merged[name] = piece.reshape(self.server[name].shape)
+        self.server = merged
+
+
+class ServerMomentum(ServerSteps):
+    """FedAvgM, eq. (21)."""
+
+    def step(self, delta: Tensor) -> Tensor:
+        self.m = 0.9 * self.m + delta
+        return self.m
+
+
+class ServerAdagrad(ServerSteps):
+    """FedAdagrad, eq. (17)-(20), without a first moment."""
+
+    def step(self, delta: Tensor) -> Tensor:
+        self.v = self.v + delta**2
+        return 0.1 * delta / (self.v.sqrt() + 1e-3)
+
+
+class ServerAdam(ServerSteps):
+    """FedAdam, eq. (17)-(20)."""
+
+    def step(self, delta: Tensor) -> Tensor:
+        self.m = 0.9 * self.m + 0.1 * delta
+        self.v = self.second(delta**2)
+        return 0.01 * self.m / (self.v.sqrt() + 1e-3)
+
+    def second(self, square: Tensor) -> Tensor:
+        return 0.99 * self.v + 0.01 * square
+
+
+class ServerYogi(ServerAdam):
+    """FedYogi."""
+
+    def second(self, square: Tensor) -> Tensor:
+        return self.v - 0.01 * square * torch.sign(self.v - square)
+
+
+class Async(Referee):
+    """FedAsync, eq. (23)-(25): each result is mixed in by 0.6 / sqrt(1 + d)."""
+
+    asynchronous = True
+    buffer_size = 1
+    rho = 0.5
+
+    def local_training(self, training: Training, received: State) -> tuple[State, list[float]]:
+        return self.sgd(training, received, centre=received, mu=self.rho)
+
+    def merge(self, reports: list[Report]) -> None:
+        [report] = reports
+        share = 0.6 / (1 + report.staleness) ** 0.5
+        merged = copy(self.server)
+        for name in self.travels + self.buffers:
+            mixed = (1 - share) * self.server[name].double() + share * report.sent[name].double()
+            merged[name] = mixed if merged[name].is_floating_point() else mixed.round().to(merged[name].dtype)
+        self.server = merged
+
+
+class Buff(Referee):
+    """FedBuff, eq. (27)-(29): w + sum s(d) delta / K, s(d) = 1 / sqrt(1 + d)."""
+
+    asynchronous = True
+
+    def merge(self, reports: list[Report]) -> None:
+        weights = [(1 + report.staleness) ** -0.5 for report in reports]
+        merged = self.average(reports, weights)
+        for name in self.travels:
+            deltas = [report.sent[name] - report.received[name] for report in reports]
+            moves = sum(weight * delta for weight, delta in zip(weights, deltas, strict=True))
+            merged[name] = self.server[name] + moves / len(reports)
+        self.server = merged
+
+
+class DynamicBuff(Referee):
+    """Gao et al. 2024, eq. (30)-(33): x + alpha (sum beta_b x_b - x), beta_b in proportion to n e^(s_b / f_b)."""
+
+    asynchronous = True
+    alpha = 0.5
+    mu = 0.2
+
+    def local_training(self, training: Training, received: State) -> tuple[State, list[float]]:
+        return self.sgd(training, received, centre=received, mu=self.mu)
+
+    def counter(self) -> int:
+        return self.arrived
+
+    def merge(self, reports: list[Report]) -> None:
+        clients = [report.client for report in reports]
+        weights = []
+        for report in reports:
+            staleness = (1 + report.staleness) ** -self.alpha
+            weights.append(SIZES[report.client] * math.exp(staleness / clients.count(report.client)))
+        merged = self.average(reports, weights)
+        for name in self.travels + self.buffers:
+            mixed = self.server[name].double() + self.alpha * (merged[name].double() - self.server[name].double())
+            merged[name] = mixed if merged[name].is_floating_point() else mixed.round().to(merged[name].dtype)
+        self.server = merged
+
+
+class Circulating(Referee):
+    """RADFed, eq. (35)-(37), with two local trainings a cycle; between aggregations the mean is shown."""
+
+    redistributions = 2
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.models = self.copies()
+
+    def copies(self) -> list[State]:
+        return [copy(self.server) for _ in self.of_phase(0, 0)]
+
+    def play_round(self, number: int) -> None:
+        for training in self.of_phase(number, 0):
+            received = self.receive(training.client, self.models[training.slot])
+            trained, _ = self.local_training(training, received)
+            self.models[training.slot] = self.send(training.client, received, trained)
+        if (number + 1) % self.redistributions == 0:
+            self.server = self.merged()
+            self.models = self.copies()
+
+    def merged(self) -> State:
+        merged = copy(self.server)
+        names = self.travels + self.buffers
+        merged.update(mean([self.only(model, names) for model in self.models], [1.0] * len(self.models)))
+        return merged
+
+    def shown(self) -> State:
+        server = self.server
+        self.server = self.merged()
+        shown = super().shown()
+        self.server = server
+        return shown
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method of the library and its referee.
+
+    Attributes:
+        named: Makes the named callback; the options are those of every callback.
+        referee: Says what it must compute.
+        parts: The same as options of ``Federated``, if it can be written so.
+        one_model: Whether the server has one model, at which a sampler can ask clients for a score.
+        knows_momentum: Whether it is told the momentum of the clients' optimizer.
+        needs_norm: Whether the module must have BatchNorm.
+    """
+
+    named: Callable[..., fl.AggregationCallback]
+    referee: type[Referee]
+    parts: Callable[[], Mapping[str, Any]] | None = None
+    knows_momentum: bool = False
+    one_model: bool = True
+    needs_norm: bool = False
+
+
+METHODS: dict[str, Method] = {
+    "FedAvg": Method(fl.FedAvg, Referee, dict),
+    "FedProx": Method(lambda **k: fl.FedProx(MU, **k), Proximal, lambda: {"objective": parts.Proximal(MU)}),
+    "FedDyn": Method(lambda **k: fl.FedDyn(Dynamic.alpha, **k), Dynamic),
+    "Scaffold": Method(lambda momentum=0.0, **k: fl.Scaffold(momentum=momentum, **k), Scaffold, knows_momentum=True),
+    "FedNova": Method(lambda momentum=0.0, **k: fl.FedNova(momentum=momentum, **k), Nova, knows_momentum=True),
+    "FedAvgM": Method(lambda **k: fl.FedAvgM(0.9, **k), ServerMomentum, lambda: {"server": parts.Momentum(0.9)}),
+    "FedAdagrad": Method(fl.FedAdagrad, ServerAdagrad, lambda: {"server": parts.Adaptive("adagrad")}),
+    "FedAdam": Method(fl.FedAdam, ServerAdam, lambda: {"server": parts.Adaptive("adam")}),
+    "FedYogi": Method(fl.FedYogi, ServerYogi, lambda: {"server": parts.Adaptive("yogi")}),
+    "QFedAvg": Method(lambda **k: fl.QFedAvg(Fair.q, **k), Fair),
+    "RADFed": Method(lambda **k: fl.RADFed(2, **k), Circulating),
+    "FedAsync": Method(lambda **k: fl.FedAsync(rho=Async.rho, speeds=SPEEDS, **k), Async),
+    "FedBuff": Method(lambda **k: fl.FedBuff(2, speeds=SPEEDS, **k), Buff),
+    "DynamicWeightFedBuff": Method(
+        lambda **k: fl.DynamicWeightFedBuff(2, speeds=SPEEDS, mu=DynamicBuff.mu, **k), DynamicBuff
+    ),
+    "Local": Method(fl.Local, Alone, lambda: {"exchange": [parts.PersonalParameters("*")]}),
+    "FedAvgFineTuned": Method(
+        lambda **k: fl.FedAvgFineTuned(every=2, **k), FineTuned, lambda: {"schedule": parts.FineTuning(every=2)}
+    ),
+    "Ditto": Method(lambda **k: fl.Ditto(LAM, **k), Ditto, lambda: {"schedule": parts.ProximalModels(lam=LAM)}),
+    "FedPer": Method(
+        lambda **k: fl.FedPer("head", **k), Personal, lambda: {"exchange": [parts.PersonalParameters("head")]}
+    ),
+    "FedRep": Method(lambda **k: fl.FedRep("head", head_epochs=1, **k), Rep),
+    "FedBABU": Method(
+        lambda **k: fl.FedBABU("head", every=2, fine_tune_epochs=1, **k),
+        BABU,
+    ),
+    "LGFedAvg": Method(
+        lambda **k: fl.LGFedAvg("body", **k), LG, lambda: {"exchange": [parts.PersonalParameters("body")]}
+    ),
+    "FedBN": Method(
+        lambda **k: fl.FedBN("norm", **k), BN, lambda: {"exchange": [parts.PersonalParameters("norm")]}, needs_norm=True
+    ),
+    "FedALA": Method(
+        lambda **k: fl.FedALA("head", share_lr=ALA.share_lr, **k),
+        ALA,
+        lambda: {"schedule": parts.AdaptiveStart(mixed="head", lr=ALA.share_lr)},
+    ),
+    "IFCA": Method(
+        lambda **k: fl.IFCA(IFCA.clusters, **k),
+        IFCA,
+        lambda: {"schedule": parts.Clusters(number=IFCA.clusters)},
+        one_model=False,
+    ),
+    "PFedMe": Method(
+        lambda **k: fl.PFedMe(
+            Moreau.lam, inner_steps=Moreau.inner, lr=Moreau.outer_lr, server_lr=Moreau.server_lr, **k
+        ),
+        Moreau,
+        lambda: {
+            "objective": parts.MoreauEnvelope(Moreau.lam, Moreau.inner, Moreau.outer_lr),
+            "server": parts.Mixing(Moreau.server_lr),
+        },
+    ),
+    "APFL": Method(
+        lambda **k: fl.APFL(Mixture.alpha, **k), Mixture, lambda: {"objective": parts.ModelMixture(Mixture.alpha)}
+    ),
+    "PerFedAvg": Method(lambda **k: fl.PerFedAvg(Meta.alpha, every=2, **k), Meta),
+    "MOON": Method(
+        lambda **k: fl.MOON(Contrast.mu, tau=Contrast.tau, **k),
+        Contrast,
+        lambda: {"objective": parts.ModelContrast(Contrast.mu, Contrast.tau)},
+    ),
+    "FedLC": Method(
+        lambda **k: fl.FedLC(Calibrated.tau, **k),
+        Calibrated,
+        lambda: {"objective": parts.CalibratedLogits(Calibrated.tau)},
+    ),
+    "FedNTD": Method(
+        lambda **k: fl.FedNTD(NotTrue.beta, tau=NotTrue.tau, **k),
+        NotTrue,
+        lambda: {"objective": parts.NotTrueDistillation(NotTrue.beta, NotTrue.tau)},
+    ),
+    "FedDecorr": Method(
+        lambda **k: fl.FedDecorr(Decorrelated.beta, **k),
+        Decorrelated,
+        lambda: {"objective": parts.Decorrelation(Decorrelated.beta)},
+    ),
+    "FedSAM": Method(
+        lambda **k: fl.FedSAM(Sharpness.rho, **k), Sharpness, lambda: {"objective": parts.SharpnessAware(Sharpness.rho)}
+    ),
+    "FedProto": Method(lambda **k: fl.FedProto(Prototypes.lam, **k), Prototypes),
+    "FedRoD": Method(
+        lambda **k: fl.FedRoD("head", head_lr=TwoHeads.head_lr, **k),
+        TwoHeads,
+        lambda: {"objective": parts.TwoHeads("head", TwoHeads.head_lr)},
+    ),
+}

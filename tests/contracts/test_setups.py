@@ -1,0 +1,71 @@
+"""Every method in every set-up ends as a plain loop in torch says, or is refused before it trains.
+
+The referee is in ``referee/``; ``python -m tests.contracts.setups`` prints the table. A cell that is known to be wrong
+is in ``WRONG_TODAY``, and its test fails when it is mended, so that it leaves the list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from contracts.referee.methods import METHODS
+from contracts.referee.setups import SETUPS, cells, play
+
+#: The methods that the library refuses in a set-up, by the set-up.
+REFUSED: dict[str, tuple[str, ...]] = {
+    "compressed down": ("IFCA",),
+    "compressed up": ("IFCA",),
+    "compressed, BatchNorm": ("IFCA",),
+    "head alone trained": ("FedPer", "FedRep", "FedBABU"),
+    "personal head": ("Local", "FedPer", "FedRep", "LGFedAvg", "FedProto"),
+    "rate by step": ("FedNova", "QFedAvg"),
+    "tied head": ("FedPer", "FedRep", "FedBABU", "FedALA", "FedRoD"),
+}
+#: The methods that are wrong in a set-up: neither as the referee says nor refused.
+WRONG_TODAY: dict[str, tuple[str, ...]] = {
+    "asynchronous": ("Local", "FedPer", "LGFedAvg", "FedBN", "PFedMe", "APFL", "FedRoD"),
+    "buffers averaged": ("DynamicWeightFedBuff", "FedRep"),
+    "buffers local": ("FedAsync", "FedBuff", "DynamicWeightFedBuff", "FedRep"),
+    "buffers of the server": ("FedRep",),
+    "compressed, BatchNorm": ("FedAsync", "FedBuff", "DynamicWeightFedBuff", "FedRep"),
+    "local steps": ("FedProto",),
+    "momentum and decay": ("APFL",),
+    "personal head": ("FedAsync", "FedBuff", "DynamicWeightFedBuff"),
+    "power of choice, personal": ("FedRep",),
+}
+#: Methods of which all set-ups are default tests.
+WHOLE = ("FedAvg", "FedProx", "Ditto", "FedPer")
+
+
+def params() -> Iterator[Any]:
+    """Return all cells; of most methods, two of three are long."""
+    for place, (name, title) in enumerate(cells()):
+        marks = []
+        if name in WRONG_TODAY.get(title, ()):
+            marks.append(pytest.mark.xfail(strict=True, reason="wrong today"))
+        if title == "two processes" or (name not in WHOLE and title != "plain" and place % 3):
+            marks.append(pytest.mark.long)
+        yield pytest.param(name, title, marks=marks, id=f"{name}, {title}")
+
+
+@pytest.mark.parametrize(("name", "title"), params())
+def test_a_method_in_a_setup_is_as_the_referee_says_or_refused(name: str, title: str) -> None:
+    outcome = play(name, title)
+    if name in WRONG_TODAY.get(title, ()):
+        assert outcome.word in ("right", "refused"), outcome.text
+        return
+    wanted = "refused" if name in REFUSED.get(title, ()) else "right"
+    assert outcome.word == wanted, outcome.text
+
+
+@pytest.mark.parametrize("listed", [REFUSED, WRONG_TODAY])
+def test_a_list_names_cells(listed: dict[str, tuple[str, ...]]) -> None:
+    assert {(name, title) for title, names in listed.items() for name in names}.issubset(cells())
+
+
+def test_every_method_and_every_setup_has_cells() -> None:
+    names, titles = zip(*cells(), strict=True)
+    assert set(names) == set(METHODS)
+    assert set(titles) == set(SETUPS)
