@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from fl_lightning.checks import PathLike
 from fl_lightning.parts.layout import Layout, Patterns
 from fl_lightning.parts.messages import ClientResult, Task
+
+_Key = TypeVar("_Key", int, tuple[int, int])
 
 
 class LocalClient(Protocol):
@@ -234,7 +236,7 @@ class Federation:
         shares = self.gather([result.to(torch.device("cpu")) for result in mine])
         return [result.to(self.model.device) for share in shares for result in share]
 
-    def join(self, mine: dict[int, Any]) -> dict[int, Any]:
+    def join(self, mine: dict[_Key, Any]) -> dict[_Key, Any]:
         """Return the entries of all processes' mappings, in the order of their keys."""
         if self.num_ranks == 1:
             return mine

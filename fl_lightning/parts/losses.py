@@ -7,8 +7,10 @@ loss depends on several; see :class:`~fl_lightning.parts.federation.ForwardPass`
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -200,7 +202,9 @@ class Prototypes(LocalObjective):
 
     Adds lam times the mean square of the features' differences from their class's prototype (eq. (65)). A client's
     prototypes are the means of what its steps of the round saw, the server's are means over samples; a class that no
-    client of the round has keeps its prototype. Use it with ``PersonalParameters("*")``: only prototypes travel.
+    client of the round has keeps its prototype. An asynchronous client has the prototypes of the round in which it
+    received its model, and each result that arrives in a round counts. Use it with ``PersonalParameters("*")``: only
+    prototypes travel.
 
     Args:
         lam: Weight of the term; 0 is the plain objective.
@@ -208,34 +212,53 @@ class Prototypes(LocalObjective):
 
     Attributes:
         means: The prototypes, shape ``(classes, width)``; NaN for a class of which no sample was seen.
+        past: Those at the beginning of this round and of earlier ones on whose models clients still train, by round.
+        sent: What clients sent whose results have yet to arrive, shape ``(classes, width + 1)``: sums and, in the last
+            column, samples. By the slot of the task.
     """
 
     lam: NotNegative = 1.0
     output_layer: str | None = None
 
+    def check_with(self, algorithm: Any) -> Iterable[str]:
+        """Note whom to ask for the rounds on whose models clients still train."""
+        self._rounds_under_way = algorithm.schedule.rounds_under_way
+        return ()
+
     def setup(self, federation: Federation) -> None:
         """Start without prototypes."""
         self.add_state("means", None)
+        self.add_state("past", {})
+        self.add_state("sent", {})  # on the process that trained the client
+
+    def saved(self, name: str, value: Any) -> Any:
+        """Return what the clients of all processes sent."""
+        return self.federation.join(value) if name == "sent" else value
 
     def on_round_start(self, round_index: int) -> None:
-        """Forget what a broken-off round saw."""
+        """Keep the prototypes that clients received, and forget what a broken-off round saw."""
+        under_way = self._rounds_under_way()
+        kept = {} if under_way is None else {each: self.past[each] for each in under_way if each in self.past}
+        self.past = {**kept, round_index: self.means}
         self._seen: dict[int, Tensor] = {}
         self._sent: dict[int, Tensor] = {}
+        self._arrived: dict[tuple[int, int], Tensor] = {}
 
     def correction(self, client: LocalClient) -> Correction | None:
-        """Return the term."""
+        """Return the term, with the prototypes that the client received with its model."""
         if not self.lam:
             return None
-        return Correction(loss=partial(self._loss, client.task.client), output_layer=self.output_layer)
+        loss = partial(self._loss, client.task.slot, self.past[client.task.round])
+        return Correction(loss=loss, output_layer=self.output_layer)
 
-    def _loss(self, client: int, loss: Tensor, forward: ForwardPass) -> Tensor:
+    def _loss(self, slot: int, means: Tensor | None, loss: Tensor, forward: ForwardPass) -> Tensor:
         z, target = forward.features, class_of_rows(forward, "FedProto")
         rows = torch.cat([z.detach(), torch.ones_like(z[:, :1])], 1).to(accumulator(z))  # the last column counts
         sums = F.one_hot(target, forward.logits.shape[1]).to(rows).T @ rows
-        self._seen[client] = self._seen[client] + sums if client in self._seen else sums
-        if self.means is None:
+        self._seen[slot] = self._seen[slot] + sums if slot in self._seen else sums
+        if means is None:
             return loss
-        prototypes = self.means[target].to(z)
+        prototypes = means[target].to(z)
         return loss + self.lam * F.mse_loss(z, torch.where(prototypes.isnan(), z.detach(), prototypes))
 
     @property
@@ -250,14 +273,21 @@ class Prototypes(LocalObjective):
 
     def on_client_end(self, result: ClientResult) -> None:
         """Send the client's prototypes."""
-        if result.client in self._seen:
-            self._sent[result.client] = self._seen.pop(result.client)
+        if result.task.slot in self._seen:
+            self._sent[result.client] = self._seen.pop(result.task.slot)
+            self.sent = {**self.sent, result.task.slot: self._sent[result.client]}
+
+    def on_arrival(self, client: int, slot: int, *, is_used: bool) -> None:
+        """Take the client's prototypes with its result."""
+        if is_used and slot in self.sent:
+            self._arrived[client, slot] = self.sent[slot]
+        self.sent = {other: sums for other, sums in self.sent.items() if other != slot}
 
     def on_round_end(self) -> None:
-        """Take the means over all clients of the round."""
-        sent = sorted(self.federation.join(self._sent).items())
-        if sent:
-            sums = torch.stack([each for _, each in sent]).sum(0).to(self.federation.model.device)
+        """Take the means over all results of the round."""
+        arrived = [sums for _, sums in sorted(self.federation.join(self._arrived).items())]
+        if arrived:
+            sums = torch.stack(arrived).sum(0).to(self.federation.model.device)
             new = (sums[:, :-1] / sums[:, -1:]).to(self.federation.model.dtype)
             self.means = new if self.means is None else torch.where(new.isnan(), self.means, new)
 

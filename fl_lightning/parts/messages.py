@@ -104,6 +104,7 @@ class ClientResult:
         staleness: How far the server's counter went on since the client received its model; 0 in synchronous rounds.
         counter: The server's counter when the result arrived.
         loss: F_k at the received model, if the local objective measures it.
+        numbers: Numbers that the local objective sends with it.
     """
 
     task: Task
@@ -117,6 +118,7 @@ class ClientResult:
     staleness: int = 0
     counter: int = 0
     loss: float | None = None
+    numbers: int = 0
 
     @property
     def client(self) -> int:
@@ -234,6 +236,7 @@ class ArrivalRecord:
         outcome: ``"used"``; ``"rejected"``: too stale, or a second one in the buffer; ``"invalid"``: NaN or infinite;
             ``"lost"``: dropped out.
         moved: Whether the server moved at once.
+        slot: The slot of its task, which numbers the run's.
     """
 
     client: int
@@ -242,6 +245,7 @@ class ArrivalRecord:
     staleness: int
     outcome: Outcome
     moved: bool = False
+    slot: int = -1
 
 
 @dataclass

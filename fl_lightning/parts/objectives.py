@@ -145,6 +145,18 @@ class LocalObjective(Part):
         left out before, without this call.
         """
 
+    def on_arrival(self, client: int, slot: int, *, is_used: bool) -> None:
+        """Called when a client's result has reached the server, after :meth:`on_client_end`.
+
+        In rounds that is at once, on the client's process. Asynchronous clients may be trained before their results are
+        due; it is called at the end of the round in which they are, on all processes.
+
+        Args:
+            client: The client.
+            slot: The slot of its task.
+            is_used: Whether the server merges the result.
+        """
+
     def untrained(self, federation: Federation) -> Collection[str]:
         """Return the names of the parameters that no client trains, so that they need not travel."""
         return ()

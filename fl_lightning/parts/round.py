@@ -169,7 +169,10 @@ class Round:
             exchange.on_delivery(result.task, result.start)
             result = schedule.on_client_end(result) or result
             result = objective.on_client_end(result) or result
-            report.numbers += objective.numbers_up(result)
+            result = replace(result, numbers=objective.numbers_up(result))
+            report.numbers += result.numbers
+            if not schedule.asynchronous:
+                objective.on_arrival(result.client, result.task.slot, is_used=True)
             uploaded = exchange.upload(replace(result, payload=payload))
             report.reported.append(result.client)
             report.uploads.append(uploaded.payload)
@@ -195,6 +198,9 @@ class Round:
         self._scores = {client: score for _, scores in shares for client, score in sorted(scores.items())}
         if algorithm.sampler.scored_at is not None:
             algorithm.sampler.take_scores(self._scores)
+        for record in self.report.arrivals:
+            if record.outcome in ("used", "rejected"):
+                algorithm.objective.on_arrival(record.client, record.slot, is_used=record.outcome == "used")
         for part in run.parts:
             part.on_round_end()
         for part in run.parts:

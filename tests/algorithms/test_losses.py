@@ -17,7 +17,17 @@ from torch.nn import functional as F
 
 import fl_lightning as fl
 from fl_lightning.models import add_lora
-from fl_lightning.parts import ClientResult, Correction, ForwardPass, LocalClient, LocalObjective
+from fl_lightning.parts import (
+    Asynchronous,
+    ClientResult,
+    Correction,
+    ForwardPass,
+    LocalClient,
+    LocalObjective,
+    PersonalParameters,
+    Prototypes,
+    VirtualClock,
+)
 from fl_lightning.parts.part import personal_model, walk
 
 Clients = list[tuple[Tensor, Tensor]]
@@ -242,6 +252,42 @@ def test_fedproto_s_prototypes_are_means_over_the_clients_samples() -> None:
     traffic = callback.algorithm.traffic
     assert traffic.bits_up == 2 * 64 * (2 + 2) * (3 + 1)  # two classes each, with their counts
     assert traffic.bits_down == 2 * 64 * 9  # three prototypes, in the second round
+
+
+def asynchronous_prototypes(lookahead: int, lam: float) -> fl.Federated:
+    schedule = Asynchronous(VirtualClock([100, 60, 45]), buffer_size=2, lookahead=lookahead)
+    return fl.Federated(4, schedule=schedule, objective=Prototypes(lam), exchange=PersonalParameters("*"))
+
+
+@pytest.mark.parametrize("lookahead", [1, 4])
+def test_each_result_that_arrives_in_a_round_brings_its_prototypes(lookahead: int) -> None:
+    """Client 0 arrives more often than once; features are the inputs, as nothing is learnt."""
+    values = [1.0, 5.0, 11.0]
+    data = [(torch.tensor([[value, 0, 0]]).double(), torch.tensor([0])) for value in values]
+    callback = asynchronous_prototypes(lookahead, lam=0.1)
+    for rounds in (1, 2):
+        fit(callback, Still(0.0), data, rounds=rounds)
+        arrived = [record.client for record in callback.algorithm.report.arrivals]
+        mean = sum(values[client] for client in arrived) / len(arrived)
+        assert len(set(arrived)) < len(arrived) == 4
+        assert callback.algorithm.objective.means[0].tolist() == [pytest.approx(mean), 0, 0]
+        assert callback.algorithm.traffic.bits_up == 64 * 4 * rounds * (3 + 1)
+
+
+def test_asynchronous_prototypes_do_not_depend_on_what_is_trained_ahead(tmp_path: Path) -> None:
+    data, ends = [(x, torch.arange(len(x)) % 3) for x, _ in clients(9, 6, 7)], []
+    for lookahead in (1, 4):
+        callback, folder = asynchronous_prototypes(lookahead, lam=1.0), tmp_path / str(lookahead)
+        fit_clients(callback, Net(), data, 5, fl.FederatedCheckpoint(folder), enable_checkpointing=True)
+        ends.append((callback.algorithm.objective.means, callback.algorithm.traffic))
+        again = asynchronous_prototypes(lookahead, lam=1.0)
+        fit(again, Net(), data, 7, ckpt_path=folder / "last.ckpt")
+        whole = asynchronous_prototypes(lookahead, lam=1.0)
+        fit(whole, Net(), data, 7)
+        assert torch.equal(again.algorithm.objective.means, whole.algorithm.objective.means)
+        assert again.algorithm.traffic == whole.algorithm.traffic
+    assert torch.equal(ends[0][0], ends[1][0])
+    assert ends[0][1] == ends[1][1]
 
 
 def test_fedproto_keeps_prototypes_of_classes_that_did_not_come() -> None:

@@ -254,6 +254,8 @@ class Asynchronous(Schedule):
         staleness = counter - flight.stamp
         outcome: Outcome = "invalid" if result is None else "used" if self._admits(client, staleness) else "rejected"
         self.report.uploads.append(server.left_out_payload if result is None else result.payload)
+        if result is not None:
+            self.report.numbers += result.numbers
         if outcome == "used":
             self.report.reported.append(client)
             server.watch(result)
@@ -300,7 +302,9 @@ class Asynchronous(Schedule):
 
     def _record(self, flight: Flight, staleness: int, outcome: Outcome, moved: bool) -> None:
         sent, arrived = (self.clock.time(tick) for tick in (flight.sent, flight.due))
-        self.report.arrivals.append(ArrivalRecord(flight.task.client, sent, arrived, staleness, outcome, moved))
+        self.report.arrivals.append(
+            ArrivalRecord(flight.task.client, sent, arrived, staleness, outcome, moved, flight.task.slot)
+        )
 
     # ---- sending ----
 
