@@ -25,6 +25,7 @@ REFUSED: dict[str, tuple[str, ...]] = {
 }
 #: The methods that are wrong in a set-up: neither as the referee says nor refused.
 WRONG_TODAY: dict[str, tuple[str, ...]] = {
+    "active, personal": ("FedRep",),
     "asynchronous": ("Local", "FedPer", "LGFedAvg", "FedBN", "PFedMe", "APFL", "FedRoD"),
     "buffers averaged": ("DynamicWeightFedBuff", "FedRep"),
     "buffers local": ("FedAsync", "FedBuff", "DynamicWeightFedBuff", "FedRep"),

@@ -52,8 +52,8 @@ class Options:
         up: Share of the values that TopK sends up, with error feedback; ``None`` sends all.
         down: The same of the way down.
         mu: Weight of a proximal term beside the method's own objective.
-        choice: How the two clients of a round are chosen: ``"power"``, by the largest losses of all;
-            ``"importance"``, by gradient norms; empty for a uniform draw.
+        choice: How the two clients of a round are chosen: ``"power"``, by the largest losses of all; ``"active"``, by
+            the largest valuations; ``"importance"``, by gradient norms; empty for a uniform draw.
         asynchronous: Whether clients work at their own pace, and the server moves with every second result.
     """
 
@@ -183,6 +183,7 @@ class Referee:
         self.owed: dict[int, Tensor] = {}
         self.held: dict[int, State] = {}
         self.worth: dict[int, float] = {}
+        self.received: dict[int, State] = {}
         self.complaints: list[str] = []
         self.bits_down = 0.0
         self.bits_up = 0.0
@@ -209,9 +210,11 @@ class Referee:
         else:
             for number in range(self.rounds):
                 self.round = number
+                self.received = {}
                 self.choose(number)
                 self.play_round(number)
                 self.held = {}
+                self.value(number)
                 self.advance(number)
         server = self.shown()
         own = {client: self.score(self.own_model(client), client) for client in self.clients}
@@ -252,18 +255,37 @@ class Referee:
 
     def choose(self, number: int) -> None:
         """Check that the clients of a round are those that the set-up's rule chooses."""
+        drawn = sorted(training.client for training in self.of_phase(number, 0))
         if self.options.choice == "importance":
             self.count_scores(number)
-        if self.options.choice != "power":
-            return
-        drawn = sorted(training.client for training in self.of_phase(number, 0))
-        for client in self.clients:
+        elif self.options.choice == "power":
+            self.ask(self.clients, by_size=False)
+            self.check(number, drawn)
+        elif self.options.choice == "active":
+            if number == 0:
+                self.ask(self.clients, by_size=True)
+            self.check(number, drawn)
+
+    def ask(self, clients: Sequence[int], by_size: bool) -> None:
+        """Let clients say their loss at the model that they receive."""
+        for client in clients:
             self.held[client] = self.receive(client)
-            self.worth[client] = self.risk(self.held[client], client)
+            self.worth[client] = self.risk(self.held[client], client) * (SIZES[client] ** 0.5 if by_size else 1.0)
             self.bits_up += 64
-        ranked = sorted(self.clients, key=lambda client: -self.worth[client])
-        if drawn != sorted(ranked[:2]):
-            self.complaints.append(f"round {number} has clients {drawn}, right are {sorted(ranked[:2])}")
+
+    def check(self, number: int, drawn: list[int]) -> None:
+        """Complain unless the two clients of the largest worth were drawn."""
+        right = sorted(sorted(self.clients, key=lambda client: -self.worth[client])[:2])
+        if drawn != right:
+            self.complaints.append(f"round {number} has clients {drawn}, right are {right}")
+
+    def value(self, number: int) -> None:
+        """Let the clients of a round say their valuation at the model that they received to train it."""
+        if self.options.choice == "active":
+            for training in self.of_phase(number, 0):
+                client = training.client
+                self.worth[client] = self.risk(self.received[client], client) * SIZES[client] ** 0.5
+                self.bits_up += 64
 
     def count_scores(self, number: int) -> None:
         """Count a number up for each client that trains, and at first a model down and a number up for all."""
@@ -325,6 +347,7 @@ class Referee:
         elif self.options.buffers == "local":
             state.update(self.local.get(client, self.only(self.first, self.buffers)))
         state.update(self.values.get(client, self.only(self.first, self.kept)))
+        self.received.setdefault(client, copy(state))
         return state
 
     def send(self, client: int, received: State, trained: State) -> State:

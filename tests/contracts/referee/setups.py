@@ -79,6 +79,8 @@ SETUPS: dict[str, Setup] = {
     "power of choice, personal": Setup(
         BATCH_NORM, Options(choice="power", personal=("head",), down=0.3, buffers="local")
     ),
+    "active": Setup(options=Options(choice="active")),
+    "active, personal": Setup(BATCH_NORM, Options(choice="active", personal=("head",), down=0.3, buffers="local")),
     "importance": Setup(options=Options(choice="importance")),
     "stacked": Setup(**MUCH, way="stacked"),
     "resumed": Setup(**MUCH, way="resumed"),
@@ -205,6 +207,9 @@ def make(method: Method, setup: Setup, executor: str = "sequential") -> fl.Aggre
     common: dict[str, Any] = {"seed": 1, "executor": executor, "buffers": options.buffers, **setup.work}
     if options.choice == "power":
         common["sampler"] = parts.PowerOfChoice(2, 4)
+    elif options.choice == "active":
+        # no other client than the two of the largest valuations can be drawn
+        common["sampler"] = parts.ActiveSampler(2, alpha1=0.5, alpha2=1.0, alpha3=0.0)
     elif options.choice == "importance":
         common["sampler"] = parts.ImportanceSampler(2)
     else:
