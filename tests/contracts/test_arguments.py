@@ -301,8 +301,8 @@ def is_a(value: object, kind: Any) -> bool:
 ROOMS = ("", ".parts", ".partitioners", ".data", ".models", ".diagnostics", ".callbacks", ".executors")
 #: Made by the library, or of Lightning's.
 MADE_BY_THE_LIBRARY = """ArrivalRecord AsynchronousAlgorithm CannotVectorize Classifier ClientResult ClientVectors
-    Correction FeatureQPSolution FederatedLoop FederatedSplit Federation LabelPlot Part PartitionStatistics Payload
-    QPSolution RoundReport RunningMean Server SynchronousAlgorithm Task Traffic Updates"""
+    Correction FeatureQPSolution FederatedLoop FederatedSplit Federation LabelPlot Layout Part PartitionStatistics
+    Payload QPSolution Round RoundReport Run RunningMean Server SynchronousAlgorithm Task Traffic Updates"""
 #: Keep plain numbers, which checkpoints hold.
 PLAIN = (fl.AggregationCallback, parts.Part, partitioners.Partitioner)
 #: Take long to make.

@@ -144,7 +144,7 @@ REPLACED: list[tuple[type, type, set[str]]] = [
     (
         *(RoundLoop, _FitLoop),
         {"setup_data", "reset", "on_run_start", "on_advance_start", "advance", "on_advance_end", "run"}
-        | {"state_dict", "load_state_dict"},
+        | {"on_run_end", "state_dict", "load_state_dict"},
     ),
     (ClientLoop, _TrainingEpochLoop, {"_should_accumulate", "on_save_checkpoint"}),
     (FederatedEvaluation, _EvaluationLoop, {"run"}),

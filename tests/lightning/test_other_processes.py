@@ -14,7 +14,7 @@ from fl_lightning import ClientMetrics, FedAvg, PersonalParameters, TensorDataMo
 from fl_lightning.models import LogisticRegressionClassifier
 
 STAYS = "`ClientMetrics.values`"
-MEAN = "the model that they share"
+MEAN = "made them in processes that have ended"
 
 
 def fit_and_validate(**settings: Any) -> ClientMetrics:
