@@ -22,6 +22,7 @@ ROOMS = {
     "benchmarks": ["docs/test_benchmark_scripts.py"],
     "docs": ["docs"],
     "README.md": ["docs"],
+    "datamodules/README.md": ["docs"],
     "mkdocs.yml": ["docs"],
 }
 #: Tests of a few seconds that notice most of what goes wrong elsewhere; those that there are.

@@ -13,7 +13,7 @@ from fl_lightning.partitioners import IIDPartitioner
 from fl_lightning.partitioners.notebook import as_table
 from fl_lightning.report import ReportPage
 
-TABLES = Path(__file__).parents[1] / "recipes" / "tables"
+TABLES = Path(__file__).parents[1] / "fl_lightning" / "recipes" / "tables"
 
 
 def test_a_table_escapes_its_cells() -> None:

@@ -1,6 +1,6 @@
 """Runs a table in turns: all of its fits have a round before one of them has the next, so that it may end at any time.
 
-    python research/scripts/by_round.py recipes/tables/personal_fashion.yaml runs/by_round --rounds 2
+    python research/scripts/by_round.py fl_lightning/recipes/tables/personal_fashion.yaml runs/by_round --rounds 2
 
 The fits are those of ``fl-lightning run``, with a test after each round, and what a method does after its last round
 is done after each. The same command goes on where it was killed, or with more rounds. It writes ``rounds.csv``, a row

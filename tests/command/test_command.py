@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tomllib
-from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,7 @@ import yaml
 from helpers.small_table import small
 
 from fl_lightning import FedProx
-from fl_lightning.command import RECIPES, main
+from fl_lightning.command import main
 from fl_lightning.command.parser import ends_by_error, ends_by_interrupt
 
 ROOT = Path(__file__).parents[2]
@@ -113,15 +111,6 @@ def test_an_error_of_the_package_ends_fit_with_one_line(
         main(["fit", "--config", "mine.yaml"])
     assert ended.value.code == 2
     assert "num_clients" in capsys.readouterr().err
-
-
-def test_the_wheel_has_recipes_and_their_files() -> None:
-    setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    assert "fl_lightning*" in setuptools["packages"]["find"]["include"]
-    patterns = setuptools["package-data"]["*"]
-    files = [path for path in RECIPES.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")]
-    assert len(files) > 10
-    assert all(any(fnmatch(path.name, pattern) for pattern in patterns) for path in files)
 
 
 # ---- what programs share ----

@@ -21,7 +21,7 @@ from fl_lightning.experiment.search import Range
 from fl_lightning.experiment.sweep import Sweep, read_history
 
 ROOT = Path(__file__).parents[2]
-SHIPPED = sorted((ROOT / "recipes" / "sweeps").glob("*.yaml"))
+SHIPPED = sorted((ROOT / "fl_lightning" / "recipes" / "sweeps").glob("*.yaml"))
 PROGRAM = """
 import argparse, pathlib, wandb
 parser = argparse.ArgumentParser()
@@ -169,7 +169,7 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_shipped_sweeps_parse_against_the_recipes_options(path: Path) -> None:
     sweep = Sweep(path, 1)
-    recipe = runpy.run_path(str(ROOT / sweep.program))
+    recipe = runpy.run_path(str(ROOT / "fl_lightning" / sweep.program_given))
     ends = [(entry.low, entry.high) if isinstance(entry, Range) else entry for entry in sweep.space.values()]
     for place in range(max(map(len, ends))):  # each value once
         point = {name: values[place % len(values)] for name, values in zip(sweep.space, ends, strict=True)}

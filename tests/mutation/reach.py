@@ -48,7 +48,7 @@ class Traced(Plugin):
         signal.setitimer(signal.ITIMER_PROF, 0)
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, _: ModuleType | None = None) -> ModuleSpec | None:
-        spec = PathFinder.find_spec(name, path) if name.split(".")[0] in CODE else None
+        spec = PathFinder.find_spec(name, path) if name.split(".")[0] == CODE else None
         if spec and isinstance(spec.loader, SourceFileLoader):
             spec.loader = Loader(spec.loader.name, spec.loader.path)
             spec.loader.plugin = self
@@ -201,7 +201,7 @@ def path_of(folder: Path, name: str) -> Path:
 
 
 def code_and_tests(root: Path) -> Iterator[Path]:
-    return (path for room in (*CODE, "tests") for path in sorted((root / room).rglob("*.py")))
+    return (path for room in (CODE, "tests") for path in sorted((root / room).rglob("*.py")))
 
 
 def digest(paths: Iterable[Path]) -> str:

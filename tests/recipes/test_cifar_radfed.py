@@ -17,7 +17,8 @@ from torchvision.models import mobilenet_v2
 
 from fl_lightning.experiment.sweep import read_history, read_records
 
-RECIPE = Path(__file__).parents[2] / "recipes" / "cifar_radfed.py"
+ROOT = Path(__file__).parents[2]
+RECIPE = ROOT / "fl_lightning" / "recipes" / "cifar_radfed.py"
 SMALL = [
     "--partitioner.num_clients=20",
     "--partitioner.search=1000",
@@ -38,7 +39,7 @@ def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     env.update({name: "http://127.0.0.1:9" for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")})
     for name in ("FL_LIGHTNING_DATA", "no_proxy", "NO_PROXY"):
         env.pop(name, None)
-    command = [sys.executable, str(RECIPE), *options]
+    command = [sys.executable, str(ROOT / "recipes" / "cifar_radfed.py"), *options]
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False)
 
 

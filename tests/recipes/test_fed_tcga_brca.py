@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from helpers.tiny_files import write_fed_tcga_brca
 
-RECIPE = runpy.run_path(str(Path(__file__).parents[2] / "recipes" / "fed_tcga_brca.py"))
+RECIPE = runpy.run_path(str(Path(__file__).parents[2] / "fl_lightning" / "recipes" / "fed_tcga_brca.py"))
 
 
 LONG = [pytest.param(method, marks=pytest.mark.long) for method in ("Local 0", "FedAvg", "FedAdam")]

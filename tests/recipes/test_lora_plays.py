@@ -11,7 +11,7 @@ import pytest
 import torch
 from helpers.tiny_files import write_markdown_plays
 
-RECIPE = Path(__file__).parents[2] / "recipes" / "lora_plays.py"
+RECIPE = Path(__file__).parents[2] / "fl_lightning" / "recipes" / "lora_plays.py"
 
 
 @pytest.mark.long

@@ -18,7 +18,7 @@ from fl_lightning.experiment import Findings, check_table, read_table, run_table
 from fl_lightning.experiment.plan import planned
 from fl_lightning.report import experiment_report
 
-RECIPES = Path(__file__).parents[2] / "recipes"
+RECIPES = Path(__file__).parents[2] / "fl_lightning" / "recipes"
 TABLES = sorted((RECIPES / "tables").glob("*.yaml"))
 LEFT_OUT = {"FedProx", "FedNova"}  # of published_mnist_short
 
