@@ -225,7 +225,7 @@ def at_round(owner: object, name: str, round_index: int) -> float:
     return float(found)
 
 
-def checked_vector(owner: object, method: str, returned: Any, like: Tensor, *, finite: int = 0) -> Tensor:
+def checked_vector(owner: object, method: str, returned: object, like: Tensor, *, finite: int = 0) -> Tensor:
     """Return what a part's method returned for a vector, in the vector's type and without a graph.
 
     Args:
@@ -241,8 +241,7 @@ def checked_vector(owner: object, method: str, returned: Any, like: Tensor, *, f
     """
     if returned is like:
         return like
-    fits = isinstance(returned, Tensor) and returned.shape == like.shape and returned.device == like.device
-    if not fits or not returned.is_floating_point() or returned.layout is not torch.strided:
+    if not isinstance(returned, Tensor) or not _is_vector_like(returned, like):
         got = f"{returned.dtype} of shape {tuple(returned.shape)}" if isinstance(returned, Tensor) else repr(returned)
         raise TypeError(
             f"`{type(owner).__name__}.{method}` must return a floating-point tensor of shape {tuple(like.shape)} on "
@@ -255,6 +254,12 @@ def checked_vector(owner: object, method: str, returned: Any, like: Tensor, *, f
         )
     vector: Tensor = returned.detach().as_subclass(Tensor).to(like.dtype)  # a checkpoint holds no user-defined class
     return vector
+
+
+def _is_vector_like(tensor: Tensor, like: Tensor) -> bool:
+    """Return whether a tensor is a dense floating-point one of a vector's shape and device."""
+    is_dense = tensor.is_floating_point() and tensor.layout is torch.strided
+    return is_dense and tensor.shape == like.shape and tensor.device == like.device
 
 
 def is_finite(vector: Tensor) -> bool:

@@ -28,7 +28,7 @@ from fl_lightning.algorithms.resuming import (
     log_how_to_resume,
 )
 from fl_lightning.algorithms.run_log import log_values, settings_of_run
-from fl_lightning.checks import Count, Natural, PathLike, check_fields, represent
+from fl_lightning.checks import Count, Natural, PathLike, check, check_fields, represent
 from fl_lightning.clients.batches import LocalSettings
 from fl_lightning.data.datamodule import check_lightning
 from fl_lightning.executors import Executor, make_executor
@@ -193,7 +193,7 @@ class AggregationCallback(Callback, ABC):
         if self.sampler is present and str(self.clients_per_round) != str(self._number_taken):
             self.sampler = with_clients_per_round(present, self.clients_per_round)
         if self.sampler is not present:
-            self.algorithm.replace_sampler(self.sampler)
+            self.algorithm.replace_sampler(check("`sampler`", self.sampler, ClientSampler))
         self.clients_per_round = self._number_taken = _number_of(self.sampler)
         work = self._local_settings()
         self.settings.local_epochs, self.settings.local_steps = work.local_epochs, work.local_steps

@@ -229,7 +229,7 @@ class LocalTraining:
                 received = algorithm.run.received_before_draw(task)
                 self.vector.write(received)
                 scores[task.client] = algorithm.sampler.score(ClientAtWork(task, received, received, self))
-                algorithm.exchange.on_delivery(task, received)
+                algorithm.chain.on_delivery(task, received)
         known = {client: score for share in federation.gather(scores) for client, score in share.items()}
         return {task.client: known[task.client] for task in tasks}
 

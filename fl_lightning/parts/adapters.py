@@ -53,6 +53,7 @@ class AdapterMean(Aggregation):
                     f"{pair[0]} and {pair[1]} only {sent[0]} travels. Let both travel or none, or give `by_svd=False`, "
                     'which is `mode="average"` of FedLoRA.'
                 )
+        self.error: float
         self.add_state("error", 0.0)
 
     def _factors(self, parameters: Tensor) -> list[tuple[Tensor, Tensor]]:

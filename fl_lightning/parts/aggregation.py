@@ -5,17 +5,21 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
 from fl_lightning.checks import Fraction, NotNegative, Positive
+from fl_lightning.parts.client_vectors import ClientVectors
 from fl_lightning.parts.exchange import Exchange
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.messages import ClientResult, accumulator, same_values
 from fl_lightning.parts.objectives import MeasuredLoss, Proximal, effective_steps
 from fl_lightning.parts.part import Part
+
+if TYPE_CHECKING:
+    from fl_lightning.parts.algorithm import Algorithm
 
 Weighting = Literal["samples", "uniform"]
 
@@ -70,7 +74,7 @@ class MeanAggregation(Aggregation, ABC):
     def weighted(self, result: ClientResult) -> tuple[Tensor, float]:
         """Return a result's vector, always of the same length, and its weight; 0 leaves it out."""
 
-    def finish(self, model: Tensor, mean: Any, weight: float) -> Tensor | None:
+    def finish(self, model: Tensor, mean: Tensor, weight: float) -> Tensor | None:
         """Return the model to which the server moves; ``None`` if it is to stay.
 
         Args:
@@ -110,7 +114,7 @@ class RunningMean:
         total[:-1].add_(vector, alpha=weight)
         total[-1] += weight
 
-    def _running_sum(self, like: Any) -> Tensor:
+    def _running_sum(self, like: Tensor) -> Tensor:
         """Return the running sum, to which vectors are added in place."""
         if self._sum is None:
             first = like if self._only is None else self._only[0]
@@ -132,9 +136,11 @@ class RunningMean:
             (vector, weight), self._only = self._only, None
             return (vector.to(accumulator(vector)) if weight else None), weight
         first = self._only[0] if self._only else like
-        if self._sum is None and first is None:
-            return None, 0.0
-        total = self._running_sum(first) if self._sum is None else self._sum
+        total = self._sum
+        if total is None:
+            if first is None:
+                return None, 0.0
+            total = self._running_sum(first)
         self._sum = None
         total = total if federation is None else federation.sum_over_ranks(total)
         weight = float(total[-1])
@@ -178,7 +184,7 @@ class CurrentMean(WeightedMean):
             merge two results of one client at once: a client would count more than once.
     """
 
-    def check_with(self, algorithm: Any) -> Iterable[str]:
+    def check_with(self, algorithm: Algorithm) -> Iterable[str]:
         """Yield whether a client could count more than once."""
         if algorithm.schedule.circulates or algorithm.schedule.repeats_in_buffer:
             yield (
@@ -209,13 +215,14 @@ class StaleMean(WeightedMean):
             asynchronous, so that the server never sees a client's own model.
     """
 
-    def check_with(self, algorithm: Any) -> Iterable[str]:
+    def check_with(self, algorithm: Algorithm) -> Iterable[str]:
         """Yield whether the server does not see the model of a single client."""
         if algorithm.schedule.circulates or algorithm.schedule.asynchronous:
             yield f"`aggregation` cannot be {self!r}, a mean over all clients, with {algorithm.schedule!r}."
 
     def setup(self, federation: Federation) -> None:
         """Give every client the first model."""
+        self.last: ClientVectors
         self.add_client_vectors("last", federation.model, federation.weights(self.weighting))
 
     def weighted(self, result: ClientResult) -> tuple[Tensor, float]:
@@ -257,7 +264,7 @@ class NormalizedMean(MeanAggregation):
         """Whether the clients' learning rates are needed: with a proximal term they decide on the reach."""
         return self.mu > 0
 
-    def check_with(self, algorithm: Any) -> Iterable[str]:
+    def check_with(self, algorithm: Algorithm) -> Iterable[str]:
         """Yield whether the reach of the clients' steps would be another one."""
         mu = algorithm.objective.mu if isinstance(algorithm.objective, Proximal) else 0.0
         if algorithm.schedule.circulates and (self.momentum or self.mu or mu):
@@ -307,7 +314,7 @@ class FairMean(MeanAggregation):
     measured: MeasuredLoss
     lipschitz: Positive | None = None
 
-    def check_with(self, algorithm: Any) -> Iterable[str]:
+    def check_with(self, algorithm: Algorithm) -> Iterable[str]:
         """Yield whether results do not come with the loss of their client."""
         if algorithm.objective is not self.measured or algorithm.schedule.circulates:
             yield f"{self!r} needs `measured` as the algorithm's objective, and models that do not circulate."
@@ -369,7 +376,7 @@ class SummedUpdates(MeanAggregation):
             self._starts.append(result.start)
         return torch.cat([result.delta, result.parameters]), 1.0
 
-    def finish(self, model: Tensor, mean: Any, weight: float) -> Tensor | None:
+    def finish(self, model: Tensor, mean: Tensor | None, weight: float) -> Tensor | None:
         """Return the moved parameters and the server's buffers, float64 of shape ``(size,)``; ``None`` to stay."""
         n, current = self.federation.num_parameters, model.to(accumulator(model))
         received = self.federation.gather(all(same_values(start[:n], model[:n]) for start in self._starts))
@@ -377,7 +384,7 @@ class SummedUpdates(MeanAggregation):
         seen, divisor = self.exchange.on_sum(total, weight)
         if not divisor:
             return None
-        if seen is total and weight and divisor == weight and all(received):
+        if mean is not None and seen is total and weight and divisor == weight and all(received):
             return torch.cat([mean[n:], current[n:]])  # as it is: the way to the sum and back would round it
         return torch.cat([current[:n] + seen / divisor, current[n:]])
 

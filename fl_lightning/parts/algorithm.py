@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from torch import Tensor
 
-from fl_lightning.checks import check, check_fields
+from fl_lightning.checks import check_fields
 from fl_lightning.parts.aggregation import Aggregation, WeightedMean, aggregation_for
 from fl_lightning.parts.exchange import BufferExchange, Buffers, Chain, Exchange
 from fl_lightning.parts.federation import Federation
@@ -33,7 +33,7 @@ class Algorithm:
         sampler: Who trains?
         schedule: From which model, and when does the server act?
         objective: What does a client minimise?
-        exchange: What travels? One exchange or several, from the client to the server; kept as a :class:`Chain`.
+        exchange: What travels? One exchange or several, from the client to the server.
         aggregation: How are results merged?
         server_optimizer: How does the server move? It is the argument ``server`` of :class:`~fl_lightning.Federated`.
         participation: Clients that cannot be reached, drop out or do part of the work.
@@ -41,6 +41,7 @@ class Algorithm:
         invalid_updates: Whether clients with NaN or infinite values are left out or end the fit.
 
     Attributes:
+        chain: All exchanges, that of the buffers first.
         run: The fit, once one has begun.
 
     Raises:
@@ -51,20 +52,20 @@ class Algorithm:
     sampler: ClientSampler = field(default_factory=lambda: UniformSampler(0.1))
     schedule: Schedule = field(default_factory=Synchronous)
     objective: LocalObjective = field(default_factory=LocalObjective)
-    exchange: Any = ()
+    exchange: Exchange | Sequence[Exchange] = ()
     aggregation: Aggregation = field(default_factory=WeightedMean)
     server_optimizer: ServerOptimizer = field(default_factory=Mixing)
     participation: Participation = field(default_factory=Participation)
     buffers: Buffers = "average"
     invalid_updates: InvalidUpdates = "skip"
+    chain: Chain = field(init=False)
     run: Run = field(init=False)
 
     def __post_init__(self) -> None:
         check_fields(self)
-        check("`exchange`", self.exchange, Exchange | Sequence[Exchange])
-        given = self.exchange if isinstance(self.exchange, (list, tuple)) else [self.exchange]
-        self.exchange = Chain([BufferExchange(self.buffers), *given])
-        self.aggregation = aggregation_for(self.exchange.members, self.aggregation)
+        given = [self.exchange] if isinstance(self.exchange, Exchange) else self.exchange
+        self.chain = Chain([BufferExchange(self.buffers), *given])
+        self.aggregation = aggregation_for(self.chain.members, self.aggregation)
         self._check_parts()
 
     def _check_parts(self) -> None:
@@ -84,8 +85,14 @@ class Algorithm:
     @property
     def parts(self) -> dict[str, Part]:
         """All parts by name, in the order in which they start a fit."""
-        names = ("exchange", "sampler", "schedule", "objective", "aggregation", "server_optimizer")
-        return {name: getattr(self, name) for name in names}
+        return {
+            "exchange": self.chain,
+            "sampler": self.sampler,
+            "schedule": self.schedule,
+            "objective": self.objective,
+            "aggregation": self.aggregation,
+            "server_optimizer": self.server_optimizer,
+        }
 
     @property
     def needs_summed_lr(self) -> bool:
@@ -96,14 +103,12 @@ class Algorithm:
         """Return how many batches the task's client takes for one optimizer step."""
         return 1 if task.phase else self.objective.batches_per_step
 
-    def replace_sampler(self, sampler: Any) -> None:
+    def replace_sampler(self, sampler: ClientSampler) -> None:
         """Draw clients with another sampler from the next round on.
 
         Raises:
-            TypeError: If it is no :class:`ClientSampler`.
             ValueError: If it cannot be combined with another part.
         """
-        check("`sampler`", sampler, ClientSampler)
         before, self.sampler = self.sampler, sampler
         try:
             self._check_parts()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,6 +15,9 @@ from fl_lightning.parts.exchange import Exchange
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.messages import ClientResult
 from fl_lightning.seeding import Stream, numpy_generator
+
+if TYPE_CHECKING:
+    from fl_lightning.parts.algorithm import Algorithm
 
 
 @dataclass(eq=False)
@@ -75,7 +78,7 @@ class Collusion(Attack, ABC):
     use ``NormBounding`` of a robust aggregation.
     """
 
-    def check_with(self, algorithm: Any) -> Iterable[str]:
+    def check_with(self, algorithm: Algorithm) -> Iterable[str]:
         """Yield whether the server has no updates of clients to look at."""
         if algorithm.schedule.circulates:
             yield f"`exchange` cannot have {self!r}, which replaces clients' updates, with {algorithm.schedule!r}."

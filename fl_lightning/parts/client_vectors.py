@@ -34,7 +34,8 @@ class ClientVectors:
         self._federation, self._initial = federation, initial.detach().clone()
         self._weights = np.ones(federation.num_clients) if weights is None else np.asarray(weights, np.float64)
         folder = federation.state_dir
-        self._rows: Any = {} if folder is None else MappedVectors(folder)  # as of the last round's end
+        # As of the last round's end.
+        self._rows: dict[int, Tensor] | MappedVectors = {} if folder is None else MappedVectors(folder)
         self._counted: dict[int, Tensor] = {}  # those of this round that count in the mean
         self._new: dict[int, Tensor] = {}  # those that do not
         #: The mean over all K clients, shape ``(length,)``, float64.

@@ -7,17 +7,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass, replace
 from math import prod
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from fl_lightning.checks import Count, Share, check_fields, checked_vector
+from fl_lightning.parts.client_vectors import ClientVectors
 from fl_lightning.parts.exchange import Exchange
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.messages import ClientResult, Payload, Task
 from fl_lightning.seeding import Stream
+
+if TYPE_CHECKING:
+    from fl_lightning.parts.algorithm import Algorithm
 
 Link = Literal["up", "down"]
 
@@ -82,14 +86,15 @@ class Compressor(Exchange, ABC):
 
     def setup(self, federation: Federation) -> None:
         """Let all clients know the first model, and owe nothing."""
+        self.kept: ClientVectors
         if self.link == "down":
             self.add_client_vectors("kept", federation.model[: federation.num_parameters])
         elif self.error_feedback:
             self.add_client_vectors("kept", federation.zeros())
 
-    def check_with(self, algorithm: Any) -> Iterable[str]:
+    def check_with(self, algorithm: Algorithm) -> Iterable[str]:
         """Yield which other exchanges make the counted bits wrong."""
-        members = algorithm.exchange.members
+        members = algorithm.chain.members
         same = [member for member in members if isinstance(member, Compressor) and member.link == self.link]
         if len(same) > 1 and (self.link == "down" or any(member.alone for member in same)):
             yield f"`exchange` cannot have both {same[0]!r} and {same[1]!r} on the same way. Keep one of them."

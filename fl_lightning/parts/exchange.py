@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
 from fl_lightning.checks import Positive, checked_vector
+from fl_lightning.parts.client_vectors import ClientVectors
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.layout import Patterns
 from fl_lightning.parts.messages import ClientResult, Payload, Task
 from fl_lightning.parts.part import Part, walk
+
+if TYPE_CHECKING:
+    from fl_lightning.parts.algorithm import Algorithm
 
 Buffers = Literal["average", "local", "server"]
 
@@ -180,7 +184,7 @@ class Chain(Exchange):
                 if isinstance(part, Exchange):
                     part.place = place
 
-    def check_with(self, algorithm: Any) -> Iterable[str]:
+    def check_with(self, algorithm: Algorithm) -> Iterable[str]:
         """Yield whether some clients know what others send, and the server or the user would not see it."""
         summing = [member for member in self.members if member.sums_updates]
         for member in self.members if self.colludes else ():
@@ -287,6 +291,7 @@ class BufferExchange(Exchange):
         self._names = set(federation.layout.buffers)
         self._are_local = self.buffers == "local" and len(first) > 0
         if self._are_local:
+            self.own: ClientVectors
             self.add_client_vectors("own", first)
 
     def download(self, task: Task, model: Tensor) -> Tensor:
@@ -374,6 +379,7 @@ class PersonalParameters(Exchange):
         mask = federation.mask(sorted(self._names))
         self._places = mask.nonzero().squeeze(1)
         self._first = federation.model[self._places]
+        self.own: ClientVectors
         self.add_client_vectors("own", self._first)
 
     def download(self, task: Task, model: Tensor) -> Tensor:

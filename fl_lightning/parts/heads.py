@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from fl_lightning.checks import Count
 from fl_lightning.parts.exchange import PersonalParameters
@@ -15,6 +15,9 @@ from fl_lightning.parts.objectives import Correction, LocalObjective
 from fl_lightning.parts.part import walk
 from fl_lightning.parts.schedules import Play, Synchronous
 from fl_lightning.parts.server import Server
+
+if TYPE_CHECKING:
+    from fl_lightning.parts.algorithm import Algorithm
 
 
 @dataclass(eq=False, kw_only=True)
@@ -32,9 +35,9 @@ class PersonalFirst(Synchronous):
     personal_parameters: PersonalParameters
     epochs: Count = 1
 
-    def check_with(self, algorithm: Any) -> Iterable[str]:
+    def check_with(self, algorithm: Algorithm) -> Iterable[str]:
         """Yield whether the algorithm's exchange lacks the personal parameters."""
-        if all(part is not self.personal_parameters for part in walk(algorithm.exchange)):
+        if all(part is not self.personal_parameters for part in walk(algorithm.chain)):
             yield f"`personal_parameters` must be one of the algorithm's exchanges, got {self.personal_parameters!r}."
 
     def correction(self, client: LocalClient) -> Correction:

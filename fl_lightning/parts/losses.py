@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fl_lightning.checks import NotNegative, Positive
+from fl_lightning.parts.client_vectors import ClientVectors
 from fl_lightning.parts.federation import Federation, ForwardPass, LocalClient
 from fl_lightning.parts.layout import Patterns
 from fl_lightning.parts.messages import ClientResult, accumulator
@@ -46,6 +47,7 @@ class ModelContrast(LocalObjective):
 
     def setup(self, federation: Federation) -> None:
         """Start without former models."""
+        self.former: ClientVectors
         self.add_client_vectors("former", federation.model)
 
     def correction(self, client: LocalClient) -> Correction | None:
@@ -227,6 +229,7 @@ class Prototypes(LocalObjective):
 
     def setup(self, federation: Federation) -> None:
         """Start without prototypes."""
+        self.means: Tensor | None
         self.add_state("means", None)
         self.add_state("past", {})
         self.add_state("sent", {})  # on the process that trained the client
@@ -331,6 +334,7 @@ class TwoHeads(LocalObjective):
                     "too: a client's head would change what they compute. Untie the output layer."
                 )
         self._places = federation.mask(names).nonzero().squeeze(1)
+        self.heads: ClientVectors
         self.add_client_vectors("heads", torch.zeros_like(federation.model[self._places]))
 
     def on_round_start(self, round_index: int) -> None:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fl_lightning.checks import Finite, Fraction, Positive, ScheduledWeight, check_fields
+from fl_lightning.parts.client_vectors import ClientVectors
 from fl_lightning.parts.federation import Federation, ForwardPass, LocalClient
 from fl_lightning.parts.messages import ClientResult, Task
 from fl_lightning.parts.part import Part
+
+if TYPE_CHECKING:
+    from fl_lightning.parts.algorithm import Algorithm
 
 
 @dataclass(eq=False)
@@ -238,7 +242,9 @@ class DynamicRegularizer(LocalObjective):
         sizes = federation.sizes
         relative = sizes * len(sizes) / sizes.sum() if self.scale_alpha == "size" else np.ones(len(sizes))
         self._alphas = self.alpha / relative
+        self.duals: ClientVectors
         self.add_client_vectors("duals", federation.zeros())
+        self.units: list[float | str | None]
         self.add_state("units", [self.alpha, self.scale_alpha])
 
     def load_state_dict(self, state: Any) -> None:
@@ -299,7 +305,7 @@ class ControlVariates(LocalObjective):
         """Whether the steps' learning rates are needed."""
         return self.option == 2
 
-    def check_with(self, algorithm: Any) -> Iterable[str]:
+    def check_with(self, algorithm: Algorithm) -> Iterable[str]:
         """Take the aggregation's weighting."""
         self._weighting = algorithm.aggregation.weighting
         return ()
@@ -307,6 +313,7 @@ class ControlVariates(LocalObjective):
     def setup(self, federation: Federation) -> None:
         """Start from c_k = c = 0."""
         self._at_start: dict[int, Tensor] = {}
+        self.variates: ClientVectors
         self.add_client_vectors("variates", federation.zeros(), federation.weights(self._weighting))
 
     def correction(self, client: LocalClient) -> Correction:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from fl_lightning.checks import Count, Positive, ScheduledWeight
 from fl_lightning.parts.aggregation import RunningMean, WeightedMean
+from fl_lightning.parts.client_vectors import ClientVectors
 from fl_lightning.parts.federation import Federation, LocalClient
 from fl_lightning.parts.layout import Patterns
 from fl_lightning.parts.messages import ClientResult, Task, further_tasks
@@ -19,6 +20,9 @@ from fl_lightning.parts.schedules import Play, Schedule, Synchronous
 from fl_lightning.parts.server import Mixing, Server
 from fl_lightning.parts.walks import Passes, Walk
 
+if TYPE_CHECKING:
+    from fl_lightning.parts.algorithm import Algorithm
+
 
 class _OwnModels(Synchronous):
     """Synchronous rounds in which each client also keeps a whole model of its own, at first the server's first one."""
@@ -26,6 +30,7 @@ class _OwnModels(Synchronous):
     def setup(self, federation: Federation) -> None:
         """Give every client the first model."""
         super().setup(federation)
+        self.own: ClientVectors
         self.add_client_vectors("own", federation.model)
 
     def personal(self, client: int, model: Tensor) -> Tensor | None:
@@ -104,6 +109,7 @@ class FineTuning(_OwnModels):
     def setup(self, federation: Federation) -> None:
         """Find what is not tuned."""
         super().setup(federation)
+        self.is_current: bool
         self.add_state("is_current", False)
         self._frozen = frozenset() if self.frozen is None else federation.places(self.frozen, "frozen")
 
@@ -204,6 +210,7 @@ class AdaptiveStart(_OwnModels):
     def setup(self, federation: Federation) -> None:
         """Start from a_k = 1: the server's model."""
         super().setup(federation)
+        self.shares: ClientVectors
         self.add_client_vectors("shares", torch.ones_like(federation.zeros()))
         self._mixed = federation.mask(federation.matching(self.mixed, "mixed"))[: federation.num_parameters]
         #: The learnt mixes of the round's clients, shape ``(num_parameters,)``.
@@ -288,9 +295,9 @@ class Clusters(Schedule):
         """Return how many models clients receive besides the first one: they choose among all."""
         return (self.number - 1) * sent
 
-    def check_with(self, algorithm: Any) -> Iterable[str]:
+    def check_with(self, algorithm: Algorithm) -> Iterable[str]:
         """Yield whether the results are to be merged in another way, or messages depend on those of another cluster."""
-        for member in algorithm.exchange.members:
+        for member in algorithm.chain.members:
             if member.remembers_messages:
                 yield f"`exchange` cannot have {member!r} with {self!r}: what it owes a client is of another cluster."
         merged = algorithm.aggregation
@@ -311,7 +318,9 @@ class Clusters(Schedule):
             noise = torch.randn(n, generator=self.generator(None, cluster), dtype=torch.float64).to(federation.model)
             models.append(federation.model.clone())
             models[-1][:n] += self.spread * torch.cat(deviation) * noise
+        self.models: list[Tensor]
         self.add_state("models", models)
+        self.chosen: list[int]
         self.add_state("chosen", [-1] * federation.num_clients)
 
     def sent(self, task: Task, server: Server) -> Tensor:

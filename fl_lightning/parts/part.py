@@ -15,6 +15,9 @@ from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.messages import ClientResult, Payload, Task
 from fl_lightning.seeding import Stream, torch_generator
 
+if TYPE_CHECKING:
+    from fl_lightning.parts.algorithm import Algorithm
+
 _RECORDS = (ClientResult, Payload, Task)
 _KIND = "class of the record"
 
@@ -53,20 +56,12 @@ class Part:
         held = {name: vars(self)[name] for name in signature(type(self)).parameters if name in vars(self)}
         return f"{type(self).__name__}({', '.join(f'{name}={short_repr(value)}' for name, value in held.items())})"
 
-    if TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            """Return a declared state."""
-
-        def __setattr__(self, name: str, value: Any) -> None:
-            """Set a declared state."""
-
     # ---- hooks ----
 
     def setup(self, federation: Federation) -> None:
         """Declare the state of a new fit."""
 
-    def check_with(self, algorithm: Any) -> Iterable[str]:
+    def check_with(self, algorithm: "Algorithm") -> Iterable[str]:
         """Return, or yield, why the part cannot work with the other parts of an :class:`Algorithm`."""
         return ()
 

@@ -277,6 +277,7 @@ class CenteredClipping(RobustAggregation):
 
     def setup(self, federation: Federation) -> None:
         """Start from 0."""
+        self.center: Tensor | None
         self.add_state("center", None)
 
     def rule(self, updates: Updates) -> Tensor:

@@ -74,7 +74,7 @@ class Round:
             looks = [Task(k, k, int(sizes[k]), round=self._index, message=int(is_other_model)) for k in to_score]
             sampler.take_scores(score(looks))
             self.report.scored = len(to_score)
-            for part in walk(algorithm.exchange):
+            for part in walk(algorithm.chain):
                 for vectors in part.client_vectors.values():
                     vectors.commit()
 
@@ -116,7 +116,7 @@ class Round:
             raise RuntimeError("A part wrote to the server's model. Compute a new tensor, as in `model * 0.5`.")
 
         self._end_parts()
-        return run.algorithm.exchange.on_publish(server.keep_constant(shown))
+        return run.algorithm.chain.on_publish(server.keep_constant(shown))
 
     def drive(self, play: Play, execute: Execute) -> Tensor:
         """Train the tasks that a schedule yields and send it their results, until it returns a model."""
@@ -143,7 +143,7 @@ class Round:
         A result of a further training stays on its client.
         """
         algorithm, server, report = self._run.algorithm, self._run.server, self.report
-        schedule, objective, exchange = algorithm.schedule, algorithm.objective, algorithm.exchange
+        schedule, objective, exchange = algorithm.schedule, algorithm.objective, algorithm.chain
         payload = self._run.books.payload
         for result in execute(tasks):
             if result.task.phase:

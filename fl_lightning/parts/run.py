@@ -47,7 +47,7 @@ class Run:
         self.books = Books(algorithm, self.federation, self._travels)
         self.server = Server(
             self.federation,
-            algorithm.exchange,
+            algorithm.chain,
             algorithm.aggregation,
             algorithm.server_optimizer,
             self.books.left_out,
@@ -77,7 +77,7 @@ class Run:
             ValueError: If an exchange cannot begin again with the model that the fit before left.
         """
         if earlier is not None and same_values(earlier.shown, federation.model):
-            algorithm.exchange.check_another_fit()
+            algorithm.chain.check_another_fit()
         return cls(algorithm, federation)
 
     @classmethod
@@ -119,7 +119,7 @@ class Run:
     def _begin_parts(self, federation: Federation) -> None:
         """Let all parts start a fit: exchanges first, since they decide which parameters travel."""
         algorithm = self.algorithm
-        exchange = algorithm.exchange
+        exchange = algorithm.chain
         circulates = algorithm.schedule.circulates and federation.num_ranks > 1
         federation = replace(federation, replicates=circulates)
         exchanges = walk(exchange)
@@ -158,7 +158,7 @@ class Run:
 
     def _travels(self, name: str) -> bool:
         """Return whether a parameter or buffer is sent at all."""
-        return name not in self._untrained and self.algorithm.exchange.travels(name)
+        return name not in self._untrained and self.algorithm.chain.travels(name)
 
     # ---- between rounds ----
 
@@ -295,12 +295,12 @@ class Run:
         """
         schedule = self.algorithm.schedule
         sent = checked_vector(schedule, "sent", schedule.sent(task, self.server), self.server.model)
-        return self.algorithm.exchange.download(task.sending, sent)
+        return self.algorithm.chain.download(task.sending, sent)
 
     def received_before_draw(self, task: Task) -> Tensor:
         """Return what a client receives that is scored before the draw, as :meth:`received` does."""
         sent = self.algorithm.schedule.model_of(task.client, self.server.model)
-        return self.algorithm.exchange.download(task.sending, sent)
+        return self.algorithm.chain.download(task.sending, sent)
 
     def start(self, task: Task, received: Tensor) -> Tensor:
         """Return the model from which a task trains, shape ``(size,)``; not to be written to.

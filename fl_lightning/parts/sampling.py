@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
+from torch import Tensor
 
 from fl_lightning.checks import Count, Fraction, Share, check, check_fields, represent
 from fl_lightning.parts.federation import Federation, LocalClient
@@ -204,7 +205,9 @@ class ImportanceSampler(UniformSampler):
             beginnings = [f"{beginning}*" for beginning in self.parameters]
             self._counted = set(federation.matching(beginnings, "parameters"))
         #: The accumulated score p_k of each client, shape (K,); NaN before its first.
+        self.scores: np.ndarray
         self.add_state("scores", np.full(federation.num_clients, 1.0 if self.initial == "uniform" else np.nan))
+        self.counts: np.ndarray
         self.add_state("counts", np.zeros(federation.num_clients))
 
     def clients_to_score(self, rng: np.random.Generator, available: np.ndarray) -> Iterable[int]:
@@ -244,7 +247,7 @@ class ImportanceSampler(UniformSampler):
                 raise not_a_mean('ImportanceSampler(score="sample")')
         return sum(squares) if self.kind == "sum" else sum(squares) / len(squares)
 
-    def _squared_norm(self, gradients: Mapping[str, Any]) -> float:
+    def _squared_norm(self, gradients: Mapping[str, Tensor]) -> float:
         chosen = (gradient for name, gradient in gradients.items() if self._counts(name))
         return float(sum(gradient.square().sum().double() for gradient in chosen))
 
@@ -272,17 +275,17 @@ class _MeanGradient:
     """
 
     def __init__(self) -> None:
-        self._sums: dict[str, Any] = {}
+        self._sums: dict[str, Tensor] = {}
         self._norms, self._samples = 0.0, 0
 
-    def take(self, gradients: Mapping[str, Any], number: int) -> None:
+    def take(self, gradients: Mapping[str, Tensor], number: int) -> None:
         """Take the gradient of some samples' mean loss."""
         for name, gradient in gradients.items():
             self._sums[name] = self._sums[name] + number * gradient if name in self._sums else number * gradient
         self._norms += number * sum(float(gradient.square().sum()) for gradient in gradients.values()) ** 0.5
         self._samples += number
 
-    def mean(self) -> dict[str, Any]:
+    def mean(self) -> dict[str, Tensor]:
         """Return the mean by parameter name."""
         return {name: total / self._samples for name, total in self._sums.items()}
 

@@ -3,18 +3,22 @@
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from torch import Tensor
 
 from fl_lightning.checks import Count
 from fl_lightning.parts.aggregation import RunningMean, Weighting
+from fl_lightning.parts.client_vectors import ClientVectors
 from fl_lightning.parts.federation import Federation, LocalClient
 from fl_lightning.parts.messages import ClientResult, RoundReport, Task
 from fl_lightning.parts.objectives import Correction
 from fl_lightning.parts.part import Part
 from fl_lightning.parts.server import Server
+
+if TYPE_CHECKING:
+    from fl_lightning.parts.algorithm import Algorithm
 
 EvaluatedModel = Literal["server", "active", "all"]
 #: Yields tasks, is sent their results as they come, and returns the model that the user sees.
@@ -177,8 +181,10 @@ class ClientAverage(Synchronous):
 
     def setup(self, federation: Federation) -> None:
         """Give every client the first model, if last local models are to be averaged."""
+        self.shown: Tensor | None
         self.add_state("shown", None)
         if self.evaluate == "all":
+            self.last: ClientVectors
             self.add_client_vectors("last", federation.model, federation.weights(self.weighting))
 
     def play(self, tasks: Sequence[Task], server: Server) -> Play:
@@ -247,7 +253,7 @@ class Redistribution(Schedule):
     circulates = True
     starts_from_server = False
 
-    def check_with(self, algorithm: Any) -> Iterable[str]:
+    def check_with(self, algorithm: "Algorithm") -> Iterable[str]:
         """Yield whether clients may drop out under ``"subsample"``, or ``extend_cycle`` has no effect."""
         if self.unequal == "subsample" and (algorithm.participation.dropout or algorithm.participation.drop_stragglers):
             yield '`participation` lets clients drop out, for which `unequal` must be "reduce", "park" or "count".'
@@ -256,11 +262,17 @@ class Redistribution(Schedule):
 
     def setup(self, federation: Federation) -> None:
         """Start a first cycle."""
+        self.position: int
         self.add_state("position", 0)
+        self.length: int
         self.add_state("length", self.redistributions)
+        self.num_models: int
         self.add_state("num_models", 0)
+        self.trainings: dict[int, int]
         self.add_state("trainings", {})
-        self.add_state("results", {})  # every trained model of the cycle, by slot, on the process that keeps it
+        #: Every trained model of the cycle, by slot, on the process that keeps it.
+        self.results: dict[int, ClientResult]
+        self.add_state("results", {})
 
     @property
     def models(self) -> dict[int, Tensor]:

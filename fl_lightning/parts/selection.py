@@ -103,6 +103,7 @@ class ActiveSampler(Chooser):
     def setup(self, federation: Federation) -> None:
         """Start without valuations."""
         #: v_k of each client, shape (K,); NaN before its first.
+        self.valuations: np.ndarray
         self.add_state("valuations", np.full(federation.num_clients, np.nan))
 
     def clients_to_score(self, rng: np.random.Generator, available: np.ndarray) -> Iterable[int]:
@@ -111,7 +112,7 @@ class ActiveSampler(Chooser):
 
     def score(self, client: LocalClient) -> float:
         """Return the client's valuation."""
-        return client.task.num_samples**0.5 * client.loss()
+        return float(client.task.num_samples**0.5 * client.loss())
 
     def take_scores(self, scores: Mapping[int, float]) -> None:
         """Take new valuations; one that is not finite is 0."""
@@ -123,7 +124,8 @@ class ActiveSampler(Chooser):
         valuations = self.valuations[clients]
         weights = np.exp(self.alpha2 * (valuations - valuations.max(initial=-np.inf)))
         weights[np.argsort(valuations, kind="stable")[: int(self.alpha1 * len(clients))]] = 0.0
-        return weights / weights.sum()
+        probabilities: np.ndarray = weights / weights.sum()
+        return probabilities
 
     def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray) -> np.ndarray:
         """Return m distinct clients, those by valuation first."""
@@ -183,15 +185,20 @@ class Oort(ByDuration):
         """Start without utilities."""
         self._durations = self.durations(federation)
         self._pace = float(np.median(self._durations)) if self.pace is None else self.pace
+        self.longest: float
         self.add_state("longest", self._pace)
         #: Utility of each client, shape (K,), NaN before its first; and the round of it, from 1.
+        self.utilities: np.ndarray
         self.add_state("utilities", np.full(federation.num_clients, np.nan))
+        self.since: np.ndarray
         self.add_state("since", np.ones(federation.num_clients))
+        self.gained: list[float]
         self.add_state("gained", [])
 
     def score(self, client: LocalClient) -> float:
         """Return the client's statistical utility."""
-        return (client.task.num_samples * sum(size * loss**2 for loss, size in client.losses())) ** 0.5
+        squares = sum(size * loss**2 for loss, size in client.losses())
+        return float((client.task.num_samples * squares) ** 0.5)
 
     def take_scores(self, scores: Mapping[int, float]) -> None:
         """Take new utilities; let T grow if they have become less."""
@@ -204,8 +211,9 @@ class Oort(ByDuration):
 
     def worth(self, clients: np.ndarray) -> np.ndarray:
         """Return what clients with a utility are worth in this round."""
-        worth = self.utilities[clients] + np.sqrt(0.1 * np.log(self.round + 1) / self.since[clients])
-        return worth * np.minimum(1.0, self.longest / self._durations[clients]) ** self.penalty
+        utilities = self.utilities[clients] + np.sqrt(0.1 * np.log(self.round + 1) / self.since[clients])
+        worth: np.ndarray = utilities * np.minimum(1.0, self.longest / self._durations[clients]) ** self.penalty
+        return worth
 
     def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray) -> np.ndarray:
         """Return m distinct clients, those that trained before first."""
@@ -254,9 +262,13 @@ class TierSampler(ByDuration):
         """Make the tiers; all are as likely."""
         number = min(self.num_tiers, federation.num_clients)
         self.tiers = np.array_split(np.argsort(self.durations(federation), kind="stable"), number)
+        self.left: np.ndarray
         self.add_state("left", np.zeros(number) + (np.inf if self.credits is None else self.credits))
+        self.weights: np.ndarray
         self.add_state("weights", np.ones(number))
+        self.losses: np.ndarray
         self.add_state("losses", np.full(number, np.inf))
+        self.tier: int
         self.add_state("tier", 0)
 
     def clients_to_score(self, rng: np.random.Generator, available: np.ndarray) -> Iterable[int]:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -30,6 +30,9 @@ from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.messages import ClientResult, Payload, accumulator, same_values
 from fl_lightning.parts.objectives import DynamicRegularizer
 from fl_lightning.parts.part import Part, walk
+
+if TYPE_CHECKING:
+    from fl_lightning.parts.algorithm import Algorithm
 
 Rule = Literal["adagrad", "adam", "yogi"]
 
@@ -92,6 +95,7 @@ class Momentum(ServerOptimizer):
 
     def setup(self, federation: Federation) -> None:
         """Start without a velocity."""
+        self.velocity: Tensor | None
         self.add_state("velocity", None)
 
     def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
@@ -144,8 +148,11 @@ class Adaptive(ServerOptimizer):
 
     def setup(self, federation: Federation) -> None:
         """Return to m = 0 and v = v0."""
+        self.m: Tensor | None
         self.add_state("m", None)
+        self.v: Tensor | None
         self.add_state("v", None)
+        self.steps: int
         self.add_state("steps", 0)
 
     def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
@@ -205,6 +212,7 @@ class TorchServer(ServerOptimizer):
 
     def setup(self, federation: Federation) -> None:
         """Start without moments."""
+        self.state: dict[str, Any] | None
         self.add_state("state", None)
 
     def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
@@ -242,7 +250,7 @@ class DynamicServer(ServerOptimizer):
 
     objective: DynamicRegularizer
 
-    def check_with(self, algorithm: Any) -> Iterable[str]:
+    def check_with(self, algorithm: Algorithm) -> Iterable[str]:
         """Yield whether no client renews the lambda_k that this part reads."""
         if not any(part is self.objective for part in walk(algorithm.objective)):
             yield f"`objective` of {self!r} must be the algorithm's objective, got {algorithm.objective!r}."
@@ -427,7 +435,9 @@ class Server:
         if federation.num_ranks > 1:
             self._length = max((length for length in federation.gather(self._length) if length), default=None)
         mean, weight = self._mean.pop(federation, None if self._length is None else model.new_zeros(self._length))
-        return aggregation.finish(model, mean, weight) if mean is not None or aggregation.acts_alone else None
+        if mean is None and not aggregation.acts_alone:
+            return None
+        return aggregation.finish(model, mean, weight)  # type: ignore[arg-type]  # ``None`` where it acts alone
 
     def _all_results(self) -> Sequence[ClientResult]:
         """Return the results that wait, of all processes, in the order of slots, or of arrivals."""

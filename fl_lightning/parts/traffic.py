@@ -31,7 +31,7 @@ class Books:
         self._federation = federation
         self._travels = travels
         self.payload = self._message(range(federation.layout.num_trained))
-        self.left_out = algorithm.exchange.payload_up(self.payload)
+        self.left_out = algorithm.chain.payload_up(self.payload)
         self.traffic = Traffic()
 
     def _message(self, places: Iterable[int]) -> Payload:
@@ -47,7 +47,7 @@ class Books:
             changing: Names of the buffers that training changes, which travel with the model.
         """
         traffic = self.traffic
-        exchange = self._algorithm.exchange
+        exchange = self._algorithm.chain
         objective = self._algorithm.objective
         schedule = self._algorithm.schedule
         sampler = self._algorithm.sampler

@@ -17,12 +17,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, ClassVar, Literal, Protocol
+from typing import Annotated, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from fl_lightning.checks import Count, NotNegative, Positive
+from fl_lightning.parts.client_vectors import ClientVectors
 from fl_lightning.parts.federation import Federation, LocalClient
 from fl_lightning.parts.messages import ClientResult
 from fl_lightning.parts.objectives import Correction, LocalObjective, write_to
@@ -107,7 +108,7 @@ class WalkingObjective(LocalObjective, ABC):
 
     def on_round_start(self, round_index: int) -> None:
         """Forget walks of a round that broke off."""
-        self._walks: dict[int, Any] = {}
+        self._walks: dict[int, Walk] = {}
 
     def correction(self, client: LocalClient) -> Correction | None:
         """Return the client's walk."""
@@ -190,6 +191,7 @@ class MoreauEnvelope(WalkingObjective):
 
     def setup(self, federation: Federation) -> None:
         """Give every client the first model."""
+        self.own: ClientVectors
         self.add_client_vectors("own", federation.model)
 
     def walk(self, client: LocalClient) -> Walk:
@@ -264,7 +266,9 @@ class ModelMixture(WalkingObjective):
 
     def setup(self, federation: Federation) -> None:
         """Give every client the first model."""
+        self.own: ClientVectors
         self.add_client_vectors("own", federation.model)
+        self.alphas: ClientVectors
         self.add_client_vectors("alphas", torch.full_like(federation.model[:1], self.alpha))
 
     def walk(self, client: LocalClient) -> Walk:
@@ -276,6 +280,7 @@ class ModelMixture(WalkingObjective):
     def on_client_end(self, result: ClientResult) -> ClientResult:
         """Keep v and alpha; send w."""
         walk = self._walks[result.client]
+        assert isinstance(walk, _MixtureWalk)
         self.own[result.client] = torch.cat([*(v.flatten() for v in walk.own), result.buffers]).to(result.vector)
         self.alphas[result.client] = torch.full_like(self.alphas[result.client], walk.alpha)
         return super().on_client_end(result)

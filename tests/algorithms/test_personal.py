@@ -259,7 +259,7 @@ def test_fedbn_finds_the_normalisation_layers() -> None:
     clients = [(torch.randn(6, 2), torch.zeros(6)) for _ in range(3)]
     callback = fl.FedBN(clients_per_round=1.0)
     fit_clients(callback, Net(), clients)
-    personal = callback.algorithm.exchange.members[1].of_client(0)
+    personal = callback.algorithm.chain.members[1].of_client(0)
     assert {name.rpartition(".")[0] for name in personal} == {"layers.1", "layers.3"}
     assert "layers.1.running_mean" in personal
     with pytest.raises(ValueError, match="`pattern`"):
@@ -299,7 +299,7 @@ def test_fedbn_passes_layers_over_of_which_nothing_travels(layers: list[nn.Modul
     callback = fl.FedBN(clients_per_round=1.0)
     with nullcontext() if personal else pytest.raises(ValueError, match="normalisation layers are: layers"):
         fit_clients(callback, Normalised(*layers), clients)
-        kept = callback.algorithm.exchange.members[1].of_client(0)
+        kept = callback.algorithm.chain.members[1].of_client(0)
         assert {name.rpartition(".")[0] for name in kept} == {personal}
 
 

@@ -116,7 +116,7 @@ def test_candidates_that_do_not_train_know_the_message() -> None:
     callback = fl.FedAvg(sampler=PowerOfChoice(1, 2), exchange=TopK(0.5, link="down"))
     clients = [(torch.ones(1, 2).double(), torch.tensor([[c, 2.0]]).double()) for c in (4.0, 3.0)]
     fit_clients(callback, Quadratic(0.5, start=[0.0, 0.0]), clients, 2)
-    compressor = callback.algorithm.exchange.members[1]
+    compressor = callback.algorithm.chain.members[1]
     # in round 2 both were asked at (2, 0), the compressed (2, 1)
     assert [compressor.kept[client].tolist() for client in (0, 1)] == [[2.0, 0.0], [2.0, 0.0]]
 
@@ -158,7 +158,7 @@ def test_a_cluster_s_model_is_looked_at_and_evaluated_with_the_client_s_own_valu
     algorithm = callback.algorithm
     for client in range(3):
         body, head = own(callback, client).tolist()
-        assert head == float(algorithm.exchange.members[1].own[client])
+        assert head == float(algorithm.chain.members[1].own[client])
         assert body == float(algorithm.schedule.models[algorithm.schedule.chosen[client]][0])
         assert head != 0.0
 

@@ -90,7 +90,7 @@ def test_a_tied_head_is_personal_with_its_embedding(make: Any, train: Any, patte
     fit_clients(callback, module, clients(), rounds=3, batch_size=6)
     for client, expected in enumerate(by_hand(3, True, train)):
         assert torch.allclose(module.middle.weight, expected.middle.weight, rtol=1e-12)
-        kept = callback.algorithm.exchange.members[1].of_client(client)
+        kept = callback.algorithm.chain.members[1].of_client(client)
         assert kept.keys() == {"embedding.weight", "head.bias"}
         for name, tensor in kept.items():
             assert torch.allclose(tensor, expected.get_parameter(name), rtol=1e-12)
@@ -120,6 +120,6 @@ def test_a_layer_with_two_names_has_either() -> None:
     kept = []
     for pattern in ("head.bias", "output.0.bias"):
         fit_clients(callback := fl.FedPer(pattern, 1.0), Tied(), clients(), rounds=2, batch_size=6)
-        kept.append(callback.algorithm.exchange.members[1].of_client(1))
+        kept.append(callback.algorithm.chain.members[1].of_client(1))
     assert kept[0].keys() == kept[1].keys() == {"head.bias"}
     assert torch.equal(kept[0]["head.bias"], kept[1]["head.bias"])

@@ -46,7 +46,7 @@ def begun(exchanges: Sequence[Exchange], federation: Federation) -> Exchange:
     algorithm = Algorithm(exchange=exchanges)
     algorithm.run = Run.begin(algorithm, federation)
     algorithm.run.start_round(0)
-    return algorithm.exchange
+    return algorithm.chain
 
 
 def sent(exchange: Exchange, update: Tensor, client: int = 0, round_index: int = 0) -> tuple[Tensor, Payload]:

@@ -66,7 +66,7 @@ def test_what_stays_on_the_client_changes_nothing_of_fedavg_s_privacy(make: Any,
     ],
 )
 def test_methods_that_send_updates_alone(make: Any, exchange: Callable[[], Any]) -> None:
-    assert make(exchange=exchange(), **UNIFORM).algorithm.exchange.members[-1]
+    assert make(exchange=exchange(), **UNIFORM).algorithm.chain.members[-1]
 
 
 def test_b_alone_may_be_private() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -18,7 +18,13 @@ from fl_lightning.parts.messages import ClientResult, accumulator
 
 Division = Literal["count", "weights", "none"]
 Examples = Literal["uniform", "samples", "sqrt", "log"]
-_EXAMPLES = {"uniform": lambda n: 1.0, "samples": float, "sqrt": math.sqrt, "log": lambda n: math.log10(1 + n)}
+#: What a client's number of samples counts.
+_EXAMPLES: dict[Examples, Callable[[float], float]] = {
+    "uniform": lambda n: 1.0,
+    "samples": float,
+    "sqrt": math.sqrt,
+    "log": lambda n: math.log10(1 + n),
+}
 
 
 @dataclass(eq=False)
@@ -92,7 +98,7 @@ class StalenessWeightedDeltas(Aggregation):
         usual = self.average_staleness
         # a user's function may read a table, whose places are whole numbers
         weight = staleness_weight(self.staleness, int(usual) if usual == int(usual) else usual)
-        self._usual = check("`staleness` at `average_staleness`", weight, Positive)
+        self._usual: float = check("`staleness` at `average_staleness`", weight, Positive)
 
     def weight_of(self, result: ClientResult) -> float:
         """Return ``s(d) omega``."""

@@ -128,17 +128,42 @@ class Asynchronous(Schedule):
                 f"`buffer_size` must be at most {self.most_at_once}, the clients that train at once, got "
                 f"{self.buffer_size}: the buffer would never be full."
             )
-        for count in ("now", "num_sent", "uploads", "broadcasts", "busy"):  # busy: ticks that ended flights took
-            self.add_state(count, 0)
-        self.add_state("alarm", -1)  # the tick at which an idle client is known to come
-        self.add_state("flights", {})  # by slot
-        self.add_state("results", {})  # trained ahead of their arrival, by slot; None for invalid ones
-        self.add_state("buffer", [])  # results since the server's last move
-        self.add_state("events", [])  # a heap of ends of flights and comings: tick, client, slot
         everyone = list(range(number))
-        self.add_state("outbox", everyone if self.concurrency is None else [])  # they get the server's model next
-        self.add_state("idle", [] if self.concurrency is None else everyone)  # nothing was sent to them
-        self.add_state("waiting", [])  # for the server's move
+        self.now: int
+        self.add_state("now", 0)
+        self.num_sent: int
+        self.add_state("num_sent", 0)
+        self.uploads: int
+        self.add_state("uploads", 0)
+        self.broadcasts: int
+        self.add_state("broadcasts", 0)
+        #: Ticks that ended flights took.
+        self.busy: int
+        self.add_state("busy", 0)
+        #: The tick at which an idle client is known to come.
+        self.alarm: int
+        self.add_state("alarm", -1)
+        #: What clients work on, by slot.
+        self.flights: dict[int, Flight]
+        self.add_state("flights", {})
+        #: Results that were trained ahead of their arrival, by slot; None for invalid ones.
+        self.results: dict[int, ClientResult | None]
+        self.add_state("results", {})
+        #: Results since the server's last move.
+        self.buffer: list[ClientResult]
+        self.add_state("buffer", [])
+        #: A heap of the ends of flights and of comings: tick, client, slot.
+        self.events: list[tuple[int, int, int]]
+        self.add_state("events", [])
+        #: Clients that get the server's model next.
+        self.outbox: list[int]
+        self.add_state("outbox", everyone if self.concurrency is None else [])
+        #: Clients to which nothing was sent.
+        self.idle: list[int]
+        self.add_state("idle", [] if self.concurrency is None else everyone)
+        #: Clients that wait for the server's move.
+        self.waiting: list[int]
+        self.add_state("waiting", [])
         self.report: RoundReport = RoundReport()
 
     def loaded(self, name: str, value: Any) -> Any:
@@ -211,8 +236,7 @@ class Asynchronous(Schedule):
 
     def sent(self, task: Task, server: Server) -> Tensor:
         """Return the server's model of the time at which the client began."""
-        model: Tensor = self.flights[task.slot].model
-        return model
+        return self.flights[task.slot].model
 
     # ---- arrivals ----
 
@@ -242,7 +266,7 @@ class Asynchronous(Schedule):
 
     def _land(self, slot: int) -> Flight:
         """End a flight and return it."""
-        flight: Flight = self.flights.pop(slot)
+        flight = self.flights.pop(slot)
         self.busy += flight.due - flight.sent
         return flight
 
@@ -256,7 +280,7 @@ class Asynchronous(Schedule):
         self.report.uploads.append(server.left_out_payload if result is None else result.payload)
         if result is not None:
             self.report.numbers += result.numbers
-        if outcome == "used":
+        if result is not None and outcome == "used":
             self.report.reported.append(client)
             server.watch(result)
             self.buffer.append(replace(result, staleness=staleness, counter=counter))
@@ -273,7 +297,7 @@ class Asynchronous(Schedule):
 
     def _counter(self, server: Server) -> int:
         """Return the server's counter, from which staleness is taken."""
-        return server.moves if self.stamp == "version" else int(self.uploads)
+        return server.moves if self.stamp == "version" else self.uploads
 
     def _admits(self, client: int, staleness: int) -> bool:
         """Return whether a result may enter the buffer."""
@@ -292,7 +316,7 @@ class Asynchronous(Schedule):
             if change > self.broadcast_threshold * torch.linalg.vector_norm(before[:n]):
                 self.broadcasts += 1
                 self.report.sent += self.federation.num_clients
-        waiting, self.buffer, self.waiting = self.waiting, list[ClientResult](), list[int]()
+        waiting, self.buffer, self.waiting = self.waiting, [], []
         self._free(waiting)
         return moved
 
@@ -310,7 +334,7 @@ class Asynchronous(Schedule):
 
     def _send_all(self, server: Server) -> None:
         """Send the server's model to the clients whose turn it is."""
-        outbox, self.outbox = self.outbox, list[int]()
+        outbox, self.outbox = self.outbox, []
         for client in outbox:
             self._send(client, server)
         places = 0 if self.concurrency is None else self.concurrency - len(self.flights) - len(self.waiting)
@@ -414,7 +438,9 @@ class SampledStaleness(Asynchronous):
         """Start with the first model alone."""
         super().setup(federation)
         self.outbox = []
-        self.add_state("models", {0: federation.model})  # the last ones, by the number of results before them
+        #: The last models, by the number of results before them.
+        self.models: dict[int, Tensor]
+        self.add_state("models", {0: federation.model})
 
     def play(self, tasks: Sequence[Task], server: Server) -> Play:
         """Draw the results' clients and models, then let them arrive."""

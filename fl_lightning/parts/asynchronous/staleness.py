@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fl_lightning.checks import NotNegative, Positive, check, check_fields
 
@@ -82,7 +82,7 @@ def constant(staleness: float) -> float:
     return 1.0
 
 
-_NAMED: dict[str, Any] = {
+_NAMED: dict[str, Callable[[float], float]] = {
     "constant": constant,
     "polynomial": polynomial(),
     "hinge": hinge(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -23,8 +23,11 @@ from fl_lightning.parts.privacy.accounting import (
     noise_for,
 )
 from fl_lightning.parts.privacy.disclosure import HINT, MORE, parts_that_send_more
-from fl_lightning.parts.sampling import BernoulliSampler, UniformSampler
+from fl_lightning.parts.sampling import BernoulliSampler, ClientSampler, UniformSampler
 from fl_lightning.seeding import Stream, torch_generator
+
+if TYPE_CHECKING:
+    from fl_lightning.parts.algorithm import Algorithm
 
 Infinite = Literal[math.inf]  # type: ignore[valid-type]
 _CLIP_LR = 0.2  # eta_C of Andrew et al. 2021
@@ -81,7 +84,7 @@ class DifferentialPrivacy(Exchange):
         check_fields(self)
         check_installed()
 
-    def check_with(self, algorithm: Any) -> Iterable[str]:
+    def check_with(self, algorithm: Algorithm) -> Iterable[str]:
         """Yield with which parts epsilon would not be known."""
         self._algorithm = algorithm
         return (f"DifferentialPrivacy would print a wrong epsilon: {reason}" for reason in _unanalysed(algorithm))
@@ -92,10 +95,17 @@ class DifferentialPrivacy(Exchange):
 
     def setup(self, federation: Federation) -> None:
         """Start with nothing spent."""
+        self.bound: float
         self.add_state("bound", self.clip)
+        self.noise: float
         self.add_state("noise", self.noise_multiplier)
-        self.add_state("planned", None)  # for how many rounds, and of which kind, noise was chosen
-        self.add_state("ran", [])  # mechanisms, and for how many rounds each
+        #: For how many rounds, and of which kind, noise was chosen.
+        self.planned: tuple[int, Mechanism] | None
+        self.add_state("planned", None)
+        #: Mechanisms, and for how many rounds each.
+        self.ran: list[tuple[Mechanism, int]]
+        self.add_state("ran", [])
+        self.asked: list[float | None]
         self.add_state("asked", [self.epsilon, self.delta])
 
     def on_round_start(self, round_index: int) -> None:
@@ -196,7 +206,7 @@ class DifferentialPrivacy(Exchange):
         """
         if self.epsilon is not None and state["ran"] and state["asked"] != self.asked:
             raise ValueError(f"`epsilon` and `delta` must be the checkpoint's, {state['asked']}, got {self.asked}.")
-        now = {"asked": self.asked}
+        now: dict[str, object] = {"asked": self.asked}
         if self.adaptive_quantile is None:
             now["bound"] = self.clip
         if self.epsilon is None:
@@ -215,7 +225,7 @@ def _beside_count(noise: float, count_noise: float) -> float:
     return float(room**-0.5)
 
 
-def _cohort_of(sampler: Any, num_clients: int) -> Mechanism:
+def _cohort_of(sampler: ClientSampler, num_clients: int) -> Mechanism:
     """Return how a sampler draws clients, as the accounting sees it, without noise."""
     if isinstance(sampler, BernoulliSampler):
         return Mechanism(0.0, sampler.probability)
@@ -225,7 +235,7 @@ def _cohort_of(sampler: Any, num_clients: int) -> Mechanism:
     return Mechanism(0.0, cohort / num_clients, cohort, num_clients)
 
 
-def _unanalysed(algorithm: Any) -> Iterator[str]:
+def _unanalysed(algorithm: Algorithm) -> Iterator[str]:
     """Yield why no published analysis gives epsilon for an algorithm."""
     schedule, sampler, participation = algorithm.schedule, algorithm.sampler, algorithm.participation
     if schedule.circulates or schedule.asynchronous:

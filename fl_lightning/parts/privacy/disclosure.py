@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from fl_lightning.parts.part import Part
+
+if TYPE_CHECKING:
+    from fl_lightning.parts.algorithm import Algorithm
 
 #: What that may be, for errors.
 MORE = "vectors, losses or other numbers of single clients"
@@ -12,7 +15,7 @@ MORE = "vectors, losses or other numbers of single clients"
 HINT = "A class of your own that sends updates alone says so by `sends_updates_alone = True`."
 
 
-def parts_that_send_more(algorithm: Any) -> list[Part]:
+def parts_that_send_more(algorithm: Algorithm) -> list[Part]:
     """Return the parts of an algorithm by which clients send more than updates, or may do so as far as is known."""
     sampler, schedule, objective = algorithm.sampler, algorithm.schedule, algorithm.objective
     found: list[Part] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -16,6 +16,9 @@ from fl_lightning.parts.messages import ClientResult
 from fl_lightning.parts.privacy.accounting import check_installed, check_nothing_spent, epsilon_of_clients
 from fl_lightning.parts.privacy.disclosure import HINT, MORE, parts_that_send_more
 from fl_lightning.seeding import Stream
+
+if TYPE_CHECKING:
+    from fl_lightning.parts.algorithm import Algorithm
 
 
 @dataclass(eq=False)
@@ -49,7 +52,7 @@ class LocalDifferentialPrivacy(Exchange):
         check_fields(self)
         check_installed()
 
-    def check_with(self, algorithm: Any) -> Iterable[str]:
+    def check_with(self, algorithm: Algorithm) -> Iterable[str]:
         """Yield whether clients send something without noise."""
         for part in parts_that_send_more(algorithm):
             yield f"LocalDifferentialPrivacy would log a wrong epsilon: with {part!r} {MORE} may leave them. {HINT}"
@@ -60,7 +63,9 @@ class LocalDifferentialPrivacy(Exchange):
 
     def setup(self, federation: Federation) -> None:
         """Start with nothing sent."""
-        self.add_state("releases", {})  # how often each client sent an update, by noise
+        #: How often each client sent an update, by noise.
+        self.releases: dict[float, dict[int, int]]
+        self.add_state("releases", {})
 
     def on_round_start(self, round_index: int) -> None:
         """Start a round in which nothing was sent."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import torch
 from torch import Tensor
@@ -15,6 +15,9 @@ from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.messages import ClientResult, Payload
 from fl_lightning.parts.privacy.disclosure import HINT, MORE, parts_that_send_more
 from fl_lightning.seeding import Stream
+
+if TYPE_CHECKING:
+    from fl_lightning.parts.algorithm import Algorithm
 
 _Bits = Annotated[int, "[2, 32]"]
 
@@ -53,7 +56,7 @@ class SecureAggregation(Exchange):
             raise ValueError(f"`precision` must be at most `bits`, {self.bits}, got {self.precision}.")
         self._step = self.clip / (2 ** (int(precision) - 1) - 1)
 
-    def check_with(self, algorithm: Any) -> Iterable[str]:
+    def check_with(self, algorithm: Algorithm) -> Iterable[str]:
         """Yield which parts let the server act on something else than the sum over a round's clients."""
         schedule = algorithm.schedule
         if schedule.circulates or schedule.asynchronous or schedule.shows_client_models:
@@ -63,7 +66,9 @@ class SecureAggregation(Exchange):
 
     def setup(self, federation: Federation) -> None:
         """Start with nothing added."""
+        self.overflows: int
         self.add_state("overflows", 0)
+        self.clipped_values: int
         self.add_state("clipped_values", 0)
 
     def on_round_start(self, round_index: int) -> None:
