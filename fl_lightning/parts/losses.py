@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -22,6 +22,9 @@ from fl_lightning.parts.federation import Federation, ForwardPass, LocalClient
 from fl_lightning.parts.layout import Patterns
 from fl_lightning.parts.messages import ClientResult, accumulator
 from fl_lightning.parts.objectives import Correction, LocalObjective
+
+if TYPE_CHECKING:
+    from fl_lightning.parts.algorithm import Algorithm
 
 
 @dataclass(eq=False)
@@ -222,7 +225,7 @@ class Prototypes(LocalObjective):
     lam: NotNegative = 1.0
     output_layer: str | None = None
 
-    def check_with(self, algorithm: Any) -> Iterable[str]:
+    def check_with(self, algorithm: Algorithm) -> Iterable[str]:
         """Note whom to ask for the rounds on whose models clients still train."""
         self._rounds_under_way = algorithm.schedule.rounds_under_way
         return ()
@@ -231,8 +234,11 @@ class Prototypes(LocalObjective):
         """Start without prototypes."""
         self.means: Tensor | None
         self.add_state("means", None)
+        self.past: dict[int, Tensor | None]
         self.add_state("past", {})
-        self.add_state("sent", {})  # on the process that trained the client
+        #: On the process that trained the client.
+        self.sent: dict[int, Tensor]
+        self.add_state("sent", {})
 
     def saved(self, name: str, value: Any) -> Any:
         """Return what the clients of all processes sent."""
