@@ -79,6 +79,9 @@ class ClientSteps:
         # of the walk's step under way
         self._passes: StepPasses | None = None
         self._change: Callable[[], None] | None = None
+        # which of the walk's models the optimizer's state belongs to, and the states of the others
+        self._model = 0
+        self._states: dict[int, dict[Any, Any]] = {}
         self._taken: list[bool] = []  # whether each of its optimizer steps was taken, and not skipped by a scaler
         by_lightning = trainer.lightning_module.automatic_optimization and trainer.optimizers
         counted = not by_lightning and any(isinstance(part, NormalizedMean) for part in walk(algorithm.aggregation))
@@ -156,13 +159,23 @@ class ClientSteps:
         make_dense([parameter for parameter in self._vector.parameters if parameter.grad is not None])
         self._turn(self._ascending)
 
-    def step(self, batch: int = 0, change: Callable[[], None] | None = None) -> bool:
+    def step(self, batch: int = 0, change: Callable[[], None] | None = None, model: int = 0) -> bool:
         """Let the optimizer take a step; see :meth:`~fl_lightning.parts.walks.Passes.step`."""
         assert self._passes is not None
         self._change = change
+        self._take_state_of(model)
         before = len(self._taken)
         self._passes.step(batch)
         return any(self._taken[before:])
+
+    def _take_state_of(self, model: int) -> None:
+        """Let the optimizer have its state for one of the walk's models."""
+        if model != self._model:
+            state = self._trainer.optimizers[0].state
+            self._states[self._model] = dict(state)
+            state.clear()
+            state.update(self._states.pop(model, {}))
+            self._model = model
 
     # ---- both ----
 

@@ -384,26 +384,22 @@ class PersonalParameters(Exchange):
 
     def download(self, task: Task, model: Tensor) -> Tensor:
         """Return the model that is sent, with the client's own values."""
-        return self._insert(model, self.own[task.client])
+        return self.insert(model, self.own[task.client])
 
     def upload(self, result: ClientResult) -> ClientResult:
         """Keep the client's values; the server sees the first model's, and no change."""
-        self.keep(result)
-        start, vector = (self._insert(model, self._first) for model in (result.start, result.vector))
+        self.own[result.client] = self.values_in(result.vector)
+        start, vector = (self.insert(model, self._first) for model in (result.start, result.vector))
         return replace(result, start=start, vector=vector)
-
-    def keep(self, result: ClientResult) -> None:
-        """Keep the client's values of a result."""
-        self.own[result.client] = result.vector[self._places]
 
     def personal(self, client: int, model: Tensor) -> Tensor | None:
         """Return the model with the client's values."""
         own = self.own.get(client)
-        return None if own is None else self._insert(model, own)
+        return None if own is None else self.insert(model, own)
 
     def on_publish(self, model: Tensor) -> Tensor:
         """Return the server's model with the mean of all clients' values."""
-        return self._insert(model, self.own.mean)
+        return self.insert(model, self.own.mean)
 
     def travels(self, name: str) -> bool:
         """Return false for personal tensors."""
@@ -420,8 +416,13 @@ class PersonalParameters(Exchange):
             RuntimeError: With several processes, on others than ``client % num_ranks``, on which the client's values
                 live, unless models circulate.
         """
-        model = self._insert(self.federation.model, self.own[client])
+        model = self.insert(self.federation.model, self.own[client])
         return {name: view for name, view in self.federation.tensors(model).items() if name in self._names}
 
-    def _insert(self, model: Tensor, values: Tensor) -> Tensor:
+    def values_in(self, model: Tensor) -> Tensor:
+        """Return the personal values of a model, shape ``(number of personal values,)``."""
+        return model[self._places]
+
+    def insert(self, model: Tensor, values: Tensor) -> Tensor:
+        """Return a model, shape ``(size,)``, with other personal values."""
         return model.index_copy(0, self._places, values.to(model.dtype))

@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from torch import Tensor
+
 from fl_lightning.checks import Count
 from fl_lightning.parts.exchange import PersonalParameters
 from fl_lightning.parts.federation import Federation, LocalClient
@@ -45,11 +47,19 @@ class PersonalFirst(Synchronous):
         trained = self.federation.places(self.personal_parameters.pattern)
         return Correction(frozen=frozenset(range(len(self.federation.lengths))) - trained)
 
+    def start(self, task: Task, received: Tensor) -> Tensor:
+        """Return what the client received; in the second training with the personal parameters of the first one."""
+        values = None if task.phase else self._trained.get(task.client)
+        return received if values is None else self.personal_parameters.insert(received, values)
+
     def play(self, tasks: Sequence[Task], server: Server) -> Play:
         """Train the personal parameters, then the others."""
+        self._trained: dict[int, Tensor] = {}
         for result in (yield further_tasks(tasks, self.epochs)):
-            self.personal_parameters.keep(result)
-        return (yield from super().play(tasks, server))
+            self._trained[result.client] = self.personal_parameters.values_in(result.vector)
+        shown = yield from super().play(tasks, server)
+        self._trained = {}
+        return shown
 
     def expected_tasks(self) -> int:
         """Return the number of first trainings."""

@@ -39,13 +39,15 @@ class Passes(Protocol):
             batch: Which of the step's batches to take, from 0.
         """
 
-    def step(self, batch: int = 0, change: Callable[[], None] | None = None) -> bool:
+    def step(self, batch: int = 0, change: Callable[[], None] | None = None, model: int = 0) -> bool:
         """Let the module's optimizer take a step; return False if a gradient scaler has skipped it.
 
         Args:
             batch: Which of the step's batches to take, from 0.
             change: Called before the optimizer steps, when each ``parameter.grad`` is known, to change gradients and
                 parameters.
+            model: Which of the walk's models is stepped, from 0: the optimizer has a state, such as its momentum, for
+                each.
         """
 
 
@@ -248,8 +250,8 @@ class ModelMixture(WalkingObjective):
 
     On each batch v takes a step along the gradient by v of ``F_k(alpha v + (1 - alpha) w)``, which is alpha times the
     gradient at the mixture, and w one along ``grad F_k(w)``, both from where they were. Both are steps of the module's
-    optimizer, which should be SGD without momentum, as in the paper. Together they are one local step; its loss is the
-    one of the mixture. The client sends w.
+    optimizer, which has a state for each; in the paper it is SGD without momentum. Together they are one local step;
+    its loss is the one of the mixture. The client sends w.
 
     Args:
         alpha: Share of the own model, in [0, 1].
@@ -311,7 +313,7 @@ class _MixtureWalk(Walk):
         self.own = [v.view_as(w).to(w) for v, w in zip(self.own, parameters, strict=True)]
         with Excursion(parameters) as way:
             way.go([w.lerp(v, self.alpha) for w, v in zip(parameters, self.own, strict=True)])
-            if passes.step(change=partial(self._turn_to_own, parameters, way.origin)):
+            if passes.step(change=partial(self._turn_to_own, parameters, way.origin), model=1):
                 self.own = copies_of(parameters)
         passes.step()
 

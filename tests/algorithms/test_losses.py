@@ -254,17 +254,17 @@ def test_fedproto_s_prototypes_are_means_over_the_clients_samples() -> None:
     assert traffic.bits_down == 2 * 64 * 9  # three prototypes, in the second round
 
 
-def asynchronous_prototypes(lookahead: int, lam: float) -> fl.Federated:
+def asynchronous_prototypes(lookahead: int | None, lam: float, exchange: Any = None) -> fl.Federated:
     schedule = Asynchronous(VirtualClock([100, 60, 45]), buffer_size=2, lookahead=lookahead)
-    return fl.Federated(4, schedule=schedule, objective=Prototypes(lam), exchange=PersonalParameters("*"))
+    return fl.Federated(4, schedule=schedule, objective=Prototypes(lam), exchange=exchange)
 
 
-@pytest.mark.parametrize("lookahead", [1, 4])
-def test_each_result_that_arrives_in_a_round_brings_its_prototypes(lookahead: int) -> None:
+@pytest.mark.parametrize("lookahead", [1, None])
+def test_each_result_that_arrives_in_a_round_brings_its_prototypes(lookahead: int | None) -> None:
     """Client 0 arrives more often than once; features are the inputs, as nothing is learnt."""
     values = [1.0, 5.0, 11.0]
     data = [(torch.tensor([[value, 0, 0]]).double(), torch.tensor([0])) for value in values]
-    callback = asynchronous_prototypes(lookahead, lam=0.1)
+    callback = asynchronous_prototypes(lookahead, 0.1, PersonalParameters("*"))
     for rounds in (1, 2):
         fit(callback, Still(0.0), data, rounds=rounds)
         arrived = [record.client for record in callback.algorithm.report.arrivals]

@@ -280,3 +280,24 @@ class TwoWays(Quadratic):
 def test_several_passes_want_a_step_of_lightnings(name: str, module: Any, option: str) -> None:
     with pytest.raises(ValueError, match=option):
         fit_clients(METHODS[name][0](), module(), quadratic_clients([1.0], [4.0]))
+
+
+def test_apfl_s_two_models_have_a_momentum_each() -> None:
+    """f = (w - 1)^2 / 2 from w = v = 0 with alpha = 1/2, learning rate 1/2 and momentum 1/2: two steps by hand."""
+    w = v = velocity_w = velocity_v = 0.0
+    for _ in range(2):
+        mixture = (w + v) / 2
+        velocity_v = velocity_v / 2 + (mixture - 1) / 2
+        velocity_w = velocity_w / 2 + (w - 1)
+        v = v - velocity_v / 2
+        w = w - velocity_w / 2
+
+    class WithMomentum(Quadratic):
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=0.5, momentum=0.5)
+
+    callback = fl.APFL(0.5, 1.0, local_steps=2)
+    module = WithMomentum(0.5)
+    fit_clients(callback, module, quadratic_clients([1.0], [1.0]), 1)
+    assert float(module.w) == w
+    assert float(callback.algorithm.objective.own[0]) == v

@@ -24,18 +24,7 @@ REFUSED: dict[str, tuple[str, ...]] = {
     "tied head": ("FedPer", "FedRep", "FedBABU", "FedALA", "FedRoD"),
 }
 #: The methods that are wrong in a set-up: neither as the referee says nor refused.
-WRONG_TODAY: dict[str, tuple[str, ...]] = {
-    "active, personal": ("FedRep",),
-    "asynchronous": ("Local", "FedPer", "LGFedAvg", "FedBN", "PFedMe", "APFL", "FedRoD"),
-    "buffers averaged": ("DynamicWeightFedBuff", "FedRep"),
-    "buffers local": ("FedAsync", "FedBuff", "DynamicWeightFedBuff", "FedRep"),
-    "buffers of the server": ("FedRep",),
-    "compressed, BatchNorm": ("FedAsync", "FedBuff", "DynamicWeightFedBuff", "FedRep"),
-    "local steps": ("FedProto",),
-    "momentum and decay": ("APFL",),
-    "personal head": ("FedAsync", "FedBuff", "DynamicWeightFedBuff"),
-    "power of choice, personal": ("FedRep",),
-}
+WRONG_TODAY: dict[str, tuple[str, ...]] = {}
 #: Methods of which all set-ups are default tests.
 WHOLE = ("FedAvg", "FedProx", "Ditto", "FedPer")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ from fl_lightning.checks import Count, Natural, Positive
 from fl_lightning.parts.asynchronous.clock import VirtualClock
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.messages import ArrivalRecord, ClientResult, Outcome, RoundReport, Task
+from fl_lightning.parts.part import walk
 from fl_lightning.parts.schedules import Play, Schedule
 from fl_lightning.parts.server import Server
 from fl_lightning.seeding import Stream, numpy_generator
@@ -77,8 +78,9 @@ class Asynchronous(Schedule):
             this share, ``|x_t - x_{t-1}| / |x_{t-1}|``. Clients that train are not interrupted, so this adds traffic
             and changes no result.
         lookahead: How many clients are trained together, before the results are due; as many as arrive in a round, but
-            at most 64, if ``None``. At most four times as many results are kept. The server's model does not depend on
-            it; clients' personal values and privacy ledgers count a training when it is made.
+            at most 64, if ``None``. At most four times as many results are kept. The model does not depend on it;
+            privacy ledgers count a training when it is made. Where clients have models or values of their own, by which
+            they are evaluated, each trains when its result is due, so that these are as old as the result.
 
     Raises:
         ValueError: If an argument is out of its range; when the fit begins, if there are fewer clients than train at
@@ -215,9 +217,21 @@ class Asynchronous(Schedule):
         self.report.sent += self.num_sent - sent
         return server.model
 
+    def check_with(self, algorithm: Any) -> Iterable[str]:
+        """Yield whether clients that are evaluated with what they keep would train ahead of their results."""
+        keepers = [part for part in walk(*algorithm.parts.values()) if part.has_personal]
+        self._trains_ahead = not keepers
+        if keepers and (self.lookahead or 1) > 1:
+            yield (
+                f"`lookahead` must be 1 or None with {keepers[0]!r}, by which clients are evaluated, got "
+                f"{self.lookahead}: their own values would be of results that have not arrived."
+            )
+
     @property
     def _together(self) -> int:
         """How many clients are trained together."""
+        if not self._trains_ahead:
+            return 1
         return self.lookahead or min(self.cohort_size, _MOST_AHEAD)
 
     def _next_tasks(self, slot: int) -> list[Task]:

@@ -96,7 +96,9 @@ class Rep(Referee):
         head = [name for name in self.trained if name in self.kept]
         body = [name for name in self.trained if name not in self.kept]
         [first] = [each for each in self.of_phase(training.round, 1) if each.client == training.client]
-        start, _ = self.sgd(first, received, centre=received, frozen=body)
+        tuned, _ = self.sgd(first, received, centre=received, frozen=body)
+        # what the head's phase changes of buffers is dropped
+        start = {**received, **{name: tuned[name] for name in head}}
         trained, rates = self.sgd(training, start, centre=received, frozen=head)
         report = Report(training.client, received, trained, {}, rates)
         report.sent = self.send(training.client, received, trained)
@@ -469,10 +471,9 @@ class Prototypes(Referee):
             return self.loss(features, logits, y) + self.lam * away.mean()
 
         trained = self.sgd(training, received, loss=lambda x: loss)
-        own = counts_of(training.client)
-        weights = torch.where(seen > 0, own, 0.0)
-        self.sums += weights[:, None] * sums / seen.clamp(min=1)[:, None]
-        self.counts += weights
+        # means are over what the steps of the round saw
+        self.sums += sums
+        self.counts += seen
         return trained
 
     def play(self) -> Any:
@@ -747,9 +748,8 @@ class DynamicBuff(Referee):
             staleness = (1 + report.staleness) ** -self.alpha
             weights.append(SIZES[report.client] * math.exp(staleness / clients.count(report.client)))
         merged = self.average(reports, weights)
-        for name in self.travels + self.buffers:
-            mixed = self.server[name].double() + self.alpha * (merged[name].double() - self.server[name].double())
-            merged[name] = mixed if merged[name].is_floating_point() else mixed.round().to(merged[name].dtype)
+        for name in self.travels:
+            merged[name] = self.server[name] + self.alpha * (merged[name] - self.server[name])
         self.server = merged
 
 

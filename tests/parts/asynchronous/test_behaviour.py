@@ -28,7 +28,6 @@ MAKERS: dict[str, Callable[..., AggregationCallback]] = {
     "FedBuff": lambda **k: FedBuff(2, 4, clock=VirtualClock(SPEEDS, jitter=0.5, dropout=0.2), seed=2, **k),
     "waiting": lambda **k: FedBuff(3, 4, wait_for_flush=True, concurrency=4, speeds=SPEEDS, seed=2, **k),
     "DynamicWeight": lambda **k: DynamicWeightFedBuff(3, 4, speeds=SPEEDS, seed=2, **k),
-    "local buffers": lambda **k: FedBuff(2, 4, buffers="local", speeds=SPEEDS, seed=2, **k),
 }
 
 
@@ -37,6 +36,18 @@ def test_clients_trained_together_give_bitwise_what_they_give_one_at_a_time(name
     fit(MAKERS[name](lookahead=1), one := Net(), data(), 5)
     fit(MAKERS[name](lookahead=100), many := Net(), data(), 5)
     assert distance(one.state_dict(), many.state_dict()) == 0
+
+
+def test_clients_with_values_of_their_own_do_not_train_ahead() -> None:
+    with pytest.raises(ValueError, match="`lookahead`"):
+        FedBuff(2, 4, buffers="local", speeds=SPEEDS, lookahead=2)
+    ends = []
+    for lookahead in (1, None):
+        callback = FedBuff(2, 4, buffers="local", speeds=SPEEDS, seed=2, lookahead=lookahead)
+        fit(callback, Net(), data(), 5)
+        kept = callback.algorithm.exchange.members[0].own
+        ends.append([kept[client] for client in range(6)])
+    assert all(torch.equal(one, other) for one, other in zip(*ends, strict=True))
 
 
 def test_a_client_trains_with_the_rates_of_the_round_in_which_it_received_its_model() -> None:
