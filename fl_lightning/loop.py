@@ -11,10 +11,10 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch import Tensor
 from torchmetrics import Metric
 
-from fl_lightning._lightning.client_log import unnoticed
+from fl_lightning._lightning.logs.client_log import unnoticed
+from fl_lightning._lightning.loops.round_loop import RoundLoop
 from fl_lightning._lightning.processes import warn_of_lost_results
 from fl_lightning._lightning.refusals import refuse_unsupported
-from fl_lightning._lightning.round_loop import RoundLoop
 from fl_lightning._lightning.trainer_callbacks import monitored_values, restore_monitored_values
 from fl_lightning.clients.batches import ClientBatches, LocalSettings, warn_of_single_samples
 from fl_lightning.clients.steps import check_steps_known

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import lightning.pytorch as pl
 import torch.distributed
+from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.strategies.launchers.multiprocessing import _MultiProcessingLauncher
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch.serialization import default_restore_location
@@ -41,6 +42,16 @@ def gather_objects(trainer: pl.Trainer, mine: T) -> list[T]:
         return storage if origin == "cpu" else default_restore_location(storage, str(device))
 
     return [torch.load(io.BytesIO(share), map_location=place, weights_only=False) for share in everyone]
+
+
+def use_bare_module(trainer: pl.Trainer) -> None:
+    """Take DDP's wrapper away.
+
+    Processes have unequal numbers of batches, in training and in evaluation: the wrapper's exchange of gradients and
+    buffers would wait forever. It would also leave a `forward` in the module, which could then not be stacked.
+    """
+    if isinstance(trainer.strategy, DDPStrategy):
+        trainer.strategy.model = trainer.lightning_module
 
 
 def ends_with_fit(trainer: pl.Trainer) -> bool:

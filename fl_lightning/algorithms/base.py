@@ -13,9 +13,9 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch.optim import Optimizer
 
 from fl_lightning._lightning.checkpoint_files import use_whole_files
-from fl_lightning._lightning.evaluation import prepare_evaluation
-from fl_lightning._lightning.round_logging import RoundLog, log_run, rounds_of, wandb_run_ids
-from fl_lightning._lightning.round_loop import install_loop
+from fl_lightning._lightning.evaluation.evaluation_loops import prepare_evaluation
+from fl_lightning._lightning.logs.round_logging import RoundLog, log_run, rounds_of, wandb_run_ids
+from fl_lightning._lightning.loops.round_loop import install_loop
 from fl_lightning._lightning.trainer_callbacks import check_alone
 from fl_lightning.algorithms.log_lines import log_above_bars, log_as_before
 from fl_lightning.algorithms.options import choose_sampler, with_clients_per_round, without_trainer

@@ -11,7 +11,7 @@ import numpy as np
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
-from fl_lightning._lightning.round_loop import RoundLoop
+from fl_lightning._lightning.loops.round_loop import RoundLoop
 from fl_lightning.checks import LOAD_WEIGHTS, arguments, short_repr
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.loop import FederatedLoop

@@ -8,7 +8,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 
-from fl_lightning._lightning.client_log import log_round
+from fl_lightning._lightning.logs.client_log import log_round
 from fl_lightning.algorithms.resuming import fingerprints
 from fl_lightning.algorithms.versions import __version__, package_versions
 from fl_lightning.checks import ShowsArguments, arguments, short_repr

@@ -12,8 +12,8 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 
-from fl_lightning._lightning.evaluation import evaluates_data_module, size_of_batch
-from fl_lightning._lightning.predictions import joined, read_batch
+from fl_lightning._lightning.evaluation.evaluation_loops import evaluates_data_module, size_of_batch
+from fl_lightning._lightning.evaluation.predictions import joined, read_batch
 from fl_lightning._lightning.processes import gather_objects
 from fl_lightning.callbacks.personal_values import (
     PersonalModels,

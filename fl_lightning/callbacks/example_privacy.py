@@ -15,10 +15,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
-from fl_lightning._lightning.local_optimizers import unscale_before_hooks
-from fl_lightning._lightning.predictions import preserved_modes
+from fl_lightning._lightning.evaluation.predictions import preserved_modes
+from fl_lightning._lightning.evaluation.unlogged import UnloggedTraining
+from fl_lightning._lightning.loops.local_optimizers import unscale_before_hooks
 from fl_lightning._lightning.trainer_callbacks import check_alone
-from fl_lightning._lightning.unlogged import UnloggedTraining
 from fl_lightning.checks import NotNegative, Positive, Probability, check, to_number
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.messages import ClientResult

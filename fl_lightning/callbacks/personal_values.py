@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 
-from fl_lightning._lightning.predictions import called, compared, read_batch
+from fl_lightning._lightning.evaluation.predictions import called, compared, read_batch
 from fl_lightning._lightning.processes import ends_with_fit
 from fl_lightning.callbacks.checkpoint import FederatedCheckpoint
 from fl_lightning.checks import short_repr

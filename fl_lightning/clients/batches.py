@@ -19,7 +19,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from fl_lightning._lightning.overrides import is_plain_transfer
+from fl_lightning._lightning.loops.overrides import is_plain_transfer
 from fl_lightning.checks import Count, Natural, PathLike, check_fields
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.batches import client_batches, number_of_batches, tensor_rows

@@ -18,9 +18,9 @@ from torch.autograd.graph import Node
 from torch.nn import functional as F
 from torch.utils._pytree import tree_map_only
 
-from fl_lightning._lightning.local_optimizers import maximizes
-from fl_lightning._lightning.predictions import preserved_modes, rule_of
-from fl_lightning._lightning.unlogged import UnloggedTraining
+from fl_lightning._lightning.evaluation.predictions import preserved_modes, rule_of
+from fl_lightning._lightning.evaluation.unlogged import UnloggedTraining
+from fl_lightning._lightning.loops.local_optimizers import maximizes
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.parts.objectives import Correction
 from fl_lightning.seeding import global_states, preserved_generators, set_global_states

@@ -13,8 +13,8 @@ from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from fl_lightning._lightning.local_optimizers import is_step_skipped, maximized, maximizes, unscale_before_hooks
-from fl_lightning._lightning.passes import InfiniteGradient, StepPasses
+from fl_lightning._lightning.loops.local_optimizers import is_step_skipped, maximized, maximizes, unscale_before_hooks
+from fl_lightning._lightning.loops.passes import InfiniteGradient, StepPasses
 from fl_lightning.clients.state_vector import StateVector, unshared
 from fl_lightning.parts.aggregation import FairMean, NormalizedMean
 from fl_lightning.parts.algorithm import Algorithm

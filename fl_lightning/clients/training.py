@@ -15,11 +15,11 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
-from fl_lightning._lightning.client_loop import ClientLoop
-from fl_lightning._lightning.hooks import enter_fx
-from fl_lightning._lightning.local_optimizers import maximized, maximizes
-from fl_lightning._lightning.progress_bars import with_progress
-from fl_lightning._lightning.unlogged import UnloggedTraining
+from fl_lightning._lightning.evaluation.unlogged import UnloggedTraining
+from fl_lightning._lightning.logs.progress_bars import with_progress
+from fl_lightning._lightning.loops.client_loop import ClientLoop
+from fl_lightning._lightning.loops.hooks import enter_fx
+from fl_lightning._lightning.loops.local_optimizers import maximized, maximizes
 from fl_lightning.clients.batches import ClientBatches, LocalSettings
 from fl_lightning.clients.forward_pass import OutputLayer, RecordedPass, Step
 from fl_lightning.clients.state_vector import StateVector

@@ -167,7 +167,7 @@ def _run(options: Namespace, further: Sequence[str]) -> int:
     file = _file("table", options.table)
     from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-    from fl_lightning._lightning.stopping import STATUS_OF_SIGTERM
+    from fl_lightning._lightning.loops.stopping import STATUS_OF_SIGTERM
     from fl_lightning.experiment import describe_plan, describe_time, measure_paces, read_table, run_table
     from fl_lightning.report.experiment_report import scores_as_text
 

@@ -9,7 +9,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
-from fl_lightning._lightning.predictions import called, compared
+from fl_lightning._lightning.evaluation.predictions import called, compared
 from fl_lightning._lightning.trainer_callbacks import check_alone
 from fl_lightning.checks import check_arguments
 from fl_lightning.data.targets import inputs_of

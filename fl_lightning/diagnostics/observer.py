@@ -5,7 +5,7 @@ from __future__ import annotations
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 
-from fl_lightning._lightning.client_log import log_round
+from fl_lightning._lightning.logs.client_log import log_round
 from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.loop import FederatedLoop
 

@@ -1,6 +1,6 @@
 """Executors train a round's clients: one after the other, or many at once. All give the same result."""
 
-from fl_lightning._lightning.cannot_vectorize import CannotVectorize
+from fl_lightning._lightning.errors import CannotVectorize
 from fl_lightning.executors.auto import AutoExecutor, make_executor
 from fl_lightning.executors.base import Executor, balance
 from fl_lightning.executors.sequential import SequentialExecutor

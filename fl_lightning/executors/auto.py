@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fl_lightning._lightning.cannot_vectorize import CannotVectorize
+from fl_lightning._lightning.errors import CannotVectorize
 from fl_lightning.checks import Count, check
 from fl_lightning.clients.steps import StepCounts, in_words
 from fl_lightning.clients.training import LocalTraining

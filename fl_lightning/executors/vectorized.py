@@ -11,8 +11,8 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 
-from fl_lightning._lightning.cannot_vectorize import CannotVectorize
-from fl_lightning._lightning.stacked_loop import StackedLoop
+from fl_lightning._lightning.errors import CannotVectorize
+from fl_lightning._lightning.stacks.stacked_loop import StackedLoop
 from fl_lightning.checks import Count, check, is_user_defined
 from fl_lightning.clients.training import ClientAtWork, LocalTraining
 from fl_lightning.executors.base import Executor

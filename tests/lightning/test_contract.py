@@ -21,9 +21,9 @@ from torchmetrics import SumMetric
 from torchmetrics import __version__ as torchmetrics_version
 
 from fl_lightning._lightning import check_version
-from fl_lightning._lightning.client_loop import ClientLoop
-from fl_lightning._lightning.evaluation import FederatedEvaluation, SharedEvaluation
-from fl_lightning._lightning.round_loop import RoundLoop
+from fl_lightning._lightning.evaluation.evaluation_loops import FederatedEvaluation, SharedEvaluation
+from fl_lightning._lightning.loops.client_loop import ClientLoop
+from fl_lightning._lightning.loops.round_loop import RoundLoop
 
 #: Functions and methods that are called or replaced, and their parameters.
 CALLABLES: dict[str, str] = {

@@ -51,7 +51,7 @@ def test_tqdm_fills_one_bar_a_round(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_tqdm_shows_every_client(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fl_lightning._lightning.hooks.PROGRESS_BAR_SECONDS", 0.0)
+    monkeypatch.setattr("fl_lightning._lightning.loops.hooks.PROGRESS_BAR_SECONDS", 0.0)
     run(TQDMProgressBar())
     shown = re.findall(r"client=(\d/\d)", capsys.readouterr().out)
     assert list(dict.fromkeys(shown)) == ["1/3", "2/3", "3/3"]
@@ -72,7 +72,7 @@ def test_bars_are_drawn_at_most_every_tenth_of_a_second(monkeypatch: pytest.Monk
             drawn.append(trainer.fit_loop.batch_idx)
             return super().get_metrics(trainer, pl_module)
 
-    monkeypatch.setattr("fl_lightning._lightning.hooks.time", Clock())
+    monkeypatch.setattr("fl_lightning._lightning.loops.hooks.time", Clock())
     run(Counts())
     # at 0.12, 0.24, and at the last batch; at 0.44, 0.56 and the last
     inside = [index for index in drawn if index != 7]
@@ -81,7 +81,7 @@ def test_bars_are_drawn_at_most_every_tenth_of_a_second(monkeypatch: pytest.Monk
 
 
 def test_rich_fills_one_bar_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fl_lightning._lightning.hooks.PROGRESS_BAR_SECONDS", 0.0)
+    monkeypatch.setattr("fl_lightning._lightning.loops.hooks.PROGRESS_BAR_SECONDS", 0.0)
     text = io.StringIO()
     ends: list[tuple[float, float | None, str]] = []
 

@@ -21,9 +21,9 @@ from torch._dynamo import config
 from torch.utils import _pytree as pytree
 from torchmetrics import Metric, MetricCollection
 
-from fl_lightning._lightning.cannot_vectorize import CannotVectorize, describe_error
-from fl_lightning._lightning.recording import BatchValue, LogCall, Logged, MetricCall, TensorPlace, logged_type
-from fl_lightning._lightning.stacked_loop import StackedLoop, TrainerView
+from fl_lightning._lightning.errors import CannotVectorize, describe_error
+from fl_lightning._lightning.stacks.recording import BatchValue, LogCall, Logged, MetricCall, TensorPlace, logged_type
+from fl_lightning._lightning.stacks.stacked_loop import StackedLoop, TrainerView
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.executors.stacked.batching import StackedBatch, leaves_of
 from fl_lightning.executors.stacked.graph import Place, StackedGraph

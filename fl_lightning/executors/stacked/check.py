@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from fl_lightning._lightning.cannot_vectorize import CannotVectorize
-from fl_lightning._lightning.recording import logged_type
+from fl_lightning._lightning.errors import CannotVectorize
+from fl_lightning._lightning.stacks.recording import logged_type
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.executors.stacked.batching import StackedBatch
 from fl_lightning.executors.stacked.capture import CapturedStep, Step

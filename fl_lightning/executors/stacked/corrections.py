@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fl_lightning._lightning.cannot_vectorize import CannotVectorize
+from fl_lightning._lightning.errors import CannotVectorize
 from fl_lightning.checks import is_user_defined
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.executors.stacked.optimizer import along

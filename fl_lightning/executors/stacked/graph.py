@@ -14,7 +14,7 @@ from torch._C import _functorch
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
-from fl_lightning._lightning.cannot_vectorize import CannotVectorize
+from fl_lightning._lightning.errors import CannotVectorize
 from fl_lightning.executors.stacked.inplace_sgd import InPlaceSgd
 from fl_lightning.executors.stacked.randomness import PerClientDraws, draws_by_name, mapped_dirichlet
 from fl_lightning.executors.stacked.unmapped import replace_unmapped

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import ASGD, SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, Optimizer, RAdam, RMSprop, Rprop
 
-from fl_lightning._lightning.cannot_vectorize import CannotVectorize
-from fl_lightning._lightning.overrides import is_plain_sgd, step_plain_sgd
+from fl_lightning._lightning.errors import CannotVectorize
+from fl_lightning._lightning.loops.overrides import is_plain_sgd, step_plain_sgd
 
 #: Optimizers that treat every value of a parameter by itself, so that a stack of models is to them one larger model.
 ELEMENTWISE = (SGD, Adam, AdamW, Adagrad, Adadelta, Adamax, ASGD, NAdam, RAdam, RMSprop, Rprop)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fl_lightning._lightning.cannot_vectorize import CannotVectorize
+from fl_lightning._lightning.errors import CannotVectorize
 from fl_lightning.seeding import (
     changed_generators,
     global_states,

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fl_lightning._lightning.client_loop import ClientLoop
-from fl_lightning._lightning.overrides import is_plain_transfer
+from fl_lightning._lightning.loops.client_loop import ClientLoop
+from fl_lightning._lightning.loops.overrides import is_plain_transfer
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.stacked.batching import StackedBatch, by_shape, stack_batches
 from fl_lightning.executors.stacked.randomness import ClientGenerators

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fl_lightning._lightning.cannot_vectorize import CannotVectorize
-from fl_lightning._lightning.local_optimizers import maximized
-from fl_lightning._lightning.log_replay import Journal
-from fl_lightning._lightning.recording import Entry, Logged
-from fl_lightning._lightning.stacked_loop import StackedLoop
+from fl_lightning._lightning.errors import CannotVectorize
+from fl_lightning._lightning.loops.local_optimizers import maximized
+from fl_lightning._lightning.stacks.log_replay import Journal
+from fl_lightning._lightning.stacks.recording import Entry, Logged
+from fl_lightning._lightning.stacks.stacked_loop import StackedLoop
 from fl_lightning.clients.state_vector import unshared
 from fl_lightning.clients.training import ClientAtWork, LocalTraining
 from fl_lightning.executors.stacked.batching import StackedBatch, select

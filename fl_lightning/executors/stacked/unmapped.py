@@ -20,7 +20,7 @@ from torch import Tensor, fx
 from torch._C import _functorch
 from torch.nn import functional as F
 
-from fl_lightning._lightning.cannot_vectorize import CannotVectorize
+from fl_lightning._lightning.errors import CannotVectorize
 
 _CHECKS = ("_assert_scalar", "sym_constrain_range", "_check", "_check_is_size", "sym_constrain_range_for_size")
 

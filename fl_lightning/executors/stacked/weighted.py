@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, fx
 from torch.nn import functional as F
 
-from fl_lightning._lightning.recording import Logged, TensorPlace
+from fl_lightning._lightning.stacks.recording import Logged, TensorPlace
 from fl_lightning.executors.stacked.batching import StackedBatch
 from fl_lightning.executors.stacked.capture import CapturedStep, Step, notes_of
 from fl_lightning.executors.stacked.check import Check

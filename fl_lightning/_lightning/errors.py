@@ -1,10 +1,10 @@
-"""The error of what cannot be done for several clients at once."""
+"""What needs one client at a time raises an error, which executors catch."""
 
 from __future__ import annotations
 
 
 class CannotVectorize(Exception):
-    """Something needs one model at a time; the message names it, and the way out where there is one."""
+    """Something needs one model at a time; the message names it, and says what to do where something can be done."""
 
 
 def describe_error(error: Exception) -> str:

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fl_lightning._lightning.attributes import Attributes
-from fl_lightning._lightning.client_log import unnoticed
-from fl_lightning._lightning.client_loop import ClientLoop
-from fl_lightning._lightning.predictions import joined, preserved_modes, read_batch, rule_of
+from fl_lightning._lightning.evaluation.attributes import Attributes
+from fl_lightning._lightning.evaluation.predictions import joined, preserved_modes, read_batch, rule_of
+from fl_lightning._lightning.logs.client_log import unnoticed
+from fl_lightning._lightning.loops.client_loop import ClientLoop
 
 
 class UnloggedTraining:

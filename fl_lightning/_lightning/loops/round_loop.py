@@ -19,14 +19,13 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 
-from fl_lightning._lightning.client_log import join_results
-from fl_lightning._lightning.client_loop import ClientLoop
-from fl_lightning._lightning.evaluation import use_bare_module, validate_round
-from fl_lightning._lightning.processes import gather_objects
-from fl_lightning._lightning.progress_bars import RoundBar
+from fl_lightning._lightning.logs.client_log import join_results
+from fl_lightning._lightning.logs.progress_bars import RoundBar
+from fl_lightning._lightning.logs.round_logging import counting_rounds
+from fl_lightning._lightning.loops.client_loop import ClientLoop
+from fl_lightning._lightning.loops.stopping import STATUS_OF_SIGTERM, StopRequests, interrupts_wait
+from fl_lightning._lightning.processes import gather_objects, use_bare_module
 from fl_lightning._lightning.refusals import refuse_optimizers
-from fl_lightning._lightning.round_logging import counting_rounds
-from fl_lightning._lightning.stopping import STATUS_OF_SIGTERM, StopRequests, interrupts_wait
 from fl_lightning._lightning.trainer_callbacks import let_checkpoints_save_again, stop_where_stopped
 
 
@@ -184,7 +183,7 @@ class RoundLoop(_FitLoop, ABC):
         self.call_round_hooks()
         if self.epoch_loop._should_check_val_epoch():
             self.stop.agree()
-            validate_round(self.epoch_loop, self.round_index)
+            self._validate()
         trainer._logger_connector.epoch_end_reached()
         call._call_callback_hooks(trainer, "on_train_epoch_end", monitoring_callbacks=False)
         call._call_lightning_module_hook(trainer, "on_train_epoch_end")
@@ -229,6 +228,18 @@ class RoundLoop(_FitLoop, ABC):
             return
         checkpoint["global_step"] = self.epoch_loop.steps_before_round
         self.epoch_loop.optimizers.patch_checkpoint(checkpoint)
+
+    def _validate(self) -> None:
+        """Validate the model that the round left."""
+        trainer = self.trainer
+        connector = trainer._logger_connector
+        trainer.validating = True
+        first_loop_iter = connector._first_loop_iter
+        call._call_lightning_module_hook(trainer, "on_validation_model_zero_grad")
+        with self.epoch_loop.at_last_batch(), counting_rounds(trainer, self.round_index):
+            self.epoch_loop.val_loop.run()
+        trainer.training = True
+        connector._first_loop_iter = first_loop_iter
 
     # ---- a round's ends ----
 

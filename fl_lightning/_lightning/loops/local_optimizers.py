@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -14,8 +15,6 @@ from lightning.pytorch.trainer import call
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 from torch.utils._pytree import tree_leaves
-
-from fl_lightning._lightning.contents import same_content
 
 Options = list[list[dict[str, Any]]]
 Settings = tuple[Options, list[dict[str, Any]]]  # of the optimizers' groups, and the schedules' states
@@ -271,3 +270,21 @@ def _set_options(group: dict[str, Any], options: dict[str, Any]) -> None:
     for name in group.keys() - options.keys() - {"params"}:
         del group[name]
     group.update(_options(options))
+
+
+def same_content(before: Any, now: Any) -> bool:
+    """Return whether two values are of one type and hold the same; of other objects, whether they are one."""
+    if before is now:
+        return True
+    if type(before) is not type(now):
+        return False
+    if isinstance(now, Tensor):
+        strided = before.layout is now.layout is torch.strided
+        return strided and before.dtype == now.dtype and torch.equal(before, now)
+    if isinstance(now, np.ndarray):
+        return before.dtype == now.dtype and np.array_equal(before, now)
+    if isinstance(now, dict):
+        return list(before) == list(now) and all(map(same_content, before.values(), now.values()))
+    if isinstance(now, (list, tuple, deque)):
+        return len(before) == len(now) and all(map(same_content, before, now))
+    return isinstance(now, (set, int, float, complex, str, bytes)) and bool(before == now)

@@ -18,11 +18,11 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.optim.lr_scheduler import LambdaLR, MultiplicativeLR
 from torchmetrics.wrappers import BootStrapper
 
-from fl_lightning._lightning.cannot_vectorize import CannotVectorize
-from fl_lightning._lightning.client_log import has_own_log
-from fl_lightning._lightning.client_loop import ClientLoop
-from fl_lightning._lightning.hooks import STEP_HOOKS, Hook
-from fl_lightning._lightning.overrides import (
+from fl_lightning._lightning.errors import CannotVectorize
+from fl_lightning._lightning.logs.client_log import has_own_log
+from fl_lightning._lightning.loops.client_loop import ClientLoop
+from fl_lightning._lightning.loops.hooks import STEP_HOOKS, Hook
+from fl_lightning._lightning.loops.overrides import (
     global_hooks,
     has_transfer_hooks,
     overridden_in_precision,

@@ -12,9 +12,9 @@ from torch.utils import _pytree as pytree
 from torchmetrics import MeanAbsoluteError, MeanSquaredError, Metric, MetricCollection
 from torchmetrics.classification import MulticlassConfusionMatrix, MulticlassStatScores
 
-from fl_lightning._lightning.client_loop import ClientLoop
-from fl_lightning._lightning.hooks import enter_fx
-from fl_lightning._lightning.recording import BatchValue, Entry, LogCall, MetricCall, TensorPlace, logged_type
+from fl_lightning._lightning.loops.client_loop import ClientLoop
+from fl_lightning._lightning.loops.hooks import enter_fx
+from fl_lightning._lightning.stacks.recording import BatchValue, Entry, LogCall, MetricCall, TensorPlace, logged_type
 from fl_lightning.seeding import preserved_generators
 
 Clients = Mapping[int, list[tuple[Entry, int]]]  # by slot: a client's batches, as entries and its row in them

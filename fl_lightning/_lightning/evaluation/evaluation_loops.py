@@ -10,16 +10,12 @@ from typing import Self
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop
-from lightning.pytorch.strategies import DDPStrategy
-from lightning.pytorch.trainer import call
 from lightning.pytorch.trainer.connectors.data_connector import _parse_num_batches
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, SequentialSampler
 
-from fl_lightning._lightning.client_log import join_results
-from fl_lightning._lightning.client_loop import ClientLoop
-from fl_lightning._lightning.predictions import preserved_modes
-from fl_lightning._lightning.processes import gather_objects
-from fl_lightning._lightning.round_logging import counting_rounds
+from fl_lightning._lightning.evaluation.predictions import preserved_modes
+from fl_lightning._lightning.logs.client_log import join_results
+from fl_lightning._lightning.processes import gather_objects, use_bare_module
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.order import EvaluationShare
 
@@ -93,33 +89,6 @@ class SharedEvaluation(FederatedEvaluation):
             gather = partial(gather_objects, self.trainer)
             join_results(self._results, self.trainer.lightning_module, gather, self.trainer.strategy.reduce)
         super()._store_dataloader_outputs()
-
-
-def use_bare_module(trainer: pl.Trainer) -> None:
-    """Take DDP's wrapper away.
-
-    Processes have unequal numbers of batches, in training and in evaluation: the wrapper's exchange of gradients and
-    buffers would wait forever. It would also leave a `forward` in the module, which could then not be stacked.
-    """
-    if isinstance(trainer.strategy, DDPStrategy):
-        trainer.strategy.model = trainer.lightning_module
-
-
-def validate_round(loop: ClientLoop, round_number: int) -> None:
-    """Validate the model that a round left.
-
-    Args:
-        loop: The clients' loop.
-        round_number: The rounds that the model has behind it.
-    """
-    trainer, connector = loop.trainer, loop.trainer._logger_connector
-    trainer.validating = True
-    first_loop_iter = connector._first_loop_iter
-    call._call_lightning_module_hook(trainer, "on_validation_model_zero_grad")
-    with loop.at_last_batch(), counting_rounds(trainer, round_number):
-        loop.val_loop.run()
-    trainer.training = True
-    connector._first_loop_iter = first_loop_iter
 
 
 def prepare_evaluation(trainer: pl.Trainer, around: Callable[[torch.device], AbstractContextManager[object]]) -> None:

@@ -13,12 +13,12 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 from torch.optim import Optimizer
 
-from fl_lightning._lightning.client_log import unnoticed
-from fl_lightning._lightning.local_optimizers import unscale
-from fl_lightning._lightning.overrides import is_blind_to_loss
+from fl_lightning._lightning.logs.client_log import unnoticed
+from fl_lightning._lightning.loops.local_optimizers import unscale
+from fl_lightning._lightning.loops.overrides import is_blind_to_loss
 
 if TYPE_CHECKING:
-    from fl_lightning._lightning.client_loop import ClientLoop
+    from fl_lightning._lightning.loops.client_loop import ClientLoop
 
 
 class NoGradient(Exception):

@@ -19,19 +19,19 @@ from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signatu
 from torch import Tensor
 from torch.optim import Optimizer
 
-from fl_lightning._lightning.cannot_vectorize import CannotVectorize
-from fl_lightning._lightning.client_log import ClientLog
-from fl_lightning._lightning.hooks import STEP_HOOKS, Hook, enter_fx
-from fl_lightning._lightning.local_optimizers import LocalOptimizers
-from fl_lightning._lightning.overrides import (
+from fl_lightning._lightning.errors import CannotVectorize
+from fl_lightning._lightning.logs.client_log import ClientLog
+from fl_lightning._lightning.loops.hooks import STEP_HOOKS, Hook, enter_fx
+from fl_lightning._lightning.loops.local_optimizers import LocalOptimizers
+from fl_lightning._lightning.loops.overrides import (
     is_plain_sgd,
     is_plain_transfer,
     overridden_in_precision,
     overridden_in_strategy,
     step_plain_sgd,
 )
-from fl_lightning._lightning.passes import Pass, StepPasses
-from fl_lightning._lightning.stopping import StopRequests
+from fl_lightning._lightning.loops.passes import Pass, StepPasses
+from fl_lightning._lightning.loops.stopping import StopRequests
 
 
 class ClientLoop(_TrainingEpochLoop):

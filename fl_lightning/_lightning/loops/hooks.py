@@ -12,7 +12,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.callbacks.progress import RichProgressBar, TQDMProgressBar
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
-from fl_lightning._lightning.progress_bars import set_total
+from fl_lightning._lightning.logs.progress_bars import set_total
 
 #: Progress bars are redrawn at most this often; drawing after every batch costs more than a small model's step.
 PROGRESS_BAR_SECONDS = 0.1

@@ -1,0 +1,1 @@
+"""Evaluation of federated data, predictions, and steps that leave no trace."""

@@ -1,0 +1,1 @@
+"""What Lightning sees of clients that train in stacks."""
