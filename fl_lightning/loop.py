@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -30,6 +31,14 @@ from fl_lightning.parts.run import Run
 from fl_lightning.seeding import Stream, seed_global_generators
 
 
+class LoopCallback(Callback, ABC):
+    """A callback that installs a :class:`FederatedLoop`; settings may be set on it between rounds."""
+
+    @abstractmethod
+    def take_settings(self) -> None:
+        """Let what was set on the callback hold from the next round on."""
+
+
 class FederatedLoop(RoundLoop):
     """Trains the clients of each round and lets the algorithm act on their results.
 
@@ -40,7 +49,7 @@ class FederatedLoop(RoundLoop):
         algorithm: The federated algorithm.
         executor: Computes the tasks of a round.
         settings: How long clients train.
-        corrector: The callback that installs the loop: its hook corrects gradients, and settings may be set on it.
+        corrector: The callback that installs the loop: its hook corrects gradients.
         max_invalid_rounds: Number of :attr:`invalid_rounds` that ends the fit with an error; ``None`` never ends it.
 
     Attributes:
@@ -68,7 +77,7 @@ class FederatedLoop(RoundLoop):
         algorithm: Algorithm,
         executor: Executor,
         settings: LocalSettings,
-        corrector: Callback,
+        corrector: LoopCallback,
         max_invalid_rounds: int | None = None,
     ) -> None:
         super().__init__(trainer)

@@ -74,7 +74,8 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         DamagedCheckpointError: If it is damaged.
     """
     check_whole(path)
-    return torch.load(path, map_location="cpu", weights_only=True)
+    content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    return content
 
 
 class _DirectFiles(TorchCheckpointIO):

@@ -19,6 +19,7 @@ from lightning.pytorch.callbacks import (
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
+from fl_lightning._lightning.fit_trainer import fit_trainer
 from fl_lightning.checks import quantity
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.datamodule import check_lightning
@@ -72,7 +73,7 @@ def refuse_unsupported(trainer: pl.Trainer, aggregation: Callback) -> None:
 
 def refuse_settings(trainer: pl.Trainer, aggregation: Callback) -> None:
     """Raise as :func:`refuse_unsupported` for settings of a trainer that need not have a module or data yet."""
-    for callback in trainer.callbacks:
+    for callback in fit_trainer(trainer).callbacks:
         check_lightning("A callback", callback)
     _refuse(_in_settings(trainer, type(aggregation).__name__))
 
@@ -98,7 +99,7 @@ def _in_settings(trainer: pl.Trainer, name: str) -> Iterator[str]:
             "validate every n rounds with `check_val_every_n_epoch=n`."
         )
     strategy, rounds = trainer.strategy, trainer.max_epochs
-    for callback in trainer.callbacks:
+    for callback in fit_trainer(trainer).callbacks:
         for kind, why in _CALLBACKS.items():
             if isinstance(callback, kind):
                 yield f"{type(callback).__name__} {why}"

@@ -12,17 +12,20 @@ import torch
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 from lightning.pytorch.loops.fit_loop import _FitLoop
+from lightning.pytorch.loops.progress import _ProcessedTracker
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 
 from fl_lightning._lightning.checkpoint_files import read_checkpoint
+from fl_lightning._lightning.fit_trainer import fit_trainer
 from fl_lightning.files import is_whole
 
 
 def stop_where_stopped(loop: _FitLoop) -> None:
     """Ask the trainer to stop if the run that resumes was stopped early; say so if no round is left to train."""
     trainer, progress = loop.trainer, loop.epoch_progress.current
-    for callback in trainer.callbacks:
+    assert isinstance(progress, _ProcessedTracker)
+    for callback in fit_trainer(trainer).callbacks:
         if not isinstance(callback, EarlyStopping) or callback.stopping_reason is EarlyStoppingReason.NOT_STOPPED:
             continue
         # a run that has more rounds behind it was trained on after it had stopped
@@ -126,7 +129,7 @@ def restore_monitored_values(trainer: pl.Trainer, values: Mapping[str, Tensor]) 
     trainer.callback_metrics.update({name: value.to(device) for name, value in values.items()})
 
 
-def check_alone(callback: object, kind: type, trainer: Any, what: str, why: str) -> None:
+def check_alone(callback: object, kind: type, trainer: pl.Trainer, what: str, why: str) -> None:
     """Raise ``ValueError`` if the trainer has a second callback of a class.
 
     When a trainer is made, Lightning itself refuses two of one class that have a state. It does not look at those that
@@ -139,7 +142,7 @@ def check_alone(callback: object, kind: type, trainer: Any, what: str, why: str)
         what: What such callbacks are.
         why: Why there may not be two.
     """
-    others = [each for each in trainer.callbacks if isinstance(each, kind) and each is not callback]
+    others = [each for each in fit_trainer(trainer).callbacks if isinstance(each, kind) and each is not callback]
     if others:
         names = f"{type(callback).__name__} and {type(others[0]).__name__}"
         raise ValueError(f"The trainer has two {what}, {names}; {why}. Keep one of them.")

@@ -1,6 +1,6 @@
 """The base of all algorithms' callbacks: puts the federated loop into the trainer and carries its state."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, dataclass
@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch.optim import Optimizer
 
 from fl_lightning._lightning.checkpoint_files import use_whole_files
 from fl_lightning._lightning.evaluation.evaluation_loops import prepare_evaluation
+from fl_lightning._lightning.fit_trainer import fit_trainer
 from fl_lightning._lightning.logs.round_logging import RoundLog, log_run, rounds_of, wandb_run_ids
 from fl_lightning._lightning.loops.round_loop import install_loop
 from fl_lightning._lightning.trainer_callbacks import check_alone
@@ -34,7 +34,7 @@ from fl_lightning.data.datamodule import check_lightning
 from fl_lightning.executors import Executor, make_executor
 from fl_lightning.executors.auto import ExecutorName
 from fl_lightning.executors.machine import using_threads
-from fl_lightning.loop import FederatedLoop
+from fl_lightning.loop import FederatedLoop, LoopCallback
 from fl_lightning.parts.aggregation import Aggregation
 from fl_lightning.parts.algorithm import Algorithm, InvalidUpdates
 from fl_lightning.parts.exchange import Buffers, Exchange
@@ -45,7 +45,7 @@ from fl_lightning.parts.server import ServerOptimizer
 
 
 @dataclass(eq=False, repr=False)
-class AggregationCallback(Callback, ABC):
+class AggregationCallback(LoopCallback):
     """Trains federatedly: one trainer epoch is one round, in which some clients train locally.
 
     A named algorithm is a subclass whose :meth:`configure_algorithm` returns the parts. Its arguments are its fields.
@@ -230,7 +230,7 @@ class AggregationCallback(Callback, ABC):
         install_loop(trainer, loop)
         loop.data.trained_by = type(self).__name__
         self._loop = loop
-        self.check_rounds(None if trainer.fast_dev_run else trainer.max_epochs, loop.data.num_clients)
+        self.check_rounds(None if fit_trainer(trainer).fast_dev_run else trainer.max_epochs, loop.data.num_clients)
         loop.print_clients()
         if trainer.loggers:
             log_run(trainer, pl_module, settings_of_run(self, loop))

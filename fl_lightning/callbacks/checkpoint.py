@@ -12,6 +12,7 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from fl_lightning._lightning.checkpoint_files import before, save_whole, use_whole_files
+from fl_lightning._lightning.fit_trainer import fit_trainer
 from fl_lightning._lightning.trainer_callbacks import ChosenCheckpoint
 from fl_lightning.checks import Count, Natural, check, check_arguments
 from fl_lightning.files import is_whole, make_folder
@@ -93,7 +94,7 @@ class FederatedCheckpoint(ChosenCheckpoint):
             OSError: If no file can be written into ``dirpath``.
         """
         folder = str(self.dirpath or "")
-        if stage == "fit" and folder and "://" not in folder and not trainer.fast_dev_run:
+        if stage == "fit" and folder and "://" not in folder and not fit_trainer(trainer).fast_dev_run:
             make_folder("dirpath", folder, "Give another folder, or leave `dirpath` out for the logger's.")
         with warnings.catch_warnings():
             # a fit that resumes finds the files of the run before, and a new one overwrites none
@@ -106,7 +107,7 @@ class FederatedCheckpoint(ChosenCheckpoint):
         """Save, if the model is an aggregated one; keep the newest round."""
         super().on_train_epoch_end(trainer, pl_module)
         due = (trainer.current_epoch + 1) % self.last_every_n_epochs == 0
-        if self.keeps_last and due and not trainer.fast_dev_run:
+        if self.keeps_last and due and not fit_trainer(trainer).fast_dev_run:
             self._keep_last(trainer)
             self._remove_outdated(trainer)
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fl_lightning._lightning.evaluation.evaluation_loops import evaluates_data_module, size_of_batch
 from fl_lightning._lightning.evaluation.predictions import joined, read_batch
+from fl_lightning._lightning.fit_trainer import fit_trainer
 from fl_lightning._lightning.processes import gather_objects
 from fl_lightning.callbacks.personal_values import (
     PersonalModels,
@@ -102,7 +103,7 @@ class ClientMetrics(Callback):
             ValueError: If two of them have one name and different metrics: the loggers would get the mean of both; or
                 another callback monitors a score of clients' own models in rounds that have none.
         """
-        for other in trainer.callbacks:  # type: ignore[attr-defined]
+        for other in fit_trainer(trainer).callbacks:
             if isinstance(other, ClientMetrics) and other.metric is not self.metric and other.name == self.name:
                 raise ValueError(
                     f"Two callbacks ClientMetrics have the `name` {self.name!r} and different metrics, and the loggers "

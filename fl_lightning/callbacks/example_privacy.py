@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol, cast
 
 import lightning.pytorch as pl
 import torch
@@ -17,9 +17,11 @@ from torch.utils import _pytree as pytree
 
 from fl_lightning._lightning.evaluation.predictions import preserved_modes
 from fl_lightning._lightning.evaluation.unlogged import UnloggedTraining
+from fl_lightning._lightning.fit_trainer import fit_trainer
 from fl_lightning._lightning.loops.local_optimizers import unscale_before_hooks
 from fl_lightning._lightning.trainer_callbacks import check_alone
 from fl_lightning.checks import NotNegative, Positive, Probability, check, to_number
+from fl_lightning.data import FederatedDataModule
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.messages import ClientResult
 from fl_lightning.parts.objectives import DynamicRegularizer, LocalObjective, Proximal
@@ -98,15 +100,15 @@ class ExamplePrivacy(Callback):
             raise ValueError(f"ExamplePrivacy would log a wrong epsilon for this run: {reason}")
         unscale_before_hooks(trainer.optimizers)
 
-    def _reason(self, trainer: Any, module: pl.LightningModule) -> str:
-        callbacks = trainer.callbacks
+    def _reason(self, trainer: pl.Trainer, module: pl.LightningModule) -> str:
+        callbacks = fit_trainer(trainer).callbacks
         after = [
             isinstance(getattr(callback, "algorithm", None), Algorithm)
             for callback in callbacks[callbacks.index(self) :]
         ]
         if not any(after):
             return "it must stand before an aggregation callback, such as FedAvg(), in `Trainer(callbacks=[...])`."
-        algorithm = trainer.fit_loop.algorithm
+        algorithm = _loop_of(trainer).algorithm
         objective, sampler, schedule = algorithm.objective, algorithm.sampler, algorithm.schedule
         if _reads_data(objective) or sampler.sends_scores or schedule.sends_choice:
             return (
@@ -124,7 +126,11 @@ class ExamplePrivacy(Callback):
         if not module.automatic_optimization or trainer.accumulate_grad_batches != 1:
             return "it needs automatic optimisation, and a step for each batch."
         limit = trainer.limit_train_batches
-        if getattr(trainer.datamodule, "sampler", None) is not None or isinstance(limit, int) or limit != 1.0:
+        if (
+            getattr(fit_trainer(trainer).datamodule, "sampler", None) is not None
+            or isinstance(limit, int)
+            or limit != 1.0
+        ):
             return "a sample must be in one batch of each local epoch. Leave out `sampler` and `limit_train_batches`."
         return ""
 
@@ -153,7 +159,7 @@ class ExamplePrivacy(Callback):
             )
         (batch, batch_idx), self._batch = self._batch, None
         parameters = {name: p for name, p in pl_module.named_parameters() if p.grad is not None}
-        quiet: UnloggedTraining = trainer.fit_loop.training.quiet
+        quiet = _loop_of(trainer).training.quiet
         try:
             gradients = _of_samples(quiet, parameters, batch, batch_idx)
         except RuntimeError as error:
@@ -191,27 +197,28 @@ class ExamplePrivacy(Callback):
         self.on_train_start(trainer, pl_module)
         self._new = []
 
-    def on_client_end(self, trainer: Any, pl_module: pl.LightningModule, result: ClientResult) -> None:
+    def on_client_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, result: ClientResult) -> None:
         """Note how often the client went through its data.
 
         Raises:
             ValueError: If training changed buffers, which would reach the server without noise.
         """
-        if result.changes_buffers and trainer.fit_loop.corrector.buffers != "server":
+        loop = _loop_of(trainer)
+        if result.changes_buffers and loop.algorithm.buffers != "server":
             raise ValueError(
                 "ExamplePrivacy would log a wrong epsilon for this run: training changes buffers of the module, such "
                 'as running statistics. Give `buffers="server"`, which drops the clients\' buffers, or use layers '
                 "without statistics, such as GroupNorm."
             )
-        task, settings = result.task, trainer.fit_loop.settings
+        task, settings = result.task, loop.settings
         work = settings.full_work if task.work is None else task.work
         if settings.local_steps is not None:
-            work = math.ceil(work / trainer.datamodule.num_client_batches(task.client))
+            work = math.ceil(work / loop.data.num_client_batches(task.client))
         self._new.append((task.client, work))
 
-    def on_round_end(self, trainer: Any, pl_module: pl.LightningModule) -> None:
+    def on_round_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Add the round up."""
-        for client, epochs in (entry for share in trainer.fit_loop.gather_objects(self._new) for entry in share):
+        for client, epochs in (entry for share in _loop_of(trainer).gather_objects(self._new) for entry in share):
             self._epochs.setdefault(self.noise_multiplier, Counter())[client] += epochs
         self._new, self._rounds = [], trainer.current_epoch + 1
 
@@ -234,6 +241,30 @@ class ExamplePrivacy(Callback):
         """Go on from what a checkpoint's run has spent."""
         self._epochs = {noise: Counter(counts) for noise, counts in state_dict["epochs"].items()}
         self._rounds = state_dict["rounds"]
+
+
+class _LocalWork(Protocol):
+    full_work: int
+    local_steps: int | None
+
+
+class _Training(Protocol):
+    quiet: UnloggedTraining
+
+
+class _Loop(Protocol):
+    """What is read here of the loop of a federated fit, which rooms above make."""
+
+    algorithm: Algorithm
+    data: FederatedDataModule
+    settings: _LocalWork
+    training: _Training
+
+    def gather_objects(self, mine: object) -> list[Any]: ...
+
+
+def _loop_of(trainer: pl.Trainer) -> _Loop:
+    return cast(_Loop, trainer.fit_loop)
 
 
 def _reads_data(objective: LocalObjective) -> bool:
@@ -262,7 +293,9 @@ def _of_samples(
 
     values = {name: parameter.detach() for name, parameter in parameters.items()}
     places = (None, *([0] * len(leaves)))
-    return torch.func.vmap(torch.func.grad(loss), in_dims=places, randomness="different")(values, *leaves)
+    gradients = torch.func.vmap(torch.func.grad(loss), in_dims=places, randomness="different")
+    found: dict[str, Tensor] = gradients(values, *leaves)
+    return found
 
 
 def _of_batch(

@@ -21,6 +21,7 @@ from filelock import FileLock
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from fl_lightning._lightning.fit_trainer import fit_trainer
 from fl_lightning.checks import Count, PathLike, check_arguments
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.tensor_bytes import tensor_bytes
@@ -128,7 +129,8 @@ class FrozenPrefixCache(L.Callback):
         inputs, prepare = data.source_inputs(), data.served
 
         def outputs(start: int) -> np.ndarray:
-            return worker(prepare(inputs[start : start + self.batch_size]).to(device)).cpu().numpy()
+            found: Tensor = worker(prepare(inputs[start : start + self.batch_size]).to(device))
+            return found.cpu().numpy()
 
         first = worker(prepare(inputs[:1]).to(device)).cpu().numpy()
         shape, partial = (len(inputs), *first.shape[1:]), path.with_suffix(".part")
@@ -226,7 +228,7 @@ def _find_prefix(module: L.LightningModule) -> FrozenPrefix:
 
 
 def _cacheable(trainer: L.Trainer) -> FederatedDataModule:
-    data: object = trainer.datamodule
+    data = fit_trainer(trainer).datamodule
     if not isinstance(data, FederatedDataModule):
         raise TypeError(
             f"FrozenPrefixCache needs a FederatedDataModule, whose inputs it can replace; the trainer's datamodule is "

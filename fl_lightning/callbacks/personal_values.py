@@ -9,11 +9,12 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 
 from fl_lightning._lightning.evaluation.predictions import called, compared, read_batch
+from fl_lightning._lightning.fit_trainer import fit_trainer
 from fl_lightning._lightning.processes import ends_with_fit
 from fl_lightning.callbacks.checkpoint import FederatedCheckpoint
 from fl_lightning.checks import short_repr
@@ -56,8 +57,8 @@ class PersonalModels:
 
 def personal_parts(trainer: pl.Trainer) -> dict[str, Part]:
     """Return the parts of the trainer's algorithm that have models of clients, by their keys in checkpoints."""
-    algorithm = getattr(_aggregation(trainer), "algorithm", None)
-    parts = enumerate(walk(*algorithm.parts.values())) if isinstance(algorithm, Algorithm) else ()
+    algorithm = _algorithm_of(trainer)
+    parts = () if algorithm is None else enumerate(walk(*algorithm.parts.values()))
     return {f"{i}-{type(part).__name__}": part for i, part in parts if part.has_personal}
 
 
@@ -70,9 +71,11 @@ def personal_models(trainer: pl.Trainer, loaded: Mapping[str, Any] | None) -> Pe
         trainer: The trainer.
         loaded: The algorithm's state in the checkpoint that is evaluated; ``None`` if the fit's is.
     """
-    found, module, data = personal_parts(trainer), trainer.lightning_module, trainer.datamodule
-    if not found:
+    found, module, data = personal_parts(trainer), trainer.lightning_module, fit_trainer(trainer).datamodule
+    algorithm = _algorithm_of(trainer)
+    if algorithm is None or not found:
         return None
+    assert isinstance(data, FederatedDataModule)
     evaluates = trainer.state.fn != "fit"
     parts = list(found.values())
     if loaded is None:
@@ -91,7 +94,7 @@ def personal_models(trainer: pl.Trainer, loaded: Mapping[str, Any] | None) -> Pe
             part.begin_fit(replace(federation, rank=0, num_ranks=1, state_dir=None))
             part.load_state_dict(states[key])
     models = PersonalModels(parts, module, data.client_ids)
-    if evaluates and loaded is None and not models.belong_to(_aggregation(trainer).algorithm.run.shown):
+    if evaluates and loaded is None and not models.belong_to(algorithm.run.shown):
         _warn(
             "they belong to the model that the fit left, and the module has other weights. Give `ckpt_path` the "
             "checkpoint of these weights, or evaluate the module that was fitted."
@@ -118,9 +121,17 @@ def state_in(trainer: pl.Trainer, checkpoint: Mapping[str, Any]) -> dict[str, An
     return state if personal_parts(trainer).keys() <= state.get("parts", {}).keys() else None
 
 
-def _aggregation(trainer: pl.Trainer) -> Any:
+def _aggregation(trainer: pl.Trainer) -> Callback | None:
     """Return the callback that has the algorithm."""
-    return next((each for each in trainer.callbacks if isinstance(getattr(each, "algorithm", None), Algorithm)), None)
+    for callback in fit_trainer(trainer).callbacks:
+        if isinstance(getattr(callback, "algorithm", None), Algorithm):
+            return callback
+    return None
+
+
+def _algorithm_of(trainer: pl.Trainer) -> Algorithm | None:
+    algorithm = getattr(_aggregation(trainer), "algorithm", None)
+    return algorithm if isinstance(algorithm, Algorithm) else None
 
 
 def _federation_of(state: Mapping[str, Any], module: pl.LightningModule, data: FederatedDataModule) -> Federation:
@@ -207,7 +218,7 @@ def check_monitors(trainer: pl.Trainer, prefix: str) -> None:
     """
     every = max((part.personal_every for part in personal_parts(trainer).values()), default=1)
     validated = trainer.check_val_every_n_epoch or 1
-    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+    for callback in fit_trainer(trainer).callbacks:
         # FederatedCheckpoint passes over the other rounds
         if not isinstance(callback, (EarlyStopping, ModelCheckpoint)) or isinstance(callback, FederatedCheckpoint):
             continue

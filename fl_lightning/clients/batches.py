@@ -19,6 +19,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from fl_lightning._lightning.fit_trainer import fit_trainer
 from fl_lightning._lightning.loops.overrides import is_plain_transfer
 from fl_lightning.checks import Count, Natural, PathLike, check_fields
 from fl_lightning.data import FederatedDataModule
@@ -192,7 +193,7 @@ class ClientBatches:
     @property
     def shuffles(self) -> bool:
         """Whether a client's samples are drawn in a new order each epoch."""
-        return self.data.shuffle and not self._trainer.overfit_batches
+        return self.data.shuffle and not fit_trainer(self._trainer).overfit_batches
 
     def place(self, tasks: Sequence[Task], done: dict[tuple[int, int], int]) -> None:
         """Let tasks begin after the batches that clients have ``done`` in their phase, and add those of the tasks."""

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
 from fl_lightning._lightning.evaluation.unlogged import UnloggedTraining
+from fl_lightning._lightning.fit_trainer import fit_trainer
 from fl_lightning._lightning.logs.progress_bars import with_progress
 from fl_lightning._lightning.loops.client_loop import ClientLoop
 from fl_lightning._lightning.loops.hooks import enter_fx
@@ -321,7 +322,7 @@ class ClientHooks:
 
     def find(self) -> None:
         """Find the hooks that the callbacks have."""
-        callbacks = self._trainer.callbacks
+        callbacks = fit_trainer(self._trainer).callbacks
         #: The callbacks' ``on_client_start`` and ``on_client_end``.
         self.starts, self.ends = (
             [getattr(callback, name) for callback in callbacks if hasattr(callback, name)]
@@ -361,11 +362,11 @@ class ClientHooks:
         enter_fx(module, previous)
 
 
-def notify(trainer: Any, hook: str) -> None:
+def notify(trainer: pl.Trainer, hook: str) -> None:
     """Call a hook of rounds on the callbacks that define it."""
     module = trainer.lightning_module
     previous = enter_fx(module, _LOGS_AS)
-    for callback in trainer.callbacks:
+    for callback in fit_trainer(trainer).callbacks:
         if (function := getattr(callback, hook, None)) is not None:
             function(trainer, module)
     enter_fx(module, previous)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 
+from fl_lightning._lightning.fit_trainer import fit_trainer
 from fl_lightning._lightning.logs.client_log import log_round
 from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.loop import FederatedLoop
@@ -54,7 +55,7 @@ class RoundObserver(Callback):
 
 
 def _check_other_observers(trainer: pl.Trainer, observer: RoundObserver) -> None:
-    others = (each for each in trainer.callbacks if isinstance(each, RoundObserver))  # type: ignore[attr-defined]
+    others = (each for each in fit_trainer(trainer).callbacks if isinstance(each, RoundObserver))
     for other in others:
         if other is not observer and (both := observer.values.keys() & other.values.keys()):
             first, second = sorted([type(observer).__name__, type(other).__name__])
@@ -71,7 +72,7 @@ def aggregation_of(trainer: pl.Trainer, observer: Callback) -> AggregationCallba
     Raises:
         ValueError: If it has none.
     """
-    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+    for callback in fit_trainer(trainer).callbacks:
         if isinstance(callback, AggregationCallback):
             return callback
     raise ValueError(

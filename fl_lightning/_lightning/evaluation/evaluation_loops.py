@@ -39,7 +39,8 @@ class FederatedEvaluation(_EvaluationLoop):
     def run(self) -> list[Mapping[str, float]]:
         """Evaluate."""
         with preserved_modes(self.trainer.lightning_module), self.around(self.trainer.strategy.root_device):
-            return super().run()
+            scores: list[Mapping[str, float]] = super().run()
+        return scores
 
 
 class SharedEvaluation(FederatedEvaluation):
@@ -109,6 +110,7 @@ def prepare_evaluation(trainer: pl.Trainer, around: Callable[[torch.device], Abs
         if type(stock) is not kind:
             setattr(owner, name, kind.take_over(stock))
     for loop in (trainer.validate_loop, trainer.test_loop):
+        assert isinstance(loop, FederatedEvaluation)
         loop.around = around
 
 

@@ -19,6 +19,8 @@ from lightning.pytorch.utilities.data import extract_batch_size
 from torch import Tensor
 from torchmetrics import Metric
 
+from fl_lightning._lightning.fit_trainer import fit_trainer
+
 
 class ClientLog:
     """Stands in for ``module.log`` while clients train.
@@ -57,8 +59,8 @@ class ClientLog:
         return getattr, (self._module, "log")
 
     def _point_callbacks_to(self, log: Callable[..., None]) -> None:
-        for callback in self._module.trainer.callbacks:
-            callback.log = log
+        for callback in fit_trainer(self._module.trainer).callbacks:
+            callback.log = log  # type: ignore[attr-defined]  # as Lightning sets it
 
     # it counts, and a compiled `training_step` would be compiled anew for each number
     @torch.compiler.disable  # type: ignore[untyped-decorator]

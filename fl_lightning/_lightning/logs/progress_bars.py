@@ -27,8 +27,9 @@ class RoundBar:
     def __init__(self, trainer: pl.Trainer) -> None:
         self._trainer = trainer
         bar = trainer.progress_bar_callback
-        shown = bar is not None and bar.is_enabled and trainer.is_global_zero
-        self._bar = bar if shown and isinstance(bar, (RichProgressBar, TQDMProgressBar)) else None
+        self._bar: RichProgressBar | TQDMProgressBar | None = None
+        if isinstance(bar, (RichProgressBar, TQDMProgressBar)) and bar.is_enabled and trainer.is_global_zero:
+            self._bar = bar
         self._ends: deque[float] = deque([time.monotonic()], maxlen=_LATEST + 1)
 
     def on_round_start(self, number: int) -> None:

@@ -11,6 +11,8 @@ import lightning.pytorch as pl
 from lightning.fabric.utilities.apply_func import convert_tensors_to_scalars
 from lightning.pytorch.loggers import Logger, WandbLogger
 
+from fl_lightning._lightning.fit_trainer import fit_trainer
+
 #: The names that each W&B logger draws over rounds.
 _over_rounds: WeakKeyDictionary[Logger, set[str]] = WeakKeyDictionary()
 
@@ -90,10 +92,10 @@ def log_run(trainer: pl.Trainer, module: pl.LightningModule, about: Mapping[str,
 
     TensorBoard shows the first hyperparameters that it is given, so that these are given together.
     """
-    sources = [source for source in (trainer.datamodule, module) if getattr(source, "_log_hyperparams", False)]
     hyperparameters: dict[str, Any] = {}
-    for source in sources:
-        hyperparameters |= dict(source.hparams_initial)
+    for source in (fit_trainer(trainer).datamodule, module):
+        if source is not None and getattr(source, "_log_hyperparams", False):
+            hyperparameters |= dict(source.hparams_initial)
     for logger in trainer.loggers:
         logger.log_hyperparams({**hyperparameters, "federated": dict(about)})
 

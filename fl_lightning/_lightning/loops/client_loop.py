@@ -9,6 +9,7 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.loops.optimization.manual import ManualResult
+from lightning.pytorch.loops.progress import _ReadyCompletedTracker
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.plugins.precision import Precision
 from lightning.pytorch.profilers import PassThroughProfiler
@@ -20,6 +21,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from fl_lightning._lightning.errors import CannotVectorize
+from fl_lightning._lightning.fit_trainer import fit_trainer
 from fl_lightning._lightning.logs.client_log import ClientLog
 from fl_lightning._lightning.loops.hooks import STEP_HOOKS, Hook, enter_fx
 from fl_lightning._lightning.loops.local_optimizers import LocalOptimizers
@@ -90,7 +92,7 @@ class ClientLoop(_TrainingEpochLoop):
         )
         self._clips = is_overridden("configure_gradient_clipping", module)
         self._zeroes = is_overridden("optimizer_zero_grad", module)
-        self._is_profiled = type(trainer.profiler) is not PassThroughProfiler
+        self._is_profiled = type(fit_trainer(trainer).profiler) is not PassThroughProfiler
         self._actions = [
             f"[Strategy]{type(trainer.strategy).__name__}.{name}" for name in ("training_step", "backward")
         ]
@@ -188,7 +190,7 @@ class ClientLoop(_TrainingEpochLoop):
         bar["client"] = f"{position}/{number}"
 
     @property
-    def _step_counter(self) -> Any:
+    def _step_counter(self) -> _ReadyCompletedTracker:
         if self._automatic:
             return self.automatic_optimization.optim_progress.optimizer.step.total
         return self.manual_optimization.optim_step_progress.total
@@ -231,7 +233,7 @@ class ClientLoop(_TrainingEpochLoop):
         progress.increment_started()
         outputs: dict[str, Any] | None = None if batch is None else {}
         if goes_on and batch is not None:
-            with trainer.profiler.profile("run_training_batch"):
+            with fit_trainer(trainer).profiler.profile("run_training_batch"):
                 outputs = self._optimize(batch, batch_idx, further)
         progress.increment_processed()
         if not self._accumulating:
@@ -325,7 +327,7 @@ class ClientLoop(_TrainingEpochLoop):
     def _call(self, hook: str, action: str, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function as a hook, and record it under the name of an action."""
         previous = enter_fx(self._module, hook)
-        with self.trainer.profiler.profile(action) if self._is_profiled else nullcontext():
+        with fit_trainer(self.trainer).profiler.profile(action) if self._is_profiled else nullcontext():
             output = function(*args)
         enter_fx(self._module, previous)
         return output

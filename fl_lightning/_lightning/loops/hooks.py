@@ -12,6 +12,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.callbacks.progress import RichProgressBar, TQDMProgressBar
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
+from fl_lightning._lightning.fit_trainer import fit_trainer
 from fl_lightning._lightning.logs.progress_bars import set_total
 
 #: Progress bars are redrawn at most this often; drawing after every batch costs more than a small model's step.
@@ -50,10 +51,10 @@ class Hook:
         self._trainer = trainer
         self._module = module = trainer.lightning_module
         self._name = name
-        self._profile = trainer.profiler.profile
+        self._profile = fit_trainer(trainer).profiler.profile
         self._callbacks = [
             (_throttled(callback, name), f"[Callback]{callback.state_key}.{name}")
-            for callback in (trainer.callbacks if callbacks is None else callbacks)
+            for callback in (fit_trainer(trainer).callbacks if callbacks is None else callbacks)
             if is_overridden(name, callback, parent=Callback)
         ]
         self._module_hook: Callable[..., Any] | None = None

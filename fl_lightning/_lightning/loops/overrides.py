@@ -14,6 +14,8 @@ from torch import Tensor
 from torch.nn.modules import module
 from torch.optim import LBFGS, SGD, Optimizer, optimizer
 
+from fl_lightning._lightning.fit_trainer import fit_trainer
+
 _OF_STRATEGY = (
     *("on_train_batch_start", "batch_to_device", "training_step"),
     *("pre_backward", "backward", "post_backward", "optimizer_step"),
@@ -80,7 +82,7 @@ def is_plain_transfer(trainer: pl.Trainer) -> bool:
 
 def has_transfer_hooks(trainer: pl.Trainer) -> bool:
     """Whether a user's module, data module or strategy sees batches on their way."""
-    module, data = trainer.lightning_module, trainer.datamodule
+    module, data = trainer.lightning_module, fit_trainer(trainer).datamodule
     names = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
     overridden = any(is_overridden(name, module) or (data is not None and is_overridden(name, data)) for name in names)
     return overridden or overridden_in_strategy(trainer.strategy) == "batch_to_device"

@@ -14,11 +14,13 @@ from lightning.pytorch.callbacks import Timer
 from lightning.pytorch.callbacks.timer import Interval
 from lightning.pytorch.loops import _Loop
 from lightning.pytorch.loops.fit_loop import _FitLoop
+from lightning.pytorch.loops.progress import _ProcessedTracker
 from lightning.pytorch.trainer import call
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 
+from fl_lightning._lightning.fit_trainer import fit_trainer
 from fl_lightning._lightning.logs.client_log import join_results
 from fl_lightning._lightning.logs.progress_bars import RoundBar
 from fl_lightning._lightning.logs.round_logging import counting_rounds
@@ -27,6 +29,9 @@ from fl_lightning._lightning.loops.stopping import STATUS_OF_SIGTERM, StopReques
 from fl_lightning._lightning.processes import gather_objects, use_bare_module
 from fl_lightning._lightning.refusals import refuse_optimizers
 from fl_lightning._lightning.trainer_callbacks import let_checkpoints_save_again, stop_where_stopped
+
+# The flag of Lightning's base class, without what its fit loop does besides when the flag is set.
+_RESTARTING: property = vars(_Loop)["restarting"]
 
 
 class RoundLoop(_FitLoop, ABC):
@@ -103,7 +108,13 @@ class RoundLoop(_FitLoop, ABC):
     @property
     def round_index(self) -> int:
         """The round that is being trained or comes next, from 0."""
-        return self.epoch_progress.current.processed
+        return self._rounds.processed
+
+    @property
+    def _rounds(self) -> _ProcessedTracker:
+        rounds = self.epoch_progress.current
+        assert isinstance(rounds, _ProcessedTracker)
+        return rounds
 
     @property
     def in_round(self) -> bool:
@@ -119,8 +130,9 @@ class RoundLoop(_FitLoop, ABC):
     def reset(self) -> None:
         """Prepare a fit; every checkpoint that is resumed from lies at a round's boundary."""
         torch.set_grad_enabled(True)
-        _Loop.restarting.fset(self, False)
+        _RESTARTING.__set__(self, False)
         for tracker in (self.epoch_progress.total, self.epoch_progress.current):
+            assert isinstance(tracker, _ProcessedTracker)
             tracker.ready = tracker.started = tracker.completed = tracker.processed
 
     def run(self) -> None:
@@ -254,7 +266,7 @@ class RoundLoop(_FitLoop, ABC):
         """Train clients; a process that is asked to stop leaves off at once, and meets the others after."""
         self.clients_train = True
         try:
-            with self.trainer.profiler.profile("run_training_epoch"):
+            with fit_trainer(self.trainer).profiler.profile("run_training_epoch"):
                 train()
                 self.epoch_loop.on_clients_end()
         except SIGTERMException:
@@ -284,7 +296,7 @@ class RoundLoop(_FitLoop, ABC):
         self.epoch_loop.optimizers.on_round_abort()
         self._leave_round()
         self.load_state_dict(start)
-        _Loop.restarting.fset(self, False)
+        _RESTARTING.__set__(self, False)
 
     def _leave_round(self) -> None:
         self._round_start = None
@@ -332,8 +344,8 @@ def install_loop(trainer: pl.Trainer, loop: RoundLoop) -> None:
     loop.take_over(trainer.fit_loop)
     trainer.fit_loop = loop
     loop.stop.install()
-    for timer in (callback for callback in trainer.callbacks if isinstance(callback, Timer)):
+    for timer in (callback for callback in fit_trainer(trainer).callbacks if isinstance(callback, Timer)):
         # the fit stops at a round's end; after every batch, processes would wait for those that train fewer
         timer._interval = Interval.epoch
-    if trainer.reload_dataloaders_every_n_epochs:
+    if fit_trainer(trainer).reload_dataloaders_every_n_epochs:
         rank_zero_warn("`reload_dataloaders_every_n_epochs` has no effect on clients: their data come from no loader.")

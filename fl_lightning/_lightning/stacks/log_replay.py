@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 from torchmetrics import MeanAbsoluteError, MeanSquaredError, Metric, MetricCollection
 from torchmetrics.classification import MulticlassConfusionMatrix, MulticlassStatScores
 
+from fl_lightning._lightning.fit_trainer import fit_trainer
 from fl_lightning._lightning.loops.client_loop import ClientLoop
 from fl_lightning._lightning.loops.hooks import enter_fx
 from fl_lightning._lightning.stacks.recording import BatchValue, Entry, LogCall, MetricCall, TensorPlace, logged_type
@@ -231,10 +232,10 @@ def _tell_steps(loop: ClientLoop, clients: Clients, earlier: Mapping[str, Any]) 
     for key, metric in shown.items():
         metric.has_reset = key not in earlier  # as nobody has logged it yet
         metric._forward_cache = earlier.get(key)
-    every = trainer.log_every_n_steps if trainer.loggers else 0
+    every = fit_trainer(trainer).log_every_n_steps if trainer.loggers else 0
     if every and trainer.should_stop:  # as Lightning does in rounds that `min_epochs` still asks for
         every = 1
-    rates = [callback for callback in trainer.callbacks if isinstance(callback, LearningRateMonitor)]
+    rates = [callback for callback in fit_trainer(trainer).callbacks if isinstance(callback, LearningRateMonitor)]
     latest: dict[str, tuple[Entry, int, int]] = {}
     for batches in clients.values():
         window: list[Entry] = []  # whose gradients the step accumulates

@@ -19,6 +19,7 @@ from torch.optim.lr_scheduler import LambdaLR, MultiplicativeLR
 from torchmetrics.wrappers import BootStrapper
 
 from fl_lightning._lightning.errors import CannotVectorize
+from fl_lightning._lightning.fit_trainer import fit_trainer
 from fl_lightning._lightning.logs.client_log import has_own_log
 from fl_lightning._lightning.loops.client_loop import ClientLoop
 from fl_lightning._lightning.loops.hooks import STEP_HOOKS, Hook
@@ -61,7 +62,7 @@ class StackedLoop:
     def __init__(self, loop: ClientLoop, corrector: Callback) -> None:
         self._loop, self._corrector, self.trainer = loop, corrector, loop.trainer
         self.module: pl.LightningModule = loop.trainer.lightning_module
-        bars = [callback for callback in loop.trainer.callbacks if isinstance(callback, ProgressBar)]
+        bars = [callback for callback in fit_trainer(loop.trainer).callbacks if isinstance(callback, ProgressBar)]
         hooks = ("on_train_batch_start", "on_train_batch_end")
         self._bars = [Hook(loop.trainer, name, bars) for name in hooks] if bars else []
         self._shown = 0
@@ -86,9 +87,9 @@ class StackedLoop:
                 yield f"{name} overrides `{hook}`, which sees one model at a time"
         if has_own_log(module):
             yield f"{name} overrides `log`"
-        if has_transfer_hooks(trainer) and not getattr(trainer.datamodule, "stacks", False):
+        if has_transfer_hooks(trainer) and not getattr(fit_trainer(trainer).datamodule, "stacks", False):
             yield "a hook of the batches' transfer is overridden, which sees one batch at a time"
-        for callback, hook in product(trainer.callbacks, STEP_HOOKS):
+        for callback, hook in product(fit_trainer(trainer).callbacks, STEP_HOOKS):
             if not self._is_known(callback, hook):
                 yield f"the callback {type(callback).__name__} overrides `{hook}`, which sees one model at a time"
         if (hooks := global_hooks()) is not None:
