@@ -97,15 +97,16 @@ class Partition:
             ValueError: If the file is not a partition of this version, or an invalid one, or damaged.
         """
         path = Path(path)
+        content = path.read_bytes()
         try:
-            header, indices = _from_parquet(path) if _is_parquet(path) else _from_json(path)
+            header, indices = _from_parquet(content) if _is_parquet(path) else _from_json(content)
             if (header["format"], header["version"], header["num_clients"]) != (_FORMAT, _VERSION, len(indices)):
                 raise ValueError(f"its header is {header}")
             partition = cls(indices)
             if header.get("fingerprint", partition.fingerprint()) != partition.fingerprint():
                 raise ValueError("its content does not agree with its fingerprint, so it is damaged")
             return partition
-        except (ValueError, TypeError, KeyError) as error:  # pyarrow's and json's errors are such
+        except (ValueError, TypeError, KeyError, OSError) as error:  # pyarrow's and json's errors are such
             raise ValueError(
                 f"{path} is no partition of version {_VERSION} that `Partition.save` has written: {error}."
             ) from error
@@ -148,18 +149,18 @@ def _is_parquet(path: Path) -> bool:
     return path.suffix.lower() == ".parquet"
 
 
-def _from_json(path: Path) -> tuple[dict[str, Any], tuple[np.ndarray, ...]]:
+def _from_json(content: bytes) -> tuple[dict[str, Any], tuple[np.ndarray, ...]]:
     """Return the header, and the sample indices of each client."""
-    document = json.loads(path.read_text(encoding="utf-8"))
+    document = json.loads(content)
     indices = document.pop("indices")
     return document, tuple(indices)
 
 
-def _from_parquet(path: Path) -> tuple[dict[str, Any], tuple[np.ndarray, ...]]:
+def _from_parquet(content: bytes) -> tuple[dict[str, Any], tuple[np.ndarray, ...]]:
     """Return the header, and the sample indices of each client."""
     from pyarrow import parquet
 
-    table = parquet.read_table(path)
+    table = parquet.read_table(io.BytesIO(content))
     header = json.loads((table.schema.metadata or {})[_FORMAT.encode()])
     clients, samples = table["client"].to_numpy(), table["sample"].to_numpy()
     return header, tuple(samples[rows] for rows in members(clients, header["num_clients"]))
