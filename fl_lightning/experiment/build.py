@@ -22,7 +22,7 @@ from lightning.pytorch.callbacks import Callback
 
 from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.callbacks.client_metrics import ClientMetrics
-from fl_lightning.checks import check
+from fl_lightning.checks import check, short_repr
 from fl_lightning.data import FederatedDataModule
 
 Spec = Any
@@ -241,6 +241,21 @@ def _substitute(spec: Spec, values: Mapping[str, Any]) -> Spec:
     if isinstance(spec, str) and (found := _REFERENCE.fullmatch(spec)):
         return _substitute(_look_up(found[1], values), values)
     return spec
+
+
+def check_spec(name: str, spec: Spec) -> None:
+    """Raise ``ValueError`` unless a spec is a ``class_path`` with ``init_args``, or a reference to one."""
+    if isinstance(spec, str) and spec.startswith("$"):
+        return
+    if not isinstance(spec, Mapping) or "class_path" not in spec:
+        raise ValueError(f"`{name}` must be a `class_path` and `init_args`, got {short_repr(spec)}.")
+    given = spec.get("init_args")
+    if isinstance(given, Mapping):
+        for argument, value in given.items():
+            if isinstance(value, Mapping) and "class_path" in value:
+                check_spec(f"{name}.{argument}", value)
+    elif given is not None and not (isinstance(given, str) and given.startswith("$")):
+        raise ValueError(f"`init_args` of `{name}` must be arguments by name, got {short_repr(given)}.")
 
 
 def references(spec: Spec) -> set[str]:

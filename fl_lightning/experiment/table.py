@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fl_lightning.checks import Count, Finite, Natural, NotNegative, Seed, check, check_fields
-from fl_lightning.experiment.build import Spec, references, refuse_unknown
+from fl_lightning.experiment.build import Spec, check_spec, references, refuse_unknown
 from fl_lightning.experiment.search import SearchKind
 from fl_lightning.metrics import larger_is_better
 from fl_lightning.partitioners.notebook import as_table
@@ -66,6 +66,8 @@ class DataSet:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        check_spec("datamodule", self.datamodule)
+        check_spec("model", self.model)
         for method, number in self.paper.items():
             check(f"`paper.{method}`", number, Finite)
         for source, entries in self.published.items():
@@ -99,6 +101,9 @@ class Method:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        check_spec("callback", self.callback)
+        for name, source in self.take.items():
+            check(f"`take.{name}`", source, str)
 
 
 @dataclass
