@@ -55,7 +55,7 @@ from fl_lightning.partitioners import IIDPartitioner, Partition
 from fl_lightning.report.results import read_results
 
 Outcomes = Iterator[str | None]  # once each, what is wrong, or ``None``
-_PATIENCE = 60.0  # seconds in which all ends, also on a busy machine
+_PATIENCE = 180.0  # seconds in which all ends, also on a busy machine
 
 
 class Slow(Callback):
@@ -205,7 +205,7 @@ def stop_workers(folder: Path, rng: random.Random) -> Outcomes:
         out.mkdir(parents=True)
         limit = rng.uniform(0.1, 0.5)
         child = Forked(partial(run, table(("StandsStill", {})), out, 1, cell_timeout=limit), out / "log")
-        status = child.wait(20.0)
+        status = child.wait(_PATIENCE)
         child.kill()
         yield None if status == 0 else f"the run ended with {status}"
 
