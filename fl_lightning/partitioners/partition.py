@@ -106,7 +106,7 @@ class Partition:
             if header.get("fingerprint", partition.fingerprint()) != partition.fingerprint():
                 raise ValueError("its content does not agree with its fingerprint, so it is damaged")
             return partition
-        except (ValueError, TypeError, KeyError, OSError) as error:  # pyarrow's and json's errors are such
+        except Exception as error:  # what pyarrow makes of a damaged file is of many kinds
             raise ValueError(
                 f"{path} is no partition of version {_VERSION} that `Partition.save` has written: {error}."
             ) from error

@@ -149,11 +149,11 @@ def draw_spread(results: Results, data: str) -> Figure:
     for place, method in enumerate(results.methods):
         scores = factor * results.scores.loc[data, method].dropna()
         offsets = np.linspace(-0.22, 0.22, len(scores)) if len(scores) != 1 else [0.0]
-        for ((run_fold, _), score), offset in zip(scores.items(), offsets, strict=True):
+        heights = pd.Series(place + np.array(offsets), index=scores.index)
+        for run_fold, of_fold in scores.groupby(level="fold"):
             alpha = 1.0 if fold in (None, run_fold) else 0.35
-            axes.plot(
-                score, place + offset, MARKS[run_fold % len(MARKS)], color=color(place), alpha=alpha, markersize=5
-            )
+            mark = MARKS[run_fold % len(MARKS)]
+            axes.plot(of_fold, heights[of_fold.index], mark, color=color(place), alpha=alpha, markersize=5)
         if len(scores) > 1:
             axes.plot([scores.mean()] * 2, [place - 0.3, place + 0.3], color="black", linewidth=1.2)
     axes.set(xlabel=label(f"test {results.metric(data)}", 44), title=label(data, 44))

@@ -11,7 +11,7 @@ import pandas as pd
 from fl_lightning.checks import quantity
 from fl_lightning.report.names import p_text
 from fl_lightning.report.reference import reference_sentence
-from fl_lightning.report.results import LEVEL, Results
+from fl_lightning.report.results import LEVEL, RUN, Results
 from fl_lightning.report.texts import text
 
 _MARGIN = 0.01  # above a constant prediction, as a share of 1
@@ -70,17 +70,17 @@ def _smallest_p(pairs: int) -> float:
 def open_cycles(results: Results) -> str:
     """Return a sentence about runs that end after their last aggregation; empty if there are none."""
     found = []
-    for (data, method), curves in results.curves.groupby(["data", "method"], sort=False):
-        late = np.array([_rounds_after_aggregation(curve) for _, curve in curves.groupby(["fold", "seed"])])
+    curves = results.curves
+    runs = curves.groupby(RUN, sort=False)
+    place = runs.cumcount()
+    # the place of each run's last aggregation, which a run without any does not have
+    last = place.where(curves["fed/aggregated"] == 1).groupby([curves[key] for key in RUN], sort=False).max()
+    after = (runs.size() - 1 - last).fillna(0).astype(int)
+    for (data, method), late in after.groupby(level=["data", "method"], sort=False):
         if late.any():
-            runs = f"{np.count_nonzero(late)} of {quantity(len(late), 'run')}"
-            found.append(f"{method} on {data} ({runs}, up to {quantity(int(late.max()), 'round')})")
+            number = f"{np.count_nonzero(late)} of {quantity(len(late), 'run')}"
+            found.append(f"{method} on {data} ({number}, up to {quantity(int(late.max()), 'round')})")
     return text("open_cycles", found) if found else ""
-
-
-def _rounds_after_aggregation(curve: pd.DataFrame) -> int:
-    aggregated = np.flatnonzero(curve["fed/aggregated"] == 1)
-    return len(curve) - 1 - int(aggregated[-1]) if len(aggregated) else 0
 
 
 def missing_columns(results: Results) -> str:

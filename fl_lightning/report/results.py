@@ -29,8 +29,7 @@ _RUNS = [*RUN, "status", "score", "constant_score", "rounds", "partition", "code
 _TUNING = ["data", "method", "values", "val", "chosen"]
 _ABOUT = ["begun", "ended", "seconds", "device", "python", "torch", "lightning", "numpy"]
 _TESTS = ["data", "method", "difference", "low", "high", "pairs", "zeros", "p", "gain"]
-_CLIENTS = {"data": str, "method": str, "fold": int, "seed": int, "client": int, "samples": int, "score": float}
-_CLIENTS |= {"own": float}
+_CLIENTS = {"fold": int, "seed": int, "client": int, "samples": int, "score": float, "own": float}
 _DIGITS = 12  # of means, so that those of the same numbers in another order are equal
 
 
@@ -114,18 +113,21 @@ class Results:
         """
         shown = {name for entry in self.table["data"].values() for name in [entry["monitor"], *entry["curves"]]}
         columns = list(dict.fromkeys(["round", *_COUNTS, *DIAGNOSTICS, *sorted(shown)]))
-        frames = []
+        runs, values = [], []
         for *run, cell in self.scored[[*RUN, "cell"]].itertuples(index=False):
             path = self.folder / "cells" / cell / "curve.csv"
             try:
-                curve = pd.read_csv(path, usecols=lambda name: name in columns, dtype=float)
-            except (OSError, ValueError) as error:
+                curve = _read_numbers(path, columns)
+            except (OSError, ValueError, csv.Error) as error:
                 raise ValueError(
                     f"{path} cannot be read ({error}). Delete the folder {path.parent} and run the table again; it "
                     "runs only this cell."
                 ) from error
-            frames.append(curve.assign(**dict(zip(RUN, run, strict=True))))
-        curves = pd.concat(frames, ignore_index=True).reindex(columns=[*RUN, *columns])
+            runs += [run] * len(curve)
+            values.append(curve)
+        curves = pd.concat(
+            [pd.DataFrame(runs, columns=RUN), pd.DataFrame(np.concatenate(values), columns=columns)], axis=1
+        )
         trained = (curves["fed/clients"] + curves["fed/dropped"].fillna(0)).groupby([curves[key] for key in RUN])
         clients_a_round = trained.cumsum() / curves["round"]
         cost = curves["fed/models_sent"] / (2 * clients_a_round)
@@ -139,17 +141,19 @@ class Results:
         all share. ``gain`` is how much better it is than the client's own model by ``Local``, with the same fold and
         seed.
         """
-        frames = [pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in _CLIENTS.items()})]
+        rows: list[tuple[Any, ...]] = []
         for *run, cell in self.scored[[*RUN, "cell"]].itertuples(index=False):
             path = self.folder / "cells" / cell / "clients.csv"
-            if path.is_file():
-                rows = pd.read_csv(path)
-                scored = rows.columns.to_list()[rows.columns.get_loc("samples") + 1 :]
-                rows["own"] = rows[scored[-1]]  # behind the shared model's, if clients have models of their own
-                rows["score"] = rows["own"] if self.scores_own_models(run[0]) else rows[scored[0]]
-                rows = rows[["client", "samples", "score", "own"]]
-                frames.append(rows.assign(**dict(zip(RUN, run, strict=True))).dropna(subset=["score"]))
-        found, same = pd.concat(frames, ignore_index=True), ["data", "fold", "seed", "client"]
+            if not path.is_file():
+                continue
+            with path.open(encoding="utf-8", newline="") as file:
+                names = next(csv.reader(file))
+            scored = names[names.index("samples") + 1 :]
+            own = scored[-1]  # behind the shared model's, if clients have models of their own
+            score = own if self.scores_own_models(run[0]) else scored[0]
+            rows += [(*run, *numbers) for numbers in _read_numbers(path, ["client", "samples", score, own]).tolist()]
+        found = pd.DataFrame(rows, columns=[*RUN, "client", "samples", "score", "own"]).dropna(subset=["score"])
+        found, same = found.astype(_CLIENTS), ["data", "fold", "seed", "client"]
         alone = found[found["method"] == ALONE].set_index(same)["own"].rename("alone")
         found = found.drop(columns="own").join(alone, on=same)
         return found.assign(gain=(found["score"] - found["alone"]) * found["data"].map(self.sign).astype(float))
@@ -228,6 +232,27 @@ class Results:
         """Return the score of a data set with its unit, such as ``"accuracy, %"``; the same ones can be averaged."""
         name = metric_name(str(self.table["data"][data]["score"]))
         return f"{name}, %" if self.scale(data).percent else name
+
+
+def _read_numbers(path: Path, columns: list[str]) -> np.ndarray:
+    """Return columns of a CSV file, NaN where it has no value, shape (rows, columns).
+
+    A table may have thousands of cells, and ``pandas.read_csv`` takes milliseconds for the smallest file.
+
+    Raises:
+        ValueError: If a row is not whole, or a value is no number.
+    """
+    with path.open(encoding="utf-8", newline="") as file:
+        names, *rows = list(csv.reader(file)) or [[]]
+    numbers = np.full((len(rows), len(columns)), np.nan)
+    for place, row in enumerate(rows):
+        if len(row) != len(names):
+            raise ValueError(f"line {place + 2} has {len(row)} values for {len(names)} columns")
+    for place, column in enumerate(columns):
+        if column in names:
+            at = names.index(column)
+            numbers[:, place] = [float(row[at] or "nan") for row in rows]
+    return numbers
 
 
 def read_results(folder: str | os.PathLike[str]) -> Results:

@@ -180,9 +180,6 @@ MISTAKES = {
     "`trainer.max_epochs`, must be a whole number": small(trainer={"accelerator": "cpu"}),
     "`trainer` must leave `callbacks`": with_trainer(callbacks=[]),
     "enable_checkpointing": with_trainer(enable_checkpointing=False),
-    "`model` fl_lightning.models.MLPClassifier: ": with_data(
-        model={"class_path": "fl_lightning.models.MLPClassifier", "init_args": ["lr"]}
-    ),
     '"hidden"': with_data(model={"class_path": "fl_lightning.models.MLPClassifier", "init_args": {"hidden": "wide"}}),
     "`score` is 'test_accuracy'": with_data(score="test_accuracy", score_mode="max"),
     "`score` is 'val_acc_clients'": with_data(score="val_acc_clients"),
