@@ -185,12 +185,10 @@ MISTAKES = {
     "`score` is 'val_acc_clients'": with_data(score="val_acc_clients"),
     "`monitor` is 'val_f1_clients'": with_data(monitor="val_f1_clients"),
     "`callbacks` must be": small(callbacks=["x"]),
-    "`callback` must": with_methods(No={"callback": "fl_lightning.FedProx"}),
     "must be a AggregationCallback, so": with_methods(
         No={"callback": {"class_path": "lightning.pytorch.callbacks.ModelSummary"}}
     ),
     "3 cannot be imported": with_methods(No={"callback": {"class_path": 3}}),
-    "`model` must": with_data(model=["fl_lightning.models.MLPClassifier"]),
     "`mu` ": with_methods(No={"callback": {**FEDPROX, "init_args": {"mu": -1}}}),
     "'nu'": with_methods(No={"callback": {**FEDPROX, "init_args": {"mu": 1, "nu": 1}}}),
     "needs the argument `mu`": with_methods(No={"callback": FEDPROX}),

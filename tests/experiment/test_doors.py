@@ -158,3 +158,12 @@ def test_a_wrong_option_is_one_line(
     assert status in (1, 2)
     [line] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error:")]
     assert message in line
+
+
+def test_a_part_that_is_no_class_is_named() -> None:
+    with pytest.raises(ValueError, match=r"methods\.FedAvg: `callback` must be a `class_path`"):
+        read_table(small(methods={"FedAvg": {"callback": "fl_lightning.FedProx"}}))
+    table = small()
+    table["data"]["digits"]["model"] = ["fl_lightning.models.MLPClassifier"]
+    with pytest.raises(ValueError, match=r"data\.digits: `model` must be a `class_path`"):
+        read_table(table)
