@@ -186,8 +186,8 @@ def turn_clocks_back(folder: Path, rng: random.Random) -> Outcomes:
         content = table(("Fails", {"path": str(tries), "at_round": 1, "times": 1000}), rounds=2)
 
         def back(content: dict[str, Any] = content, out: Path = folder / str(trial)) -> None:
-            hours = itertools.count()
-            time.time = lambda: 1.8e9 - 3600 * next(hours)  # type: ignore[assignment]
+            begin, hours = time.time(), itertools.count()
+            time.time = lambda: begin - 3600 * next(hours)  # type: ignore[assignment]
             run(content, out)
 
         (folder / str(trial)).mkdir(parents=True)
@@ -203,7 +203,7 @@ def stop_workers(folder: Path, rng: random.Random) -> Outcomes:
     for trial in itertools.count():
         out = folder / str(trial)
         out.mkdir(parents=True)
-        limit = rng.uniform(0.1, 0.5)
+        limit = rng.uniform(3.0, 5.0)  # seconds, in which the worker comes to stand still
         child = Forked(partial(run, table(("StandsStill", {})), out, 1, cell_timeout=limit), out / "log")
         status = child.wait(_PATIENCE)
         child.kill()
