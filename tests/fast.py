@@ -1,8 +1,9 @@
 """Run the tests that a change touches: ``make fast``.
 
-A changed file of a room, such as ``fl_lightning/parts/robust.py``, runs ``tests/parts`` without its long cases; where
-that has tests of the file's name (``test_robust.py``), these alone. A changed test runs itself. The quick contracts
-(:data:`ALWAYS`) come after them. ``--since COMMIT`` compares with another commit than HEAD; more options go to pytest.
+A changed file of a room, such as ``fl_lightning/parts/aggregations/robust.py``, runs ``tests/parts`` without its long
+cases; where that has tests of the file's name (``test_robust.py``), these alone. A changed test runs itself. The quick
+contracts (:data:`ALWAYS`) come after them. ``--since COMMIT`` compares with another commit than HEAD; more options go
+to pytest.
 """
 
 from __future__ import annotations

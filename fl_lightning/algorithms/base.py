@@ -35,13 +35,16 @@ from fl_lightning.executors import Executor, make_executor
 from fl_lightning.executors.auto import ExecutorName
 from fl_lightning.executors.machine import using_threads
 from fl_lightning.loop import FederatedLoop, LoopCallback
-from fl_lightning.parts.aggregation import Aggregation
+from fl_lightning.parts.aggregations.base import Aggregation
 from fl_lightning.parts.algorithm import Algorithm, InvalidUpdates
-from fl_lightning.parts.exchange import Buffers, Exchange
-from fl_lightning.parts.objectives import LocalObjective
-from fl_lightning.parts.sampling import Arrivals, ClientSampler, Participation, UniformSampler
-from fl_lightning.parts.schedules import Schedule
-from fl_lightning.parts.server import ServerOptimizer
+from fl_lightning.parts.exchanges.base import Exchange
+from fl_lightning.parts.exchanges.buffers import Buffers
+from fl_lightning.parts.objectives.base import LocalObjective
+from fl_lightning.parts.samplers.base import ClientSampler
+from fl_lightning.parts.samplers.participation import Participation
+from fl_lightning.parts.samplers.uniform import Arrivals, UniformSampler
+from fl_lightning.parts.schedules.base import Schedule
+from fl_lightning.parts.servers.base import ServerOptimizer
 
 
 @dataclass(eq=False, repr=False)

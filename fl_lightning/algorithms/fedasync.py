@@ -5,11 +5,11 @@ from typing import Any, ClassVar
 
 from fl_lightning.algorithms.asynchronous import AsynchronousCallback
 from fl_lightning.checks import Count, Natural, ScheduledShare, ScheduledWeight
+from fl_lightning.parts.aggregations.stale import StalenessMixing
+from fl_lightning.parts.aggregations.staleness import Staleness
 from fl_lightning.parts.algorithm import Algorithm
-from fl_lightning.parts.asynchronous.aggregations import StalenessMixing
-from fl_lightning.parts.asynchronous.schedule import Asynchronous, SampledStaleness
-from fl_lightning.parts.asynchronous.staleness import Staleness
-from fl_lightning.parts.objectives import proximal
+from fl_lightning.parts.objectives.proximal import proximal
+from fl_lightning.parts.schedules.asynchronous import Asynchronous, SampledStaleness
 
 
 @dataclass(eq=False, repr=False)
@@ -28,7 +28,7 @@ class FedAsync(AsynchronousCallback):
         mixing: alpha in (0, 1]; a function of the round makes a schedule.
         staleness: s: ``"constant"`` 1, ``"polynomial"`` (1 + d)^-0.5, ``"hinge"`` 1 up to d = 4, then
             1 / (10 (d - 4) + 1), ``"exponential"`` exp(-d / 2); or a function of d, such as
-            ``fl_lightning.parts.asynchronous.polynomial(a=0.3)``.
+            ``fl_lightning.parts.polynomial(a=0.3)``.
         rho: Weight of the proximal term, at least 0. (The authors' code takes ``rho`` times the learning rate.)
         max_staleness: Results with a larger d are rejected; ``None`` accepts all.
         history: D of the authors' simulation (eq. (26)), which needs no clock. Each result comes from a client drawn

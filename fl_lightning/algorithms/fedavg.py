@@ -5,11 +5,13 @@ from typing import ClassVar, Literal
 
 from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.checks import Scheduled
-from fl_lightning.parts.aggregation import CurrentMean, StaleMean, WeightedMean, Weighting
+from fl_lightning.parts.aggregations.base import Weighting
+from fl_lightning.parts.aggregations.means import CurrentMean, StaleMean, WeightedMean
 from fl_lightning.parts.algorithm import Algorithm
-from fl_lightning.parts.objectives import LocalObjective
-from fl_lightning.parts.schedules import EvaluatedModel, synchronous
-from fl_lightning.parts.server import Mixing, ServerOptimizer
+from fl_lightning.parts.objectives.base import LocalObjective
+from fl_lightning.parts.schedules.synchronous import EvaluatedModel, synchronous
+from fl_lightning.parts.servers.base import ServerOptimizer
+from fl_lightning.parts.servers.mixing import Mixing
 
 _AGGREGATIONS = {"selected": WeightedMean, "stale": StaleMean, "current": CurrentMean}
 

@@ -5,12 +5,13 @@ from typing import ClassVar, Literal
 
 from fl_lightning.algorithms.asynchronous import AsynchronousCallback
 from fl_lightning.checks import Count, Natural, NotNegative, Positive, Scheduled, ScheduledWeight, Share
+from fl_lightning.parts.aggregations.stale import Division, DynamicWeightMean, Examples, StalenessWeightedDeltas
+from fl_lightning.parts.aggregations.staleness import Staleness
 from fl_lightning.parts.algorithm import Algorithm
-from fl_lightning.parts.asynchronous.aggregations import Division, DynamicWeightMean, Examples, StalenessWeightedDeltas
-from fl_lightning.parts.asynchronous.schedule import Stamp
-from fl_lightning.parts.asynchronous.staleness import Staleness
-from fl_lightning.parts.objectives import proximal
-from fl_lightning.parts.server import Mixing, ServerOptimizer
+from fl_lightning.parts.objectives.proximal import proximal
+from fl_lightning.parts.schedules.asynchronous import Stamp
+from fl_lightning.parts.servers.base import ServerOptimizer
+from fl_lightning.parts.servers.mixing import Mixing
 
 
 @dataclass(eq=False, repr=False)

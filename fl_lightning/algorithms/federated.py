@@ -5,10 +5,10 @@ from dataclasses import KW_ONLY, dataclass
 from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.algorithms.options import choose_arrivals, choose_sampler
 from fl_lightning.parts.algorithm import Algorithm
-from fl_lightning.parts.objectives import LocalObjective
-from fl_lightning.parts.sampling import ClientSampler
-from fl_lightning.parts.schedules import Schedule
-from fl_lightning.parts.server import ServerOptimizer
+from fl_lightning.parts.objectives.base import LocalObjective
+from fl_lightning.parts.samplers.base import ClientSampler
+from fl_lightning.parts.schedules.base import Schedule
+from fl_lightning.parts.servers.base import ServerOptimizer
 
 
 @dataclass(eq=False, repr=False)

@@ -5,10 +5,11 @@ from typing import ClassVar
 
 from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.checks import Fraction, NotNegative, Scheduled
-from fl_lightning.parts.aggregation import NormalizedMean, Weighting
+from fl_lightning.parts.aggregations.base import Weighting
+from fl_lightning.parts.aggregations.normalized import NormalizedMean
 from fl_lightning.parts.algorithm import Algorithm
-from fl_lightning.parts.objectives import proximal
-from fl_lightning.parts.server import Mixing
+from fl_lightning.parts.objectives.proximal import proximal
+from fl_lightning.parts.servers.mixing import Mixing
 
 
 @dataclass(eq=False, repr=False)

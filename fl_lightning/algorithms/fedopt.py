@@ -5,7 +5,9 @@ from typing import ClassVar
 
 from fl_lightning.algorithms.fedavg import AveragingCallback
 from fl_lightning.checks import Fraction, NotNegative, Positive, Scheduled, ScheduledFraction
-from fl_lightning.parts.server import Adaptive, Momentum, Rule, ServerOptimizer
+from fl_lightning.parts.servers.adaptive import Adaptive, Rule
+from fl_lightning.parts.servers.base import ServerOptimizer
+from fl_lightning.parts.servers.mixing import Momentum
 
 
 @dataclass(eq=False, repr=False)

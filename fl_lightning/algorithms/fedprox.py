@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from fl_lightning.algorithms.fedavg import AveragingCallback
 from fl_lightning.checks import ScheduledWeight
-from fl_lightning.parts.objectives import LocalObjective, Proximal
+from fl_lightning.parts.objectives.base import LocalObjective
+from fl_lightning.parts.objectives.proximal import Proximal
 
 
 @dataclass(eq=False, repr=False)

@@ -7,8 +7,9 @@ import lightning.pytorch as pl
 from torch import nn
 
 from fl_lightning.algorithms.base import AggregationCallback
-from fl_lightning.parts.adapters import AdapterMean
-from fl_lightning.parts.aggregation import WeightedMean, Weighting
+from fl_lightning.parts.aggregations.adapters import AdapterMean
+from fl_lightning.parts.aggregations.base import Weighting
+from fl_lightning.parts.aggregations.means import WeightedMean
 from fl_lightning.parts.algorithm import Algorithm
 
 

@@ -10,9 +10,10 @@ from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.algorithms.fedavg import AveragingCallback
 from fl_lightning.checks import NotNegative, Positive
 from fl_lightning.parts.algorithm import Algorithm
-from fl_lightning.parts.exchange import PersonalParameters
+from fl_lightning.parts.exchanges.personal import PersonalParameters
 from fl_lightning.parts.layout import Patterns
-from fl_lightning.parts.losses import (
+from fl_lightning.parts.objectives.base import LocalObjective
+from fl_lightning.parts.objectives.losses import (
     CalibratedLogits,
     Decorrelation,
     ModelContrast,
@@ -20,8 +21,7 @@ from fl_lightning.parts.losses import (
     Prototypes,
     TwoHeads,
 )
-from fl_lightning.parts.objectives import LocalObjective
-from fl_lightning.parts.walks import SharpnessAware
+from fl_lightning.parts.objectives.several_points import SharpnessAware
 
 
 @dataclass(eq=False, repr=False)

@@ -7,7 +7,8 @@ from typing import Any
 
 from fl_lightning.checks import check, to_number
 from fl_lightning.executors import make_executor
-from fl_lightning.parts.sampling import Arrivals, ClientSampler, UniformSampler
+from fl_lightning.parts.samplers.base import ClientSampler
+from fl_lightning.parts.samplers.uniform import Arrivals, UniformSampler
 
 
 def without_trainer(attributes: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,15 +12,18 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.checks import Count, NotNegative, Positive, Scheduled, ScheduledWeight
-from fl_lightning.parts.aggregation import WeightedMean, Weighting
+from fl_lightning.parts.aggregations.base import Weighting
+from fl_lightning.parts.aggregations.means import WeightedMean
 from fl_lightning.parts.algorithm import Algorithm
-from fl_lightning.parts.exchange import PersonalParameters
+from fl_lightning.parts.exchanges.personal import PersonalParameters
 from fl_lightning.parts.federation import Federation
-from fl_lightning.parts.heads import Frozen, PersonalFirst
 from fl_lightning.parts.layout import Patterns
-from fl_lightning.parts.own_models import AdaptiveStart, Clusters, FineTuning, ProximalModels
-from fl_lightning.parts.server import Mixing
-from fl_lightning.parts.walks import MetaLearning, ModelMixture, MoreauEnvelope
+from fl_lightning.parts.objectives.frozen import Frozen
+from fl_lightning.parts.objectives.several_points import MetaLearning, ModelMixture, MoreauEnvelope
+from fl_lightning.parts.schedules.clusters import Clusters
+from fl_lightning.parts.schedules.own_models import AdaptiveStart, FineTuning, ProximalModels
+from fl_lightning.parts.schedules.personal_first import PersonalFirst
+from fl_lightning.parts.servers.mixing import Mixing
 
 _NORMALISATIONS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 

@@ -5,10 +5,10 @@ from typing import ClassVar
 
 from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.checks import NotNegative, Positive, Scheduled
-from fl_lightning.parts.aggregation import FairMean
+from fl_lightning.parts.aggregations.fair import FairMean
 from fl_lightning.parts.algorithm import Algorithm
-from fl_lightning.parts.objectives import MeasuredLoss
-from fl_lightning.parts.server import Mixing
+from fl_lightning.parts.objectives.measured import MeasuredLoss
+from fl_lightning.parts.servers.mixing import Mixing
 
 
 @dataclass(eq=False, repr=False)

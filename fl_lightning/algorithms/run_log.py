@@ -13,7 +13,7 @@ from fl_lightning.algorithms.resuming import fingerprints
 from fl_lightning.algorithms.versions import __version__, package_versions
 from fl_lightning.checks import ShowsArguments, arguments, short_repr
 from fl_lightning.loop import FederatedLoop
-from fl_lightning.parts.exchange import Chain
+from fl_lightning.parts.exchanges.base import Chain
 
 #: Values that the progress bar shows.
 IN_THE_BAR = ("fed/epsilon", "fed/local_epsilon")

@@ -10,11 +10,12 @@ from torch import Tensor
 from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.checks import Fraction, Scheduled
 from fl_lightning.clients.steps import changes_within_rounds, other_optimizers
-from fl_lightning.parts.aggregation import WeightedMean, Weighting
+from fl_lightning.parts.aggregations.base import Weighting
+from fl_lightning.parts.aggregations.means import WeightedMean
 from fl_lightning.parts.algorithm import Algorithm
-from fl_lightning.parts.objectives import ControlVariates
-from fl_lightning.parts.schedules import EvaluatedModel, synchronous
-from fl_lightning.parts.server import Mixing
+from fl_lightning.parts.objectives.control_variates import ControlVariates
+from fl_lightning.parts.schedules.synchronous import EvaluatedModel, synchronous
+from fl_lightning.parts.servers.mixing import Mixing
 
 
 @dataclass(eq=False, repr=False)

@@ -23,10 +23,12 @@ from fl_lightning._lightning.trainer_callbacks import check_alone
 from fl_lightning.checks import NotNegative, Positive, Probability, check, to_number
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.parts.algorithm import Algorithm
+from fl_lightning.parts.exchanges.privacy.accounting import check_installed, check_nothing_spent, epsilon_of_clients
 from fl_lightning.parts.messages import ClientResult
-from fl_lightning.parts.objectives import DynamicRegularizer, LocalObjective, Proximal
+from fl_lightning.parts.objectives.base import LocalObjective
+from fl_lightning.parts.objectives.dynamic import DynamicRegularizer
+from fl_lightning.parts.objectives.proximal import Proximal
 from fl_lightning.parts.part import walk
-from fl_lightning.parts.privacy.accounting import check_installed, check_nothing_spent, epsilon_of_clients
 from fl_lightning.parts.samples import is_mean_of_samples, not_a_mean
 from fl_lightning.seeding import global_states, preserved_generators, set_global_states
 

@@ -22,7 +22,7 @@ from fl_lightning._lightning.evaluation.predictions import preserved_modes, rule
 from fl_lightning._lightning.evaluation.unlogged import UnloggedTraining
 from fl_lightning._lightning.loops.local_optimizers import maximizes
 from fl_lightning.clients.state_vector import StateVector
-from fl_lightning.parts.objectives import Correction
+from fl_lightning.parts.objectives.base import Correction
 from fl_lightning.seeding import global_states, preserved_generators, set_global_states
 
 Step = Callable[[Any, int], Any]

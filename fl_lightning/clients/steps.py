@@ -16,12 +16,13 @@ from torch.utils.flop_counter import flop_registry
 from fl_lightning._lightning.loops.local_optimizers import is_step_skipped, maximized, maximizes, unscale_before_hooks
 from fl_lightning._lightning.loops.passes import InfiniteGradient, StepPasses
 from fl_lightning.clients.state_vector import StateVector, unshared
-from fl_lightning.parts.aggregation import FairMean, NormalizedMean
+from fl_lightning.parts.aggregations.fair import FairMean
+from fl_lightning.parts.aggregations.normalized import NormalizedMean
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.messages import Task, same_values
-from fl_lightning.parts.objectives import Correction
+from fl_lightning.parts.objectives.base import Correction
+from fl_lightning.parts.objectives.several_points import Walk
 from fl_lightning.parts.part import walk
-from fl_lightning.parts.walks import Walk
 
 _CONVOLUTIONS = ("convolution", "lstm", ".gru", "_gru", "rnn")
 #: Operations of steps that are more than products of matrices.
@@ -153,14 +154,14 @@ class ClientSteps:
                 self.skipped += 1
 
     def gradient(self, batch: int = 0) -> None:
-        """Compute gradients of what is minimised; see :meth:`~fl_lightning.parts.walks.Passes.gradient`."""
+        """Compute gradients of what is minimised; see :meth:`Passes.gradient`."""
         assert self._passes is not None
         self._passes.gradient(batch)
         make_dense([parameter for parameter in self._vector.parameters if parameter.grad is not None])
         self._turn(self._ascending)
 
     def step(self, batch: int = 0, change: Callable[[], None] | None = None, model: int = 0) -> bool:
-        """Let the optimizer take a step; see :meth:`~fl_lightning.parts.walks.Passes.step`."""
+        """Let the optimizer take a step; see :meth:`Passes.step`."""
         assert self._passes is not None
         self._change = change
         self._take_state_of(model)

@@ -29,7 +29,7 @@ from fl_lightning.data import FederatedDataModule
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import LocalClient
 from fl_lightning.parts.messages import ClientResult, Task, same_values
-from fl_lightning.parts.objectives import Correction
+from fl_lightning.parts.objectives.base import Correction
 from fl_lightning.seeding import Stream, seed_global_generators
 
 #: What the hooks of clients and rounds log counts as logged in this hook of Lightning's: it is the one that logs means

@@ -12,7 +12,8 @@ from fl_lightning.checks import quantity
 from fl_lightning.data.federated_split import GLOBAL, FederatedSplit
 from fl_lightning.data.source import Source
 from fl_lightning.partitioners import LabelPlot, Partition, Partitioner, PartitionStatistics
-from fl_lightning.parts.sampling import Arrivals, BernoulliSampler, ClientSampler
+from fl_lightning.parts.samplers.base import ClientSampler
+from fl_lightning.parts.samplers.uniform import Arrivals, BernoulliSampler
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

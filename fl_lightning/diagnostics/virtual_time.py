@@ -9,8 +9,8 @@ import lightning.pytorch as pl
 
 from fl_lightning.checks import check_arguments
 from fl_lightning.diagnostics.observer import RoundObserver, aggregation_of, loop_of
-from fl_lightning.parts.asynchronous.clock import VirtualClock
-from fl_lightning.parts.asynchronous.schedule import Asynchronous
+from fl_lightning.parts.clock import VirtualClock
+from fl_lightning.parts.schedules.asynchronous import Asynchronous
 
 
 class VirtualTime(RoundObserver):

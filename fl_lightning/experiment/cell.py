@@ -32,8 +32,9 @@ from fl_lightning.experiment.plan import Cell
 from fl_lightning.experiment.store import Result, code_version, draw_partition
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.part import walk
-from fl_lightning.parts.sampling import ImportanceSampler, UniformSampler
-from fl_lightning.parts.schedules import Redistribution
+from fl_lightning.parts.samplers.importance import ImportanceSampler
+from fl_lightning.parts.samplers.uniform import UniformSampler
+from fl_lightning.parts.schedules.redistribution import Redistribution
 
 _NEVER_EMPTY = (ImportanceSampler, UniformSampler)
 _MOST_CLASSES = 10  # that are tried as constant predictions, the most frequent ones

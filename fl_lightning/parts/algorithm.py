@@ -9,16 +9,24 @@ from typing import Literal
 from torch import Tensor
 
 from fl_lightning.checks import check_fields
-from fl_lightning.parts.aggregation import Aggregation, WeightedMean, aggregation_for
-from fl_lightning.parts.exchange import BufferExchange, Buffers, Chain, Exchange
+from fl_lightning.parts.aggregations.base import Aggregation
+from fl_lightning.parts.aggregations.means import WeightedMean
+from fl_lightning.parts.aggregations.summed import aggregation_for
+from fl_lightning.parts.exchanges.base import Chain, Exchange
+from fl_lightning.parts.exchanges.buffers import BufferExchange, Buffers
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.messages import RoundReport, Task, Traffic
-from fl_lightning.parts.objectives import LocalObjective
+from fl_lightning.parts.objectives.base import LocalObjective
 from fl_lightning.parts.part import Part, walk
 from fl_lightning.parts.run import Run
-from fl_lightning.parts.sampling import ClientSampler, Participation, UniformSampler
-from fl_lightning.parts.schedules import Schedule, Synchronous
-from fl_lightning.parts.server import Mixing, Server, ServerOptimizer
+from fl_lightning.parts.samplers.base import ClientSampler
+from fl_lightning.parts.samplers.participation import Participation
+from fl_lightning.parts.samplers.uniform import UniformSampler
+from fl_lightning.parts.schedules.base import Schedule
+from fl_lightning.parts.schedules.synchronous import Synchronous
+from fl_lightning.parts.server import Server
+from fl_lightning.parts.servers.base import ServerOptimizer
+from fl_lightning.parts.servers.mixing import Mixing
 
 InvalidUpdates = Literal["skip", "raise"]
 

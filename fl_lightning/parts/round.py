@@ -12,7 +12,7 @@ from torch import Tensor
 from fl_lightning.checks import checked_vector
 from fl_lightning.parts.messages import ClientResult, RoundReport, Task
 from fl_lightning.parts.part import walk
-from fl_lightning.parts.schedules import Play
+from fl_lightning.parts.schedules.base import Play
 from fl_lightning.seeding import Stream, numpy_generator
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from fl_lightning.checks import checked_vector
-from fl_lightning.parts.aggregation import MeanAggregation
+from fl_lightning.parts.aggregations.base import MeanAggregation
 from fl_lightning.parts.federation import Federation, LocalClient
 from fl_lightning.parts.messages import RoundReport, Task, Traffic, same_values
-from fl_lightning.parts.objectives import Correction
+from fl_lightning.parts.objectives.base import Correction
 from fl_lightning.parts.part import Part, walk
 from fl_lightning.parts.round import Execute, Round, Score
 from fl_lightning.parts.server import Server
@@ -21,7 +21,7 @@ from fl_lightning.parts.traffic import Books
 
 if TYPE_CHECKING:
     from fl_lightning.parts.algorithm import Algorithm
-    from fl_lightning.parts.sampling import ClientSampler
+    from fl_lightning.parts.samplers.base import ClientSampler
 
 
 class Run:

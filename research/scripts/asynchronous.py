@@ -21,7 +21,7 @@ import torch
 
 from fl_lightning import FedAsync, FedBuff
 from fl_lightning.parts import Algorithm
-from fl_lightning.parts.asynchronous import VirtualClock
+from fl_lightning.parts.clock import VirtualClock
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.layout import Layout
 from fl_lightning.parts.messages import ClientResult, Task

@@ -11,7 +11,8 @@ from helpers.toys import Quadratic, fit_clients, fit_quadratic, quadratic_client
 from lightning.pytorch.callbacks import LambdaCallback
 
 from fl_lightning import FedAvg, FedDyn, Scaffold
-from fl_lightning.parts.sampling import BernoulliSampler, Participation
+from fl_lightning.parts.samplers.participation import Participation
+from fl_lightning.parts.samplers.uniform import BernoulliSampler
 
 UNEQUAL: dict[str, Any] = {"a": [1.0, 4.0], "c": [0.0, 1.0]}  # optimum of the sum: 0.8
 EXACT: dict[str, Any] = {"local_steps": 110}  # gradient steps reach a client's minimum to rounding

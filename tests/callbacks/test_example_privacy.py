@@ -25,7 +25,7 @@ from fl_lightning import (
     TensorDataModule,
 )
 from fl_lightning.parts import Correction, LocalObjective, UniformSampler
-from fl_lightning.parts.privacy.accounting import Mechanism, epsilon_of
+from fl_lightning.parts.exchanges.privacy.accounting import Mechanism, epsilon_of
 
 NO_NOISE: dict[str, Any] = {"noise_multiplier": 0.0, "delta": 1e-5}
 

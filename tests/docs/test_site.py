@@ -18,7 +18,7 @@ DOCS = ROOT / "docs"
 PACKAGES = (
     "fl_lightning",
     *(f"fl_lightning.{room}" for room in ("callbacks", "data", "diagnostics", "executors", "experiment", "models")),
-    *(f"fl_lightning.{room}" for room in ("partitioners", "parts", "parts.asynchronous", "report")),
+    *(f"fl_lightning.{room}" for room in ("partitioners", "parts", "report")),
     "fl_lightning.datamodules",
 )
 

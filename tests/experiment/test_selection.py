@@ -14,7 +14,7 @@ from fl_lightning import ClientMetrics, FedAvg, RADFed, TensorDataModule
 from fl_lightning.callbacks import FederatedCheckpoint
 from fl_lightning.experiment.cell import best_checkpoint, constant_scores
 from fl_lightning.experiment.files import read_csv
-from fl_lightning.parts.sampling import Participation
+from fl_lightning.parts.samplers.participation import Participation
 
 
 def run_radfed(folder: Path, trainer: dict[str, Any], **arguments: Any) -> dict[str, Any]:

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from fl_lightning import RADFed
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.layout import Layout
-from fl_lightning.parts.sampling import ImportanceSampler, UniformSampler
+from fl_lightning.parts.samplers.importance import ImportanceSampler
+from fl_lightning.parts.samplers.uniform import UniformSampler
 
 
 def federation(num_clients: int) -> Federation:

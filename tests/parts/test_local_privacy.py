@@ -11,7 +11,7 @@ from helpers.toys import Quadratic, clients_that_reach, fit_clients, fit_quadrat
 
 from fl_lightning import FedAvg, FedBuff, RADFed
 from fl_lightning.parts import ClientResult, Federation, Layout, LocalDifferentialPrivacy, Median, Task
-from fl_lightning.parts.privacy.accounting import Mechanism, epsilon_of
+from fl_lightning.parts.exchanges.privacy.accounting import Mechanism, epsilon_of
 
 
 def private(noise: float = 1.0, clip: float = 1.0) -> LocalDifferentialPrivacy:

@@ -10,12 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fl_lightning.parts.aggregation import WeightedMean
+from fl_lightning.parts.aggregations.means import WeightedMean
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.layout import Layout
 from fl_lightning.parts.messages import ClientResult, Task
-from fl_lightning.parts.sampling import BernoulliSampler, UniformSampler
-from fl_lightning.parts.schedules import Redistribution
+from fl_lightning.parts.samplers.uniform import BernoulliSampler, UniformSampler
+from fl_lightning.parts.schedules.redistribution import Redistribution
 
 VALUES = st.floats(-1e6, 1e6, width=32)
 RESULTS = st.lists(st.tuples(st.integers(1, 1000), st.tuples(VALUES, VALUES)), min_size=1, max_size=20)

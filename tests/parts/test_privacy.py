@@ -28,7 +28,7 @@ from fl_lightning.parts import (
     TopK,
     UniformSampler,
 )
-from fl_lightning.parts.privacy.accounting import Mechanism, epsilon_of, noise_for
+from fl_lightning.parts.exchanges.privacy.accounting import Mechanism, epsilon_of, noise_for
 from fl_lightning.parts.run import Run
 
 NOISELESS = {"noise_multiplier": 0.0, "delta": 1e-5}

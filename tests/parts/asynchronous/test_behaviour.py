@@ -19,7 +19,9 @@ from lightning.pytorch.callbacks import Callback
 from fl_lightning import AggregationCallback, DynamicWeightFedBuff, FedAsync, FedAvg, FedBuff, Federated, RADFed
 from fl_lightning.diagnostics import Timeline, VirtualTime
 from fl_lightning.parts import Aggregation, ClientResult, Federation
-from fl_lightning.parts.asynchronous import Asynchronous, VirtualClock, calibrate_staleness
+from fl_lightning.parts.clock import VirtualClock
+from fl_lightning.parts.schedules.asynchronous import Asynchronous
+from fl_lightning.parts.schedules.calibration import calibrate_staleness
 
 # ---- training ahead ----
 

@@ -13,17 +13,11 @@ from helpers.watching import of_ten, watch
 
 from fl_lightning import DynamicWeightFedBuff, FedAsync
 from fl_lightning.parts import ClientResult, Federation, Layout, Task
-from fl_lightning.parts.aggregation import Aggregation
-from fl_lightning.parts.asynchronous import (
-    DynamicWeightMean,
-    StalenessMixing,
-    StalenessWeightedDeltas,
-    VirtualClock,
-    exponential,
-    hinge,
-    polynomial,
-)
-from fl_lightning.parts.server import Mixing
+from fl_lightning.parts.aggregations.base import Aggregation
+from fl_lightning.parts.aggregations.stale import DynamicWeightMean, StalenessMixing, StalenessWeightedDeltas
+from fl_lightning.parts.aggregations.staleness import exponential, hinge, polynomial
+from fl_lightning.parts.clock import VirtualClock
+from fl_lightning.parts.servers.mixing import Mixing
 
 SPEEDS = [100, 95, 90, 85, 80, 25, 20, 15, 10, 5]
 # Table of s(d): polynomial a = 0.5, hinge a = 10, b = 4

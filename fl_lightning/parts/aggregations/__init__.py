@@ -1,0 +1,1 @@
+"""How are results merged?"""

@@ -1,0 +1,93 @@
+"""The mean of low-rank adapters: products B A, whose mean is not the product of means."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fl_lightning.parts.aggregations.base import Aggregation, RunningMean, Weighting
+from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.messages import ClientResult
+
+
+@dataclass(eq=False)
+class AdapterMean(Aggregation):
+    """The weighted mean of the clients' models, in which adapters may be merged by their products (eq. (79), (80)).
+
+    Adapters are pairs of trained parameters ``lora_A`` and ``lora_B``, as peft names them. Each round logs
+    ``fed/lora_error``, the Frobenius norm, over all pairs, of the clients' mean of B A minus the merged B A.
+
+    Equations are numbered as in ``docs/references.md``.
+
+    Args:
+        by_svd: Whether B A becomes the best approximation of its rank to the clients' mean of B A (FlexLoRA), instead
+            of the product of the means of B and A.
+        weighting: ``"samples"`` or ``"uniform"``.
+
+    Raises:
+        ValueError: If ``weighting`` is anything else; when the fit begins, with ``by_svd``, if one factor of an adapter
+            is each client's own.
+    """
+
+    by_svd: bool = False
+    weighting: Weighting = "samples"
+
+    def setup(self, federation: Federation) -> None:
+        """Find the pairs whose product the server knows: both factors are trained and travel."""
+        trained = federation.layout.trained
+        traveling = trained if federation.traveling is None else federation.traveling
+        self._pairs: list[tuple[str, str]] = []
+        for name in trained:
+            pair = name, name.replace("lora_A", "lora_B")
+            if "lora_A" not in name.split(".") or pair[1] not in trained:
+                continue
+            sent = [factor for factor in pair if factor in traveling]
+            if len(sent) == 2:
+                self._pairs.append(pair)
+            elif sent and self.by_svd:
+                raise ValueError(
+                    f"`by_svd` splits the mean of the products B A, of which the server must know both factors, but of "
+                    f"{pair[0]} and {pair[1]} only {sent[0]} travels. Let both travel or none, or give `by_svd=False`, "
+                    'which is `mode="average"` of FedLoRA.'
+                )
+        self.error: float
+        self.add_state("error", 0.0)
+
+    def _factors(self, parameters: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Return views of A and B of each pair as matrices."""
+        views = self.federation.tensors(parameters)
+        return [(views[a].flatten(1), views[b].flatten(1)) for a, b in self._pairs]
+
+    def merge(self, model: Tensor, results: Sequence[ClientResult]) -> Tensor | None:
+        """Return the mean, with B A by its products if asked for."""
+        running, weights = RunningMean(), [self.weight_of(result) for result in results]
+        for result, weight in zip(results, weights, strict=True):
+            running.add(result.parameters, weight)
+        merged, total = running.pop()
+        if merged is None:
+            return None
+        merged, square = merged.clone(), 0.0
+        clients = [self._factors(result.parameters.to(merged)) for result in results]
+        for place, (a, b) in enumerate(self._factors(merged)):
+            own = [factors[place] for factors in clients]
+            # the mean of B A as one product, of matrices that are as narrow as all clients' adapters together
+            left = torch.cat([b_k * (weight / total) for (_, b_k), weight in zip(own, weights, strict=True)], dim=1)
+            right = torch.cat([a_k for a_k, _ in own])
+            if self.by_svd:
+                (q_left, r_left), (q_right, r_right) = torch.linalg.qr(left), torch.linalg.qr(right.T)
+                u, values, v = torch.linalg.svd(r_left @ r_right.T)
+                rank = min(len(a), len(values))
+                a.zero_()[:rank] = (v @ q_right.T)[:rank]
+                b.zero_()[:, :rank] = (q_left @ u)[:, :rank] * values[:rank]
+            r_left = torch.linalg.qr(torch.cat([left, -b], dim=1), mode="r").R
+            r_right = torch.linalg.qr(torch.cat([right, a]).T, mode="r").R
+            square += float((r_left @ r_right.T).square().sum())
+        self.error = square**0.5
+        return merged
+
+    def values(self) -> dict[str, float]:
+        """Return the error of the last move."""
+        return {"fed/lora_error": self.error}

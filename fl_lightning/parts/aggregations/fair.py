@@ -1,0 +1,71 @@
+"""Updates weighted by losses (q-FedAvg)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fl_lightning.checks import NotNegative, Positive
+from fl_lightning.parts.messages import ClientResult, accumulator
+from fl_lightning.parts.objectives.measured import MeasuredLoss
+
+if TYPE_CHECKING:
+    from fl_lightning.parts.algorithm import Algorithm
+from fl_lightning.parts.aggregations.base import MeanAggregation
+
+
+@dataclass(eq=False)
+class FairMean(MeanAggregation):
+    """q-FedAvg's update (Li et al. 2020, Fair Resource Allocation, Algorithm 2): clients with larger losses count more.
+
+    With ``d_k = L (w - w_k)`` the server moves to ``w - sum_k F_k^q d_k / sum_k (q F_k^(q-1) |d_k|^2 + L F_k^q)``, F_k
+    the client's loss at the model that it received. With q = 0 this is the plain mean of the clients' models.
+
+    Args:
+        q: At least 0; the larger, the more uniform the clients' losses become.
+        measured: The clients' objective, which computes F_k.
+        lipschitz: L, greater than 0; 1 over the clients' learning rate if ``None``, as in the paper.
+
+    Raises:
+        TypeError: If ``measured`` is no :class:`MeasuredLoss`.
+        ValueError: If an argument is out of its range; when an algorithm is made, if its objective is not ``measured``,
+            or models circulate: they have no loss of one client; in a round, if a loss is negative.
+    """
+
+    q: NotNegative
+    measured: MeasuredLoss
+    lipschitz: Positive | None = None
+
+    def check_with(self, algorithm: Algorithm) -> Iterable[str]:
+        """Yield whether results do not come with the loss of their client."""
+        if algorithm.objective is not self.measured or algorithm.schedule.circulates:
+            yield f"{self!r} needs `measured` as the algorithm's objective, and models that do not circulate."
+
+    def weight_of(self, result: ClientResult) -> float:
+        """Return F_k^q; 0 for a client that made no step, or all with a learning rate of 0."""
+        stepped = result.num_steps and max(result.summed_lr, default=0.0)
+        return self._power(result, self.q) if stepped else 0.0
+
+    def weighted(self, result: ClientResult) -> tuple[Tensor, float]:
+        """Return ``F^q d`` followed by the denominator's addend, and whether the client counts."""
+        weight, kind, n = self.weight_of(result), accumulator(result.vector), len(result.parameters)
+        steepness = self.lipschitz or (result.num_steps / max(result.summed_lr) if weight else 0.0)
+        way = steepness * (result.start[:n].to(kind) - result.parameters.to(kind))
+        slope = self.q * self._power(result, self.q - 1) if weight else 0.0
+        addend = slope * way.square().sum() + steepness * weight
+        return torch.cat([way * weight, addend.view(1)]), float(weight > 0)
+
+    def _power(self, result: ClientResult, exponent: float) -> float:
+        loss = result.loss
+        assert loss is not None  # the objective is `measured`
+        if loss < 0:
+            raise ValueError(f"`q` needs losses of at least 0, got {loss:g} from client {result.client}.")
+        return float(max(loss, 1e-10) ** exponent)  # as in the authors' code: a power of 0 may be infinite
+
+    def finish(self, model: Tensor, mean: Tensor, weight: float) -> Tensor:
+        """Return the server's parameters moved by the weighted updates, float64 of shape ``(num_parameters,)``."""
+        return model.to(mean.dtype) - mean[:-1] / mean[-1]

@@ -1,0 +1,76 @@
+"""The sum of updates, where an exchange shows the server no more than that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fl_lightning.parts.aggregations.base import Aggregation, MeanAggregation
+from fl_lightning.parts.aggregations.means import WeightedMean
+from fl_lightning.parts.exchanges.base import Exchange
+from fl_lightning.parts.messages import ClientResult, accumulator, same_values
+
+
+class SummedUpdates(MeanAggregation):
+    """Moves the server by the sum of the clients' updates divided by their number. An exchange gives both.
+
+    An update is the change of the model that the client received, which a compression on the way down makes another
+    one than the server's. A round in which nobody trained moves nothing, unless the exchange has another divisor.
+
+    Args:
+        exchange: Gives the sum and the number that the server sees; see :meth:`Exchange.on_sum`.
+    """
+
+    merges_buffers = True
+    acts_alone = True
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange = exchange
+
+    def on_round_start(self, round_index: int) -> None:
+        """Forget which models clients received."""
+        self._starts: list[Tensor] = []  # those that are equal once
+
+    def weighted(self, result: ClientResult) -> tuple[Tensor, float]:
+        """Return a client's update followed by its parameters.
+
+        Raises:
+            ValueError: If the client's training changed buffers, which would travel besides the sum.
+        """
+        self.exchange.check_buffers(result)
+        if not any(result.start is start or same_values(result.start, start) for start in self._starts[:2]):
+            self._starts.append(result.start)
+        return torch.cat([result.delta, result.parameters]), 1.0
+
+    def finish(self, model: Tensor, mean: Tensor | None, weight: float) -> Tensor | None:
+        """Return the moved parameters and the server's buffers, float64 of shape ``(size,)``; ``None`` to stay."""
+        n, current = self.federation.num_parameters, model.to(accumulator(model))
+        received = self.federation.gather(all(same_values(start[:n], model[:n]) for start in self._starts))
+        total = torch.zeros_like(current[:n]) if mean is None else mean[:n] * weight
+        seen, divisor = self.exchange.on_sum(total, weight)
+        if not divisor:
+            return None
+        if mean is not None and seen is total and weight and divisor == weight and all(received):
+            return torch.cat([mean[n:], current[n:]])  # as it is: the way to the sum and back would round it
+        return torch.cat([current[:n] + seen / divisor, current[n:]])
+
+
+def aggregation_for(exchanges: Sequence[Exchange], aggregation: Aggregation) -> Aggregation:
+    """Return the aggregation for these exchanges: :class:`SummedUpdates` if one of them shows the server only sums.
+
+    Raises:
+        ValueError: If the aggregation is no uniform mean, there are two such exchanges, or the exchange is not the
+            last one.
+    """
+    summing = [member for member in exchanges if member.sums_updates]
+    if not summing:
+        return aggregation
+    is_uniform = type(aggregation) is WeightedMean and aggregation.weighting == "uniform"
+    if len(summing) > 1 or summing[0] is not exchanges[-1] or not is_uniform:
+        raise ValueError(
+            f'`exchange` must have {summing[0]!r} once and last, with the aggregation WeightedMean("uniform"): the '
+            f"server sees only the sum of the updates; got {list(exchanges)[1:]} and {aggregation!r}."
+        )
+    return SummedUpdates(summing[0])

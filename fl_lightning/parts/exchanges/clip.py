@@ -1,0 +1,27 @@
+"""Updates of a bounded length."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fl_lightning.checks import Positive
+from fl_lightning.parts.exchanges.base import Exchange
+from fl_lightning.parts.messages import ClientResult
+
+
+@dataclass(eq=False)
+class Clip(Exchange):
+    """Scales a client's update down so that its L2 norm is at most ``norm`` (McMahan et al. 2018, DP-FedAvg).
+
+    Args:
+        norm: Largest L2 norm of an update, without personal parameters.
+
+    Raises:
+        ValueError: If ``norm`` is not a finite number greater than 0.
+    """
+
+    norm: Positive
+
+    def upload(self, result: ClientResult) -> ClientResult:
+        """Return the result with the clipped update."""
+        return self.clipped(result, self.norm)

@@ -1,0 +1,99 @@
+"""Local differential privacy: every client adds noise to its own update."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from fl_lightning.checks import NotNegative, Positive, Probability, check_fields
+from fl_lightning.parts.exchanges.base import Exchange
+from fl_lightning.parts.exchanges.privacy.accounting import check_installed, check_nothing_spent, epsilon_of_clients
+from fl_lightning.parts.exchanges.privacy.disclosure import HINT, MORE, parts_that_send_more
+from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.messages import ClientResult
+from fl_lightning.seeding import Stream
+
+if TYPE_CHECKING:
+    from fl_lightning.parts.algorithm import Algorithm
+
+
+@dataclass(eq=False)
+class LocalDifferentialPrivacy(Exchange):
+    """Clients clip their update and add noise ``N(0, (z clip)^2)`` to it before it leaves them.
+
+    The server need not be trusted. Later processing cannot weaken the guarantee, so this works with every schedule,
+    aggregation and later exchange. Compressions come later, too. Neighbours are two updates of one client, which differ
+    by up to twice the clip. Each update that a client sends is one Gaussian mechanism. ``fed/local_epsilon`` is the
+    epsilon of the client that sent most updates. Drawing clients at random does not lower it, because the server knows
+    who sends. Useful models need far more clients than with :class:`DifferentialPrivacy`.
+
+    Args:
+        clip: Largest L2 norm of an update, greater than 0.
+        noise_multiplier: z, at least 0.
+        delta: Probability with which the guarantee may fail, in (0, 1).
+
+    Raises:
+        ModuleNotFoundError: If dp-accounting is not installed.
+        ValueError: If an argument is out of its range, clients send more than updates, or a compression on the way up
+            stands before it; in a round, if training changes buffers.
+    """
+
+    clip: Positive
+    _: KW_ONLY
+    noise_multiplier: NotNegative
+    delta: Probability
+    fills_zeros = True
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        check_installed()
+
+    def check_with(self, algorithm: Algorithm) -> Iterable[str]:
+        """Yield whether clients send something without noise."""
+        for part in parts_that_send_more(algorithm):
+            yield f"LocalDifferentialPrivacy would log a wrong epsilon: with {part!r} {MORE} may leave them. {HINT}"
+
+    def check_another_fit(self) -> None:
+        """Raise ``ValueError`` if this part has trained the model before: it would count from 0."""
+        check_nothing_spent("LocalDifferentialPrivacy", self.spent)
+
+    def setup(self, federation: Federation) -> None:
+        """Start with nothing sent."""
+        #: How often each client sent an update, by noise.
+        self.releases: dict[float, dict[int, int]]
+        self.add_state("releases", {})
+
+    def on_round_start(self, round_index: int) -> None:
+        """Start a round in which nothing was sent."""
+        self._new: list[int] = []
+
+    def upload(self, result: ClientResult) -> ClientResult:
+        """Return the result with the clipped update and its noise."""
+        self.check_buffers(result)
+        update = self.sent_update(result)
+        exact = update.double()
+        clipped = exact * (self.clip / torch.linalg.vector_norm(exact)).clamp(max=1.0)
+        generator = self.generator(result.task, self.place, stream=Stream.PRIVACY)
+        noise = torch.randn(exact.shape, generator=generator, dtype=torch.float64).to(exact)
+        self._new.append(result.client)
+        return self.with_sent_update(result, (clipped + self.noise_multiplier * self.clip * noise).to(update.dtype))
+
+    def on_round_end(self) -> None:
+        """Count what was sent, on all processes."""
+        new = Counter(client for share in self.federation.gather(self._new) for client in share)
+        if new:
+            noise = self.noise_multiplier / 2
+            self.releases = {**self.releases, noise: dict(Counter(self.releases.get(noise, {})) + new)}
+
+    @property
+    def spent(self) -> float:
+        """Epsilon so far of the client that sent most; an upper bound of it if a resumed run had another noise."""
+        return epsilon_of_clients(self.releases, self.delta)
+
+    def values(self) -> dict[str, float]:
+        """Return epsilon so far, and its delta."""
+        return {"fed/local_epsilon": self.spent, "fed/local_delta": self.delta}

@@ -1,0 +1,112 @@
+"""SCAFFOLD's corrected gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor
+
+from fl_lightning.checks import Fraction
+from fl_lightning.parts.client_vectors import ClientVectors
+from fl_lightning.parts.federation import Federation, LocalClient
+from fl_lightning.parts.messages import ClientResult
+
+if TYPE_CHECKING:
+    from fl_lightning.parts.algorithm import Algorithm
+from fl_lightning.parts.objectives.base import Correction, LocalObjective
+
+
+@dataclass(eq=False)
+class ControlVariates(LocalObjective):
+    """SCAFFOLD's corrected gradient ``grad F_k(w) - c_k + c`` (Karimireddy et al. 2020; eq. (13)-(16)).
+
+    c is the mean of all clients' c_k, at first 0, weighted as the aggregation weighs their models: at the optimum of
+    ``sum_k p_k F_k`` the p-weighted mean of the gradients is 0. Personal parameters have no control variates.
+
+    Equations are numbered as in ``docs/references.md``.
+
+    Args:
+        option: How c_k is updated: 2 takes ``c_k - c + (w_t - w_k) / (sum of the steps' learning rates)``, 1 the
+            gradient of F_k at the received model, at the cost of one more pass over the client's data.
+        momentum: Momentum of the clients' SGD, in [0, 1). Option 2 divides by the reach of the steps (|a| of FedNova),
+            which momentum lengthens; else control variates would grow without bounds.
+
+    Attributes:
+        variates: Every client's c_k.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+    """
+
+    option: Literal[1, 2] = 2
+    momentum: Fraction = 0.0
+    vectors_sent = 2
+    starts_from_server = True
+
+    @property
+    def needs_summed_lr(self) -> bool:  # type: ignore[override]
+        """Whether the steps' learning rates are needed."""
+        return self.option == 2
+
+    def check_with(self, algorithm: Algorithm) -> Iterable[str]:
+        """Take the aggregation's weighting."""
+        self._weighting = algorithm.aggregation.weighting
+        return ()
+
+    def setup(self, federation: Federation) -> None:
+        """Start from c_k = c = 0."""
+        self._at_start: dict[int, Tensor] = {}
+        self.variates: ClientVectors
+        self.add_client_vectors("variates", federation.zeros(), federation.weights(self._weighting))
+
+    def correction(self, client: LocalClient) -> Correction:
+        """Return ``<c - c_k, w>``; with option 1, take the gradient at the received model first."""
+        own = self.variates[client.task.client]
+        if self.option == 1:
+            self._at_start[client.task.client] = self.without_personal(full_gradient(client, own))
+        return Correction(linear=(self.variates.mean - own).to(own.dtype))
+
+    def on_client_end(self, result: ClientResult) -> None:
+        """Renew c_k."""
+        variates, client = self.variates, result.client
+        own = variates[client]
+        if self.option == 1:
+            variates[client] = self._at_start.pop(client)
+            return
+        lengths = torch.tensor(self.federation.lengths)
+        lr = torch.tensor(result.summed_lr, dtype=variates.mean.dtype).repeat_interleave(lengths).to(own.device)
+        if result.num_steps:
+            lr = lr * (effective_steps(result.num_steps, self.momentum) / result.num_steps)
+        moved = result.start[: len(own)].to(lr.dtype) - result.parameters
+        renewed = own - variates.mean + moved / lr.where(lr > 0, 1.0)
+        # what was never stepped, or with a learning rate of 0, keeps its control variate
+        variates[client] = self.without_personal(renewed.where(lr > 0, own.to(lr.dtype)).to(own.dtype))
+
+
+def full_gradient(client: LocalClient, like: Tensor) -> Tensor:
+    """Return the gradient of the client's mean loss at the present weights, shaped and typed as ``like``."""
+    total, samples = torch.zeros_like(like), 0
+    for gradients, size in client.gradients():
+        total.add_(torch.cat([gradient.flatten() for gradient in gradients.values()]), alpha=size)
+        samples += size
+    return total / max(1, samples)  # 0 if no batch has a loss
+
+
+def effective_steps(steps: int, momentum: float, pull: float = 0.0) -> float:
+    """Return |a| of FedNova: how far steps along a constant gradient go, in steps of plain SGD.
+
+    Args:
+        steps: Number of steps.
+        momentum: Momentum of SGD, in [0, 1), without dampening and without Nesterov's rule.
+        pull: Learning rate times the weight of a proximal term, which draws the client back.
+    """
+    if not momentum and not pull:
+        return float(steps)
+    way = velocity = 0.0
+    for _ in range(steps):
+        velocity = momentum * velocity + 1 - pull * way
+        way += velocity
+    return way

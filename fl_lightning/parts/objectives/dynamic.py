@@ -1,0 +1,80 @@
+"""FedDyn's objective, with a vector that each client keeps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from fl_lightning.checks import Positive
+from fl_lightning.parts.client_vectors import ClientVectors
+from fl_lightning.parts.federation import Federation, LocalClient
+from fl_lightning.parts.messages import ClientResult
+from fl_lightning.parts.objectives.base import Correction, LocalObjective
+
+
+@dataclass(eq=False)
+class DynamicRegularizer(LocalObjective):
+    """FedDyn's objective (Acar et al. 2021; eq. (5), (6)): ``F_k(w) - <g_k, w> + alpha_k/2 |w - w_t|^2``.
+
+    Personal parameters have no g_k.
+
+    Client k keeps ``lambda_k = -g_k / alpha_k``, at first 0, and adds its drift ``w_k - w_t`` to it after training,
+    which is (6). The mean over all clients, ``-h / alpha``, is the server's part of (7) and (8).
+
+    Equations are numbered as in ``docs/references.md``.
+
+    Args:
+        alpha: Greater than 0.
+        scale_alpha: ``"size"`` divides alpha by ``n_k K / sum n``, so that the fixed point is the optimum of the
+            sample-weighted risk (eq. (12)); ``"none"`` is the paper's form. They are the same for equal sizes.
+        penalty: ``"gradient"`` adds the whole term to the gradient, and clipping applies to both. ``"weight_decay"``
+            leaves the quadratic part, ``alpha_k/2 |w|^2``, to the optimizer, unclipped, as in the authors' code.
+
+    Attributes:
+        duals: Every client's lambda_k.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+    """
+
+    alpha: Positive
+    scale_alpha: Literal["size", "none"] = "size"
+    penalty: Literal["gradient", "weight_decay"] = "gradient"
+    starts_from_server = True
+
+    def setup(self, federation: Federation) -> None:
+        """Start from lambda_k = 0."""
+        sizes = federation.sizes
+        relative = sizes * len(sizes) / sizes.sum() if self.scale_alpha == "size" else np.ones(len(sizes))
+        self._alphas = self.alpha / relative
+        self.duals: ClientVectors
+        self.add_client_vectors("duals", federation.zeros())
+        self.units: list[float | str | None]
+        self.add_state("units", [self.alpha, self.scale_alpha])
+
+    def load_state_dict(self, state: Any) -> None:
+        """Take a checkpoint's state.
+
+        Raises:
+            ValueError: If the lambda_k are in units of another alpha.
+        """
+        if state["units"] != self.units:
+            raise ValueError(f"`alpha` and `scale_alpha` must be the checkpoint's {state['units']}, got {self.units}.")
+        super().load_state_dict(state)
+
+    def alpha_of(self, client: int) -> float:
+        """Return alpha_k."""
+        return float(self._alphas[client])
+
+    def correction(self, client: LocalClient) -> Correction:
+        """Return ``alpha_k <lambda_k, w> + alpha_k/2 |w - w_t|^2``."""
+        alpha, dual = self.alpha_of(client.task.client), self.duals[client.task.client]
+        if self.penalty == "gradient":
+            return Correction(pull=alpha, linear=alpha * dual)
+        return Correction(linear=alpha * (dual - client.received[: len(dual)]), weight_decay=alpha)
+
+    def on_client_end(self, result: ClientResult) -> None:
+        """Add the client's drift to lambda_k."""
+        self.duals[result.client] = self.duals[result.client] + self.without_personal(result.delta)

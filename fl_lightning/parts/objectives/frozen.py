@@ -1,0 +1,37 @@
+"""An objective of which clients leave some parameters as they are (FedBABU)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from fl_lightning.parts.federation import Federation, LocalClient
+from fl_lightning.parts.layout import Patterns
+from fl_lightning.parts.objectives.base import Correction, LocalObjective
+
+
+@dataclass(eq=False)
+class Frozen(LocalObjective):
+    """The plain objective, of which clients leave some parameters as they are (FedBABU, Oh et al. 2022).
+
+    Args:
+        pattern: Which; as for :class:`PersonalParameters`.
+
+    Raises:
+        ValueError: When the fit begins, if a pattern matches nothing.
+    """
+
+    sends_updates_alone = True
+    pattern: Patterns
+
+    def setup(self, federation: Federation) -> None:
+        """Find the parameters."""
+        self._correction = Correction(frozen=federation.places(self.pattern))
+
+    def correction(self, client: LocalClient) -> Correction:
+        """Freeze them."""
+        return self._correction
+
+    def untrained(self, federation: Federation) -> Collection[str]:
+        """Return their names."""
+        return federation.matching(self.pattern)

@@ -1,0 +1,409 @@
+"""Objectives whose clients take gradients at several points: at a neighbour of w, at a mixture, after a step.
+
+One step of each, which counters, schedules and logs see as one:
+
+* FedSAM: one descent of w, on one batch, which is passed through twice.
+* Per-FedAvg: one step of w along the gradient of the loss after fine-tuning, on two batches; on three with the second
+  order.
+* pFedMe: one step of w, on one batch, on which theta takes ``inner_steps`` steps.
+* APFL: one step of v and one of w, both on one batch.
+
+The loss of a step is the one of its first pass; the other passes are not logged, and update no metric objects.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, ClassVar, Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from fl_lightning.checks import Count, NotNegative, Positive
+from fl_lightning.parts.client_vectors import ClientVectors
+from fl_lightning.parts.federation import Federation, LocalClient
+from fl_lightning.parts.messages import ClientResult
+from fl_lightning.parts.objectives.base import Correction, LocalObjective, write_to
+
+
+class Passes(Protocol):
+    """The passes of one step of a :class:`Walk`: forward and backward, at the parameters' present values."""
+
+    def gradient(self, batch: int = 0) -> None:
+        """Compute each ``parameter.grad``; nothing is stepped. Where there is no gradient, the step ends here.
+
+        Args:
+            batch: Which of the step's batches to take, from 0.
+        """
+
+    def step(self, batch: int = 0, change: Callable[[], None] | None = None, model: int = 0) -> bool:
+        """Let the module's optimizer take a step; return False if a gradient scaler has skipped it.
+
+        Args:
+            batch: Which of the step's batches to take, from 0.
+            change: Called before the optimizer steps, when each ``parameter.grad`` is known, to change gradients and
+                parameters.
+            model: Which of the walk's models is stepped, from 0: the optimizer has a state, such as its momentum, for
+                each.
+        """
+
+
+class Walk(Correction, ABC):
+    """A client's steps, each of which takes gradients at several points."""
+
+    #: Whether what it does on a batch is a step, which counters, schedules, logs and hooks see.
+    is_step: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    @abstractmethod
+    def walk(self, parameters: Sequence[Tensor], passes: Passes) -> None:
+        """Take one step.
+
+        Args:
+            parameters: All trained parameters of the client's model.
+            passes: Computes gradients and lets the optimizer step.
+        """
+
+    def sent(self, result: ClientResult) -> ClientResult:
+        """Return the result as the client sends it."""
+        return result
+
+
+class Excursion:
+    """A way from w to other points; whatever ends it, the parameters hold w again.
+
+    Args:
+        parameters: The parameters, which hold w.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        self._parameters = parameters
+        #: w.
+        self.origin = copies_of(parameters)
+        self._is_away = False
+
+    def __enter__(self) -> Excursion:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.come_back()
+
+    def go(self, point: Sequence[Tensor]) -> None:
+        """Go to a point."""
+        self._is_away = True
+        write_to(self._parameters, point)
+
+    def come_back(self) -> None:
+        """Go to w, if the parameters are elsewhere."""
+        if self._is_away:
+            write_to(self._parameters, self.origin)
+        self._is_away = False
+
+
+class WalkingObjective(LocalObjective, ABC):
+    """An objective whose clients take gradients at several points, by a walk of their own."""
+
+    def on_round_start(self, round_index: int) -> None:
+        """Forget walks of a round that broke off."""
+        self._walks: dict[int, Walk] = {}
+
+    def correction(self, client: LocalClient) -> Correction | None:
+        """Return the client's walk."""
+        self._walks[client.task.client] = self.walk(client)
+        return self._walks[client.task.client]
+
+    @abstractmethod
+    def walk(self, client: LocalClient) -> Walk:
+        """Return a new walk."""
+
+    def on_client_end(self, result: ClientResult) -> ClientResult:
+        """Send what the walk has as w."""
+        return self._walks.pop(result.client).sent(result)
+
+
+@dataclass(eq=False)
+class SharpnessAware(WalkingObjective):
+    """Each step has the gradient at ``w + rho g / |g|``, with g the one at w (FedSAM, Qu et al. 2022; eq. (64)).
+
+    Both gradients are taken on the same batch. Its loss is the one at w.
+
+    Args:
+        rho: Length of the way to the point; 0 is the plain objective.
+    """
+
+    sends_updates_alone = True
+    rho: NotNegative = 0.05
+
+    def correction(self, client: LocalClient) -> Correction | None:
+        """Return the client's walk."""
+        return super().correction(client) if self.rho else None
+
+    def walk(self, client: LocalClient) -> Walk:
+        """Return the way up and back."""
+        return _Ascent(self.rho)
+
+    def on_client_end(self, result: ClientResult) -> ClientResult:
+        """Send w."""
+        return super().on_client_end(result) if self.rho else result
+
+
+class _Ascent(Walk):
+    """w, and the point uphill of it."""
+
+    def __init__(self, rho: float) -> None:
+        super().__init__()
+        self.rho = rho
+
+    def walk(self, parameters: Sequence[Tensor], passes: Passes) -> None:
+        """Go uphill, and step from w along the gradient of there."""
+        with Excursion(parameters) as way:
+            passes.gradient()
+            uphill = gradients_of(parameters)
+            length = self.rho / (torch.linalg.vector_norm(torch.cat([g.flatten() for g in uphill])) + 1e-12)
+            way.go([w + length * g for w, g in zip(parameters, uphill, strict=True)])
+            passes.step(change=way.come_back)
+
+
+@dataclass(eq=False)
+class MoreauEnvelope(WalkingObjective):
+    """``min_theta F_k(theta) + lam/2 |theta - w|^2`` as a function of w (pFedMe, Dinh et al. 2020, Algorithm 1).
+
+    On each batch the client's model theta takes ``inner_steps`` steps of the module's optimizer, then w one along the
+    envelope's gradient: ``w <- w - lr lam (w - theta)``. That is one local step; its loss is the one before the first
+    inner step. The client sends w and keeps theta.
+
+    Args:
+        lam: Weight of the proximal term.
+        inner_steps: K, steps of theta on each batch.
+        lr: eta, the learning rate of w.
+
+    Attributes:
+        own: Every client's theta.
+    """
+
+    sends_updates_alone = True
+    lam: Positive = 15.0
+    inner_steps: Count = 5
+    lr: Positive = 0.005
+
+    def setup(self, federation: Federation) -> None:
+        """Give every client the first model."""
+        self.own: ClientVectors
+        self.add_client_vectors("own", federation.model)
+
+    def walk(self, client: LocalClient) -> Walk:
+        """Return the steps of theta and w."""
+        return _EnvelopeWalk(self)
+
+    def on_client_end(self, result: ClientResult) -> ClientResult:
+        """Keep theta; send w."""
+        self.own[result.client] = result.vector
+        return super().on_client_end(result)
+
+    def personal(self, client: int, model: Tensor) -> Tensor | None:
+        """Return theta."""
+        return self.own.get(client)
+
+
+class _EnvelopeWalk(Walk):
+    """theta, which the module holds, and w."""
+
+    def __init__(self, settings: MoreauEnvelope) -> None:
+        super().__init__()
+        self.settings = settings
+        #: w, shaped as the parameters; empty before the first step.
+        self.w: list[Tensor] = []
+
+    def walk(self, parameters: Sequence[Tensor], passes: Passes) -> None:
+        """Let theta take the inner steps, and then w one towards it."""
+        self.w = self.w or copies_of(parameters)
+        stepped = [passes.step(change=partial(self._pull, parameters)) for _ in range(self.settings.inner_steps)]
+        if any(stepped):
+            rate = self.settings.lr * self.settings.lam
+            self.w = [w.lerp(theta.detach(), rate) for w, theta in zip(self.w, parameters, strict=True)]
+
+    def _pull(self, parameters: Sequence[Tensor]) -> None:
+        """Add ``lam (theta - w)`` to the gradients."""
+        for theta, w in zip(parameters, self.w, strict=True):
+            if theta.grad is not None:
+                theta.grad += self.settings.lam * (theta.detach() - w)
+
+    def value(self, parameters: Sequence[Tensor], start: Sequence[Tensor], linear: Sequence[Tensor]) -> Tensor | float:
+        """Return ``lam/2 |theta - w|^2``."""
+        with torch.no_grad():
+            squares = [(theta - w).square().sum() for theta, w in zip(parameters, self.w, strict=True)]
+            return self.settings.lam / 2 * sum(squares)
+
+    def sent(self, result: ClientResult) -> ClientResult:
+        """Return the result with w; a client without a step has w in it."""
+        return with_parameters(result, self.w) if self.w else result
+
+
+@dataclass(eq=False)
+class ModelMixture(WalkingObjective):
+    """Each client learns the mixture of a model of its own and the server's (APFL, Deng et al. 2020, Algorithm 1).
+
+    On each batch v takes a step along the gradient by v of ``F_k(alpha v + (1 - alpha) w)``, which is alpha times the
+    gradient at the mixture, and w one along ``grad F_k(w)``, both from where they were. Both are steps of the module's
+    optimizer, which has a state for each; in the paper it is SGD without momentum. Together they are one local step;
+    its loss is the one of the mixture. The client sends w.
+
+    Args:
+        alpha: Share of the own model, in [0, 1].
+        alpha_lr: Learning rate of each client's alpha, ``alpha <- alpha - alpha_lr <v - w, grad>``; 0 keeps it.
+
+    Attributes:
+        own: Every client's v.
+        alphas: Every client's alpha, shape ``(1,)``.
+    """
+
+    sends_updates_alone = True
+    alpha: Annotated[float, "[0, 1]"] = 0.5
+    alpha_lr: NotNegative = 0.0
+
+    def setup(self, federation: Federation) -> None:
+        """Give every client the first model."""
+        self.own: ClientVectors
+        self.add_client_vectors("own", federation.model)
+        self.alphas: ClientVectors
+        self.add_client_vectors("alphas", torch.full_like(federation.model[:1], self.alpha))
+
+    def walk(self, client: LocalClient) -> Walk:
+        """Return the steps of w and v."""
+        k = client.task.client
+        own = self.own[k][: self.federation.num_parameters].split(list(self.federation.lengths))
+        return _MixtureWalk(own, float(self.alphas[k]), self.alpha_lr)
+
+    def on_client_end(self, result: ClientResult) -> ClientResult:
+        """Keep v and alpha; send w."""
+        walk = self._walks[result.client]
+        assert isinstance(walk, _MixtureWalk)
+        self.own[result.client] = torch.cat([*(v.flatten() for v in walk.own), result.buffers]).to(result.vector)
+        self.alphas[result.client] = torch.full_like(self.alphas[result.client], walk.alpha)
+        return super().on_client_end(result)
+
+    def personal(self, client: int, model: Tensor) -> Tensor | None:
+        """Return the mixture of the client's v and the server's model."""
+        own = self.own.get(client)
+        return None if own is None else torch.lerp(model, own.to(model), float(self.alphas[client]))
+
+
+class _MixtureWalk(Walk):
+    """v, and w, which the module holds.
+
+    Args:
+        own: v, flattened.
+        alpha: Share of v in the mixture.
+        alpha_lr: Learning rate of alpha.
+    """
+
+    def __init__(self, own: Sequence[Tensor], alpha: float, alpha_lr: float) -> None:
+        super().__init__()
+        self.own = list(own)
+        self.alpha = alpha
+        self.alpha_lr = alpha_lr
+
+    def walk(self, parameters: Sequence[Tensor], passes: Passes) -> None:
+        """Take v's step by the gradient at the mixture, and w's by the one at w."""
+        self.own = [v.view_as(w).to(w) for v, w in zip(self.own, parameters, strict=True)]
+        with Excursion(parameters) as way:
+            way.go([w.lerp(v, self.alpha) for w, v in zip(parameters, self.own, strict=True)])
+            if passes.step(change=partial(self._turn_to_own, parameters, way.origin), model=1):
+                self.own = copies_of(parameters)
+        passes.step()
+
+    def _turn_to_own(self, parameters: Sequence[Tensor], w: Sequence[Tensor]) -> None:
+        """Turn the gradients at the mixture into those by v, let the module hold v, and learn alpha."""
+        slope = 0.0
+        for parameter, v, received in zip(parameters, self.own, w, strict=True):
+            if parameter.grad is not None:
+                slope += float((parameter.grad * (v - received)).sum())
+                parameter.grad *= self.alpha
+        write_to(parameters, self.own)
+        self.alpha = min(1.0, max(0.0, self.alpha - self.alpha_lr * slope))
+
+
+@dataclass(eq=False)
+class MetaLearning(WalkingObjective):
+    """``F_k(w - alpha grad F_k(w))``: the loss after one step of fine-tuning (Per-FedAvg, Fallah et al. 2020).
+
+    Each step takes a batch for the inner gradient and another for the gradient g at the point that it leads to. With
+    ``"first-order"`` w takes a step of the module's optimizer along g. With ``"hessian-free"`` it is along
+    ``g - alpha (grad F(w + delta g) - grad F(w - delta g)) / (2 delta)``, with a third batch. That is one local step;
+    its loss is the one of the first batch at w. Where a client's batches end within a step, its first ones complete it.
+
+    Args:
+        alpha: Learning rate of the inner step.
+        gradient: ``"first-order"`` or ``"hessian-free"``.
+        delta: Length of the difference, relative to g.
+    """
+
+    sends_updates_alone = True
+    alpha: Positive = 0.01
+    gradient: Literal["first-order", "hessian-free"] = "first-order"
+    delta: Positive = 1e-3
+
+    @property
+    def batches_per_step(self) -> int:  # type: ignore[override]
+        """One for each gradient; both of the difference share one."""
+        return 3 if self.gradient == "hessian-free" else 2
+
+    def walk(self, client: LocalClient) -> Walk:
+        """Return the steps of w."""
+        return _MetaWalk(self)
+
+
+class _MetaWalk(Walk):
+    """w, the point of the inner step, and with second order two points beside w along its gradient."""
+
+    def __init__(self, settings: MetaLearning) -> None:
+        super().__init__()
+        self.settings = settings
+
+    def walk(self, parameters: Sequence[Tensor], passes: Passes) -> None:
+        """Step from w along the gradient of the loss after fine-tuning."""
+        alpha = self.settings.alpha
+        with Excursion(parameters) as way:
+            passes.gradient(0)
+            inner = torch._foreach_mul(gradients_of(parameters), alpha)
+            way.go(torch._foreach_sub(list(parameters), inner))
+            if self.settings.gradient == "first-order":
+                passes.step(1, way.come_back)
+                return
+            passes.gradient(1)
+            meta = gradients_of(parameters)
+            delta = self.settings.delta
+            way.go([w + delta * g for w, g in zip(way.origin, meta, strict=True)])
+            passes.gradient(2)
+            plus = gradients_of(parameters)
+            way.go([w - delta * g for w, g in zip(way.origin, meta, strict=True)])
+
+            def come_back() -> None:
+                """Go to w, with the gradient for its step."""
+                minus = gradients_of(parameters)
+                way.come_back()
+                for parameter, g, above, below in zip(parameters, meta, plus, minus, strict=True):
+                    parameter.grad = g - alpha * (above - below) / (2 * delta)
+
+            passes.step(2, come_back)
+
+
+def copies_of(parameters: Sequence[Tensor]) -> list[Tensor]:
+    """Return copies of the parameters."""
+    return [parameter.detach().clone() for parameter in parameters]
+
+
+def gradients_of(parameters: Sequence[Tensor]) -> list[Tensor]:
+    """Return copies of the gradients, 0 for parameters that have none."""
+    return [torch.zeros_like(p) if p.grad is None else p.grad.detach().clone() for p in parameters]
+
+
+def with_parameters(result: ClientResult, parameters: Sequence[Tensor]) -> ClientResult:
+    """Return a client's result with other parameters, and its buffers."""
+    vector = torch.cat([*(tensor.flatten() for tensor in parameters), result.buffers])
+    return result.with_vector(vector.to(result.vector))

@@ -1,0 +1,69 @@
+"""The base of samplers, which answer the question: who trains?"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+import numpy as np
+
+from fl_lightning.parts.federation import LocalClient
+from fl_lightning.parts.part import Part
+
+#: The model at which the clients of a round are scored; ``None`` for none.
+ScoredAt = Literal["trained", "received"] | None
+
+
+class ClientSampler(Part, ABC):
+    """Draws the clients of a round."""
+
+    @abstractmethod
+    def cohort_size(self, num_clients: int) -> int:
+        """Return how many clients train in a round, out of ``num_clients``; the expected number if it varies.
+
+        Raises:
+            ValueError: If the federation is too small for the sampler's setting.
+        """
+
+    @abstractmethod
+    def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray) -> np.ndarray:
+        """Return the distinct clients of one round, in any order: integers in ``[0, num_clients)``.
+
+        Args:
+            num_clients: K.
+            rng: The round's generator.
+            available: The clients that can be reached, sorted. If they are fewer than a round needs, all of them train.
+        """
+
+    def clients_to_score(self, rng: np.random.Generator, available: np.ndarray) -> Iterable[int]:
+        """Return clients that receive the server's model to be scored at it, just before the draw.
+
+        Args:
+            rng: The round's generator, which ``draw`` gets next.
+            available: The clients that can be reached, sorted.
+        """
+        return ()
+
+    def score(self, client: LocalClient) -> float:
+        """Return the importance of a client at the module's present weights.
+
+        These are the server's for :meth:`clients_to_score`, and those of :attr:`scored_at` for the round's clients.
+        """
+        return float("nan")
+
+    def take_scores(self, scores: Mapping[int, float]) -> None:
+        """Take scores by client, on all processes: before a draw, and of the clients that trained when a round ends."""
+
+    @property
+    def scored_at(self) -> ScoredAt:
+        """Where the round's clients are scored: at the weights that they have ``"trained"``, if there is a score."""
+        return None if type(self).score is ClientSampler.score else "trained"
+
+    @property
+    def sends_scores(self) -> bool:
+        """Whether clients send scores."""
+        return type(self).score is not ClientSampler.score
+
+    @property
+    def draws_in_random_order(self) -> bool:
+        """Whether ``draw`` shuffles by itself; otherwise clients are shuffled after it."""
+        return False

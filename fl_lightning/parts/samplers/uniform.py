@@ -1,0 +1,88 @@
+"""Clients drawn uniformly, or each by chance."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from fl_lightning.checks import Count, Share
+from fl_lightning.parts.samplers.base import ClientSampler
+
+Rounding = Literal["floor", "round", "ceil"]
+_ROUND = {"floor": np.floor, "round": np.rint, "ceil": np.ceil}
+
+
+@dataclass(eq=False)
+class UniformSampler(ClientSampler):
+    """Draws ``m`` distinct clients uniformly, without replacement.
+
+    Args:
+        clients_per_round: A float in (0, 1] is the fraction C of the clients, an int is ``m`` itself.
+        rounding: How a fractional ``C K`` becomes ``m``, at least 1: ``"floor"`` as in RADFed's Algorithm 1,
+            ``"round"`` (half to even) or ``"ceil"``.
+
+    Raises:
+        ValueError: If an argument is out of its range; in a round, if more clients are asked for than there are.
+    """
+
+    clients_per_round: Count | Share
+    rounding: Rounding = "floor"
+
+    def cohort_size(self, num_clients: int) -> int:
+        """Return ``m``."""
+        if isinstance(self.clients_per_round, float):
+            # nine decimals keep 0.3 * 10 = 2.9999999999999996 from becoming 2, and 0.1 * 30 = 3.0000000000000004 from 4
+            return max(int(_ROUND[self.rounding](round(self.clients_per_round * num_clients, 9))), 1)
+        if self.clients_per_round > num_clients:
+            raise ValueError(
+                f"`clients_per_round` must be at most {num_clients}, those that train, got {self.clients_per_round}."
+            )
+        return self.clients_per_round
+
+    def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray) -> np.ndarray:
+        """Return ``m`` distinct clients in random order."""
+        return rng.choice(available, size=min(self.cohort_size(num_clients), len(available)), replace=False)
+
+    @property
+    def draws_in_random_order(self) -> bool:
+        """Whether ``draw`` is this one, and not a subclass's."""
+        return type(self).draw is UniformSampler.draw
+
+
+class Arrivals(UniformSampler):
+    """Counts the results of an asynchronous round, which may be more than there are clients.
+
+    Args:
+        clients_per_round: A float in (0, 1] is a fraction of the clients, an int the number itself.
+    """
+
+    def cohort_size(self, num_clients: int) -> int:
+        """Return the number of results."""
+        return super().cohort_size(num_clients) if isinstance(self.clients_per_round, float) else self.clients_per_round
+
+
+@dataclass(eq=False)
+class BernoulliSampler(ClientSampler):
+    """Draws each client independently with the same probability (Poisson sampling). A round may be empty.
+
+    Args:
+        probability: Probability that a client trains in a round, in (0, 1].
+
+    Raises:
+        ValueError: If ``probability`` is outside (0, 1].
+    """
+
+    probability: Share
+
+    def cohort_size(self, num_clients: int) -> int:
+        """Return the expected number, rounded, at least 1."""
+        return max(round(self.probability * num_clients), 1)
+
+    def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray) -> np.ndarray:
+        """Return the clients that were drawn, in random order."""
+        return rng.permutation(available[rng.random(len(available)) < self.probability])
+
+    @property
+    def draws_in_random_order(self) -> bool:
+        """Whether ``draw`` is this one, and not a subclass's."""
+        return type(self).draw is BernoulliSampler.draw

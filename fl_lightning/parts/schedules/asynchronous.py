@@ -1,0 +1,484 @@
+"""Asynchronous schedules: which client works on which version of the model, and when its result arrives."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fl_lightning.checks import Count, Natural, Positive
+from fl_lightning.parts.clock import VirtualClock
+from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.messages import ArrivalRecord, ClientResult, Outcome, RoundReport, Task
+from fl_lightning.parts.part import walk
+from fl_lightning.parts.schedules.base import Play, Schedule
+from fl_lightning.parts.server import Server
+from fl_lightning.seeding import Stream, numpy_generator
+
+_MOST_AHEAD = 64
+_KEPT_AHEAD = 4
+_COMES = -1  # in the place of a slot
+
+Stamp = Literal["version", "upload", "upload-literal"]
+
+
+@dataclass(frozen=True)
+class Flight:
+    """A model that a client works on.
+
+    Attributes:
+        task: The client's task; its slot numbers the run's flights.
+        model: The model that it received; flights share tensors.
+        stamp: The server's counter then, from which staleness is counted.
+        sent: The tick at which it was sent.
+        due: The tick at which the answer arrives, or the client is known to be lost.
+        lost: Whether the client does not answer.
+    """
+
+    task: Task
+    model: Tensor
+    stamp: int
+    sent: int
+    due: int
+    lost: bool = False
+
+    @property
+    def turn(self) -> tuple[int, int, int]:
+        """The place of the flight in the order of arrivals."""
+        return self.due, self.task.client, self.task.slot
+
+
+@dataclass(eq=False, repr=False)
+class Asynchronous(Schedule):
+    """Clients work at their own pace in virtual time, and the server moves when its buffer of results is full.
+
+    A round is ``m`` arrivals, with m the sampler's cohort size. A client is trained when its result is due, together
+    with others that are under way: its result depends only on the model that it received.
+
+    Args:
+        clock: How long clients take, and when they are available.
+        buffer_size: Results that make the server move; 1 lets it move at each.
+        concurrency: Most clients that train at once; all if ``None``. When one finishes, the next is drawn uniformly
+            from those that do not train.
+        stamp: What staleness counts. ``"version"``: the server's moves since the client received its model.
+            ``"upload"``: the results that arrived since then. ``"upload-literal"``: one more for a client that answered
+            before, as if the server sent its counter before it increases it.
+        wait_for_flush: Whether a client whose result is in the buffer waits until the server gets the full buffer, also
+            if it stays then; otherwise the client gets the server's present model at once.
+        flush_rounds: Whether the server also moves at a round's end, with the results that the buffer holds.
+        max_staleness: Results with a larger staleness are rejected; ``None`` accepts all.
+        once_per_buffer: Whether a client's second result in a buffer is rejected.
+        broadcast_threshold: The server sends its model to all clients when one move changes its parameters by more than
+            this share, ``|x_t - x_{t-1}| / |x_{t-1}|``. Clients that train are not interrupted, so this adds traffic
+            and changes no result.
+        lookahead: How many clients are trained together, before the results are due; as many as arrive in a round, but
+            at most 64, if ``None``. At most four times as many results are kept. The model does not depend on it;
+            privacy ledgers count a training when it is made. Where clients have models or values of their own, by which
+            they are evaluated, each trains when its result is due, so that these are as old as the result.
+
+    Raises:
+        ValueError: If an argument is out of its range; when the fit begins, if there are fewer clients than train at
+            once, or the buffer could never be full.
+    """
+
+    clock: VirtualClock
+    _: KW_ONLY
+    buffer_size: Count = 1
+    concurrency: Count | None = None
+    stamp: Stamp = "version"
+    wait_for_flush: bool = False
+    flush_rounds: bool = False
+    max_staleness: Natural | None = None
+    once_per_buffer: bool = False
+    broadcast_threshold: Positive | None = None
+    lookahead: Count | None = None
+    sends_updates_alone = True
+    asynchronous = True
+    starts_from_server = False
+    records = (Flight,)
+
+    @property
+    def repeats_in_buffer(self) -> bool:  # type: ignore[override]
+        """Whether the buffer may hold several results of one client."""
+        waits = self.wait_for_flush and not self.repeats_clients
+        return self.buffer_size > 1 and not (self.once_per_buffer or waits)
+
+    @property
+    def most_at_once(self) -> int:
+        """Most clients that train at once."""
+        return self.concurrency or self.federation.num_clients
+
+    @property
+    def has_models_under_way(self) -> bool:
+        """Whether clients work on models of this fit."""
+        return bool(self.flights)
+
+    def setup(self, federation: Federation) -> None:
+        """Start at time 0, at which all clients get the first model, or as many as train at once."""
+        self.clock.setup(federation)
+        number = federation.num_clients
+        if self.concurrency is not None and self.concurrency > number:
+            raise ValueError(f"`concurrency` must be at most {number}, the clients that train, got {self.concurrency}.")
+        if (self.wait_for_flush or self.once_per_buffer) and self.buffer_size > self.most_at_once:
+            raise ValueError(
+                f"`buffer_size` must be at most {self.most_at_once}, the clients that train at once, got "
+                f"{self.buffer_size}: the buffer would never be full."
+            )
+        everyone = list(range(number))
+        self.now: int
+        self.add_state("now", 0)
+        self.num_sent: int
+        self.add_state("num_sent", 0)
+        self.uploads: int
+        self.add_state("uploads", 0)
+        self.broadcasts: int
+        self.add_state("broadcasts", 0)
+        #: Ticks that ended flights took.
+        self.busy: int
+        self.add_state("busy", 0)
+        #: The tick at which an idle client is known to come.
+        self.alarm: int
+        self.add_state("alarm", -1)
+        #: What clients work on, by slot.
+        self.flights: dict[int, Flight]
+        self.add_state("flights", {})
+        #: Results that were trained ahead of their arrival, by slot; None for invalid ones.
+        self.results: dict[int, ClientResult | None]
+        self.add_state("results", {})
+        #: Results since the server's last move.
+        self.buffer: list[ClientResult]
+        self.add_state("buffer", [])
+        #: A heap of the ends of flights and of comings: tick, client, slot.
+        self.events: list[tuple[int, int, int]]
+        self.add_state("events", [])
+        #: Clients that get the server's model next.
+        self.outbox: list[int]
+        self.add_state("outbox", everyone if self.concurrency is None else [])
+        #: Clients to which nothing was sent.
+        self.idle: list[int]
+        self.add_state("idle", [] if self.concurrency is None else everyone)
+        #: Clients that wait for the server's move.
+        self.waiting: list[int]
+        self.add_state("waiting", [])
+        self.report: RoundReport = RoundReport()
+
+    def loaded(self, name: str, value: Any) -> Any:
+        """Return a state of a checkpoint, which holds lists in the place of tuples."""
+        return [tuple(event) for event in value] if name == "events" else value
+
+    # ---- a round ----
+
+    def on_round_start(self, round_index: int) -> None:
+        """Begin a round of arrivals."""
+        self.report = RoundReport()
+        self._rng = numpy_generator(self.federation.seed, Stream.SAMPLING, round_index)
+        self._sent_in_round: Counter[int] = Counter()
+
+    def unsuitable_rounds(self, rounds: int, arrivals: int) -> str | None:
+        """Return a warning of fewer results in a fit than the server's buffer holds."""
+        results = rounds * arrivals
+        if self.flush_rounds or results >= self.buffer_size:
+            return None
+        return (
+            f"The server never aggregates in this fit: `buffer_size` is {self.buffer_size}, and {results} results "
+            f"arrive ({rounds} rounds x {arrivals}). Give a `buffer_size` of at most {results}, more "
+            "`clients_per_round` or more rounds."
+        )
+
+    def expected_tasks(self) -> int:
+        """Return about how many tasks the round will have."""
+        ahead = min(self._together, self.most_at_once)  # what is trained ahead is on average half used up at the end
+        return max(0, self.cohort_size - len(self.results)) + ahead // 2
+
+    def rounds_under_way(self) -> Collection[int]:
+        """Return the earlier rounds on whose models clients have yet to be trained."""
+        flights = (flight for slot, flight in self.flights.items() if slot not in self.results)
+        return {flight.task.round for flight in flights if not flight.lost}
+
+    def play(self, tasks: Sequence[Task], server: Server) -> Play:
+        """Let results arrive until the round has as many as clients usually train."""
+        sent = self.num_sent
+        for _ in range(self.cohort_size):
+            slot = self._next_arrival(server)
+            if slot not in self.results:
+                together = self._next_tasks(slot)
+                results = self.federation.gather_results(list((yield together)))
+                trained = {result.task.slot: result for result in results}
+                self.results |= {task.slot: trained.get(task.slot) for task in together}
+            self._arrive(slot, server)
+        if self.flush_rounds:
+            self._move(server)
+        self.report.sent += self.num_sent - sent
+        return server.model
+
+    def check_with(self, algorithm: Any) -> Iterable[str]:
+        """Yield whether clients that are evaluated with what they keep would train ahead of their results."""
+        keepers = [part for part in walk(*algorithm.parts.values()) if part.has_personal]
+        self._trains_ahead = not keepers
+        if keepers and (self.lookahead or 1) > 1:
+            yield (
+                f"`lookahead` must be 1 or None with {keepers[0]!r}, by which clients are evaluated, got "
+                f"{self.lookahead}: their own values would be of results that have not arrived."
+            )
+
+    @property
+    def _together(self) -> int:
+        """How many clients are trained together."""
+        if not self._trains_ahead:
+            return 1
+        return self.lookahead or min(self.cohort_size, _MOST_AHEAD)
+
+    def _next_tasks(self, slot: int) -> list[Task]:
+        """Return the task whose result is due now, and those that are due next and are not there yet."""
+        # a client that has just begun may be due before those that were trained ahead: these must not pile up
+        space = max(1, _KEPT_AHEAD * self._together - len(self.results))
+        tasks, most, passed = [self.flights[slot].task], min(self._together, space), []
+        while self.events and len(tasks) < most:
+            passed.append(heapq.heappop(self.events))
+            flight = self.flights.get(passed[-1][2])
+            if flight is not None and not flight.lost and flight.task.slot not in self.results:
+                tasks.append(flight.task)
+        for event in passed:
+            heapq.heappush(self.events, event)
+        return tasks
+
+    def sent(self, task: Task, server: Server) -> Tensor:
+        """Return the server's model of the time at which the client began."""
+        return self.flights[task.slot].model
+
+    # ---- arrivals ----
+
+    def _next_arrival(self, server: Server) -> int:
+        """Go on to the next result, sending models to clients as their turn comes; return its slot.
+
+        Raises:
+            RuntimeError: If no client works and none will come.
+        """
+        while True:
+            self._send_all(server)
+            if not self.events:
+                raise RuntimeError(
+                    f"No client is at work any more at virtual time {self.clock.time(self.now):g} and none comes back; "
+                    f"the buffer has {len(self.buffer)} of {self.buffer_size} results. Give longer windows `online`."
+                )
+            self.now, client, slot = heapq.heappop(self.events)
+            if slot == _COMES:
+                if self.concurrency is None:
+                    self.outbox.append(client)
+            elif not self.flights[slot].lost:
+                return slot
+            else:
+                self.report.dropped += 1
+                self._record(self._land(slot), -1, "lost", False)
+                self._free([client])
+
+    def _land(self, slot: int) -> Flight:
+        """End a flight and return it."""
+        flight = self.flights.pop(slot)
+        self.busy += flight.due - flight.sent
+        return flight
+
+    def _arrive(self, slot: int, server: Server) -> None:
+        """Let a result arrive: buffer it, move the server if the buffer is full, and let its client go on."""
+        flushed, moved = False, False
+        flight, result = self._land(slot), self.results.pop(slot)
+        client, counter = flight.task.client, self._counter(server)
+        staleness = counter - flight.stamp
+        outcome: Outcome = "invalid" if result is None else "used" if self._admits(client, staleness) else "rejected"
+        self.report.uploads.append(server.left_out_payload if result is None else result.payload)
+        if result is not None:
+            self.report.numbers += result.numbers
+        if result is not None and outcome == "used":
+            self.report.reported.append(client)
+            server.watch(result)
+            self.buffer.append(replace(result, staleness=staleness, counter=counter))
+            if len(self.buffer) >= self.buffer_size:
+                flushed, moved = True, self._move(server)
+        elif outcome == "invalid":
+            self.report.left_out.append(client)
+        self.uploads += 1
+        if outcome == "used" and self.wait_for_flush and not flushed:
+            self.waiting.append(client)
+        else:
+            self._free([client])
+        self._record(flight, staleness, outcome, moved)
+
+    def _counter(self, server: Server) -> int:
+        """Return the server's counter, from which staleness is taken."""
+        return server.moves if self.stamp == "version" else self.uploads
+
+    def _admits(self, client: int, staleness: int) -> bool:
+        """Return whether a result may enter the buffer."""
+        if self.max_staleness is not None and staleness > self.max_staleness:
+            return False
+        return not self.once_per_buffer or all(result.client != client for result in self.buffer)
+
+    def _move(self, server: Server) -> bool:
+        """Hand the buffer to the server, and let the clients that wait for that go on; return whether it moved."""
+        before, n = server.model, self.federation.num_parameters
+        for result in self.buffer:
+            server.take(result, everywhere=True)
+        moved = server.move()
+        if moved and self.broadcast_threshold is not None:
+            change = torch.linalg.vector_norm(server.model[:n] - before[:n])
+            if change > self.broadcast_threshold * torch.linalg.vector_norm(before[:n]):
+                self.broadcasts += 1
+                self.report.sent += self.federation.num_clients
+        waiting, self.buffer, self.waiting = self.waiting, [], []
+        self._free(waiting)
+        return moved
+
+    def _free(self, clients: Collection[int]) -> None:
+        """Let clients train again: they get the next model, or are drawn again."""
+        (self.outbox if self.concurrency is None else self.idle).extend(clients)
+
+    def _record(self, flight: Flight, staleness: int, outcome: Outcome, moved: bool) -> None:
+        sent, arrived = (self.clock.time(tick) for tick in (flight.sent, flight.due))
+        self.report.arrivals.append(
+            ArrivalRecord(flight.task.client, sent, arrived, staleness, outcome, moved, flight.task.slot)
+        )
+
+    # ---- sending ----
+
+    def _send_all(self, server: Server) -> None:
+        """Send the server's model to the clients whose turn it is."""
+        outbox, self.outbox = self.outbox, []
+        for client in outbox:
+            self._send(client, server)
+        places = 0 if self.concurrency is None else self.concurrency - len(self.flights) - len(self.waiting)
+        while places > 0 and self.idle and self._draw(server):
+            places = self.most_at_once - len(self.flights) - len(self.waiting)
+
+    def _draw(self, server: Server) -> bool:
+        """Send the model to one of the idle clients that are there; return whether there is one."""
+        idle, there = self.idle, [*range(len(self.idle))]
+        if self.clock.online:
+            comings = [self.clock.next_online(client, self.now) for client in idle]
+            there = [place for place, tick in enumerate(comings) if tick == self.now]
+            if not there:
+                later = [(tick, client) for tick, client in zip(comings, idle, strict=True) if tick is not None]
+                if later and min(later)[0] != self.alarm:
+                    self.alarm = min(later)[0]
+                    heapq.heappush(self.events, (*min(later), _COMES))
+                return False
+        place = there[int(self._rng.integers(len(there)))]
+        idle[place], idle[-1] = idle[-1], idle[place]
+        self._send(idle.pop(), server)
+        return True
+
+    def _send(self, client: int, server: Server) -> None:
+        """Send the server's model to a client, or wait until it comes."""
+        clock, begins = self.clock, self.clock.next_online(client, self.now)
+        if begins is None:
+            return  # it never comes back
+        if begins > self.now:
+            heapq.heappush(self.events, (begins, client, _COMES))
+            return
+        due, leaves = self.now + clock.duration(client, self.num_sent), clock.leaves_at(client, self.now)
+        lost = clock.is_lost(client, self.num_sent)
+        if leaves is not None and due > leaves:
+            due, lost = leaves, True
+        stamp = max(0, self._counter(server) - (self.stamp == "upload-literal"))
+        self._fly(Flight(self._task(client), server.model, stamp, self.now, due, lost))
+
+    def _fly(self, flight: Flight) -> None:
+        self.num_sent += 1
+        self.flights[flight.task.slot] = flight
+        heapq.heappush(self.events, flight.turn)
+
+    def _task(self, client: int) -> Task:
+        repetition = self._sent_in_round[client]
+        self._sent_in_round[client] += 1
+        return Task(self.num_sent, client, int(self.federation.sizes[client]), None, self.round, repetition)
+
+    # ---- logs ----
+
+    def values(self) -> dict[str, float]:
+        """Return the staleness of the round's results, the buffer, virtual time, and how much of it clients work."""
+        arrivals = self.report.arrivals
+        late = [record.staleness for record in arrivals if record.outcome != "lost"]
+        values = {
+            "fed/staleness": float(np.mean(late)) if late else 0.0,
+            "fed/staleness_max": max(late, default=0),
+            "fed/rejected": sum(record.outcome == "rejected" for record in arrivals),
+            "fed/buffer": len(self.buffer),
+        }
+        if self.broadcast_threshold is not None:
+            values["fed/broadcasts"] = self.broadcasts
+        return {**values, **self._times()}
+
+    def _times(self) -> dict[str, float]:
+        values = {"fed/virtual_time": self.clock.time(self.now)}
+        if self.now:
+            worked = self.busy + sum(self.now - flight.sent for flight in self.flights.values())
+            values["fed/utilization"] = worked / (self.most_at_once * self.now)
+        return values
+
+
+@dataclass(eq=False, repr=False)
+class SampledStaleness(Asynchronous):
+    """Staleness drawn at random instead of arising from a clock (Xie et al.'s simulation; eq. (26)).
+
+    Each result comes from a client drawn uniformly and from a model drawn uniformly among the last ``history`` ones,
+    including the present one. A model is added to the history at each result, whether or not the server moved.
+
+    Equations are numbered as in ``docs/references.md``.
+
+    The other arguments are those of :class:`Asynchronous`, without ``clock``, ``concurrency``, ``stamp`` and
+    ``wait_for_flush``.
+
+    Args:
+        history: D, at least 1; staleness is 0 to D - 1.
+
+    Raises:
+        ValueError: If ``history`` is below 1, or another argument is out of its range.
+    """
+
+    clock: VirtualClock = field(default_factory=VirtualClock, init=False)
+    history: Count
+    _: KW_ONLY
+    concurrency: Count | None = field(default=None, init=False)
+    stamp: Stamp = field(default="upload", init=False)
+    wait_for_flush: bool = field(default=False, init=False)
+    repeats_clients = True
+
+    def setup(self, federation: Federation) -> None:
+        """Start with the first model alone."""
+        super().setup(federation)
+        self.outbox = []
+        #: The last models, by the number of results before them.
+        self.models: dict[int, Tensor]
+        self.add_state("models", {0: federation.model})
+
+    def play(self, tasks: Sequence[Task], server: Server) -> Play:
+        """Draw the results' clients and models, then let them arrive."""
+        self._drawn: list[tuple[int, int, int]] = []  # which result, its client, its model's number
+        for number in range(self.uploads, self.uploads + self.cohort_size):
+            # a resumed run may have a longer history than there are models
+            staleness = int(self._rng.integers(min(number + 1 - min(self.models), self.history)))
+            self._drawn.append((number, int(self._rng.integers(self.federation.num_clients)), number - staleness))
+        return (yield from super().play(tasks, server))
+
+    def _next_arrival(self, server: Server) -> int:
+        """Return the slot of the next result, having begun those whose model is there."""
+        self.models[self.uploads] = server.model
+        self.models.pop(self.uploads - self.history, None)
+        for number, client, model in self._drawn:
+            if model <= self.uploads:
+                # a result's place in the order stands for the time at which it is due
+                self._fly(Flight(self._task(client), self.models[model], model, self.now, number + 1))
+        self._drawn = [drawn for drawn in self._drawn if drawn[2] > self.uploads]
+        self.now, _, slot = heapq.heappop(self.events)  # every result's model is there by its turn
+        return slot
+
+    def _free(self, clients: Collection[int]) -> None:
+        """Do nothing: the next clients are drawn."""
+
+    def _times(self) -> dict[str, float]:
+        return {}

@@ -1,0 +1,119 @@
+"""Several models of the server, of which each client trains the one that suits it best (IFCA)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from fl_lightning.checks import Count, Positive
+from fl_lightning.parts.aggregations.base import RunningMean
+from fl_lightning.parts.aggregations.means import WeightedMean
+from fl_lightning.parts.federation import Federation, LocalClient
+from fl_lightning.parts.messages import Task, further_tasks
+from fl_lightning.parts.schedules.base import Play, Schedule
+from fl_lightning.parts.server import Server
+from fl_lightning.parts.servers.mixing import Mixing
+
+if TYPE_CHECKING:
+    from fl_lightning.parts.algorithm import Algorithm
+
+
+@dataclass(eq=False, kw_only=True)
+class Clusters(Schedule):
+    """The server keeps several models, and each client trains the one whose loss on its data is least (IFCA).
+
+    Ghosh et al. 2020, with averaging of models. Every client of a round receives all models. The model that is shown is
+    the one that most clients of the round chose.
+
+    Args:
+        number: Number of clusters.
+        spread: The first models differ: each tensor has normal noise of so many of its standard deviations.
+
+    Attributes:
+        models: The clusters' models.
+        chosen: The cluster that each client chose last; -1 before.
+    """
+
+    number: Count
+    spread: Positive = 1.0
+    shows_client_models = True
+    starts_from_server = False
+    sends_choice = True
+
+    def further_models(self, sent: int) -> int:
+        """Return how many models clients receive besides the first one: they choose among all."""
+        return (self.number - 1) * sent
+
+    def check_with(self, algorithm: Algorithm) -> Iterable[str]:
+        """Yield whether the results are to be merged in another way, or messages depend on those of another cluster."""
+        for member in algorithm.chain.members:
+            if member.remembers_messages:
+                yield f"`exchange` cannot have {member!r} with {self!r}: what it owes a client is of another cluster."
+        merged = algorithm.aggregation
+        if type(merged) is not WeightedMean:
+            yield f"`aggregation` cannot be {merged!r}: clusters take the `WeightedMean` of their clients' models."
+        self._weighting = merged.weighting
+        if not isinstance(algorithm.server_optimizer, Mixing) or algorithm.server_optimizer.lr != 1.0:
+            yield f"The server optimizer cannot be {algorithm.server_optimizer!r}: means replace the clusters' models."
+
+    def setup(self, federation: Federation) -> None:
+        """Draw the clusters' first models."""
+        n = federation.num_parameters
+        deviation = [
+            part.std(correction=0).expand_as(part) for part in federation.model[:n].split(list(federation.lengths))
+        ]
+        models = []
+        for cluster in range(self.number):
+            noise = torch.randn(n, generator=self.generator(None, cluster), dtype=torch.float64).to(federation.model)
+            models.append(federation.model.clone())
+            models[-1][:n] += self.spread * torch.cat(deviation) * noise
+        self.models: list[Tensor]
+        self.add_state("models", models)
+        self.chosen: list[int]
+        self.add_state("chosen", [-1] * federation.num_clients)
+
+    def sent(self, task: Task, server: Server) -> Tensor:
+        """Return the cluster's model: each in turn to be looked at, then the chosen one."""
+        return self.models[task.phase - 1 if task.phase else self.chosen[task.client]]
+
+    def correction(self, client: LocalClient) -> None:
+        """Compute the client's loss with a cluster's model."""
+        self._losses[client.task.client, client.task.phase - 1] = client.loss()
+
+    def play(self, tasks: Sequence[Task], server: Server) -> Play:
+        """Let clients choose, train, and average each cluster's models, weighted as the aggregation says."""
+        self._losses: dict[tuple[int, int], float] = {}
+        for cluster in range(self.number):
+            for _ in (yield further_tasks(tasks, work=0, phase=cluster + 1)):
+                pass
+        shares = self.federation.gather(self._losses)
+        losses = {key: loss for share in shares for key, loss in share.items()}
+        for task in tasks:
+            self.chosen[task.client] = min(range(self.number), key=lambda c: losses[task.client, c])
+        means = [RunningMean() for _ in self.models]
+        for result in (yield tasks):
+            means[self.chosen[result.client]].add(result.vector, result.weight(self._weighting))
+        merged = [mean.pop(self.federation, server.model)[0] for mean in means]
+        self.models = [old if new is None else new.to(old.dtype) for old, new in zip(self.models, merged, strict=True)]
+        if tasks:
+            counts = [sum(self.chosen[task.client] == cluster for task in tasks) for cluster in range(self.number)]
+            server.replace(self.models[counts.index(max(counts))])
+        return server.model
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take a checkpoint's models.
+
+        Raises:
+            ValueError: If there is another number of them.
+        """
+        if len(state["models"]) != self.number:
+            raise ValueError(f"`clusters` must be the checkpoint's {len(state['models'])}, got {self.number}.")
+        super().load_state_dict(state)
+
+    def model_of(self, client: int, model: Tensor) -> Tensor:
+        """Return the model of the cluster that the client chose."""
+        return self.models[self.chosen[client]] if self.chosen[client] >= 0 else model

@@ -1,0 +1,1 @@
+"""How does the server move?"""

@@ -1,0 +1,96 @@
+"""Adagrad, Adam and Yogi on the server (FedOpt)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fl_lightning.checks import (
+    Fraction,
+    NotNegative,
+    Positive,
+    Scheduled,
+    check_fields,
+    is_finite,
+)
+from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.servers.base import ServerOptimizer
+
+Rule = Literal["adagrad", "adam", "yogi"]
+
+
+@dataclass(eq=False)
+class Adaptive(ServerOptimizer):
+    """Adagrad, Adam or Yogi on the server (FedOpt, Reddi et al. Algorithm 2; eq. (17)-(20)).
+
+    With ``Delta = aggregate - w``: ``m <- beta1 m + (1 - beta1) Delta``; v by the rule; ``w <- w + lr m / (sqrt(v) +
+    tau)``. PyTorch's Adam corrects the bias of m and v, and starts v at 0; its Adagrad has no m; it has no Yogi.
+
+    Equations are numbered as in ``docs/references.md``.
+
+    Args:
+        rule: ``"adagrad"``: v + Delta^2; ``"adam"``: beta2 v + (1 - beta2) Delta^2; ``"yogi"``:
+            v - (1 - beta2) Delta^2 sign(v - Delta^2).
+        lr: Server learning rate, greater than 0; a function of the round makes a schedule. ``None`` takes 0.01, as
+            :class:`~fl_lightning.FedAdam` and :class:`~fl_lightning.FedYogi` do, and for Adagrad 0.1, as
+            :class:`~fl_lightning.FedAdagrad` does.
+        beta1: Decay of the first moment, in [0, 1); ``None`` takes 0.9, and 0 for Adagrad.
+        beta2: Decay of the second moment, in [0, 1); Adagrad has none.
+        tau: Added to the root of the second moment, greater than 0: the larger, the less the server adapts.
+        v0: The initial second moment, at least 0.
+        bias_correction: Whether m is divided by ``1 - beta1^t`` and (except for Adagrad) v by ``1 - beta2^t`` in step
+            t, as other implementations do; the paper does not.
+
+    Raises:
+        FloatingPointError: In a step, if an update is so large that v becomes infinite.
+        ValueError: If an argument is out of its range.
+    """
+
+    rule: Rule
+    lr: Scheduled | None = None
+    beta1: Fraction | None = None
+    beta2: Fraction = 0.99
+    tau: Positive = 1e-3
+    v0: NotNegative = 0.0
+    bias_correction: bool = False
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        self.lr = (0.1 if self.rule == "adagrad" else 0.01) if self.lr is None else self.lr
+        self.beta1 = (0.0 if self.rule == "adagrad" else 0.9) if self.beta1 is None else self.beta1
+
+    def setup(self, federation: Federation) -> None:
+        """Return to m = 0 and v = v0."""
+        self.m: Tensor | None
+        self.add_state("m", None)
+        self.v: Tensor | None
+        self.add_state("v", None)
+        self.steps: int
+        self.add_state("steps", 0)
+
+    def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
+        """Return the parameters after one adaptive step."""
+        beta1 = self.beta1 or 0.0
+        current = model.to(aggregate.dtype)
+        delta = aggregate - current
+        m = beta1 * (torch.zeros_like(delta) if self.m is None else self.m) + (1 - beta1) * delta
+        v, square = torch.full_like(delta, self.v0) if self.v is None else self.v, delta.square()
+        if self.rule == "adagrad":
+            v = v + square
+        elif self.rule == "adam":
+            v = self.beta2 * v + (1 - self.beta2) * square
+        else:
+            v = v - (1 - self.beta2) * square * torch.sign(v - square)
+        if not is_finite(v):
+            raise FloatingPointError(
+                f"The second moment of {self!r} is infinite: the clients' update is too large, up to "
+                f"{float(delta.abs().max()):.3g}. Lower their learning rate, or give `exchange=Clip(...)`."
+            )
+        self.m, self.v, self.steps = m, v, self.steps + 1
+        if self.bias_correction:
+            m = m / (1 - beta1**self.steps)
+            v = v if self.rule == "adagrad" else v / (1 - self.beta2**self.steps)
+        return current + self.at("lr") * m / (v.sqrt() + self.tau)

@@ -1,0 +1,73 @@
+"""Any optimizer of PyTorch on the server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from fl_lightning.checks import (
+    Scheduled,
+    check,
+    short_repr,
+)
+from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.servers.base import ServerOptimizer
+
+
+class TorchServer(ServerOptimizer):
+    """Any optimizer of PyTorch on the server, whose gradient is ``w - aggregate``; SGD with ``lr=1`` is FedAvg.
+
+    The optimizer sees one parameter for each parameter tensor of the module. It keeps its state from round to round.
+
+    Args:
+        optimizer: A class such as ``torch.optim.AdamW``; its ``step`` must need no closure.
+        lr: Server learning rate, greater than 0; a function of the round makes a schedule.
+        options: The optimizer's other arguments, such as ``weight_decay=0.01``.
+
+    Raises:
+        TypeError: If ``optimizer`` cannot be called, or has no such option.
+        ValueError: If ``lr`` or an option is out of its range.
+    """
+
+    optimizer: Callable[..., Optimizer]
+    lr: Scheduled
+
+    def __init__(self, optimizer: type[Optimizer], lr: Scheduled = 1.0, **options: Any) -> None:
+        self.optimizer, self.lr, self.options = (
+            check("`optimizer`", optimizer, Callable),
+            check("`lr`", lr, Scheduled),
+            options,
+        )
+        self._make([torch.zeros(1)])  # so that a wrong option is an error here
+
+    def __repr__(self) -> str:
+        options = "".join(f", {name}={value!r}" for name, value in self.options.items())
+        return f"TorchServer({short_repr(self.optimizer)}, lr={short_repr(self.lr)}{options})"
+
+    def setup(self, federation: Federation) -> None:
+        """Start without moments."""
+        self.state: dict[str, Any] | None
+        self.add_state("state", None)
+
+    def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
+        """Return the parameters after one step of the optimizer."""
+        current = model.to(aggregate.dtype, copy=True)
+        parameters, targets = (list(self.federation.tensors(vector).values()) for vector in (current, aggregate))
+        for parameter, target in zip(parameters, targets, strict=True):
+            parameter.grad = parameter - target
+        optimizer = self._make(parameters)
+        if self.state is not None:
+            optimizer.load_state_dict(deepcopy(self.state))  # which the step writes to
+        for group in optimizer.param_groups:
+            group["lr"] = self.at("lr")
+        optimizer.step()
+        self.state = optimizer.state_dict()
+        return current
+
+    def _make(self, parameters: list[Tensor]) -> Optimizer:
+        return self.optimizer(parameters, lr=self.at("lr"), **self.options)
