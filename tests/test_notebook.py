@@ -9,8 +9,8 @@ from fl_lightning import partition_report
 from fl_lightning.datamodules import DigitsDataModule
 from fl_lightning.experiment import read_table
 from fl_lightning.experiment.store import ResultRows
+from fl_lightning.notebook import as_table
 from fl_lightning.partitioners import IIDPartitioner
-from fl_lightning.partitioners.notebook import as_table
 from fl_lightning.report import ReportPage
 
 TABLES = Path(__file__).parents[1] / "fl_lightning" / "recipes" / "tables"

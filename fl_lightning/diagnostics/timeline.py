@@ -13,7 +13,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from fl_lightning.checks import check_arguments
 from fl_lightning.diagnostics.observer import RoundObserver, aggregation_of
-from fl_lightning.partitioners.notebook import Drawn
+from fl_lightning.notebook import Drawn
 from fl_lightning.parts.messages import ArrivalRecord
 from fl_lightning.parts.schedules.asynchronous import Asynchronous
 

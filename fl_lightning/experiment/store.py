@@ -24,7 +24,7 @@ from fl_lightning.experiment.plan import Cell
 from fl_lightning.experiment.search import Point, Tried
 from fl_lightning.experiment.table import Table
 from fl_lightning.files import atomic_file
-from fl_lightning.partitioners.notebook import as_table
+from fl_lightning.notebook import as_table
 
 Result = dict[str, Any]
 _COLUMNS = ("data", "method", "fold", "seed", "values", "status", "score", "val", "best_round", "rounds")

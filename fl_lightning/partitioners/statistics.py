@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from fl_lightning.checks import check, short_repr, to_array
+from fl_lightning.notebook import as_table
 from fl_lightning.partitioners.base import check_labels
-from fl_lightning.partitioners.notebook import as_table
 from fl_lightning.partitioners.partition import Partition
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from fl_lightning.checks import PathLike, check, quantity
 from fl_lightning.experiment.files import write_text
 from fl_lightning.files import atomic_file
-from fl_lightning.partitioners.notebook import in_frame
+from fl_lightning.notebook import in_frame
 from fl_lightning.report import figures, notes, tables
 from fl_lightning.report.drawing import style
 from fl_lightning.report.page import Section, Table, page

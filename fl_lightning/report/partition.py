@@ -20,6 +20,7 @@ from matplotlib.ticker import MaxNLocator
 from fl_lightning.checks import Count, PathLike, check, quantity
 from fl_lightning.data import ClientDatasetsModule, FederatedDataModule
 from fl_lightning.files import write_new
+from fl_lightning.notebook import in_frame
 from fl_lightning.partitioners import (
     PartitionStatistics,
     SampleFeatures,
@@ -27,7 +28,6 @@ from fl_lightning.partitioners import (
     label_counts,
     plot_label_distributions,
 )
-from fl_lightning.partitioners.notebook import in_frame
 from fl_lightning.report.drawing import in_percent, style
 from fl_lightning.report.page import Picture, Section, Table, as_png, page
 

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from fl_lightning.checks import Count, check, is_sequence, quantity
 from fl_lightning.data import FederatedDataModule
-from fl_lightning.partitioners.notebook import Drawn
+from fl_lightning.notebook import Drawn
 from fl_lightning.partitioners.plot import label_clients, names_of
 from fl_lightning.report.drawing import DASHES, MARKS, color, in_percent, label, style, whole_rounds
 from fl_lightning.report.names import is_share, metric_name
