@@ -429,3 +429,21 @@ def duration(seconds: float) -> str:
     if seconds < 48 * 3600:
         return f"{seconds / 3600:.1f} h"
     return f"{seconds / 86400:.1f} days"
+
+
+def check_lightning(role: str, thing: object) -> None:
+    """Raise ``TypeError`` for an object of ``pytorch_lightning``, the same code in other classes.
+
+    Neither package takes the other's objects for its own: a hook is not called, or Lightning fails with ``Expected a
+    parent``.
+
+    Args:
+        role: What the object is, as the beginning of a sentence.
+        thing: The object.
+    """
+    if any(base.__module__.split(".")[0] == "pytorch_lightning" for base in type(thing).__mro__):
+        raise TypeError(
+            f"{role} is a {type(thing).__name__} of `pytorch_lightning`, whose classes are others than those of "
+            "`lightning`, which fl-lightning uses. Write `import lightning.pytorch as pl` instead of `import "
+            "pytorch_lightning as pl`, in every file that has it."
+        )

@@ -21,7 +21,7 @@ from fl_lightning.clients.batches import ClientBatches, LocalSettings, warn_of_s
 from fl_lightning.clients.steps import check_steps_known
 from fl_lightning.clients.training import LocalTraining, notify
 from fl_lightning.data import FederatedDataModule
-from fl_lightning.data.view import print_clients
+from fl_lightning.data.descriptions import print_clients
 from fl_lightning.executors import Executor, balance
 from fl_lightning.executors.machine import Threads, keep_freed_memory
 from fl_lightning.parts.algorithm import Algorithm

@@ -28,9 +28,8 @@ from fl_lightning.algorithms.resuming import (
     log_how_to_resume,
 )
 from fl_lightning.algorithms.run_log import log_values, settings_of_run
-from fl_lightning.checks import Count, Natural, PathLike, check, check_fields, represent
+from fl_lightning.checks import Count, Natural, PathLike, check, check_fields, check_lightning, represent
 from fl_lightning.clients.batches import LocalSettings
-from fl_lightning.data.datamodule import check_lightning
 from fl_lightning.executors import Executor, make_executor
 from fl_lightning.executors.auto import ExecutorName
 from fl_lightning.executors.machine import using_threads

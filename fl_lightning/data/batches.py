@@ -16,6 +16,10 @@ from fl_lightning.checks import to_indices
 Collate = Callable[[list[Any]], Any]
 Transform = Callable[[Any], Any]
 
+_EVALUATED_BYTES = 1 << 20
+_FEWEST_EVALUATED = 256
+_MOST_EVALUATED = 4096
+
 
 def client_batches(
     dataset: Dataset[Any],
@@ -109,6 +113,22 @@ def make_loader(
         collate_fn=collate_fn,
         drop_last=drop_last and size >= (batch_size or 1),
     )
+
+
+def evaluation_batch_size(dataset: Dataset[Any]) -> int:
+    """Return the number of samples of a batch of an evaluation: as many as a MiB holds, from 256 to 4,096.
+
+    It is 256 if samples are not rows of tensors.
+    """
+    first = dataset.datasets[0] if isinstance(dataset, ConcatDataset) else dataset
+    rows = tensor_rows(first)
+    if rows is None:
+        return _FEWEST_EVALUATED
+    tensors, _ = rows
+    bytes_of_sample = sum(tensor[:1].nbytes for tensor in tensors)
+    samples = _EVALUATED_BYTES // max(1, bytes_of_sample)
+    power = 1 << max(0, samples.bit_length() - 1)
+    return min(max(power, _FEWEST_EVALUATED), _MOST_EVALUATED)
 
 
 class _Rows(Dataset[tuple[Tensor, ...]]):

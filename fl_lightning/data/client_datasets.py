@@ -12,11 +12,11 @@ from torch.utils.data import ConcatDataset, Dataset, TensorDataset
 from fl_lightning.checks import Count, check_arguments, is_sequence, quantity, short_repr
 from fl_lightning.data.batches import Collate, length, tensors_of
 from fl_lightning.data.datamodule import FederatedDataModule
-from fl_lightning.data.federated_split import GLOBAL, FederatedSplit, Split
+from fl_lightning.data.federated_split import GLOBAL, FederatedSplit, Split, Stage
 from fl_lightning.data.inputs import Imputation, Standardization
+from fl_lightning.data.samples import FederatedSamples
 from fl_lightning.data.source import Source, as_dataset
 from fl_lightning.data.targets import find_targets
-from fl_lightning.data.view import Stage
 from fl_lightning.partitioners import NaturalPartitioner, Partition
 
 Tensors = tuple[Tensor, ...]
@@ -72,10 +72,12 @@ class ClientDatasetsModule(FederatedDataModule):
                 "`clients`."
             )
         self.splits_clients = split is not None
-        if split is None:  # none plays a part, not even the base class's own
+        if split is None:
+            # none plays a part, not even the base class's own
             self.split = None  # type: ignore[assignment]
         check_arguments(self, {"collate_fn": collate_fn, "class_names": class_names})
-        self.collate_fn, self._class_names = collate_fn, class_names
+        self.collate_fn = collate_fn
+        self._class_names = class_names
         self._sets: dict[Stage, dict[int, Dataset[Any]]] = {
             "train": self._train_sets(clients),
             "val": self._evaluation_sets("val", val),
@@ -119,31 +121,60 @@ class ClientDatasetsModule(FederatedDataModule):
 
     def federate(self, source: Source) -> FederatedSplit:
         """Give each client its part of the source, or distribute the source by the split."""
-        lengths = [*map(length, self._all_sets())]
+        lengths = [length(dataset) for dataset in self._all_sets()]
         if self.splits_clients:
             # the clients in place of labels: a split may hand over some of the samples, and all of no client's
             return self.split.apply(np.repeat(np.arange(len(lengths)), lengths), NaturalPartitioner())
-        ends = np.cumsum(lengths)
-        stretches = iter(np.split(np.arange(ends[-1]), ends[:-1]))
-        train, val, test = ({client: next(stretches) for client in stage} for stage in self._sets.values())
-        number = 1 + max(client for stage in (train, val, test) for client in stage)
-        none = np.arange(0)
-        parts = [[stage.get(client, none) for stage in (train, val, test)] for client in range(number)]
-        return FederatedSplit(train, val, test, Partition(tuple(map(np.concatenate, parts))))
+        return self._as_given(lengths)
+
+    def _as_given(self, lengths: Sequence[int]) -> FederatedSplit:
+        """Return the split by which each set is the one that was given.
+
+        Args:
+            lengths: Number of samples of each set, in the order in which the source has them.
+        """
+        samples = np.arange(sum(lengths))
+        stretches = iter(np.split(samples, np.cumsum(lengths)[:-1]))
+        train = {client: next(stretches) for client in self._sets["train"]}
+        val = {client: next(stretches) for client in self._sets["val"]}
+        test = {client: next(stretches) for client in self._sets["test"]}
+        held = []
+        for client in range(1 + max([*train, *val, *test])):
+            of_client = [stage[client] for stage in (train, val, test) if client in stage]
+            held.append(np.concatenate(of_client) if of_client else samples[:0])
+        return FederatedSplit(train, val, test, Partition(tuple(held)))
 
     def _all_sets(self) -> list[Dataset[Any]]:
         return [dataset for stage in self._sets.values() for dataset in stage.values()]
 
-    def _samples(self, stage: Stage, clients: Sequence[int] | None = None) -> Dataset[Any]:
-        if self.splits_clients or not isinstance(self._dataset, ConcatDataset):  # the user's own sets are not served
-            return super()._samples(stage, clients)
-        sets = self._sets[self._set_of(stage)]
-        chosen = [sets[client] for client in (sets if clients is None else clients)]
+    def _make_samples(self, source: Source, split: FederatedSplit) -> FederatedSamples:
+        return FederatedSamples(source, split) if self.splits_clients else _GivenSets(source, split, self._sets)
+
+
+class _GivenSets(FederatedSamples):
+    """Samples of data sets that the user gave for each client and stage; none is copied.
+
+    Args:
+        source: All samples, one set after the other.
+        split: The samples of each client.
+        sets: The data set of each client in each stage.
+    """
+
+    def __init__(self, source: Source, split: FederatedSplit, sets: Mapping[Stage, Mapping[int, Dataset[Any]]]) -> None:
+        super().__init__(source, split)
+        self._sets = sets
+
+    def dataset_of(self, stage: Stage, positions: Sequence[int] | None = None) -> Dataset[Any]:
+        # other inputs than the user's are served: prepared ones, or features
+        if not isinstance(self.served, ConcatDataset):
+            return super().dataset_of(stage, positions)
+        sets = self._sets[stage]
+        chosen = list(sets.values()) if positions is None else [sets[position] for position in positions]
         if len(chosen) == 1:
             return chosen[0]
         whole: Dataset[Any] = ConcatDataset(chosen)
         # rows are copied when some clients are asked for, so that batches are gathered at once
-        tensors = None if clients is None else tensors_of(whole)
+        tensors = None if positions is None else tensors_of(whole)
         return whole if tensors is None else TensorDataset(*tensors)
 
 

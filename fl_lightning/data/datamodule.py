@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import lightning as L
 import numpy as np
+import torch
+from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch import Tensor
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from fl_lightning.checks import (
     LOAD_WEIGHTS,
@@ -17,25 +23,51 @@ from fl_lightning.checks import (
     NotNegative,
     check,
     check_arguments,
+    check_lightning,
+    quantity,
     represent,
 )
-from fl_lightning.data.batches import Transform
-from fl_lightning.data.federated_split import GLOBAL, FederatedSplit, Split
+from fl_lightning.data.batches import (
+    Collate,
+    Transform,
+    TransformedDataset,
+    client_batches,
+    evaluation_batch_size,
+    length,
+    make_loader,
+    number_of_batches,
+)
+from fl_lightning.data.descriptions import clients_in_words, sets_of_clients
+from fl_lightning.data.federated_split import GLOBAL, FederatedSplit, Split, Stage
 from fl_lightning.data.inputs import Imputation, Standardization, fill_missing, standardized, with_noise
-from fl_lightning.data.order import ClientOrder
+from fl_lightning.data.order import ClientOrder, PooledOrder, drawn_by, drawn_together, evaluation_share
 from fl_lightning.data.poisoning import Poison
-from fl_lightning.data.serving import ServesBatches
+from fl_lightning.data.samples import FederatedSamples, rows_of
 from fl_lightning.data.source import Source
-from fl_lightning.data.splits import ClientSplit, check_test_indices
+from fl_lightning.data.splits import ClientSplit
 from fl_lightning.data.targets import outputs_and_targets
-from fl_lightning.partitioners import Partition
+from fl_lightning.data.tensor_bytes import fingerprint
+from fl_lightning.data.test_sets import with_test_clients, with_test_set
+from fl_lightning.partitioners import (
+    LabelPlot,
+    NaturalPartitioner,
+    Partition,
+    Partitioner,
+    PartitionStatistics,
+    partition_statistics,
+    plot_label_distributions,
+)
 from fl_lightning.partitioners.base import PartitionFunction, check_partitioner
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
-class FederatedDataModule(ServesBatches):
+
+class FederatedDataModule(L.LightningDataModule):
     """Reads a data set, distributes it among clients and serves each client's batches.
 
-    A subclass reads its data in :meth:`load`. With an aggregation callback every training client is trained on its own
+    A subclass reads its data in :meth:`load`, whose :class:`~fl_lightning.data.Source` may say from which client each
+    sample comes. With an aggregation callback every training client is trained on its own
     batches; without one, ``train_dataloader`` serves all training clients' samples together.
 
     Args:
@@ -70,6 +102,19 @@ class FederatedDataModule(ServesBatches):
             Rows of tensors are always gathered in the training process, which is faster. Processes see the data as they
             are when a round's clients begin to train.
 
+    Example:
+        >>> import numpy as np
+        >>> import torch
+        >>> from torch.utils.data import TensorDataset
+        >>> class Hospitals(FederatedDataModule):
+        ...     def load(self) -> Source:
+        ...         x, y = torch.rand(12, 3), torch.arange(12) % 2
+        ...         return Source(TensorDataset(x, y), labels=y.numpy(), clients=np.arange(12) % 6)
+        >>> data = Hospitals(batch_size=2)
+        >>> data.setup()
+        >>> data.describe_clients()
+        '2 of 6 clients train (4 samples), 2 validate and 2 test'
+
     Raises:
         TypeError: If ``partitioner`` is no function of labels or ``split`` is no split.
         ValueError: If an argument is out of range; at set-up, if there is no partitioner or no training client, or
@@ -77,15 +122,32 @@ class FederatedDataModule(ServesBatches):
 
     Attributes:
         poisons: The changes of training samples that :meth:`poison_with` was asked for, in order.
+        shares_evaluation: Whether several processes share evaluation samples, each in one share. An aggregation
+            callback sets it for a stage, and joins what they log; otherwise Lightning's own shares repeat samples.
+        limit_evaluation: Returns how many of all batches the processes evaluate together; all if ``None``.
+        trained_by: The class of the aggregation callback of the newest fit; ``None`` in central training.
     """
+
+    federated_samples: FederatedSamples
+    """All samples, and who trains and evaluates on them; known after the set-up."""
+
+    validates_on_test: bool = False
+    """Whether the validation set is the test set, as in papers without a validation set."""
 
     standardized_features: ClassVar[slice] = slice(None)
     """The features or channels that ``standardize`` and ``feature_noise`` change: all but the categorical ones."""
 
-    __signature__ = FullSignature()
+    found_by_setup: ClassVar[tuple[str, ...]] = ("federated_samples",)
+    """Attributes that are known after the set-up; before it they raise ``RuntimeError``."""
 
     _hidden: ClassVar[tuple[str, ...]] = ()
     """Arguments that ``repr`` leaves out."""
+
+    __signature__ = FullSignature()
+
+    trained_by: str | None = None
+    shares_evaluation: bool = False
+    limit_evaluation: Callable[[int], float] | None = None
 
     def __init__(
         self,
@@ -111,12 +173,18 @@ class FederatedDataModule(ServesBatches):
         if sampler is not None and not shuffle:
             raise ValueError("`sampler` draws the order of samples, so `shuffle=False` has no effect with it.")
         self.partitioner = partitioner
-        self.batch_size, self.eval_batch_size = batch_size, eval_batch_size
+        self.batch_size = batch_size
+        self.eval_batch_size = eval_batch_size
         self.split: Split = ClientSplit() if split is None else split
-        self.standardize, self.impute, self.feature_noise = standardize, impute, feature_noise
-        self.shuffle, self.drop_last, self.sampler = shuffle, drop_last, sampler
+        self.standardize: Standardization | None = standardize
+        self.impute: Imputation | None = impute
+        self.feature_noise = feature_noise
+        self.shuffle = shuffle
+        self.drop_last = drop_last
+        self.sampler = sampler
         self.target = target
-        self.train_transform, self.eval_transform = train_transform, eval_transform
+        self.train_transform = train_transform
+        self.eval_transform = eval_transform
         self.num_workers = num_workers
         self.poisons: list[Poison] = []
         check_arguments(self)
@@ -125,18 +193,31 @@ class FederatedDataModule(ServesBatches):
         return represent(self, *self._facts(), always=("batch_size",), leave_out=self._hidden)
 
     def __str__(self) -> str:
-        return repr(self)  # Lightning's has four lines of loaders
+        # Lightning's own has four lines of loaders
+        return repr(self)
 
     def _facts(self) -> list[str]:
         """Return what ``repr`` says before the arguments."""
-        if "_source" not in vars(self):
+        if not self.is_set_up:
             return []
-        return [f"{self.num_clients} of {self.partition.num_clients} clients train", f"{len(self._source)} samples"]
+        clients = f"{self.num_clients} of {self.partition.num_clients} clients train"
+        return [clients, f"{len(self.federated_samples.source)} samples"]
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name == "trainer":  # a trainer sets it before it looks at anything else
+        # a trainer sets it before it looks at anything else
+        if name == "trainer":
             check_lightning("The trainer", value)
         super().__setattr__(name, value)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name in self.found_by_setup:
+                raise RuntimeError(
+                    f"The clients of {type(self).__name__} are known after `setup()`. The Trainer calls it; outside a "
+                    "Trainer call `data.prepare_data()` and `data.setup()` first."
+                )
+            raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a pickle holds: all but the trainer."""
@@ -149,12 +230,12 @@ class FederatedDataModule(ServesBatches):
         raise NotImplementedError(f"{type(self).__name__} must define `load()`, which returns a Source.")
 
     def federate(self, source: Source) -> FederatedSplit:
-        """Distribute the samples among clients, and clients or samples among training, validation and test."""
+        """Distribute the samples among clients, and clients or samples among training, validation and test.
+
+        The partitioner distributes them. Without one, each sample belongs to the client from which it comes.
+        """
         if self.partitioner is None:
-            raise ValueError(
-                f"{type(self).__name__} has no `partitioner`, so it is unknown which client holds which sample. "
-                "Give one, such as IIDPartitioner(num_clients=100), or the column of the clients if there is one."
-            )
+            return self._by_their_clients(source)
         if source.labels is None and getattr(self.partitioner, "needs_classes", False):
             raise ValueError(
                 f"{type(self.partitioner).__name__} shares samples out by class, and no classes were found. Give whole "
@@ -166,11 +247,25 @@ class FederatedDataModule(ServesBatches):
         labels = len(source) if source.labels is None else source.labels
         return self.apply_split(labels, self.partitioner, source)
 
+    def _by_their_clients(self, source: Source) -> FederatedSplit:
+        if source.clients is None:
+            raise ValueError(
+                f"{type(self).__name__} has no `partitioner`, so it is unknown which client holds which sample. "
+                "Give one, such as IIDPartitioner(num_clients=100), or the column of the clients if there is one."
+            )
+        _, numbers = np.unique(source.clients, return_inverse=True)
+        # the clients in place of labels: a split may hand over some of the samples, and all of no client's
+        split = self.apply_split(numbers, NaturalPartitioner(), source)
+        if source.test_indices is None or not source.tests_clients:
+            return split
+        return with_test_clients(split, numbers)
+
     def apply_split(self, labels: np.ndarray | int, partitioner: PartitionFunction, source: Source) -> FederatedSplit:
         """Apply the split to a source; a test set of its own is the only test set.
 
-        It is set aside before the partition, and belongs to no client. What the split would test on trains, but for
-        samples of no client, which are left out. ``test="official"`` and ``pools_test`` leave it all to the split.
+        It is set aside before the partition, and belongs to no client. Samples that the split would test on are trained
+        on instead; those of no client are left out. With ``test="official"``, or a source that ``pools_test``, the
+        split decides alone.
 
         Args:
             labels: The class of each sample, shape (N,), or N.
@@ -179,73 +274,12 @@ class FederatedDataModule(ServesBatches):
         """
         if source.test_indices is None or source.pools_test or getattr(self.split, "test", None) == "official":
             return self.split.apply(labels, partitioner, source.test_indices)
-        test = check_test_indices(source.test_indices, len(source))
-        rest = np.setdiff1d(np.arange(len(source)), test)
-        own = self.split.apply(labels[rest] if isinstance(labels, np.ndarray) else len(rest), partitioner, test[:0])
-        clients = sorted({*own.train, *own.test} - {GLOBAL})
-        train = {k: rest[np.concatenate([part[k] for part in (own.train, own.test) if k in part])] for k in clients}
-        val = {client: rest[indices] for client, indices in own.val.items()}
-        partition = Partition(tuple(rest[indices] for indices in own.partition.indices))
-        return FederatedSplit(train, val, {GLOBAL: test}, partition)
+        return with_test_set(self.split, labels, partitioner, source.test_indices)
 
     @property
     def augmented(self) -> bool:
         """Whether a sample's input may differ from the source's, or from one epoch to the next."""
         return self.train_transform is not None or self.eval_transform is not None
-
-    # ---- set-up ----
-
-    def setup(self, stage: str | None = None) -> None:
-        """Read, partition, split and standardise the data; later calls change nothing of that."""
-        if stage == "fit":
-            self.trained_by = None  # the callback of this fit, if there is any, is set up after the data
-        if "_source" in vars(self):
-            return
-        source = self.load()
-        split = self.federate(source)
-        if not split.train:
-            raise ValueError(
-                "The split leaves no client for training. Use more clients, or smaller validation and test sets."
-            )
-        source = self._poisoned(self._prepared(source, split), split)
-        self._source, self.federated_split, self.client_ids = source, split, list(split.train)
-        self.client_sizes = np.array([len(indices) for indices in split.train.values()], dtype=np.int64)
-
-    def _prepared(self, source: Source, split: FederatedSplit) -> Source:
-        """Return the source with inputs filled up, with noise added and standardised, as far as each is asked for."""
-        if not self.feature_noise and self.standardize is None and self.impute is None:
-            return source
-        x, *others = self._tensors_of(source)
-        if self.impute is not None:
-            x = fill_missing(x, self.impute, split)
-        if self.feature_noise:
-            seed = getattr(self.partitioner, "seed", 0)
-            x = with_noise(x, self.feature_noise, split, seed, self.standardized_features)
-        if self.standardize is not None:
-            x = standardized(x, self.standardize, split, self.standardized_features)
-        return replace(source, dataset=TensorDataset(x, *others))
-
-    def poison_with(self, poison: Poison) -> None:
-        """Change training samples of some clients on purpose, before the set-up; several poisons in the calls' order.
-
-        Raises:
-            TypeError: If ``poison`` is no :class:`~fl_lightning.data.Poison`.
-            RuntimeError: If the data are set up already.
-        """
-        check("`poison`", poison, Poison)
-        if "_source" in vars(self):
-            raise RuntimeError("`poison_with` must be called before the data are set up. Call it earlier.")
-        self.poisons = [*self.poisons, poison]
-
-    def _poisoned(self, source: Source, split: FederatedSplit) -> Source:
-        """Return the source with the chosen clients' samples changed."""
-        if not self.poisons:
-            return source
-        x, *others = [tensor.clone() for tensor in self._tensors_of(source)]
-        y = self.outputs_and_targets([x, *others], None)[1]
-        for poison in self.poisons:
-            x, y[:] = poison.apply(x, y, list(split.train.values()), self.served, self.stored)
-        return replace(source, dataset=TensorDataset(x, *others))
 
     def served(self, x: Tensor) -> Tensor:
         """Return stored inputs as a module gets them in an evaluation."""
@@ -254,17 +288,6 @@ class FederatedDataModule(ServesBatches):
     def stored(self, x: Tensor) -> Tensor:
         """Return what :meth:`served` made as it is stored."""
         return x
-
-    def teardown(self, stage: str | None = None) -> None:
-        """Serve the source's own inputs again: features suit the module of one stage."""
-        self._features = None
-        self.shares_evaluation = False  # the next trainer may have no aggregation callback
-
-    def on_exception(self, exception: BaseException) -> None:
-        """Do what :meth:`teardown` does: none follows an exception."""
-        self.teardown()
-
-    # ---- batches ----
 
     def outputs_and_targets(self, batch: Any, outputs: Any) -> tuple[Any, Any]:
         """Return predictions and targets of a batch: for metrics of clients, diagnostics, poisons and partitioners.
@@ -282,6 +305,355 @@ class FederatedDataModule(ServesBatches):
         """
         return outputs_and_targets(batch, outputs, self.target)
 
+    # ---- set-up ----
+
+    def setup(self, stage: str | None = None) -> None:
+        """Read, partition, split and standardise the data; later calls change nothing of that."""
+        if stage == "fit":
+            # the callback of this fit, if there is any, is set up after the data
+            self.trained_by = None
+        if self.is_set_up:
+            return
+        source = self.load()
+        split = self.federate(source)
+        if not split.train:
+            raise ValueError(
+                "The split leaves no client for training. Use more clients, or smaller validation and test sets."
+            )
+        source = self._prepared(source, split)
+        source = self._poisoned(source, split)
+        self.federated_samples = self._make_samples(source, split)
+
+    @property
+    def is_set_up(self) -> bool:
+        """Whether the data are read, so that the clients are known."""
+        return "federated_samples" in vars(self)
+
+    def _make_samples(self, source: Source, split: FederatedSplit) -> FederatedSamples:
+        return FederatedSamples(source, split)
+
+    def _prepared(self, source: Source, split: FederatedSplit) -> Source:
+        """Return the source with inputs filled up, with noise added and standardised, as far as each is asked for."""
+        if not self.feature_noise and self.standardize is None and self.impute is None:
+            return source
+        x, *others = rows_of(source)
+        if self.impute is not None:
+            x = fill_missing(x, self.impute, split)
+        if self.feature_noise:
+            seed = getattr(self.partitioner, "seed", 0)
+            x = with_noise(x, self.feature_noise, split, seed, self.standardized_features)
+        if self.standardize is not None:
+            x = standardized(x, self.standardize, split, self.standardized_features)
+        return replace(source, dataset=TensorDataset(x, *others))
+
+    def poison_with(self, poison: Poison) -> None:
+        """Change training samples of some clients on purpose, before the set-up; several poisons in the calls' order.
+
+        Raises:
+            TypeError: If ``poison`` is no :class:`~fl_lightning.data.Poison`.
+            RuntimeError: If the data are set up already.
+        """
+        check("`poison`", poison, Poison)
+        if self.is_set_up:
+            raise RuntimeError("`poison_with` must be called before the data are set up. Call it earlier.")
+        self.poisons = [*self.poisons, poison]
+
+    def _poisoned(self, source: Source, split: FederatedSplit) -> Source:
+        """Return the source with the chosen clients' samples changed."""
+        if not self.poisons:
+            return source
+        x, *others = [tensor.clone() for tensor in rows_of(source)]
+        _, y = self.outputs_and_targets([x, *others], None)
+        for poison in self.poisons:
+            x, y[:] = poison.apply(x, y, list(split.train.values()), self.served, self.stored)
+        return replace(source, dataset=TensorDataset(x, *others))
+
+    def teardown(self, stage: str | None = None) -> None:
+        """Serve the source's own inputs again: features suit the module of one stage."""
+        if self.is_set_up:
+            self.federated_samples.remove_features()
+        # the next trainer may have no aggregation callback
+        self.shares_evaluation = False
+
+    def on_exception(self, exception: BaseException) -> None:
+        """Same as :meth:`teardown`, which Lightning skips after an exception."""
+        self.teardown()
+
+    # ---- who has which samples ----
+
+    @property
+    def client_ids(self) -> list[int]:
+        """The training clients' ids in the partition, by position."""
+        return self.federated_samples.client_ids
+
+    @property
+    def client_sizes(self) -> np.ndarray:
+        """Number of samples of each training client, shape (K,)."""
+        return self.federated_samples.client_sizes
+
+    @property
+    def num_clients(self) -> int:
+        """Number of training clients K."""
+        return len(self.client_ids)
+
+    @property
+    def federated_split(self) -> FederatedSplit:
+        """The samples on which each client trains, validates and tests."""
+        return self.federated_samples.split
+
+    @property
+    def partition(self) -> Partition:
+        """The samples of each client, over all clients: those that it trains, validates and tests on.
+
+        Samples of a validation or test set that belongs to no client are left out.
+        """
+        return self.federated_split.partition
+
+    def eval_client_ids(self, stage: Literal["val", "test"]) -> np.ndarray | None:
+        """Return the client of each sample of the validation or test loader, shape (n,), in the loader's order.
+
+        ``None`` if there is no such set, or it belongs to no client.
+        """
+        parts = self.federated_split.of(self._set_of(stage))
+        if not parts or GLOBAL in parts:
+            return None
+        return np.repeat(list(parts), [len(indices) for indices in parts.values()])
+
+    def _set_of(self, stage: Stage) -> Stage:
+        """Return the set from which a stage is served."""
+        return "test" if stage == "val" and self.validates_on_test else stage
+
+    @property
+    def labels(self) -> np.ndarray | None:
+        """Class of each sample of the source, shape (N,), if there are classes."""
+        return self.federated_samples.source.labels
+
+    @property
+    def client_names(self) -> list[str] | None:
+        """Names of all clients, in the order of their ids in the partition; ``None`` where clients have no names."""
+        names = self.federated_samples.source.clients
+        if self.partitioner is not None or names is None:
+            return None
+        return [str(names[indices[0]]) for indices in self.partition.indices]
+
+    @property
+    def class_names(self) -> list[str] | None:
+        """Names of the classes, if they are known."""
+        names = self.federated_samples.source.class_names
+        return None if names is None else list(names)
+
+    @property
+    def present_class_names(self) -> list[str] | None:
+        """Names of the classes of which there are samples, in ascending order of the class, if they are known."""
+        names = self.class_names
+        if names is None or self.labels is None:
+            return None
+        return [names[label] for label in np.unique(self.labels)]
+
+    @property
+    def num_unused(self) -> int:
+        """Number of samples of the source that are in no set, because a partitioner or a split leaves them out."""
+        return self.federated_samples.num_unused
+
+    def describe_clients(self) -> str:
+        """Return how many clients train, validate and test, in words."""
+        split = self.federated_split
+        return clients_in_words(split, validation=split.of(self._set_of("val")))
+
+    def describe_unused(self) -> str:
+        """Return in a sentence how many samples belong to no client; an empty string if all belong to one."""
+        unused = self.num_unused
+        if unused == 0:
+            return ""
+        belong = "belongs" if unused == 1 else "belong"
+        # a function of the user's has no name that would help
+        known = isinstance(self.partitioner, Partitioner)
+        cause = f" ({type(self.partitioner).__name__} leaves them out)" if known else ""
+        return f"{unused:,} of {quantity(len(self.federated_samples.source), 'sample')} {belong} to no client{cause}."
+
+    def statistics(self) -> PartitionStatistics:
+        """Return sizes and heterogeneity over all clients and their samples, those that validate and test too.
+
+        Without classes, as in a regression, there are sizes alone. Clients without any sample do not count.
+        """
+        holders = Partition(tuple(indices for indices in self.partition.indices if len(indices)))
+        return partition_statistics(holders, self.labels)
+
+    def plot(self, axes: Axes | None = None) -> LabelPlot:
+        """Plot the clients' label distributions, with the sets in which they are; a notebook shows the picture.
+
+        Without classes, as in a regression, it has each client's number of samples.
+
+        Args:
+            axes: Axes to draw on; a new figure if ``None``.
+
+        Returns:
+            ``(figure, axes, table)``.
+        """
+        return plot_label_distributions(
+            self.partition,
+            self.labels,
+            class_names=self.present_class_names,
+            client_names=self.client_names,
+            sets=sets_of_clients(self.federated_split),
+            axes=axes,
+        )
+
+    # ---- features in place of inputs ----
+
+    @property
+    def inputs_replaced(self) -> bool:
+        """Whether batches hold features in place of inputs, such as those of a frozen prefix; none is transformed."""
+        return self.is_set_up and self.federated_samples.have_features
+
+    def source_inputs(self) -> Tensor:
+        """Return the inputs of all samples, shape (N, ...), as batches hold them unless replaced."""
+        return self.federated_samples.inputs
+
+    def replace_inputs(self, features: Tensor) -> None:
+        """Serve ``features``, one row per source input, in place of the inputs until the stage ends."""
+        self.federated_samples.put_features(features)
+
+    def data_fingerprint(self) -> str:
+        """Return a string that changes with the shape, type or content of the source's tensors."""
+        return fingerprint(self.federated_samples.tensors)
+
+    # ---- batches of training clients ----
+
+    @property
+    def source_collate_fn(self) -> Collate | None:
+        """Makes a batch of a list of samples; PyTorch's ``default_collate`` if ``None``."""
+        return self.federated_samples.source.collate_fn
+
+    def client_dataset(self, client: int) -> Dataset[Any]:
+        """Return the training samples of the client at position ``client``, 0 to K-1."""
+        return self._transformed(self.federated_samples.dataset_of("train", [client]), self.train_transform)
+
+    def _transformed(self, dataset: Dataset[Any], transform: Transform | None) -> Dataset[Any]:
+        return dataset if transform is None or self.inputs_replaced else TransformedDataset(dataset, transform)
+
+    def client_order(self, client: int, generator: torch.Generator) -> Tensor:
+        """Return the positions of one local epoch in the client's samples, as ``sampler`` or by chance, shape (n_k,).
+
+        Raises:
+            ValueError: If ``sampler`` returns others than n_k positions of the client's samples.
+        """
+        if self.sampler is None:
+            return torch.randperm(int(self.client_sizes[client]), generator=generator)
+        return drawn_by(self.sampler, client, self.federated_samples.dataset_of("train", [client]), generator)
+
+    def pooled_order(self, clients: Sequence[int], generator: torch.Generator) -> Tensor:
+        """Return the positions of one epoch in the pooled samples of some clients, shuffled, shape (n,)."""
+        if self.sampler is None:
+            return torch.randperm(int(self.client_sizes[list(clients)].sum()), generator=generator)
+        return drawn_together([self.client_order(client, generator) for client in clients], generator)
+
+    def client_batches(self, client: int, *, generator: torch.Generator, shuffle: bool | None = None) -> Iterator[Any]:
+        """Yield one local epoch of the client at position ``client``.
+
+        Args:
+            client: Position of the client, 0 to K-1.
+            generator: CPU generator of the order.
+            shuffle: Whether to draw a new order; as the data module's ``shuffle`` if ``None``.
+        """
+        shuffles = self.shuffle if shuffle is None else shuffle
+        order = self.client_order(client, generator) if shuffles else None
+        return self._batches(self.client_dataset(client), order)
+
+    def pooled_batches(self, clients: Sequence[int], *, generator: torch.Generator) -> Iterator[Any]:
+        """Yield one epoch of the union of some clients' samples; for arguments see :meth:`client_batches`."""
+        order = self.pooled_order(clients, generator) if self.shuffle else None
+        dataset = self._transformed(self.federated_samples.dataset_of("train", clients), self.train_transform)
+        return self._batches(dataset, order)
+
+    def _batches(self, dataset: Dataset[Any], order: Tensor | None) -> Iterator[Any]:
+        return client_batches(
+            dataset,
+            self.batch_size,
+            generator=None,
+            shuffle=False,
+            collate_fn=self.source_collate_fn,
+            order=order,
+            drop_last=self.drop_last,
+        )
+
+    def num_client_batches(self, client: int) -> int:
+        """Return the number of batches of one local epoch: ceil(n_k / B), or with ``drop_last`` max(1, floor(n_k / B)).
+
+        Args:
+            client: Position of the client, 0 to K-1.
+        """
+        return number_of_batches(int(self.client_sizes[client]), self.batch_size, self.drop_last)
+
+    # ---- loaders ----
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        """Return all training clients' samples together, for central training."""
+        if self.trainer is not None and self.trainer.training and self.trained_by is None:
+            rank_zero_info(
+                f"The trainer has no aggregation callback, so the samples of {quantity(self.num_clients, 'client')} "
+                "are trained on together, centrally. For federated learning give it one, such as FedAvg()."
+            )
+        order = None
+        if self.sampler is not None:
+            everybody = range(self.num_clients)
+            order = PooledOrder(int(self.client_sizes.sum()), partial(self.pooled_order, everybody))
+        return make_loader(
+            self._transformed(self.federated_samples.dataset_of("train"), self.train_transform),
+            self.batch_size,
+            shuffle=self.shuffle and order is None,
+            sampler=order,
+            num_workers=self.num_workers,
+            collate_fn=self.source_collate_fn,
+            drop_last=self.drop_last,
+        )
+
+    def val_dataloader(self) -> Any:
+        """Return the validation set, ordered by client; an empty list if there is none."""
+        return self._evaluation_loader("val", self.shares_evaluation)
+
+    def test_dataloader(self) -> Any:
+        """Return the test set, ordered by client; an empty list, with a warning, if there is none."""
+        self._warn_of_no_test()
+        return self._evaluation_loader("test", self.shares_evaluation)
+
+    def predict_dataloader(self) -> Any:
+        """Return the test set, as :meth:`test_dataloader`; Lightning shares it out over processes by itself."""
+        self._warn_of_no_test()
+        return self._evaluation_loader("test", shared=False)
+
+    def _warn_of_no_test(self) -> None:
+        tests = self.trainer is not None and (self.trainer.testing or self.trainer.predicting)
+        if tests and not self.federated_split.test:
+            rank_zero_warn("The data module has no test samples. Give it test samples, or a split that has some.")
+
+    def evaluation_batch_size(self, dataset: Dataset[Any]) -> int:
+        """Return the number of samples of a batch of an evaluation, by the bytes of a sample if it is not given."""
+        return evaluation_batch_size(dataset) if self.eval_batch_size is None else self.eval_batch_size
+
+    def _evaluation_loader(self, stage: Stage, shared: bool) -> DataLoader[Any] | list[Any]:
+        served = self._set_of(stage)
+        if not self.federated_split.of(served):
+            # Lightning warns of an empty list; the line on clients has said so
+            warnings.filterwarnings("ignore", "Total length of `list` across ranks is zero")
+            return []
+        dataset = self._transformed(self.federated_samples.dataset_of(served), self.eval_transform)
+        batch_size = self.evaluation_batch_size(dataset)
+        share = None
+        # Lightning refuses an empty share, so that it repeats samples where there are fewer than processes
+        if shared and self.trainer is not None and length(dataset) >= self.trainer.world_size > 1:
+            share, batch_size = evaluation_share(
+                dataset, batch_size, self.trainer.world_size, self.trainer.global_rank, self.limit_evaluation
+            )
+        return make_loader(
+            dataset,
+            batch_size,
+            shuffle=False,
+            sampler=share,
+            num_workers=self.num_workers,
+            collate_fn=self.source_collate_fn,
+        )
+
     # ---- checkpoints ----
 
     def state_dict(self) -> dict[str, Any]:
@@ -294,29 +666,11 @@ class FederatedDataModule(ServesBatches):
         Raises:
             ValueError: If the checkpoint was written by a federated fit, and the trainer has no aggregation callback.
         """
-        before, trainer = state_dict.get("trained_by"), self.trainer
-        fits = trainer is not None and trainer.state.fn == "fit"
+        before = state_dict.get("trained_by")
+        fits = self.trainer is not None and self.trainer.state.fn == "fit"
         if before is not None and self.trained_by is None and fits:
             raise ValueError(
                 f"The checkpoint was written by {before}, and the trainer has no aggregation callback, so it would go "
                 f"on centrally. Give Trainer(callbacks=[{before}(...)]). To start central training from its weights: "
                 f"{LOAD_WEIGHTS}."
             )
-
-
-def check_lightning(role: str, thing: object) -> None:
-    """Raise ``TypeError`` for an object of ``pytorch_lightning``, the same code in other classes.
-
-    Neither package takes the other's objects for its own: a hook is not called, or Lightning fails with ``Expected a
-    parent``.
-
-    Args:
-        role: What the object is, as the beginning of a sentence.
-        thing: The object.
-    """
-    if any(base.__module__.split(".")[0] == "pytorch_lightning" for base in type(thing).__mro__):
-        raise TypeError(
-            f"{role} is a {type(thing).__name__} of `pytorch_lightning`, whose classes are others than those of "
-            "`lightning`, which fl-lightning uses. Write `import lightning.pytorch as pl` instead of `import "
-            "pytorch_lightning as pl`, in every file that has it."
-        )

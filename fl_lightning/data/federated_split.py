@@ -6,7 +6,7 @@ import numbers
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -16,6 +16,8 @@ from fl_lightning.partitioners.base import PartitionFunction, check_partitioner,
 
 GLOBAL = -1
 """Client id of a set that belongs to no client."""
+
+Stage = Literal["train", "val", "test"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -38,8 +40,14 @@ class FederatedSplit:
     partition: Partition
 
     def __repr__(self) -> str:
-        sets = ((name, getattr(self, name)) for name in ("train", "val", "test"))
-        return f"FederatedSplit({', '.join(f'{name}: {_describe(parts)}' for name, parts in sets)})"
+        train = _describe(self.train)
+        val = _describe(self.val)
+        test = _describe(self.test)
+        return f"FederatedSplit(train: {train}, val: {val}, test: {test})"
+
+    def of(self, stage: Stage) -> dict[int, np.ndarray]:
+        """Return the samples of each client that is in a stage."""
+        return {"train": self.train, "val": self.val, "test": self.test}[stage]
 
 
 class Split(ShowsArguments, ABC):

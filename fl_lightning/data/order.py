@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, chain, count, islice
 from typing import Any
@@ -86,6 +87,30 @@ class EvaluationShare(DistributedSampler[int], SequentialSampler):
     def __iter__(self) -> Iterator[int]:
         """Yield the positions of this process's samples."""
         return iter(self.share)
+
+
+def evaluation_share(
+    dataset: Dataset[Any],
+    batch_size: int,
+    num_replicas: int,
+    rank: int,
+    limit: Callable[[int], float] | None,
+) -> tuple[EvaluationShare, int]:
+    """Return a process's share of an evaluation set, and the size of its batches.
+
+    Args:
+        dataset: The samples of all processes, at least one each.
+        batch_size: The number of samples of a batch that is asked for.
+        num_replicas: Number of processes.
+        rank: This process's number.
+        limit: Returns how many of all batches the processes evaluate together; all if ``None``.
+    """
+    samples = length(dataset)
+    if limit is not None:
+        kept = limit(math.ceil(samples / batch_size)) * batch_size
+        samples = max(min(samples, int(kept)), num_replicas)
+    share = EvaluationShare(dataset, num_replicas, rank, samples)
+    return share, shared_batch_size(samples, num_replicas, batch_size)
 
 
 def shared_batch_size(samples: int, num_replicas: int, batch_size: int) -> int:

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from fl_lightning.data.batches import as_is, batch_of, fetch
-from fl_lightning.data.serving import ServesBatches
+from fl_lightning.data.datamodule import FederatedDataModule
 from fl_lightning.seeding import Stream, preserved_generators, seed_global_generators
 
 
@@ -40,7 +40,7 @@ class RoundLoader:
         planned: The tasks' batches, in the order of training.
     """
 
-    def __init__(self, data: ServesBatches, planned: Iterable[PlannedBatch]) -> None:
+    def __init__(self, data: FederatedDataModule, planned: Iterable[PlannedBatch]) -> None:
         loader = DataLoader(
             _Batches(data),
             batch_sampler=planned,  # type: ignore[arg-type]
@@ -55,7 +55,7 @@ class RoundLoader:
         return (batch for made_for, batch in self._made if made_for == slot)
 
 
-def make_here(data: ServesBatches, planned: Iterable[PlannedBatch], device: torch.device) -> Iterator[Any]:
+def make_here(data: FederatedDataModule, planned: Iterable[PlannedBatch], device: torch.device) -> Iterator[Any]:
     """Yield the same batches, made in this process, whose generators go on as if they were not."""
     for each in planned:
         with preserved_generators(device):
@@ -66,14 +66,14 @@ def make_here(data: ServesBatches, planned: Iterable[PlannedBatch], device: torc
 class _Batches(Dataset[Any]):
     """Whole batches, of which a ``DataLoader`` asks for one at a time."""
 
-    def __init__(self, data: ServesBatches) -> None:
+    def __init__(self, data: FederatedDataModule) -> None:
         self.data = data
 
     def __getitems__(self, planned: PlannedBatch) -> tuple[int, Any]:
         return _make(self.data, planned)
 
 
-def _make(data: ServesBatches, planned: PlannedBatch) -> tuple[int, Any]:
+def _make(data: FederatedDataModule, planned: PlannedBatch) -> tuple[int, Any]:
     seed, *parts = planned.seeds
     seed_global_generators(seed, Stream.CLIENT, *parts)
     samples = fetch(data.client_dataset(planned.client), planned.positions)

@@ -30,11 +30,15 @@ class Source(ShowsArguments):
         collate_fn: Makes a batch of a list of samples; PyTorch's ``default_collate`` if ``None``.
         pools_test: Whether only splits with ``test="official"`` set ``test_indices`` aside, and all others share them
             out with the other samples, as papers that pool an official training and test part do.
+        clients: The client from which each sample comes, such as a writer, a hospital or a device: numbers or strings,
+            shape (N,). Without a partitioner, each client then holds its own samples. Clients are numbered in the order
+            of their sorted keys.
+        tests_clients: Whether the samples of ``test_indices`` belong to their clients, too, and not to the server.
 
     Raises:
-        TypeError: If an attribute is of another type; if ``test_indices`` are a mask.
-        ValueError: If there are no samples, ``labels`` are not one per sample, or a class has no name among
-            ``class_names``.
+        TypeError: If an attribute is of another type; if ``test_indices`` are a mask; if clients are missing.
+        ValueError: If there are no samples, ``labels`` or ``clients`` are not one per sample, or a class has no name
+            among ``class_names``.
     """
 
     dataset: Dataset[Any]
@@ -43,6 +47,8 @@ class Source(ShowsArguments):
     class_names: Sequence[str] | None = None
     collate_fn: Collate | None = None
     pools_test: bool = False
+    clients: np.ndarray | None = None
+    tests_clients: bool = True
 
     def __post_init__(self) -> None:
         """Check the labels and turn lists and tensors into arrays."""
@@ -50,14 +56,12 @@ class Source(ShowsArguments):
         check("`class_names`", self.class_names, Sequence[str] | None)
         check("`collate_fn`", self.collate_fn, Collate | None)
         check("`pools_test`", self.pools_test, bool)
-        samples = len(self)
+        check("`tests_clients`", self.tests_clients, bool)
         if self.labels is not None:
-            object.__setattr__(self, "labels", to_array("labels", self.labels))
-            if self.labels.shape != (samples,):
-                raise ValueError(
-                    f"`labels` must have one entry per sample, shape ({samples},), got shape {self.labels.shape}."
-                )
+            object.__setattr__(self, "labels", one_per_sample("labels", to_array("labels", self.labels), len(self)))
             _check_class_names(self.class_names, self.labels)
+        if self.clients is not None:
+            object.__setattr__(self, "clients", client_keys("clients", self.clients, len(self)))
         if self.test_indices is not None:
             object.__setattr__(self, "test_indices", to_indices("test_indices", self.test_indices))
 
@@ -75,6 +79,38 @@ def _check_class_names(names: Sequence[str] | None, labels: np.ndarray) -> None:
             f"`class_names` must have a name for each class, class 0 first, got {len(names)} names; there are classes "
             f"from {low} to {high}. Name them all, or leave `class_names` out."
         )
+
+
+def one_per_sample(name: str, array: np.ndarray, samples: int) -> np.ndarray:
+    """Return an array as it is; raise ``ValueError`` unless it has one entry for each of so many samples."""
+    if array.shape != (samples,):
+        raise ValueError(f"`{name}` must have one entry per sample, shape ({samples},), got shape {array.shape}.")
+    return array
+
+
+def client_keys(name: str, values: Any, samples: int) -> np.ndarray:
+    """Return the client of each sample, numbers or strings, shape (N,).
+
+    Args:
+        name: The argument.
+        values: An array, a list or a tensor.
+        samples: Number of samples N.
+
+    Raises:
+        TypeError: If clients are other than numbers or strings, or one is missing.
+        ValueError: If they are not one per sample.
+    """
+    array = one_per_sample(name, to_array(name, values), samples)
+    if array.dtype == object and all(isinstance(value, str) for value in array):
+        array = array.astype(np.str_)
+    missing = array.dtype.kind == "f" and not np.isfinite(array).all()
+    if missing or array.dtype.kind not in "biufU":
+        found = f"{array.dtype} with NaN" if missing else str(array.dtype)
+        raise TypeError(
+            f"`{name}` must be numbers or strings, and none missing, got {found}. Fill in missing ones, and turn "
+            "others into strings."
+        )
+    return array
 
 
 def as_dataset(name: str, given: Any) -> Dataset[Any]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from fl_lightning.checks import short_repr
+from fl_lightning.data import PartitionFunction
 
 
 def check_there(needed: Iterable[str | None], present: Iterable[Any], of: object, kind: str = "column") -> None:
@@ -22,6 +24,26 @@ def check_complete(missing: np.ndarray, column: str) -> None:
     """Raise ``ValueError`` if a column has no value in a row; ``missing`` tells of each row, shape (N,)."""
     if missing.any():
         raise ValueError(f"Column {column!r} has no value in row {missing.argmax()}, counted from 0; drop such rows.")
+
+
+def clients_of_column(
+    column: str | None, partitioner: PartitionFunction | None, read: Callable[[str], np.ndarray]
+) -> np.ndarray | None:
+    """Return the client of each sample, shape (N,), unless a partitioner makes the clients, which is then said.
+
+    Args:
+        column: The column of the clients, if there is one.
+        partitioner: The partitioner, if there is one.
+        read: Returns the values of a column.
+    """
+    if column is None:
+        return None
+    if partitioner is None:
+        return read(column)
+    rank_zero_info(
+        f"{short_repr(partitioner)} makes the clients. The column {column!r}, which is `client`, is not used."
+    )
+    return None
 
 
 def encode_classes(values: np.ndarray, name: str) -> tuple[np.ndarray, list[str]]:

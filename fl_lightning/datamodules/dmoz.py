@@ -131,7 +131,7 @@ class DMOZDataModule(FederatedDataModule):
         Returns:
             The entropies of d_0, ..., ``d_steps``, float64, shape (steps + 1,), and the entropy of d_iid.
         """
-        training = np.sort(np.concatenate(list(self._parts("train").values())))
+        training = np.sort(np.concatenate(list(self.federated_split.train.values())))
         homes, classes = self.homes[training], self._client_labels[self.homes[training]]
         iid = TopicGraphPartitioner(self.graph, "iid").clients(homes)
         return entropy_curve(self.graph, homes, classes, steps), float(entropy_curve(self.graph, iid, classes, 0)[0])

@@ -13,10 +13,9 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch.utils.data import TensorDataset
 
 from fl_lightning.checks import check_arguments
-from fl_lightning.data import PartitionFunction, Source
+from fl_lightning.data import FederatedDataModule, PartitionFunction, Source
 from fl_lightning.data.inputs import Imputation
 from fl_lightning.datamodules.files import reading, resolve_data_dir, where_to_put
-from fl_lightning.datamodules.natural import NaturalDataModule
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -44,7 +43,7 @@ Cohort = Literal["paper", "demo"]
 _LIMITS: dict[Cohort, tuple[int, float]] = {"paper": (100, 0.2), "demo": (5, 1.0)}
 
 
-class EICUDataModule(NaturalDataModule):
+class EICUDataModule(FederatedDataModule):
     """Stays in intensive care with an APACHE result; class 1 died in hospital. Each hospital is a client.
 
     A sample has the 49 features ``FEATURES``: those of apacheApsVar, then those of apachePredVar. Columns that the
@@ -95,9 +94,8 @@ class EICUDataModule(NaturalDataModule):
         surgery = FEATURES.index("electivesurgery")
         features[:, surgery] = np.nan_to_num(features[:, surgery], nan=0.0)
         labels = np.array(stays[DIED], dtype=np.int64)
-        self._set_clients(stays["hospitalid"].to_numpy())
         dataset = TensorDataset(torch.from_numpy(features), torch.from_numpy(labels))
-        return Source(dataset, labels, class_names=["survived", "died"])
+        return Source(dataset, labels, class_names=["survived", "died"], clients=stays["hospitalid"].to_numpy())
 
     def _read_stays(self) -> DataFrame:
         """Return the stays that are in all tables and whose outcome is known, ascending."""

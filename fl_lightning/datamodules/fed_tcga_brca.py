@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
-from fl_lightning.data import PartitionFunction, Source, Split, WithinClientSplit
+from fl_lightning.data import FederatedDataModule, PartitionFunction, Source, Split, WithinClientSplit
 from fl_lightning.datamodules.files import as_path, reading
-from fl_lightning.datamodules.natural import NaturalDataModule
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 _NO_FEATURES = ("pid", "E", "T", "region", "fold", "fold2")
 
 
-class FedTCGABRCADataModule(NaturalDataModule):
+class FedTCGABRCADataModule(FederatedDataModule):
     """1,088 patients of TCGA-BRCA in six regions, with FLamby's features and its test part of each region.
 
     A sample has 39 clinical features, float32, as FLamby does: all but the age are indicators. Its target is two
@@ -58,10 +57,10 @@ class FedTCGABRCADataModule(NaturalDataModule):
             y = table[["E", "T"]].to_numpy(np.float32)
             if table.isna().any(axis=None):
                 raise ValueError("there are gaps")
-        self._set_clients(table["region"].to_numpy())
         dataset = TensorDataset(torch.from_numpy(x), torch.from_numpy(y))
         test = np.flatnonzero(table["fold"] == "test")
-        return Source(dataset, y[:, 0].astype(np.int64), test, class_names=["censored", "died"])
+        events = y[:, 0].astype(np.int64)
+        return Source(dataset, events, test, class_names=["censored", "died"], clients=table["region"].to_numpy())
 
     @property
     def _split_file(self) -> Path:

@@ -13,16 +13,21 @@ import torch
 from PIL import Image
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils.data import StackDataset, TensorDataset
+from torch.utils.data import Dataset, StackDataset, TensorDataset
 from tqdm.auto import tqdm
 
 from fl_lightning.checks import Finite, check_arguments
 from fl_lightning.data import ImageDataModule, PartitionFunction, Source
 from fl_lightning.data.batches import TransformedDataset
 from fl_lightning.data.images import channel_numbers
-from fl_lightning.datamodules.columns import check_complete, check_there, encode_classes, numbers_to_predict
+from fl_lightning.datamodules.columns import (
+    check_complete,
+    check_there,
+    clients_of_column,
+    encode_classes,
+    numbers_to_predict,
+)
 from fl_lightning.datamodules.files import as_path, reading
-from fl_lightning.datamodules.natural import NaturalDataModule
 
 if TYPE_CHECKING:
     import datasets
@@ -31,7 +36,7 @@ _BUILDERS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "
 _ROWS = 1000  # that are decoded at a time
 
 
-class HuggingFaceDataModule(NaturalDataModule, ImageDataModule):
+class HuggingFaceDataModule(ImageDataModule):
     """Serves ``(x, y)`` from columns of a data set, by its client column or by a partitioner.
 
     The kind of x depends on the column: images stay bytes, shape (n, C, H, W), which are scaled to [0, 1] and
@@ -114,16 +119,19 @@ class HuggingFaceDataModule(NaturalDataModule, ImageDataModule):
         for part in parts:
             check_there([*self.inputs, self.label, self.client], part.column_names, self.path)
         whole = datasets.concatenate_datasets(parts)
-        self._set_clients_by(self.client, partial(_read_column, whole))
+        clients = clients_of_column(self.client, self.partitioner, partial(_read_column, whole))
         target, names = self._targets(whole)
         test = None if len(parts) == 1 else np.arange(len(parts[0]), len(whole))
         labels = None if self.regression else target.numpy()
-        if not self.in_memory:
+        samples: Dataset[Any]
+        if self.in_memory:
+            samples = TensorDataset(self._inputs(whole), target)
+        else:
             _check_complete(whole, self.inputs[0])
             inputs = TransformedDataset(whole.select_columns(self.inputs), self._convert_row)
-            samples = StackDataset(inputs, target)  # type: ignore[arg-type]  # a tensor has samples by position, too
-            return Source(samples, labels, test, names)
-        return Source(TensorDataset(self._inputs(whole), target), labels, test, names)
+            # a tensor has samples by position, too
+            samples = StackDataset(inputs, target)  # type: ignore[arg-type]
+        return Source(samples, labels, test, names, clients=clients)
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Scale, normalise and augment images on their device; other inputs stay as they are."""

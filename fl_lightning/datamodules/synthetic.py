@@ -10,8 +10,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from fl_lightning.checks import Count, Natural, NotNegative, check_arguments
-from fl_lightning.data import SampleSplit, Source, Split, WithinClientSplit
-from fl_lightning.datamodules.natural import NaturalDataModule
+from fl_lightning.data import FederatedDataModule, SampleSplit, Source, Split, WithinClientSplit
 
 
 def _draw(
@@ -63,7 +62,7 @@ def _draw(
     return np.concatenate(inputs), np.concatenate(labels).astype(np.int64)
 
 
-class _SyntheticDataModule(NaturalDataModule):
+class _SyntheticDataModule(FederatedDataModule):
     """Generates its clients."""
 
     generated_clients: int
@@ -101,8 +100,6 @@ class FedDynSyntheticDataModule(_SyntheticDataModule):
         ValueError: If an argument is out of range.
     """
 
-    tests_clients = False  # its test set is all training samples once more
-
     def __init__(
         self,
         gamma1: NotNegative = 1.0,
@@ -129,11 +126,15 @@ class FedDynSyntheticDataModule(_SyntheticDataModule):
         sizes = np.maximum(sizes, 1)
         stds = {"model_std": self.gamma1, "input_std": self.gamma2}
         x, labels = _draw(rng, sizes, 30, 5, **stds, same_model=self.same_model, same_inputs=self.same_inputs)
-        copies = 2 if self.test_on_training else 1
-        self._set_clients(np.tile(np.repeat(np.arange(len(sizes)), sizes), copies))
-        test = np.arange(len(x), 2 * len(x)) if self.test_on_training else None
-        x, labels = np.tile(x, (copies, 1)), np.tile(labels, copies)
-        return Source(TensorDataset(torch.from_numpy(x), torch.from_numpy(labels)), labels, test)
+        clients = np.repeat(np.arange(len(sizes)), sizes)
+        test = None
+        if self.test_on_training:
+            test = np.arange(len(x), 2 * len(x))
+            x = np.concatenate([x, x])
+            labels = np.concatenate([labels, labels])
+            clients = np.concatenate([clients, clients])
+        dataset = TensorDataset(torch.from_numpy(x), torch.from_numpy(labels))
+        return Source(dataset, labels, test, clients=clients, tests_clients=False)
 
 
 class FedProxSyntheticDataModule(_SyntheticDataModule):
@@ -177,5 +178,5 @@ class FedProxSyntheticDataModule(_SyntheticDataModule):
         sizes = rng.lognormal(4.0, 2.0, self.generated_clients).astype(np.int64) + 50
         stds = {"model_std": self.alpha, "input_std": self.beta}
         x, labels = _draw(rng, sizes, 60, 10, **stds, same_model=self.iid, same_inputs=self.iid)
-        self._set_clients(np.repeat(np.arange(len(sizes)), sizes))
-        return Source(TensorDataset(torch.from_numpy(x), torch.from_numpy(labels)), labels)
+        dataset = TensorDataset(torch.from_numpy(x), torch.from_numpy(labels))
+        return Source(dataset, labels, clients=np.repeat(np.arange(len(sizes)), sizes))

@@ -14,11 +14,16 @@ import torch
 from torch.utils.data import TensorDataset
 
 from fl_lightning.checks import check_arguments
-from fl_lightning.data import PartitionFunction, Source
+from fl_lightning.data import FederatedDataModule, PartitionFunction, Source
 from fl_lightning.data.inputs import Imputation
-from fl_lightning.datamodules.columns import check_complete, check_there, encode_classes, numbers_to_predict
+from fl_lightning.datamodules.columns import (
+    check_complete,
+    check_there,
+    clients_of_column,
+    encode_classes,
+    numbers_to_predict,
+)
 from fl_lightning.datamodules.files import as_path, reading
-from fl_lightning.datamodules.natural import NaturalDataModule
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -26,7 +31,7 @@ if TYPE_CHECKING:
 _PARQUET = (".parquet", ".pq")
 
 
-class TableDataModule(NaturalDataModule):
+class TableDataModule(FederatedDataModule):
     """Serves the rows of a CSV or Parquet file, ``(x, y)``, by the client column or by a partitioner.
 
     A sample has the numeric features first, in the given order, then 0/1 indicators of each categorical column's
@@ -100,14 +105,16 @@ class TableDataModule(NaturalDataModule):
         for key in keys:  # a value is the same in both files if it is written alike
             if not all(map(_is_parquet, paths)) and all(isinstance(value, str) for value in frame[key].dropna()):
                 frame[key] = _as_numbers(frame[key])
-        self._set_clients_by(self.client, partial(_complete, frame))
-        target, name = _complete(frame, self.label), f"`label` column {self.label!r}"
+        clients = clients_of_column(self.client, self.partitioner, partial(_complete, frame))
+        target = _complete(frame, self.label)
+        name = f"`label` column {self.label!r}"
         x = torch.from_numpy(self._inputs(frame, features))
         test = None if self.test_path is None else np.arange(len(frames[0]), len(frame))
         if self.regression:
-            return Source(TensorDataset(x, torch.from_numpy(numbers_to_predict(target, name))), None, test)
+            y = torch.from_numpy(numbers_to_predict(target, name))
+            return Source(TensorDataset(x, y), test_indices=test, clients=clients)
         labels, names = encode_classes(target, name)
-        return Source(TensorDataset(x, torch.from_numpy(labels)), labels, test, names)
+        return Source(TensorDataset(x, torch.from_numpy(labels)), labels, test, names, clients=clients)
 
     def _numeric_columns(self, frame: DataFrame) -> list[str]:
         if self.features is not None:

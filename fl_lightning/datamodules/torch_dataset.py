@@ -9,18 +9,17 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, TensorDataset
 
-from fl_lightning.checks import check_arguments, to_array
-from fl_lightning.data import PartitionFunction, Source
+from fl_lightning.checks import check_arguments
+from fl_lightning.data import FederatedDataModule, PartitionFunction, Source
 from fl_lightning.data.batches import Collate, length, tensors_of
-from fl_lightning.data.source import as_dataset
+from fl_lightning.data.source import as_dataset, client_keys, one_per_sample
 from fl_lightning.data.targets import concatenate, find_targets
-from fl_lightning.datamodules.natural import NaturalDataModule
 from fl_lightning.partitioners.base import check_labels
 
 Values = Sequence[int] | np.ndarray | Tensor
 
 
-class TorchDatasetDataModule(NaturalDataModule):
+class TorchDatasetDataModule(FederatedDataModule):
     """Federates a data set with ``__len__`` and ``__getitem__``, such as torchvision's.
 
     Samples are fetched one at a time, unless the data set is a ``TensorDataset`` or made of such by ``Subset`` and
@@ -44,7 +43,6 @@ class TorchDatasetDataModule(NaturalDataModule):
             a ``partitioner``; at set-up, if a partitioner that goes by classes finds none.
     """
 
-    tests_clients = False
     _hidden = ("targets", "test_targets", "clients")
 
     def __init__(
@@ -72,7 +70,7 @@ class TorchDatasetDataModule(NaturalDataModule):
             self.targets.append(_check_targets("test_targets", test_targets, self.parts[1]))
         elif test_targets is not None:
             raise ValueError("`test_targets` are of `test_dataset`, which is None. Give both or neither.")
-        self.clients = None if clients is None else _check_clients(clients, self.parts[0])
+        self.clients = None if clients is None else client_keys("clients", clients, length(self.parts[0]))
         self.collate_fn = collate_fn
         check_arguments(self, {"collate_fn": collate_fn})
 
@@ -81,23 +79,27 @@ class TorchDatasetDataModule(NaturalDataModule):
 
     def load(self) -> Source:
         """Put the data sets together; only tensors are copied."""
-        if self.clients is not None:
-            # a test set is set aside before clients are looked at
-            self._set_clients(np.pad(self.clients, (0, sum(map(length, self.parts[1:]))), mode="edge"))
-        found = [
-            find_targets(part, self.outputs_and_targets) if given is None else given
-            for part, given in zip(self.parts, self.targets, strict=True)
-        ]
-        labels = concatenate(found)
+        labels_of_parts = []
+        for part, given in zip(self.parts, self.targets, strict=True):
+            labels_of_parts.append(find_targets(part, self.outputs_and_targets) if given is None else given)
+        labels = concatenate(labels_of_parts)
+
         whole = self.parts[0] if len(self.parts) == 1 else ConcatDataset(self.parts)
         tensors = tensors_of(whole)
-        names = getattr(self.parts[0], "classes", None)
+        number = length(self.parts[0])
+        has_test = len(self.parts) > 1
+        clients = self.clients
+        if clients is not None and has_test:
+            # samples of the test set have a client, too, which is never looked at
+            clients = np.pad(clients, (0, length(self.parts[1])), mode="edge")
         return Source(
             whole if tensors is None else TensorDataset(*tensors),
             labels,
-            None if len(self.parts) == 1 else np.arange(length(self.parts[0]), length(whole)),
-            _names_of(labels, names),
-            self.collate_fn,
+            test_indices=np.arange(number, length(whole)) if has_test else None,
+            class_names=_names_of(labels, getattr(self.parts[0], "classes", None)),
+            collate_fn=self.collate_fn,
+            clients=clients,
+            tests_clients=False,
         )
 
 
@@ -108,24 +110,7 @@ def _names_of(labels: np.ndarray | None, names: Sequence[Any] | None) -> list[st
     return [str(name) for name in names]
 
 
-def _one_per_sample(name: str, array: np.ndarray, dataset: Dataset[Any]) -> np.ndarray:
-    if array.shape != (length(dataset),):
-        raise ValueError(f"`{name}` must have one entry per sample, shape ({length(dataset)},), got {array.shape}.")
-    return array
-
-
-def _check_clients(values: Any, dataset: Dataset[Any]) -> np.ndarray:
-    array = _one_per_sample("clients", to_array("clients", values), dataset)
-    if array.dtype == object and all(isinstance(value, str) for value in array):
-        array = array.astype(np.str_)
-    missing = array.dtype.kind == "f" and not np.isfinite(array).all()
-    if missing or array.dtype.kind not in "biufU":
-        raise TypeError(
-            f"`clients` must be numbers or texts, and none missing, got {array.dtype}{' with NaN' if missing else ''}. "
-            "Fill in missing ones, and turn others into texts."
-        )
-    return array
-
-
-def _check_targets(name: str, values: Any, dataset: Dataset[Any]) -> np.ndarray | None:
-    return None if values is None else _one_per_sample(name, check_labels(values, name).astype(np.int64), dataset)
+def _check_targets(name: str, values: Values | None, dataset: Dataset[Any]) -> np.ndarray | None:
+    if values is None:
+        return None
+    return one_per_sample(name, check_labels(values, name).astype(np.int64), length(dataset))

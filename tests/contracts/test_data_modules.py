@@ -219,7 +219,7 @@ UNDETECTED = {
 
 def samples_of(data: FederatedDataModule) -> dict[str, dict[int, np.ndarray]]:
     """Return the samples of each client by stage."""
-    return {stage: data._parts(stage) for stage in ("train", "val", "test")}
+    return {stage: data.federated_split.of(stage) for stage in ("train", "val", "test")}
 
 
 def together(part: dict[int, np.ndarray]) -> np.ndarray:

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
 from fl_lightning import FedAvg, FederatedDataModule
-from fl_lightning.data import FederatedSplit, Source, Split
-from fl_lightning.partitioners import Partition
+from fl_lightning.data import FederatedSplit, Source, Split, WithinClientSplit
+from fl_lightning.partitioners import IIDPartitioner, Partition
 
 # Five clients of 4, 3, 2, 2 and 1 samples: 4 and 0 train, in this order, 1 and 3 validate, 2 tests.
 CLIENTS = [[0, 5, 7, 11], [1, 2, 3], [4, 6], [8, 9], [10]]
@@ -244,3 +244,40 @@ def test_a_split_without_training_clients_is_refused() -> None:
     data = Rows(FixedPartitioner(), split=FixedSplit(train=(), val=(1, 3), test=(2,)))
     with pytest.raises(ValueError, match="The split leaves no client for training"):
         data.setup()
+
+
+class OfWriters(FederatedDataModule):
+    """Sample i has the input i and comes from the writer of its place."""
+
+    writers = np.array(["eva", "ali", "eva", "tom", "ali", "eva"])
+
+    def __init__(self, *args, test_indices=None, tests_clients: bool = True, **kwargs) -> None:
+        super().__init__(*args, **{"split": WithinClientSplit(0.0, 0.0), "batch_size": None, **kwargs})
+        self.of_test = {"test_indices": test_indices, "tests_clients": tests_clients}
+
+    def load(self) -> Source:
+        x = torch.arange(6.0)
+        return Source(TensorDataset(x[:, None], x.long() % 2), x.long().numpy() % 2, clients=self.writers, **self.of_test)
+
+
+def test_samples_belong_to_the_clients_that_the_source_names() -> None:
+    data = ready(OfWriters())
+    assert data.client_names == ["ali", "eva", "tom"]
+    assert [indices.tolist() for indices in data.partition.indices] == [[1, 4], [0, 2, 5], [3]]
+    [[x, _]] = data.client_batches(1, generator=torch.Generator(), shuffle=False)
+    assert sorted(x[:, 0].tolist()) == [0, 2, 5]
+
+
+def test_a_partitioner_goes_before_the_clients_of_the_source() -> None:
+    data = ready(OfWriters(IIDPartitioner(2)))
+    assert data.num_clients == 2
+    assert data.client_names is None
+
+
+def test_test_samples_belong_to_their_clients_unless_the_source_says_otherwise() -> None:
+    split = ready(OfWriters(test_indices=[0, 3])).federated_split
+    # Tom has no other sample, so he trains on none
+    assert {client: sorted(indices) for client, indices in split.test.items()} == {1: [0], 2: [3]}
+    assert {client: sorted(indices) for client, indices in split.train.items()} == {0: [1, 4], 1: [2, 5]}
+    split = ready(OfWriters(test_indices=[0, 3], tests_clients=False)).federated_split
+    assert {client: sorted(indices) for client, indices in split.test.items()} == {-1: [0, 3]}

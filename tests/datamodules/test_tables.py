@@ -175,7 +175,7 @@ def test_no_mean_knows_of_held_out_samples(tmp_path, impute):
     table.loc[::5, "age"] = np.nan
     split = WithinClientSplit(val=0.2, test=0.2, seed=1)
     first = ready(write(tmp_path / "t.csv", table), impute=impute, split=split)
-    held_out = np.concatenate([*first._parts("val").values(), *first._parts("test").values()])
+    held_out = np.concatenate([*first.federated_split.val.values(), *first.federated_split.test.values()])
     table.loc[held_out, "age"] += 1000.0
     second = ready(write(tmp_path / "u.csv", table), impute=impute, split=split)
     filled = np.arange(0, 30, 5)

@@ -1,0 +1,82 @@
+"""Who trains, validates and tests, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
+
+from fl_lightning.checks import quantity
+from fl_lightning.data.federated_split import GLOBAL, FederatedSplit
+from fl_lightning.parts.samplers.base import ClientSampler
+from fl_lightning.parts.samplers.uniform import Arrivals, BernoulliSampler
+
+if TYPE_CHECKING:
+    from fl_lightning.data.datamodule import FederatedDataModule
+
+
+def clients_in_words(split: FederatedSplit, validation: Mapping[int, np.ndarray]) -> str:
+    """Return how many clients train, validate and test.
+
+    Args:
+        split: The samples of each client.
+        validation: Those that validate: the split's, or those that test.
+    """
+    number = len(split.train)
+    samples = sum(len(indices) for indices in split.train.values())
+    everybody = split.partition.num_clients
+    clients = f"{number:,} of {everybody:,} clients" if number < everybody else quantity(number, "client")
+    train = "trains" if number == 1 else "train"
+    validate = _evaluators(validation, "validate")
+    test = _evaluators(split.test, "test")
+    return f"{clients} {train} ({quantity(samples, 'sample')}), {validate} and {test}"
+
+
+def _evaluators(parts: Mapping[int, np.ndarray], verb: str) -> str:
+    """Return how many clients do something, or on how many samples of no client the server does."""
+    if GLOBAL in parts:
+        return f"the server {verb}s on {quantity(len(parts[GLOBAL]), 'sample')}"
+    if not parts:
+        return f"none {verb}s"
+    return f"{len(parts):,} {verb}s" if len(parts) == 1 else f"{len(parts):,} {verb}"
+
+
+def sets_of_clients(split: FederatedSplit) -> dict[str, list[int]] | None:
+    """Return the clients of each set; ``None`` where a client may be in more than one set, or all are in one."""
+    sets = {"train": list(split.train), "validation": list(split.val), "test": list(split.test)}
+    known = [client for clients in sets.values() for client in clients if client != GLOBAL]
+    sets_with_clients = [clients for clients in sets.values() if set(clients) - {GLOBAL}]
+    if len(sets_with_clients) < 2 or len(known) > len(set(known)):
+        return None
+    return sets
+
+
+def print_clients(data: FederatedDataModule, sampler: ClientSampler, name: str) -> None:
+    """Say in one line how many clients train, validate and test, and how many train in a round.
+
+    Args:
+        data: The data, set up.
+        sampler: Draws the clients of a round.
+        name: The class of the aggregation callback.
+    """
+    number = sampler.cohort_size(data.num_clients)
+    if isinstance(sampler, Arrivals):
+        each_round = f"{quantity(number, 'result')} {'arrives' if number == 1 else 'arrive'}"
+    else:
+        about = "about " if isinstance(sampler, BernoulliSampler) else ""
+        each_round = f"{about}{number:,} {'trains' if number == 1 else 'train'}"
+    rank_zero_info(f"{data.describe_clients()}; {each_round} in each round. {data.describe_unused()}".rstrip())
+    fraction = getattr(sampler, "clients_per_round", None)
+    if data.num_clients == 1:
+        rank_zero_warn(
+            "Only one client trains, so this is not federated learning. Use more clients, or a split that leaves more "
+            "for training."
+        )
+    elif number == 1 and not isinstance(sampler, Arrivals) and isinstance(fraction, float):
+        rank_zero_warn(
+            f"Only 1 of {data.num_clients} clients trains in each round (`clients_per_round={fraction}` "
+            f"is a fraction, rounded), so {name} averages nothing. Give a number of clients, such as "
+            "`clients_per_round=2`, or `clients_per_round=1.0` for all."
+        )
