@@ -257,7 +257,9 @@ class OfWriters(FederatedDataModule):
 
     def load(self) -> Source:
         x = torch.arange(6.0)
-        return Source(TensorDataset(x[:, None], x.long() % 2), x.long().numpy() % 2, clients=self.writers, **self.of_test)
+        return Source(
+            TensorDataset(x[:, None], x.long() % 2), x.long().numpy() % 2, clients=self.writers, **self.of_test
+        )
 
 
 def test_samples_belong_to_the_clients_that_the_source_names() -> None:
