@@ -6,31 +6,21 @@ import inspect
 import re
 from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 
 import pytest
 from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import Callback
 
+import fl_lightning
 from fl_lightning import AggregationCallback, FederatedDataModule, parts
 from fl_lightning.data import Poison, Split
 from fl_lightning.executors import Executor
 from fl_lightning.partitioners import Partitioner
 
 ROOT = Path(__file__).parents[2]
-ROOMS = (
-    "fl_lightning",
-    "fl_lightning.callbacks",
-    "fl_lightning.data",
-    "fl_lightning.datamodules",
-    "fl_lightning.diagnostics",
-    "fl_lightning.executors",
-    "fl_lightning.experiment",
-    "fl_lightning.models",
-    "fl_lightning.partitioners",
-    "fl_lightning.parts",
-    "fl_lightning.parts.asynchronous",
-    "fl_lightning.report",
-)
+#: The package and its public rooms.
+ROOMS = ("fl_lightning", *(f"fl_lightning.{room.name}" for room in iter_modules(fl_lightning.__path__) if room.ispkg))
 #: Where pages may take other names of classes from.
 OTHERS = (
     "builtins",
