@@ -330,7 +330,11 @@ def flip_json(folder: Path, rng: random.Random) -> Outcomes:
             about = _about(out)
         except Exception as error:
             about = path.name in str(error) or f"{type(error).__name__}: {error}"
-        run(table(rounds=2), out)
+        try:
+            run(table(rounds=2), out)
+        except Exception as error:
+            yield f"{path.name}: {type(error).__name__}: {error}"
+            continue
         if (out / "results.csv").read_bytes() != before:
             yield f"{path.name}: other results"
         else:
