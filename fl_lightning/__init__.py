@@ -15,7 +15,9 @@ def __getattr__(name: str) -> Any:
     if name in _ROOMS:
         return import_module(f"{__name__}.{name}")
     if name == "partition_report":  # training needs no reports
-        return import_module(f"{__name__}.report").partition_report
+        from fl_lightning.report import partition_report
+
+        return partition_report
     return getattr(import_module(f"{__name__}._public"), name)
 
 

@@ -1,7 +1,9 @@
-"""Misspells one attribute in each file of the library, in a copy, and counts what mypy finds.
+"""Misspells one attribute in each of many files of the library, in a copy, and counts what mypy finds.
 
 ``python tests/misspellings.py`` prints what it does not find; ``--seed 1`` misspells others.
 """
+
+from __future__ import annotations
 
 import argparse
 import ast
@@ -9,72 +11,65 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
 ROOT = Path(__file__).parents[1]
-SUFFIX = "_misspelt"
+SUFFIX = b"_misspelt"
 
 
-def library_files() -> list[Path]:
-    """Return the library's files that mypy checks, relative to the repository."""
-    files = sorted((ROOT / "fl_lightning").rglob("*.py"))
-    return [path.relative_to(ROOT) for path in files if "recipes" not in path.relative_to(ROOT).parts]
+def copy_library(folder: Path) -> None:
+    """Copy what mypy reads, and what it already knows, so that it looks at changed files alone."""
+    shutil.copytree(ROOT / "fl_lightning", folder / "fl_lightning", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    if (ROOT / ".mypy_cache").is_dir():
+        shutil.copytree(ROOT / ".mypy_cache", folder / ".mypy_cache")
 
 
-def misspell(path: Path, rng: Random) -> int | None:
-    """Misspell one attribute that a file reads, drawn at random; return its line, ``None`` if it reads none."""
-    source = path.read_text(encoding="utf-8")
-    reads = [
-        node
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
-    ]
-    if not reads:
-        return None
-    node = rng.choice(reads)
+def attributes_read(path: Path) -> list[ast.Attribute]:
+    """Return the places at which a file reads attributes."""
+    nodes = ast.walk(ast.parse(path.read_bytes()))
+    return [node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)]
+
+
+def misspell(path: Path, node: ast.Attribute) -> int:
+    """Misspell an attribute at one of the places of :func:`attributes_read`; return its line."""
     assert node.end_lineno is not None and node.end_col_offset is not None
-    lines = source.encode().splitlines(keepends=True)
+    lines = path.read_bytes().splitlines(keepends=True)
     line = lines[node.end_lineno - 1]
-    lines[node.end_lineno - 1] = line[: node.end_col_offset] + SUFFIX.encode() + line[node.end_col_offset :]
+    lines[node.end_lineno - 1] = line[: node.end_col_offset] + SUFFIX + line[node.end_col_offset :]
     path.write_bytes(b"".join(lines))
     return node.end_lineno
 
 
-def unnoticed(files: Sequence[Path], seed: int, folder: Path) -> tuple[int, list[str]]:
-    """Misspell an attribute in each of some files of a copy; return how many, and the lines of which mypy is silent.
-
-    Args:
-        files: The files, relative to the repository.
-        seed: Chooses the attributes.
-        folder: Where the copy is made.
-    """
-    shutil.copytree(ROOT / "fl_lightning", folder / "fl_lightning", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "pyproject.toml", folder)
-    if (ROOT / ".mypy_cache").is_dir():
-        shutil.copytree(ROOT / ".mypy_cache", folder / ".mypy_cache")  # mypy compares contents, not times
-    rng = Random(seed)
-    misspelt = {}
-    for path in files:
-        line = misspell(folder / path, rng)
-        if line is not None:
-            misspelt[path] = line
+def lines_with_errors(folder: Path) -> set[tuple[str, int]]:
+    """Return the file and the line of each error that mypy finds in a copy."""
     mypy = [sys.executable, "-m", "mypy", "--no-error-summary", "--no-pretty"]
-    found = subprocess.run(mypy, cwd=folder, capture_output=True, text=True, check=False).stdout.splitlines()
-    errors = {tuple(error.split(":")[:2]) for error in found if ": error: " in error}
-    silent = [(path, line) for path, line in misspelt.items() if (str(path), str(line)) not in errors]
-    texts = [(folder / path).read_text(encoding="utf-8").splitlines()[line - 1].strip() for path, line in silent]
-    return len(misspelt), [f"{path}:{line}: {text}" for (path, line), text in zip(silent, texts, strict=True)]
+    found = subprocess.run(mypy, cwd=folder, capture_output=True, text=True, check=False).stdout
+    errors = [line.split(":") for line in found.splitlines() if ": error: " in line]
+    return {(path, int(number)) for path, number, *_ in errors}
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Misspell, and print what mypy does not find."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--files", type=int, default=100, help="how many files, drawn at random")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    files = Random(given.seed).sample(library_files(), given.files)
-    with tempfile.TemporaryDirectory() as folder:
-        number, silent = unnoticed(files, given.seed, Path(folder))
-    print(*silent, sep="\n")
-    print(f"mypy finds {number - len(silent)} of {number} misspelt attributes")
+    rng = Random(given.seed)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        copy_library(folder)
+        checked = [path for path in sorted(folder.rglob("*.py")) if "recipes" not in path.parts]
+        files = rng.sample([path for path in checked if attributes_read(path)], given.files)
+        lines = {path: misspell(path, rng.choice(attributes_read(path))) for path in files}
+        errors = lines_with_errors(folder)
+        missed = [(path, line) for path, line in lines.items() if (str(path.relative_to(folder)), line) not in errors]
+        for path, line in missed:
+            text = path.read_text(encoding="utf-8").splitlines()[line - 1]
+            print(f"{path.relative_to(folder)}:{line}: {text.strip()}")
+    print(f"mypy finds {len(files) - len(missed)} of {len(files)} misspelt attributes")
+
+
+if __name__ == "__main__":
+    main()

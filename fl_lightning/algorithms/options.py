@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fl_lightning.checks import check, to_number
-from fl_lightning.executors import make_executor
+from fl_lightning.executors import Executor, make_executor
 from fl_lightning.parts.samplers.base import ClientSampler
 from fl_lightning.parts.samplers.uniform import Arrivals, UniformSampler
 
@@ -14,8 +14,9 @@ from fl_lightning.parts.samplers.uniform import Arrivals, UniformSampler
 def without_trainer(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Return a callback's attributes without those that reach the trainer; the executor is a new one in its state."""
     executor = make_executor(attributes["_executor_given"], attributes["clients_at_once"])
-    if executor is not attributes["_executor"]:  # it is not the user's
-        executor.load_state_dict(attributes["_executor"].state_dict())
+    present: Executor = attributes["_executor"]
+    if executor is not present:  # it is not the user's
+        executor.load_state_dict(present.state_dict())
     # Lightning lends its callbacks the module's ways to log
     kept = {name: value for name, value in attributes.items() if name not in ("log", "log_dict")}
     return {**kept, "_loop": None, "_executor": executor}

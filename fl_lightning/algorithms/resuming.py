@@ -52,7 +52,7 @@ def _of_evaluation(data: FederatedDataModule) -> str:
     return ", ".join(texts)
 
 
-def _digest_of(data: FederatedDataModule, parts: Mapping[int, np.ndarray]) -> Any:
+def _digest_of(data: FederatedDataModule, parts: Mapping[int, np.ndarray]) -> hashlib._Hash:
     """Return the SHA-256 of the clients' ids, sample indices and labels."""
     digest = hashlib.sha256()
     for client, indices in parts.items():

@@ -26,7 +26,7 @@ def _strided(tensor: Tensor) -> list[Tensor]:
     """Return ordinary tensors that hold what a tensor holds."""
     if tensor.layout is torch.strided:
         return [tensor]
-    coordinates = tensor.to_sparse_coo().coalesce()
+    coordinates: Tensor = tensor.to_sparse_coo().coalesce()
     return [coordinates.indices(), coordinates.values()]
 
 

@@ -65,8 +65,7 @@ class Timeline(RoundObserver):
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
-        self.path: Any = path
-        check_arguments(self)
+        check_arguments(self, {"path": path})
         self.path = None if path is None else Path(path)
         if self.path is not None and self.path.suffix.lower() not in _PICTURES:
             raise ValueError(

@@ -142,7 +142,8 @@ class Pruning(Callback):
         # Hyperband's brackets follow from the name and the number
         study = optuna.create_study(study_name="search", direction=f"{config['mode']}imize", pruner=pruner)
         for fit in order["earlier"]:
-            path, trial = cells / fit / "curve.csv", study.ask()
+            path: Path = cells / fit / "curve.csv"
+            trial = study.ask()
             for row in read_csv(path) if path.exists() else ():  # it may have failed
                 _should_prune(trial, row, self.monitor)
         self._trial = [study.ask() for _ in range(len(order["earlier"]), order["number"] + 1)][-1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -35,7 +35,7 @@ def table(name: str, frame: pd.DataFrame, results: Results, *facts: Any, texts: 
 
 
 @cache
-def _template() -> dict[str, Any]:
+def _template() -> dict[str, Callable[..., str]]:
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.globals |= {"LEVEL": LEVEL, "BETTER": BETTER, "WORSE": WORSE}
     environment.globals |= {"quantity": quantity, "thousands": "{:,}".format}
