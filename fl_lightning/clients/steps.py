@@ -16,13 +16,10 @@ from torch.utils.flop_counter import flop_registry
 from fl_lightning._lightning.loops.local_optimizers import is_step_skipped, maximized, maximizes, unscale_before_hooks
 from fl_lightning._lightning.loops.passes import InfiniteGradient, StepPasses
 from fl_lightning.clients.state_vector import StateVector, unshared
-from fl_lightning.parts.aggregations.fair import FairMean
-from fl_lightning.parts.aggregations.normalized import NormalizedMean
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.messages import Task, same_values
 from fl_lightning.parts.objectives.base import Correction
 from fl_lightning.parts.objectives.several_points import Walk
-from fl_lightning.parts.part import walk
 
 _CONVOLUTIONS = ("convolution", "lstm", ".gru", "_gru", "rnn")
 #: Operations of steps that are more than products of matrices.
@@ -85,7 +82,7 @@ class ClientSteps:
         self._states: dict[int, dict[Any, Any]] = {}
         self._taken: list[bool] = []  # whether each of its optimizer steps was taken, and not skipped by a scaler
         by_lightning = trainer.lightning_module.automatic_optimization and trainer.optimizers
-        counted = not by_lightning and any(isinstance(part, NormalizedMean) for part in walk(algorithm.aggregation))
+        counted = not by_lightning and algorithm.aggregation.counts_on_momentum is not None
         #: The model before the first step, if a step that Lightning does not see would be wrong.
         self._before = vector.read() if counted or correction is not None else None
         prepare_optimizers(correction, trainer)
@@ -322,14 +319,14 @@ def check_steps_known(trainer: pl.Trainer, callback: str, algorithm: Algorithm) 
         algorithm: The algorithm.
     """
     aggregation = algorithm.aggregation
-    if isinstance(aggregation, NormalizedMean) and (other := other_optimizers(trainer, aggregation.momentum)):
+    momentum = aggregation.counts_on_momentum
+    if momentum is not None and (other := other_optimizers(trainer, momentum)):
         raise ValueError(
-            f"{callback} divides updates by the reach of SGD's steps with `momentum={aggregation.momentum}`, so the "
+            f"{callback} divides updates by the reach of SGD's steps with `momentum={momentum}`, so the "
             "module needs torch.optim.SGD with the same momentum, without Nesterov momentum and dampening, got "
             f"{other}."
         )
-    needs_rate = isinstance(aggregation, FairMean) and aggregation.lipschitz is None
-    if (isinstance(aggregation, NormalizedMean) or needs_rate) and changes_within_rounds(trainer):
+    if aggregation.needs_one_rate and changes_within_rounds(trainer):
         raise ValueError(
             f"{callback} needs one learning rate within a round, but the module has a scheduler with interval='step'. "
             "Give interval='epoch', which steps once a round; QFedAvg may take `lipschitz` instead."

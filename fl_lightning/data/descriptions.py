@@ -11,7 +11,6 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from fl_lightning.checks import quantity
 from fl_lightning.data.federated_split import GLOBAL, FederatedSplit
 from fl_lightning.parts.samplers.base import ClientSampler
-from fl_lightning.parts.samplers.uniform import Arrivals, BernoulliSampler
 
 if TYPE_CHECKING:
     from fl_lightning.data.datamodule import FederatedDataModule
@@ -62,11 +61,7 @@ def print_clients(data: FederatedDataModule, sampler: ClientSampler, name: str) 
         name: The class of the aggregation callback.
     """
     number = sampler.cohort_size(data.num_clients)
-    if isinstance(sampler, Arrivals):
-        each_round = f"{quantity(number, 'result')} {'arrives' if number == 1 else 'arrive'}"
-    else:
-        about = "about " if isinstance(sampler, BernoulliSampler) else ""
-        each_round = f"{about}{number:,} {'trains' if number == 1 else 'train'}"
+    each_round = sampler.describe_round(data.num_clients)
     rank_zero_info(f"{data.describe_clients()}; {each_round} in each round. {data.describe_unused()}".rstrip())
     fraction = getattr(sampler, "clients_per_round", None)
     if data.num_clients == 1:
@@ -74,7 +69,7 @@ def print_clients(data: FederatedDataModule, sampler: ClientSampler, name: str) 
             "Only one client trains, so this is not federated learning. Use more clients, or a split that leaves more "
             "for training."
         )
-    elif number == 1 and not isinstance(sampler, Arrivals) and isinstance(fraction, float):
+    elif number == 1 and not sampler.counts_results and isinstance(fraction, float):
         rank_zero_warn(
             f"Only 1 of {data.num_clients} clients trains in each round (`clients_per_round={fraction}` "
             f"is a fraction, rounded), so {name} averages nothing. Give a number of clients, such as "

@@ -34,6 +34,10 @@ class Aggregation(Part, ABC):
     weighting: str = "uniform"
     #: Whether :attr:`ClientResult.summed_lr` is needed.
     needs_summed_lr = False
+    #: Whether it divides by the clients' learning rate, which must then be the same in all steps of a round.
+    needs_one_rate = False
+    #: The momentum of the clients' SGD, where it counts on the steps of that optimizer; ``None`` if any will do.
+    counts_on_momentum: float | None = None
 
     @abstractmethod
     def merge(self, model: Tensor, results: Sequence[ClientResult]) -> Tensor | None:

@@ -40,6 +40,11 @@ class FairMean(MeanAggregation):
     measured: MeasuredLoss
     lipschitz: Positive | None = None
 
+    @property
+    def needs_one_rate(self) -> bool:  # type: ignore[override]
+        """Whether 1 over the learning rate stands for ``lipschitz``."""
+        return self.lipschitz is None
+
     def check_with(self, algorithm: Algorithm) -> Iterable[str]:
         """Yield whether results do not come with the loss of their client."""
         if algorithm.objective is not self.measured or algorithm.schedule.circulates:

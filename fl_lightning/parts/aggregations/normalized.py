@@ -41,6 +41,12 @@ class NormalizedMean(MeanAggregation):
     momentum: Fraction = 0.0
     mu: NotNegative = 0.0
     weighting: Weighting = "samples"
+    needs_one_rate = True
+
+    @property
+    def counts_on_momentum(self) -> float:  # type: ignore[override]
+        """The momentum that lengthens the reach of steps."""
+        return self.momentum
 
     @property
     def needs_summed_lr(self) -> bool:  # type: ignore[override]

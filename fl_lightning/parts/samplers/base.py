@@ -13,8 +13,16 @@ from fl_lightning.parts.part import Part
 ScoredAt = Literal["trained", "received"] | None
 
 
+#: How clients come into a round, as an analysis of privacy sees it: each one independently of the others, or a fixed
+#: number together; ``None`` if it is not known.
+Inclusion = Literal["independent", "together"] | None
+
+
 class ClientSampler(Part, ABC):
     """Draws the clients of a round."""
+
+    #: Whether it counts the results of an asynchronous round instead of drawing clients.
+    counts_results = False
 
     @abstractmethod
     def cohort_size(self, num_clients: int) -> int:
@@ -23,6 +31,20 @@ class ClientSampler(Part, ABC):
         Raises:
             ValueError: If the federation is too small for the sampler's setting.
         """
+
+    def describe_round(self, num_clients: int) -> str:
+        """Return how many clients train in a round, in words: "10 train"."""
+        number = self.cohort_size(num_clients)
+        return f"{number:,} trains" if number == 1 else f"{number:,} train"
+
+    @property
+    def inclusion(self) -> Inclusion:
+        """How clients come into a round; ``None`` if that is not known, so that no privacy is claimed."""
+        return None
+
+    def chance(self, num_clients: int) -> float:
+        """Return each client's chance to be in a round, in (0, 1], where :attr:`inclusion` is known."""
+        return self.cohort_size(num_clients) / num_clients
 
     @abstractmethod
     def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray) -> np.ndarray:

@@ -5,8 +5,8 @@ from typing import Literal
 
 import numpy as np
 
-from fl_lightning.checks import Count, Share
-from fl_lightning.parts.samplers.base import ClientSampler
+from fl_lightning.checks import Count, Share, quantity
+from fl_lightning.parts.samplers.base import ClientSampler, Inclusion
 
 Rounding = Literal["floor", "round", "ceil"]
 _ROUND = {"floor": np.floor, "round": np.rint, "ceil": np.ceil}
@@ -48,6 +48,11 @@ class UniformSampler(ClientSampler):
         """Whether ``draw`` is this one, and not a subclass's."""
         return type(self).draw is UniformSampler.draw
 
+    @property
+    def inclusion(self) -> Inclusion:
+        """``m`` clients come together; a subclass that draws otherwise is not known."""
+        return "together" if self.draws_in_random_order else None
+
 
 class Arrivals(UniformSampler):
     """Counts the results of an asynchronous round, which may be more than there are clients.
@@ -55,6 +60,13 @@ class Arrivals(UniformSampler):
     Args:
         clients_per_round: A float in (0, 1] is a fraction of the clients, an int the number itself.
     """
+
+    counts_results = True
+
+    def describe_round(self, num_clients: int) -> str:
+        """Return how many results arrive in a round, in words."""
+        number = self.cohort_size(num_clients)
+        return f"{quantity(number, 'result')} {'arrives' if number == 1 else 'arrive'}"
 
     def cohort_size(self, num_clients: int) -> int:
         """Return the number of results."""
@@ -86,3 +98,16 @@ class BernoulliSampler(ClientSampler):
     def draws_in_random_order(self) -> bool:
         """Whether ``draw`` is this one, and not a subclass's."""
         return type(self).draw is BernoulliSampler.draw
+
+    def describe_round(self, num_clients: int) -> str:
+        """Return about how many clients train in a round, in words."""
+        return f"about {super().describe_round(num_clients)}"
+
+    @property
+    def inclusion(self) -> Inclusion:
+        """Clients come independently; a subclass that draws otherwise is not known."""
+        return "independent" if self.draws_in_random_order else None
+
+    def chance(self, num_clients: int) -> float:
+        """Return the probability."""
+        return self.probability

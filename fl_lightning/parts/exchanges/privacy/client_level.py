@@ -24,7 +24,6 @@ from fl_lightning.parts.exchanges.privacy.disclosure import HINT, MORE, parts_th
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.messages import ClientResult
 from fl_lightning.parts.samplers.base import ClientSampler
-from fl_lightning.parts.samplers.uniform import BernoulliSampler, UniformSampler
 from fl_lightning.seeding import Stream, torch_generator
 
 if TYPE_CHECKING:
@@ -228,12 +227,10 @@ def _beside_count(noise: float, count_noise: float) -> float:
 
 def _cohort_of(sampler: ClientSampler, num_clients: int) -> Mechanism:
     """Return how a sampler draws clients, as the accounting sees it, without noise."""
-    if isinstance(sampler, BernoulliSampler):
-        return Mechanism(0.0, sampler.probability)
-    cohort = sampler.cohort_size(num_clients)
-    if cohort == num_clients:
-        return Mechanism(0.0, 1.0)
-    return Mechanism(0.0, cohort / num_clients, cohort, num_clients)
+    chance = sampler.chance(num_clients)
+    if sampler.inclusion == "independent" or chance == 1.0:
+        return Mechanism(0.0, chance)
+    return Mechanism(0.0, chance, sampler.cohort_size(num_clients), num_clients)
 
 
 def _unanalysed(algorithm: Algorithm) -> Iterator[str]:
@@ -243,11 +240,11 @@ def _unanalysed(algorithm: Algorithm) -> Iterator[str]:
         yield f"with {schedule!r} models travel without noise, or a client's speed decides how often it counts."
     if schedule.shows_client_models:
         yield f'{schedule!r} shows models of clients without noise. FedAvg has `evaluate="server"`.'
-    if type(sampler) not in (BernoulliSampler, UniformSampler):
+    if sampler.inclusion is None:
         yield f"no analysis covers the clients that {sampler!r} draws. Use BernoulliSampler or UniformSampler."
     for part in parts_that_send_more(algorithm):
         yield f"with {part!r} {MORE} may reach the server without noise. {HINT}"
     if participation.stragglers:
         yield "`stragglers` are a share of the round's clients, so that one client's presence changes what others do."
-    if type(sampler) is UniformSampler and (participation.available is not None or participation.dropout):
+    if sampler.inclusion == "together" and (participation.available is not None or participation.dropout):
         yield "availability and drop-out change with which chance a client is drawn. Use BernoulliSampler."
