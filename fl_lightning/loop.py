@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import lightning.pytorch as pl
-from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch import Tensor
 from torchmetrics import Metric
 
 from fl_lightning._lightning.logs.client_log import unnoticed
+from fl_lightning._lightning.loops.client_loop import CorrectsGradients
 from fl_lightning._lightning.loops.round_loop import RoundLoop
 from fl_lightning._lightning.processes import warn_of_lost_results
 from fl_lightning._lightning.refusals import refuse_unsupported
@@ -31,7 +31,7 @@ from fl_lightning.parts.run import Run
 from fl_lightning.seeding import Stream, seed_global_generators
 
 
-class LoopCallback(Callback, ABC):
+class LoopCallback(CorrectsGradients, ABC):
     """A callback that installs a :class:`FederatedLoop`; settings may be set on it between rounds."""
 
     @abstractmethod
@@ -49,7 +49,7 @@ class FederatedLoop(RoundLoop):
         algorithm: The federated algorithm.
         executor: Computes the tasks of a round.
         settings: How long clients train.
-        corrector: The callback that installs the loop: its hook corrects gradients.
+        callback: The callback that installs the loop, on which settings may be set between rounds.
         max_invalid_rounds: Number of :attr:`invalid_rounds` that ends the fit with an error; ``None`` never ends it.
 
     Attributes:
@@ -77,11 +77,14 @@ class FederatedLoop(RoundLoop):
         algorithm: Algorithm,
         executor: Executor,
         settings: LocalSettings,
-        corrector: LoopCallback,
+        callback: LoopCallback,
         max_invalid_rounds: int | None = None,
     ) -> None:
         super().__init__(trainer)
-        self.algorithm, self.executor, self.settings, self.corrector = algorithm, executor, settings, corrector
+        self.algorithm = algorithm
+        self.executor = executor
+        self.settings = settings
+        self.callback = callback
         self.past_settings: dict[int, Any] = {}
         self.threads = Threads()
         self.batches_done: dict[tuple[int, int], int] = {}
@@ -116,7 +119,7 @@ class FederatedLoop(RoundLoop):
 
     def check(self) -> None:
         """Raise ``ValueError`` for settings that cannot work, before any work is done."""
-        refuse_unsupported(self.trainer, self.corrector)
+        refuse_unsupported(self.trainer, self.callback)
         cohort = self.algorithm.sampler.cohort_size(self.data.num_clients)
         if cohort < self.trainer.world_size:
             raise ValueError(
@@ -128,7 +131,7 @@ class FederatedLoop(RoundLoop):
         """Say in one line how many clients train, validate and test; warn of what may go wrong."""
         warn_of_lost_results(self.trainer)
         warn_of_single_samples(self.trainer.lightning_module, self.data)
-        print_clients(self.data, self.algorithm.sampler, type(self.corrector).__name__)
+        print_clients(self.data, self.algorithm.sampler, type(self.callback).__name__)
 
     def batches_per_client(self) -> int:
         """Return the mean number of batches of one client's local training, rounded up."""
@@ -138,7 +141,7 @@ class FederatedLoop(RoundLoop):
         """Take the module's weights as the server's model, or go on from a checkpoint."""
         self._begin_run()
         self.epoch_loop.optimizers.past = self.past_settings
-        check_steps_known(self.trainer, type(self.corrector).__name__, self.algorithm)
+        check_steps_known(self.trainer, type(self.callback).__name__, self.algorithm)
         if self.training.vector.device.type == "cpu":
             keep_freed_memory()
         if self.round_index == 0 or self.executor_kind != type(self.executor).__name__:
@@ -151,7 +154,7 @@ class FederatedLoop(RoundLoop):
     def _begin_run(self) -> None:
         """Begin the fit of the algorithm, or go on from a checkpoint or from an earlier fit."""
         algorithm = self.algorithm
-        self.training = LocalTraining(self.epoch_loop, self.data, algorithm, self.settings, self.corrector)
+        self.training = LocalTraining(self.epoch_loop, self.data, algorithm, self.settings)
         federation = self.federation()
         earlier = algorithm.run if algorithm.has_begun else None
         state, self.restored = self.restored, None
@@ -194,7 +197,7 @@ class FederatedLoop(RoundLoop):
         self._adopt_changes()
         self._keep_boundary()
         with self.stop.taking_back(self.on_round_abort):
-            self.corrector.take_settings()
+            self.callback.take_settings()
             batches.count_anew()
             algorithm.run.start_round(self.round_index, self.settings.full_work, self.training.score)
             planned, expected = self._share_of(algorithm.tasks), algorithm.schedule.expected_tasks()

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
-from torch.optim import Optimizer
 
 from fl_lightning._lightning.checkpoint_files import use_whole_files
 from fl_lightning._lightning.evaluation.evaluation_loops import prepare_evaluation
@@ -282,13 +281,6 @@ class AggregationCallback(LoopCallback):
             arrivals = self.algorithm.sampler.cohort_size(num_clients or 0) if schedule.asynchronous else 0
             if warning := schedule.unsuitable_rounds(max_epochs, arrivals):
                 rank_zero_warn(warning)
-
-    def on_before_optimizer_step(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer
-    ) -> None:
-        """Correct the gradients by the local objective."""
-        if self._loop is not None:
-            self._loop.training.correct(optimizer)
 
     # ---- logs and checkpoints ----
 

@@ -21,11 +21,10 @@ from torch.utils._pytree import tree_map_only
 from fl_lightning._lightning.evaluation.predictions import preserved_modes, rule_of
 from fl_lightning._lightning.evaluation.unlogged import UnloggedTraining
 from fl_lightning._lightning.loops.local_optimizers import maximizes
+from fl_lightning._lightning.loops.steps import TrainingStep
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.parts.objectives.base import Correction
 from fl_lightning.seeding import global_states, preserved_generators, set_global_states
-
-Step = Callable[[Any, int], Any]
 
 
 class OutputLayer:
@@ -226,7 +225,7 @@ class RecordedPass:
         #: What a second run of the step needs: the states of generators, and the module's attributes.
         self._before: tuple[Any, Any] = ((), ())
 
-    def run(self, step: Step, batch: Any, index: int) -> Any:
+    def run(self, step: TrainingStep, batch: Any, index: int) -> Any:
         """Run a step, and return what it returned, with the loss that the objective makes of its loss.
 
         Args:

@@ -15,6 +15,8 @@ from torch.utils.flop_counter import flop_registry
 
 from fl_lightning._lightning.loops.local_optimizers import is_step_skipped, maximized, maximizes, unscale_before_hooks
 from fl_lightning._lightning.loops.passes import InfiniteGradient, StepPasses
+from fl_lightning._lightning.loops.steps import TrainingStep
+from fl_lightning.clients.forward_pass import RecordedPass
 from fl_lightning.clients.state_vector import StateVector, unshared
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.messages import Task, same_values
@@ -42,10 +44,13 @@ _RECURRENT = ("aten.mkldnn_rnn_layer", "aten._cudnn_rnn", "aten.miopen_rnn")
 
 
 class ClientSteps:
-    """Corrects one client's gradients as the local objective asks, and sums the learning rates of its steps.
+    """Corrects one client's steps as the local objective asks, and sums their learning rates.
+
+    It is what Lightning's loop has as :attr:`~fl_lightning._lightning.loops.client_loop.ClientLoop.correction`.
 
     Args:
         correction: The term that the local objective adds; ``None`` for none.
+        recorded: Runs ``training_step`` for an objective that changes its loss; ``None`` if it is left as it is.
         vector: The federated state of the module, which holds the model from which the client trains.
         start: The model that the client received, shape ``(size,)``.
         algorithm: The algorithm; many do not need to know of steps.
@@ -55,12 +60,18 @@ class ClientSteps:
     def __init__(
         self,
         correction: Correction | None,
+        recorded: RecordedPass | None,
         vector: StateVector,
         start: Tensor,
         algorithm: Algorithm,
         trainer: pl.Trainer,
     ) -> None:
-        self._correction, self._vector, self._trainer = correction, vector, trainer
+        self._correction = correction
+        self._recorded = recorded
+        self._vector = vector
+        self._trainer = trainer
+        #: Whether a step takes several passes.
+        self.walks = isinstance(correction, Walk)
         number = len(vector.parameters)
         #: Sum of the learning rates so far, for each parameter tensor; empty unless they are summed.
         self.summed_lr: list[float] = [0.0] * number if algorithm.needs_summed_lr else []
@@ -88,16 +99,17 @@ class ClientSteps:
         prepare_optimizers(correction, trainer)
 
     @property
-    def walks(self) -> bool:
-        """Whether a step takes several passes."""
-        return isinstance(self._correction, Walk)
-
-    @property
     def are_steps(self) -> bool:
         """Whether what the client does on a batch is a step of its model."""
         return not isinstance(self._correction, Walk) or self._correction.is_step
 
     # ---- a step of one pass ----
+
+    def run_step(self, step: TrainingStep, batch: Any, batch_idx: int) -> Any:
+        """Run ``training_step``, and return what it returned, with the loss that the objective makes of its loss."""
+        if self._recorded is None:
+            return step(batch, batch_idx)
+        return self._recorded.run(step, batch, batch_idx)
 
     def correct(self, optimizer: Optimizer) -> None:
         """Correct the gradients that the optimizer is about to use."""

@@ -10,9 +10,7 @@ from itertools import islice
 from typing import Any
 
 import lightning.pytorch as pl
-from lightning.pytorch.callbacks import Callback
 from torch import Tensor
-from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
 from fl_lightning._lightning.evaluation.unlogged import UnloggedTraining
@@ -22,7 +20,7 @@ from fl_lightning._lightning.loops.client_loop import ClientLoop
 from fl_lightning._lightning.loops.hooks import enter_fx
 from fl_lightning._lightning.loops.local_optimizers import maximized, maximizes
 from fl_lightning.clients.batches import ClientBatches, LocalSettings
-from fl_lightning.clients.forward_pass import OutputLayer, RecordedPass, Step
+from fl_lightning.clients.forward_pass import OutputLayer, RecordedPass
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.clients.steps import ClientSteps, StepCounts
 from fl_lightning.data import FederatedDataModule
@@ -48,7 +46,6 @@ class LocalTraining:
         data: The clients' data.
         algorithm: Gives local objectives and scores.
         settings: How long clients train.
-        corrector: The callback through whose ``on_before_optimizer_step`` gradients are corrected.
 
     Attributes:
         vector: The module's federated state.
@@ -63,16 +60,18 @@ class LocalTraining:
         data: FederatedDataModule,
         algorithm: Algorithm,
         settings: LocalSettings,
-        corrector: Callback,
     ) -> None:
-        self.loop, self.data, self.algorithm, self.settings, self.corrector = loop, data, algorithm, settings, corrector
+        self.loop = loop
+        self.data = data
+        self.algorithm = algorithm
+        self.settings = settings
         self.trainer = loop.trainer
         self.vector = StateVector(self.trainer.lightning_module, self.trainer.optimizers)
         self.batches = ClientBatches(self.trainer, data, settings, algorithm)
         self.hooks = ClientHooks(self.trainer, settings)
         self.counts: StepCounts | None = None
-        self._steps: ClientSteps | None = None
-        self._begun = self._number = 0
+        self._begun = 0
+        self._number = 0
 
     def on_round_start(self) -> None:
         """Prepare a round."""
@@ -133,10 +132,8 @@ class LocalTraining:
         """Train the client whose model the module holds."""
         loop, task = self.loop, client.task
         self.show([task])
-        steps = ClientSteps(client.correction, self.vector, client.start, self.algorithm, self.trainer)
-        self._steps, loop.added_to_loss = steps, steps.value
-        loop.run_step = self._run_step(client.correction)
-        loop.walk = steps.walk if steps.walks else None
+        steps = self._steps_of(client)
+        loop.correction = steps
         self.seed(task)
         one_pass = self.batches.one_pass(task)
         further_per_step = self.algorithm.batches_per_step(task) - 1
@@ -161,16 +158,18 @@ class LocalTraining:
             tensors = [f"{tuple(leaf.shape)} {leaf.dtype}" for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)]
             error.add_note(f"In round {task.round + 1}, client {task.client}, batch: {', '.join(tensors[:6]) or None}.")
             raise
-        num_steps, model = loop.on_client_end(task.slot) - steps.skipped, self.vector.read()
+        num_steps = loop.on_client_end(task.slot) - steps.skipped
+        model = self.vector.read()
         steps.check_seen(task, model)
-        self._steps = None
         return self.finish(client, model, num_steps, steps.summed_lr)
 
-    def _run_step(self, correction: Correction | None) -> Callable[[Step, Any, int], Any] | None:
-        """Return what runs a client's steps for an objective that sees their forward passes."""
-        if correction is None or not correction.changes_step:
-            return None
-        return RecordedPass(correction, self.vector, self.trainer, self.output_layer, self.quiet).run
+    def _steps_of(self, client: ClientAtWork) -> ClientSteps:
+        """Return what corrects a client's steps; with its forward passes, if the objective sees them."""
+        correction = client.correction
+        recorded: RecordedPass | None = None
+        if correction is not None and correction.changes_step:
+            recorded = RecordedPass(correction, self.vector, self.trainer, self.output_layer, self.quiet)
+        return ClientSteps(correction, recorded, self.vector, client.start, self.algorithm, self.trainer)
 
     def _counting(self) -> AbstractContextManager[Any]:
         if self.counts is not None:
@@ -181,11 +180,6 @@ class LocalTraining:
     def seed(self, task: Task) -> None:
         """Seed everything that is drawn inside a client."""
         seed_global_generators(self.settings.run_seed, Stream.CLIENT, *task.seeds)
-
-    def correct(self, optimizer: Optimizer) -> None:
-        """Correct the gradients of the client at work before the optimizer's step."""
-        if self._steps is not None:
-            self._steps.correct(optimizer)
 
     def finish(
         self, client: LocalClient, model: Tensor, num_steps: int, summed_lr: Sequence[float] = ()

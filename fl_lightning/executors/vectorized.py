@@ -55,7 +55,7 @@ class VectorizedExecutor(Executor):
     def on_fit_start(self, training: LocalTraining, algorithm: Algorithm) -> None:
         """Forget the steps of an earlier fit."""
         self._training = training
-        self._stacked = StackedLoop(training.loop, training.corrector)
+        self._stacked = StackedLoop(training.loop)
         self._runner: StepRunner | None = None
         self._manner = ""
 

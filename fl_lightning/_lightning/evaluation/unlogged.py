@@ -56,7 +56,7 @@ class UnloggedTraining:
         self._check_automatic()
         with unnoticed(self._module), self._eval_mode(), torch.no_grad():
             for index, batch in enumerate(batches):
-                output = self._loop._training_step(self._loop._transfer(batch), index)
+                output = self._loop.step.training_step(self._loop._transfer(batch), index)
                 if output is not None:
                     yield index, float(output if isinstance(output, Tensor) else output["loss"])
 
@@ -91,7 +91,7 @@ class UnloggedTraining:
             index: Its place.
         """
         named = {f"module.{name}": value for name, value in values.items()}
-        args = (batch, index) if self._loop._pass_batch_idx else (batch,)
+        args = (batch, index) if self._loop.step.takes_index else (batch,)
         before = self.attributes.read()
         try:
             with unnoticed(self._module), self._loop.trainer.precision_plugin.train_step_context():
@@ -134,7 +134,7 @@ class UnloggedTraining:
         loop = self._loop
         self._check_automatic()
         with torch.enable_grad():
-            output = loop._training_step(loop._transfer(batch), index)
+            output = loop.step.training_step(loop._transfer(batch), index)
             if output is None:
                 return False
             loss = output if isinstance(output, Tensor) else output["loss"]

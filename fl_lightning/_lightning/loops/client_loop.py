@@ -3,36 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loops.optimization.manual import ManualResult
 from lightning.pytorch.loops.progress import _ReadyCompletedTracker
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
-from lightning.pytorch.plugins.precision import Precision
-from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.trainer import call
 from lightning.pytorch.utilities import move_data_to_device
-from lightning.pytorch.utilities.model_helpers import is_overridden
-from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from torch import Tensor
 from torch.optim import Optimizer
+from typing_extensions import override
 
 from fl_lightning._lightning.errors import CannotVectorize
 from fl_lightning._lightning.fit_trainer import fit_trainer
 from fl_lightning._lightning.logs.client_log import ClientLog
-from fl_lightning._lightning.loops.hooks import STEP_HOOKS, Hook, enter_fx
+from fl_lightning._lightning.loops.hooks import STEP_HOOKS, Hook
 from fl_lightning._lightning.loops.local_optimizers import LocalOptimizers
-from fl_lightning._lightning.loops.overrides import (
-    is_plain_sgd,
-    is_plain_transfer,
-    overridden_in_precision,
-    overridden_in_strategy,
-    step_plain_sgd,
-)
+from fl_lightning._lightning.loops.overrides import is_plain_transfer
 from fl_lightning._lightning.loops.passes import Pass, StepPasses
+from fl_lightning._lightning.loops.steps import Step, StepCorrection, make_step
 from fl_lightning._lightning.loops.stopping import StopRequests
 
 
@@ -45,12 +38,10 @@ class ClientLoop(_TrainingEpochLoop):
     """
 
     stop: StopRequests
-    #: Returns the value of the term whose gradient hooks add.
-    added_to_loss: Callable[[], Tensor | float]
-    #: Runs ``training_step`` on a batch of a place, and returns what it returned with the loss to minimise.
-    run_step: Callable[[Callable[[Any, int], Any], Any, int], Any] | None = None
-    #: Takes a step that needs several passes; ``None`` for the step of one.
-    walk: Callable[[StepPasses], None] | None = None
+    #: How clients step in this round.
+    step: Step
+    #: What the objective of the client at work does to its steps; ``None`` between clients.
+    correction: StepCorrection | None = None
 
     @classmethod
     def take_over(cls, stock: _TrainingEpochLoop) -> ClientLoop:
@@ -81,21 +72,7 @@ class ClientLoop(_TrainingEpochLoop):
         self._automatic = module.automatic_optimization
         self._transfer = batch_transfer(trainer)
         self._hooks = {name: Hook(trainer, name) for name in STEP_HOOKS}
-        self._pass_batch_idx = is_param_in_hook_signature(module.training_step, "batch_idx", min_args=2)
-        around_backward = self._hooks["on_before_backward"] or self._hooks["on_after_backward"]
-        # whether nobody would notice that backward pass and optimizer step go without strategy and precision plugin
-        self._is_plain = (
-            overridden_in_precision(trainer.precision_plugin, (Precision,)) is None
-            and overridden_in_strategy(trainer.strategy) is None
-            and not around_backward
-            and not any(is_overridden(name, module) for name in ("backward", "optimizer_step"))
-        )
-        self._clips = is_overridden("configure_gradient_clipping", module)
-        self._zeroes = is_overridden("optimizer_zero_grad", module)
-        self._is_profiled = type(fit_trainer(trainer).profiler) is not PassThroughProfiler
-        self._actions = [
-            f"[Strategy]{type(trainer.strategy).__name__}.{name}" for name in ("training_step", "backward")
-        ]
+        self.step = make_step(self, self._hooks)
 
     # ---- once a round ----
 
@@ -181,6 +158,7 @@ class ClientLoop(_TrainingEpochLoop):
 
     def on_client_end(self, slot: int) -> int:
         """Return how many optimizer steps the client made."""
+        self.correction = None
         self.optimizers.on_client_end(slot)
         return self._step_counter.completed - self._steps_before_client
 
@@ -256,16 +234,21 @@ class ClientLoop(_TrainingEpochLoop):
 
     def look_at_batch(self, batch: Any, batch_idx: int) -> None:
         """Take gradients on a batch without a step: nothing is counted or logged, and no hook of batches runs."""
-        assert self.walk is not None
+        assert self.correction is not None
         self.stop.poll()
         self._window = 1
-        StepPasses(self, self._transfer(batch), batch_idx, is_quiet=True).run(self.walk)
+        StepPasses(self, self._transfer(batch), batch_idx, is_quiet=True).run(self.correction.walk)
         self._window = 0
 
     def hand_on_to_trainer(self) -> None:
         """Give what was logged to the trainer's metrics."""
         self.trainer._logger_connector.on_batch_end()
         self._handed_on = True
+
+    @property
+    def is_window_new(self) -> bool:
+        """Whether no gradients of earlier batches are accumulated."""
+        return self._window == 1
 
     def _should_accumulate(self) -> bool:
         return self._accumulating
@@ -279,7 +262,7 @@ class ClientLoop(_TrainingEpochLoop):
         """
         if not self._automatic:
             with suppress(StopIteration):  # ends the batch
-                return ManualResult.from_training_step_output(self._training_step(batch, batch_idx)).asdict()
+                return ManualResult.from_training_step_output(self.step.training_step(batch, batch_idx)).asdict()
             return {}
         first = Pass(self, batch, batch_idx)
         if self._accumulating:
@@ -287,50 +270,31 @@ class ClientLoop(_TrainingEpochLoop):
             return first.outputs
         progress = self.automatic_optimization.optim_progress.optimizer.step
         progress.increment_ready()
-        if self.walk is None:
+        if first.correction.walks:
+            passes = StepPasses(self, batch, batch_idx, further)
+            passes.run(first.correction.walk)
+            outputs = passes.outputs
+        else:
             first.step()
             outputs = first.outputs
-        else:
-            passes = StepPasses(self, batch, batch_idx, further)
-            passes.run(self.walk)
-            outputs = passes.outputs
         progress.increment_completed()
         return outputs
 
-    def _step(self, optimizer: Optimizer, batch_idx: int, closure: Callable[[], Tensor | None]) -> None:
-        trainer, module = self.trainer, self._module
-        if not self._is_plain:
-            wrapped = trainer.strategy._lightning_optimizers[0]
-            args = (trainer.current_epoch, batch_idx, wrapped, closure)
-            call._call_lightning_module_hook(trainer, "optimizer_step", *args)
-            return
 
-        def closure_and_hooks() -> Tensor | None:
-            loss = closure()
-            self._hooks["on_before_optimizer_step"](optimizer)
-            if self._clips or trainer.gradient_clip_val is not None:
-                trainer.precision_plugin._clip_gradients(
-                    module, optimizer, trainer.gradient_clip_val, trainer.gradient_clip_algorithm
-                )
-            return loss
+class CorrectsGradients(Callback):
+    """Corrects gradients by the local objective, after the hooks of callbacks before it and before those after it.
 
-        if is_plain_sgd(optimizer):
-            closure_and_hooks()
-            step_plain_sgd(optimizer)
-        else:
-            optimizer.step(closure=closure_and_hooks)  # type: ignore[arg-type]
+    A hook is the one place that lies after the backward pass, after a gradient scaler has unscaled and before clipping,
+    whichever way a step is taken, and with manual optimisation too.
+    """
 
-    def _training_step(self, batch: Any, batch_idx: int) -> Any:
-        args = (batch, batch_idx) if self._pass_batch_idx else (batch,)
-        return self._call("training_step", self._actions[0], self.trainer.strategy.training_step, *args)
-
-    def _call(self, hook: str, action: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Call a function as a hook, and record it under the name of an action."""
-        previous = enter_fx(self._module, hook)
-        with fit_trainer(self.trainer).profiler.profile(action) if self._is_profiled else nullcontext():
-            output = function(*args)
-        enter_fx(self._module, previous)
-        return output
+    @override
+    def on_before_optimizer_step(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer
+    ) -> None:
+        loop = trainer.fit_loop.epoch_loop
+        if isinstance(loop, ClientLoop) and loop.correction is not None:
+            loop.correction.correct(optimizer)
 
 
 class _Hidden:

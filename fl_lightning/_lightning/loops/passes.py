@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-import torch
-from lightning.pytorch.loops.optimization.automatic import ClosureResult
-from lightning.pytorch.trainer import call
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 from torch.optim import Optimizer
 
-from fl_lightning._lightning.logs.client_log import unnoticed
 from fl_lightning._lightning.loops.local_optimizers import unscale
-from fl_lightning._lightning.loops.overrides import is_blind_to_loss
+from fl_lightning._lightning.loops.steps import StepCorrection
 
 if TYPE_CHECKING:
     from fl_lightning._lightning.loops.client_loop import ClientLoop
@@ -33,58 +29,33 @@ class Pass:
     """A forward and backward pass over a batch: the closure that an optimizer's step calls.
 
     Args:
-        loop: The clients' loop.
+        loop: The clients' loop, with a client at work.
         batch: The batch, on the module's device.
         batch_idx: Position in the client's local training.
         is_quiet: Whether what ``training_step`` logs is dropped.
 
     Attributes:
+        correction: What the client's objective does to the pass.
+        optimizer: The module's optimizer.
         outputs: What Lightning hands to ``on_train_batch_end``.
         runs: How often it ran.
     """
 
     def __init__(self, loop: ClientLoop, batch: Any, batch_idx: int, is_quiet: bool = False) -> None:
-        self._loop = loop
-        self._batch = batch
-        self._batch_idx = batch_idx
-        self._is_quiet = is_quiet
+        assert loop.correction is not None
+        self._step = loop.step
+        self.batch = batch
+        self.batch_idx = batch_idx
+        self.is_quiet = is_quiet
+        self.correction: StepCorrection = loop.correction
         self.optimizer: Optimizer = loop.trainer.optimizers[0]
         self.outputs: dict[str, Any] = {}
         self.runs = 0
 
     def __call__(self) -> Tensor | None:
         """Run ``training_step`` and the backward pass; return the loss, None if there is none."""
-        loop, optimizer = self._loop, self.optimizer
         self.runs += 1
-        # an optimizer whose `step` runs without gradients counts on the closure, as in Lightning
-        with torch.enable_grad():
-            with unnoticed(loop._module) if self._is_quiet else nullcontext():
-                if loop.run_step is None:
-                    output = loop._training_step(self._batch, self._batch_idx)
-                else:
-                    output = loop.run_step(loop._training_step, self._batch, self._batch_idx)
-            accumulate = loop.trainer.accumulate_grad_batches
-            if accumulate == 1 and isinstance(output, Tensor):
-                result = ClosureResult(output)  # without a division by 1
-            else:
-                result = ClosureResult.from_training_step_output(output, accumulate)
-            if loop._window == 1:
-                loop._hooks["on_before_zero_grad"](optimizer)
-                if loop._zeroes:
-                    args = (loop.trainer.current_epoch, self._batch_idx, optimizer)
-                    call._call_lightning_module_hook(loop.trainer, "optimizer_zero_grad", *args)
-                else:
-                    optimizer.zero_grad()
-            if result.closure_loss is None or result.loss is None:
-                loop._warning_cache.warn("`training_step` returned `None`; if on purpose, ignore this warning.")
-                return None
-            self.outputs.update(result.asdict())
-            if loop._is_plain:
-                loop._call("backward", loop._actions[1], result.closure_loss.backward)
-            else:
-                backward = loop.trainer.strategy.backward
-                loop._call("backward", loop._actions[1], backward, result.closure_loss, optimizer)
-            return result.loss if is_blind_to_loss(optimizer) else result.loss + loop.added_to_loss()
+        return self._step.take_gradients(self)
 
     def step(self) -> None:
         """Let the optimizer take a step, in which it calls the pass.
@@ -92,7 +63,7 @@ class Pass:
         Raises:
             MisconfigurationException: If it has not called it.
         """
-        self._loop._step(self.optimizer, self._batch_idx, self)
+        self._step.take(self)
         if not self.runs:
             raise MisconfigurationException(
                 f"`{type(self.optimizer).__name__}.step` was not given the closure, or has not called it, so nothing "

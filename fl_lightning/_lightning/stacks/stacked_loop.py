@@ -21,7 +21,7 @@ from torchmetrics.wrappers import BootStrapper
 from fl_lightning._lightning.errors import CannotVectorize
 from fl_lightning._lightning.fit_trainer import fit_trainer
 from fl_lightning._lightning.logs.client_log import has_own_log
-from fl_lightning._lightning.loops.client_loop import ClientLoop
+from fl_lightning._lightning.loops.client_loop import ClientLoop, CorrectsGradients
 from fl_lightning._lightning.loops.hooks import STEP_HOOKS, Hook
 from fl_lightning._lightning.loops.overrides import (
     global_hooks,
@@ -56,11 +56,11 @@ class StackedLoop:
 
     Args:
         loop: The clients' loop, prepared.
-        corrector: The callback whose hook corrects gradients; stacks are corrected otherwise.
     """
 
-    def __init__(self, loop: ClientLoop, corrector: Callback) -> None:
-        self._loop, self._corrector, self.trainer = loop, corrector, loop.trainer
+    def __init__(self, loop: ClientLoop) -> None:
+        self._loop = loop
+        self.trainer = loop.trainer
         self.module: pl.LightningModule = loop.trainer.lightning_module
         bars = [callback for callback in fit_trainer(loop.trainer).callbacks if isinstance(callback, ProgressBar)]
         hooks = ("on_train_batch_start", "on_train_batch_end")
@@ -126,16 +126,14 @@ class StackedLoop:
             yield f'precision="{precision.precision}" scales gradients of one model (use "bf16-mixed" or "32-true")'
 
     def _is_known(self, callback: Callback, hook: str) -> bool:
-        """Whether a callback's hook looks at counters and learning rates alone, or is the library's correction."""
+        """Whether a callback's hook looks at counters and learning rates alone, or corrects gradients as stacks do."""
         own = getattr(callback, hook)
-        if callback is self._corrector and own.__module__.partition(".")[0] == "fl_lightning":
-            return True
-        return any(getattr(own, "__func__", own) is getattr(stock, hook) for stock in _COUNTING)
+        return any(getattr(own, "__func__", own) is getattr(stock, hook) for stock in (*_COUNTING, CorrectsGradients))
 
     @property
     def takes_index(self) -> bool:
         """Whether ``training_step`` takes the batch's index."""
-        return self._loop._pass_batch_idx
+        return self._loop.step.takes_index
 
     @property
     def hidden_counters(self) -> Callable[[], AbstractContextManager[None]]:
