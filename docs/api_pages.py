@@ -7,6 +7,7 @@ import griffe
 from lightning.pytorch import Callback, LightningDataModule, LightningModule
 
 _ROLE = re.compile(r":(?:class|func|meth|attr|mod|data):`~?([^`]+)`")
+_EXAMPLE = re.compile(r"^Example:$", re.MULTILINE)
 _OF_LIGHTNING = {name for kind in (Callback, LightningDataModule, LightningModule) for name in dir(kind)}
 
 
@@ -16,7 +17,9 @@ class ApiPages(griffe.Extension):
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         """Rewrite the docstring of an object."""
         if obj.docstring is not None:
-            obj.docstring.value = _ROLE.sub(lambda role: f"`{role[1].rpartition('.')[2]}`", obj.docstring.value)
+            text = _ROLE.sub(lambda role: f"`{role[1].rpartition('.')[2]}`", obj.docstring.value)
+            # the parser knows the plural alone
+            obj.docstring.value = _EXAMPLE.sub("Examples:", text)
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
         """Drop the methods and properties that override one of a base class, or of Lightning."""

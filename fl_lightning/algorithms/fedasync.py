@@ -38,6 +38,11 @@ class FedAsync(AsynchronousCallback):
     Raises:
         ValueError: If an argument is out of its range, or ``history`` is combined with a clock; at the start or in a
             round, if ``mixing s(d)`` is above 1.
+
+    Example:
+        >>> algorithm = FedAsync(clients_per_round=4, speeds=[100, 90, 80, 30, 20, 10])
+        >>> trainer = L.Trainer(max_epochs=2, callbacks=[algorithm])
+        >>> trainer.fit(module, datamodule=data)
     """
 
     clients_per_round: int | float | None = None

@@ -69,6 +69,11 @@ class FedAvg(AveragingCallback):
 
     Raises:
         ValueError: If an argument is out of its range.
+
+    Example:
+        >>> algorithm = FedAvg(clients_per_round=2, local_epochs=2)
+        >>> trainer = L.Trainer(max_epochs=2, callbacks=[algorithm])
+        >>> trainer.fit(module, datamodule=data)
     """
 
     clients_per_round: int | float | None = None

@@ -50,6 +50,11 @@ class FedBuff(AsynchronousCallback):
     Raises:
         ValueError: If an argument is out of its range, or ``server_lr`` and ``server`` are both given; when the fit
             begins, if clients wait for a buffer that is larger than their number.
+
+    Example:
+        >>> algorithm = FedBuff(buffer_size=3, clients_per_round=6, speeds=[100, 90, 80, 30, 20, 10])
+        >>> trainer = L.Trainer(max_epochs=2, callbacks=[algorithm])
+        >>> trainer.fit(module, datamodule=data)
     """
 
     buffer_size: Count = 10
@@ -132,6 +137,11 @@ class DynamicWeightFedBuff(AsynchronousCallback):
 
     Raises:
         ValueError: If an argument is out of its range.
+
+    Example:
+        >>> algorithm = DynamicWeightFedBuff(clients_per_round=6, speeds=[100, 90, 80, 30, 20, 10])
+        >>> trainer = L.Trainer(max_epochs=2, callbacks=[algorithm])
+        >>> trainer.fit(module, datamodule=data)
     """
 
     buffer_size: Count = 3

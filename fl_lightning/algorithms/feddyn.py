@@ -35,6 +35,11 @@ class FedDyn(AggregationCallback):
 
     Raises:
         ValueError: If an argument is out of its range.
+
+    Example:
+        >>> algorithm = FedDyn(alpha=0.01, clients_per_round=2)
+        >>> trainer = L.Trainer(max_epochs=2, callbacks=[algorithm])
+        >>> trainer.fit(module, datamodule=data)
     """
 
     alpha: Positive = 0.01

@@ -32,6 +32,11 @@ class Federated(AggregationCallback):
     Raises:
         TypeError: If a part has the wrong type.
         ValueError: If an argument is out of its range, or parts cannot be combined.
+
+    Example:
+        >>> algorithm = Federated(2, objective=Proximal(0.1), aggregation=Median(), server=Momentum(0.9))
+        >>> trainer = L.Trainer(max_epochs=2, callbacks=[algorithm])
+        >>> trainer.fit(module, datamodule=data)
     """
 
     clients_per_round: int | float | None = None

@@ -33,6 +33,11 @@ class FedNova(AggregationCallback):
     Raises:
         ValueError: If an argument is out of its range; when the fit begins, if the module's optimizer is not SGD of
             this momentum, or its learning rate changes within a round.
+
+    Example:
+        >>> algorithm = FedNova(clients_per_round=2, participation=Participation(stragglers=0.5), local_epochs=3)
+        >>> trainer = L.Trainer(max_epochs=2, callbacks=[algorithm])
+        >>> trainer.fit(module, datamodule=data)
     """
 
     clients_per_round: int | float | None = None

@@ -25,6 +25,11 @@ class FedAvgM(AveragingCallback):
 
     Raises:
         ValueError: If an argument is out of its range.
+
+    Example:
+        >>> algorithm = FedAvgM(momentum=0.9, clients_per_round=2)
+        >>> trainer = L.Trainer(max_epochs=2, callbacks=[algorithm])
+        >>> trainer.fit(module, datamodule=data)
     """
 
     momentum: ScheduledFraction = 0.9
@@ -70,6 +75,11 @@ class FedAdagrad(_FedOpt):
 
     Raises:
         ValueError: If an argument is out of its range.
+
+    Example:
+        >>> algorithm = FedAdagrad(server_lr=0.1, clients_per_round=2)
+        >>> trainer = L.Trainer(max_epochs=2, callbacks=[algorithm])
+        >>> trainer.fit(module, datamodule=data)
     """
 
     _: KW_ONLY
@@ -98,6 +108,11 @@ class FedAdam(_FedOpt):
 
     Raises:
         ValueError: If an argument is out of its range.
+
+    Example:
+        >>> algorithm = FedAdam(server_lr=0.01, clients_per_round=2)
+        >>> trainer = L.Trainer(max_epochs=2, callbacks=[algorithm])
+        >>> trainer.fit(module, datamodule=data)
     """
 
     _: KW_ONLY
@@ -114,6 +129,11 @@ class FedYogi(FedAdam):
     """FedYogi (Reddi et al. 2021): ``v <- v - (1 - beta2) Delta^2 sign(v - Delta^2)``.
 
     The arguments are those of :class:`FedAdam`.
+
+    Example:
+        >>> algorithm = FedYogi(server_lr=0.01, clients_per_round=2)
+        >>> trainer = L.Trainer(max_epochs=2, callbacks=[algorithm])
+        >>> trainer.fit(module, datamodule=data)
     """
 
     rule: ClassVar[Rule] = "yogi"

@@ -23,6 +23,11 @@ class FedProx(AveragingCallback):
 
     Raises:
         ValueError: If an argument is out of its range.
+
+    Example:
+        >>> algorithm = FedProx(mu=0.1, clients_per_round=2, local_epochs=2)
+        >>> trainer = L.Trainer(max_epochs=2, callbacks=[algorithm])
+        >>> trainer.fit(module, datamodule=data)
     """
 
     mu: ScheduledWeight

@@ -36,6 +36,12 @@ class FedLoRA(AggregationCallback):
     Raises:
         ValueError: If an argument is out of its range; when the fit begins, if the module has no adapter, or if
             ``"svd"`` would split products of which one factor is each client's own.
+
+    Example:
+        >>> add_lora(module, rank=2)  # freezes all else
+        >>> algorithm = FedLoRA("average", clients_per_round=2)
+        >>> trainer = L.Trainer(max_epochs=2, callbacks=[algorithm])
+        >>> trainer.fit(module, datamodule=data)
     """
 
     mode: Literal["average", "ffa", "svd"] = "average"

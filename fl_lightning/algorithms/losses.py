@@ -37,6 +37,11 @@ class MOON(AveragingCallback):
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
         tau: Temperature of the contrast.
         output_layer: The name of the layer that returns the logits, where the loss depends on several outputs.
+
+    Example:
+        >>> algorithm = MOON(mu=1.0, tau=0.5, clients_per_round=2)
+        >>> trainer = L.Trainer(max_epochs=2, callbacks=[algorithm])
+        >>> trainer.fit(module, datamodule=data)
     """
 
     mu: NotNegative = 1.0
@@ -62,6 +67,11 @@ class FedLC(AveragingCallback):
         tau: Weight of the calibration; with 0 this is FedAvg.
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
         output_layer: The name of the layer that returns the logits, where the loss depends on several outputs.
+
+    Example:
+        >>> algorithm = FedLC(tau=1.0, clients_per_round=2)
+        >>> trainer = L.Trainer(max_epochs=2, callbacks=[algorithm])
+        >>> trainer.fit(module, datamodule=data)
     """
 
     tau: NotNegative = 1.0
@@ -87,6 +97,11 @@ class FedNTD(AveragingCallback):
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
         tau: Temperature of the distillation.
         output_layer: The name of the layer that returns the logits, where the loss depends on several outputs.
+
+    Example:
+        >>> algorithm = FedNTD(beta=1.0, clients_per_round=2)
+        >>> trainer = L.Trainer(max_epochs=2, callbacks=[algorithm])
+        >>> trainer.fit(module, datamodule=data)
     """
 
     beta: NotNegative = 1.0
@@ -113,6 +128,11 @@ class FedDecorr(AveragingCallback):
         beta: Weight of the term; with 0 this is FedAvg.
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
         output_layer: The name of the layer that returns the logits, where the loss depends on several outputs.
+
+    Example:
+        >>> algorithm = FedDecorr(beta=0.1, clients_per_round=2)
+        >>> trainer = L.Trainer(max_epochs=2, callbacks=[algorithm])
+        >>> trainer.fit(module, datamodule=data)
     """
 
     beta: NotNegative = 0.1
@@ -136,6 +156,11 @@ class FedSAM(AveragingCallback):
     Args:
         rho: Length of the way uphill; with 0 this is FedAvg.
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
+
+    Example:
+        >>> algorithm = FedSAM(rho=0.05, clients_per_round=2)
+        >>> trainer = L.Trainer(max_epochs=2, callbacks=[algorithm])
+        >>> trainer.fit(module, datamodule=data)
     """
 
     rho: NotNegative = 0.05
@@ -156,6 +181,12 @@ class FedProto(AggregationCallback):
         lam: Weight of the features' distance to the prototypes; with 0 this is :class:`Local`.
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
         output_layer: The name of the layer that returns the logits, where the loss depends on several outputs.
+
+    Example:
+        >>> algorithm = FedProto(lam=1.0, clients_per_round=2)
+        >>> trainer = L.Trainer(max_epochs=2, callbacks=[algorithm, ClientMetrics()])
+        >>> trainer.fit(module, datamodule=data)
+        >>> trainer.callback_metrics["val_acc_personal"]  # the mean over clients of their own models
     """
 
     lam: NotNegative = 1.0
@@ -180,6 +211,12 @@ class FedRoD(AggregationCallback):
         pattern: The output layer, by its name.
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
         head_lr: Learning rate of the clients' heads, by plain SGD.
+
+    Example:
+        >>> algorithm = FedRoD("head", clients_per_round=2)
+        >>> trainer = L.Trainer(max_epochs=2, callbacks=[algorithm, ClientMetrics()])
+        >>> trainer.fit(module, datamodule=data)
+        >>> trainer.callback_metrics["val_acc_personal"]  # the mean over clients of their own models
     """
 
     pattern: Patterns

@@ -36,6 +36,12 @@ class Local(AggregationCallback):
 
     Args:
         clients_per_round: Clients that train in a round: a float is the fraction C (here all), an int the number m.
+
+    Example:
+        >>> algorithm = Local()
+        >>> trainer = L.Trainer(max_epochs=2, callbacks=[algorithm, ClientMetrics()])
+        >>> trainer.fit(module, datamodule=data)
+        >>> trainer.callback_metrics["val_acc_personal"]  # the mean over clients of their own models
     """
 
     clients_per_round: int | float | None = None
@@ -60,6 +66,12 @@ class FedAvgFineTuned(AggregationCallback):
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
         every: Number of rounds between two fine-tunings of all clients; the fit's last round has one, too.
         fine_tune_epochs: Local epochs of fine-tuning (or steps, with ``local_steps``).
+
+    Example:
+        >>> algorithm = FedAvgFineTuned(2, every=2)
+        >>> trainer = L.Trainer(max_epochs=2, callbacks=[algorithm, ClientMetrics()])
+        >>> trainer.fit(module, datamodule=data)
+        >>> trainer.callback_metrics["val_acc_personal"]  # the mean over clients of their own models
     """
 
     clients_per_round: int | float | None = None
@@ -93,6 +105,12 @@ class FedPer(_Personal):
     Args:
         pattern: The personal layers: names of submodules or parameters, or patterns of names.
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
+
+    Example:
+        >>> algorithm = FedPer("head", clients_per_round=2)
+        >>> trainer = L.Trainer(max_epochs=2, callbacks=[algorithm, ClientMetrics()])
+        >>> trainer.fit(module, datamodule=data)
+        >>> trainer.callback_metrics["val_acc_personal"]  # the mean over clients of their own models
     """
 
 
@@ -105,6 +123,12 @@ class LGFedAvg(_Personal):
     Args:
         pattern: The personal layers: names of submodules or parameters, or patterns of names.
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
+
+    Example:
+        >>> algorithm = LGFedAvg("body", clients_per_round=2)
+        >>> trainer = L.Trainer(max_epochs=2, callbacks=[algorithm, ClientMetrics()])
+        >>> trainer.fit(module, datamodule=data)
+        >>> trainer.callback_metrics["val_acc_personal"]  # the mean over clients of their own models
     """
 
 
@@ -144,6 +168,12 @@ class FedBN(AggregationCallback):
     Raises:
         ValueError: When the fit begins, if ``pattern`` is ``None`` and the module has no such layer with tensors that
             are trained or that training changes.
+
+    Example:
+        >>> algorithm = FedBN(clients_per_round=2)  # finds the module's normalisation layers
+        >>> trainer = L.Trainer(max_epochs=2, callbacks=[algorithm, ClientMetrics()])
+        >>> trainer.fit(module, datamodule=data)
+        >>> trainer.callback_metrics["val_acc_personal"]  # the mean over clients of their own models
     """
 
     pattern: Patterns | None = None
@@ -174,6 +204,12 @@ class FedRep(_Personal):
         pattern: The head: names of submodules or parameters, or patterns of names.
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
         head_epochs: Local epochs of the head (or steps, with ``local_steps``); ``local_epochs`` are those of the body.
+
+    Example:
+        >>> algorithm = FedRep("head", clients_per_round=2, head_epochs=2)
+        >>> trainer = L.Trainer(max_epochs=2, callbacks=[algorithm, ClientMetrics()])
+        >>> trainer.fit(module, datamodule=data)
+        >>> trainer.callback_metrics["val_acc_personal"]  # the mean over clients of their own models
     """
 
     pattern: Patterns
@@ -199,6 +235,12 @@ class FedBABU(AggregationCallback):
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
         every: Number of rounds between two fine-tunings of all clients; the fit's last round has one, too.
         fine_tune_epochs: Local epochs of fine-tuning (or steps, with ``local_steps``).
+
+    Example:
+        >>> algorithm = FedBABU("head", clients_per_round=2, every=2, fine_tune_epochs=1)
+        >>> trainer = L.Trainer(max_epochs=2, callbacks=[algorithm, ClientMetrics()])
+        >>> trainer.fit(module, datamodule=data)
+        >>> trainer.callback_metrics["val_acc_personal"]  # the mean over clients of their own models
     """
 
     pattern: Patterns
@@ -223,6 +265,12 @@ class Ditto(AggregationCallback):
         lam: Weight of ``lam/2 |v - w|^2``, at least 0; a function of the round makes a schedule.
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
         personal_epochs: Local epochs of the own model (or steps, with ``local_steps``); ``None``: as the server's.
+
+    Example:
+        >>> algorithm = Ditto(lam=0.5, clients_per_round=2)
+        >>> trainer = L.Trainer(max_epochs=2, callbacks=[algorithm, ClientMetrics()])
+        >>> trainer.fit(module, datamodule=data)
+        >>> trainer.callback_metrics["val_acc_personal"]  # the mean over clients of their own models
     """
 
     lam: ScheduledWeight = 1.0
@@ -251,6 +299,12 @@ class PFedMe(AggregationCallback):
         inner_steps: K, steps of theta on each batch, by the module's optimizer.
         lr: eta, the learning rate of a client's w.
         server_lr: beta, by which the server moves to the clients' mean; a function of the round makes a schedule.
+
+    Example:
+        >>> algorithm = PFedMe(lam=15, inner_steps=3, clients_per_round=2)
+        >>> trainer = L.Trainer(max_epochs=2, callbacks=[algorithm, ClientMetrics()])
+        >>> trainer.fit(module, datamodule=data)
+        >>> trainer.callback_metrics["val_acc_personal"]  # the mean over clients of their own models
     """
 
     lam: Positive = 15.0
@@ -280,6 +334,12 @@ class APFL(AggregationCallback):
         alpha: Share of the own model, in [0, 1].
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
         alpha_lr: Learning rate of each client's alpha; 0 keeps it.
+
+    Example:
+        >>> algorithm = APFL(alpha=0.5, clients_per_round=2)
+        >>> trainer = L.Trainer(max_epochs=2, callbacks=[algorithm, ClientMetrics()])
+        >>> trainer.fit(module, datamodule=data)
+        >>> trainer.callback_metrics["val_acc_personal"]  # the mean over clients of their own models
     """
 
     alpha: Annotated[float, "[0, 1]"] = 0.5
@@ -310,6 +370,12 @@ class PerFedAvg(AggregationCallback):
         every: Number of rounds between two fine-tunings of all clients; the fit's last round has one, too.
         fine_tune_epochs: Local epochs of fine-tuning (or steps, with ``local_steps``). Its steps are those for which
             the model is learnt, ``w - alpha grad F_k(w)`` on a batch, not the module's optimizer's.
+
+    Example:
+        >>> algorithm = PerFedAvg(alpha=0.01, clients_per_round=2, every=2)
+        >>> trainer = L.Trainer(max_epochs=2, callbacks=[algorithm, ClientMetrics()])
+        >>> trainer.fit(module, datamodule=data)
+        >>> trainer.callback_metrics["val_acc_personal"]  # the mean over clients of their own models
     """
 
     alpha: Positive = 0.01
@@ -343,6 +409,12 @@ class FedALA(AggregationCallback):
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
         share_lr: Learning rate of the mix.
         share_epochs: Local epochs in which it is learnt (or steps, with ``local_steps``).
+
+    Example:
+        >>> algorithm = FedALA("head", clients_per_round=2)
+        >>> trainer = L.Trainer(max_epochs=2, callbacks=[algorithm, ClientMetrics()])
+        >>> trainer.fit(module, datamodule=data)
+        >>> trainer.callback_metrics["val_acc_personal"]  # the mean over clients of their own models
     """
 
     mixed: Patterns = "*"
@@ -368,6 +440,12 @@ class IFCA(AggregationCallback):
         spread: The first models differ: each tensor has normal noise of so many of its standard deviations.
         weighting: ``"samples"`` weighs a client by its size n_k, ``"uniform"`` gives all clients of a cluster the same
             weight, as in the paper.
+
+    Example:
+        >>> algorithm = IFCA(clusters=2, clients_per_round=4)
+        >>> trainer = L.Trainer(max_epochs=2, callbacks=[algorithm, ClientMetrics()])
+        >>> trainer.fit(module, datamodule=data)
+        >>> trainer.callback_metrics["val_acc_personal"]  # the mean over clients of their own models
     """
 
     clusters: Count

@@ -31,6 +31,12 @@ class QFedAvg(AggregationCallback):
 
     Raises:
         ValueError: If an argument is out of its range; in a round, if a client's loss is negative.
+
+    Example:
+        >>> algorithm = QFedAvg(q=0.5, clients_per_round=2)
+        >>> trainer = L.Trainer(max_epochs=2, callbacks=[algorithm, ClientMetrics()])
+        >>> trainer.fit(module, datamodule=data)
+        >>> trainer.callback_metrics["val_acc_clients_min"]  # of the client that fares worst
     """
 
     q: NotNegative

@@ -42,6 +42,11 @@ class RADFed(AggregationCallback):
 
     Raises:
         ValueError: If an argument is out of its range, or clients may drop out under ``unequal="subsample"``.
+
+    Example:
+        >>> algorithm = RADFed(redistributions=2, clients_per_round=2)
+        >>> trainer = L.Trainer(max_epochs=4, callbacks=[algorithm])
+        >>> trainer.fit(module, datamodule=data)
     """
 
     redistributions: Count

@@ -40,6 +40,11 @@ class Scaffold(AggregationCallback):
 
     Raises:
         ValueError: If an argument is out of its range.
+
+    Example:
+        >>> algorithm = Scaffold(clients_per_round=2)
+        >>> trainer = L.Trainer(max_epochs=2, callbacks=[algorithm])
+        >>> trainer.fit(module, datamodule=data)
     """
 
     clients_per_round: int | float | None = None

@@ -51,6 +51,15 @@ class FederatedCheckpoint(ChosenCheckpoint):
     Raises:
         TypeError: If an argument has the wrong type.
         ValueError: If an argument is out of its range or has no effect.
+
+    Example:
+        >>> best = FederatedCheckpoint("checkpoints", monitor="val_acc", mode="max")
+        >>> trainer = L.Trainer(max_epochs=2, callbacks=[FedAvg(2), best])
+        >>> trainer.fit(module, datamodule=data)
+        >>> trainer.test(datamodule=data, ckpt_path="best")
+        >>> L.Trainer(max_epochs=4, callbacks=[FedAvg(2), FederatedCheckpoint("checkpoints")]).fit(
+        ...     module, datamodule=data, ckpt_path="last"
+        ... )
     """
 
     # nothing is saved inside of rounds; with a hook that says so, the clients of a round can be stacked

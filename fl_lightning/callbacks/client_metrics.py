@@ -80,6 +80,12 @@ class ClientMetrics(Callback):
             ``val_acc_personal`` is logged.
         shared_values: The same with the model that all clients share.
         own_values: The same with clients' own models; a stage without a score of these is missing.
+
+    Example:
+        >>> metrics = ClientMetrics()
+        >>> trainer = L.Trainer(max_epochs=2, callbacks=[FedAvg(2), metrics])
+        >>> trainer.fit(module, datamodule=data)
+        >>> metrics.values["val"]  # the accuracy of each client, by its number
     """
 
     def __init__(

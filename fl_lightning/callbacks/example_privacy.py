@@ -58,6 +58,12 @@ class ExamplePrivacy(Callback):
         ModuleNotFoundError: If dp-accounting is not installed.
         ValueError: If an argument is out of its range; when the fit begins, for a module, data or an algorithm for
             which the figure would not be right.
+
+    Example:
+        >>> privacy = ExamplePrivacy(clip=1.0, noise_multiplier=1.0, delta=1e-3)
+        >>> trainer = L.Trainer(max_epochs=2, callbacks=[privacy, FedAvg(2)])
+        >>> trainer.fit(module, datamodule=data)
+        >>> privacy.spent  # epsilon
     """
 
     def __init__(self, clip: float, *, noise_multiplier: float, delta: float) -> None:

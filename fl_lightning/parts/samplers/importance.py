@@ -42,6 +42,11 @@ class ImportanceSampler(UniformSampler):
     Raises:
         ValueError: If an argument is out of its range; when the fit begins, if no tensor has such a name; when
             clients are scored, if a batch's loss is no mean over samples and ``score="sample"``.
+
+    Example:
+        >>> algorithm = RADFed(redistributions=2, sampler=ImportanceSampler(2))  # RADFedi
+        >>> trainer = L.Trainer(max_epochs=2, callbacks=[algorithm])
+        >>> trainer.fit(module, datamodule=data)
     """
 
     stored_as: ClassVar = {"score": "kind"}  # the name of a method

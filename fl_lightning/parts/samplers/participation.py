@@ -26,6 +26,11 @@ class Participation:
     Raises:
         ValueError: If an argument is out of its range; in a round, if ``available`` names a client that does not
             exist, or stragglers have no part of the work to do.
+
+    Example:
+        >>> algorithm = FedAvg(2, participation=Participation(available=0.9, dropout=0.1))
+        >>> trainer = L.Trainer(max_epochs=2, callbacks=[algorithm])
+        >>> trainer.fit(module, datamodule=data)
     """
 
     available: Availability | None = None

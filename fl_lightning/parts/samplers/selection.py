@@ -39,6 +39,11 @@ class PowerOfChoice(Chooser):
 
     Raises:
         ValueError: If an argument is out of its range; when the fit begins, if ``num_candidates`` is less than m.
+
+    Example:
+        >>> algorithm = FedAvg(sampler=PowerOfChoice(2, 4))
+        >>> trainer = L.Trainer(max_epochs=2, callbacks=[algorithm])
+        >>> trainer.fit(module, datamodule=data)
     """
 
     scored_at: ClassVar[ScoredAt] = None
@@ -94,6 +99,11 @@ class ActiveSampler(Chooser):
 
     Raises:
         ValueError: If an argument is out of its range.
+
+    Example:
+        >>> algorithm = FedAvg(sampler=ActiveSampler(2))
+        >>> trainer = L.Trainer(max_epochs=2, callbacks=[algorithm])
+        >>> trainer.fit(module, datamodule=data)
     """
 
     scored_at: ClassVar[ScoredAt] = "received"
@@ -173,6 +183,11 @@ class Oort(ByDuration):
     Raises:
         TypeError: If ``clock`` is none.
         ValueError: If an argument is out of its range; when the fit begins, if the clock is of other clients.
+
+    Example:
+        >>> algorithm = FedAvg(sampler=Oort(2, VirtualClock([100, 90, 80, 30, 20, 10])))
+        >>> trainer = L.Trainer(max_epochs=2, callbacks=[algorithm])
+        >>> trainer.fit(module, datamodule=data)
     """
 
     scored_at: ClassVar[ScoredAt] = "received"
@@ -252,6 +267,11 @@ class TierSampler(ByDuration):
         TypeError: If ``clock`` is none.
         ValueError: If an argument is out of its range; when the fit begins, if the clock is of other clients, or there
             are not as many ``credits`` as tiers.
+
+    Example:
+        >>> algorithm = FedAvg(sampler=TierSampler(2, VirtualClock([100, 90, 80, 30, 20, 10]), num_tiers=3))
+        >>> trainer = L.Trainer(max_epochs=2, callbacks=[algorithm])
+        >>> trainer.fit(module, datamodule=data)
     """
 
     scored_at: ClassVar[ScoredAt] = None

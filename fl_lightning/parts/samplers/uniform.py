@@ -23,6 +23,11 @@ class UniformSampler(ClientSampler):
 
     Raises:
         ValueError: If an argument is out of its range; in a round, if more clients are asked for than there are.
+
+    Example:
+        >>> algorithm = FedAvg(sampler=UniformSampler(0.5, rounding="ceil"))
+        >>> trainer = L.Trainer(max_epochs=2, callbacks=[algorithm])
+        >>> trainer.fit(module, datamodule=data)
     """
 
     clients_per_round: Count | Share
@@ -82,6 +87,11 @@ class BernoulliSampler(ClientSampler):
 
     Raises:
         ValueError: If ``probability`` is outside (0, 1].
+
+    Example:
+        >>> algorithm = FedAvg(sampler=BernoulliSampler(0.5))  # each client by itself
+        >>> trainer = L.Trainer(max_epochs=2, callbacks=[algorithm])
+        >>> trainer.fit(module, datamodule=data)
     """
 
     probability: Share
