@@ -50,7 +50,8 @@ def client_batches(
     size = length(dataset)
     if order is None and shuffle:
         order = torch.randperm(size, generator=generator)
-    number, step = number_of_batches(size, batch_size, drop_last), batch_size or max(size, 1)
+    number = number_of_batches(size, batch_size, drop_last)
+    step = batch_size or max(size, 1)
     if collate_fn is None and (rows := tensor_rows(dataset)) is not None:
         # `split` makes all slices in one call: half the cost of indexing
         slices = zip(*(tensor.split(step) for tensor in _gather(*rows, order)), strict=True)
@@ -101,9 +102,11 @@ def make_loader(
     """
     size = length(dataset)
     if collate_fn is None and (rows := tensor_rows(dataset)) is not None:
-        dataset, collate_fn = _Rows(*rows), as_is
+        dataset = _Rows(*rows)
+        collate_fn = as_is
     elif collate_fn is None and type(dataset) is ConcatDataset and {*map(type, dataset.datasets)} == {TensorDataset}:
-        dataset, collate_fn = _JoinedRows(dataset), as_is
+        dataset = _JoinedRows(dataset)
+        collate_fn = as_is
     return DataLoader(
         dataset,
         batch_size=batch_size or max(size, 1),
@@ -242,7 +245,8 @@ class TransformedDataset(Dataset[Any]):
     """
 
     def __init__(self, dataset: Dataset[Any], transform: Transform) -> None:
-        self.dataset, self.transform = dataset, transform
+        self.dataset = dataset
+        self.transform = transform
 
     def __len__(self) -> int:
         """Return the number of samples."""

@@ -47,6 +47,15 @@ class ClientDatasetsModule(FederatedDataModule):
     Raises:
         ValueError: If there are no clients, a data set is empty, or a split is given together with ``val`` or ``test``.
         TypeError: If something is no map-style data set, or there is a ``partitioner``.
+
+    Examples:
+        >>> import torch
+        >>> from torch.utils.data import TensorDataset
+        >>> clients = [TensorDataset(torch.randn(n, 3), torch.arange(n) % 2) for n in (4, 6)]
+        >>> data = ClientDatasetsModule(clients, val=clients[0], batch_size=4)
+        >>> data.setup()
+        >>> data.describe_clients()
+        '2 clients train (10 samples), the server validates on 4 samples and none tests'
     """
 
     stored_as: ClassVar[Mapping[str, str]] = {"class_names": "_class_names"}
@@ -199,6 +208,16 @@ class TensorDataModule(ClientDatasetsModule):
         ValueError: If there are no clients, or a client has no samples or tensors of unequal first dimensions; if a
             split is given together with ``val`` or ``test``.
         TypeError: If anything other than tensors is given.
+
+    Examples:
+        >>> import torch
+        >>> clients = [(torch.randn(n, 3), torch.arange(n) % 2) for n in (4, 6, 8)]
+        >>> data = TensorDataModule(clients, test=clients, batch_size=4)
+        >>> data.setup()
+        >>> data.client_sizes.tolist()
+        [4, 6, 8]
+        >>> [len(y) for x, y in data.client_batches(1, generator=torch.Generator())]
+        [4, 2]
     """
 
     not_taken = (*ClientDatasetsModule.not_taken, "collate_fn", "class_names")

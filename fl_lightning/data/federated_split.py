@@ -32,6 +32,13 @@ class FederatedSplit:
         val: Validation samples by client.
         test: Test samples by client.
         partition: All samples of all clients, in whichever set.
+
+    Examples:
+        >>> from fl_lightning.data import WithinClientSplit
+        >>> from fl_lightning.partitioners import IIDPartitioner
+        >>> split = WithinClientSplit(val=0.2, test=0.2).apply(20, IIDPartitioner(2))
+        >>> len(split.train[0]), len(split.of("val")[1])
+        (6, 2)
     """
 
     train: dict[int, np.ndarray]
@@ -54,6 +61,16 @@ class Split(ShowsArguments, ABC):
     """A way to split a federated data set; a pure function of the labels and its seed.
 
     To write one, define :meth:`split`.
+
+    Examples:
+        >>> import numpy as np
+        >>> from fl_lightning.partitioners import IIDPartitioner
+        >>> class OnlyTraining(Split):
+        ...     def split(self, labels, partitioner, test_indices):
+        ...         partition = partitioner(labels)
+        ...         return FederatedSplit(dict(enumerate(partition.indices)), {}, {}, partition)
+        >>> OnlyTraining().apply(12, IIDPartitioner(3))
+        FederatedSplit(train: 12 samples of 3 clients, val: 0 samples, test: 0 samples)
     """
 
     shown_always: ClassVar[tuple[str, ...]] = ("num_folds", "fold", "val", "test", "seed")

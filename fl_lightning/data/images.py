@@ -31,6 +31,21 @@ class ImageDataModule(FederatedDataModule):
 
     Raises:
         ValueError: If ``crop_probability`` is out of range or given without ``augment``.
+
+    Examples:
+        >>> import torch
+        >>> from torch.utils.data import TensorDataset
+        >>> from fl_lightning.data import Source, WithinClientSplit
+        >>> from fl_lightning.partitioners import IIDPartitioner
+        >>> class Gray(ImageDataModule):
+        ...     mean, std = (0.5,), (0.5,)
+        ...     def load(self):
+        ...         return Source(TensorDataset(torch.full((6, 1, 2, 2), 255, dtype=torch.uint8), torch.zeros(6)))
+        >>> data = Gray(IIDPartitioner(2), split=WithinClientSplit(0.0, 0.0))
+        >>> data.setup()
+        >>> x, y = data.on_after_batch_transfer(next(iter(data.train_dataloader())), 0)
+        >>> x.dtype, x.max().item()
+        (torch.float32, 1.0)
     """
 
     mean: ClassVar[tuple[float, ...]]
@@ -48,7 +63,8 @@ class ImageDataModule(FederatedDataModule):
         **options: Any,
     ) -> None:
         super().__init__(partitioner, **options)
-        self.augment, self.crop_probability = augment, crop_probability
+        self.augment = augment
+        self.crop_probability = crop_probability
         check_arguments(self)
         if crop_probability != 1 and not augment:
             raise ValueError(f"`crop_probability` is for `augment=True`, got {crop_probability} without it.")
@@ -121,7 +137,8 @@ def random_crop_and_flip(x: Tensor, padding: int, probability: float = 1.0) -> T
     top, left = torch.randint(2 * padding + 1, (2, n, 1), device=x.device)
     if probability < 1:
         stays = torch.rand(n, 1, device=x.device) >= probability
-        top, left = top.masked_fill(stays, padding), left.masked_fill(stays, padding)
+        top = top.masked_fill(stays, padding)
+        left = left.masked_fill(stays, padding)
     flipped = torch.rand(n, 1, device=x.device) < 0.5
     rows = top + torch.arange(height, device=x.device)
     columns = torch.arange(width, device=x.device)

@@ -84,7 +84,8 @@ def with_noise(x: Tensor, level: float, split: FederatedSplit, seed: int, featur
     """
     if not x.is_floating_point():
         raise ValueError(f"`feature_noise={level}` needs floating-point inputs, got {x.dtype}.")
-    noisy, numeric = x.clone(), (slice(None), features)[: x.dim()]
+    noisy = x.clone()
+    numeric = (slice(None), features)[: x.dim()]
     noisy[numeric] = add_feature_noise(x[numeric], split.partition, level, seed)
     return noisy
 

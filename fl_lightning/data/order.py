@@ -53,7 +53,8 @@ class PooledOrder(Sampler[int]):
     """
 
     def __init__(self, size: int, draw: Callable[[torch.Generator], Tensor]) -> None:
-        self._size, self._draw = size, draw
+        self._size = size
+        self._draw = draw
 
     def __len__(self) -> int:
         """Return the number of draws of an epoch."""

@@ -26,6 +26,16 @@ class Poison(ShowsArguments, ABC):
     Raises:
         TypeError: If they are no whole numbers.
         ValueError: If they are no list.
+
+    Examples:
+        >>> import numpy as np
+        >>> import torch
+        >>> class Noise(Poison):
+        ...     def changed(self, x, y, rng):
+        ...         return x + torch.from_numpy(rng.normal(size=x.shape)).to(x), y
+        >>> x, _ = Noise([0]).apply(torch.zeros(2, 1), torch.zeros(2), train=[np.array([0]), np.array([1])])
+        >>> (x != 0).flatten().tolist()
+        [True, False]
     """
 
     def __init__(self, clients: Sequence[int]) -> None:
@@ -57,7 +67,8 @@ class Poison(ShowsArguments, ABC):
                 f"`clients` of {type(self).__name__} must be from 0 to {len(train) - 1}, the clients that train, got "
                 f"{wrong}."
             )
-        x, y = x.clone(), y.clone()
+        x = x.clone()
+        y = y.clone()
         for client in self.clients:
             indices = torch.from_numpy(np.asarray(train[client], dtype=np.int64))
             changed, y[indices] = self.changed(served(x[indices]), y[indices], np.random.default_rng([client, 97]))
@@ -82,6 +93,14 @@ class LabelFlipping(Poison):
     Raises:
         TypeError: If positions are no whole numbers.
         ValueError: If an argument is out of its range; at set-up, if a class is, or targets are no classes.
+
+    Examples:
+        >>> import numpy as np
+        >>> import torch
+        >>> x, y = torch.zeros(4, 1), torch.tensor([0, 1, 2, 0])
+        >>> _, flipped = LabelFlipping([1], num_classes=3).apply(x, y, train=[np.array([0, 1]), np.array([2, 3])])
+        >>> flipped.tolist()
+        [0, 1, 0, 2]
     """
 
     def __init__(self, clients: Sequence[int], num_classes: Annotated[int, "[2, inf)"]) -> None:
@@ -117,6 +136,12 @@ class Backdoor(Poison):
         TypeError: If positions are no whole numbers.
         ValueError: If an argument is out of its range; at set-up, if the inputs are no images of that size, are
             whole numbers, or are bytes that cannot hold ``value``, or targets are no classes.
+
+    Examples:
+        >>> import torch
+        >>> backdoor = Backdoor([0], target=1, size=2)
+        >>> backdoor.stamped(torch.zeros(1, 3, 3))[0].tolist()
+        [[0.0, 0.0, 0.0], [0.0, 1.0, 1.0], [0.0, 1.0, 1.0]]
     """
 
     def __init__(
@@ -128,7 +153,10 @@ class Backdoor(Poison):
         value: Finite = 1.0,
     ) -> None:
         super().__init__(clients)
-        self.target, self.fraction, self.size, self.value = target, fraction, size, value
+        self.target = target
+        self.fraction = fraction
+        self.size = size
+        self.value = value
         check_arguments(self)
 
     def changed(self, x: Tensor, y: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
@@ -136,7 +164,8 @@ class Backdoor(Poison):
         _check_classes(self, y)
         number = max(1, int(round(self.fraction * len(y), 9)))
         places = torch.from_numpy(rng.permutation(len(y))[:number])
-        x[places], y[places] = self.stamped(x[places]), self.target
+        x[places] = self.stamped(x[places])
+        y[places] = self.target
         return x, y
 
     def stamped(self, x: Tensor) -> Tensor:

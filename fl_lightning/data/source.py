@@ -39,6 +39,14 @@ class Source(ShowsArguments):
         TypeError: If an attribute is of another type; if ``test_indices`` are a mask; if clients are missing.
         ValueError: If there are no samples, ``labels`` or ``clients`` are not one per sample, or a class has no name
             among ``class_names``.
+
+    Examples:
+        >>> import numpy as np
+        >>> import torch
+        >>> y = torch.tensor([0, 1, 1, 0])
+        >>> source = Source((torch.randn(4, 2), y), labels=y.numpy(), class_names=["no", "yes"])
+        >>> len(source), type(source.dataset).__name__
+        (4, 'TensorDataset')
     """
 
     dataset: Dataset[Any]
@@ -73,7 +81,8 @@ class Source(ShowsArguments):
 def _check_class_names(names: Sequence[str] | None, labels: np.ndarray) -> None:
     if names is None or labels.dtype.kind not in "iub":
         return
-    low, high = int(labels.min()), int(labels.max())
+    low = int(labels.min())
+    high = int(labels.max())
     if low < 0 or high >= len(names):
         raise ValueError(
             f"`class_names` must have a name for each class, class 0 first, got {len(names)} names; there are classes "

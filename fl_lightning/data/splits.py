@@ -36,12 +36,21 @@ class ClientSplit(Split):
 
     Raises:
         ValueError: If an argument is out of range; on ``apply``, if there are fewer clients than folds.
+
+    Examples:
+        >>> from fl_lightning.partitioners import IIDPartitioner
+        >>> split = ClientSplit(num_folds=5, fold=0).apply(100, IIDPartitioner(10))
+        >>> len(split.train), len(split.val), len(split.test)
+        (6, 2, 2)
     """
 
     def __init__(
         self, num_folds: Folds = 5, fold: Natural = 0, seed: Natural = 0, *, val_fold: Natural | None = None
     ) -> None:
-        self.num_folds, self.fold, self.val_fold, self.seed = num_folds, fold, val_fold, seed
+        self.num_folds = num_folds
+        self.fold = fold
+        self.val_fold = val_fold
+        self.seed = seed
         check_arguments(self)
         if max(fold, val_fold or 0) >= num_folds or val_fold == fold:
             raise ValueError(
@@ -89,6 +98,11 @@ class SampleSplit(Split):
     Raises:
         ValueError: If an argument is out of range; on ``apply``, if there is no official test part, or it holds indices
             that are no samples, or if there are no classes to stratify by.
+
+    Examples:
+        >>> from fl_lightning.partitioners import IIDPartitioner
+        >>> SampleSplit(val=0.1, test=0.2).apply(100, IIDPartitioner(10))
+        FederatedSplit(train: 70 samples of 10 clients, val: 10 samples, test: 20 samples)
     """
 
     def __init__(
@@ -99,7 +113,10 @@ class SampleSplit(Split):
         *,
         stratify: bool = False,
     ) -> None:
-        self.val, self.test, self.seed, self.stratify = val, test, seed, stratify
+        self.val = val
+        self.test = test
+        self.seed = seed
+        self.stratify = stratify
         check_arguments(self)
         check_sum(val, test)
 
@@ -108,7 +125,8 @@ class SampleSplit(Split):
     ) -> FederatedSplit:
         """Set samples aside, then partition the others; see :meth:`Split.split`."""
         samples = np.arange(len(labels))
-        test, share = samples[:0], 0.0
+        test = samples[:0]
+        share = 0.0
         if isinstance(self.test, str):
             test = check_test_indices(test_indices, len(labels))
         elif test_indices is None or len(test_indices):
@@ -136,10 +154,17 @@ class WithinClientSplit(Split):
 
     Raises:
         ValueError: If an argument is out of range.
+
+    Examples:
+        >>> from fl_lightning.partitioners import IIDPartitioner
+        >>> WithinClientSplit(val=0.1, test=0.2).apply(100, IIDPartitioner(10))
+        FederatedSplit(train: 70 samples of 10 clients, val: 10 samples of 10 clients, test: 20 samples of 10 clients)
     """
 
     def __init__(self, val: Fraction = 0.1, test: Fraction = 0.1, seed: Natural = 0) -> None:
-        self.val, self.test, self.seed = val, test, seed
+        self.val = val
+        self.test = test
+        self.seed = seed
         check_arguments(self)
         check_sum(val, test)
 

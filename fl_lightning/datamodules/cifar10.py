@@ -38,6 +38,12 @@ class CIFAR10DataModule(FromTorchvision, ImageDataModule):
         ValueError: If an argument is out of range.
         FileNotFoundError: At set-up, if there are no files.
         RuntimeError: At set-up, if a file is damaged or the download fails.
+
+    Examples:
+        >>> from fl_lightning.partitioners import QPPartitioner
+        >>> partitioner = QPPartitioner(100, size_alpha=1.0, class_alpha=0.1)
+        >>> data = CIFAR10DataModule("data", partitioner, augment=True, batch_size=16)
+        >>> trainer.fit(module, datamodule=data)  # doctest: +SKIP
     """
 
     mean: ClassVar[tuple[float, ...]] = (0.4914, 0.4822, 0.4465)
@@ -87,6 +93,11 @@ class CIFAR100DataModule(CIFAR10DataModule):
 
     Raises:
         ValueError: If an argument is out of range.
+
+    Examples:
+        >>> from fl_lightning.partitioners import DirichletPartitioner
+        >>> data = CIFAR100DataModule("data", DirichletPartitioner(100, alpha=0.3), labels="coarse")
+        >>> trainer.fit(module, datamodule=data)  # doctest: +SKIP
     """
 
     mean = (0.5071, 0.4867, 0.4408)
@@ -105,7 +116,8 @@ class CIFAR100DataModule(CIFAR10DataModule):
     ) -> None:
         super().__init__(data_dir, partitioner, **options)
         check_arguments(self, {"labels": labels, "partition_labels": partition_labels})
-        self.target_labels, self.partition_labels = labels, partition_labels
+        self.target_labels = labels
+        self.partition_labels = partition_labels
 
     def targets_of(self, labels: np.ndarray, names: list[str]) -> tuple[np.ndarray, np.ndarray, list[str]]:
         """Return the targets, the classes by which a partitioner shares images out, and the names of the latter."""

@@ -57,6 +57,12 @@ class CovertypeDataModule(FederatedDataModule):
             than ``class_counts``.
         FileNotFoundError: At set-up, if there is no file.
         RuntimeError: At set-up, if the file is damaged or the download fails.
+
+    Examples:
+        >>> data = CovertypeDataModule.named("COVCLS-G", "data")
+        >>> data.standardize, data.partitioner.num_clients
+        ('global', 100)
+        >>> trainer.fit(module, datamodule=data)  # doctest: +SKIP
     """
 
     standardized_features = slice(0, 10)
@@ -83,8 +89,10 @@ class CovertypeDataModule(FederatedDataModule):
             raise ValueError("`partitioner` and `feature_partitioner` exclude each other; give one of them.")
         self.data_dir = resolve_data_dir(data_dir)
         self.folder = self.data_dir / "covertype"
-        self.feature_partitioner, self.class_counts = feature_partitioner, class_counts
-        self.sample_seed, self.download = sample_seed, download
+        self.feature_partitioner = feature_partitioner
+        self.class_counts = class_counts
+        self.sample_seed = sample_seed
+        self.download = download
         check_arguments(self)
         if class_counts is not None and len(class_counts) != 2:
             raise ValueError(f"`class_counts` must be two numbers, one of each class, got {class_counts}.")
@@ -127,10 +135,12 @@ class CovertypeDataModule(FederatedDataModule):
     def load(self) -> Source:
         """Read the two classes' samples in the order of the file: float32, shape (N, 49)."""
         table = self._read()
-        rows, cover = self._draw_rows(table[:, -1]), table[:, -1]
+        rows = self._draw_rows(table[:, -1])
+        cover = table[:, -1]
         occurs = table[cover <= 2, :54].any(axis=0) | (np.arange(54) < 10)  # 5 indicators never do
         labels = cover[rows].astype(np.int64) - 1
-        areas, soils = table[rows, 10:14].argmax(axis=1), table[rows, 14:54].argmax(axis=1)
+        areas = table[rows, 10:14].argmax(axis=1)
+        soils = table[rows, 14:54].argmax(axis=1)
         self.categorical_features = np.stack([areas, soils], axis=1)
         x = table[rows, :54][:, occurs].astype(np.float32)
         dataset = TensorDataset(torch.from_numpy(x), torch.from_numpy(labels))
@@ -158,7 +168,9 @@ class CovertypeDataModule(FederatedDataModule):
         """Share the samples out by their classes, or by classes and categorical features."""
         if self.feature_partitioner is None:
             return super().federate(source)
-        make, features, labels = self.feature_partitioner, self.categorical_features, np.asarray(source.labels)
+        make = self.feature_partitioner
+        features = self.categorical_features
+        labels = np.asarray(source.labels)
 
         def partition(rows: np.ndarray) -> Partition:
             return make(features[rows])(labels[rows])

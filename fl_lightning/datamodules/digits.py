@@ -20,6 +20,13 @@ class DigitsDataModule(ImageDataModule):
 
     They are the test set of the UCI Optical Recognition of Handwritten Digits (Alpaydin and Kaynak 1998, CC BY 4.0),
     the same as scikit-learn's digits.
+
+    Examples:
+        >>> from fl_lightning.partitioners import DirichletPartitioner
+        >>> data = DigitsDataModule(DirichletPartitioner(20, alpha=0.3, seed=0), batch_size=16)
+        >>> data.setup()
+        >>> data.describe_clients()
+        '12 of 20 clients train (1,068 samples), 4 validate and 4 test'
     """
 
     mean = (0.3052, 0.3052, 0.3052)
@@ -28,7 +35,8 @@ class DigitsDataModule(ImageDataModule):
     def load(self) -> Source:
         """Read the digits and enlarge them bilinearly to bytes, shape (1797, 3, 32, 32)."""
         with files(__package__).joinpath("digits.npz").open("rb") as file, np.load(file) as digits:
-            images, labels = digits["images"], digits["labels"].astype(np.int64)
+            images = digits["images"]
+            labels = digits["labels"].astype(np.int64)
         gray = torch.from_numpy(images).float().unsqueeze(1) * (255 / 16)  # 17 levels, 0 to 16
         gray = F.interpolate(gray, size=(32, 32), mode="bilinear").round().to(torch.uint8)
         dataset = TensorDataset(gray.repeat(1, 3, 1, 1), torch.from_numpy(labels))

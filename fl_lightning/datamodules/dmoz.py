@@ -61,6 +61,10 @@ class DMOZDataModule(FederatedDataModule):
         FileNotFoundError: At set-up, if a file is missing.
         RuntimeError: At set-up, if a file or the cache is damaged.
         ValueError: If an argument is out of range; at set-up, if no connected clients can be picked.
+
+    Examples:
+        >>> data = DMOZDataModule("data", distribution=5, min_samples=20)
+        >>> trainer.fit(module, datamodule=data)  # doctest: +SKIP
     """
 
     graph: TopicGraph
@@ -88,8 +92,11 @@ class DMOZDataModule(FederatedDataModule):
         split = SampleSplit(val=0.0, test=0.3, seed=42, stratify=True) if split is None else split
         super().__init__(partitioner, split=split, **options)
         self.data_dir = resolve_data_dir(data_dir)
-        self.distribution, self.min_samples, self.root = distribution, min_samples, root
-        self.exclude, self.max_tokens = exclude, max_tokens
+        self.distribution = distribution
+        self.min_samples = min_samples
+        self.root = root
+        self.exclude = exclude
+        self.max_tokens = max_tokens
         self.cache_dir = self.data_dir / "dmoz" / "cache" if cache_dir is None else as_path("cache_dir", cache_dir)
         check_arguments(self)
         self._tables: dict[torch.device, Tensor] = {}
@@ -132,7 +139,8 @@ class DMOZDataModule(FederatedDataModule):
             The entropies of d_0, ..., ``d_steps``, float64, shape (steps + 1,), and the entropy of d_iid.
         """
         training = np.sort(np.concatenate(list(self.federated_split.train.values())))
-        homes, classes = self.homes[training], self._client_labels[self.homes[training]]
+        homes = self.homes[training]
+        classes = self._client_labels[self.homes[training]]
         iid = TopicGraphPartitioner(self.graph, "iid").clients(homes)
         return entropy_curve(self.graph, homes, classes, steps), float(entropy_curve(self.graph, iid, classes, 0)[0])
 

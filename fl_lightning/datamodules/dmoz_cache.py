@@ -69,8 +69,11 @@ def encoded_pages(
 
 
 def _read(content: Path, structure: Path, vectors: Path, exclude: Sequence[str], max_tokens: int) -> EncodedPages:
-    words, topics = read_word_vectors(vectors), dict[str, int]()
-    tokens, page_topics, num_cut = array("i"), array("i"), 0
+    words = read_word_vectors(vectors)
+    topics = dict[str, int]()
+    tokens = array("i")
+    page_topics = array("i")
+    num_cut = 0
     for topic, title, description in read_pages(content):
         label = top_level(topic)
         if label is None or label in exclude:
@@ -84,7 +87,8 @@ def _read(content: Path, structure: Path, vectors: Path, exclude: Sequence[str],
             f"{num_cut:,} of {len(page_topics):,} pages have more than `max_tokens` {max_tokens} words and were cut.",
             stacklevel=2,
         )
-    kept, pairs = {top_level(topic) for topic in topics}, set[tuple[int, ...]]()
+    kept = {top_level(topic) for topic in topics}
+    pairs = set[tuple[int, ...]]()
     for relation in read_relations(structure):
         labels = [top_level(topic) for topic in relation]
         if not kept.isdisjoint(labels):

@@ -58,7 +58,8 @@ def write_sample_dump(data_dir: str | os.PathLike[str], num_pages: int = 20_000,
     folder = Path(data_dir) / "dmoz"
     if found := sorted(folder.glob("*.rdf.u8*")):
         raise FileExistsError(f"There is a {found[0]} already, which may be DMOZ's own. Choose another `data_dir`.")
-    rng, topics = random.Random(seed), list(_topics())
+    rng = random.Random(seed)
+    topics = list(_topics())
     for name, entries in (("content", _pages(topics, num_pages, rng)), ("structure", _relations(topics, rng))):
         with atomic_file(folder / f"{name}.rdf.u8") as temporary:
             text = "".join([_HEADER, *entries, "</RDF>\n"])
@@ -79,7 +80,8 @@ def _pages(topics: list[str], num_pages: int, rng: random.Random) -> Iterator[st
     left_out = ("Top/News", "Top/Regional", "Top/World")
     weights = [rng.randint(1, 9) ** 2 * (4 if topic.startswith(left_out) else 1) for topic in topics]
     for number, topic in enumerate(sorted(rng.choices(topics, weights, k=num_pages))):
-        own, common = _WORDS[topic.split("/")[1]].split(), _COMMON.split()
+        own = _WORDS[topic.split("/")[1]].split()
+        common = _COMMON.split()
         shares = [0.35 / len(own)] * len(own) + [0.65 / len(common)] * len(common)
         title, text = (" ".join(rng.choices(own + common, shares, k=rng.randint(*ends))) for ends in ((2, 5), (4, 30)))
         text += rng.choice(_ODDITIES) if rng.random() < 0.05 else ""

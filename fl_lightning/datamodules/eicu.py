@@ -70,6 +70,10 @@ class EICUDataModule(FederatedDataModule):
         ValueError: If an argument is unknown; at set-up, if no hospital meets the cohort's limits.
         FileNotFoundError: At set-up, if a table is not there.
         RuntimeError: At set-up, if a table cannot be read or has other columns.
+
+    Examples:
+        >>> data = EICUDataModule("data", cohort="demo", standardize="global")
+        >>> trainer.fit(module, datamodule=data)  # doctest: +SKIP
     """
 
     def __init__(
@@ -109,7 +113,8 @@ class EICUDataModule(FederatedDataModule):
         """Return the stays in hospitals that meet the cohort's limits."""
         more_than, max_mortality = _LIMITS[self.cohort]
         hospitals = stays.groupby("hospitalid")[DIED]
-        admissions, mortality = hospitals.transform("size"), hospitals.transform("mean")
+        admissions = hospitals.transform("size")
+        mortality = hospitals.transform("mean")
         selected = stays[(admissions > more_than) & (mortality <= max_mortality)]
         if len(selected) == 0:
             raise ValueError(

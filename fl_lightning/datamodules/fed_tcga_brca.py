@@ -36,6 +36,10 @@ class FedTCGABRCADataModule(FederatedDataModule):
     Raises:
         FileNotFoundError: At set-up, if a file is not there.
         RuntimeError: At set-up, if a file cannot be read or has other columns.
+
+    Examples:
+        >>> data = FedTCGABRCADataModule("FLamby/brca.csv", standardize="global")
+        >>> trainer.fit(module, datamodule=data)  # doctest: +SKIP
     """
 
     def __init__(

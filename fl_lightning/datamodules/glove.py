@@ -12,7 +12,9 @@ from tqdm import tqdm
 
 from fl_lightning.datamodules.files import reading
 
-PAD, UNKNOWN, SEPARATOR = 0, 1, 2
+PAD = 0
+UNKNOWN = 1
+SEPARATOR = 2
 """Rows of the table that stand before the words."""
 
 _SPECIAL_ROWS = 3
@@ -78,5 +80,6 @@ def read_word_vectors(path: str | os.PathLike[str]) -> WordVectors:
             vectors.append(np.array(numbers, dtype=np.float32))
         table = np.stack(vectors)
     special = np.zeros((_SPECIAL_ROWS, table.shape[1]), dtype=np.float32)
-    special[UNKNOWN], special[SEPARATOR] = 1, -1
+    special[UNKNOWN] = 1
+    special[SEPARATOR] = -1
     return WordVectors({word: row for row, word in enumerate(words, _SPECIAL_ROWS)}, np.vstack([special, table]))

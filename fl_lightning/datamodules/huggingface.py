@@ -69,6 +69,12 @@ class HuggingFaceDataModule(ImageDataModule):
         RuntimeError: If the data set cannot be loaded; at set-up, if inputs are no numbers or of several shapes.
         ValueError: At set-up, if a column or split is missing or does not suit, or there is nothing to share samples
             out by.
+
+    Examples:
+        >>> from fl_lightning.partitioners import DirichletPartitioner
+        >>> partitioner = DirichletPartitioner(20, alpha=0.5)
+        >>> data = HuggingFaceDataModule("news.parquet", "tokens", label="topic", partitioner=partitioner)
+        >>> trainer.fit(module, datamodule=data)  # doctest: +SKIP
     """
 
     def __init__(
@@ -95,10 +101,17 @@ class HuggingFaceDataModule(ImageDataModule):
         super().__init__(partitioner, **options)
         self.path = os.fspath(as_path("path", path)) if not isinstance(path, str) else path
         self.inputs = [inputs] if isinstance(inputs, str) else inputs
-        self.label, self.client, self.name = label, client, name
-        self.train_split, self.test_split, self.data_files = train_split, test_split, data_files
+        self.label = label
+        self.client = client
+        self.name = name
+        self.train_split = train_split
+        self.test_split = test_split
+        self.data_files = data_files
         self.cache_dir = None if cache_dir is None else os.fspath(as_path("cache_dir", cache_dir))
-        self.transform, self.pad_value, self.regression, self.in_memory = transform, pad_value, regression, in_memory
+        self.transform = transform
+        self.pad_value = pad_value
+        self.regression = regression
+        self.in_memory = in_memory
         check_arguments(self)
         self.mean = channel_numbers("mean", mean)  # type: ignore[misc]
         self.std = channel_numbers("std", std)  # type: ignore[misc]
@@ -141,7 +154,8 @@ class HuggingFaceDataModule(ImageDataModule):
 
     def _targets(self, whole: datasets.Dataset) -> tuple[Tensor, Sequence[str] | None]:
         """Return the targets, shape (N,), and the names of the classes."""
-        values, name = _read_column(whole, self.label), f"`label` column {self.label!r}"
+        values = _read_column(whole, self.label)
+        name = f"`label` column {self.label!r}"
         if self.regression:
             return torch.from_numpy(numbers_to_predict(values, name)), None
         names = getattr(whole.features[self.label], "names", None)

@@ -104,11 +104,13 @@ def parse_gutenberg(text: str) -> list[Play]:
     in the plays, one of which LEAF takes for a role, do not.
     """
     plays: list[Play] = []
-    title, spoken = "", None
+    title = ""
+    spoken = None
     above = ""  # the last line that was not empty
     for line in _NOTICE.sub("", text).splitlines():
         if line.strip() == "by William Shakespeare":
-            title, spoken = above, None
+            title = above
+            spoken = None
             plays.append((title, {}))
         elif plays and title not in _POEMS:
             spoken = _parse_line(line, plays[-1][1], spoken, indented=title != _UNINDENTED_PLAY)
@@ -200,7 +202,8 @@ def _leaf_windows(path: Path) -> Iterable[tuple[str, list[str]]]:
 def _lay_over(name: str, windows: list[str], num_train: int) -> RoleText:
     """Return the text of which the windows are parts, in their order."""
     end = WINDOW + 1
-    text, starts = [windows[0]], [0]
+    text = [windows[0]]
+    starts = [0]
     for last, window in pairwise(windows):
         # most windows start one character after the last one
         step = next(step for step in range(1, end + 1) if last[step:] == window[: end - step])

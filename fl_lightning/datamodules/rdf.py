@@ -58,7 +58,8 @@ def read_relations(path: Path) -> Iterator[tuple[str, str]]:
 
 def _entries(path: Path) -> Iterator[Element]:
     """Yield the elements within the root, each when it is complete."""
-    depth, root = 0, None
+    depth = 0
+    root = None
     with reading(path, "one of DMOZ's RDF dumps"), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         elements = iterparse(_Repaired(file), ["start", "end"])
         for event, element in tqdm(elements, path.name, unit=" tags", leave=False, disable=None):

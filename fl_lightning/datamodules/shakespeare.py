@@ -74,6 +74,10 @@ class ShakespeareDataModule(FederatedDataModule):
             no play, or no role is left.
         FileNotFoundError: At set-up, if there are no files.
         RuntimeError: At set-up, if a file is damaged or the download fails.
+
+    Examples:
+        >>> data = ShakespeareDataModule("data", min_lines=10, stride=80, split=OrderedSplit(test=0.2))
+        >>> trainer.fit(module, datamodule=data)  # doctest: +SKIP
     """
 
     _roles: list[str]  # play and role
@@ -101,8 +105,12 @@ class ShakespeareDataModule(FederatedDataModule):
             )
         self.data_dir = resolve_data_dir(data_dir)
         self.folder = self.data_dir / "shakespeare"
-        self.source, self.stride, self.min_lines = source, stride, min_lines
-        self.fraction, self.min_samples, self.seed = fraction, min_samples, seed
+        self.source = source
+        self.stride = stride
+        self.min_lines = min_lines
+        self.fraction = fraction
+        self.min_samples = min_samples
+        self.seed = seed
         self.download = download
         check_arguments(self)
 

@@ -51,7 +51,8 @@ def _draw(
 
     model_means, input_means = (rng.normal(0.0, std, len(sizes)) for std in (model_std, input_std))
     scales = np.arange(1.0, num_features + 1) ** -0.6
-    inputs, labels = [], []
+    inputs = []
+    labels = []
     shared = draw_model(0.0)
     for size, model_mean, input_mean in zip(sizes, model_means, input_means, strict=True):
         weights, bias = shared if same_model else draw_model(model_mean)
@@ -98,6 +99,12 @@ class FedDynSyntheticDataModule(_SyntheticDataModule):
 
     Raises:
         ValueError: If an argument is out of range.
+
+    Examples:
+        >>> data = FedDynSyntheticDataModule(num_clients=10, seed=1)
+        >>> data.setup()
+        >>> data.num_clients, data.client_sizes.sum().item()
+        (10, 2000)
     """
 
     def __init__(
@@ -114,8 +121,12 @@ class FedDynSyntheticDataModule(_SyntheticDataModule):
         **options: Any,
     ) -> None:
         super().__init__(split=SampleSplit(val=0.0, test="official") if split is None else split, **options)
-        self.gamma1, self.gamma2, self.gamma3 = gamma1, gamma2, gamma3
-        self.same_model, self.same_inputs, self.seed = same_model, same_inputs, seed
+        self.gamma1 = gamma1
+        self.gamma2 = gamma2
+        self.gamma3 = gamma3
+        self.same_model = same_model
+        self.same_inputs = same_inputs
+        self.seed = seed
         self._make(num_clients)
         self.test_on_training = split is None
 
@@ -155,6 +166,12 @@ class FedProxSyntheticDataModule(_SyntheticDataModule):
 
     Raises:
         ValueError: If an argument is out of range.
+
+    Examples:
+        >>> data = FedProxSyntheticDataModule(alpha=0.5, beta=0.5, num_clients=10)
+        >>> data.setup()
+        >>> data.num_clients, data.source_inputs().shape[1]
+        (10, 60)
     """
 
     def __init__(
@@ -169,7 +186,10 @@ class FedProxSyntheticDataModule(_SyntheticDataModule):
         **options: Any,
     ) -> None:
         super().__init__(split=WithinClientSplit(val=0.0, test=0.1) if split is None else split, **options)
-        self.alpha, self.beta, self.iid, self.seed = alpha, beta, iid, seed
+        self.alpha = alpha
+        self.beta = beta
+        self.iid = iid
+        self.seed = seed
         self._make(num_clients)
 
     def load(self) -> Source:

@@ -59,6 +59,15 @@ class TableDataModule(FederatedDataModule):
         RuntimeError: At set-up, if a file is damaged or of another kind.
         ValueError: If an argument is unknown; at set-up, if a column is missing, has missing values or no numbers, or
             nothing says which client holds which row.
+
+    Examples:
+        >>> import pandas as pd
+        >>> table = pd.DataFrame({"age": range(30), "died": [0, 1] * 15, "hospital": list("abcde") * 6})
+        >>> table.to_csv("stays.csv", index=False)
+        >>> data = TableDataModule("stays.csv", label="died", client="hospital", standardize="global")
+        >>> data.setup()
+        >>> data.client_names
+        ['a', 'b', 'c', 'd', 'e']
     """
 
     def __init__(
@@ -78,7 +87,10 @@ class TableDataModule(FederatedDataModule):
         super().__init__(partitioner, impute=impute, **options)
         self.path = as_path("path", path)
         self.test_path = None if test_path is None else as_path("test_path", test_path)
-        self.label, self.client, self.features, self.categorical = label, client, features, categorical
+        self.label = label
+        self.client = client
+        self.features = features
+        self.categorical = categorical
         self.regression = regression
         check_arguments(self)
         inputs = [*(features or ()), *categorical]
@@ -138,7 +150,8 @@ class TableDataModule(FederatedDataModule):
                 f"Column {column!r} of {self.path} has missing numbers, or some too large for float32. Give "
                 "`impute='local'` or `'global'`, rescale it, or leave it out by `features`."
             )
-        parts, names = [x], list(numeric)
+        parts = [x]
+        names = list(numeric)
         for column in self.categorical:
             codes, values = encode_classes(_complete(frame, column), f"Column {column!r}")
             parts.append((codes[:, None] == np.arange(len(values))).astype(np.float32))

@@ -32,10 +32,19 @@ class OrderedSplit(Split):
     Raises:
         ValueError: If an argument is out of range; on ``apply``, if no client is long enough or the files have no test
             part.
+
+    Examples:
+        >>> import numpy as np
+        >>> from fl_lightning.partitioners import ExplicitPartitioner
+        >>> split = OrderedSplit(test=0.25, gap=1).apply(np.zeros(8), ExplicitPartitioner([list(range(8))]))
+        >>> split.train[0].tolist(), split.test[0].tolist()
+        ([0, 1, 2, 3, 4, 5], [7])
     """
 
     def __init__(self, val: Fraction = 0.0, test: Fraction | Literal["official"] = 0.2, gap: Natural = 79) -> None:
-        self.val, self.test, self.gap = val, test, gap
+        self.val = val
+        self.test = test
+        self.gap = gap
         check_arguments(self)
         check_sum(val, test)
 
@@ -57,7 +66,8 @@ class OrderedSplit(Split):
     def _cut(self, indices: np.ndarray, official: np.ndarray | None) -> Parts:
         if official is not None:
             is_test = np.isin(indices, official)
-            test, rest = indices[is_test], indices[~is_test]
+            test = indices[is_test]
+            rest = indices[~is_test]
             end = whole_part((1 - self.val) * len(rest))
             return rest[:end], rest[end + self.gap :], test
         assert not isinstance(self.test, str)
@@ -81,6 +91,10 @@ class CropSplit(Split):
 
     Raises:
         ValueError: If an argument is out of range; on ``apply``, if too few clients are long enough.
+
+    Examples:
+        >>> CropSplit(num_clients=10, train=200, test=40, base=OrderedSplit(test=0.2))
+        CropSplit(num_clients=10, train=200, test=40, base=OrderedSplit(val=0.0, test=0.2), seed=0)
     """
 
     def __init__(
@@ -91,7 +105,10 @@ class CropSplit(Split):
         base: Split | None = None,
         seed: Natural = 0,
     ) -> None:
-        self.num_clients, self.train, self.test, self.seed = num_clients, train, test, seed
+        self.num_clients = num_clients
+        self.train = train
+        self.test = test
+        self.seed = seed
         self.base: Split = OrderedSplit() if base is None else base
         check_arguments(self)
 
@@ -107,7 +124,8 @@ class CropSplit(Split):
                 f"`num_clients` is {self.num_clients}, but the clients with more than `train` = {self.train} training "
                 f"and more than `test` = {self.test} test samples are only {len(clients)}. Give smaller ones."
             )
-        rng, rng_of_ends = np.random.default_rng(self.seed), np.random.default_rng([self.seed, 3])
+        rng = np.random.default_rng(self.seed)
+        rng_of_ends = np.random.default_rng([self.seed, 3])
         parts = []
         for client in rng.permutation(clients)[: self.num_clients].tolist():
             train = _crop(whole.train[client], self.train, rng, rng_of_ends)

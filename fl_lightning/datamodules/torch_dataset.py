@@ -41,6 +41,16 @@ class TorchDatasetDataModule(FederatedDataModule):
         TypeError: If a data set is not map-style, or targets are no whole numbers.
         ValueError: If a data set is empty; if targets or clients are not one per sample; if there are ``clients`` and
             a ``partitioner``; at set-up, if a partitioner that goes by classes finds none.
+
+    Examples:
+        >>> import torch
+        >>> from torch.utils.data import TensorDataset
+        >>> from fl_lightning.partitioners import DirichletPartitioner
+        >>> dataset = TensorDataset(torch.randn(100, 3), torch.arange(100) % 4)
+        >>> data = TorchDatasetDataModule(dataset, DirichletPartitioner(10, alpha=1.0, seed=0))
+        >>> data.setup()
+        >>> data.num_clients
+        6
     """
 
     _hidden = ("targets", "test_targets", "clients")

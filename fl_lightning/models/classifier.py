@@ -38,6 +38,18 @@ class Classifier(L.LightningModule):
 
     Raises:
         ValueError: If a number is out of range, or one of ``metrics`` is unknown.
+
+    Examples:
+        >>> import torch
+        >>> from torch import nn
+        >>> class Linear(Classifier):
+        ...     def __init__(self, lr=0.1):
+        ...         super().__init__(num_classes=3, lr=lr)
+        ...         self.layer = nn.Linear(4, 3)
+        ...     def forward(self, x):
+        ...         return self.layer(x)
+        >>> Linear()(torch.zeros(2, 4)).shape
+        torch.Size([2, 3])
     """
 
     def __init__(
@@ -51,7 +63,9 @@ class Classifier(L.LightningModule):
         super().__init__()
         self.save_hyperparameters()
         check_arguments(self, self.hparams)
-        self.lr, self.momentum, self.weight_decay = to_number(lr), to_number(momentum), to_number(weight_decay)
+        self.lr = to_number(lr)
+        self.momentum = to_number(momentum)
+        self.weight_decay = to_number(weight_decay)
         self.val_metrics = nn.ModuleDict({name: _metric(name, int(num_classes)) for name in metrics})
         self.test_metrics = nn.ModuleDict({name: _metric(name, int(num_classes)) for name in metrics})
 

@@ -41,6 +41,11 @@ class ConvNetClassifier(Classifier):
     Raises:
         ValueError: If a width is below 1, ``padding`` is neither of the two, or ``image_size`` is so small that nothing
             would be left for the dense layers.
+
+    Examples:
+        >>> import torch
+        >>> ConvNetClassifier()(torch.zeros(2, 3, 32, 32)).shape
+        torch.Size([2, 10])
     """
 
     def __init__(
@@ -76,7 +81,8 @@ class ConvNetClassifier(Classifier):
 
 def _side_after(image_size: int, convolutions: int, margin: int) -> int:
     """Return height and width after the convolutions, each of which takes ``margin`` pixels off and halves the rest."""
-    side, smallest = image_size, 1
+    side = image_size
+    smallest = 1
     for _ in range(convolutions):
         side = (side - margin) // 2
         smallest = 2 * smallest + margin

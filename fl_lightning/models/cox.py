@@ -25,6 +25,11 @@ class CoxRegression(L.LightningModule):
         in_features: Number of features, 39 in Fed-TCGA-BRCA.
         lr: Learning rate.
         optimizer: ``"sgd"`` or ``"adam"``.
+
+    Examples:
+        >>> import torch
+        >>> CoxRegression(in_features=5)(torch.zeros(2, 5)).shape
+        torch.Size([2])
     """
 
     def __init__(
@@ -33,7 +38,8 @@ class CoxRegression(L.LightningModule):
         super().__init__()
         self.save_hyperparameters()
         check_arguments(self, self.hparams)
-        self.lr, self.optimizer_name = lr, optimizer
+        self.lr = lr
+        self.optimizer_name = optimizer
         self.linear = nn.Linear(in_features, 1)
         self.val_metrics, self.test_metrics = (nn.ModuleDict({"cindex": ConcordanceIndex()}) for _ in range(2))
 
@@ -81,7 +87,8 @@ def cox_loss(risk: Tensor, target: Tensor) -> Tensor:
         target: Events E and times T, shape (n, 2).
     """
     order = target[:, 1].argsort(descending=True, stable=True)
-    risk, event = risk[order], target[order, 0]
+    risk = risk[order]
+    event = target[order, 0]
     differences = risk - risk.unsqueeze(1)  # of each sample's risk set along a row, up to the diagonal
     later = torch.ones_like(differences).triu(1).bool()
     return (differences.masked_fill(later, -torch.inf).logsumexp(dim=1) * event).mean()

@@ -36,6 +36,11 @@ class LogisticRegressionClassifier(MLPClassifier):
 
     Raises:
         ValueError: If ``l2`` is negative, ``optimizer`` is neither of the two, or Adam is given a ``momentum``.
+
+    Examples:
+        >>> import torch
+        >>> LogisticRegressionClassifier(in_features=4, num_classes=3)(torch.zeros(2, 4)).shape
+        torch.Size([2, 3])
     """
 
     def __init__(

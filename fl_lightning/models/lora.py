@@ -28,8 +28,10 @@ class LoRALinear(nn.Module):
 
     def __init__(self, layer: nn.Linear, rank: int, alpha: float) -> None:
         super().__init__()
-        self.layer, self.scale = layer.requires_grad_(False), alpha / rank
-        self.in_features, self.out_features = layer.in_features, layer.out_features
+        self.layer = layer.requires_grad_(False)
+        self.scale = alpha / rank
+        self.in_features = layer.in_features
+        self.out_features = layer.out_features
         self.lora_A = nn.Parameter(layer.weight.new_empty(rank, layer.in_features))
         self.lora_B = nn.Parameter(layer.weight.new_zeros(layer.out_features, rank))
         nn.init.kaiming_uniform_(self.lora_A, a=math.sqrt(5))

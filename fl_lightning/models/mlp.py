@@ -34,6 +34,11 @@ class MLPClassifier(Classifier):
 
     Raises:
         ValueError: If a width is below 1, or ``init`` is neither of the two.
+
+    Examples:
+        >>> module = MLPClassifier(in_features=784, hidden=(200, 200), num_classes=10)
+        >>> sum(parameter.numel() for parameter in module.parameters())
+        199210
     """
 
     def __init__(

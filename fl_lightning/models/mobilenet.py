@@ -57,6 +57,12 @@ class MobileNetV2Classifier(Classifier):
             not hold this network's weights.
         FileNotFoundError: If the file in ``weights`` does not exist.
         RuntimeError: If the download fails.
+
+    Examples:
+        >>> import torch
+        >>> module = MobileNetV2Classifier(num_classes=10, weights=None)
+        >>> module(torch.zeros(2, 3, 32, 32)).shape
+        torch.Size([2, 10])
     """
 
     def __init__(

@@ -28,6 +28,11 @@ class ResNet18Classifier(Classifier):
 
     Raises:
         ValueError: If ``groups`` does not divide the 64 channels of the first layers.
+
+    Examples:
+        >>> import torch
+        >>> ResNet18Classifier()(torch.zeros(2, 3, 32, 32)).shape
+        torch.Size([2, 10])
     """
 
     def __init__(

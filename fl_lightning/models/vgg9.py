@@ -32,6 +32,11 @@ class VGG9Classifier(Classifier):
 
     Raises:
         ValueError: If ``num_classes`` is below 2, or ``cosine_rounds`` below 1.
+
+    Examples:
+        >>> import torch
+        >>> VGG9Classifier()(torch.zeros(2, 3, 32, 32)).shape
+        torch.Size([2, 10])
     """
 
     def __init__(

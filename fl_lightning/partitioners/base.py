@@ -37,6 +37,14 @@ class Partitioner(ABC):
 
     Raises:
         ValueError: If ``num_clients`` is below 1 or ``seed`` below 0.
+
+    Examples:
+        >>> import numpy as np
+        >>> class Halves(Partitioner):
+        ...     def assign(self, classes):
+        ...         return np.array_split(np.arange(len(classes)), self.num_clients)
+        >>> Halves(2)(np.array([0, 1, 0, 1])).indices
+        (array([0, 1]), array([2, 3]))
     """
 
     num_clients: Count
@@ -45,7 +53,8 @@ class Partitioner(ABC):
     needs_classes: ClassVar[bool] = False
 
     def __init__(self, num_clients: int, seed: int = 0) -> None:
-        self.num_clients, self.seed = num_clients, seed
+        self.num_clients = num_clients
+        self.seed = seed
         check_fields(self)
 
     def __post_init__(self) -> None:

@@ -17,6 +17,12 @@ class IIDPartitioner(Partitioner):
     Args:
         num_clients: Number of clients.
         seed: Seed of the shuffle.
+
+    Examples:
+        >>> import numpy as np
+        >>> labels = np.arange(60) % 3
+        >>> IIDPartitioner(4, seed=0)(labels).sizes.tolist()
+        [15, 15, 15, 15]
     """
 
     def assign(self, classes: np.ndarray) -> Sequence[np.ndarray]:
@@ -39,6 +45,12 @@ class QuantitySkewPartitioner(Partitioner):
     Raises:
         ValueError: If an argument is out of range; on call, if 1000 draws always leave a client with fewer than
             ``min_partition_size``.
+
+    Examples:
+        >>> import numpy as np
+        >>> labels = np.arange(60) % 3
+        >>> QuantitySkewPartitioner(4, alpha=0.5, min_partition_size=5, seed=0)(labels).sizes.sum().item()
+        60
     """
 
     num_clients: Count

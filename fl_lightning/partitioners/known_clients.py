@@ -27,6 +27,11 @@ class NaturalPartitioner:
 
     Raises:
         ValueError: If an argument is out of range.
+
+    Examples:
+        >>> import numpy as np
+        >>> NaturalPartitioner()(np.array([7, 7, 3])).indices
+        (array([2]), array([0, 1]))
     """
 
     min_partition_size: Count = 1
@@ -86,6 +91,11 @@ class ExplicitPartitioner:
         TypeError: If an array does not hold integers, or the keys of a mapping cannot be sorted.
         FileNotFoundError: If there is no such file.
         ValueError: If they make no partition; on call, if a sample does not exist or a client has none.
+
+    Examples:
+        >>> import numpy as np
+        >>> ExplicitPartitioner([[0, 3], [1, 2]])(np.array([0, 0, 1, 1])).indices
+        (array([0, 3]), array([1, 2]))
     """
 
     def __init__(
@@ -124,6 +134,10 @@ class FlowerPartitioner:
     Args:
         partitioner: An object of flwr-datasets that has no data set yet; it is copied at each call.
         column: The name of the labels, which is the ``partition_by`` of most of them.
+
+    Examples:
+        >>> from flwr_datasets.partitioner import IidPartitioner  # doctest: +SKIP
+        >>> FlowerPartitioner(IidPartitioner(num_partitions=10))  # doctest: +SKIP
     """
 
     partitioner: _Loads

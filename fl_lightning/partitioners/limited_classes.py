@@ -34,6 +34,13 @@ class PathologicalPartitioner(Partitioner):
     Raises:
         ValueError: If an argument is out of range; on call, if there are fewer than k classes, or a class has fewer
             samples than holders.
+
+    Examples:
+        >>> import numpy as np
+        >>> labels = np.arange(60) % 3
+        >>> partition = PathologicalPartitioner(3, num_classes_per_partition=1)(labels)
+        >>> [np.unique(labels[indices]).tolist() for indices in partition.indices]
+        [[0], [1], [2]]
     """
 
     num_clients: Count
@@ -45,7 +52,8 @@ class PathologicalPartitioner(Partitioner):
 
     def assign(self, classes: np.ndarray) -> Sequence[np.ndarray]:
         """Return the samples of each client; see :meth:`Partitioner.assign`."""
-        rng, totals = self.generator(), np.bincount(classes)
+        rng = self.generator()
+        totals = np.bincount(classes)
         _check_classes(self.num_classes_per_partition, len(totals))
         holders = np.zeros((self.num_clients, len(totals)), dtype=bool)
         for client in range(self.num_clients):
@@ -85,6 +93,13 @@ class LimitedClassesPartitioner(Partitioner):
     Raises:
         ValueError: If an argument is out of range; on call, if there are fewer than k classes, or a client gets no
             samples.
+
+    Examples:
+        >>> import numpy as np
+        >>> labels = np.arange(60) % 3
+        >>> partition = LimitedClassesPartitioner(4, [0, 1], num_classes_per_partition=1, seed=0)(labels)
+        >>> [len(np.unique(labels[indices])) for indices in partition.indices]
+        [1, 1, 3, 3]
     """
 
     num_clients: Count
@@ -96,7 +111,8 @@ class LimitedClassesPartitioner(Partitioner):
 
     def __post_init__(self) -> None:
         check_fields(self)
-        given, self.limited_clients = self.limited_clients, sorted(set(self.limited_clients))
+        given = self.limited_clients
+        self.limited_clients = sorted(set(self.limited_clients))
         number = len(self.limited_clients)
         if number < len(given) or not 0 < number < self.num_clients or self.limited_clients[-1] >= self.num_clients:
             raise ValueError(
@@ -110,7 +126,8 @@ class LimitedClassesPartitioner(Partitioner):
         return deal(classes, self._counts(np.bincount(classes)), self.generator())
 
     def _counts(self, totals: np.ndarray) -> np.ndarray:
-        k, num_classes = self.num_classes_per_partition, len(totals)
+        k = self.num_classes_per_partition
+        num_classes = len(totals)
         _check_classes(k, num_classes)
         full = np.ones((self.num_clients, num_classes), dtype=bool)
         full[self.limited_clients] = False

@@ -16,7 +16,8 @@ import numpy as np
 from fl_lightning.checks import check, to_indices
 from fl_lightning.files import write_new
 
-_FORMAT, _VERSION = "fl_lightning.partition", 1
+_FORMAT = "fl_lightning.partition"
+_VERSION = 1
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -31,6 +32,12 @@ class Partition:
     Raises:
         TypeError: If ``indices`` are no sequence, or do not hold integers.
         ValueError: If there is no client, a client's indices are not 1-D, an index is negative, or one occurs twice.
+
+    Examples:
+        >>> import numpy as np
+        >>> partition = Partition((np.array([0, 2]), np.array([1])))
+        >>> partition.num_clients, partition.sizes.tolist()
+        (2, [2, 1])
     """
 
     indices: tuple[np.ndarray, ...]
@@ -162,7 +169,8 @@ def _from_parquet(content: bytes) -> tuple[dict[str, Any], tuple[np.ndarray, ...
 
     table = parquet.read_table(io.BytesIO(content))
     header = json.loads((table.schema.metadata or {})[_FORMAT.encode()])
-    clients, samples = table["client"].to_numpy(), table["sample"].to_numpy()
+    clients = table["client"].to_numpy()
+    samples = table["sample"].to_numpy()
     return header, tuple(samples[rows] for rows in members(clients, header["num_clients"]))
 
 

@@ -34,6 +34,13 @@ class LabelPlot(_LabelParts, Drawn):
         figure: The figure; it is not pyplot's. ``savefig(path)`` writes it.
         axes: Its axes.
         table: The drawn numbers: one row for each client, one column for each class.
+
+    Examples:
+        >>> import numpy as np
+        >>> labels = np.arange(60) % 3
+        >>> figure, axes, table = plot_label_distributions(IIDPartitioner(4)(labels), labels)
+        >>> table.shape
+        (4, 3)
     """
 
     def __repr__(self) -> str:
@@ -129,7 +136,8 @@ def _draw_bars(axes: Axes, table: pd.DataFrame, legend: bool) -> None:
 def _label_axes(axes: Axes, table: pd.DataFrame, num_clients: int, order: str) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    size, sizes = len(table), table.sum(axis=1)
+    size = len(table)
+    sizes = table.sum(axis=1)
     axes.set_xlim(-0.6, size - 0.4)
     axes.set_ylim(0, 1.04 * max(1, sizes.max()))
     axes.set_ylabel("samples")

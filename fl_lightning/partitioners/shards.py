@@ -28,6 +28,13 @@ class ShardPartitioner(Partitioner):
 
     Raises:
         ValueError: If an argument is out of range; on call, if there are too few samples for the shards.
+
+    Examples:
+        >>> import numpy as np
+        >>> labels = np.arange(60) % 3
+        >>> partition = ShardPartitioner(3, num_shards_per_partition=2, seed=0)(labels)
+        >>> partition.sizes.tolist()
+        [20, 20, 20]
     """
 
     num_clients: Count

@@ -26,6 +26,13 @@ class PartitionStatistics:
         std: Population standard deviation of the samples of a client.
         c_score: Class non-IID score, see :func:`c_score`; NaN without classes.
         entropy: Joint entropy of client and class in nats, see :func:`label_entropy`; NaN without classes.
+
+    Examples:
+        >>> import numpy as np
+        >>> labels = np.arange(60) % 3
+        >>> statistics = partition_statistics(IIDPartitioner(4)(labels), labels)
+        >>> statistics.num_clients, statistics.mean, statistics.std
+        (4, 15.0, 0.0)
     """
 
     num_clients: int

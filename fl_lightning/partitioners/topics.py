@@ -14,7 +14,9 @@ from fl_lightning.partitioners.base import as_partition, check_labels
 from fl_lightning.partitioners.partition import Partition, members
 from fl_lightning.partitioners.statistics import label_entropy
 
-_DIFFUSION_SEED, _IID_SEED = 42, 510  # the thesis's
+# the thesis's
+_DIFFUSION_SEED = 42
+_IID_SEED = 510
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -27,6 +29,11 @@ class TopicGraph:
 
     Raises:
         ValueError: If there are no topics, a topic is given twice, or an edge is no pair of two different clients.
+
+    Examples:
+        >>> graph = TopicGraph(("Arts", "Arts/Film", "Science"), [(0, 1)])
+        >>> len(graph.topics)
+        3
     """
 
     topics: tuple[str, ...]
@@ -207,6 +214,12 @@ class TopicGraphPartitioner:
     Raises:
         TypeError: On call, if the homes are no integers.
         ValueError: If an argument is out of range; on call, if a home is no client or a client ends without samples.
+
+    Examples:
+        >>> import numpy as np
+        >>> graph = TopicGraph(("Arts", "Arts/Film", "Science"), [(0, 1), (0, 2)])
+        >>> TopicGraphPartitioner(graph, steps=0)(np.array([0, 1, 2, 2])).indices
+        (array([0]), array([1]), array([2, 3]))
     """
 
     graph: TopicGraph

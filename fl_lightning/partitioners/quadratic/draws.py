@@ -79,10 +79,12 @@ class DrawsRandomSolution:
         for loss in self._walk(entries, target, self.burn_in, rng, groups):
             if loss >= stop_at:
                 break
-        least, best = math.inf, entries
+        least = math.inf
+        best = entries
         for loss in self._walk(entries, target, self.search, rng, groups):
             if loss < least:
-                least, best = loss, entries.copy()
+                least = loss
+                best = entries.copy()
         return np.array(best).reshape(optimal.shape)
 
     def _walk(
@@ -94,7 +96,8 @@ class DrawsRandomSolution:
         groups: np.ndarray | None,
     ) -> Iterator[float]:
         """Make moves in place on the flattened matrix and yield the loss after each."""
-        num_rows, num_cols = len(target), len(entries) // len(target)
+        num_rows = len(target)
+        num_cols = len(entries) // len(target)
         cap = self.step if self.step_rule == "absolute" else math.inf
         for start in range(0, num_moves, _CHUNK):
             number = min(_CHUNK, num_moves - start)
@@ -113,7 +116,8 @@ class DrawsRandomSolution:
 
 def _move_entries(entries: list[float], target: np.ndarray, moves: Moves, cap: float) -> Iterator[float]:
     rows_1, rows_2, cols_1, cols_2, shares = moves
-    flat, num_cols = target.ravel(), target.shape[1]
+    flat = target.ravel()
+    num_cols = target.shape[1]
     losing = rows_1 * num_cols + cols_1, rows_2 * num_cols + cols_2
     gaining = rows_1 * num_cols + cols_2, rows_2 * num_cols + cols_1
     # the target's part in the change of the loss
@@ -121,7 +125,10 @@ def _move_entries(entries: list[float], target: np.ndarray, moves: Moves, cap: f
     columns = [array.tolist() for array in (*losing, *gaining, shares, constants)]
     loss = float(((np.array(entries) - flat) ** 2).sum())
     for p, q, r, s, share, constant in zip(*columns, strict=True):
-        a, b, c, d = entries[p], entries[q], entries[r], entries[s]
+        a = entries[p]
+        b = entries[q]
+        c = entries[r]
+        d = entries[s]
         epsilon = a if a < b else b
         if epsilon > cap:
             epsilon = cap
@@ -137,23 +144,29 @@ def _move_entries(entries: list[float], target: np.ndarray, moves: Moves, cap: f
 def _move_groups(
     entries: list[float], target: np.ndarray, groups: np.ndarray, moves: Moves, cap: float
 ) -> Iterator[float]:
-    num_cols, num_groups = len(groups), target.shape[1]
+    num_cols = len(groups)
+    num_groups = target.shape[1]
     sums = group_sums(np.array(entries).reshape(-1, num_cols), groups, num_groups)
     residual: list[float] = (sums - target).ravel().tolist()
     groups_of = [tuple(row) for row in groups.tolist()]
     loss = float((np.array(residual) ** 2).sum())
     for row_1, row_2, col_1, col_2, share in zip(*(array.tolist() for array in moves), strict=True):
-        p, q = row_1 * num_cols + col_1, row_2 * num_cols + col_2
+        p = row_1 * num_cols + col_1
+        q = row_2 * num_cols + col_2
         epsilon = min(entries[p], entries[q], cap) * share
         if epsilon > 0.0:
             entries[p] -= epsilon
             entries[q] -= epsilon
             entries[row_1 * num_cols + col_2] += epsilon
             entries[row_2 * num_cols + col_1] += epsilon
-            first, second = row_1 * num_groups, row_2 * num_groups
+            first = row_1 * num_groups
+            second = row_2 * num_groups
             for losing, gaining in zip(groups_of[col_1], groups_of[col_2], strict=True):
                 if losing != gaining:
-                    a, b, c, d = first + losing, second + gaining, first + gaining, second + losing
+                    a = first + losing
+                    b = second + gaining
+                    c = first + gaining
+                    d = second + losing
                     change = residual[c] + residual[d] - residual[a] - residual[b] + 2.0 * epsilon
                     loss += 2.0 * epsilon * change
                     residual[a] -= epsilon

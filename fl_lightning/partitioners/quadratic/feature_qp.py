@@ -36,6 +36,14 @@ class FeatureQPSolution:
         optimal_loss: Loss of ``optimal``.
         chosen_loss: Loss of ``chosen``.
         counts_loss: Loss of ``counts``.
+
+    Examples:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> partitioner = FeatureQPPartitioner(3, num_buckets=2, burn_in=100, search=100)
+        >>> solution = partitioner.solve(rng.integers(2, size=60), rng.normal(size=(60, 2)))
+        >>> solution.counts.sum().item()
+        60
     """
 
     configurations: np.ndarray
@@ -82,6 +90,13 @@ class FeatureQPPartitioner(DrawsRandomSolution):
 
     Raises:
         ValueError: If an argument is out of range.
+
+    Examples:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> partitioner = FeatureQPPartitioner(3, num_buckets=2, burn_in=100, search=100)
+        >>> partitioner(rng.integers(2, size=60), rng.normal(size=(60, 2))).num_clients
+        3
     """
 
     num_clients: Count

@@ -45,7 +45,8 @@ def solve_transport_qp(target: np.ndarray, row_sums: np.ndarray, col_sums: np.nd
 
 
 def _solve(target: np.ndarray, rows: np.ndarray, cols: np.ndarray) -> np.ndarray:
-    row_gap, col_gap = rows - target.sum(axis=1), cols - target.sum(axis=0)
+    row_gap = rows - target.sum(axis=1)
+    col_gap = cols - target.sum(axis=0)
     num_rows, num_cols = target.shape
     projection: np.ndarray = target + row_gap[:, None] / num_cols + col_gap / num_rows - row_gap.sum() / target.size
     if projection.min() >= 0:
@@ -93,7 +94,8 @@ def polish(start: np.ndarray, target: np.ndarray, rows: np.ndarray, cols: np.nda
     positive = start > 1e-6 * start.mean()
     for _ in range(_MAX_ITERATIONS):
         kept = np.where(positive, target, 0.0)
-        row_gaps, col_gaps = rows - kept.sum(axis=1), cols - kept.sum(axis=0)
+        row_gaps = rows - kept.sum(axis=1)
+        col_gaps = cols - kept.sum(axis=0)
         # u follows from v, row by row, so that the equations to be solved are as many as columns, the fewer
         share = positive / np.maximum(positive.sum(axis=1, keepdims=True), 1)
         matrix = np.diag(positive.sum(axis=0)) - positive.T @ share
@@ -119,7 +121,8 @@ def _descend(u: np.ndarray, v: np.ndarray, target: np.ndarray, rows: np.ndarray,
         shifted = target + point[: len(rows), None] + point[len(rows) :]
         return float((np.maximum(shifted, 0.0) ** 2).sum() / 2 - point @ sums)
 
-    point, sums = np.concatenate([u, v]), np.concatenate([rows, cols])
+    point = np.concatenate([u, v])
+    sums = np.concatenate([rows, cols])
     for _ in range(_MAX_ITERATIONS):
         shifted = target + point[: len(rows), None] + point[len(rows) :]
         optimal: np.ndarray = np.maximum(shifted, 0.0)
@@ -133,7 +136,8 @@ def _descend(u: np.ndarray, v: np.ndarray, target: np.ndarray, rows: np.ndarray,
         )
         # singular where a constant can be moved from u to v, or a row has no positive entry
         step = -np.linalg.solve(curvature + 1e-10 * np.eye(len(point)), gradient)
-        now, slope = dual(point), float(step @ gradient)
+        now = dual(point)
+        slope = float(step @ gradient)
         length = 1.0
         while length > 1e-12 and dual(point + length * step) > now + 1e-4 * length * slope:
             length /= 2
@@ -176,7 +180,8 @@ def solve_grouped_qp(
     Raises:
         RuntimeError: If the solver fails.
     """
-    rows, cols = row_sums.astype(np.float64), col_sums.astype(np.float64)
+    rows = row_sums.astype(np.float64)
+    cols = col_sums.astype(np.float64)
     if min(len(rows), len(cols)) == 1:
         # the margins leave no choice
         alpha = np.outer(rows, cols) / rows.sum()
@@ -197,7 +202,8 @@ def solve_transport(cost: np.ndarray, places: Pair, sums: Pair, most: float | No
     """
     from scipy import optimize, sparse
 
-    ones, entries = np.ones(len(cost)), np.arange(len(cost))
+    ones = np.ones(len(cost))
+    entries = np.arange(len(cost))
     margins = sparse.vstack(
         [
             sparse.csr_array((ones, (place, entries)), shape=(len(total), len(cost)))
