@@ -15,9 +15,6 @@ import torch
 ROOMS = ("data", "datamodules", "models", "partitioners")
 EXPORTING = (*ROOMS, "diagnostics", "experiment", "parts", "report")
 PACKAGES = ("fl_lightning", *(f"fl_lightning.{room}" for room in EXPORTING))
-    "fl_lightning",
-    *(f"fl_lightning.{room}" for room in (*ROOMS, "parts", "diagnostics", "experiment", "report")),
-)
 
 
 def classes_of(package: str) -> dict[str, type]:
