@@ -48,7 +48,7 @@ class ClientDatasetsModule(FederatedDataModule):
         ValueError: If there are no clients, a data set is empty, or a split is given together with ``val`` or ``test``.
         TypeError: If something is no map-style data set, or there is a ``partitioner``.
 
-    Examples:
+    Example:
         >>> import torch
         >>> from torch.utils.data import TensorDataset
         >>> clients = [TensorDataset(torch.randn(n, 3), torch.arange(n) % 2) for n in (4, 6)]
@@ -209,7 +209,7 @@ class TensorDataModule(ClientDatasetsModule):
             split is given together with ``val`` or ``test``.
         TypeError: If anything other than tensors is given.
 
-    Examples:
+    Example:
         >>> import torch
         >>> clients = [(torch.randn(n, 3), torch.arange(n) % 2) for n in (4, 6, 8)]
         >>> data = TensorDataModule(clients, test=clients, batch_size=4)

@@ -102,7 +102,7 @@ class FederatedDataModule(L.LightningDataModule):
             Rows of tensors are always gathered in the training process, which is faster. Processes see the data as they
             are when a round's clients begin to train.
 
-    Examples:
+    Example:
         >>> import numpy as np
         >>> import torch
         >>> from torch.utils.data import TensorDataset

@@ -33,7 +33,7 @@ class FederatedSplit:
         test: Test samples by client.
         partition: All samples of all clients, in whichever set.
 
-    Examples:
+    Example:
         >>> from fl_lightning.data import WithinClientSplit
         >>> from fl_lightning.partitioners import IIDPartitioner
         >>> split = WithinClientSplit(val=0.2, test=0.2).apply(20, IIDPartitioner(2))
@@ -62,7 +62,7 @@ class Split(ShowsArguments, ABC):
 
     To write one, define :meth:`split`.
 
-    Examples:
+    Example:
         >>> import numpy as np
         >>> from fl_lightning.partitioners import IIDPartitioner
         >>> class OnlyTraining(Split):

@@ -32,7 +32,7 @@ class ImageDataModule(FederatedDataModule):
     Raises:
         ValueError: If ``crop_probability`` is out of range or given without ``augment``.
 
-    Examples:
+    Example:
         >>> import torch
         >>> from torch.utils.data import TensorDataset
         >>> from fl_lightning.data import Source, WithinClientSplit

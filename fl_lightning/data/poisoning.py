@@ -27,7 +27,7 @@ class Poison(ShowsArguments, ABC):
         TypeError: If they are no whole numbers.
         ValueError: If they are no list.
 
-    Examples:
+    Example:
         >>> import numpy as np
         >>> import torch
         >>> class Noise(Poison):
@@ -94,7 +94,7 @@ class LabelFlipping(Poison):
         TypeError: If positions are no whole numbers.
         ValueError: If an argument is out of its range; at set-up, if a class is, or targets are no classes.
 
-    Examples:
+    Example:
         >>> import numpy as np
         >>> import torch
         >>> x, y = torch.zeros(4, 1), torch.tensor([0, 1, 2, 0])
@@ -137,7 +137,7 @@ class Backdoor(Poison):
         ValueError: If an argument is out of its range; at set-up, if the inputs are no images of that size, are
             whole numbers, or are bytes that cannot hold ``value``, or targets are no classes.
 
-    Examples:
+    Example:
         >>> import torch
         >>> backdoor = Backdoor([0], target=1, size=2)
         >>> backdoor.stamped(torch.zeros(1, 3, 3))[0].tolist()

@@ -40,7 +40,7 @@ class Source(ShowsArguments):
         ValueError: If there are no samples, ``labels`` or ``clients`` are not one per sample, or a class has no name
             among ``class_names``.
 
-    Examples:
+    Example:
         >>> import numpy as np
         >>> import torch
         >>> y = torch.tensor([0, 1, 1, 0])

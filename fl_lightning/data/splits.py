@@ -37,7 +37,7 @@ class ClientSplit(Split):
     Raises:
         ValueError: If an argument is out of range; on ``apply``, if there are fewer clients than folds.
 
-    Examples:
+    Example:
         >>> from fl_lightning.partitioners import IIDPartitioner
         >>> split = ClientSplit(num_folds=5, fold=0).apply(100, IIDPartitioner(10))
         >>> len(split.train), len(split.val), len(split.test)
@@ -99,7 +99,7 @@ class SampleSplit(Split):
         ValueError: If an argument is out of range; on ``apply``, if there is no official test part, or it holds indices
             that are no samples, or if there are no classes to stratify by.
 
-    Examples:
+    Example:
         >>> from fl_lightning.partitioners import IIDPartitioner
         >>> SampleSplit(val=0.1, test=0.2).apply(100, IIDPartitioner(10))
         FederatedSplit(train: 70 samples of 10 clients, val: 10 samples, test: 20 samples)
@@ -155,7 +155,7 @@ class WithinClientSplit(Split):
     Raises:
         ValueError: If an argument is out of range.
 
-    Examples:
+    Example:
         >>> from fl_lightning.partitioners import IIDPartitioner
         >>> WithinClientSplit(val=0.1, test=0.2).apply(100, IIDPartitioner(10))
         FederatedSplit(train: 70 samples of 10 clients, val: 10 samples of 10 clients, test: 20 samples of 10 clients)

@@ -39,7 +39,7 @@ class CIFAR10DataModule(FromTorchvision, ImageDataModule):
         FileNotFoundError: At set-up, if there are no files.
         RuntimeError: At set-up, if a file is damaged or the download fails.
 
-    Examples:
+    Example:
         >>> from fl_lightning.partitioners import QPPartitioner
         >>> partitioner = QPPartitioner(100, size_alpha=1.0, class_alpha=0.1)
         >>> data = CIFAR10DataModule("data", partitioner, augment=True, batch_size=16)
@@ -94,7 +94,7 @@ class CIFAR100DataModule(CIFAR10DataModule):
     Raises:
         ValueError: If an argument is out of range.
 
-    Examples:
+    Example:
         >>> from fl_lightning.partitioners import DirichletPartitioner
         >>> data = CIFAR100DataModule("data", DirichletPartitioner(100, alpha=0.3), labels="coarse")
         >>> trainer.fit(module, datamodule=data)  # doctest: +SKIP

@@ -58,7 +58,7 @@ class CovertypeDataModule(FederatedDataModule):
         FileNotFoundError: At set-up, if there is no file.
         RuntimeError: At set-up, if the file is damaged or the download fails.
 
-    Examples:
+    Example:
         >>> data = CovertypeDataModule.named("COVCLS-G", "data")
         >>> data.standardize, data.partitioner.num_clients
         ('global', 100)

@@ -21,7 +21,7 @@ class DigitsDataModule(ImageDataModule):
     They are the test set of the UCI Optical Recognition of Handwritten Digits (Alpaydin and Kaynak 1998, CC BY 4.0),
     the same as scikit-learn's digits.
 
-    Examples:
+    Example:
         >>> from fl_lightning.partitioners import DirichletPartitioner
         >>> data = DigitsDataModule(DirichletPartitioner(20, alpha=0.3, seed=0), batch_size=16)
         >>> data.setup()

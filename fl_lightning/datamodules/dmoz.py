@@ -62,7 +62,7 @@ class DMOZDataModule(FederatedDataModule):
         RuntimeError: At set-up, if a file or the cache is damaged.
         ValueError: If an argument is out of range; at set-up, if no connected clients can be picked.
 
-    Examples:
+    Example:
         >>> data = DMOZDataModule("data", distribution=5, min_samples=20)
         >>> trainer.fit(module, datamodule=data)  # doctest: +SKIP
     """

@@ -71,7 +71,7 @@ class EICUDataModule(FederatedDataModule):
         FileNotFoundError: At set-up, if a table is not there.
         RuntimeError: At set-up, if a table cannot be read or has other columns.
 
-    Examples:
+    Example:
         >>> data = EICUDataModule("data", cohort="demo", standardize="global")
         >>> trainer.fit(module, datamodule=data)  # doctest: +SKIP
     """

@@ -37,7 +37,7 @@ class FedTCGABRCADataModule(FederatedDataModule):
         FileNotFoundError: At set-up, if a file is not there.
         RuntimeError: At set-up, if a file cannot be read or has other columns.
 
-    Examples:
+    Example:
         >>> data = FedTCGABRCADataModule("FLamby/brca.csv", standardize="global")
         >>> trainer.fit(module, datamodule=data)  # doctest: +SKIP
     """

@@ -70,7 +70,7 @@ class HuggingFaceDataModule(ImageDataModule):
         ValueError: At set-up, if a column or split is missing or does not suit, or there is nothing to share samples
             out by.
 
-    Examples:
+    Example:
         >>> from fl_lightning.partitioners import DirichletPartitioner
         >>> partitioner = DirichletPartitioner(20, alpha=0.5)
         >>> data = HuggingFaceDataModule("news.parquet", "tokens", label="topic", partitioner=partitioner)

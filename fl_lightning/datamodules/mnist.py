@@ -34,7 +34,7 @@ class MNISTDataModule(FromTorchvision):
         FileNotFoundError: At set-up, if there are no files.
         RuntimeError: At set-up, if a file is damaged or the download fails.
 
-    Examples:
+    Example:
         >>> from fl_lightning.partitioners import IIDPartitioner
         >>> data = MNISTDataModule("data", IIDPartitioner(100), batch_size=10)
         >>> trainer.fit(module, datamodule=data)  # doctest: +SKIP
@@ -57,7 +57,7 @@ class MNISTDataModule(FromTorchvision):
 class FashionMNISTDataModule(MNISTDataModule):
     """Fashion-MNIST: 70,000 pictures of clothes in 10 classes; arguments as for :class:`MNISTDataModule`.
 
-    Examples:
+    Example:
         >>> from fl_lightning.partitioners import PathologicalPartitioner
         >>> partitioner = PathologicalPartitioner(100, num_classes_per_partition=2)
         >>> data = FashionMNISTDataModule("data", partitioner)
@@ -79,7 +79,7 @@ class EMNISTDataModule(MNISTDataModule):
     Raises:
         ValueError: If ``classes`` is unknown.
 
-    Examples:
+    Example:
         >>> from fl_lightning.partitioners import IIDPartitioner
         >>> data = EMNISTDataModule("data", IIDPartitioner(100), classes="first10")
         >>> trainer.fit(module, datamodule=data)  # doctest: +SKIP

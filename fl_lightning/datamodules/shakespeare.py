@@ -75,7 +75,7 @@ class ShakespeareDataModule(FederatedDataModule):
         FileNotFoundError: At set-up, if there are no files.
         RuntimeError: At set-up, if a file is damaged or the download fails.
 
-    Examples:
+    Example:
         >>> data = ShakespeareDataModule("data", min_lines=10, stride=80, split=OrderedSplit(test=0.2))
         >>> trainer.fit(module, datamodule=data)  # doctest: +SKIP
     """

@@ -100,7 +100,7 @@ class FedDynSyntheticDataModule(_SyntheticDataModule):
     Raises:
         ValueError: If an argument is out of range.
 
-    Examples:
+    Example:
         >>> data = FedDynSyntheticDataModule(num_clients=10, seed=1)
         >>> data.setup()
         >>> data.num_clients, data.client_sizes.sum().item()
@@ -167,7 +167,7 @@ class FedProxSyntheticDataModule(_SyntheticDataModule):
     Raises:
         ValueError: If an argument is out of range.
 
-    Examples:
+    Example:
         >>> data = FedProxSyntheticDataModule(alpha=0.5, beta=0.5, num_clients=10)
         >>> data.setup()
         >>> data.num_clients, data.source_inputs().shape[1]

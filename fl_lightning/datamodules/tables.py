@@ -60,7 +60,7 @@ class TableDataModule(FederatedDataModule):
         ValueError: If an argument is unknown; at set-up, if a column is missing, has missing values or no numbers, or
             nothing says which client holds which row.
 
-    Examples:
+    Example:
         >>> import pandas as pd
         >>> table = pd.DataFrame({"age": range(30), "died": [0, 1] * 15, "hospital": list("abcde") * 6})
         >>> table.to_csv("stays.csv", index=False)

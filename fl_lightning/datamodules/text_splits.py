@@ -33,7 +33,7 @@ class OrderedSplit(Split):
         ValueError: If an argument is out of range; on ``apply``, if no client is long enough or the files have no test
             part.
 
-    Examples:
+    Example:
         >>> import numpy as np
         >>> from fl_lightning.partitioners import ExplicitPartitioner
         >>> split = OrderedSplit(test=0.25, gap=1).apply(np.zeros(8), ExplicitPartitioner([list(range(8))]))
@@ -92,7 +92,7 @@ class CropSplit(Split):
     Raises:
         ValueError: If an argument is out of range; on ``apply``, if too few clients are long enough.
 
-    Examples:
+    Example:
         >>> CropSplit(num_clients=10, train=200, test=40, base=OrderedSplit(test=0.2))
         CropSplit(num_clients=10, train=200, test=40, base=OrderedSplit(val=0.0, test=0.2), seed=0)
     """

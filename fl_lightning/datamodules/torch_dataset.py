@@ -42,7 +42,7 @@ class TorchDatasetDataModule(FederatedDataModule):
         ValueError: If a data set is empty; if targets or clients are not one per sample; if there are ``clients`` and
             a ``partitioner``; at set-up, if a partitioner that goes by classes finds none.
 
-    Examples:
+    Example:
         >>> import torch
         >>> from torch.utils.data import TensorDataset
         >>> from fl_lightning.partitioners import DirichletPartitioner

@@ -36,7 +36,7 @@ class CharLSTM(Classifier):
     Raises:
         ValueError: If a size is below 1, or ``cell`` or ``recurrence`` is unknown.
 
-    Examples:
+    Example:
         >>> import torch
         >>> CharLSTM(hidden_size=16)(torch.zeros(2, 80, dtype=torch.int64)).shape
         torch.Size([2, 80])

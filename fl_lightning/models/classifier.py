@@ -39,7 +39,7 @@ class Classifier(L.LightningModule):
     Raises:
         ValueError: If a number is out of range, or one of ``metrics`` is unknown.
 
-    Examples:
+    Example:
         >>> import torch
         >>> from torch import nn
         >>> class Linear(Classifier):

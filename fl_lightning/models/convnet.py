@@ -42,7 +42,7 @@ class ConvNetClassifier(Classifier):
         ValueError: If a width is below 1, ``padding`` is neither of the two, or ``image_size`` is so small that nothing
             would be left for the dense layers.
 
-    Examples:
+    Example:
         >>> import torch
         >>> ConvNetClassifier()(torch.zeros(2, 3, 32, 32)).shape
         torch.Size([2, 10])

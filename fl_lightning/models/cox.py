@@ -26,7 +26,7 @@ class CoxRegression(L.LightningModule):
         lr: Learning rate.
         optimizer: ``"sgd"`` or ``"adam"``.
 
-    Examples:
+    Example:
         >>> import torch
         >>> CoxRegression(in_features=5)(torch.zeros(2, 5)).shape
         torch.Size([2])

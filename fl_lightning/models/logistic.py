@@ -37,7 +37,7 @@ class LogisticRegressionClassifier(MLPClassifier):
     Raises:
         ValueError: If ``l2`` is negative, ``optimizer`` is neither of the two, or Adam is given a ``momentum``.
 
-    Examples:
+    Example:
         >>> import torch
         >>> LogisticRegressionClassifier(in_features=4, num_classes=3)(torch.zeros(2, 4)).shape
         torch.Size([2, 3])

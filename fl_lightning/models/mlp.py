@@ -35,7 +35,7 @@ class MLPClassifier(Classifier):
     Raises:
         ValueError: If a width is below 1, or ``init`` is neither of the two.
 
-    Examples:
+    Example:
         >>> module = MLPClassifier(in_features=784, hidden=(200, 200), num_classes=10)
         >>> sum(parameter.numel() for parameter in module.parameters())
         199210

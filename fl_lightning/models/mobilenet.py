@@ -58,7 +58,7 @@ class MobileNetV2Classifier(Classifier):
         FileNotFoundError: If the file in ``weights`` does not exist.
         RuntimeError: If the download fails.
 
-    Examples:
+    Example:
         >>> import torch
         >>> module = MobileNetV2Classifier(num_classes=10, weights=None)
         >>> module(torch.zeros(2, 3, 32, 32)).shape

@@ -29,7 +29,7 @@ class ResNet18Classifier(Classifier):
     Raises:
         ValueError: If ``groups`` does not divide the 64 channels of the first layers.
 
-    Examples:
+    Example:
         >>> import torch
         >>> ResNet18Classifier()(torch.zeros(2, 3, 32, 32)).shape
         torch.Size([2, 10])

@@ -33,7 +33,7 @@ class VGG9Classifier(Classifier):
     Raises:
         ValueError: If ``num_classes`` is below 2, or ``cosine_rounds`` below 1.
 
-    Examples:
+    Example:
         >>> import torch
         >>> VGG9Classifier()(torch.zeros(2, 3, 32, 32)).shape
         torch.Size([2, 10])

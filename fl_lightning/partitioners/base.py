@@ -38,7 +38,7 @@ class Partitioner(ABC):
     Raises:
         ValueError: If ``num_clients`` is below 1 or ``seed`` below 0.
 
-    Examples:
+    Example:
         >>> import numpy as np
         >>> class Halves(Partitioner):
         ...     def assign(self, classes):

@@ -28,7 +28,7 @@ class ClasswiseDirichletPartitioner(Partitioner):
         ValueError: If an argument is out of range; on call, if 1000 draws always leave a client with fewer
             than ``min_partition_size``.
 
-    Examples:
+    Example:
         >>> import numpy as np
         >>> labels = np.arange(60) % 3
         >>> ClasswiseDirichletPartitioner(4, alpha=0.5, min_partition_size=5, seed=0)(labels).num_clients

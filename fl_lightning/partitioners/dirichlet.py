@@ -37,7 +37,7 @@ class DirichletPartitioner(Partitioner):
         ValueError: If an argument is out of range; on call, if 100 draws of the sizes leave a client without samples,
             or 100 draws of the samples give a client more than ``max_classes_per_partition`` classes.
 
-    Examples:
+    Example:
         >>> import numpy as np
         >>> labels = np.arange(60) % 3
         >>> DirichletPartitioner(4, alpha=0.5, seed=0)(labels).sizes.tolist()

@@ -18,7 +18,7 @@ class IIDPartitioner(Partitioner):
         num_clients: Number of clients.
         seed: Seed of the shuffle.
 
-    Examples:
+    Example:
         >>> import numpy as np
         >>> labels = np.arange(60) % 3
         >>> IIDPartitioner(4, seed=0)(labels).sizes.tolist()
@@ -46,7 +46,7 @@ class QuantitySkewPartitioner(Partitioner):
         ValueError: If an argument is out of range; on call, if 1000 draws always leave a client with fewer than
             ``min_partition_size``.
 
-    Examples:
+    Example:
         >>> import numpy as np
         >>> labels = np.arange(60) % 3
         >>> QuantitySkewPartitioner(4, alpha=0.5, min_partition_size=5, seed=0)(labels).sizes.sum().item()

@@ -28,7 +28,7 @@ class NaturalPartitioner:
     Raises:
         ValueError: If an argument is out of range.
 
-    Examples:
+    Example:
         >>> import numpy as np
         >>> NaturalPartitioner()(np.array([7, 7, 3])).indices
         (array([2]), array([0, 1]))
@@ -92,7 +92,7 @@ class ExplicitPartitioner:
         FileNotFoundError: If there is no such file.
         ValueError: If they make no partition; on call, if a sample does not exist or a client has none.
 
-    Examples:
+    Example:
         >>> import numpy as np
         >>> ExplicitPartitioner([[0, 3], [1, 2]])(np.array([0, 0, 1, 1])).indices
         (array([0, 3]), array([1, 2]))
@@ -135,7 +135,7 @@ class FlowerPartitioner:
         partitioner: An object of flwr-datasets that has no data set yet; it is copied at each call.
         column: The name of the labels, which is the ``partition_by`` of most of them.
 
-    Examples:
+    Example:
         >>> from flwr_datasets.partitioner import IidPartitioner  # doctest: +SKIP
         >>> FlowerPartitioner(IidPartitioner(num_partitions=10))  # doctest: +SKIP
     """

@@ -35,7 +35,7 @@ class PathologicalPartitioner(Partitioner):
         ValueError: If an argument is out of range; on call, if there are fewer than k classes, or a class has fewer
             samples than holders.
 
-    Examples:
+    Example:
         >>> import numpy as np
         >>> labels = np.arange(60) % 3
         >>> partition = PathologicalPartitioner(3, num_classes_per_partition=1)(labels)
@@ -94,7 +94,7 @@ class LimitedClassesPartitioner(Partitioner):
         ValueError: If an argument is out of range; on call, if there are fewer than k classes, or a client gets no
             samples.
 
-    Examples:
+    Example:
         >>> import numpy as np
         >>> labels = np.arange(60) % 3
         >>> partition = LimitedClassesPartitioner(4, [0, 1], num_classes_per_partition=1, seed=0)(labels)

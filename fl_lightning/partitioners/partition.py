@@ -33,7 +33,7 @@ class Partition:
         TypeError: If ``indices`` are no sequence, or do not hold integers.
         ValueError: If there is no client, a client's indices are not 1-D, an index is negative, or one occurs twice.
 
-    Examples:
+    Example:
         >>> import numpy as np
         >>> partition = Partition((np.array([0, 2]), np.array([1])))
         >>> partition.num_clients, partition.sizes.tolist()

@@ -35,7 +35,7 @@ class LabelPlot(_LabelParts, Drawn):
         axes: Its axes.
         table: The drawn numbers: one row for each client, one column for each class.
 
-    Examples:
+    Example:
         >>> import numpy as np
         >>> labels = np.arange(60) % 3
         >>> figure, axes, table = plot_label_distributions(IIDPartitioner(4)(labels), labels)

@@ -29,7 +29,7 @@ class ShardPartitioner(Partitioner):
     Raises:
         ValueError: If an argument is out of range; on call, if there are too few samples for the shards.
 
-    Examples:
+    Example:
         >>> import numpy as np
         >>> labels = np.arange(60) % 3
         >>> partition = ShardPartitioner(3, num_shards_per_partition=2, seed=0)(labels)

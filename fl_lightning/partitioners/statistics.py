@@ -27,7 +27,7 @@ class PartitionStatistics:
         c_score: Class non-IID score, see :func:`c_score`; NaN without classes.
         entropy: Joint entropy of client and class in nats, see :func:`label_entropy`; NaN without classes.
 
-    Examples:
+    Example:
         >>> import numpy as np
         >>> labels = np.arange(60) % 3
         >>> statistics = partition_statistics(IIDPartitioner(4)(labels), labels)

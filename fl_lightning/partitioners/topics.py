@@ -30,7 +30,7 @@ class TopicGraph:
     Raises:
         ValueError: If there are no topics, a topic is given twice, or an edge is no pair of two different clients.
 
-    Examples:
+    Example:
         >>> graph = TopicGraph(("Arts", "Arts/Film", "Science"), [(0, 1)])
         >>> len(graph.topics)
         3
@@ -215,7 +215,7 @@ class TopicGraphPartitioner:
         TypeError: On call, if the homes are no integers.
         ValueError: If an argument is out of range; on call, if a home is no client or a client ends without samples.
 
-    Examples:
+    Example:
         >>> import numpy as np
         >>> graph = TopicGraph(("Arts", "Arts/Film", "Science"), [(0, 1), (0, 2)])
         >>> TopicGraphPartitioner(graph, steps=0)(np.array([0, 1, 2, 2])).indices

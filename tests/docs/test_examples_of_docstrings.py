@@ -1,7 +1,7 @@
-"""The examples of docstrings run, and named algorithms and samplers have one.
+"""The examples of docstrings run, and named algorithms, samplers, data, partitioners and models have one.
 
 In an example ``module`` and ``data`` are a small classifier and six clients; ``L`` is lightning. All public
-names of the package are there.
+names of the package are there. What an example prints is compared with what it shows, if it shows anything.
 """
 
 from __future__ import annotations
@@ -38,13 +38,20 @@ def public_names() -> dict[str, Any]:
 NAMES = public_names()
 
 
-def example_of(thing: Any) -> str:
-    """Return the code of the example in a thing's own docstring; the empty string if it has none."""
+def example_of(thing: Any) -> list[doctest.Example]:
+    """Return the statements of the example in a thing's own docstring; none if it has no example."""
     _, _, section = (inspect.getdoc(thing) or "").partition("\nExample:\n")
-    return "".join(each.source for each in doctest.DocTestParser().get_examples(section))
+    return doctest.DocTestParser().get_examples(section)
 
 
-EXAMPLES = {name: code for name, thing in NAMES.items() if callable(thing) and (code := example_of(thing))}
+EXAMPLES = {name: example for name, thing in NAMES.items() if callable(thing) and (example := example_of(thing))}
+
+
+class WhatIsShown(doctest.OutputChecker):
+    """Compares what a statement prints where the example shows it."""
+
+    def check_output(self, want: str, got: str, optionflags: int) -> bool:
+        return not want or super().check_output(want, got, optionflags)
 
 
 class Net(L.LightningModule):
@@ -82,7 +89,11 @@ def six_clients() -> ClientDatasetsModule:
 def test_an_example_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
-    exec(EXAMPLES[name], {**NAMES, "L": L, "module": Net(), "data": six_clients()})
+    names = {**NAMES, "L": L, "module": Net(), "data": six_clients()}
+    failures: list[str] = []
+    test = doctest.DocTest(EXAMPLES[name], names, name, None, None, None)
+    doctest.DocTestRunner(checker=WhatIsShown(), verbose=False).run(test, out=failures.append)
+    assert not failures, "".join(failures)
 
 
 @pytest.mark.parametrize("kind", [AggregationCallback, ClientSampler])
@@ -90,4 +101,11 @@ def test_each_named_class_of_a_kind_has_an_example(kind: type) -> None:
     classes = {name: thing for name, thing in NAMES.items() if inspect.isclass(thing)}
     names = [name for name, thing in classes.items() if issubclass(thing, kind) and thing is not kind]
     assert names
-    assert [name for name in names if f"{name}(" not in EXAMPLES.get(name, "")] == []
+    code = {name: "".join(each.source for each in example) for name, example in EXAMPLES.items()}
+    assert [name for name in names if f"{name}(" not in code.get(name, "")] == []
+
+
+@pytest.mark.parametrize("room", ["data", "datamodules", "models", "partitioners"])
+def test_each_class_of_a_room_has_an_example(room: str) -> None:
+    exported = import_module(f"fl_lightning.{room}").__all__
+    assert [name for name in exported if inspect.isclass(NAMES[name]) and name not in EXAMPLES] == []

@@ -37,7 +37,7 @@ class FeatureQPSolution:
         chosen_loss: Loss of ``chosen``.
         counts_loss: Loss of ``counts``.
 
-    Examples:
+    Example:
         >>> import numpy as np
         >>> rng = np.random.default_rng(0)
         >>> partitioner = FeatureQPPartitioner(3, num_buckets=2, burn_in=100, search=100)
@@ -91,7 +91,7 @@ class FeatureQPPartitioner(DrawsRandomSolution):
     Raises:
         ValueError: If an argument is out of range.
 
-    Examples:
+    Example:
         >>> import numpy as np
         >>> rng = np.random.default_rng(0)
         >>> partitioner = FeatureQPPartitioner(3, num_buckets=2, burn_in=100, search=100)

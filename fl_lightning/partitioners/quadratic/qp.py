@@ -26,7 +26,7 @@ class QPSolution:
         optimal_loss: Squared distance of ``optimal`` from ``target``, in samples squared.
         chosen_loss: The same for ``chosen``; at least ``optimal_loss``.
 
-    Examples:
+    Example:
         >>> solution = QPPartitioner(4, burn_in=1000, search=1000, seed=0).solve([20, 20, 20])
         >>> solution.counts.shape, solution.counts.sum().item()
         ((4, 3), 60)
@@ -74,7 +74,7 @@ class QPPartitioner(DrawsRandomSolution, Partitioner):
     Raises:
         ValueError: If an argument is out of range; on call, if no sizes with at least one sample each were drawn.
 
-    Examples:
+    Example:
         >>> import numpy as np
         >>> labels = np.arange(60) % 3
         >>> QPPartitioner(4, burn_in=1000, search=1000, seed=0)(labels).num_clients
