@@ -1,4 +1,4 @@
-"""Settings: limits in their types, checked by one function; signatures and texts; and what a user's part may return."""
+"""Settings: limits in their types, checked by one function; signatures, strings; what a user's part may return."""
 
 import inspect
 import math
@@ -58,7 +58,7 @@ def check_fields(owner: object, values: MutableMapping[str, Any] | None = None, 
 
 
 def check_arguments(owner: object, values: MutableMapping[str, Any] | None = None) -> None:
-    """Do so for values that have the names of arguments of its class's constructors: its attributes, or others."""
+    """Check attributes, or other values by name, against the types of the arguments of its class's constructors."""
     check_fields(owner, values, _arguments(type(owner)))  # type: ignore[arg-type]
 
 
@@ -129,12 +129,12 @@ def _check_number(name: str, value: Any, interval: str, *, whole: bool) -> None:
 
 
 def is_number(value: object) -> bool:
-    """Return whether a value is a real number, of Python or numpy; True and False are none."""
+    """Return whether a value is a real number, of Python or numpy; booleans do not count."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def is_sequence(value: object) -> bool:
-    """Return whether a value is a sequence or an array; a text, a sequence of letters, is none."""
+    """Return whether a value is a sequence or an array; a string does not count."""
     if isinstance(value, np.ndarray):
         return value.ndim > 0
     return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
@@ -155,7 +155,7 @@ def to_indices(name: str, values: Any) -> np.ndarray:
     """Return sample indices, of an array, a list or a tensor, as int64.
 
     Raises:
-        TypeError: If they are no integers; a mask of booleans is none either.
+        TypeError: If they are not integers; a mask of booleans is not.
         ValueError: If they are not 1-D.
     """
     array = to_array(name, values)
@@ -367,7 +367,7 @@ def _is_default(value: object, default: object) -> bool:
 
 
 class _Short(reprlib.Repr):
-    """Shows arrays by their shape, functions by their name, and cuts long texts and lists."""
+    """Shows arrays by their shape, functions by their name, and cuts long strings and lists."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -376,7 +376,7 @@ class _Short(reprlib.Repr):
         self.maxlevel = 3
 
     def repr_instance(self, x: Any, level: int) -> str:
-        """Return an object's own text if that is one short line without addresses, otherwise its class."""
+        """Return an object's ``repr`` if that is one short line without addresses, otherwise its class."""
         if isinstance(x, os.PathLike):
             return self.repr1(os.fspath(x), level)
         if isinstance(x, type) or inspect.isroutine(x):
@@ -396,7 +396,7 @@ _short = _Short()
 
 
 def short_repr(value: object) -> str:
-    """Return a value in a few words: arrays by their shape, functions by their name, long texts and lists cut."""
+    """Return a value in a few words: arrays by their shape, functions by their name, long strings and lists cut."""
     return _short.repr(value)
 
 

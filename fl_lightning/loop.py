@@ -310,7 +310,7 @@ class FederatedLoop(RoundLoop):
             raise FloatingPointError(
                 f"All clients of the last {self.invalid_rounds} rounds handed back NaN or infinite values, so the "
                 "model has not moved. Lower the learning rate or clip gradients, and start from an earlier checkpoint "
-                "or anew. `max_invalid_rounds` sets after how many such rounds the fit ends; None never ends it."
+                "or start again. `max_invalid_rounds` sets after how many such rounds the fit ends; None never ends it."
             )
 
     def on_round_abort(self) -> None:

@@ -17,7 +17,7 @@ def log_above_bars() -> None:
     bar would wipe the text out when it is drawn again.
     """
     for handler in _handlers():
-        asked = getattr(handler.stream, "isatty", None)  # a stream of a user's own need not know
+        asked = getattr(handler.stream, "isatty", None)  # a user-defined stream need not know
         closed = getattr(handler.stream, "closed", False)
         if asked is not None and not closed and asked() and not isinstance(handler.stream, _AboveBars):
             handler.setStream(_AboveBars(handler.stream))  # type: ignore[arg-type]  # all that a handler uses

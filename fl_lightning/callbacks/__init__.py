@@ -1,4 +1,4 @@
-"""Callbacks for the Trainer besides the algorithms."""
+"""Callbacks for the Trainer that are no algorithms."""
 
 from fl_lightning.callbacks.checkpoint import FederatedCheckpoint
 from fl_lightning.callbacks.client_metrics import ClientMetrics

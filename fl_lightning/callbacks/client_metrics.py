@@ -71,7 +71,7 @@ class ClientMetrics(Callback):
             returned no scores, and the module has no ``forward`` or a batch has no inputs and targets; with personal
             parameters, if a batch's inputs are no tensor.
         ValueError: If ``name`` is empty; in an evaluation, if there is not one row of predictions and of targets for
-            each sample, or predictions and targets do not fit, or a loader of a user's own does not go through the
+            each sample, or predictions and targets do not fit, or a user-defined loader does not go through the
             whole evaluation set in order; with personal parameters, if the step returned other scores than the module
             does for the batch's inputs.
 

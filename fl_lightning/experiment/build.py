@@ -26,7 +26,7 @@ from fl_lightning.checks import check, short_repr
 from fl_lightning.data import FederatedDataModule
 
 Spec = Any
-"""Plain data as in a YAML file: mappings, lists, texts, numbers, booleans, ``None``."""
+"""Plain data as in a YAML file: mappings, lists, strings, numbers, booleans, ``None``."""
 
 _REFERENCE = re.compile(r"\$([A-Za-z_][\w-]*(?:\.[\w-]+)*)")
 _OF_RUNNER = ("callbacks", "logger", "default_root_dir", "fast_dev_run")
@@ -217,10 +217,10 @@ def _parser_of(target: Callable[..., Any]) -> tuple[ArgumentParser, set[str]]:
 
 
 def substitute(spec: Spec, values: Mapping[str, Any]) -> Spec:
-    """Return a spec in which the value of a name replaces each text ``"$name"``.
+    """Return a spec in which the value of a name replaces each string ``"$name"``.
 
     A value may have any type, and may refer to other values. ``"$name.key"`` is an entry of a value that is a mapping.
-    ``"$$name"`` becomes the text ``"$name"``.
+    ``"$$name"`` becomes the string ``"$name"``.
 
     Raises:
         ValueError: If a name has no value, or values refer to each other or contain each other in a circle.

@@ -26,7 +26,7 @@ class CurveRecorder(Callback):
     A round without validation has no validation metrics.
 
     Args:
-        path: The file. A resumed fit writes it anew.
+        path: The file. A resumed fit writes it again.
 
     Attributes:
         rounds: The rounds.

@@ -154,7 +154,7 @@ def run_cell(job: CellJob, watching: Sequence[Callback] = ()) -> Result:
             trainer.logger.experiment.summary.update({**own, **result["test"]})  # type: ignore[attr-defined]
     except Exception as error:
         if resumed is not None:
-            error.add_note(f"The fit was resumed from {resumed}. Delete that file to start the cell anew.")
+            error.add_note(f"The fit was resumed from {resumed}. Delete that file to start the cell again.")
         raise
     finally:
         if trainer.logger is not None:  # so that the next cell of this process starts its own run

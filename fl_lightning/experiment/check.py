@@ -45,7 +45,7 @@ class Findings:
     """What was found in a table.
 
     Attributes:
-        mistakes: Mistakes of the table; no cell should run before they are mended.
+        mistakes: Mistakes of the table; no cell should run before they are fixed.
         obstacles: What cannot be built on this machine, such as a model whose weights cannot be downloaded. The cells
             that need it will fail; the others can run.
         warnings: What a method warns of, such as rounds after its last aggregation.
@@ -183,7 +183,9 @@ def _with_steps(model: L.LightningModule) -> L.LightningModule:
     """Return a model, if it has the methods that every fit of a table calls."""
     missing = [name for name in ("forward", "validation_step", "test_step") if not is_overridden(name, model)]
     if missing:
-        raise ValueError(f"`model` {type(model).__name__} lacks {', '.join(missing)}, which fits of tables call.")
+        raise ValueError(
+            f"`model` {type(model).__name__} must define {', '.join(missing)}: each fit of a table calls them."
+        )
     return model
 
 

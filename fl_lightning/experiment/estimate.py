@@ -81,7 +81,7 @@ def measure_paces(table: Table, rounds: int = 4) -> tuple[dict[str, float], dict
 
 
 def describe_time(table: Table, paces: Mapping[str, float], errors: Mapping[str, str], workers: int = 1) -> str:
-    """Return a text with the time that a table would take, and with the data sets that cannot be run.
+    """Return a string with the time that a table would take, and with the data sets that cannot be run.
 
     Args:
         table: The table.

@@ -30,7 +30,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 def json_text(content: Mapping[str, Any]) -> str:
     """Return the text of a JSON file that :func:`read_json` reads."""
-    plain = json.loads(json.dumps(content))  # as it will be read: names are texts, tuples are lists
+    plain = json.loads(json.dumps(content))  # as it will be read: names are strings, tuples are lists
     return json.dumps({**plain, _CHECKSUM: _checksum(plain)}, indent=1, ensure_ascii=False) + "\n"
 
 
@@ -95,9 +95,9 @@ def read_csv(path: Path) -> list[dict[str, str]]:
 
 
 def harmless(cell: Any) -> Any:
-    """Return the content of a cell with an apostrophe before it, if it is a text that could be a formula.
+    """Return the content of a cell with an apostrophe before it, if it is a string that could be a formula.
 
-    Spreadsheets run a text that begins with ``=``, ``@``, ``+`` or ``-``. Numbers stay as they are.
+    Spreadsheets run a string that begins with ``=``, ``@``, ``+`` or ``-``. Numbers stay as they are.
     """
     if not isinstance(cell, str) or not cell.startswith(_SPECIAL) or _is_number(cell):
         return cell

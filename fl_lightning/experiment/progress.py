@@ -19,7 +19,7 @@ _PERIOD = 3600.0  # seconds of the past from which the time left is estimated
 
 
 class Progress(bars.Progress):
-    """A bar for each method and data set, and one for all, read from the files of the cells, whoever runs them.
+    """A bar for each method and data set, and one for all, read from the files of the cells of all processes.
 
     If the console is no terminal, each cell prints a line when it ends.
 
@@ -77,6 +77,6 @@ def say(console: Console, text: str) -> None:
 
 
 def describe_cell(cell: Cell) -> str:
-    """Return the place of a cell in the table as a text."""
+    """Return the place of a cell in the table as a string."""
     values = f", {describe_point(cell.values)}" if cell.values else ""
     return f"{cell.data}, {cell.method}, fold {cell.fold}, seed {cell.seed}{values}"

@@ -116,7 +116,7 @@ class Runner:
         folder: Folder of the results.
         options: How they are run.
         before: How many attempts had failed at each cell, by its id, when the whole run began. Those that fail later
-            count, whoever made them.
+            count, whichever runner made them.
         job: Returns the order to run a cell.
         console: Console for the progress.
         engine: Its runners run the cells.
@@ -146,7 +146,7 @@ class Runner:
         return bool(trials)
 
     def run_cells(self, cells: Sequence[Cell], stage: str, on_change: Callable[[], object] = lambda: None) -> None:
-        """Run cells until all have ended, whoever runs them.
+        """Run cells until all have ended, in any runner.
 
         Args:
             cells: The cells.

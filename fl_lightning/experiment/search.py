@@ -233,7 +233,7 @@ def import_optuna(setting: str) -> Any:
 
 
 def describe_point(point: Mapping[str, Any]) -> str:
-    """Return a point as a text; a value that is a mapping is shown by its last entry."""
+    """Return a point as a string; a value that is a mapping is shown by its last entry."""
     shown = {name: list(value.values())[-1] if isinstance(value, Mapping) else value for name, value in point.items()}
     return ", ".join(
         f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in shown.items()

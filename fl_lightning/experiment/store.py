@@ -34,10 +34,10 @@ _SHOWN = ("data", "method", "fold", "seed", "status", "score")  # by a notebook,
 class Store:
     """The files of a table: a folder ``cells/<id>/`` for each fit, and tables of all fits.
 
-    ``results.csv`` has one row for each cell of the table, in the order of the table. It is written anew from the files
-    of the cells when a cell ends, and replaces the former one as a whole. So any number of runs may share a folder, and
-    whoever ran the cells, the file is the same in the end. The format is CSV and not Parquet, because the file is small
-    and can be read without any library.
+    ``results.csv`` has one row for each cell of the table, in the order of the table. When a cell ends, it is written
+    again from the files of the cells, and replaces the former one as a whole. So any number of runs may share a folder,
+    and the file is the same in the end, whichever runner ran the cells. The format is CSV and not Parquet, because the
+    file is small and can be read without any library.
 
     Args:
         folder: The folder; it is made when the first file is written.

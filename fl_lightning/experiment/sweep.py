@@ -183,7 +183,7 @@ class Sweep(Search):
         return [part for word in self.words for part in macros.get(word, [word])] + self.further
 
     def describe(self, point: Point) -> str:
-        """Return a point as a text, without the parameters that have a single value unless all have."""
+        """Return a point as a string, without the parameters that have a single value unless all have."""
         fixed = [name for name, entry in self.space.items() if not isinstance(entry, Range) and len(entry) == 1]
         varied = {name: value for name, value in point.items() if name not in fixed}
         return describe_point(varied or point) or self.name

@@ -92,7 +92,7 @@ def _check_extent(path: Path, text: str) -> None:
 
 
 def describe_mistakes(name: str, mistakes: list[str]) -> str:
-    """Return a text with all mistakes of a table."""
+    """Return a string with all mistakes of a table."""
     if len(mistakes) == 1:
         return f"{name}: {mistakes[0]}"
     return "\n".join([f"{name} has {len(mistakes)} mistakes:", *(f"  - {mistake}" for mistake in mistakes)])
@@ -134,7 +134,7 @@ def _unused_values(table: Table) -> list[str]:
     """Return a sentence for each value that a method gives, tunes or takes, and to which nothing refers."""
     shared = [table.callbacks, table.trainer, table.values, *map(vars, table.data.values())]
     return [
-        f"methods.{name}: `{entry}` has {value!r}, which has no effect: nothing has the text ${value}. Use it, or "
+        f"methods.{name}: `{entry}` has {value!r}, which has no effect: nothing has the string ${value}. Use it, or "
         "remove it."
         for name, method in table.methods.items()
         for entry in ("values", "tune", "take")

@@ -73,7 +73,7 @@ class Scale:
         return 100 if self.percent else 1
 
     def text(self, value: float, spread: float = math.nan, sign: bool = False) -> str:
-        """Return a number as a text; the empty string if it is not finite.
+        """Return a number as a string; the empty string if it is not finite.
 
         Shares have two decimals, other numbers four, large ones fewer; very small and very large ones are
         powers of ten.
@@ -103,7 +103,7 @@ def signed(value: float, digits: int = 2) -> str:
 
 
 def p_text(p: float) -> str:
-    """Return a p-value as a text; the empty string if it is NaN."""
+    """Return a p-value as a string; the empty string if it is NaN."""
     if math.isnan(p):
         return ""
     return f"{p:.3f}" if p >= 0.001 else f"{p:.1e}"

@@ -28,15 +28,15 @@ _BOLD = "**"  # around a text in bold, as in Markdown
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """A table of texts; :func:`bold` makes one that is in bold.
+    """A table of strings; :func:`bold` makes one that is in bold.
 
     Attributes:
         name: File name, without its ending.
         caption: Sentence above the table; none if empty.
         frame: The cells; the index has the names of the rows.
         note: Explanation below the table.
-        texts: Columns of texts. The others hold numbers and are aligned at the right.
-        header: Whether the columns have titles. A table of facts has none: each row is a name and a text.
+        texts: Columns of strings. The others hold numbers and are aligned at the right.
+        header: Whether the columns have titles. A table of facts has none: each row is a name and a string.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Table:
 
     @property
     def are_texts(self) -> list[bool]:
-        """Whether each column of the flat table holds texts."""
+        """Whether each column of the flat table holds strings."""
         return [True] * self.frame.index.nlevels + [name in self.texts for name in self.frame.columns]
 
     def groups(self) -> Iterator[list[list[str]]]:
@@ -138,7 +138,7 @@ class Picture:
 
     @property
     def base64(self) -> str:
-        """The content as a text."""
+        """The content as a string."""
         return base64.b64encode(self.png).decode("ascii")
 
 

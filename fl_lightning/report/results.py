@@ -279,7 +279,7 @@ def read_results(folder: str | os.PathLike[str]) -> Results:
     except (csv.Error, ValueError) as error:
         raise ValueError(
             f"results.csv, table.json and tuning.csv in {folder} must be whole: {error}. Run the table again; it "
-            "writes these files anew."
+            "writes these files again."
         ) from error
     if not read.data:
         raise ValueError(

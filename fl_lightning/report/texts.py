@@ -27,7 +27,7 @@ def table(name: str, frame: pd.DataFrame, results: Results, *facts: Any, texts: 
         name: Its file name, and that of the macro in ``texts.j2``.
         frame: The cells.
         results: The results.
-        facts: What the macro takes besides.
+        facts: The macro's other arguments.
         texts: Columns of texts.
     """
     caption, _, note = _template()[name](results, *facts).strip().partition("\n\n")
