@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from torch import Tensor
+from typing_extensions import override
 
 from fl_lightning.checks import check_fields
 from fl_lightning.parts.aggregations.base import Aggregation
@@ -167,5 +168,6 @@ class Algorithm:
         """Return what a client receives for a task, shape ``(size,)``; see :meth:`Run.received`."""
         return self.run.received(task)
 
+    @override
     def __repr__(self) -> str:
         return f"Algorithm({', '.join(f'{name}={part!r}' for name, part in self.parts.items())})"

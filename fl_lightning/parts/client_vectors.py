@@ -10,6 +10,7 @@ from typing import IO, Any
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from fl_lightning.checks import PathLike
 from fl_lightning.files import reserve
@@ -136,6 +137,7 @@ class MappedVectors:
         self._places: dict[int, int] = {}
         self._map: np.ndarray = np.empty((0, 0))
 
+    @override
     def __reduce__(self) -> tuple[Any, ...]:
         # a pickle holds the vectors; where it is read, they go into a file of their own
         return _mapped, (self._folder, {client: vector.clone() for client, vector in self.items()})

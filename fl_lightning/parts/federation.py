@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from fl_lightning.checks import PathLike
 from fl_lightning.parts.layout import Layout, Patterns
@@ -162,6 +163,7 @@ class Federation:
     max_rounds: int | None = None
     traveling: Sequence[str] | None = None
 
+    @override
     def __getstate__(self) -> dict[str, Any]:
         """Return the content of a pickle: all but the links to other processes and to the trainer."""
         alone = {"sum_over_ranks": _sum_alone, "gather": _gather_alone, "local_work": _no_local_work}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from fl_lightning.checks import at_round, check_fields, short_repr, to_python
 from fl_lightning.parts.client_vectors import ClientVectors
@@ -51,6 +52,7 @@ class Part:
     def __post_init__(self) -> None:
         check_fields(self)
 
+    @override
     def __repr__(self) -> str:
         # in the order of the arguments; a dataclass shows inherited fields first
         held = {name: vars(self)[name] for name in signature(type(self)).parameters if name in vars(self)}

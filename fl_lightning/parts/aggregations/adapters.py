@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from fl_lightning.parts.aggregations.base import Aggregation, RunningMean, Weighting
 from fl_lightning.parts.federation import Federation
@@ -35,6 +36,7 @@ class AdapterMean(Aggregation):
     by_svd: bool = False
     weighting: Weighting = "samples"
 
+    @override
     def setup(self, federation: Federation) -> None:
         """Find the pairs whose product the server knows: both factors are trained and travel."""
         trained = federation.layout.trained
@@ -61,6 +63,7 @@ class AdapterMean(Aggregation):
         views = self.federation.tensors(parameters)
         return [(views[a].flatten(1), views[b].flatten(1)) for a, b in self._pairs]
 
+    @override
     def merge(self, model: Tensor, results: Sequence[ClientResult]) -> Tensor | None:
         """Return the mean, with B A by its products if asked for."""
         running, weights = RunningMean(), [self.weight_of(result) for result in results]
@@ -88,6 +91,7 @@ class AdapterMean(Aggregation):
         self.error = square**0.5
         return merged
 
+    @override
     def values(self) -> dict[str, float]:
         """Return the error of the last move."""
         return {"fed/lora_error": self.error}

@@ -8,6 +8,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.messages import ClientResult, accumulator
@@ -80,6 +81,7 @@ class MeanAggregation(Aggregation, ABC):
         """
         return mean
 
+    @override
     def merge(self, model: Tensor, results: Sequence[ClientResult]) -> Tensor | None:
         """Return the model to which the server moves, given a list of results."""
         running = RunningMean()

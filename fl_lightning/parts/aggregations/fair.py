@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from fl_lightning.checks import NotNegative, Positive
 from fl_lightning.parts.messages import ClientResult, accumulator
@@ -41,20 +42,24 @@ class FairMean(MeanAggregation):
     lipschitz: Positive | None = None
 
     @property
+    @override
     def needs_one_rate(self) -> bool:  # type: ignore[override]
         """Whether 1 over the learning rate stands for ``lipschitz``."""
         return self.lipschitz is None
 
+    @override
     def check_with(self, algorithm: Algorithm) -> Iterable[str]:
         """Yield whether results do not come with the loss of their client."""
         if algorithm.objective is not self.measured or algorithm.schedule.circulates:
             yield f"{self!r} needs `measured` as the algorithm's objective, and models that do not circulate."
 
+    @override
     def weight_of(self, result: ClientResult) -> float:
         """Return F_k^q; 0 for a client that made no step, or all with a learning rate of 0."""
         stepped = result.num_steps and max(result.summed_lr, default=0.0)
         return self._power(result, self.q) if stepped else 0.0
 
+    @override
     def weighted(self, result: ClientResult) -> tuple[Tensor, float]:
         """Return ``F^q d`` followed by the denominator's addend, and whether the client counts."""
         weight, kind, n = self.weight_of(result), accumulator(result.vector), len(result.parameters)
@@ -71,6 +76,7 @@ class FairMean(MeanAggregation):
             raise ValueError(f"`q` needs losses of at least 0, got {loss:g} from client {result.client}.")
         return float(max(loss, 1e-10) ** exponent)  # as in the authors' code: a power of 0 may be infinite
 
+    @override
     def finish(self, model: Tensor, mean: Tensor, weight: float) -> Tensor:
         """Return the server's parameters moved by the weighted updates, float64 of shape ``(num_parameters,)``."""
         return model.to(mean.dtype) - mean[:-1] / mean[-1]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch import Tensor
+from typing_extensions import override
 
 from fl_lightning.parts.client_vectors import ClientVectors
 from fl_lightning.parts.federation import Federation
@@ -36,6 +37,7 @@ class WeightedMean(MeanAggregation):
     weighting: Weighting = "samples"
     merges_buffers = True
 
+    @override
     def weighted(self, result: ClientResult) -> tuple[Tensor, float]:
         """Return a client's model and p_k."""
         return result.vector, self.weight_of(result)
@@ -54,6 +56,7 @@ class CurrentMean(WeightedMean):
             merge two results of one client at once: a client would count more than once.
     """
 
+    @override
     def check_with(self, algorithm: Algorithm) -> Iterable[str]:
         """Yield whether a client could count more than once."""
         if algorithm.schedule.circulates or algorithm.schedule.repeats_in_buffer:
@@ -62,6 +65,7 @@ class CurrentMean(WeightedMean):
                 "`once_per_buffer=True` or `wait_for_flush=True`, or WeightedMean()."
             )
 
+    @override
     def finish(self, model: Tensor, mean: Tensor, weight: float) -> Tensor:
         """Return the mean in which the other clients count with the server's model."""
         sizes = self.federation.sizes
@@ -85,21 +89,25 @@ class StaleMean(WeightedMean):
             asynchronous, so that the server never sees a client's own model.
     """
 
+    @override
     def check_with(self, algorithm: Algorithm) -> Iterable[str]:
         """Yield whether the server does not see the model of a single client."""
         if algorithm.schedule.circulates or algorithm.schedule.asynchronous:
             yield f"`aggregation` cannot be {self!r}, a mean over all clients, with {algorithm.schedule!r}."
 
+    @override
     def setup(self, federation: Federation) -> None:
         """Give every client the first model."""
         self.last: ClientVectors
         self.add_client_vectors("last", federation.model, federation.weights(self.weighting))
 
+    @override
     def weighted(self, result: ClientResult) -> tuple[Tensor, float]:
         """Renew the client's last model."""
         self.last[result.client] = result.vector
         return super().weighted(result)
 
+    @override
     def finish(self, model: Tensor, mean: Tensor, weight: float) -> Tensor:
         """Return the mean over all clients, float64 of shape ``(size,)``."""
         self.last.commit()

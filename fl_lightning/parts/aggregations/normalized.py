@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from fl_lightning.checks import Fraction, NotNegative
 from fl_lightning.parts.messages import ClientResult, accumulator
@@ -44,15 +45,18 @@ class NormalizedMean(MeanAggregation):
     needs_one_rate = True
 
     @property
+    @override
     def counts_on_momentum(self) -> float:  # type: ignore[override]
         """The momentum that lengthens the reach of steps."""
         return self.momentum
 
     @property
+    @override
     def needs_summed_lr(self) -> bool:  # type: ignore[override]
         """Whether the clients' learning rates are needed: with a proximal term they decide on the reach."""
         return self.mu > 0
 
+    @override
     def check_with(self, algorithm: Algorithm) -> Iterable[str]:
         """Yield whether the reach of the clients' steps would be another one."""
         mu = algorithm.objective.mu if isinstance(algorithm.objective, Proximal) else 0.0
@@ -61,6 +65,7 @@ class NormalizedMean(MeanAggregation):
         if mu != self.mu:
             yield f"`mu` of {self!r} must be the same number as that of the objective, got {algorithm.objective!r}."
 
+    @override
     def weight_of(self, result: ClientResult) -> float:
         """Return p_k; 0 for a client that made no step."""
         return super().weight_of(result) if result.num_steps else 0.0
@@ -69,6 +74,7 @@ class NormalizedMean(MeanAggregation):
         """Return |a| of so many steps with the learning rate ``lr``, which matters with a proximal term only."""
         return effective_steps(steps, self.momentum, lr * self.mu)
 
+    @override
     def weighted(self, result: ClientResult) -> tuple[Tensor, float]:
         """Return ``Delta_k / |a_k|`` followed by ``|a_k|``, and p_k."""
         reach = self.reach(result.num_steps, max(result.summed_lr, default=0.0) / max(result.num_steps, 1))
@@ -76,6 +82,7 @@ class NormalizedMean(MeanAggregation):
         moved = result.parameters.to(kind) - result.start[:n].to(kind)
         return torch.cat([moved / (reach or 1.0), moved.new_tensor([reach])]), self.weight_of(result)
 
+    @override
     def finish(self, model: Tensor, mean: Tensor, weight: float) -> Tensor:
         """Return the server's parameters moved by the normalised updates, float64 of shape ``(num_parameters,)``."""
         return model.to(mean.dtype) + mean[-1] * mean[:-1]

@@ -11,6 +11,7 @@ from typing import Annotated
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from fl_lightning.checks import Count, Natural, NotNegative, Positive, checked_vector
 from fl_lightning.parts.aggregations.base import Aggregation
@@ -128,6 +129,7 @@ class RobustAggregation(Aggregation):
     before: PreAggregation | None = None
     merges_buffers = True
 
+    @override
     def merge(self, model: Tensor, results: Sequence[ClientResult]) -> Tensor:
         """Return the server's parameters moved by the rule, and the clients' buffers, float64 of shape ``(size,)``."""
         updates = Updates(results)
@@ -164,8 +166,8 @@ class Median(RobustAggregation):
         before: A step before the rule; see :class:`RobustAggregation`.
     """
 
+    @override
     def rule(self, updates: Updates) -> Tensor:
-        """Return the medians."""
         return _trimmed_means(updates, (len(updates) - 1) // 2)
 
 
@@ -185,8 +187,8 @@ class TrimmedMean(RobustAggregation):
 
     trim: Natural | Annotated[float, "[0, 0.5)"]
 
+    @override
     def rule(self, updates: Updates) -> Tensor:
-        """Return the trimmed means."""
         # nine decimals keep 0.29 * 100 = 28.999999999999996 from becoming 28
         is_count = isinstance(self.trim, Integral)
         trim = int(self.trim) if is_count else int(round(self.trim * len(updates), 9))
@@ -213,8 +215,8 @@ class Krum(RobustAggregation):
     num_byzantine: Natural
     num_selected: Count = 1
 
+    @override
     def rule(self, updates: Updates) -> Tensor:
-        """Return the mean of the chosen updates."""
         _check_enough(updates, max(2 * self.num_byzantine + 3, self.num_selected + self.num_byzantine), self)
         # the first of a row's sorted distances is its own, 0
         nearest = updates.distances().sort(1).values[:, 1 : len(updates) - self.num_byzantine - 1]
@@ -246,8 +248,8 @@ class GeometricMedian(RobustAggregation):
     max_iterations: Count = 100
     tolerance: NotNegative = 1e-6
 
+    @override
     def rule(self, updates: Updates) -> Tensor:
-        """Return the geometric median."""
         center = updates.zeros()
         for _ in range(self.max_iterations):
             weights = 1 / updates.distances_to(center).clamp(min=self.smoothing)
@@ -275,13 +277,13 @@ class CenteredClipping(RobustAggregation):
     radius: Positive
     iterations: Count = 1
 
+    @override
     def setup(self, federation: Federation) -> None:
-        """Start from 0."""
         self.center: Tensor | None
         self.add_state("center", None)
 
+    @override
     def rule(self, updates: Updates) -> Tensor:
-        """Return the new center."""
         center = updates.zeros() if self.center is None else self.center.to(updates.zeros())
         for _ in range(self.iterations):
             updates.weights = (self.radius / updates.distances_to(center)).clamp(max=1.0) / len(updates)
@@ -306,12 +308,13 @@ class Bucketing(PreAggregation):
 
     size: Count = 2
 
+    @override
     def on_round_start(self, round_index: int) -> None:
         """Draw other buckets than in the last round."""
         self._merges = 0
 
+    @override
     def mix(self, updates: Updates) -> Updates:
-        """Return the buckets."""
         rows = len(updates)
         rng = numpy_generator(self.federation.seed, Stream.BUCKETS, self.round, self._merges)
         self._merges += 1  # an asynchronous server may move several times in a round
@@ -335,8 +338,8 @@ class NormBounding(PreAggregation):
 
     norm: Positive
 
+    @override
     def mix(self, updates: Updates) -> Updates:
-        """Return the bounded updates."""
         lengths = updates.distances_to(updates.zeros())
         return updates.mixed(torch.diag((self.norm / lengths).clamp(max=1.0)))
 
@@ -354,8 +357,8 @@ class NearestNeighborMixing(PreAggregation):
 
     num_byzantine: Natural
 
+    @override
     def mix(self, updates: Updates) -> Updates:
-        """Return the means."""
         _check_enough(updates, self.num_byzantine + 1, self)
         near = len(updates) - self.num_byzantine
         nearest = updates.distances().sort(dim=1, stable=True).indices[:, :near]

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from fl_lightning.checks import NotNegative, Positive, ScheduledShare, check, check_fields
 from fl_lightning.parts.aggregations.base import Aggregation
@@ -46,10 +47,12 @@ class StalenessMixing(Aggregation):
     staleness: Staleness = "polynomial"
     merges_buffers = True
 
+    @override
     def __post_init__(self) -> None:
         check_fields(self)
         self._share(0)
 
+    @override
     def merge(self, model: Tensor, results: Sequence[ClientResult]) -> Tensor:
         """Return the mixture, float64 of shape ``(size,)``."""
         mixture = model.to(accumulator(model))
@@ -93,6 +96,7 @@ class StalenessWeightedDeltas(Aggregation):
     average_staleness: NotNegative = 0.0
     merges_buffers = True
 
+    @override
     def __post_init__(self) -> None:
         check_fields(self)
         usual = self.average_staleness
@@ -100,12 +104,14 @@ class StalenessWeightedDeltas(Aggregation):
         weight = staleness_weight(self.staleness, int(usual) if usual == int(usual) else usual)
         self._usual: float = check("`staleness` at `average_staleness`", weight, Positive)
 
+    @override
     def weight_of(self, result: ClientResult) -> float:
         """Return ``s(d) omega``."""
         examples = _EXAMPLES[self.weighting]
         lateness = staleness_weight(self.staleness, result.staleness) / self._usual
         return lateness * examples(result.num_samples) / examples(float(self.federation.sizes.mean()))
 
+    @override
     def merge(self, model: Tensor, results: Sequence[ClientResult]) -> Tensor | None:
         """Return the parameters moved by the updates, and the mean of the modules' buffers, shape ``(size,)``."""
         n, kind, weights = (
@@ -147,6 +153,7 @@ class DynamicWeightMean(Aggregation):
     frequency: Literal["flush", "arrival"] = "flush"
     merges_buffers = True
 
+    @override
     def merge(self, model: Tensor, results: Sequence[ClientResult]) -> Tensor | None:
         """Return the weighted mean, float64 of shape ``(size,)``; ``None`` if no result has samples."""
         if not any(result.num_samples for result in results):

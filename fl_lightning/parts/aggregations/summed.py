@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from fl_lightning.parts.aggregations.base import Aggregation, MeanAggregation
 from fl_lightning.parts.aggregations.means import WeightedMean
@@ -29,10 +30,12 @@ class SummedUpdates(MeanAggregation):
     def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
 
+    @override
     def on_round_start(self, round_index: int) -> None:
         """Forget which models clients received."""
         self._starts: list[Tensor] = []  # those that are equal once
 
+    @override
     def weighted(self, result: ClientResult) -> tuple[Tensor, float]:
         """Return a client's update followed by its parameters.
 
@@ -44,6 +47,7 @@ class SummedUpdates(MeanAggregation):
             self._starts.append(result.start)
         return torch.cat([result.delta, result.parameters]), 1.0
 
+    @override
     def finish(self, model: Tensor, mean: Tensor | None, weight: float) -> Tensor | None:
         """Return the moved parameters and the server's buffers, float64 of shape ``(size,)``; ``None`` to stay."""
         n, current = self.federation.num_parameters, model.to(accumulator(model))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from fl_lightning.checks import Finite, Fraction, Natural, Positive, checked_vector
 from fl_lightning.parts.exchanges.base import Exchange
@@ -39,8 +40,8 @@ class Attack(Exchange):
 
     clients: Fraction | Sequence[Natural]
 
+    @override
     def setup(self, federation: Federation) -> None:
-        """Choose the attackers."""
         number = federation.num_clients
         if not isinstance(self.clients, Sequence):
             drawn = numpy_generator(federation.seed, Stream.ATTACK).permutation(number)
@@ -54,8 +55,8 @@ class Attack(Exchange):
 class LocalAttack(Attack, ABC):
     """An attacker knows only its own update."""
 
+    @override
     def upload(self, result: ClientResult) -> ClientResult:
-        """Return what the client sends."""
         if result.client not in self.attackers:
             return result
         update, generator = self.sent_update(result), self.generator(result.task, self.place, stream=Stream.ATTACK)
@@ -78,11 +79,13 @@ class Collusion(Attack, ABC):
     use ``NormBounding`` of a robust aggregation.
     """
 
+    @override
     def check_with(self, algorithm: Algorithm) -> Iterable[str]:
         """Yield whether the server has no updates of clients to look at."""
         if algorithm.schedule.circulates:
             yield f"`exchange` cannot have {self!r}, which replaces clients' updates, with {algorithm.schedule!r}."
 
+    @override
     def collude(self, results: Sequence[ClientResult]) -> Sequence[ClientResult]:
         """Return a round's results with the attackers' replaced; unchanged if all or none are attackers."""
         honest = [result for result in results if result.client not in self.attackers]
@@ -122,8 +125,8 @@ class SignFlipping(LocalAttack):
 
     scale: Positive = 1.0
 
+    @override
     def forge(self, update: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the opposite."""
         return -self.scale * update
 
 
@@ -143,8 +146,8 @@ class GaussianAttack(LocalAttack):
     std: Positive = 1.0
     fills_zeros = True
 
+    @override
     def forge(self, update: Tensor, generator: torch.Generator) -> Tensor:
-        """Return random numbers."""
         return self.std * torch.randn(update.shape, generator=generator, dtype=torch.float64).to(update)
 
 
@@ -167,6 +170,7 @@ class ALittleIsEnough(Collusion):
 
     z: Finite | None = None
 
+    @override
     def forge(self, honest: Tensor, attackers: int) -> Tensor:
         """Return the shifted mean; the mean itself of one honest update, whose spread is not known."""
         z = _largest_z(len(honest), attackers) if self.z is None else self.z
@@ -190,6 +194,7 @@ class InnerProductManipulation(Collusion):
 
     scale: Positive = 0.1
 
+    @override
     def forge(self, honest: Tensor, attackers: int) -> Tensor:
         """Return the opposite of the mean."""
         return -self.scale * honest.mean(0)
@@ -209,6 +214,7 @@ class Mimic(Collusion):
         ValueError: If the share is out of its range.
     """
 
+    @override
     def forge(self, honest: Tensor, attackers: int) -> Tensor:
         """Return the first honest update."""
         return honest[0]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from fl_lightning.checks import checked_vector
 from fl_lightning.parts.federation import Federation
@@ -173,6 +174,7 @@ class Chain(Exchange):
     def __init__(self, members: Sequence[Exchange]) -> None:
         self.members = list(members)
 
+    @override
     def setup(self, federation: Federation) -> None:
         """Tell the members their places."""
         for place, member in enumerate(self.members):
@@ -180,6 +182,7 @@ class Chain(Exchange):
                 if isinstance(part, Exchange):
                     part.place = place
 
+    @override
     def check_with(self, algorithm: Algorithm) -> Iterable[str]:
         """Yield whether some clients know what others send, and the server or the user would not see it."""
         summing = [member for member in self.members if member.sums_updates]
@@ -192,24 +195,24 @@ class Chain(Exchange):
                     'are changed. Give `evaluate="server"`, which shows the server\'s.'
                 )
 
+    @override
     def check_another_fit(self) -> None:
-        """Let all members look at a fit that begins anew."""
         for member in self.members:
             member.check_another_fit()
 
+    @override
     def download(self, task: Task, model: Tensor) -> Tensor:
-        """Return the model from which the client starts, shape ``(size,)``."""
         for member in reversed(self.members):
             model = checked_vector(member, "download", member.download(task, model), model)
         return model
 
+    @override
     def on_delivery(self, task: Task, received: Tensor) -> None:
-        """Tell all members what a client received."""
         for member in self.members:
             member.on_delivery(task, received)
 
+    @override
     def upload(self, result: ClientResult) -> ClientResult:
-        """Return the result as the server sees it."""
         for member in self.members:
             before, result = result, member.upload(result)
             checked_vector(member, "upload", result.vector, before.vector)
@@ -219,48 +222,50 @@ class Chain(Exchange):
                 )
         return result
 
+    @override
     def collude(self, results: Sequence[ClientResult]) -> Sequence[ClientResult]:
-        """Return all results that the server is about to merge."""
         for member in self.members:
             results = member.collude(results)
         return results
 
     @property
+    @override
     def colludes(self) -> bool:
         """Whether a member's clients know what others send."""
         return any(member.colludes for member in self.members)
 
+    @override
     def on_aggregate(self, aggregate: Tensor) -> Tensor:
-        """Return what the server moves to, shape ``(size,)``."""
         n = self.federation.num_parameters
         for member in reversed(self.members):
             aggregate = checked_vector(member, "on_aggregate", member.on_aggregate(aggregate), aggregate, finite=n)
         return aggregate
 
+    @override
     def on_publish(self, model: Tensor) -> Tensor:
-        """Return the model that is validated and checkpointed, shape ``(size,)``."""
         n = self.federation.num_parameters
         for member in reversed(self.members):
             model = checked_vector(member, "on_publish", member.on_publish(model), model, finite=n)
         return model
 
+    @override
     def travels(self, name: str) -> bool:
-        """Return whether all members send the named tensor."""
         return all(member.travels(name) for member in self.members)
 
     @property
+    @override
     def shares_nothing(self) -> bool:  # type: ignore[override]
         """Whether a member means each client to train alone."""
         return any(member.shares_nothing for member in self.members)
 
+    @override
     def payload_down(self, payload: Payload) -> Payload:
-        """Return what the server sends to one client."""
         for member in reversed(self.members):
             payload = member.payload_down(payload)
         return payload
 
+    @override
     def payload_up(self, payload: Payload) -> Payload:
-        """Return what a client sends whose result is left out."""
         for member in self.members:
             payload = member.payload_up(payload)
         return payload

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from torch import Tensor
+from typing_extensions import override
 
 from fl_lightning.parts.client_vectors import ClientVectors
 from fl_lightning.parts.exchanges.base import Exchange
@@ -30,6 +31,7 @@ class BufferExchange(Exchange):
 
     buffers: Buffers = "average"
 
+    @override
     def setup(self, federation: Federation) -> None:
         """Give every client the first model's buffers."""
         _, first = federation.layout.split(federation.model)
@@ -39,6 +41,7 @@ class BufferExchange(Exchange):
             self.own: ClientVectors
             self.add_client_vectors("own", first)
 
+    @override
     def download(self, task: Task, model: Tensor) -> Tensor:
         """Return the model that is sent, with the client's own buffers if they are local."""
         if not self._are_local:
@@ -46,6 +49,7 @@ class BufferExchange(Exchange):
         parameters, _ = self.federation.layout.split(model)
         return self.federation.layout.joined(parameters, self.own[task.client])
 
+    @override
     def upload(self, result: ClientResult) -> ClientResult:
         """Return the result with the buffers that the server sees."""
         if self._are_local:
@@ -55,10 +59,12 @@ class BufferExchange(Exchange):
         return result
 
     @property
+    @override
     def has_personal(self) -> bool:
         """Whether clients have buffers of their own."""
         return self.buffers == "local"
 
+    @override
     def personal(self, client: int, model: Tensor) -> Tensor | None:
         """Return the model with the client's own buffers."""
         own = self.own.get(client) if self._are_local else None
@@ -67,6 +73,7 @@ class BufferExchange(Exchange):
         parameters, _ = self.federation.layout.split(model)
         return self.federation.layout.joined(parameters, own.to(model.device))
 
+    @override
     def travels(self, name: str) -> bool:
         """Return false for buffers that do not leave the client, or the server."""
         return self.buffers == "average" or name not in self._names

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from typing_extensions import override
+
 from fl_lightning.checks import Positive
 from fl_lightning.parts.exchanges.base import Exchange
 from fl_lightning.parts.messages import ClientResult
@@ -22,6 +24,6 @@ class Clip(Exchange):
 
     norm: Positive
 
+    @override
     def upload(self, result: ClientResult) -> ClientResult:
-        """Return the result with the clipped update."""
         return self.clipped(result, self.norm)

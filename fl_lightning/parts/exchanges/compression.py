@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from typing_extensions import override
 
 from fl_lightning.checks import Count, Share, check_fields, checked_vector
 from fl_lightning.parts.client_vectors import ClientVectors
@@ -59,6 +60,7 @@ class Compressor(Exchange, ABC):
     #: Whether it must be the only compression of its way, because it sends something else than values.
     alone: ClassVar[bool] = False
 
+    @override
     def __post_init__(self) -> None:
         check_fields(self)
         if self.link == "down" and self.error_feedback is False:
@@ -67,6 +69,7 @@ class Compressor(Exchange, ABC):
             self.error_feedback = self.link == "down" or self.feeds_back
 
     @property
+    @override
     def remembers_messages(self) -> bool:  # type: ignore[override]
         """Whether it keeps what a client owes, or knows."""
         return bool(self.error_feedback)
@@ -84,6 +87,7 @@ class Compressor(Exchange, ABC):
     def encoded(self, payload: Payload) -> Payload:
         """Return the size of the message, given that of what is compressed."""
 
+    @override
     def setup(self, federation: Federation) -> None:
         """Let all clients know the first model, and owe nothing."""
         self.kept: ClientVectors
@@ -92,6 +96,7 @@ class Compressor(Exchange, ABC):
         elif self.error_feedback:
             self.add_client_vectors("kept", federation.zeros())
 
+    @override
     def check_with(self, algorithm: Algorithm) -> Iterable[str]:
         """Yield which other exchanges make the counted bits wrong."""
         members = algorithm.chain.members
@@ -104,6 +109,7 @@ class Compressor(Exchange, ABC):
             if later in same and later.error_feedback:
                 yield f"{later!r} owes values that {self!r} before it does not send. Give it `error_feedback=False`."
 
+    @override
     def download(self, task: Task, model: Tensor) -> Tensor:
         """Return the model that the client knows then, shape ``(size,)``."""
         if self.link == "up":
@@ -115,12 +121,14 @@ class Compressor(Exchange, ABC):
             renewed = known + self.filled(self._compressed(difference, task), torch.zeros_like(known))
         return torch.cat([self.filled(self.sent(renewed), model[:n]), model[n:]])
 
+    @override
     def on_delivery(self, task: Task, received: Tensor) -> None:
         """Note the model that the client knows from now on."""
         if self.link == "down":
             n = self.federation.num_parameters
             self.kept[task.client] = self.filled(self.sent(received[:n]), self.kept[task.client])
 
+    @override
     def upload(self, result: ClientResult) -> ClientResult:
         """Return the result with the compressed update."""
         if self.link == "down":
@@ -133,12 +141,12 @@ class Compressor(Exchange, ABC):
             self.kept[result.client] = self.filled(update - sent, self.federation.zeros())
         return self.with_sent_update(result, sent, self.encoded(result.payload))
 
+    @override
     def payload_down(self, payload: Payload) -> Payload:
-        """Return what the server sends to one client."""
         return self.encoded(payload) if self.link == "down" else payload
 
+    @override
     def payload_up(self, payload: Payload) -> Payload:
-        """Return what a client sends whose result is left out."""
         return self.encoded(payload) if self.link == "up" else payload
 
     def _compressed(self, values: Tensor, task: Task, number: int | None = None) -> Tensor:
@@ -180,11 +188,13 @@ class TopK(_ShareCompressor):
 
     feeds_back: ClassVar[bool] = True
 
+    @override
     def compress(self, values: Tensor, generator: torch.Generator) -> Tensor:
         """Return the largest values, and 0 elsewhere."""
         largest = values.abs().topk(self.number_of(len(values))).indices
         return torch.zeros_like(values).index_copy(0, largest, values[largest])
 
+    @override
     def encoded(self, payload: Payload) -> Payload:
         """Return the size of the values and their positions."""
         return payload.sparse(self.number_of(payload.values), of=payload.values)
@@ -208,6 +218,7 @@ class RandomK(_ShareCompressor):
         ValueError: If another argument is out of its range.
     """
 
+    @override
     def compress(self, values: Tensor, generator: torch.Generator) -> Tensor:
         """Return the values at the drawn places, and 0 elsewhere."""
         number = self.number_of(len(values))
@@ -215,6 +226,7 @@ class RandomK(_ShareCompressor):
         scale = 1.0 if self.error_feedback else len(values) / max(1, number)
         return torch.zeros_like(values).index_copy(0, places, scale * values[places])
 
+    @override
     def encoded(self, payload: Payload) -> Payload:
         """Return the size of the values; both sides know their places."""
         return replace(payload, values=self.number_of(payload.values))
@@ -238,11 +250,13 @@ class SignSGD(Compressor):
 
     feeds_back: ClassVar[bool] = True
 
+    @override
     def compress(self, values: Tensor, generator: torch.Generator) -> Tensor:
         """Return the scaled signs."""
         scale = values.abs().double().mean().to(values.dtype)
         return torch.where(values >= 0, scale, -scale)
 
+    @override
     def encoded(self, payload: Payload) -> Payload:
         """Return the size of the signs and the scale."""
         return payload.quantized(1, math.ceil(payload.bits_per_value))
@@ -276,6 +290,7 @@ class QSGD(Compressor):
     bits: Annotated[int, "[2, 16]"]
     bucket_size: Count = 512
 
+    @override
     def compress(self, values: Tensor, generator: torch.Generator) -> Tensor:
         """Return the rounded values."""
         levels = 2 ** (self.bits - 1) - 1
@@ -289,6 +304,7 @@ class QSGD(Compressor):
         quantized: Tensor = norms * buckets.sign() * rounded / (levels * scale)
         return quantized.flatten()[: len(values)].to(values.dtype)
 
+    @override
     def encoded(self, payload: Payload) -> Payload:
         """Return the size of signs, levels and norms."""
         norms = math.ceil(payload.values / self.bucket_size)
@@ -329,6 +345,7 @@ class LowRank(Compressor):
         sent = [shape for name, shape, _ in known if federation.traveling is None or name in federation.traveling]
         return [(shape[0], prod(shape[1:])) if len(shape) > 1 else (prod(shape), 1) for shape in sent]
 
+    @override
     def compress(self, values: Tensor, generator: torch.Generator) -> Tensor:
         """Return the products, and what is sent as it is."""
         shapes = self.shapes
@@ -350,6 +367,7 @@ class LowRank(Compressor):
     def _shrinks(self, rows: int, columns: int) -> bool:
         return self.rank * (rows + columns) < rows * columns
 
+    @override
     def encoded(self, payload: Payload) -> Payload:
         """Return the size of the factors, and of what is sent as it is."""
         sizes = (self.rank * (r + c) if self._shrinks(r, c) else r * c for r, c in self.shapes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from torch import Tensor
+from typing_extensions import override
 
 from fl_lightning.parts.client_vectors import ClientVectors
 from fl_lightning.parts.exchanges.base import Exchange
@@ -37,10 +38,12 @@ class PersonalParameters(Exchange):
     pattern: Patterns
 
     @property
+    @override
     def shares_nothing(self) -> bool:  # type: ignore[override]
         """Whether each client trains its whole model alone."""
         return self.pattern in ("*", ["*"])
 
+    @override
     def setup(self, federation: Federation) -> None:
         """Give every client the first model's values."""
         self._names = set(federation.matching(self.pattern))
@@ -50,29 +53,35 @@ class PersonalParameters(Exchange):
         self.own: ClientVectors
         self.add_client_vectors("own", self._first)
 
+    @override
     def download(self, task: Task, model: Tensor) -> Tensor:
         """Return the model that is sent, with the client's own values."""
         return self.insert(model, self.own[task.client])
 
+    @override
     def upload(self, result: ClientResult) -> ClientResult:
         """Keep the client's values; the server sees the first model's, and no change."""
         self.own[result.client] = self.values_in(result.vector)
         start, vector = (self.insert(model, self._first) for model in (result.start, result.vector))
         return replace(result, start=start, vector=vector)
 
+    @override
     def personal(self, client: int, model: Tensor) -> Tensor | None:
         """Return the model with the client's values."""
         own = self.own.get(client)
         return None if own is None else self.insert(model, own)
 
+    @override
     def on_publish(self, model: Tensor) -> Tensor:
         """Return the server's model with the mean of all clients' values."""
         return self.insert(model, self.own.mean)
 
+    @override
     def travels(self, name: str) -> bool:
         """Return false for personal tensors."""
         return name not in self._names
 
+    @override
     def keeps(self, name: str) -> bool:
         """Return true for personal tensors."""
         return name in self._names

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from fl_lightning.checks import Fraction
 from fl_lightning.parts.client_vectors import ClientVectors
@@ -47,21 +48,24 @@ class ControlVariates(LocalObjective):
     starts_from_server = True
 
     @property
+    @override
     def needs_summed_lr(self) -> bool:  # type: ignore[override]
-        """Whether the steps' learning rates are needed."""
         return self.option == 2
 
+    @override
     def check_with(self, algorithm: Algorithm) -> Iterable[str]:
         """Take the aggregation's weighting."""
         self._weighting = algorithm.aggregation.weighting
         return ()
 
+    @override
     def setup(self, federation: Federation) -> None:
         """Start from c_k = c = 0."""
         self._at_start: dict[int, Tensor] = {}
         self.variates: ClientVectors
         self.add_client_vectors("variates", federation.zeros(), federation.weights(self._weighting))
 
+    @override
     def correction(self, client: LocalClient) -> Correction:
         """Return ``<c - c_k, w>``; with option 1, take the gradient at the received model first."""
         own = self.variates[client.task.client]
@@ -69,6 +73,7 @@ class ControlVariates(LocalObjective):
             self._at_start[client.task.client] = self.without_personal(full_gradient(client, own))
         return Correction(linear=(self.variates.mean - own).to(own.dtype))
 
+    @override
     def on_client_end(self, result: ClientResult) -> None:
         """Renew c_k."""
         variates, client = self.variates, result.client

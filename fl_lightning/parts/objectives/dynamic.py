@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from typing_extensions import override
 
 from fl_lightning.checks import Positive
 from fl_lightning.parts.client_vectors import ClientVectors
@@ -44,6 +45,7 @@ class DynamicRegularizer(LocalObjective):
     penalty: Literal["gradient", "weight_decay"] = "gradient"
     starts_from_server = True
 
+    @override
     def setup(self, federation: Federation) -> None:
         """Start from lambda_k = 0."""
         sizes = federation.sizes
@@ -54,6 +56,7 @@ class DynamicRegularizer(LocalObjective):
         self.units: list[float | str | None]
         self.add_state("units", [self.alpha, self.scale_alpha])
 
+    @override
     def load_state_dict(self, state: Any) -> None:
         """Take a checkpoint's state.
 
@@ -68,6 +71,7 @@ class DynamicRegularizer(LocalObjective):
         """Return alpha_k."""
         return float(self._alphas[client])
 
+    @override
     def correction(self, client: LocalClient) -> Correction:
         """Return ``alpha_k <lambda_k, w> + alpha_k/2 |w - w_t|^2``."""
         alpha, dual = self.alpha_of(client.task.client), self.duals[client.task.client]
@@ -75,6 +79,7 @@ class DynamicRegularizer(LocalObjective):
             return Correction(pull=alpha, linear=alpha * dual)
         return Correction(linear=alpha * (dual - client.received[: len(dual)]), weight_decay=alpha)
 
+    @override
     def on_client_end(self, result: ClientResult) -> None:
         """Add the client's drift to lambda_k."""
         self.duals[result.client] = self.duals[result.client] + self.without_personal(result.delta)

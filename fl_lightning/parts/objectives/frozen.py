@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from typing_extensions import override
+
 from fl_lightning.parts.federation import Federation, LocalClient
 from fl_lightning.parts.layout import Patterns
 from fl_lightning.parts.objectives.base import Correction, LocalObjective
@@ -24,14 +26,14 @@ class Frozen(LocalObjective):
     sends_updates_alone = True
     pattern: Patterns
 
+    @override
     def setup(self, federation: Federation) -> None:
-        """Find the parameters."""
         self._correction = Correction(frozen=federation.places(self.pattern))
 
+    @override
     def correction(self, client: LocalClient) -> Correction:
-        """Freeze them."""
         return self._correction
 
+    @override
     def untrained(self, federation: Federation) -> Collection[str]:
-        """Return their names."""
         return federation.matching(self.pattern)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from typing_extensions import override
 
 from fl_lightning.checks import NotNegative, Positive
 from fl_lightning.parts.client_vectors import ClientVectors
@@ -48,11 +49,12 @@ class ModelContrast(LocalObjective):
     tau: Positive = 0.5
     output_layer: str | None = None
 
+    @override
     def setup(self, federation: Federation) -> None:
-        """Start without former models."""
         self.former: ClientVectors
         self.add_client_vectors("former", federation.model)
 
+    @override
     def correction(self, client: LocalClient) -> Correction | None:
         """Return the contrast of the received and the former model."""
         if not self.mu:
@@ -66,8 +68,8 @@ class ModelContrast(LocalObjective):
         near, far = (F.cosine_similarity(forward.features, forward.of(model)[0]) for model in (received, former))
         return loss + self.mu * F.softplus((far - near) / self.tau).mean()
 
+    @override
     def on_client_end(self, result: ClientResult) -> None:
-        """Keep the client's model."""
         self.former[result.client] = result.vector
 
 
@@ -134,8 +136,8 @@ class CalibratedLogits(LocalObjective):
     tau: NotNegative = 1.0
     output_layer: str | None = None
 
+    @override
     def correction(self, client: LocalClient) -> Correction | None:
-        """Return the shift of the logits."""
         if not self.tau:
             return None
         shift = -self.tau * class_counts(client, "FedLC") ** -0.25
@@ -159,8 +161,8 @@ class NotTrueDistillation(LocalObjective):
     tau: Positive = 1.0
     output_layer: str | None = None
 
+    @override
     def correction(self, client: LocalClient) -> Correction | None:
-        """Return the distillation of the received model."""
         if not self.beta:
             return None
         return Correction(loss=partial(self._loss, client.received), output_layer=self.output_layer)
@@ -189,8 +191,8 @@ class Decorrelation(LocalObjective):
     beta: NotNegative = 0.1
     output_layer: str | None = None
 
+    @override
     def correction(self, client: LocalClient) -> Correction | None:
-        """Return the term."""
         return Correction(loss=self._loss, output_layer=self.output_layer) if self.beta else None
 
     def _loss(self, loss: Tensor, forward: ForwardPass) -> Tensor:
@@ -225,13 +227,14 @@ class Prototypes(LocalObjective):
     lam: NotNegative = 1.0
     output_layer: str | None = None
 
+    @override
     def check_with(self, algorithm: Algorithm) -> Iterable[str]:
         """Note whom to ask for the rounds on whose models clients still train."""
         self._rounds_under_way = algorithm.schedule.rounds_under_way
         return ()
 
+    @override
     def setup(self, federation: Federation) -> None:
-        """Start without prototypes."""
         self.means: Tensor | None
         self.add_state("means", None)
         self.past: dict[int, Tensor | None]
@@ -240,10 +243,12 @@ class Prototypes(LocalObjective):
         self.sent: dict[int, Tensor]
         self.add_state("sent", {})
 
+    @override
     def saved(self, name: str, value: Any) -> Any:
         """Return what the clients of all processes sent."""
         return self.federation.join(value) if name == "sent" else value
 
+    @override
     def on_round_start(self, round_index: int) -> None:
         """Keep the prototypes that clients received, and forget what a broken-off round saw."""
         under_way = self._rounds_under_way()
@@ -253,6 +258,7 @@ class Prototypes(LocalObjective):
         self._sent: dict[int, Tensor] = {}
         self._arrived: dict[tuple[int, int], Tensor] = {}
 
+    @override
     def correction(self, client: LocalClient) -> Correction | None:
         """Return the term, with the prototypes that the client received with its model."""
         if not self.lam:
@@ -271,27 +277,32 @@ class Prototypes(LocalObjective):
         return loss + self.lam * F.mse_loss(z, torch.where(prototypes.isnan(), z.detach(), prototypes))
 
     @property
+    @override
     def numbers_down(self) -> int:
         """The numbers of the server's prototypes."""
         return 0 if self.means is None else int((~self.means.isnan()).sum())
 
+    @override
     def numbers_up(self, result: ClientResult) -> int:
         """Return the numbers of the client's prototypes, and how many samples each has."""
         sent = self._sent.get(result.client)
         return 0 if sent is None else int((sent[:, -1] > 0).sum()) * sent.shape[1]
 
+    @override
     def on_client_end(self, result: ClientResult) -> None:
         """Send the client's prototypes."""
         if result.task.slot in self._seen:
             self._sent[result.client] = self._seen.pop(result.task.slot)
             self.sent = {**self.sent, result.task.slot: self._sent[result.client]}
 
+    @override
     def on_arrival(self, client: int, slot: int, *, is_used: bool) -> None:
         """Take the client's prototypes with its result."""
         if is_used and slot in self.sent:
             self._arrived[client, slot] = self.sent[slot]
         self.sent = {other: sums for other, sums in self.sent.items() if other != slot}
 
+    @override
     def on_round_end(self) -> None:
         """Take the means over all results of the round."""
         arrived = [sums for _, sums in sorted(self.federation.join(self._arrived).items())]
@@ -326,6 +337,7 @@ class TwoHeads(LocalObjective):
     pattern: Patterns
     lr: Positive = 0.1
 
+    @override
     def setup(self, federation: Federation) -> None:
         """Find the head, and give every client one of zeros."""
         names = federation.matching(self.pattern)
@@ -343,10 +355,12 @@ class TwoHeads(LocalObjective):
         self.heads: ClientVectors
         self.add_client_vectors("heads", torch.zeros_like(federation.model[self._places]))
 
+    @override
     def on_round_start(self, round_index: int) -> None:
         """Forget heads of a round that broke off."""
         self._learnt: dict[int, Tensor] = {}
 
+    @override
     def correction(self, client: LocalClient) -> Correction:
         """Return the shift of the logits, beside which the client's head is trained."""
         k = client.task.client
@@ -365,10 +379,11 @@ class TwoHeads(LocalObjective):
         self._learnt[client] = head.detach() - self.lr * gradient
         return loss
 
+    @override
     def on_client_end(self, result: ClientResult) -> None:
-        """Keep the client's head."""
         self.heads[result.client] = self._learnt.pop(result.client)
 
+    @override
     def personal(self, client: int, model: Tensor) -> Tensor | None:
         """Return the model with the sum of the two heads."""
         own = self.heads.get(client)

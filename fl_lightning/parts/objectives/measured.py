@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing_extensions import override
+
 from fl_lightning.parts.federation import LocalClient
 from fl_lightning.parts.messages import Task
 from fl_lightning.parts.objectives.base import LocalObjective
@@ -16,14 +18,17 @@ class MeasuredLoss(LocalObjective):
 
     needs_summed_lr = True
 
+    @override
     def on_round_start(self, round_index: int) -> None:
         """Forget the losses of the last round."""
         self.losses: dict[int, float] = {}
 
+    @override
     def correction(self, client: LocalClient) -> None:
         """Compute the client's loss; add nothing to it."""
         self.losses[client.task.slot] = client.loss()
 
+    @override
     def loss_of(self, task: Task) -> float:
         """Return the loss that was computed."""
         return self.losses[task.slot]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from typing_extensions import override
+
 from fl_lightning.checks import ScheduledWeight
 from fl_lightning.parts.federation import LocalClient
 from fl_lightning.parts.objectives.base import Correction, LocalObjective, pull_to_received
@@ -28,6 +30,7 @@ class Proximal(LocalObjective):
     sends_updates_alone = True
     mu: ScheduledWeight
 
+    @override
     def correction(self, client: LocalClient) -> Correction | None:
         """Return the proximal term, with the mu of the round in which the client received its model."""
         mu = self.at("mu", client.task.round)

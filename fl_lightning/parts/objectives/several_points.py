@@ -21,6 +21,7 @@ from typing import Annotated, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from fl_lightning.checks import Count, NotNegative, Positive
 from fl_lightning.parts.client_vectors import ClientVectors
@@ -108,10 +109,12 @@ class Excursion:
 class WalkingObjective(LocalObjective, ABC):
     """An objective whose clients take gradients at several points, by a walk of their own."""
 
+    @override
     def on_round_start(self, round_index: int) -> None:
         """Forget walks of a round that broke off."""
         self._walks: dict[int, Walk] = {}
 
+    @override
     def correction(self, client: LocalClient) -> Correction | None:
         """Return the client's walk."""
         self._walks[client.task.client] = self.walk(client)
@@ -121,6 +124,7 @@ class WalkingObjective(LocalObjective, ABC):
     def walk(self, client: LocalClient) -> Walk:
         """Return a new walk."""
 
+    @override
     def on_client_end(self, result: ClientResult) -> ClientResult:
         """Send what the walk has as w."""
         return self._walks.pop(result.client).sent(result)
@@ -139,14 +143,17 @@ class SharpnessAware(WalkingObjective):
     sends_updates_alone = True
     rho: NotNegative = 0.05
 
+    @override
     def correction(self, client: LocalClient) -> Correction | None:
         """Return the client's walk."""
         return super().correction(client) if self.rho else None
 
+    @override
     def walk(self, client: LocalClient) -> Walk:
         """Return the way up and back."""
         return _Ascent(self.rho)
 
+    @override
     def on_client_end(self, result: ClientResult) -> ClientResult:
         """Send w."""
         return super().on_client_end(result) if self.rho else result
@@ -159,6 +166,7 @@ class _Ascent(Walk):
         super().__init__()
         self.rho = rho
 
+    @override
     def walk(self, parameters: Sequence[Tensor], passes: Passes) -> None:
         """Go uphill, and step from w along the gradient of there."""
         with Excursion(parameters) as way:
@@ -191,20 +199,24 @@ class MoreauEnvelope(WalkingObjective):
     inner_steps: Count = 5
     lr: Positive = 0.005
 
+    @override
     def setup(self, federation: Federation) -> None:
         """Give every client the first model."""
         self.own: ClientVectors
         self.add_client_vectors("own", federation.model)
 
+    @override
     def walk(self, client: LocalClient) -> Walk:
         """Return the steps of theta and w."""
         return _EnvelopeWalk(self)
 
+    @override
     def on_client_end(self, result: ClientResult) -> ClientResult:
         """Keep theta; send w."""
         self.own[result.client] = result.vector
         return super().on_client_end(result)
 
+    @override
     def personal(self, client: int, model: Tensor) -> Tensor | None:
         """Return theta."""
         return self.own.get(client)
@@ -219,6 +231,7 @@ class _EnvelopeWalk(Walk):
         #: w, shaped as the parameters; empty before the first step.
         self.w: list[Tensor] = []
 
+    @override
     def walk(self, parameters: Sequence[Tensor], passes: Passes) -> None:
         """Let theta take the inner steps, and then w one towards it."""
         self.w = self.w or copies_of(parameters)
@@ -233,12 +246,14 @@ class _EnvelopeWalk(Walk):
             if theta.grad is not None:
                 theta.grad += self.settings.lam * (theta.detach() - w)
 
+    @override
     def value(self, parameters: Sequence[Tensor], start: Sequence[Tensor], linear: Sequence[Tensor]) -> Tensor | float:
         """Return ``lam/2 |theta - w|^2``."""
         with torch.no_grad():
             squares = [(theta - w).square().sum() for theta, w in zip(parameters, self.w, strict=True)]
             return self.settings.lam / 2 * sum(squares)
 
+    @override
     def sent(self, result: ClientResult) -> ClientResult:
         """Return the result with w; a client without a step has w in it."""
         return with_parameters(result, self.w) if self.w else result
@@ -266,6 +281,7 @@ class ModelMixture(WalkingObjective):
     alpha: Annotated[float, "[0, 1]"] = 0.5
     alpha_lr: NotNegative = 0.0
 
+    @override
     def setup(self, federation: Federation) -> None:
         """Give every client the first model."""
         self.own: ClientVectors
@@ -273,12 +289,14 @@ class ModelMixture(WalkingObjective):
         self.alphas: ClientVectors
         self.add_client_vectors("alphas", torch.full_like(federation.model[:1], self.alpha))
 
+    @override
     def walk(self, client: LocalClient) -> Walk:
         """Return the steps of w and v."""
         k = client.task.client
         own = self.own[k][: self.federation.num_parameters].split(list(self.federation.lengths))
         return _MixtureWalk(own, float(self.alphas[k]), self.alpha_lr)
 
+    @override
     def on_client_end(self, result: ClientResult) -> ClientResult:
         """Keep v and alpha; send w."""
         walk = self._walks[result.client]
@@ -287,6 +305,7 @@ class ModelMixture(WalkingObjective):
         self.alphas[result.client] = torch.full_like(self.alphas[result.client], walk.alpha)
         return super().on_client_end(result)
 
+    @override
     def personal(self, client: int, model: Tensor) -> Tensor | None:
         """Return the mixture of the client's v and the server's model."""
         own = self.own.get(client)
@@ -308,6 +327,7 @@ class _MixtureWalk(Walk):
         self.alpha = alpha
         self.alpha_lr = alpha_lr
 
+    @override
     def walk(self, parameters: Sequence[Tensor], passes: Passes) -> None:
         """Take v's step by the gradient at the mixture, and w's by the one at w."""
         self.own = [v.view_as(w).to(w) for v, w in zip(self.own, parameters, strict=True)]
@@ -349,10 +369,12 @@ class MetaLearning(WalkingObjective):
     delta: Positive = 1e-3
 
     @property
+    @override
     def batches_per_step(self) -> int:  # type: ignore[override]
         """One for each gradient; both of the difference share one."""
         return 3 if self.gradient == "hessian-free" else 2
 
+    @override
     def walk(self, client: LocalClient) -> Walk:
         """Return the steps of w."""
         return _MetaWalk(self)
@@ -365,6 +387,7 @@ class _MetaWalk(Walk):
         super().__init__()
         self.settings = settings
 
+    @override
     def walk(self, parameters: Sequence[Tensor], passes: Passes) -> None:
         """Step from w along the gradient of the loss after fine-tuning."""
         alpha = self.settings.alpha

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 from torch import Tensor
+from typing_extensions import override
 
 from fl_lightning.checks import Fraction, Share, check, represent
 from fl_lightning.parts.federation import Federation, LocalClient
@@ -71,9 +72,11 @@ class ImportanceSampler(UniformSampler):
         self.kind = check("`score`", score, Kind)
         super().__init__(clients_per_round, rounding)
 
+    @override
     def __repr__(self) -> str:
         return represent(self)
 
+    @override
     def setup(self, federation: Federation) -> None:
         """Start without scores, or with 1 for every client."""
         self._counted: set[str] | None = None
@@ -86,10 +89,12 @@ class ImportanceSampler(UniformSampler):
         self.counts: np.ndarray
         self.add_state("counts", np.zeros(federation.num_clients))
 
+    @override
     def clients_to_score(self, rng: np.random.Generator, available: np.ndarray) -> Iterable[int]:
         """Return the clients that were never scored; a score that is not finite becomes 0, the floor."""
         return np.flatnonzero(np.isnan(self.scores)).tolist()
 
+    @override
     def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray) -> np.ndarray:
         """Return ``m`` distinct clients, the first draws first."""
         size = min(self.cohort_size(num_clients), len(available))
@@ -103,6 +108,7 @@ class ImportanceSampler(UniformSampler):
         probabilities: np.ndarray = scores / scores.sum()
         return probabilities
 
+    @override
     def score(self, client: LocalClient) -> float:
         """Return the client's score at the module's present weights; NaN if no batch has a loss."""
         size: int | str | None = {"sample": 1, "full": None}.get(self.kind, "data")
@@ -130,6 +136,7 @@ class ImportanceSampler(UniformSampler):
     def _counts(self, name: str) -> bool:
         return self._counted is None or name in self._counted
 
+    @override
     def take_scores(self, scores: Mapping[int, float]) -> None:
         """Accumulate scores. A client's first score counts whole; a score that is not finite changes nothing."""
         for client, new in scores.items():

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
+from typing_extensions import override
 
 from fl_lightning.checks import Count, Fraction, NotNegative, Positive, Share
 from fl_lightning.parts.clock import VirtualClock
@@ -51,15 +52,18 @@ class PowerOfChoice(Chooser):
     candidates: Literal["samples", "uniform"] = "samples"
 
     @property
+    @override
     def draws_in_random_order(self) -> bool:
         """Whether no client is more likely to come first."""
         return self.candidates == "uniform"
 
+    @override
     def setup(self, federation: Federation) -> None:
         """Check the number of candidates."""
         if (size := self.cohort_size(federation.num_clients)) > self.num_candidates:
             raise ValueError(f"`num_candidates` must be at least the {size} clients of a round, got {self}.")
 
+    @override
     def clients_to_score(self, rng: np.random.Generator, available: np.ndarray) -> Iterable[int]:
         """Draw the candidates."""
         sizes = self.federation.sizes[available]
@@ -68,16 +72,19 @@ class PowerOfChoice(Chooser):
         self._candidates = rng.choice(available, number, replace=False, p=shares)
         return self._candidates if number > self.cohort_size(self.federation.num_clients) else ()
 
+    @override
     def score(self, client: LocalClient) -> float:
         """Return the client's loss."""
         return client.loss()
 
+    @override
     def take_scores(self, scores: Mapping[int, float]) -> None:
         """Keep the candidates with the largest losses, in the order in which they were drawn."""
         losses = np.array([scores[client] for client in self._candidates])
         worst = np.argsort(-losses, kind="stable")[: self.cohort_size(self.federation.num_clients)]
         self._candidates = self._candidates[np.sort(worst)]
 
+    @override
     def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray) -> np.ndarray:
         """Return the candidates that are left."""
         return self._candidates
@@ -111,20 +118,23 @@ class ActiveSampler(Chooser):
     alpha2: NotNegative = 0.01
     alpha3: Annotated[float, "[0, 1]"] = 0.1
 
+    @override
     def setup(self, federation: Federation) -> None:
-        """Start without valuations."""
         #: v_k of each client, shape (K,); NaN before its first.
         self.valuations: np.ndarray
         self.add_state("valuations", np.full(federation.num_clients, np.nan))
 
+    @override
     def clients_to_score(self, rng: np.random.Generator, available: np.ndarray) -> Iterable[int]:
         """Return the clients without a valuation."""
         return np.flatnonzero(np.isnan(self.valuations))
 
+    @override
     def score(self, client: LocalClient) -> float:
         """Return the client's valuation."""
         return float(client.task.num_samples**0.5 * client.loss())
 
+    @override
     def take_scores(self, scores: Mapping[int, float]) -> None:
         """Take new valuations; one that is not finite is 0."""
         for client, valuation in scores.items():
@@ -138,6 +148,7 @@ class ActiveSampler(Chooser):
         probabilities: np.ndarray = weights / weights.sum()
         return probabilities
 
+    @override
     def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray) -> np.ndarray:
         """Return m distinct clients, those by valuation first."""
         size = min(self.cohort_size(num_clients), len(available))
@@ -197,8 +208,8 @@ class Oort(ByDuration):
     window: Count = 20
     cutoff: Share = 0.95
 
+    @override
     def setup(self, federation: Federation) -> None:
-        """Start without utilities."""
         self._durations = self.durations(federation)
         self._pace = float(np.median(self._durations)) if self.pace is None else self.pace
         self.longest: float
@@ -211,11 +222,13 @@ class Oort(ByDuration):
         self.gained: list[float]
         self.add_state("gained", [])
 
+    @override
     def score(self, client: LocalClient) -> float:
         """Return the client's statistical utility."""
         squares = sum(size * loss**2 for loss, size in client.losses())
         return float((client.task.num_samples * squares) ** 0.5)
 
+    @override
     def take_scores(self, scores: Mapping[int, float]) -> None:
         """Take new utilities; let T grow if they have become less."""
         found = {client: utility for client, utility in scores.items() if np.isfinite(utility)}
@@ -231,6 +244,7 @@ class Oort(ByDuration):
         worth: np.ndarray = utilities * np.minimum(1.0, self.longest / self._durations[clients]) ** self.penalty
         return worth
 
+    @override
     def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray) -> np.ndarray:
         """Return m distinct clients, those that trained before first."""
         size = min(self.cohort_size(num_clients), len(available))
@@ -279,6 +293,7 @@ class TierSampler(ByDuration):
     interval: Count = 20
     credits: Count | Sequence[Count] | None = None
 
+    @override
     def setup(self, federation: Federation) -> None:
         """Make the tiers; all are as likely."""
         number = min(self.num_tiers, federation.num_clients)
@@ -292,14 +307,17 @@ class TierSampler(ByDuration):
         self.tier: int
         self.add_state("tier", 0)
 
+    @override
     def clients_to_score(self, rng: np.random.Generator, available: np.ndarray) -> Iterable[int]:
         """Return all clients in every ``interval``-th round."""
         return () if self.round % self.interval else range(self.federation.num_clients)
 
+    @override
     def score(self, client: LocalClient) -> float:
         """Return the client's loss."""
         return client.loss()
 
+    @override
     def take_scores(self, scores: Mapping[int, float]) -> None:
         """Compare the tiers' losses with the last ones, and rank the tiers that have credits."""
         sizes = self.federation.sizes
@@ -310,6 +328,7 @@ class TierSampler(ByDuration):
             self.weights[ranked] = np.arange(1.0, len(ranked) + 1)
         self.losses = losses
 
+    @override
     def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray) -> np.ndarray:
         """Return m distinct clients of one tier."""
         members = [np.intersect1d(tier, available) for tier in self.tiers]

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from typing_extensions import override
 
 from fl_lightning.checks import Count, Share, quantity
 from fl_lightning.parts.samplers.base import ClientSampler, Inclusion
@@ -33,8 +34,8 @@ class UniformSampler(ClientSampler):
     clients_per_round: Count | Share
     rounding: Rounding = "floor"
 
+    @override
     def cohort_size(self, num_clients: int) -> int:
-        """Return ``m``."""
         if isinstance(self.clients_per_round, float):
             # nine decimals keep 0.3 * 10 = 2.9999999999999996 from becoming 2, and 0.1 * 30 = 3.0000000000000004 from 4
             return max(int(_ROUND[self.rounding](round(self.clients_per_round * num_clients, 9))), 1)
@@ -44,16 +45,19 @@ class UniformSampler(ClientSampler):
             )
         return self.clients_per_round
 
+    @override
     def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray) -> np.ndarray:
         """Return ``m`` distinct clients in random order."""
         return rng.choice(available, size=min(self.cohort_size(num_clients), len(available)), replace=False)
 
     @property
+    @override
     def draws_in_random_order(self) -> bool:
         """Whether ``draw`` is this one, and not a subclass's."""
         return type(self).draw is UniformSampler.draw
 
     @property
+    @override
     def inclusion(self) -> Inclusion:
         """``m`` clients come together; a subclass that draws otherwise is not known."""
         return "together" if self.draws_in_random_order else None
@@ -68,11 +72,13 @@ class Arrivals(UniformSampler):
 
     counts_results = True
 
+    @override
     def describe_round(self, num_clients: int) -> str:
         """Return how many results arrive in a round, in words."""
         number = self.cohort_size(num_clients)
         return f"{quantity(number, 'result')} {'arrives' if number == 1 else 'arrive'}"
 
+    @override
     def cohort_size(self, num_clients: int) -> int:
         """Return the number of results."""
         return super().cohort_size(num_clients) if isinstance(self.clients_per_round, float) else self.clients_per_round
@@ -96,28 +102,34 @@ class BernoulliSampler(ClientSampler):
 
     probability: Share
 
+    @override
     def cohort_size(self, num_clients: int) -> int:
         """Return the expected number, rounded, at least 1."""
         return max(round(self.probability * num_clients), 1)
 
+    @override
     def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray) -> np.ndarray:
         """Return the clients that were drawn, in random order."""
         return rng.permutation(available[rng.random(len(available)) < self.probability])
 
     @property
+    @override
     def draws_in_random_order(self) -> bool:
         """Whether ``draw`` is this one, and not a subclass's."""
         return type(self).draw is BernoulliSampler.draw
 
+    @override
     def describe_round(self, num_clients: int) -> str:
         """Return about how many clients train in a round, in words."""
         return f"about {super().describe_round(num_clients)}"
 
     @property
+    @override
     def inclusion(self) -> Inclusion:
         """Clients come independently; a subclass that draws otherwise is not known."""
         return "independent" if self.draws_in_random_order else None
 
+    @override
     def chance(self, num_clients: int) -> float:
         """Return the probability."""
         return self.probability

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from fl_lightning.checks import Count, Natural, Positive
 from fl_lightning.parts.clock import VirtualClock
@@ -104,6 +105,7 @@ class Asynchronous(Schedule):
     records = (Flight,)
 
     @property
+    @override
     def repeats_in_buffer(self) -> bool:  # type: ignore[override]
         """Whether the buffer may hold several results of one client."""
         waits = self.wait_for_flush and not self.repeats_clients
@@ -115,10 +117,12 @@ class Asynchronous(Schedule):
         return self.concurrency or self.federation.num_clients
 
     @property
+    @override
     def has_models_under_way(self) -> bool:
         """Whether clients work on models of this fit."""
         return bool(self.flights)
 
+    @override
     def setup(self, federation: Federation) -> None:
         """Start at time 0, at which all clients get the first model, or as many as train at once."""
         self.clock.setup(federation)
@@ -168,18 +172,20 @@ class Asynchronous(Schedule):
         self.add_state("waiting", [])
         self.report: RoundReport = RoundReport()
 
+    @override
     def loaded(self, name: str, value: Any) -> Any:
         """Return a state of a checkpoint, which holds lists in the place of tuples."""
         return [tuple(event) for event in value] if name == "events" else value
 
     # ---- a round ----
 
+    @override
     def on_round_start(self, round_index: int) -> None:
-        """Begin a round of arrivals."""
         self.report = RoundReport()
         self._rng = numpy_generator(self.federation.seed, Stream.SAMPLING, round_index)
         self._sent_in_round: Counter[int] = Counter()
 
+    @override
     def unsuitable_rounds(self, rounds: int, arrivals: int) -> str | None:
         """Return a warning of fewer results in a fit than the server's buffer holds."""
         results = rounds * arrivals
@@ -191,16 +197,19 @@ class Asynchronous(Schedule):
             "`clients_per_round` or more rounds."
         )
 
+    @override
     def expected_tasks(self) -> int:
         """Return about how many tasks the round will have."""
         ahead = min(self._together, self.most_at_once)  # what is trained ahead is on average half used up at the end
         return max(0, self.cohort_size - len(self.results)) + ahead // 2
 
+    @override
     def rounds_under_way(self) -> Collection[int]:
         """Return the earlier rounds on whose models clients have yet to be trained."""
         flights = (flight for slot, flight in self.flights.items() if slot not in self.results)
         return {flight.task.round for flight in flights if not flight.lost}
 
+    @override
     def play(self, tasks: Sequence[Task], server: Server) -> Play:
         """Let results arrive until the round has as many as clients usually train."""
         sent = self.num_sent
@@ -217,6 +226,7 @@ class Asynchronous(Schedule):
         self.report.sent += self.num_sent - sent
         return server.model
 
+    @override
     def check_with(self, algorithm: Any) -> Iterable[str]:
         """Yield whether clients that are evaluated with what they keep would train ahead of their results."""
         keepers = [part for part in walk(*algorithm.parts.values()) if part.has_personal]
@@ -248,6 +258,7 @@ class Asynchronous(Schedule):
             heapq.heappush(self.events, event)
         return tasks
 
+    @override
     def sent(self, task: Task, server: Server) -> Tensor:
         """Return the server's model of the time at which the client began."""
         return self.flights[task.slot].model
@@ -399,6 +410,7 @@ class Asynchronous(Schedule):
 
     # ---- logs ----
 
+    @override
     def values(self) -> dict[str, float]:
         """Return the staleness of the round's results, the buffer, virtual time, and how much of it clients work."""
         arrivals = self.report.arrivals
@@ -448,6 +460,7 @@ class SampledStaleness(Asynchronous):
     wait_for_flush: bool = field(default=False, init=False)
     repeats_clients = True
 
+    @override
     def setup(self, federation: Federation) -> None:
         """Start with the first model alone."""
         super().setup(federation)
@@ -456,6 +469,7 @@ class SampledStaleness(Asynchronous):
         self.models: dict[int, Tensor]
         self.add_state("models", {0: federation.model})
 
+    @override
     def play(self, tasks: Sequence[Task], server: Server) -> Play:
         """Draw the results' clients and models, then let them arrive."""
         self._drawn: list[tuple[int, int, int]] = []  # which result, its client, its model's number
@@ -465,6 +479,7 @@ class SampledStaleness(Asynchronous):
             self._drawn.append((number, int(self._rng.integers(self.federation.num_clients)), number - staleness))
         return (yield from super().play(tasks, server))
 
+    @override
     def _next_arrival(self, server: Server) -> int:
         """Return the slot of the next result, having begun those whose model is there."""
         self.models[self.uploads] = server.model
@@ -477,8 +492,10 @@ class SampledStaleness(Asynchronous):
         self.now, _, slot = heapq.heappop(self.events)  # every result's model is there by its turn
         return slot
 
+    @override
     def _free(self, clients: Collection[int]) -> None:
         """Do nothing: the next clients are drawn."""
 
+    @override
     def _times(self) -> dict[str, float]:
         return {}

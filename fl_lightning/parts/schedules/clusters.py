@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from fl_lightning.checks import Count, Positive
 from fl_lightning.parts.aggregations.base import RunningMean
@@ -44,10 +45,12 @@ class Clusters(Schedule):
     starts_from_server = False
     sends_choice = True
 
+    @override
     def further_models(self, sent: int) -> int:
         """Return how many models clients receive besides the first one: they choose among all."""
         return (self.number - 1) * sent
 
+    @override
     def check_with(self, algorithm: Algorithm) -> Iterable[str]:
         """Yield whether the results are to be merged in another way, or messages depend on those of another cluster."""
         for member in algorithm.chain.members:
@@ -60,6 +63,7 @@ class Clusters(Schedule):
         if not isinstance(algorithm.server_optimizer, Mixing) or algorithm.server_optimizer.lr != 1.0:
             yield f"The server optimizer cannot be {algorithm.server_optimizer!r}: means replace the clusters' models."
 
+    @override
     def setup(self, federation: Federation) -> None:
         """Draw the clusters' first models."""
         n = federation.num_parameters
@@ -76,14 +80,17 @@ class Clusters(Schedule):
         self.chosen: list[int]
         self.add_state("chosen", [-1] * federation.num_clients)
 
+    @override
     def sent(self, task: Task, server: Server) -> Tensor:
         """Return the cluster's model: each in turn to be looked at, then the chosen one."""
         return self.models[task.phase - 1 if task.phase else self.chosen[task.client]]
 
+    @override
     def correction(self, client: LocalClient) -> None:
         """Compute the client's loss with a cluster's model."""
         self._losses[client.task.client, client.task.phase - 1] = client.loss()
 
+    @override
     def play(self, tasks: Sequence[Task], server: Server) -> Play:
         """Let clients choose, train, and average each cluster's models, weighted as the aggregation says."""
         self._losses: dict[tuple[int, int], float] = {}
@@ -104,6 +111,7 @@ class Clusters(Schedule):
             server.replace(self.models[counts.index(max(counts))])
         return server.model
 
+    @override
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take a checkpoint's models.
 
@@ -114,6 +122,7 @@ class Clusters(Schedule):
             raise ValueError(f"`clusters` must be the checkpoint's {len(state['models'])}, got {self.number}.")
         super().load_state_dict(state)
 
+    @override
     def model_of(self, client: int, model: Tensor) -> Tensor:
         """Return the model of the cluster that the client chose."""
         return self.models[self.chosen[client]] if self.chosen[client] >= 0 else model

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from fl_lightning.checks import Count, Positive, ScheduledWeight
 from fl_lightning.parts.client_vectors import ClientVectors
@@ -23,14 +24,15 @@ from fl_lightning.parts.server import Server
 class _OwnModels(Synchronous):
     """Synchronous rounds in which each client also keeps a whole model of its own, at first the server's first one."""
 
+    @override
     def setup(self, federation: Federation) -> None:
         """Give every client the first model."""
         super().setup(federation)
         self.own: ClientVectors
         self.add_client_vectors("own", federation.model)
 
+    @override
     def personal(self, client: int, model: Tensor) -> Tensor | None:
-        """Return the client's own model."""
         return self.own.get(client)
 
 
@@ -53,20 +55,24 @@ class ProximalModels(_OwnModels):
     lam: ScheduledWeight = 1.0
     epochs: Count | None = None
 
+    @override
     def start(self, task: Task, received: Tensor) -> Tensor:
         """Return the client's own model in its further training."""
         return self.own[task.client] if task.phase else received
 
+    @override
     def correction(self, client: LocalClient) -> Correction:
         """Return ``lam/2 |v - w_t|^2``, whose centre is not the model that the client starts from."""
         return pull_to_received(self.at("lam"), client, self.federation.num_parameters)
 
+    @override
     def play(self, tasks: Sequence[Task], server: Server) -> Play:
         """Train each client's model while the server's is w_t, then the server's."""
         for result in (yield further_tasks(tasks, self.epochs)):
             self.own[result.client] = result.vector
         return (yield from super().play(tasks, server))
 
+    @override
     def expected_tasks(self) -> int:
         """Return the number of further trainings."""
         return self.cohort_size
@@ -102,6 +108,7 @@ class FineTuning(_OwnModels):
     frozen: Patterns | None = None
     lr: Positive | None = None
 
+    @override
     def setup(self, federation: Federation) -> None:
         """Find what is not tuned."""
         super().setup(federation)
@@ -109,12 +116,14 @@ class FineTuning(_OwnModels):
         self.add_state("is_current", False)
         self._frozen = frozenset() if self.frozen is None else federation.places(self.frozen, "frozen")
 
+    @override
     def correction(self, client: LocalClient) -> Correction | None:
         """Freeze what is not tuned, and take the steps if they are not the optimizer's."""
         if self.lr is not None:
             return _PlainSteps(self.lr, self._frozen)
         return Correction(frozen=self._frozen) if self._frozen else None
 
+    @override
     def play(self, tasks: Sequence[Task], server: Server) -> Play:
         """Play the round, and fine-tune if it is time."""
         self.is_current = False
@@ -123,6 +132,7 @@ class FineTuning(_OwnModels):
             yield from self.finish(server)
         return shown
 
+    @override
     def finish(self, server: Server) -> Play:
         """Let all clients fine-tune the server's model."""
         sizes = enumerate(self.federation.sizes)
@@ -133,15 +143,18 @@ class FineTuning(_OwnModels):
         return server.model
 
     @property
+    @override
     def personal_every(self) -> int:
         """Number of rounds between two fine-tunings."""
         return self.every
 
     @property
+    @override
     def personal_is_current(self) -> bool:
         """Whether the tuned models are those of the last round."""
         return bool(self.is_current)
 
+    @override
     def personal(self, client: int, model: Tensor) -> Tensor | None:
         """Return the client's tuned model; ``None`` if it is one of an earlier round."""
         return super().personal(client, model) if self.is_current else None
@@ -150,14 +163,17 @@ class FineTuning(_OwnModels):
     def _tunes(self) -> bool:
         return (self.round + 1) % self.every == 0 or self.round + 1 == self.federation.max_rounds
 
+    @override
     def expected_tasks(self) -> int:
         """Return the number of fine-tunings in the round."""
         return self.federation.num_clients if self._tunes else 0
 
+    @override
     def further_models(self, sent: int) -> int:
         """Return to how many clients the server sends its new model."""
         return self.federation.num_clients if self.is_current else 0
 
+    @override
     def rounds_under_way(self) -> Collection[int]:
         """Return no earlier round, so that the learning rates of the last one are kept until the fit's end."""
         return ()
@@ -170,6 +186,7 @@ class _PlainSteps(Walk):
         super().__init__()
         self.lr, self._left = lr, frozen
 
+    @override
     def walk(self, parameters: Sequence[Tensor], passes: Passes) -> None:
         """Step along the gradient."""
         passes.gradient()
@@ -203,6 +220,7 @@ class AdaptiveStart(_OwnModels):
     epochs: Count = 1
     starts_from_server = False
 
+    @override
     def setup(self, federation: Federation) -> None:
         """Start from a_k = 1: the server's model."""
         super().setup(federation)
@@ -213,6 +231,7 @@ class AdaptiveStart(_OwnModels):
         self._mixes: dict[int, Tensor] = {}
         self._walks: dict[int, _ShareWalk] = {}
 
+    @override
     def start(self, task: Task, received: Tensor) -> Tensor:
         """Return the mix: as a_k was, and in the second training as it is now."""
         n, client = self.federation.num_parameters, task.client
@@ -221,6 +240,7 @@ class AdaptiveStart(_OwnModels):
         mix = torch.lerp(self.own[client][:n], received[:n], self.shares[client])
         return torch.cat([torch.where(self._mixed, mix, received[:n]), received[n:]])
 
+    @override
     def correction(self, client: LocalClient) -> Correction:
         """Return the steps of a_k."""
         k, n, lengths = client.task.client, self.federation.num_parameters, list(self.federation.lengths)
@@ -228,6 +248,7 @@ class AdaptiveStart(_OwnModels):
         self._walks[k] = _ShareWalk(self.lr, apart.split(lengths), self.shares[k].split(lengths))
         return self._walks[k]
 
+    @override
     def play(self, tasks: Sequence[Task], server: Server) -> Play:
         """Learn the mix, then train from it."""
         self._mixes = {}
@@ -238,8 +259,8 @@ class AdaptiveStart(_OwnModels):
         self._mixes = {}
         return shown
 
+    @override
     def on_client_end(self, result: ClientResult) -> None:
-        """Keep the client's model."""
         if not result.task.phase:
             self.own[result.client] = result.vector
 
@@ -255,6 +276,7 @@ class _ShareWalk(Walk):
         self.apart = apart
         self.shares = list(shares)
 
+    @override
     def walk(self, parameters: Sequence[Tensor], passes: Passes) -> None:
         """Move a_k along the gradient at the mix, and the mix with it."""
         passes.gradient()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch import Tensor
+from typing_extensions import override
 
 from fl_lightning.checks import Count
 from fl_lightning.parts.exchanges.personal import PersonalParameters
@@ -37,21 +38,25 @@ class PersonalFirst(Synchronous):
     personal_parameters: PersonalParameters
     epochs: Count = 1
 
+    @override
     def check_with(self, algorithm: Algorithm) -> Iterable[str]:
         """Yield whether the algorithm's exchange lacks the personal parameters."""
         if all(part is not self.personal_parameters for part in walk(algorithm.chain)):
             yield f"`personal_parameters` must be one of the algorithm's exchanges, got {self.personal_parameters!r}."
 
+    @override
     def correction(self, client: LocalClient) -> Correction:
         """Freeze all but the personal parameters."""
         trained = self.federation.places(self.personal_parameters.pattern)
         return Correction(frozen=frozenset(range(len(self.federation.lengths))) - trained)
 
+    @override
     def start(self, task: Task, received: Tensor) -> Tensor:
         """Return what the client received; in the second training with the personal parameters of the first one."""
         values = None if task.phase else self._trained.get(task.client)
         return received if values is None else self.personal_parameters.insert(received, values)
 
+    @override
     def play(self, tasks: Sequence[Task], server: Server) -> Play:
         """Train the personal parameters, then the others."""
         self._trained: dict[int, Tensor] = {}
@@ -61,6 +66,7 @@ class PersonalFirst(Synchronous):
         self._trained = {}
         return shown
 
+    @override
     def expected_tasks(self) -> int:
         """Return the number of first trainings."""
         return self.cohort_size

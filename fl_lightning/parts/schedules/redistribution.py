@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from torch import Tensor
+from typing_extensions import override
 
 from fl_lightning.checks import Count
 from fl_lightning.parts.aggregations.base import RunningMean
@@ -59,6 +60,7 @@ class Redistribution(Schedule):
     circulates = True
     starts_from_server = False
 
+    @override
     def check_with(self, algorithm: "Algorithm") -> Iterable[str]:
         """Yield whether clients may drop out under ``"subsample"``, or ``extend_cycle`` has no effect."""
         if self.unequal == "subsample" and (algorithm.participation.dropout or algorithm.participation.drop_stragglers):
@@ -66,8 +68,8 @@ class Redistribution(Schedule):
         if self.extend_cycle and self.unequal != "count":
             yield f'`extend_cycle=True` needs `unequal="count"`, got {self.unequal!r}.'
 
+    @override
     def setup(self, federation: Federation) -> None:
-        """Start a first cycle."""
         self.position: int
         self.add_state("position", 0)
         self.length: int
@@ -86,15 +88,18 @@ class Redistribution(Schedule):
         return {slot: result.vector for slot, result in self.results.items()}
 
     @property
+    @override
     def has_models_under_way(self) -> bool:
         """Whether the cycle has begun."""
         return self.position > 0
 
     @property
+    @override
     def shows_aggregate(self) -> bool:
         """Whether the shown model is the server's."""
         return self.evaluate == "aggregate" or not self.has_models_under_way
 
+    @override
     def unsuitable_rounds(self, rounds: int, arrivals: int) -> str | None:
         """Return a warning of a fit that would end in the middle of a cycle."""
         over, cycle = rounds % self.redistributions, self.redistributions
@@ -107,6 +112,7 @@ class Redistribution(Schedule):
             f"of them. Give whole cycles, such as max_epochs={rounds - over + cycle}."
         )
 
+    @override
     def slots(self, num_active: int, cohort_size: int, rng: np.random.Generator) -> Sequence[int]:
         """Return the slots that train in an inner round; see ``unequal``."""
         if not self.has_models_under_way:
@@ -132,6 +138,7 @@ class Redistribution(Schedule):
             self.trainings = {slot: self.trainings[slot] for slot in chosen}
         return chosen
 
+    @override
     def sent(self, task: Task, server: Server) -> Tensor:
         """Return the circulating model of the task's slot; the server's model at the start of a cycle."""
         return self._model(task.slot, server)
@@ -139,6 +146,7 @@ class Redistribution(Schedule):
     def _model(self, slot: int, server: Server) -> Tensor:
         return self.results[slot].vector if slot in self.results else server.model
 
+    @override
     def play(self, tasks: Sequence[Task], server: Server) -> Play:
         """Pass the models on; aggregate them when the cycle is complete. A round without clients is skipped."""
         trained = {result.task.slot: result for result in (yield tasks)}
@@ -176,15 +184,18 @@ class Redistribution(Schedule):
         mean, _ = running.pop(self.federation, server.model)
         return server.model if mean is None else mean.to(server.model.dtype)
 
+    @override
     def saved(self, name: str, value: Any) -> Any:
         """Return the models of all processes as a checkpoint holds them."""
         return self.federation.join(value) if name == "results" else value
 
+    @override
     def loaded(self, name: str, value: Any) -> Any:
         """Return the models that this process keeps."""
         rank, ranks = self.federation.rank, self.federation.num_ranks
         return {slot: each for slot, each in value.items() if slot % ranks == rank} if name == "results" else value
 
+    @override
     def load_state_dict(self, state: Any) -> None:
         """Continue a cycle.
 

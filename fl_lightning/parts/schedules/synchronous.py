@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from torch import Tensor
+from typing_extensions import override
 
 from fl_lightning.parts.aggregations.base import RunningMean, Weighting
 from fl_lightning.parts.client_vectors import ClientVectors
@@ -21,6 +22,7 @@ class Synchronous(Schedule):
 
     sends_updates_alone = True
 
+    @override
     def play(self, tasks: Sequence[Task], server: Server) -> Play:
         """Let all clients train, then move the server."""
         for result in (yield tasks):
@@ -47,6 +49,7 @@ class ClientAverage(Synchronous):
     weighting: Weighting = "uniform"
     shows_client_models = True
 
+    @override
     def setup(self, federation: Federation) -> None:
         """Give every client the first model, if last local models are to be averaged."""
         self.shown: Tensor | None
@@ -55,6 +58,7 @@ class ClientAverage(Synchronous):
             self.last: ClientVectors
             self.add_client_vectors("last", federation.model, federation.weights(self.weighting))
 
+    @override
     def play(self, tasks: Sequence[Task], server: Server) -> Play:
         """Let all clients train, move the server, and take the mean of the clients' models."""
         active = RunningMean()

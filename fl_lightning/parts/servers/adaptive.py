@@ -7,6 +7,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from fl_lightning.checks import (
     Fraction,
@@ -57,11 +58,13 @@ class Adaptive(ServerOptimizer):
     v0: NotNegative = 0.0
     bias_correction: bool = False
 
+    @override
     def __post_init__(self) -> None:
         check_fields(self)
         self.lr = (0.1 if self.rule == "adagrad" else 0.01) if self.lr is None else self.lr
         self.beta1 = (0.0 if self.rule == "adagrad" else 0.9) if self.beta1 is None else self.beta1
 
+    @override
     def setup(self, federation: Federation) -> None:
         """Return to m = 0 and v = v0."""
         self.m: Tensor | None
@@ -71,8 +74,8 @@ class Adaptive(ServerOptimizer):
         self.steps: int
         self.add_state("steps", 0)
 
+    @override
     def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
-        """Return the parameters after one adaptive step."""
         beta1 = self.beta1 or 0.0
         current = model.to(aggregate.dtype)
         delta = aggregate - current

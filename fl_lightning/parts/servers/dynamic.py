@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch import Tensor
+from typing_extensions import override
 
 from fl_lightning.parts.objectives.dynamic import DynamicRegularizer
 from fl_lightning.parts.part import walk
@@ -32,12 +33,13 @@ class DynamicServer(ServerOptimizer):
 
     objective: DynamicRegularizer
 
+    @override
     def check_with(self, algorithm: Algorithm) -> Iterable[str]:
         """Yield whether no client renews the lambda_k that this part reads."""
         if not any(part is self.objective for part in walk(algorithm.objective)):
             yield f"`objective` of {self!r} must be the algorithm's objective, got {algorithm.objective!r}."
 
+    @override
     def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
-        """Return the corrected mean."""
         self.objective.duals.commit()
         return aggregate + self.objective.duals.mean

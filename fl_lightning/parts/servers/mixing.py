@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torch import Tensor
+from typing_extensions import override
 
 from fl_lightning.checks import (
     Scheduled,
@@ -29,8 +30,8 @@ class Mixing(ServerOptimizer):
 
     lr: Scheduled = 1.0
 
+    @override
     def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
-        """Return the mixed parameters."""
         lr, current = self.at("lr"), model.to(aggregate.dtype)
         return aggregate if lr == 1.0 else current + lr * (aggregate - current)
 
@@ -54,13 +55,13 @@ class Momentum(ServerOptimizer):
     momentum: ScheduledFraction = 0.9
     lr: Scheduled = 1.0
 
+    @override
     def setup(self, federation: Federation) -> None:
-        """Start without a velocity."""
         self.velocity: Tensor | None
         self.add_state("velocity", None)
 
+    @override
     def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
-        """Return the parameters after one step along the velocity."""
         current = model.to(aggregate.dtype)
         delta = aggregate - current
         self.velocity = delta if self.velocity is None else self.at("momentum") * self.velocity + delta

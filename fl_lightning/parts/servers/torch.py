@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+from typing_extensions import override
 
 from fl_lightning.checks import (
     Scheduled,
@@ -45,17 +46,18 @@ class TorchServer(ServerOptimizer):
         )
         self._make([torch.zeros(1)])  # so that a wrong option is an error here
 
+    @override
     def __repr__(self) -> str:
         options = "".join(f", {name}={value!r}" for name, value in self.options.items())
         return f"TorchServer({short_repr(self.optimizer)}, lr={short_repr(self.lr)}{options})"
 
+    @override
     def setup(self, federation: Federation) -> None:
-        """Start without moments."""
         self.state: dict[str, Any] | None
         self.add_state("state", None)
 
+    @override
     def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
-        """Return the parameters after one step of the optimizer."""
         current = model.to(aggregate.dtype, copy=True)
         parameters, targets = (list(self.federation.tensors(vector).values()) for vector in (current, aggregate))
         for parameter, target in zip(parameters, targets, strict=True):

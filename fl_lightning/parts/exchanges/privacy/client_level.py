@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from fl_lightning.checks import Count, NotNegative, Positive, Probability, check_fields
 from fl_lightning.parts.exchanges.base import Exchange
@@ -74,6 +75,7 @@ class DifferentialPrivacy(Exchange):
     noise_cohort: Count | None = None
     records = (Mechanism,)
 
+    @override
     def __post_init__(self) -> None:
         if (self.noise_multiplier is None) == (self.epsilon is None):
             raise TypeError(
@@ -84,17 +86,19 @@ class DifferentialPrivacy(Exchange):
         check_fields(self)
         check_installed()
 
+    @override
     def check_with(self, algorithm: Algorithm) -> Iterable[str]:
         """Yield with which parts epsilon would not be known."""
         self._algorithm = algorithm
         return (f"DifferentialPrivacy would print a wrong epsilon: {reason}" for reason in _unanalysed(algorithm))
 
+    @override
     def check_another_fit(self) -> None:
         """Raise ``ValueError`` if this part has trained the model before: it would count from 0."""
         check_nothing_spent("DifferentialPrivacy", self.spent)
 
+    @override
     def setup(self, federation: Federation) -> None:
-        """Start with nothing spent."""
         self.bound: float
         self.add_state("bound", self.clip)
         self.noise: float
@@ -108,6 +112,7 @@ class DifferentialPrivacy(Exchange):
         self.asked: list[float | None]
         self.add_state("asked", [self.epsilon, self.delta])
 
+    @override
     def on_round_start(self, round_index: int) -> None:
         """Find the noise that ``epsilon`` asks for, if it is not known."""
         self._unclipped = 0
@@ -143,12 +148,14 @@ class DifferentialPrivacy(Exchange):
 
     # ---- a round ----
 
+    @override
     def upload(self, result: ClientResult) -> ClientResult:
         """Return the result with the clipped update."""
         clipped = self.clipped(result, self.bound)
         self._unclipped += clipped is result
         return clipped
 
+    @override
     def on_sum(self, total: Tensor, count: float) -> tuple[Tensor, float]:
         """Return the noised sum, float64 of shape ``(num_parameters,)``, and the expected number of clients."""
         expected, bound = self._expected, self.bound
@@ -193,11 +200,13 @@ class DifferentialPrivacy(Exchange):
         """Epsilon of all rounds so far, with :attr:`delta`."""
         return epsilon_of([(mechanism, count) for mechanism, count in self.ran], self.delta)
 
+    @override
     def values(self) -> dict[str, float]:
         """Return epsilon so far and its delta, and the bound if it adapts."""
         bound = {} if self.adaptive_quantile is None else {"fed/clip_norm": self.bound}
         return {"fed/epsilon": self.spent, "fed/delta": self.delta, **bound}
 
+    @override
     def load_state_dict(self, state: Any) -> None:
         """Go on from what a checkpoint's run has spent; a fixed noise and bound are those given now.
 

@@ -8,6 +8,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING
 
 import torch
+from typing_extensions import override
 
 from fl_lightning.checks import NotNegative, Positive, Probability, check_fields
 from fl_lightning.parts.exchanges.base import Exchange
@@ -48,29 +49,33 @@ class LocalDifferentialPrivacy(Exchange):
     delta: Probability
     fills_zeros = True
 
+    @override
     def __post_init__(self) -> None:
         check_fields(self)
         check_installed()
 
+    @override
     def check_with(self, algorithm: Algorithm) -> Iterable[str]:
         """Yield whether clients send something without noise."""
         for part in parts_that_send_more(algorithm):
             yield f"LocalDifferentialPrivacy would log a wrong epsilon: with {part!r} {MORE} may leave them. {HINT}"
 
+    @override
     def check_another_fit(self) -> None:
         """Raise ``ValueError`` if this part has trained the model before: it would count from 0."""
         check_nothing_spent("LocalDifferentialPrivacy", self.spent)
 
+    @override
     def setup(self, federation: Federation) -> None:
-        """Start with nothing sent."""
         #: How often each client sent an update, by noise.
         self.releases: dict[float, dict[int, int]]
         self.add_state("releases", {})
 
+    @override
     def on_round_start(self, round_index: int) -> None:
-        """Start a round in which nothing was sent."""
         self._new: list[int] = []
 
+    @override
     def upload(self, result: ClientResult) -> ClientResult:
         """Return the result with the clipped update and its noise."""
         self.check_buffers(result)
@@ -82,6 +87,7 @@ class LocalDifferentialPrivacy(Exchange):
         self._new.append(result.client)
         return self.with_sent_update(result, (clipped + self.noise_multiplier * self.clip * noise).to(update.dtype))
 
+    @override
     def on_round_end(self) -> None:
         """Count what was sent, on all processes."""
         new = Counter(client for share in self.federation.gather(self._new) for client in share)
@@ -94,6 +100,7 @@ class LocalDifferentialPrivacy(Exchange):
         """Epsilon so far of the client that sent most; an upper bound of it if a resumed run had another noise."""
         return epsilon_of_clients(self.releases, self.delta)
 
+    @override
     def values(self) -> dict[str, float]:
         """Return epsilon so far, and its delta."""
         return {"fed/local_epsilon": self.spent, "fed/local_delta": self.delta}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from fl_lightning.checks import Positive, check_fields
 from fl_lightning.parts.exchanges.base import Exchange
@@ -49,6 +50,7 @@ class SecureAggregation(Exchange):
     bits: _Bits = 32
     precision: _Bits | None = None
 
+    @override
     def __post_init__(self) -> None:
         check_fields(self)
         precision = max(2, self.bits // 2) if self.precision is None else self.precision
@@ -56,6 +58,7 @@ class SecureAggregation(Exchange):
             raise ValueError(f"`precision` must be at most `bits`, {self.bits}, got {self.precision}.")
         self._step = self.clip / (2 ** (int(precision) - 1) - 1)
 
+    @override
     def check_with(self, algorithm: Algorithm) -> Iterable[str]:
         """Yield which parts let the server act on something else than the sum over a round's clients."""
         schedule = algorithm.schedule
@@ -64,18 +67,19 @@ class SecureAggregation(Exchange):
         for part in parts_that_send_more(algorithm):
             yield f"`exchange` cannot have {self!r} with {part!r}: the server may see {MORE}. {HINT}"
 
+    @override
     def setup(self, federation: Federation) -> None:
-        """Start with nothing added."""
         self.overflows: int
         self.add_state("overflows", 0)
         self.clipped_values: int
         self.add_state("clipped_values", 0)
 
+    @override
     def on_round_start(self, round_index: int) -> None:
-        """Start a round's sum."""
         self._sum: Tensor | None = None
         self._clipped = 0
 
+    @override
     def upload(self, result: ClientResult) -> ClientResult:
         """Add the client's rounded values; return the result unchanged: the server sees only the sum."""
         update = self.sent_update(result).double()
@@ -87,10 +91,11 @@ class SecureAggregation(Exchange):
         self._sum = whole if self._sum is None else self._sum + whole
         return replace(result, payload=Payload(len(update), self.bits))
 
+    @override
     def payload_up(self, payload: Payload) -> Payload:
-        """Return what a client sends whose result is left out."""
         return Payload(payload.values, self.bits)
 
+    @override
     def on_sum(self, total: Tensor, count: float) -> tuple[Tensor, float]:
         """Return the sum that comes out of the field, float64 of shape ``(num_parameters,)``."""
         federation, number = self.federation, len(self.sent(total))
@@ -104,6 +109,7 @@ class SecureAggregation(Exchange):
         self._sum, self._clipped = None, 0
         return self.filled(wrapped.to(total.dtype) * self._step, torch.zeros_like(total)), count
 
+    @override
     def values(self) -> dict[str, float]:
         """Return how many values left the field, and how many were clipped."""
         return {"fed/overflows": self.overflows, "fed/clipped_values": self.clipped_values}
