@@ -47,7 +47,7 @@ def test_clients_with_values_of_their_own_do_not_train_ahead() -> None:
     for lookahead in (1, None):
         callback = FedBuff(2, 4, buffers="local", speeds=SPEEDS, seed=2, lookahead=lookahead)
         fit(callback, Net(), data(), 5)
-        kept = callback.algorithm.exchange.members[0].own
+        kept = callback.algorithm.chain.members[0].own
         ends.append([kept[client] for client in range(6)])
     assert all(torch.equal(one, other) for one, other in zip(*ends, strict=True))
 
