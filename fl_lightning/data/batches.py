@@ -54,8 +54,9 @@ def client_batches(
     step = batch_size or max(size, 1)
     if collate_fn is None and (rows := tensor_rows(dataset)) is not None:
         # `split` makes all slices in one call: half the cost of indexing
-        slices = zip(*(tensor.split(step) for tensor in _gather(*rows, order)), strict=True)
-        yield from map(list, islice(slices, number))
+        slices_of_tensors = [tensor.split(step) for tensor in _gather(*rows, order)]
+        for batch in islice(zip(*slices_of_tensors, strict=True), number):
+            yield list(batch)
         return
     positions = range(size) if order is None else order.tolist()
     for start in range(0, number * step, step):
@@ -168,8 +169,9 @@ class _JoinedRows(Dataset[tuple[Tensor, ...]]):
         begins = np.flatnonzero((np.diff(rows, prepend=-2) != 1) | (np.diff(parts, prepend=-1) != 0))
         first = rows[begins] - self.starts[parts[begins]]
         last = first + np.diff(begins, append=len(rows))
-        stretches = zip(parts[begins].tolist(), first.tolist(), last.tolist(), strict=True)
-        slices = [[tensor[i:j] for tensor in self.dataset.datasets[part].tensors] for part, i, j in stretches]
+        slices = []
+        for part, i, j in zip(parts[begins].tolist(), first.tolist(), last.tolist(), strict=True):
+            slices.append([tensor[i:j] for tensor in self.dataset.datasets[part].tensors])
         return [torch.cat(tensors) for tensors in zip(*slices, strict=True)]
 
 
@@ -202,8 +204,8 @@ def tensors_of(dataset: Dataset[Any]) -> tuple[Tensor, ...] | None:
         return None if within is None else tuple(_gather(within, torch.from_numpy(subset_indices(dataset)), None))
     if type(dataset) is ConcatDataset:
         parts = [tensors_of(part) or () for part in dataset.datasets]
-        kinds = {tuple((tensor.shape[1:], tensor.dtype) for tensor in part) for part in parts}
-        if len(kinds) == 1 and parts[0]:
+        kinds = [[(tensor.shape[1:], tensor.dtype) for tensor in part] for part in parts]
+        if parts[0] and all(kind == kinds[0] for kind in kinds):
             return tuple(torch.cat(tensors) for tensors in zip(*parts, strict=True))
     return None
 
@@ -212,7 +214,7 @@ def subset_indices(dataset: Subset[Any]) -> np.ndarray:
     """Return the indices of a ``Subset``, counted from 0, int64, shape (n,).
 
     Raises:
-        TypeError: If they are no integers; a mask of booleans is none either.
+        TypeError: If they are not integers (a boolean mask is not).
     """
     indices = to_indices("indices` of the `Subset", dataset.indices)
     size = length(dataset.dataset)

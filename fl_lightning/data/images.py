@@ -99,7 +99,8 @@ class ImageDataModule(FederatedDataModule):
         mean, std = self._statistics_on(x.device)
         levels = (x * std + mean).mul_(255).round_()
         if levels.numel() and not 0 <= levels.min() <= levels.max() <= 255:
-            lowest, highest = ((end - mean) / std for end in (0, 1))
+            lowest = (0 - mean) / std
+            highest = (1 - mean) / std
             raise ValueError(
                 f"`value` of a poison must be from {lowest.max():.4g} to {highest.min():.4g}, what the bytes of the "
                 f"images can hold after normalisation, got inputs from {x.min():.4g} to {x.max():.4g}."
@@ -118,7 +119,8 @@ class ImageDataModule(FederatedDataModule):
 
     def _statistics_on(self, device: torch.device) -> tuple[Tensor, Tensor]:
         if device not in self._normalization:
-            mean, std = (torch.tensor(values, device=device).view(-1, 1, 1) for values in (self.mean, self.std))
+            mean = torch.tensor(self.mean, device=device).view(-1, 1, 1)
+            std = torch.tensor(self.std, device=device).view(-1, 1, 1)
             self._normalization[device] = mean, std
         return self._normalization[device]
 

@@ -16,7 +16,8 @@ from fl_lightning.partitioners.feature_noise import add_feature_noise
 Standardization = Literal["global", "local"]
 Imputation = Literal["local", "global"]
 
-_CHUNK = 1 << 22  # numbers held in float64 at a time
+#: Numbers held in float64 at a time.
+_CHUNK = 1 << 22
 
 
 # ---- missing values ----
@@ -115,9 +116,10 @@ def standardized(x: Tensor, how: Standardization, split: FederatedSplit, feature
             f"{tuple(x.shape)}. Convert them in `load()`, or leave `standardize` out."
         )
     if not is_finite(x[:, features]):
-        used = np.concatenate([rows for part in (split.train, split.val, split.test) for rows in part.values()])
+        used = np.concatenate([*split.train.values(), *split.val.values(), *split.test.values()])
         holes = ~x[torch.from_numpy(used)][:, features].isfinite()
-        counts = holes.transpose(0, 1).flatten(1).sum(1)  # a channel of several values is one column
+        # a channel of several values is one column
+        counts = holes.transpose(0, 1).flatten(1).sum(1)
         if counts.any():
             raise ValueError(
                 f"`standardize={how!r}` needs finite inputs, got {int(counts.max())} NaN or infinite values in column "

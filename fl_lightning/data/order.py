@@ -83,7 +83,8 @@ class EvaluationShare(DistributedSampler[int], SequentialSampler):
     def __init__(self, dataset: Dataset[Any], num_replicas: int, rank: int, samples: int | None = None) -> None:
         super().__init__(dataset, num_replicas, rank, shuffle=False)
         self.share = range(rank, length(dataset) if samples is None else samples, num_replicas)
-        self.num_samples = len(self.share)  # which is the sampler's length
+        # Lightning and PyTorch take this for the sampler's length
+        self.num_samples = len(self.share)
 
     def __iter__(self) -> Iterator[int]:
         """Yield the positions of this process's samples."""

@@ -46,7 +46,8 @@ class RoundLoader:
             batch_sampler=planned,  # type: ignore[arg-type]
             num_workers=data.num_workers,
             collate_fn=as_is,
-            generator=torch.Generator(),  # the global one is the clients'
+            # the global generator belongs to the clients
+            generator=torch.Generator(),
         )
         self._made = iter(loader)
 

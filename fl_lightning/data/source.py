@@ -13,7 +13,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from fl_lightning.checks import ShowsArguments, check, short_repr, to_array, to_indices
 from fl_lightning.data.batches import Collate, length
 
-_NO_DATASETS = (IterableDataset, DataLoader, tuple, Mapping, str, bytes, type)  # their items are no samples
+#: Types whose items are not samples.
+_NO_DATASETS = (IterableDataset, DataLoader, tuple, Mapping, str, bytes, type)
 
 
 @dataclass(frozen=True, repr=False)

@@ -133,7 +133,8 @@ class SampleSplit(Split):
             share = self.test
         rng = np.random.default_rng(self.seed)
         order = rng.permutation(np.setdiff1d(samples, test))
-        classes = labels if self.stratify else np.zeros_like(labels)  # of one class, the first samples are drawn
+        # where all samples are of one class, the first ones are drawn
+        classes = labels if self.stratify else np.zeros_like(labels)
         val, rest = _draw(order, round(self.val * len(order)), classes, rng)
         if share:
             test, rest = _draw(rest, round(share * len(order)), classes, rng)
@@ -175,14 +176,17 @@ class WithinClientSplit(Split):
         rng = np.random.default_rng(self.seed)
         partition = partitioner(labels)
         parts = [self._cut(rng.permutation(indices)) for indices in partition.indices]
-        val, test, train = (by_client(part) for part in zip(*parts, strict=True))
+        val = by_client([val for val, _, _ in parts])
+        test = by_client([test for _, test, _ in parts])
+        train = by_client([train for _, _, train in parts])
         few = f"the largest client has {quantity(int(partition.sizes.max()), 'sample')}"
         _warn_of_none(self, few, val=(self.val, val), test=(self.test, test))
         return FederatedSplit(train, val, test, partition)
 
     def _cut(self, indices: np.ndarray) -> list[np.ndarray]:
         """Cut a client's samples into validation, test and training set."""
-        num_val, num_test = (whole_part(fraction * len(indices)) for fraction in (self.val, self.test))
+        num_val = whole_part(self.val * len(indices))
+        num_test = whole_part(self.test * len(indices))
         return np.split(indices, [num_val, num_val + num_test])
 
 

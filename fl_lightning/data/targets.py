@@ -99,7 +99,8 @@ def find_targets(dataset: Dataset[Any], rule: OutputsAndTargets = outputs_and_ta
         dataset: The data set.
         rule: Says which tensor of a ``TensorDataset`` is the target; its ``outputs`` are ``None``.
     """
-    known: dict[int, np.ndarray | None] = {}  # of data sets that many subsets share
+    # many subsets may share a data set, whose classes are looked for once
+    known: dict[int, np.ndarray | None] = {}
 
     def find(part: Dataset[Any]) -> np.ndarray | None:
         if isinstance(part, ConcatDataset):
@@ -119,7 +120,8 @@ def find_targets(dataset: Dataset[Any], rule: OutputsAndTargets = outputs_and_ta
 def _classes(candidates: list[Any], number: int) -> np.ndarray | None:
     """Return the first candidate that holds whole numbers, one for each of so many samples."""
     for candidate in candidates:
-        with suppress(TypeError):  # no array, but rows of unequal lengths
+        # rows of unequal lengths make no array
+        with suppress(TypeError):
             values = to_array("targets", candidate)
             if values.shape == (number,) and values.dtype.kind in "iub":
                 return values.astype(np.int64)
@@ -130,7 +132,8 @@ def _candidates(dataset: Any, rule: OutputsAndTargets) -> list[Any]:
     """Return what may be the targets of a data set."""
     transforms = getattr(dataset, "transforms", None) if hasattr(dataset, "target_transform") else None
     if transforms is not None and not hasattr(transforms, "target_transform"):
-        return []  # one function changes inputs and targets together, as torchvision's data sets have it
+        # one function changes inputs and targets together, as in torchvision's data sets
+        return []
     candidates = [getattr(dataset, name, None) for name in TARGET_ATTRIBUTES]
     if isinstance(dataset, TensorDataset) and len(dataset.tensors) > 1:
         with suppress(UnknownTargetError):  # of several tensors, so that classes are asked for where they are needed

@@ -124,7 +124,9 @@ class CIFAR100DataModule(CIFAR10DataModule):
         if "coarse" not in (self.target_labels, self.partition_labels):
             return labels, labels, names
         # torchvision, which has checked the files, leaves the coarse classes out
-        train, test, meta = (pickle.loads(path.read_bytes(), encoding="latin1") for path in self.paths())
+        train, test, meta = [pickle.loads(path.read_bytes(), encoding="latin1") for path in self.paths()]
         coarse = np.array([*train["coarse_labels"], *test["coarse_labels"]], dtype=np.int64)
-        found = {"fine": (labels, names), "coarse": (coarse, meta["coarse_label_names"])}
-        return found[self.target_labels][0], *found[self.partition_labels or self.target_labels]
+        labels_of = {"fine": labels, "coarse": coarse}
+        names_of = {"fine": names, "coarse": meta["coarse_label_names"]}
+        classes = self.partition_labels or self.target_labels
+        return labels_of[self.target_labels], labels_of[classes], names_of[classes]

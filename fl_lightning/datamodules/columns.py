@@ -82,7 +82,8 @@ def numbers_to_predict(values: np.ndarray, name: str) -> np.ndarray:
         ValueError: If they are no numbers, or one is not finite in float32.
     """
     if values.dtype.kind in "biuf":
-        with np.errstate(over="ignore"):  # numbers that are too large become infinite
+        # numbers that are too large become infinite
+        with np.errstate(over="ignore"):
             numbers = values.astype(np.float32)
         wrong = values[~np.isfinite(numbers)]
         if not wrong.size:

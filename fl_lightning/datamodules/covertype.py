@@ -137,7 +137,8 @@ class CovertypeDataModule(FederatedDataModule):
         table = self._read()
         rows = self._draw_rows(table[:, -1])
         cover = table[:, -1]
-        occurs = table[cover <= 2, :54].any(axis=0) | (np.arange(54) < 10)  # 5 indicators never do
+        # five of the indicators never occur in these classes
+        occurs = table[cover <= 2, :54].any(axis=0) | (np.arange(54) < 10)
         labels = cover[rows].astype(np.int64) - 1
         areas = table[rows, 10:14].argmax(axis=1)
         soils = table[rows, 14:54].argmax(axis=1)

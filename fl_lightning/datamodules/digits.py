@@ -37,7 +37,8 @@ class DigitsDataModule(ImageDataModule):
         with files(__package__).joinpath("digits.npz").open("rb") as file, np.load(file) as digits:
             images = digits["images"]
             labels = digits["labels"].astype(np.int64)
-        gray = torch.from_numpy(images).float().unsqueeze(1) * (255 / 16)  # 17 levels, 0 to 16
+        # the digits have 17 levels, 0 to 16
+        gray = torch.from_numpy(images).float().unsqueeze(1) * (255 / 16)
         gray = F.interpolate(gray, size=(32, 32), mode="bilinear").round().to(torch.uint8)
         dataset = TensorDataset(gray.repeat(1, 3, 1, 1), torch.from_numpy(labels))
         return Source(dataset, labels, class_names=[str(digit) for digit in range(10)])

@@ -160,7 +160,7 @@ class DMOZDataModule(FederatedDataModule):
         return [x if self.trainer is None else self.trainer.precision_plugin.convert_input(x), *others]
 
     def _pages(self) -> EncodedPages:
-        content, structure, vectors = (self._find(*place) for place in _FILES)
+        content, structure, vectors = [self._find(*place) for place in _FILES]
         return encoded_pages(content, structure, vectors, self.exclude, self.max_tokens, self.cache_dir)
 
     def _find(self, folder: str, name: str) -> Path:

@@ -65,7 +65,8 @@ def encoded_pages(
     if not path.exists():
         with atomic_file(path) as temporary:
             torch.save(tuple(_read(content, structure, vectors, exclude, max_tokens)), temporary)
-    return EncodedPages(*torch.load(path, mmap=True))  # copied on write
+    # a mapped tensor is copied where it is written to
+    return EncodedPages(*torch.load(path, mmap=True))
 
 
 def _read(content: Path, structure: Path, vectors: Path, exclude: Sequence[str], max_tokens: int) -> EncodedPages:

@@ -83,7 +83,8 @@ def _pages(topics: list[str], num_pages: int, rng: random.Random) -> Iterator[st
         own = _WORDS[topic.split("/")[1]].split()
         common = _COMMON.split()
         shares = [0.35 / len(own)] * len(own) + [0.65 / len(common)] * len(common)
-        title, text = (" ".join(rng.choices(own + common, shares, k=rng.randint(*ends))) for ends in ((2, 5), (4, 30)))
+        title = " ".join(rng.choices(own + common, shares, k=rng.randint(2, 5)))
+        text = " ".join(rng.choices(own + common, shares, k=rng.randint(4, 30)))
         text += rng.choice(_ODDITIES) if rng.random() < 0.05 else ""
         description = "" if rng.random() < 0.01 else _DESCRIPTION.format(f"{text.capitalize()}.")
         yield f'  <ExternalPage about="http://www.example.com/{number}?a=1&amp;b=2">\n'
@@ -99,10 +100,12 @@ def _relations(topics: list[str], rng: random.Random) -> Iterator[str]:
     upper = [topic for topic in topics if topic.count("/") < 3]
     for number, topic in enumerate(topics):
         # half of the links lead to the two upper levels
-        symbolic, related = (rng.choice(upper if rng.random() < 0.5 else topics) for _ in range(2))
+        symbolic = rng.choice(upper if rng.random() < 0.5 else topics)
+        related = rng.choice(upper if rng.random() < 0.5 else topics)
         links = [(f"narrow{('', 1, 2)[place % 3]}", child) for place, child in enumerate(children.get(topic, ()))]
         links += [(f"symbolic{number % 2 + 1}", f"Name:{symbolic}"), ("related", related)]
         links += [("related", f"{topic}/Without_Pages"), ("altlang", f"Deutsch:Top/World/Deutsch/{number}")]
-        if topic in upper or rng.random() > 0.03:  # some topics have pages and no entry of their own
+        # some topics have pages and no entry of their own
+        if topic in upper or rng.random() > 0.03:
             lines = "".join(f'    <{kind} r:resource="{escape(target)}"/>\n' for kind, target in links)
             yield f'  <Topic r:id="{escape(topic)}">\n{lines}  </Topic>\n'

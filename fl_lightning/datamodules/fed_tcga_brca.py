@@ -79,4 +79,5 @@ class FedTCGABRCADataModule(FederatedDataModule):
             return table
         split = pandas.read_csv(self._split_file)
         table = table.merge(split[["pid", "fold", "fold2"]], on="pid", how="left")
-        return table.assign(region=table["fold2"].str.rpartition("_")[2].astype(int))  # such as train_0
+        # `fold2` is train_0, for example
+        return table.assign(region=table["fold2"].str.rpartition("_")[2].astype(int))

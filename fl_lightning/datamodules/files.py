@@ -35,10 +35,11 @@ def as_path(name: str, value: str | os.PathLike[str]) -> Path:
 
 def where_to_put(files: str, folder: Path, *, download: bool = False) -> str:
     """Return in a sentence how to get a data set's files into their folder, which is one of those in ``data_dir``."""
-    return (
+    hint = (
         f"Put {files} into {folder}, or name the folder above by `data_dir` or the environment variable "
-        f"{ENVIRONMENT_VARIABLE}{'; `download=True` fetches them in `prepare_data()`' * download}."
+        f"{ENVIRONMENT_VARIABLE}"
     )
+    return f"{hint}; `download=True` fetches them in `prepare_data()`." if download else f"{hint}."
 
 
 def fetch(url: str, path: Path, hint: str) -> None:
@@ -66,7 +67,8 @@ def reading(files: object, kind: str) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise
-    except Exception as error:  # parsers raise what they like at files that are damaged, cut off or of another kind
+    # parsers raise exceptions of many kinds at files that are damaged, cut off or of another kind
+    except Exception as error:
         raise RuntimeError(f"{files} cannot be read as {kind}: {str(error).strip()}") from error
 
 
@@ -133,11 +135,14 @@ class FromTorchvision(FederatedDataModule):
         if not self._is_there():
             raise FileNotFoundError(f"There is no whole {self.files.__name__} in {self.data_dir}. {self._hint()}")
         with reading(f"A file in {self.paths()[0].parent}", self.files.__name__):
-            train, test = (self.files(self.data_dir, train=train, **self.file_options) for train in (True, False))
-        (images, classes), (more, others) = self.samples(train), self.samples(test)
-        names = [name.split(" - ")[0] for name in train.classes]  # MNIST's are "0 - zero", ...
-        targets, labels, names = self.targets_of(torch.cat([classes, others]).numpy(), names)
-        dataset = TensorDataset(self.as_inputs(torch.cat([images, more])), torch.from_numpy(targets))
+            train = self.files(self.data_dir, train=True, **self.file_options)
+            test = self.files(self.data_dir, train=False, **self.file_options)
+        images, classes = self.samples(train)
+        test_images, test_classes = self.samples(test)
+        # the names of MNIST's classes are "0 - zero" and so on
+        names = [name.split(" - ")[0] for name in train.classes]
+        targets, labels, names = self.targets_of(torch.cat([classes, test_classes]).numpy(), names)
+        dataset = TensorDataset(self.as_inputs(torch.cat([images, test_images])), torch.from_numpy(targets))
         return Source(dataset, labels, np.arange(len(classes), len(labels)), names, pools_test=True)
 
     def _is_there(self) -> bool:

@@ -41,9 +41,11 @@ class WordVectors:
 
         A text that is missing is one unknown word.
         """
-        texts = ([self.rows.get(word, UNKNOWN) for word in tokenize(text)] for text in (title, description))
-        first, second = (rows or [UNKNOWN] for rows in texts)
-        return [*first, SEPARATOR, *second]
+        return [*self._rows_of(title), SEPARATOR, *self._rows_of(description)]
+
+    def _rows_of(self, text: str) -> list[int]:
+        rows = [self.rows.get(word, UNKNOWN) for word in tokenize(text)]
+        return rows or [UNKNOWN]
 
 
 def tokenize(text: str) -> list[str]:

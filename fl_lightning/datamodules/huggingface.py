@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     import datasets
 
 _BUILDERS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv", ".arrow": "arrow"}
-_ROWS = 1000  # that are decoded at a time
+#: Rows that are decoded at a time.
+_ROWS = 1000
 
 
 class HuggingFaceDataModule(ImageDataModule):
@@ -179,7 +180,8 @@ class HuggingFaceDataModule(ImageDataModule):
         [column] = self.inputs
         _check_complete(whole, column)
         if self.transform is None and not isinstance(whole.features[column], datasets.Image):
-            whole = whole.with_format("numpy")  # many times faster than Python's numbers
+            # many times faster than Python's numbers
+            whole = whole.with_format("numpy")
         batches = tqdm(whole.select_columns([column]).iter(_ROWS), f"Reading {column}", leave=False)
         with reading(f"Column {column!r} of {self.path}", "numbers or images of one shape"):
             values = [torch.from_numpy(self._convert(value)) for batch in batches for value in batch[column]]
@@ -249,5 +251,7 @@ def _pixels(image: Image.Image) -> np.ndarray:
             f"Images of mode {image.mode!r} have more than 256 shades of grey, which bytes cannot hold. Give a "
             "`transform` that makes an array of one, such as `lambda image: numpy.array(image) / 65535`."
         )
-    pixels = np.array(image if image.mode in ("L", "RGB") else image.convert("L" if image.mode == "1" else "RGB"))
+    if image.mode not in ("L", "RGB"):
+        image = image.convert("L" if image.mode == "1" else "RGB")
+    pixels = np.array(image)
     return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)

@@ -38,7 +38,8 @@ _POEMS = ("THE SONNETS", "A LOVER'S COMPLAINT")
 # the first line of a speech, and the next ones
 _INDENTED = re.compile(r"  ([a-zA-Z][a-zA-Z ]*)\. (.*)"), re.compile(r"    (.*)")
 _UNINDENTED = re.compile(r"([a-zA-Z][a-zA-Z ]*)\. (.*)"), re.compile(r"(.*)")
-_UNINDENTED_PLAY = "THE COMEDY OF ERRORS"  # the only one of the edition
+#: The only play of the edition whose speeches are not indented.
+_UNINDENTED_PLAY = "THE COMEDY OF ERRORS"
 _NOTICE = re.compile(r"<<.*?>>", re.DOTALL)
 
 
@@ -106,7 +107,8 @@ def parse_gutenberg(text: str) -> list[Play]:
     plays: list[Play] = []
     title = ""
     spoken = None
-    above = ""  # the last line that was not empty
+    # the last line that was not empty
+    above = ""
     for line in _NOTICE.sub("", text).splitlines():
         if line.strip() == "by William Shakespeare":
             title = above
@@ -121,7 +123,9 @@ def parse_gutenberg(text: str) -> list[Play]:
 
 def _parse_line(line: str, roles: dict[str, list[str]], spoken: list[str] | None, indented: bool) -> list[str] | None:
     """Add a line to the role that speaks it; return the lines of the role that may go on."""
-    first, following = (pattern.fullmatch(line) for pattern in (_INDENTED if indented else _UNINDENTED))
+    first_line, further_line = _INDENTED if indented else _UNINDENTED
+    first = first_line.fullmatch(line)
+    following = further_line.fullmatch(line)
     if first:
         role = first[1].upper()
         if not indented and role.startswith("ACT "):
@@ -182,7 +186,8 @@ def sample_roles(roles: Sequence[RoleText], fraction: float, rng: np.random.Gene
     """
     sizes = np.array([len(role.starts) for role in roles])
     order = rng.permutation(len(roles))
-    left = int(fraction * sizes.sum()) - np.cumsum(sizes[order]) + sizes[order]  # when a role's turn comes
+    # how many windows are left to take when a role's turn comes
+    left = int(fraction * sizes.sum()) - np.cumsum(sizes[order]) + sizes[order]
     taken = np.zeros_like(sizes)
     taken[order] = np.clip(left, 0, sizes[order])
     return [replace(role, starts=role.starts[:count]) for role, count in zip(roles, taken.tolist(), strict=True)]
@@ -193,9 +198,11 @@ def _leaf_windows(path: Path) -> Iterable[tuple[str, list[str]]]:
     with reading(path, "one of LEAF's Shakespeare files, which its preprocess.sh makes"):
         document = json.loads(path.read_text(encoding="utf-8"))
         data = {user: document["user_data"][user] for user in document["users"]}
-        windows = {user: [x + y for x, y in zip(own["x"], own["y"], strict=True)] for user, own in data.items()}
-        if any(len(window) != WINDOW + 1 for own in windows.values() for window in own):
-            raise ValueError(f"a sample must have {WINDOW} characters and the next one")
+        windows: dict[str, list[str]] = {}
+        for user, samples in data.items():
+            windows[user] = [x + y for x, y in zip(samples["x"], samples["y"], strict=True)]
+            if any(len(window) != WINDOW + 1 for window in windows[user]):
+                raise ValueError(f"a sample must have {WINDOW} characters and the next one")
     return windows.items()
 
 

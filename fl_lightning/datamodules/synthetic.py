@@ -49,7 +49,8 @@ def _draw(
     def draw_model(mean: float) -> tuple[np.ndarray, np.ndarray]:
         return rng.normal(mean, 1.0, (num_features, num_classes)), rng.normal(mean, 1.0, num_classes)
 
-    model_means, input_means = (rng.normal(0.0, std, len(sizes)) for std in (model_std, input_std))
+    model_means = rng.normal(0.0, model_std, len(sizes))
+    input_means = rng.normal(0.0, input_std, len(sizes))
     scales = np.arange(1.0, num_features + 1) ** -0.6
     inputs = []
     labels = []
@@ -69,7 +70,8 @@ class _SyntheticDataModule(FederatedDataModule):
     generated_clients: int
     # `num_clients` counts the training clients, after set-up
     stored_as: ClassVar[Mapping[str, str]] = {"num_clients": "generated_clients"}
-    _hidden = ("num_clients",)  # which the facts tell
+    # the facts tell how many there are
+    _hidden = ("num_clients",)
 
     def _make(self, num_clients: int) -> None:
         check_arguments(self, {**vars(self), "num_clients": num_clients})

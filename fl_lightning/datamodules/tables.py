@@ -107,14 +107,16 @@ class TableDataModule(FederatedDataModule):
 
         keys = {*self.categorical, *([] if self.client is None else [self.client])}
         keys |= set() if self.regression else {self.label}
-        keys -= set(self.features or ())  # which are numbers
+        # features are numbers
+        keys -= set(self.features or ())
         paths = [path for path in (self.path, self.test_path) if path is not None]
         frames = [_read(path, keys) for path in paths]
         features = self._numeric_columns(frames[0])
         for each, path in zip(frames, paths, strict=True):
             check_there([self.label, self.client, *features, *self.categorical], each.columns, path)
         frame = pandas.concat(frames, ignore_index=True)
-        for key in keys:  # a value is the same in both files if it is written alike
+        # a value is the same in both files if it is written alike
+        for key in keys:
             if not all(map(_is_parquet, paths)) and all(isinstance(value, str) for value in frame[key].dropna()):
                 frame[key] = _as_numbers(frame[key])
         clients = clients_of_column(self.client, self.partitioner, partial(_complete, frame))
@@ -172,7 +174,8 @@ def _read(path: Path, keys: Set[str]) -> DataFrame:
     with reading(path, "a CSV or Parquet file"), warnings.catch_warnings():
         if _is_parquet(path):
             return pandas.read_parquet(path)
-        warnings.simplefilter("error", pandas.errors.ParserWarning)  # rows that are longer than the header
+        # pandas warns of rows that are longer than the header
+        warnings.simplefilter("error", pandas.errors.ParserWarning)
         # without `index_col` the first column of such rows would become row numbers
         return pandas.read_csv(path, dtype=dict.fromkeys(keys, str), index_col=False)
 
@@ -184,14 +187,14 @@ def _as_numbers(texts: Series) -> Series:
     """
     import pandas
 
-    texts, given = texts.str.strip(), texts
+    stripped = texts.str.strip()
     try:
-        numbers = pandas.to_numeric(texts)
+        numbers = pandas.to_numeric(stripped)
     except (ValueError, OverflowError):
-        return given
+        return texts
     if numbers.dtype.kind in "iu":
-        return numbers if (numbers.astype(str) == texts).all() else texts
-    return numbers if numbers.nunique() == texts.nunique() else texts
+        return numbers if (numbers.astype(str) == stripped).all() else stripped
+    return numbers if numbers.nunique() == stripped.nunique() else stripped
 
 
 def _complete(frame: DataFrame, column: str) -> np.ndarray:
@@ -211,6 +214,7 @@ def _numbers(frame: DataFrame, columns: Sequence[str]) -> np.ndarray:
             f"Column {other!r} does not hold numbers but {frame[other].dtype}. Name it in `categorical` to make "
             "indicators of its values, or leave it out by `features`."
         )
-    with np.errstate(over="ignore"):  # numbers that are too large become infinite
+    # numbers that are too large become infinite
+    with np.errstate(over="ignore"):
         values: np.ndarray = frame[list(columns)].to_numpy(dtype=np.float32, na_value=np.nan)
     return values

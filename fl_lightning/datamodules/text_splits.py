@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -55,7 +56,7 @@ class OrderedSplit(Split):
         official = check_test_indices(test_indices, len(labels)) if isinstance(self.test, str) else None
         wanted = [True, self.val > 0, self.test != 0]
         parts = [self._cut(indices, official) for indices in partitioner(labels).indices]
-        parts = [part for part in parts if all(len(p) for p, want in zip(part, wanted, strict=True) if want)]
+        parts = [part for part in parts if _has(part, wanted)]
         if not parts:
             raise ValueError(
                 f"No client is long enough for `val` {self.val}, `test` {self.test} and a `gap` of {self.gap} samples. "
@@ -71,8 +72,14 @@ class OrderedSplit(Split):
             end = whole_part((1 - self.val) * len(rest))
             return rest[:end], rest[end + self.gap :], test
         assert not isinstance(self.test, str)
-        first, second = (whole_part(share * len(indices)) for share in (1 - self.val - self.test, 1 - self.test))
+        first = whole_part((1 - self.val - self.test) * len(indices))
+        second = whole_part((1 - self.test) * len(indices))
         return indices[:first], indices[first + self.gap : second], indices[second + self.gap :]
+
+
+def _has(part: Parts, wanted: Sequence[bool]) -> bool:
+    """Return whether a client has samples in each set that is wanted."""
+    return all(len(samples) > 0 for samples, is_wanted in zip(part, wanted, strict=True) if is_wanted)
 
 
 class CropSplit(Split):
@@ -135,9 +142,12 @@ class CropSplit(Split):
 
 
 def _federated(parts: list[Parts]) -> FederatedSplit:
-    """Number the clients anew; their samples are those of the three sets."""
-    train, val, test = (by_client(column) for column in zip(*parts, strict=True))
-    return FederatedSplit(train, val, test, Partition(tuple(np.concatenate(part) for part in parts)))
+    """Number the clients again; their samples are those of the three sets."""
+    partition = Partition(tuple(np.concatenate(part) for part in parts))
+    train = by_client([train for train, _, _ in parts])
+    val = by_client([val for _, val, _ in parts])
+    test = by_client([test for _, _, test in parts])
+    return FederatedSplit(train, val, test, partition)
 
 
 def _crop(indices: np.ndarray, size: int, rng: np.random.Generator, rng_of_ends: np.random.Generator) -> np.ndarray:

@@ -83,7 +83,8 @@ class _LSTMLayer(nn.Module):
         self.hidden_size = hidden_size
         self.recurrence = recurrence
         bound = 1 / math.sqrt(hidden_size)
-        if cell == "tensorflow":  # Glorot: one matrix from input and state to the four gates
+        # Glorot's initialisation looks at one matrix from input and state to the four gates
+        if cell == "tensorflow":
             bound = math.sqrt(6 / (input_size + hidden_size + 4 * hidden_size))
         self.weight_ih = nn.Parameter(torch.empty(4 * hidden_size, input_size).uniform_(-bound, bound))
         self.weight_hh = nn.Parameter(torch.empty(4 * hidden_size, hidden_size).uniform_(-bound, bound))

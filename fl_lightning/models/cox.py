@@ -41,7 +41,8 @@ class CoxRegression(L.LightningModule):
         self.lr = lr
         self.optimizer_name = optimizer
         self.linear = nn.Linear(in_features, 1)
-        self.val_metrics, self.test_metrics = (nn.ModuleDict({"cindex": ConcordanceIndex()}) for _ in range(2))
+        self.val_metrics = nn.ModuleDict({"cindex": ConcordanceIndex()})
+        self.test_metrics = nn.ModuleDict({"cindex": ConcordanceIndex()})
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns log-risks, shape (n,)."""
@@ -89,6 +90,7 @@ def cox_loss(risk: Tensor, target: Tensor) -> Tensor:
     order = target[:, 1].argsort(descending=True, stable=True)
     risk = risk[order]
     event = target[order, 0]
-    differences = risk - risk.unsqueeze(1)  # of each sample's risk set along a row, up to the diagonal
+    # a row has the differences from each sample's risk set, up to the diagonal
+    differences = risk - risk.unsqueeze(1)
     later = torch.ones_like(differences).triu(1).bool()
     return (differences.masked_fill(later, -torch.inf).logsumexp(dim=1) * event).mean()

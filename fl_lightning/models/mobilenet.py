@@ -19,7 +19,8 @@ from fl_lightning.files import ENVIRONMENT_VARIABLE, data_folder
 from fl_lightning.models.classifier import Classes, Classifier, MetricName
 from fl_lightning.models.frozen import FrozenPrefix
 
-_FROZEN_LAYERS = {"last_bottleneck": 17, "last_conv": 18, "classifier": 19}  # number of torchvision's 19 feature layers
+#: How many of torchvision's 19 feature layers are frozen.
+_FROZEN_LAYERS = {"last_bottleneck": 17, "last_conv": 18, "classifier": 19}
 _WEIGHTS = MobileNet_V2_Weights.IMAGENET1K_V1
 _WEIGHTS_FILE = _WEIGHTS.url.rpartition("/")[2]
 
@@ -79,7 +80,8 @@ class MobileNetV2Classifier(Classifier):
         weight_decay: NotNegative = 0.0,
         metrics: Sequence[MetricName] = ("acc",),
     ) -> None:
-        weights = str(weights) if isinstance(weights, os.PathLike) else weights  # checkpoints hold no paths
+        # checkpoints hold no paths
+        weights = str(weights) if isinstance(weights, os.PathLike) else weights
         super().__init__(num_classes, lr, momentum, weight_decay, metrics)
         network = mobilenet_v2(weights=None)
         frozen = _FROZEN_LAYERS[trainable_from]
@@ -90,7 +92,8 @@ class MobileNetV2Classifier(Classifier):
         self.prefix = FrozenPrefix(nn.Sequential(resize, *network.features[:frozen]))
         self.tail = new_tail if reinitialize_tail else network.features[frozen:]
         logits = nn.Linear(network.last_channel, num_classes)
-        nn.init.normal_(logits.weight, std=0.01)  # as torchvision initialises it
+        # as torchvision initialises it
+        nn.init.normal_(logits.weight, std=0.01)
         nn.init.zeros_(logits.bias)
         self.classifier = nn.Sequential(nn.Dropout(dropout), logits)
 

@@ -240,7 +240,8 @@ def deal(groups: np.ndarray, counts: np.ndarray, rng: np.random.Generator, mix: 
     order = order[np.argsort(groups[order], kind="stable")]
     group_sizes = np.bincount(groups, minlength=counts.shape[1])
     first = np.cumsum(group_sizes) - group_sizes + np.cumsum(counts, axis=0) - counts
-    return [
-        rng.permutation(np.concatenate([order[i : i + n] for i, n in zip(starts, numbers, strict=True)]))
-        for starts, numbers in zip(first, counts, strict=True)
-    ]
+    samples = []
+    for starts, numbers in zip(first, counts, strict=True):
+        stretches = [order[i : i + n] for i, n in zip(starts, numbers, strict=True)]
+        samples.append(rng.permutation(np.concatenate(stretches)))
+    return samples

@@ -150,7 +150,8 @@ class FlowerPartitioner:
         """Return the partition of a data set with these labels, shape (num_samples,)."""
         from datasets import Dataset
 
-        partitioner: Any = copy.deepcopy(self.partitioner)  # one takes a single data set in its life
+        # a partitioner of Flower takes a single data set in its life
+        partitioner: Any = copy.deepcopy(self.partitioner)
         partitioner.dataset = Dataset.from_dict({self.column: labels, "sample": np.arange(len(labels))})
         parts = [partitioner.load_partition(client)["sample"] for client in range(partitioner.num_partitions)]
         return as_partition("partitioner", [np.array(part, dtype=np.int64) for part in parts], len(labels))

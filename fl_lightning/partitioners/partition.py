@@ -113,7 +113,8 @@ class Partition:
             if header.get("fingerprint", partition.fingerprint()) != partition.fingerprint():
                 raise ValueError("its content does not agree with its fingerprint, so it is damaged")
             return partition
-        except Exception as error:  # what pyarrow makes of a damaged file is of many kinds
+        # pyarrow raises exceptions of many kinds at a damaged file
+        except Exception as error:
             raise ValueError(
                 f"{path} is no partition of version {_VERSION} that `Partition.save` has written: {error}."
             ) from error

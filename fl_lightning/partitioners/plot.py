@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_MAX_LEGEND = 20  # classes; with more a colour bar takes the legend's place
-_MOST_NAMES = 60  # of clients below an axis
+#: Most classes of a legend; for more of them there is a colour bar instead.
+_MAX_LEGEND = 20
+#: Most names of clients below an axis.
+_MOST_NAMES = 60
 
 
 class _LabelParts(NamedTuple):

@@ -60,4 +60,7 @@ class ShardPartitioner(Partitioner):
         else:
             shards = list(order[: available * self.shard_size].reshape(available, self.shard_size))
         drawn = self.generator().permutation(available)[:needed].reshape(self.num_clients, -1)
-        return [np.concatenate([shards[shard] for shard in mine]) for mine in drawn]
+        samples = []
+        for shards_of_client in drawn:
+            samples.append(np.concatenate([shards[shard] for shard in shards_of_client]))
+        return samples

@@ -14,7 +14,7 @@ from fl_lightning.partitioners.base import as_partition, check_labels
 from fl_lightning.partitioners.partition import Partition, members
 from fl_lightning.partitioners.statistics import label_entropy
 
-# the thesis's
+# the seeds of the thesis
 _DIFFUSION_SEED = 42
 _IID_SEED = 510
 
@@ -332,7 +332,8 @@ def _component(topics: Iterable[str], pairs: Sequence[tuple[str, str]], root: st
     place = {name: number for number, name in enumerate(names)}
     edges = np.array([(place[a], place[b]) for a, b in pairs if a in place and b in place]).reshape(-1, 2).T
     graph = coo_array((np.ones(edges.shape[1]), edges), shape=(len(names), len(names)))
-    component_of = connected_components(graph, directed=False)[1]  # numbered in the order of their first topics
+    # components are numbered in the order of their first topics
+    _, component_of = connected_components(graph, directed=False)
     chosen = np.bincount(component_of).argmax() if root is None else component_of[place[root]]
     return {name for name, component in zip(names, component_of, strict=True) if component == chosen}
 

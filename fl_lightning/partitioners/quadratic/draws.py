@@ -26,7 +26,8 @@ Moves = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 _MAX_SIZE_DRAWS = 100
 _MAX_ROUNDINGS = 1000
-_CHUNK = 100_000  # moves whose random numbers are held at a time
+#: Moves whose random numbers are held at a time.
+_CHUNK = 100_000
 
 
 class DrawsRandomSolution:

@@ -16,7 +16,8 @@ from fl_lightning.partitioners.quadratic.solver import solve_grouped_qp
 
 SampleFeatures = np.ndarray | Mapping[str, np.ndarray]
 
-_MAX_ENTRIES = 200_000  # clients times configurations; the solver takes some minutes and 1 GB for as many
+#: Most entries, which are clients times configurations; the solver takes some minutes and 1 GB for as many.
+_MAX_ENTRIES = 200_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,7 +227,8 @@ def quantile_buckets(values: np.ndarray, num_buckets: int) -> np.ndarray:
             "in missing ones first."
         )
     _, position, counts = np.unique(values, return_inverse=True, return_counts=True)
-    num_buckets = min(num_buckets, max(len(values), 1))  # more would stay empty
+    # further buckets would stay empty
+    num_buckets = min(num_buckets, max(len(values), 1))
     # twice the mid-rank, in whole numbers: samples below on the left, above on the right
     mid_ranks = 2 * np.cumsum(counts) - counts
     buckets: np.ndarray = np.unique(mid_ranks * num_buckets // (2 * len(values)), return_inverse=True)[1][position]

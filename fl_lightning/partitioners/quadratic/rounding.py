@@ -10,7 +10,8 @@ from fl_lightning.partitioners.quadratic.solver import solve_transport
 
 RoundingMethod = Literal["margins", "columns"]
 
-_EXACT = 1e-7  # entries nearer to a whole number than this are that number
+#: Entries nearer to a whole number than this are that number.
+_EXACT = 1e-7
 _MAX_DRAWS = 1000
 
 
@@ -26,7 +27,8 @@ def round_margins(alpha: np.ndarray) -> np.ndarray:
     Returns:
         int64, shape (T, K).
     """
-    row_sums, col_sums = (np.rint(alpha.sum(axis=axis)).astype(np.int64) for axis in (1, 0))
+    row_sums = np.rint(alpha.sum(axis=1)).astype(np.int64)
+    col_sums = np.rint(alpha.sum(axis=0)).astype(np.int64)
     floor: np.ndarray = np.floor(alpha + _EXACT).astype(np.int64)
     fraction = alpha - floor
     rows, cols = np.nonzero(fraction > _EXACT)

@@ -35,7 +35,9 @@ def solve_transport_qp(target: np.ndarray, row_sums: np.ndarray, col_sums: np.nd
     Raises:
         RuntimeError: If the solver fails.
     """
-    target, rows, cols = (np.asarray(array, dtype=np.float64) for array in (target, row_sums, col_sums))
+    target = np.asarray(target, dtype=np.float64)
+    rows = np.asarray(row_sums, dtype=np.float64)
+    cols = np.asarray(col_sums, dtype=np.float64)
     optimal = np.zeros_like(target)
     # a sum of 0 leaves nothing to choose in its row or column
     free = np.ix_(rows > 0, cols > 0)
@@ -108,7 +110,8 @@ def polish(start: np.ndarray, target: np.ndarray, rows: np.ndarray, cols: np.nda
         if error <= _tolerance(rows):
             return optimal
         positive = shifted > 0
-    return _descend(u, v, target, rows, cols)  # full steps can go round in circles
+    # full steps can go round in circles
+    return _descend(u, v, target, rows, cols)
 
 
 def _descend(u: np.ndarray, v: np.ndarray, target: np.ndarray, rows: np.ndarray, cols: np.ndarray) -> np.ndarray:
