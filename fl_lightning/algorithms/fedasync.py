@@ -1,5 +1,6 @@
 """FedAsync: the server acts on every result."""
 
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
@@ -52,7 +53,7 @@ class FedAsync(AsynchronousCallback):
     rho: ScheduledWeight = 0.0
     max_staleness: Natural | None = None
     history: Count | None = None
-    aggregation_settings: ClassVar = {"mixing": 0.6, "staleness": "polynomial"}
+    aggregation_settings: ClassVar[Mapping[str, object]] = {"mixing": 0.6, "staleness": "polynomial"}
 
     def __post_init__(self) -> None:
         timed = [name for name in ("speeds", "clock", "concurrency") if getattr(self, name) is not None]

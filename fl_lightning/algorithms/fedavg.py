@@ -1,5 +1,6 @@
 """Federated averaging."""
 
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar, Literal
 
@@ -25,7 +26,7 @@ class AveragingCallback(AggregationCallback):
     partial: Literal["selected", "stale", "current"] = "selected"
     server_lr: Scheduled = 1.0
     evaluate: EvaluatedModel = "server"
-    aggregation_settings: ClassVar = {"weighting": "samples", "partial": "selected"}
+    aggregation_settings: ClassVar[Mapping[str, object]] = {"weighting": "samples", "partial": "selected"}
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm."""

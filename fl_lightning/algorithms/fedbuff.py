@@ -1,5 +1,6 @@
 """FedBuff and buffered aggregation with dynamic weights: the server acts when some results have arrived."""
 
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar, Literal
 
@@ -73,7 +74,7 @@ class FedBuff(AsynchronousCallback):
     stamp: Stamp = "version"
     mu: ScheduledWeight = 0.0
     max_staleness: Natural | None = None
-    aggregation_settings: ClassVar = {
+    aggregation_settings: ClassVar[Mapping[str, object]] = {
         "staleness": "polynomial",
         "weighting": "uniform",
         "divide_by": "count",
@@ -154,7 +155,7 @@ class DynamicWeightFedBuff(AsynchronousCallback):
     frequency: Literal["flush", "arrival"] = "flush"
     broadcast_threshold: Positive | None = None
     max_staleness: Natural | None = None
-    aggregation_settings: ClassVar = {"staleness_at": "receipt", "frequency": "flush"}
+    aggregation_settings: ClassVar[Mapping[str, object]] = {"staleness_at": "receipt", "frequency": "flush"}
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm."""

@@ -1,5 +1,6 @@
 """FedNova: clients that make more steps do not count for more."""
 
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
@@ -46,7 +47,7 @@ class FedNova(AggregationCallback):
     mu: NotNegative = 0.0
     weighting: Weighting = "samples"
     server_lr: Scheduled = 1.0
-    aggregation_settings: ClassVar = {"momentum": 0.0, "weighting": "samples"}
+    aggregation_settings: ClassVar[Mapping[str, object]] = {"momentum": 0.0, "weighting": "samples"}
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm."""

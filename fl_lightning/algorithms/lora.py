@@ -1,5 +1,6 @@
 """Federated fine-tuning of low-rank adapters."""
 
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar, Literal
 
@@ -48,7 +49,7 @@ class FedLoRA(AggregationCallback):
     clients_per_round: int | float | None = None
     _: KW_ONLY
     weighting: Weighting = "samples"
-    aggregation_settings: ClassVar = {"weighting": "samples"}
+    aggregation_settings: ClassVar[Mapping[str, object]] = {"weighting": "samples"}
 
     def __post_init__(self) -> None:
         #: Factors A that this fit has frozen.

@@ -3,6 +3,7 @@
 ``docs/personalisation.md`` says which model is evaluated on whose data.
 """
 
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -453,7 +454,7 @@ class IFCA(AggregationCallback):
     _: KW_ONLY
     spread: Positive = 1.0
     weighting: Weighting = "samples"
-    aggregation_settings: ClassVar = {"weighting": "samples"}
+    aggregation_settings: ClassVar[Mapping[str, object]] = {"weighting": "samples"}
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm."""

@@ -1,5 +1,6 @@
 """q-FedAvg: clients with larger losses count more."""
 
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
@@ -44,7 +45,7 @@ class QFedAvg(AggregationCallback):
     _: KW_ONLY
     lipschitz: Positive | None = None
     server_lr: Scheduled = 1.0
-    aggregation_settings: ClassVar = {"q": 0, "lipschitz": None}
+    aggregation_settings: ClassVar[Mapping[str, object]] = {"q": 0, "lipschitz": None}
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm."""

@@ -1,5 +1,6 @@
 """SCAFFOLD: control variates."""
 
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar, Literal
 
@@ -54,7 +55,7 @@ class Scaffold(AggregationCallback):
     momentum: Fraction = 0.0
     weighting: Weighting = "uniform"
     evaluate: EvaluatedModel = "server"
-    aggregation_settings: ClassVar = {"weighting": "uniform"}
+    aggregation_settings: ClassVar[Mapping[str, object]] = {"weighting": "uniform"}
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm."""
