@@ -46,7 +46,7 @@ class ClientDatasetsModule(FederatedDataModule):
 
     Raises:
         ValueError: If there are no clients, a data set is empty, or a split is given together with ``val`` or ``test``.
-        TypeError: If something is no map-style data set, or there is a ``partitioner``.
+        TypeError: If something is not a map-style data set, or there is a ``partitioner``.
 
     Example:
         >>> import torch

@@ -75,7 +75,7 @@ class FederatedDataModule(L.LightningDataModule):
             to the sample indices of each client.
         batch_size: Samples of a training batch, B; ``None`` takes all of a client's samples at once (B = infinity).
         eval_batch_size: Samples of a validation or test batch; ``None`` takes as many as a MiB holds, from 256 to
-            4,096, or 256 if samples are no rows of tensors.
+            4,096, or 256 if samples are not rows of tensors.
         split: Which clients or samples train, validate and test; ``ClientSplit()`` if ``None``.
         standardize: ``"global"`` standardises inputs by the samples of all training clients, ``"local"`` each client by
             its own samples. It needs the floating-point inputs of a ``TensorDataset``.
@@ -116,7 +116,7 @@ class FederatedDataModule(L.LightningDataModule):
         '2 of 6 clients train (4 samples), 2 validate and 2 test'
 
     Raises:
-        TypeError: If ``partitioner`` is no function of labels or ``split`` is no split.
+        TypeError: If ``partitioner`` is not a function of labels or ``split`` is not a split.
         ValueError: If an argument is out of range; at set-up, if there is no partitioner or no training client, or
             the inputs cannot be filled or standardised, for example because one is NaN.
 

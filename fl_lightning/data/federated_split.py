@@ -95,7 +95,7 @@ class Split(ShowsArguments, ABC):
                 of :class:`SampleSplit` honours it; all other splits pool training and test part.
 
         Raises:
-            TypeError: If the partitioner is no function of labels.
+            TypeError: If the partitioner is not a function of labels.
             ValueError: If there are no samples, the split does not fit the numbers of samples and clients, or the
                 partitioner returns no valid partition.
         """

@@ -161,8 +161,8 @@ def channel_numbers(name: str, values: Sequence[float], channels: int | None = N
         channels: How many channels there are, if that is known.
 
     Raises:
-        TypeError: If they are no sequence.
-        ValueError: If they are no finite numbers, not one for each channel or for all, or a standard deviation is not
+        TypeError: If they are not a sequence.
+        ValueError: If they are not finite numbers, not one for each channel or for all, or a standard deviation is not
             greater than 0.
     """
     if isinstance(values, Tensor):

@@ -24,8 +24,8 @@ class Poison(ShowsArguments, ABC):
         clients: Positions of the clients among those that train, 0 to K-1.
 
     Raises:
-        TypeError: If they are no whole numbers.
-        ValueError: If they are no list.
+        TypeError: If they are not whole numbers.
+        ValueError: If they are not a list.
 
     Example:
         >>> import numpy as np
@@ -91,8 +91,8 @@ class LabelFlipping(Poison):
         num_classes: Number of classes.
 
     Raises:
-        TypeError: If positions are no whole numbers.
-        ValueError: If an argument is out of its range; at set-up, if a class is, or targets are no classes.
+        TypeError: If positions are not whole numbers.
+        ValueError: If an argument is out of its range; at set-up, if a class is, or targets are not classes.
 
     Example:
         >>> import numpy as np
@@ -133,9 +133,9 @@ class Backdoor(Poison):
             rounded to the nearest of 256 levels.
 
     Raises:
-        TypeError: If positions are no whole numbers.
-        ValueError: If an argument is out of its range; at set-up, if the inputs are no images of that size, are
-            whole numbers, or are bytes that cannot hold ``value``, or targets are no classes.
+        TypeError: If positions are not whole numbers.
+        ValueError: If an argument is out of its range; at set-up, if the inputs are not images of that size, are
+            whole numbers, or are bytes that cannot hold ``value``, or targets are not classes.
 
     Example:
         >>> import torch

@@ -243,8 +243,8 @@ def check_test_indices(test_indices: np.ndarray | None, num_samples: int) -> np.
     """Return the samples of a test part, ascending.
 
     Raises:
-        TypeError: If they are no whole numbers.
-        ValueError: If there is no test part, or an index is no sample.
+        TypeError: If they are not whole numbers.
+        ValueError: If there is no test part, or an index is not a sample.
     """
     if test_indices is None:
         raise ValueError(

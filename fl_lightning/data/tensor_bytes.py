@@ -31,7 +31,7 @@ def _strided(tensor: Tensor) -> list[Tensor]:
 
 
 def fingerprint(tensors: Sequence[Tensor]) -> str:
-    """Return a text of 32 hexadecimal digits that changes with shape, type or content of any tensor."""
+    """Return a string of 32 hexadecimal digits that changes with shape, type or content of any tensor."""
     digest = hashlib.blake2b(digest_size=16)
     for tensor in tensors:
         digest.update(f"{tuple(tensor.shape)} {tensor.dtype};".encode())

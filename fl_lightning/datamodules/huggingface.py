@@ -239,7 +239,7 @@ def _check_complete(content: datasets.Dataset, column: str) -> None:
 
 
 def _read_column(content: datasets.Dataset, column: str) -> np.ndarray:
-    """Return a column of numbers or texts, shape (N,)."""
+    """Return a column of numbers or strings, shape (N,)."""
     _check_complete(content, column)
     return np.array(content.select_columns([column])[column][:])
 

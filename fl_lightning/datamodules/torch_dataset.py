@@ -31,7 +31,7 @@ class TorchDatasetDataModule(FederatedDataModule):
         dataset: The samples.
         partitioner: Shares the samples out among clients by their classes; not together with ``clients``.
         targets: The class of each sample, whole numbers, shape (N,), where none are found.
-        clients: The client of each sample, numbers or texts, shape (N,), in place of a partitioner.
+        clients: The client of each sample, numbers or strings, shape (N,), in place of a partitioner.
         test_dataset: The test set, of no client, whatever the split; no sample of it trains.
         test_targets: The class of each sample of ``test_dataset``, where none are found.
         collate_fn: Makes a batch of a list of samples; PyTorch's ``default_collate`` if ``None``.

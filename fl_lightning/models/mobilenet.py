@@ -46,7 +46,7 @@ class MobileNetV2Classifier(Classifier):
             it downloads them otherwise. A path reads them from a file, None draws them at random. To rebuild the
             module from a checkpoint, pass ``weights=None``: the checkpoint holds all weights.
         trainable_from: The first trained layer: ``"last_bottleneck"``, ``"last_conv"`` or ``"classifier"``.
-        reinitialize_tail: Draw the trained convolutions anew, as in the experiments; False keeps pre-trained ones.
+        reinitialize_tail: Draw the trained convolutions again, as in the experiments; False keeps pre-trained ones.
             The classification layer is new either way.
         dropout: Probability with which an input of the classification layer is dropped.
         momentum: Momentum of SGD.

@@ -70,7 +70,7 @@ class Partitioner(ABC):
             labels: The class of each sample, integers or booleans, shape (num_samples,): an array, a list or a tensor.
 
         Raises:
-            TypeError: If the labels are no integers.
+            TypeError: If the labels are not integers.
             ValueError: If they are not 1-D, or fewer than clients; if :meth:`assign` returns no valid partition.
         """
         labels = check_labels(labels)
@@ -134,7 +134,7 @@ def check_labels(labels: Any, name: str = "labels") -> np.ndarray:
         name: The name of the argument, for errors.
 
     Raises:
-        TypeError: If they are no integers.
+        TypeError: If they are not integers.
         ValueError: If they are not 1-D.
     """
     array = to_array(name, labels)

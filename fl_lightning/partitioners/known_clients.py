@@ -43,7 +43,7 @@ class NaturalPartitioner:
         """Return the partition of a data set.
 
         Args:
-            keys: The client of each sample, whole numbers or texts, shape (num_samples,).
+            keys: The client of each sample, whole numbers or strings, shape (num_samples,).
 
         Raises:
             TypeError: If the keys are neither.

@@ -30,7 +30,7 @@ class Partition:
         indices: The sample indices of each client, client 0 first; kept as int64 copies.
 
     Raises:
-        TypeError: If ``indices`` are no sequence, or do not hold integers.
+        TypeError: If ``indices`` are not a sequence, or do not hold integers.
         ValueError: If there is no client, a client's indices are not 1-D, an index is negative, or one occurs twice.
 
     Example:

@@ -79,7 +79,7 @@ def plot_label_distributions(
         The figure, its axes, and the drawn numbers: one row for each client, one column for each class.
 
     Raises:
-        TypeError: If the labels are no integers.
+        TypeError: If the labels are not integers.
         ValueError: If an argument is out of range, or the number of names is not that of the classes.
     """
     import pandas as pd

@@ -85,7 +85,7 @@ def label_counts(partition: Partition, labels: np.ndarray) -> np.ndarray:
         int64, shape (num_clients, num_classes); the classes are those in ``labels``, ascending.
 
     Raises:
-        TypeError: If the labels are no integers.
+        TypeError: If the labels are not integers.
         ValueError: If they are not 1-D.
         IndexError: If the partition has samples without a label.
     """

@@ -28,7 +28,7 @@ class TopicGraph:
         edges: Pairs of related clients, each pair once, int64, shape (num_edges, 2).
 
     Raises:
-        ValueError: If there are no topics, a topic is given twice, or an edge is no pair of two different clients.
+        ValueError: If there are no topics, a topic is given twice, or an edge is not a pair of two different clients.
 
     Example:
         >>> graph = TopicGraph(("Arts", "Arts/Film", "Science"), [(0, 1)])

@@ -118,12 +118,12 @@ class FeatureQPPartitioner(DrawsRandomSolution):
         Args:
             labels: The class of each sample, integers, shape (num_samples,).
             features: Categorical features of each sample: shape (num_samples, J), or arrays of shape (num_samples,) by
-                name. Whole numbers, booleans and texts are categories as they are, floating-point numbers are cut into
-                buckets; :func:`quantile_buckets` does that for whole numbers. For the original code's
+                name. Whole numbers, booleans and strings are categories as they are. Floating-point numbers are cut
+                into buckets; :func:`quantile_buckets` does that for whole numbers. For the original code's
                 reading, in which each category is a feature of its own, give indicator columns.
 
         Raises:
-            TypeError: If labels are no integers.
+            TypeError: If labels are not integers.
             ValueError: If shapes do not match, a feature is not finite, there are fewer samples than clients, too many
                 configurations, or no sizes with at least one sample each were drawn.
             RuntimeError: If the QP is not solved.

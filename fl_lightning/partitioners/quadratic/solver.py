@@ -89,7 +89,7 @@ def polish(start: np.ndarray, target: np.ndarray, rows: np.ndarray, cols: np.nda
     Arguments and result as in :func:`solve_transport_qp`; sums are positive, and ``start`` is near the optimum.
 
     The optimum is ``max(0, target + u_t + v_k)``. On given positive entries the margins are linear equations for the
-    multipliers u and v, and the solution tells the positive entries anew.
+    multipliers u and v, and the positive entries are found again in the solution.
     """
     if len(cols) > len(rows):
         return polish(start.T, target.T, cols, rows).T
