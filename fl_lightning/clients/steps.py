@@ -72,6 +72,8 @@ class ClientSteps:
         self._trainer = trainer
         #: Whether a step takes several passes.
         self.walks = isinstance(correction, Walk)
+        #: Whether what the client does on a batch is a step of its model.
+        self.are_steps = not isinstance(correction, Walk) or correction.is_step
         number = len(vector.parameters)
         #: Sum of the learning rates so far, for each parameter tensor; empty unless they are summed.
         self.summed_lr: list[float] = [0.0] * number if algorithm.needs_summed_lr else []
@@ -97,11 +99,6 @@ class ClientSteps:
         #: The model before the first step, if a step that Lightning does not see would be wrong.
         self._before = vector.read() if counted or correction is not None else None
         prepare_optimizers(correction, trainer)
-
-    @property
-    def are_steps(self) -> bool:
-        """Whether what the client does on a batch is a step of its model."""
-        return not isinstance(self._correction, Walk) or self._correction.is_step
 
     # ---- a step of one pass ----
 

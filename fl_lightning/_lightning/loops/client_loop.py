@@ -82,7 +82,8 @@ class ClientLoop(_TrainingEpochLoop):
         self.scheduler_progress.reset_on_run()
         self.automatic_optimization.optim_progress.reset_on_run()
         self.val_loop.batch_progress.total.reset()
-        self._round_batches, self._handed_on = num_batches, False
+        self._round_batches = num_batches
+        self._handed_on = False
         self.optimizers.on_round_start()
         self._counts_at_start = (self._batches_that_stepped, self._step_counter.completed)
         self.manual_optimization.on_run_start()
@@ -154,7 +155,8 @@ class ClientLoop(_TrainingEpochLoop):
         """Give the client fresh optimizers and the learning rates of the round in which it received its model."""
         self.optimizers.reset(round_index)
         self._steps_before_client = self._step_counter.completed
-        self._window = 0  # batches whose gradients are accumulated
+        # Batches whose gradients are accumulated.
+        self._window = 0
 
     def on_client_end(self, slot: int) -> int:
         """Return how many optimizer steps the client made."""
@@ -189,17 +191,23 @@ class ClientLoop(_TrainingEpochLoop):
             Whether the client goes on; False when the module's ``on_train_batch_start`` returned -1.
         """
         self.stop.poll()
-        trainer, progress = self.trainer, self.batch_progress
+        trainer = self.trainer
+        progress = self.batch_progress
+        start = self._hooks["on_train_batch_start"]
+        end = self._hooks["on_train_batch_end"]
+        # Callbacks see a place that counts through the round, the module one that restarts with each client.
         round_idx = progress.current.ready
         batch = self._transfer(batch)
         progress.is_last_batch = is_last and round_idx + 1 >= self._round_batches
         progress.increment_ready()
-        # what the logger connector does in `on_batch_start`, without looking the active loop up
-        connector, results = trainer._logger_connector, self._results
+        # The logger connector's `on_batch_start` does the same, and searches for the active loop.
+        connector = trainer._logger_connector
         connector._first_loop_iter = connector._first_loop_iter is None
-        results.batch, results.batch_size, results.dataloader_idx = batch, None, None
+        results = self._results
+        results.batch = batch
+        results.batch_size = None
+        results.dataloader_idx = None
         self._window += 1
-        start, end = self._hooks["on_train_batch_start"], self._hooks["on_train_batch_end"]
         goes_on = True
         if batch is None:
             self._warning_cache.warn("A client's data yielded None instead of a batch, on which nothing is trained.")
@@ -207,6 +215,7 @@ class ClientLoop(_TrainingEpochLoop):
             start.call_callbacks(batch, round_idx)
             goes_on = start.call_module(batch, batch_idx) != -1
             trainer.strategy.on_train_batch_start(batch, batch_idx)
+        # Gradients that are accumulated at the end of a pass over the client's data are applied, however few.
         self._accumulating = not (is_last or self._window >= trainer.accumulate_grad_batches)
         progress.increment_started()
         outputs: dict[str, Any] | None = None if batch is None else {}
@@ -217,8 +226,10 @@ class ClientLoop(_TrainingEpochLoop):
         if not self._accumulating:
             self._window = 0
         if goes_on:
-            if self._automatic and not self._accumulating and self._steps_before_client < self._step_counter.completed:
-                self.optimizers.step_in_client(self._step_counter.completed - self._steps_before_client, batch_idx + 1)
+            # With manual optimisation the module steps its schedules itself.
+            steps_taken = self._step_counter.completed - self._steps_before_client
+            if self._automatic and not self._accumulating and steps_taken > 0:
+                self.optimizers.step_in_client(steps_taken, batch_idx + 1)
             end.call_callbacks(outputs, batch, round_idx)
             end.call_module(outputs, batch, batch_idx)
             if progress.is_last_batch:

@@ -103,9 +103,14 @@ def is_plain_sgd(optimizer: Optimizer, but: str = "") -> bool:
         return False
     if replaced_in_optimizer(optimizer) is not None or optimizers_have_global_hooks():
         return False
-    options = [name for name in _PLAIN if name != but]
-    groups = optimizer.param_groups
-    return not any(any(group[name] for name in options) or isinstance(group["lr"], Tensor) for group in groups)
+    # Loops, because this is asked in every step, where generators would take as long as a small model's update.
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            return False
+        for name in _PLAIN:
+            if group[name] and name != but:
+                return False
+    return True
 
 
 def step_plain_sgd(optimizer: Optimizer) -> None:
