@@ -92,6 +92,7 @@ class ClientBatches:
     ) -> None:
         self._trainer, self.data, self.settings, self._algorithm = trainer, data, settings, algorithm
         self._loader: RoundLoader | None = None  # while processes make batches ahead
+        self._kept: dict[Task, list[Any]] = {}
         self.count_anew()
 
     def count_anew(self) -> None:
@@ -210,9 +211,18 @@ class ClientBatches:
 
         Where they end within a step of several batches, the first ones complete it.
         """
+        if task in self._kept:
+            return iter(self._kept.pop(task))
         per_step = self._algorithm.batches_per_step(task)
         drawn = self._drawn(task)
         return drawn if per_step == 1 else _completed(drawn, per_step)
+
+    def keep(self, task: Task, batches: list[Any]) -> None:
+        """Keep all batches of a task, which were drawn but not trained on, for the next time that they are asked for.
+
+        Data that count or draw by themselves would draw others.
+        """
+        self._kept[task] = batches
 
     def _drawn(self, task: Task) -> Iterator[Any]:
         if not self._made_by_processes(task.client):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from lightning.pytorch.utilities.exceptions import SIGTERMException
+import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 
@@ -17,7 +17,7 @@ from fl_lightning.checks import Count, check, is_user_defined
 from fl_lightning.clients.training import ClientAtWork, LocalTraining
 from fl_lightning.executors.base import Executor
 from fl_lightning.executors.sequential import SequentialExecutor
-from fl_lightning.executors.stacked.capture import cause_of
+from fl_lightning.executors.stacked.causes import cause_of
 from fl_lightning.executors.stacked.memory import clients_that_fit
 from fl_lightning.executors.stacked.optimizer import check_elementwise
 from fl_lightning.executors.stacked.training import StackTraining, StepRunner
@@ -140,9 +140,7 @@ class VectorizedExecutor(Executor):
             held = begun[-1].start
         try:
             results = self._train_stack(sorted(begun, key=self._order))
-        except (SIGTERMException, KeyboardInterrupt):
-            raise
-        except Exception as error:  # a mistake of the user's own is raised again without a stack
+        except (CannotVectorize, torch.OutOfMemoryError) as error:  # a user's mistake is raised again without a stack
             self.give_up(error)
             for member in begun:  # what a correction has counted, it counts anew
                 yield training.train(member.task, member.received)

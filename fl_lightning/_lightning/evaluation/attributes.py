@@ -35,19 +35,20 @@ class Attributes:
         of_metrics = {
             id(part) for metric in module.modules() if isinstance(metric, Metric) for part in metric.modules()
         }
-        self._parts = [part for part in module.modules() if id(part) not in of_metrics]
+        #: The module and its submodules.
+        self.parts = [part for part in module.modules() if id(part) not in of_metrics]
 
     def read(self) -> list[dict[str, _Held]]:
         """Return what the attributes hold."""
         state = []
-        for part in self._parts:
+        for part in self.parts:
             own = {name: value for name, value in vars(part).items() if name not in _OF_TORCH}
             state.append({name: _Held(value, _content(value)) for name, value in own.items()})
         return state
 
     def write(self, state: list[dict[str, _Held]]) -> None:
         """Put back what :meth:`read` returned."""
-        for part, held in zip(self._parts, state, strict=True):
+        for part, held in zip(self.parts, state, strict=True):
             attributes = vars(part)
             for name in [name for name in attributes if name not in held and name not in _OF_TORCH]:
                 del attributes[name]

@@ -131,20 +131,27 @@ def _replay(entry: Entry, row: int, done: set[int]) -> None:
             if log.metric_calls == number and isinstance(log.value, Metric):
                 entry.cached[row, place] = log.value._forward_cache
         if number < len(calls) and id(calls[number].metric) not in done:
-            entry.returned[row, number] = _make(calls[number], entry.tensors, row)
+            own = [tensor[row] for tensor in entry.tensors]
+            entry.returned[row, number] = call_metric(calls[number], own, calls[number].metric)
 
 
-def _make(call: MetricCall, tensors: Sequence[Tensor], row: int) -> Any:
-    """Make one client's call, and return what it returns."""
+def call_metric(call: MetricCall, tensors: Sequence[Tensor], metric: Metric | MetricCollection) -> Any:
+    """Make one client's call, and return what it returns.
+
+    Args:
+        call: The call.
+        tensors: The client's tensors that it names.
+        metric: The metric object that is called.
+    """
 
     def own(leaf: Any) -> Any:
         if not isinstance(leaf, TensorPlace):
             return leaf
-        value = tensors[leaf.place][row]
+        value = tensors[leaf.place]
         return value if leaf.number is None else leaf.number(value.item())
 
     args, kwargs = pytree.tree_unflatten(list(map(own, call.leaves)), call.spec)
-    return getattr(call.metric, call.method)(*args, **kwargs)
+    return getattr(metric, call.method)(*args, **kwargs)
 
 
 def _update_at_once(calls: Sequence[tuple[Entry, MetricCall]]) -> bool:

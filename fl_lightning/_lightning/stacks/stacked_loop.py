@@ -36,19 +36,6 @@ bool(_TORCHMETRICS_GREATER_EQUAL_0_9_1)
 _OF_MODULE = (*STEP_HOOKS, "backward", "optimizer_step", "optimizer_zero_grad", "configure_gradient_clipping")
 #: Lightning's own callbacks whose hooks look at counters and learning rates alone.
 _COUNTING = (Callback, ProgressBar, TQDMProgressBar, RichProgressBar, ModelCheckpoint, Timer, LearningRateMonitor)
-#: What a step may see of the trainer: it is the same for all clients.
-_SHARED = {
-    *("current_epoch", "num_training_batches", "should_stop", "datamodule", "val_dataloaders"),
-    *("num_val_batches", "optimizers", "lr_scheduler_configs", "strategy", "max_epochs", "min_epochs"),
-    *("max_steps", "min_steps", "max_time", "accumulate_grad_batches", "gradient_clip_val", "precision"),
-    *("gradient_clip_algorithm", "accelerator", "world_size", "num_nodes", "node_rank", "local_rank"),
-    *("global_rank", "is_global_zero", "num_devices", "device_ids", "training", "validating", "testing"),
-    *("predicting", "evaluating", "sanity_checking", "barebones", "log_every_n_steps", "val_check_interval"),
-    *("check_val_every_n_epoch", "limit_train_batches", "limit_val_batches", "limit_test_batches"),
-    *("default_root_dir", "log_dir", "estimated_stepping_batches", "state", "ckpt_path", "enable_validation"),
-    *("fast_dev_run", "overfit_batches", "reload_dataloaders_every_n_epochs", "num_sanity_val_steps"),
-    *("scaler", "use_distributed_sampler"),
-}
 
 
 class StackedLoop:
@@ -106,11 +93,14 @@ class StackedLoop:
                 yield f"`self.{path}` draws random numbers for one client at a time"
         if self._loop.optimizers.begin_with_state:
             yield "the optimizer holds a state before its first step"
-        for config in self._loop.optimizers.by_step:
-            if isinstance(config.scheduler, (LambdaLR, MultiplicativeLR)):
+        if self._loop.optimizers.by_step and is_overridden("lr_scheduler_step", module):
+            yield f"{name} overrides `lr_scheduler_step`, which sees one model at a time after each step"
+        for scheduler in self._schedulers_by_step():
+            cause = _runs_own_code(scheduler)
+            if cause is not None:
                 yield (
-                    f"{type(config.scheduler).__name__} calls a function of your own after each step, which sees one "
-                    "client at a time (torch's other schedules, and `SequentialLR` of them, are stacked)"
+                    f"{type(scheduler).__name__} {cause} after each step, which sees one client at a time (torch's "
+                    "other schedules, and `SequentialLR` of them, are stacked)"
                 )
         if (method := replaced_in_optimizer(optimizers[0])) is not None:
             yield f"the optimizer's `{method}` was replaced by another, which sees one model at a time"
@@ -129,6 +119,24 @@ class StackedLoop:
         """Whether a callback's hook looks at counters and learning rates alone, or corrects gradients as stacks do."""
         own = getattr(callback, hook)
         return any(getattr(own, "__func__", own) is getattr(stock, hook) for stock in (*_COUNTING, CorrectsGradients))
+
+    def _schedulers_by_step(self) -> Iterator[Any]:
+        """Yield the schedules that step after a client's steps, also those that others are made of."""
+        waiting = [config.scheduler for config in self._loop.optimizers.by_step]
+        while waiting:
+            scheduler = waiting.pop()
+            yield scheduler
+            waiting += getattr(scheduler, "_schedulers", ())
+
+    def changing_in_clients(self) -> set[int]:
+        """Return the identities of the objects that hold learning rates which change from step to step."""
+        schedulers = list(self._schedulers_by_step())
+        if not schedulers:
+            return set()
+        held: list[Any] = [*schedulers]
+        for optimizer in self.trainer.optimizers:
+            held += [optimizer, optimizer.param_groups, *optimizer.param_groups]
+        return {id(each) for each in held}
 
     @property
     def takes_index(self) -> bool:
@@ -161,18 +169,13 @@ class StackedLoop:
         end.call_callbacks({}, None, self._shown - 1)
 
 
-class TrainerView:
-    """Stands in for the trainer while a step is captured.
-
-    Args:
-        trainer: The trainer.
-    """
-
-    def __init__(self, trainer: pl.Trainer) -> None:
-        self._trainer = trainer
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in _SHARED:
-            # no exception, which code of the user's own could catch
-            torch._dynamo.graph_break(msg=f"`training_step` reads `trainer.{name}`, which all clients share")
-        return getattr(self._trainer, name)
+def _runs_own_code(scheduler: Any) -> str | None:
+    """Return what a schedule calls that is a user's own; ``None`` for nothing."""
+    if not type(scheduler).__module__.startswith("torch.optim."):
+        return "is no schedule of torch's and is called"
+    if {"step", "get_lr"} & vars(scheduler).keys():
+        return "has another `step` or `get_lr` that is called"
+    calls_function = isinstance(scheduler, (LambdaLR, MultiplicativeLR))
+    if calls_function or getattr(scheduler, "_scale_fn_custom", None) is not None:
+        return "calls a function of your own"
+    return None

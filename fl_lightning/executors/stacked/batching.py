@@ -70,6 +70,22 @@ def stack_batches(batches: Sequence[Any]) -> StackedBatch:
     return StackedBatch(tensors, first, [values[0] for values in columns if not isinstance(values[0], Tensor)])
 
 
+def copied(batch: Any) -> Any:
+    """Return a batch whose plain tensors are copies; others stay, and cannot be stacked.
+
+    Raises:
+        CannotVectorize: If a container has something of its own, which a copy would lose.
+    """
+    if not _is_plain(batch):
+        _check_containers(batch)
+    return _with_each(batch, _copied_leaf)
+
+
+def _copied_leaf(leaf: Any) -> Any:
+    is_plain = type(leaf) is Tensor and not leaf.__dict__ and not leaf.requires_grad
+    return leaf.clone() if is_plain else leaf
+
+
 def _stacked(tensors: Sequence[Tensor]) -> Tensor:
     """Stack tensors that are nothing beside their values; each keeps its strides, which are equal."""
     for tensor in tensors:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from itertools import count
 from pathlib import Path
 from types import FunctionType
@@ -19,127 +18,77 @@ import torch
 from torch import Tensor, fx, nn
 from torch._dynamo import config
 from torch.utils import _pytree as pytree
-from torchmetrics import Metric, MetricCollection
 
-from fl_lightning._lightning.errors import CannotVectorize, describe_error
+from fl_lightning._lightning.errors import CannotVectorize
 from fl_lightning._lightning.stacks.recording import BatchValue, LogCall, Logged, MetricCall, TensorPlace, logged_type
-from fl_lightning._lightning.stacks.stacked_loop import StackedLoop, TrainerView
+from fl_lightning._lightning.stacks.stacked_loop import StackedLoop
+from fl_lightning._lightning.stacks.watching import WatchedTrainer, is_watched
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.executors.stacked.batching import StackedBatch, leaves_of
+from fl_lightning.executors.stacked.causes import EFFECTS, cause_of, changes, readable
 from fl_lightning.executors.stacked.graph import Place, StackedGraph
+from fl_lightning.executors.stacked.notes import (
+    NOTES,
+    REDUCTIONS,
+    MetricObject,
+    WatchedMetrics,
+    logged,
+    note_log,
+    part_of_value,
+)
 
-Guards = frozenset[tuple[str, str]]
-
+_INDEX = "batch_idx"  # in the names of guards
+_OF_LIBRARY = "_is_captured"  # the question of the library itself, in the names of guards
 _CACHED = ".__wrapped__"  # of `functools.lru_cache`, in the names of guards
-_ARGUMENTS = ("prog_bar", "logger", "on_step", "on_epoch", "reduce_fx", "enable_graph", "sync_dist")
-_REDUCTIONS = ("mean", "sum", "max", "min")
+#: Functions that tell a step whether it is captured.
+_ASKING = (torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, torch._dynamo.is_compiling)
 #: Options of Dynamo: say what a step changes beside its tensors; capture `.item()`; look at hooks of modules, too.
 _OPTIONS: dict[str, Any] = {
     "side_effect_replay_policy": "error",
     "capture_scalar_outputs": True,
     "skip_nnmodule_hook_guards": False,
     "specialize_float": True,  # what a fit captures must not depend on what others had before in the process
+    "use_numpy_random_stream": True,  # which refuses numpy's draws; otherwise torch would draw in their place
     "recompile_limit": 24,
 }
 
 _numbers = count()  # of functions
 
-seen: list[Any] = []
-"""The values that a step has logged that ran as it is, not as a graph."""
+# ---- a captured step ----
 
 
-# ---- in the module's place: what a step logs and gives to metric objects becomes nodes of its graph ----
+@dataclass(frozen=True)
+class Dependence:
+    """On what a captured step depends beside its tensors, as Dynamo guards it.
 
-
-@torch.compiler.allow_in_graph  # type: ignore[untyped-decorator]
-def _logged(name: str, value: Any, options: dict[str, Any], of_metric: bool) -> None:
-    if not of_metric:
-        seen.append(value)
-
-
-@torch.compiler.allow_in_graph  # type: ignore[untyped-decorator]
-def _metric_call(metric: int, method: str, *args: Any, **kwargs: Any) -> Tensor:
-    return torch.zeros(())
-
-
-@torch.compiler.allow_in_graph  # type: ignore[untyped-decorator]
-def _part(value: Tensor, key: str) -> Tensor:
-    return torch.zeros(())
-
-
-#: The functions that stand for what a step logs and gives to metric objects; whether they log.
-notes_of = {_logged: True, _metric_call: False, _part: False}
-
-
-def _log(name: str, value: Any, *args: Any, **kwargs: Any) -> None:
-    options = dict(zip(_ARGUMENTS, args, strict=False))
-    options.update(kwargs)
-    reduction = options.get("reduce_fx", "mean")
-    if not isinstance(reduction, str):
-        known = (torch.mean, torch.sum, torch.max, torch.min)
-        found = [text for text, function in zip(_REDUCTIONS, known, strict=True) if reduction is function]
-        options["reduce_fx"] = found[0] if found else ""
-    if isinstance(value, MetricStub):
-        _logged(name, value.number, options, True)
-    else:
-        _logged(name, value, options, False)
-
-
-class MetricStub(nn.Module):
-    """Stands for a metric object, or a collection of them: what it is given becomes a node of the graph.
-
-    Args:
-        metric: The object.
-        known: The objects that have stubs, to which this one is added.
+    Attributes:
+        guards: What is looked at, and what of it.
+        changes: Whether some of it changes from step to step: the batch's index, or learning rates.
+        refusal: Why the step cannot be stacked; ``None`` if it can.
     """
 
-    def __new__(cls, metric: Metric | MetricCollection, known: Any) -> MetricStub:
-        """Return an object that is also an instance of the metric's class, for which a step may look."""
-        kind: Any = type(metric)
-        return object.__new__(_stub_of(kind))
+    guards: frozenset[tuple[str, str]] = frozenset()
+    changes: bool = False
+    refusal: str | None = None
 
-    def __init__(self, metric: Metric | MetricCollection, known: list[Metric | MetricCollection]) -> None:
-        nn.Module.__init__(self)
-        if metric._forward_hooks or metric._forward_pre_hooks:
-            raise CannotVectorize("a metric object has forward hooks, which a stack would call once for all clients")
-        self.number, self.parts = len(known), {}
-        known.append(metric)
-        if isinstance(metric, MetricCollection):
-            self.parts = {
-                str(key): MetricStub(own, known) for key, own in metric.items(keep_base=False, copy_state=False)
-            }
+    @classmethod
+    def of(cls, guards: Sequence[Any], changing: Collection[int]) -> Dependence:
+        """Read Dynamo's guards.
 
-    def __hash__(self) -> int:
-        """Return a number of its own: modules are looked for in sets."""
-        return self.number
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Give it a batch; return what stands for the batch's value, which may be logged."""
-        value = _metric_call(self.number, "forward", *args, **kwargs)
-        return {key: _part(value, key) for key in self.parts} if self.parts else value
-
-    def update(self, *args: Any, **kwargs: Any) -> None:
-        """Give it a batch."""
-        _metric_call(self.number, "update", *args, **kwargs)
-
-    def items(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the stubs of a collection by name."""
-        return self.parts.items()
-
-    def __getattr__(self, name: str) -> Any:
-        torch._dynamo.graph_break(msg=f"`training_step` reads `{name}` of a metric object")
-        raise AttributeError(name)
-
-
-@cache
-def _stub_of(kind: type) -> type[MetricStub]:
-    # what a collection is asked for is not there, but for what `log_dict` looks at
-    hidden = dict.fromkeys(("keys", "values", "__len__", "__iter__", "__getitem__", "__contains__"))
-    members = {**hidden, "_enable_compute_groups": True} if issubclass(kind, MetricCollection) else {}
-    return type(kind.__name__, (MetricStub, kind), members)
-
-
-# ---- a captured step ----
+        Args:
+            guards: The guards.
+            changing: Identities of objects that hold what changes from step to step.
+        """
+        refusal = None
+        changes = False
+        for guard in guards:
+            value = guard.value if guard.has_value else None
+            changes = changes or _INDEX in guard.name or id(value) in changing
+            if any(value is asking for asking in _ASKING) and not _is_of_torch(guard):
+                refusal = "`training_step` asks whether it is compiled, and does something else if it is"
+            if guard.guard_type == "CLASS_MATCH" and is_watched(value):
+                refusal = "`training_step` asks for the type of a metric object or of the trainer; use `isinstance`"
+        return cls(frozenset(map(_seen_by, guards)), changes, refusal)
 
 
 @dataclass(eq=False)
@@ -159,11 +108,7 @@ class Step:
     graph: StackedGraph
     logged: Logged
     kept: list[tuple[bool, bool]]
-    guards: Guards = frozenset()
-
-    def depends_on(self, *names: str) -> bool:
-        """Whether it depends on something with one of these words in its name."""
-        return any(name in guard for guard, _ in self.guards for name in names)
+    guards: Dependence
 
     def tensors(self, kept: Sequence[Tensor]) -> list[Tensor]:
         """Return what was kept, as it is logged."""
@@ -185,36 +130,30 @@ class CapturedStep:
         missing = [name for name in _OPTIONS if not hasattr(config, name)]
         if missing:
             raise CannotVectorize(f"torch {torch.__version__} does not say what a step changes beside its tensors")
-        self._vector, self._trainer, self._module = vector, stacked.trainer, stacked.module
+        self._vector, self._module = vector, stacked.module
+        self._trainer = WatchedTrainer(stacked.trainer)
         self._context, self._hidden = stacked.trainer.precision_plugin.train_step_context, stacked.hidden_counters
-        self._metrics: list[Metric | MetricCollection] = []
-        self._stubs: list[tuple[nn.Module, str, Any, MetricStub]] = []
-        step = _step_with_index if stacked.takes_index else _step
+        self._metrics = WatchedMetrics(self._module)
+        self._changing = stacked.changing_in_clients
+        self._takes_index = stacked.takes_index
+        step = _step_with_index if self._takes_index else _step
         # a function of its own for each fit: Dynamo keeps what it captures with a function's code, and only so many
         # for shorter batches another one, so that sizes stay constants in the graph of full batches
         # by file and name of the code it remembers which sizes have changed
-        self._step, *functions = (
-            FunctionType(step.__code__.replace(co_name=f"step_{next(_numbers)}"), step.__globals__) for _ in range(3)
-        )
+        functions = [
+            FunctionType(step.__code__.replace(co_name=f"step_{next(_numbers)}"), step.__globals__) for _ in range(2)
+        ]
         options: Any = {"guard_filter_fn": self._note_guards}
         self._compiled = [  # `torch.compile` takes entries out of its options
             torch.compile(own, backend=self._backend, fullgraph=True, options={**options}) for own in functions
         ]
         self._steps: dict[fx.GraphModule, Step] = {}
         self._called: tuple[fx.GraphModule, Sequence[Any], Sequence[Tensor]] | None = None
-        self._guards: Guards = frozenset()
+        self._guards = Dependence()
 
     def begin_stack(self) -> None:
         """Look which metric objects the module has."""
-        found = [
-            (parent, name, child)
-            for parent in self._module.modules()
-            if not isinstance(parent, (Metric, MetricCollection))
-            for name, child in parent._modules.items()
-            if isinstance(child, (Metric, MetricCollection))
-        ]
-        if [tuple(map(id, each[:3])) for each in self._stubs] != [tuple(map(id, each)) for each in found]:
-            self._stubs = [(*each, MetricStub(each[2], self._metrics)) for each in found]
+        self._metrics.find()
 
     def _backend(self, graph: fx.GraphModule, inputs: Any, **options: Any) -> Any:
         outputs: Any = graph.graph.output_node().args[0]
@@ -233,39 +172,37 @@ class CapturedStep:
         return call
 
     def _note_guards(self, guards: Any) -> list[bool]:
-        self._guards = frozenset(map(_seen_by, guards))
+        self._guards = Dependence.of(guards, self._changing())
         return [True] * len(guards)
 
     @contextmanager
-    def stubs(self) -> Iterator[None]:
-        """Let the module see no trainer, log and metric object but what stands for them."""
+    def _noting(self) -> Iterator[None]:
+        """Let the module note what it logs and gives to metric objects, and see no counters."""
         parts = [part for part in self._module.modules() if isinstance(part, pl.LightningModule)]
-        held = [
-            (part.__dict__, {k: part.__dict__.get(k) for k in ("_trainer", "log", "_current_fx_name")})
-            for part in parts
-        ]
-        view = TrainerView(self._trainer)
+        held = [(part.__dict__, {k: part.__dict__.get(k) for k in ("log", "_current_fx_name")}) for part in parts]
         for attributes, _ in held:
-            attributes.update(_trainer=view, log=_log, _current_fx_name="training_step")
-        for parent, name, _, stub in self._stubs:
-            parent._modules[name] = stub
-        seen.clear()
+            attributes.update(log=note_log, _current_fx_name="training_step")
         try:
-            with self._context(), self._hidden(), torch.enable_grad():
+            with (
+                self._metrics.noting(),
+                self._trainer.watched(),
+                self._hidden(),
+                self._context(),
+                torch.enable_grad(),
+            ):
                 yield
         finally:
             for attributes, before in held:
                 attributes.update(before)
                 if attributes["log"] is None:
                     del attributes["log"]
-            for parent, name, metric, _ in self._stubs:
-                parent._modules[name] = metric
 
-    def alone(self, batch: Any, batch_idx: int) -> tuple[Any, list[Any]]:
-        """Run the step as it is on the module's own weights; return the loss, and what it logs."""
-        with self.stubs():
-            loss = self._step(self._module, batch, batch_idx)
-        return loss, list(seen)
+    def alone(self, batch: Any, batch_idx: int) -> Any:
+        """Run the step as it is on the module's own weights, and return its loss."""
+        with self._context(), torch.enable_grad():
+            arguments = (batch, batch_idx) if self._takes_index else (batch,)
+            output = self._module.training_step(*arguments)
+        return output["loss"] if isinstance(output, dict) else output
 
     def __call__(self, batch: StackedBatch, batch_idx: int, *, short: bool = False) -> tuple[Step, list[Any]]:
         """Return the captured step for batches of a kind, and its inputs: places of stacks, and what clients share.
@@ -312,7 +249,7 @@ class CapturedStep:
             try:
                 loss = self._call(compiled, batch, batch_idx, "error")
             except Exception as error:
-                effects = _EFFECTS.search(str(error))
+                effects = EFFECTS.search(str(error))
                 names = [] if effects is None else ast.literal_eval(effects[1])
                 if not names or not all(map(_OF_MODULES.fullmatch, names)):
                     raise CannotVectorize(cause_of(error)) from error
@@ -331,7 +268,7 @@ class CapturedStep:
             buffers = [id(part._buffers) for part in self._module.modules()]
             others = {name for held, name, _, _ in changed if id(held) not in buffers and name != "training"}
             if others:
-                raise CannotVectorize(_changes([f"self.{name}" for name in sorted(others)]))
+                raise CannotVectorize(changes([f"self.{name}" for name in sorted(others)]))
             if all(name != "training" for _, name, _, _ in changed):
                 return loss, [(old, new) for _, _, old, new in changed]
         for part, mode in modes:
@@ -340,11 +277,12 @@ class CapturedStep:
 
     def _call(self, compiled: Any, batch: Any, batch_idx: int, policy: str) -> Any:
         options = {**_OPTIONS, "side_effect_replay_policy": policy}
-        with self.stubs(), config.patch(**options), warnings.catch_warnings():
+        with self._noting(), config.patch(**options), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return compiled(self._module, batch, batch_idx)
+            loss = compiled(self._module, batch, batch_idx)
+        return loss
 
-    def read(self, source: fx.Graph, guards: Guards, loss: int = 0, assigned: dict[int, int] | None = None) -> Step:
+    def read(self, source: fx.Graph, guards: Dependence, loss: int = 0, assigned: dict[int, int] | None = None) -> Step:
         """Return a captured graph as a step.
 
         Args:
@@ -356,16 +294,20 @@ class CapturedStep:
         Raises:
             CannotVectorize: If it does with metric objects, logged values or gradients what a stack cannot do.
         """
-        names = {name for name, _ in guards}
-        if any(name.endswith(".grad") and "CLOSURE_MATCH" not in kind for name, kind in guards):  # no `torch.func.grad`
+        if guards.refusal is not None:
+            raise CannotVectorize(guards.refusal)
+        names = {name for name, _ in guards.guards}
+        if any(
+            name.endswith(".grad") and "CLOSURE_MATCH" not in kind for name, kind in guards.guards
+        ):  # no `torch.func.grad`
             raise CannotVectorize("`training_step` reads gradients (`p.grad`), which a stack takes after it")
         if any(name.endswith(".state.default_factory") for name in names):  # a dictionary of this kind
             raise CannotVectorize("`training_step` reads the optimizer's state, of which a stack has another")
-        caches = sorted(_readable(name[: -len(_CACHED)]) for name in names if name.endswith(_CACHED))
+        caches = sorted(readable(name[: -len(_CACHED)]) for name in names if name.endswith(_CACHED))
         caches = [name for name in caches if not name.startswith("torch.")]
         if caches:  # Dynamo passes over the cache
             raise CannotVectorize(f"`training_step` calls `{caches[0]}`, whose results are kept in a cache")
-        reader = _Reader(source, self._metrics, loss, assigned or {})
+        reader = _Reader(source, self._metrics.known, loss, assigned or {})
         return Step(source, StackedGraph(source.owning_module, reader.graph), reader.logged, reader.kept, guards)
 
 
@@ -379,18 +321,16 @@ class _Reader:
         assigned: For outputs that become buffers, the buffers' places among the inputs.
     """
 
-    def __init__(
-        self, source: fx.Graph, metrics: Sequence[Metric | MetricCollection], loss: int, assigned: dict[int, int]
-    ) -> None:
+    def __init__(self, source: fx.Graph, metrics: Sequence[MetricObject], loss: int, assigned: dict[int, int]) -> None:
         self.graph, self.logged, self.kept = fx.Graph(), Logged(), list[tuple[bool, bool]]()
         self._metrics = metrics
         outputs: Any = self.graph.graph_copy(source, {})
         self._values: dict[Any, BatchValue] = {}
         self._outputs: list[fx.Node] = []
-        notes = [node for node in self.graph.nodes if node.target in notes_of]
+        notes = [node for node in self.graph.nodes if node.target in NOTES]
         for node in notes:
             with self.graph.inserting_before(node):
-                self._log(*node.args) if node.target is _logged else self._call(node)
+                self._log(*node.args) if node.target is logged else self._call(node)
         for node in reversed(notes):
             self.graph.erase_node(node)
         inputs = [node for node in self.graph.nodes if node.op == "placeholder"]
@@ -399,11 +339,11 @@ class _Reader:
         self.graph.output((outputs[loss], *self._outputs))
 
     def _call(self, node: fx.Node) -> None:
-        if any(user.target not in (_part, _logged) for user in node.users):
+        if any(user.target not in (part_of_value, logged) for user in node.users):
             raise CannotVectorize(
                 "`training_step` uses what a metric object returns, which has one state for all clients"
             )
-        if node.target is _part:
+        if node.target is part_of_value:
             value, key = node.args
             self._values[node] = self._values[value]._replace(key=key)  # type: ignore[index, arg-type]
             return
@@ -415,8 +355,11 @@ class _Reader:
 
     def _log(self, name: str, value: Any, options: Any, of_metric: bool) -> None:
         options = dict(options)
-        if options.get("reduce_fx", "mean") not in _REDUCTIONS or options.get("enable_graph"):
+        if options.get("reduce_fx", "mean") not in REDUCTIONS or options.get("enable_graph"):
             raise CannotVectorize(f"`self.log({name!r}, ...)` has a `reduce_fx` of its own or keeps the graph")
+        changing = [key for key, option in options.items() if isinstance(option, fx.Node) and key != "batch_size"]
+        if changing:
+            raise CannotVectorize(f"`self.log({name!r}, ...)` has another `{changing[0]}` from step to step")
         if of_metric:
             value = self._metrics[value]
         else:
@@ -435,13 +378,22 @@ class _Reader:
 
 
 def _step_with_index(module: Any, batch: Any, batch_idx: int) -> Any:
+    if not _is_captured():
+        raise CannotVectorize(_SWITCHED_OFF)
     output = module.training_step(batch, batch_idx)
     return output["loss"] if isinstance(output, dict) else output
 
 
 def _step(module: Any, batch: Any, batch_idx: int) -> Any:
+    if not _is_captured():
+        raise CannotVectorize(_SWITCHED_OFF)
     output = module.training_step(batch)
     return output["loss"] if isinstance(output, dict) else output
+
+
+#: By a name of its own, so that guards tell it from a question of the user's step.
+_is_captured = torch.compiler.is_dynamo_compiling
+_SWITCHED_OFF = "PyTorch's Dynamo, which captures steps, is switched off (`TORCHDYNAMO_DISABLE`, `set_stance`)"
 
 
 def _kept(value: Any, dtype: torch.dtype | None) -> Tensor:
@@ -459,56 +411,18 @@ def _kind_of_number(value: Any) -> type | None:
     return float if isinstance(found, (float, torch.SymFloat)) else int
 
 
-def cause_of(error: Exception) -> str:
-    """Return why a step cannot be captured or stacked, in one line, with the user's file and line."""
-    text = str(error)
-    message = re.search(r"Message: (.*)", text)
-    explained = re.search(r"Explanation: (.*)", text)
-    words = explained[1].strip().rstrip(".") if explained else describe_error(error)
-    cause = message[1] if message else f"a step cannot be stacked: {words}"
-    if (effects := _EFFECTS.search(text)) is not None:
-        cause = _changes(sorted(map(_readable, ast.literal_eval(effects[1]))))
-    cause = next((known for phrase, known in _CAUSES.items() if phrase in text), cause)
-    lines = (
-        re.findall(r'File "([^"]+)", line (\d+)', text.split("from user code:")[-1])
-        if "from user code:" in text
-        else []
-    )
-    mine = [(file, line) for file, line in lines if file != __file__ and not file.startswith("<")]
-    return f"{cause} ({Path(mine[-1][0]).name}, line {mine[-1][1]})" if mine else cause
-
-
-_DECIDES = (
-    "Python decides by a tensor's value (`if`, `while`, `assert`), and each client has its own; use `torch.where`"
-)
-_SELECTS = "a selection's size depends on values, and each client has its own; weigh all samples instead"
-_NUMBERS = "Python computes with a tensor's value (`.item()`, `float`), and each client has its own; keep it a tensor"
-#: By what PyTorch says; the first one that is found.
-_CAUSES = {
-    "data-dependent branching": _DECIDES,
-    "(Size-like symbols: u": _SELECTS,
-    "Could not guard on data-dependent expression": _DECIDES,
-    "Could not extract specialized integer": _DECIDES,
-    "dynamic shape": _SELECTS,
-    "calling .item() on a Tensor": _NUMBERS,
-    "expected (<class 'numpy.integer'>": _NUMBERS,
-    "Missing `as_proxy()`": "`training_step` gives PyTorch an object that is no tensor, such as a random generator",
-    "trace_autograd_ops": "`training_step` takes gradients itself (`torch.autograd.grad`)",
-    "cannot register a hook on a tensor": "`training_step` registers a hook on a tensor",
-    "accessing `data` under vmap": "`training_step` writes to a parameter's `.data`",
-    "Dynamo does not support RNN": "`nn.LSTM`, `nn.GRU` and `nn.RNN` compute one model at a time",
-}
-
-
-def _changes(names: Sequence[str]) -> str:
-    held = ", ".join(f"`{name}`" for name in names)
-    return f"`training_step` changes {held}, of which there is one for all clients"
-
-
 def _seen_by(guard: Any) -> tuple[str, str]:
     """Return what a guard looks at, and what of it: of a dictionary, say, whether it has a certain key."""
     options = getattr(guard.orig_guard.create_fn, "keywords", {}) if guard.guard_type != "TENSOR_MATCH" else ""
     return re.sub(r"(__builtins_dict__)_\d+", r"\1", guard.name), f"{guard.guard_type} {options}"  # counted by graphs
+
+
+def _is_of_torch(guard: Any) -> bool:
+    """Whether PyTorch's own code, or the library's, has led to a guard."""
+    if _OF_LIBRARY in guard.name:
+        return True
+    frames = guard.orig_guard.user_stack
+    return bool(frames) and frames[-1].filename.startswith(str(Path(torch.__file__).parent))
 
 
 def _attributes(part: nn.Module) -> list[dict[str, Any]]:
@@ -516,13 +430,5 @@ def _attributes(part: nn.Module) -> list[dict[str, Any]]:
     return [part.__dict__, part._buffers, part._parameters, part._modules]
 
 
-def _readable(source: str) -> str:
-    """Return the name that a user gives to what Dynamo names so."""
-    name = re.sub(r"G\['([^']+)'\]", r"\1", source.replace("L['module']", "self"))
-    name = re.sub(r"__import_(\w+)", lambda found: found[1].replace("_dot_", "."), name)
-    return re.sub(r"\._modules\['(\w+)'\]", r".\1", name)
-
-
-_EFFECTS = re.compile(r"side effects happened.*double check: (\[.*\])")
 #: What Dynamo calls a module, or its buffers.
 _OF_MODULES = re.compile(r"L\['module'\](\.(_modules|__dict__\['_modules'\])\['\w+'\])*(\._buffers|\._modules)?")

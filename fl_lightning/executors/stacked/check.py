@@ -11,11 +11,12 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from fl_lightning._lightning.errors import CannotVectorize
-from fl_lightning._lightning.stacks.recording import logged_type
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.executors.stacked.batching import StackedBatch
 from fl_lightning.executors.stacked.capture import CapturedStep, Step
+from fl_lightning.executors.stacked.causes import errors_of_step
 from fl_lightning.executors.stacked.graph import Computed, Stacks
+from fl_lightning.executors.stacked.traces import same, without_trace
 from fl_lightning.seeding import preserved_generators, set_global_states
 
 #: Relative to the largest value.
@@ -65,24 +66,33 @@ class Check:
         if step.graph.checked:
             return
         generators, vector = stacks.draws.generators, self._vector
+        shared = [value for value in inputs if isinstance(value, Tensor) and value.requires_grad]
         copies = replace(stacks, update=None, batch=_copies(stacks.batch), buffers=_copies(stacks.buffers))
         states = [generators.state(row) for row in rows]
         computed = step.graph.run(copies, inputs, flat=flat)
         if generators.steps_draw:
             _check_metrics_draw_nothing(step)
         held = vector.read()
+        tensors = step.tensors(computed.kept)
         try:
             for place in sorted({0, len(rows) - 1}):
                 own = [tensor[place].detach().reshape(-1) for tensor in (*stacks.parameters, *stacks.buffers)]
                 vector.write(torch.cat([part.to(held.dtype) for part in own]))
                 single = batch.rebuild([tensor[place].clone() for tensor in stacks.batch])
-                with preserved_generators(held.device):
+                with preserved_generators(held.device), without_trace(vector.module) as traces:
                     set_global_states(states[place], held.device)
-                    loss, logged = self._captured.alone(single, index)
-                gradients = torch.autograd.grad(loss, vector.parameters, allow_unused=True)
-                self._compare(step, computed, place, loss, logged, gradients)
-                for one, other in zip(vector.tensors()[len(gradients) :], copies.buffers, strict=True):
-                    _same("a buffer", one, other[place], self._bound(loss), 1.0)
+                    with errors_of_step():
+                        loss = self._captured.alone(single, index)
+                    traces.compare(step.logged, [tensor[place] for tensor in tensors], self._bound(loss))
+                gradients = torch.autograd.grad(loss, [*vector.parameters, *shared], allow_unused=True)
+                if any(gradient is not None for gradient in gradients[len(vector.parameters) :]):
+                    raise CannotVectorize(
+                        "`training_step` computes with a tensor that requires gradients and is no parameter of the "
+                        "module, so its `.grad` would not be there after a stack"
+                    )
+                self._compare(computed, place, loss, gradients[: len(vector.parameters)])
+                for one, other in zip(vector.tensors()[len(vector.parameters) :], copies.buffers, strict=True):
+                    same("a buffer", one, other[place], self._bound(loss), 1.0)
         finally:
             vector.write(held)
         generators.rewind(rows, states)
@@ -91,32 +101,15 @@ class Check:
     def _bound(self, loss: Tensor) -> float:
         return _MIXED if self._mixed else _TOLERANCES.get(loss.dtype, _MIXED)
 
-    def _compare(
-        self,
-        step: Step,
-        computed: Computed,
-        place: int,
-        loss: Tensor,
-        logged: Sequence[object],
-        gradients: Sequence[Tensor | None],
-    ) -> None:
+    def _compare(self, computed: Computed, place: int, loss: Tensor, gradients: Sequence[Tensor | None]) -> None:
         bound = self._bound(loss)
         size = max((float(g.abs().max()) for g in gradients if g is not None and g.numel()), default=0.0)
-        _same("the loss", loss, computed.losses[place], bound, 1.0)
+        same("the loss", loss, computed.losses[place], bound, 1.0)
         for name, one, other in zip(self._vector.names, gradients, computed.gradients, strict=True):
             if (one is None) != (other is None):
                 raise CannotVectorize(f"the gradient of {name!r} is there alone or in a stack only")
             if one is not None and other is not None:
-                _same(f"the gradient of {name!r}", one, other[place], bound, size)
-        numbers = [call for call in step.logged.calls if isinstance(call.value, int)]
-        values = [value for value in logged if isinstance(value, (Tensor, int, float))]
-        values = values if len(values) == len(numbers) else []
-        tensors = step.tensors(computed.kept)
-        for call, value in zip(numbers, values, strict=False):
-            dtype = value.dtype if isinstance(value, Tensor) else logged_type()
-            if tensors[call.value].dtype != dtype:  # type: ignore[index]
-                raise CannotVectorize(f"what is logged as {call.name!r} is of another type in a stack")
-            _same(f"what is logged as {call.name!r}", torch.as_tensor(value), tensors[call.value][place], bound, 1.0)  # type: ignore[index]
+                same(f"the gradient of {name!r}", one, other[place], bound, size)
 
 
 def _check_metrics_draw_nothing(step: Step) -> None:
@@ -128,16 +121,6 @@ def _check_metrics_draw_nothing(step: Step) -> None:
                 f"`training_step` draws random numbers, and the metric object {type(part).__name__} might; if it does "
                 "not, set its attribute `stacks = True`"
             )
-
-
-def _same(what: str, one: Tensor, other: Tensor, bound: float, size: float) -> None:
-    """Raise ``CannotVectorize`` if two tensors differ by more than a bound, relative to their size."""
-    one, other = one.detach().double().reshape(-1), other.detach().double().reshape(-1)
-    if not one.numel():
-        return
-    most = bound * (float(one.nan_to_num().abs().max()) + (size if size == size else 0.0))
-    if not bool((((one - other).abs() <= most) | (one.isnan() & other.isnan()) | (one == other)).all()):
-        raise CannotVectorize(f"{what} differs in a stack by {float((one - other).abs().max()):.1g}")
 
 
 def _copies(tensors: Sequence[Tensor]) -> list[Tensor]:

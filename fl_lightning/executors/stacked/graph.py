@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import BuiltinFunctionType
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from fl_lightning._lightning.errors import CannotVectorize
+from fl_lightning.executors.stacked.causes import errors_of_step
 from fl_lightning.executors.stacked.inplace_sgd import InPlaceSgd
 from fl_lightning.executors.stacked.randomness import PerClientDraws, draws_by_name, mapped_dirichlet
 from fl_lightning.executors.stacked.unmapped import replace_unmapped
@@ -29,7 +30,7 @@ _RESHAPES = {
 _TRACED = 5, 6  # neighbouring numbers of clients, from whose graphs that of any other number follows
 
 
-class DependsOnNumber(Exception):
+class DependsOnNumber(CannotVectorize):
     """A step of filled-up batches has other operations for another number of clients."""
 
 
@@ -129,25 +130,33 @@ class StackedGraph:
             *[Place("weights", 0)] * (stacks.weights is not None),
             *[Place("zeros", 0)] * self.takes_zeros,
         ]
+        if self.checked:
+            return self._run(stacks, inputs, flat=flat)
+        # A step that writes to weights or to what clients share is refused, and must not have written to them.
+        shared = [value.detach().clone() if isinstance(value, Tensor) else value for value in inputs]
+        for copied, value in zip(shared, inputs, strict=True):
+            if isinstance(value, Tensor):
+                copied.requires_grad_(value.requires_grad)
+        parameters = [parameter.detach().clone().requires_grad_() for parameter in stacks.parameters]
+        computed = self._run(replace(stacks, parameters=parameters), shared, flat=flat)
+        originals = [*inputs, *stacks.parameters]
+        for copied, value in zip([*shared, *parameters], originals, strict=True):
+            if isinstance(value, Tensor) and not _same_values(copied, value) and not computed.stepped:
+                raise CannotVectorize(
+                    "`training_step` writes to parameters, or to a tensor of which there is one for all clients"
+                )
+        return computed
+
+    def _run(self, stacks: Stacks, inputs: Sequence[Any], *, flat: bool) -> Computed:
         values = [stacks[value] if isinstance(value, Place) else value for value in inputs]
-        # a batch and buffers are each client's own
-        held = [
-            v
-            for v, place in zip(values, inputs, strict=True)
-            if not isinstance(place, Place) or place.kind == "parameters"
-        ]
-        kept = [(value, value._version) for value in held if isinstance(value, Tensor)]
-        # writes by `.data` are counted nowhere
-        before = [] if self.checked else [(value, value.detach().clone()) for value, _ in kept]
-        self._now, depth = stacks, _functorch.get_dynamic_layer_stack_depth()
+        depth = _functorch.get_dynamic_layer_stack_depth()
+        self._now = stacks
         try:
-            computed = (self._run_flat if flat else self._run_mapped)(stacks, inputs, values)
+            return (self._run_flat if flat else self._run_mapped)(stacks, inputs, values)
         finally:
             self._now = None
-            _functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)  # a transform in the step that failed has begun
-        if not computed.stepped:
-            _check_unchanged(kept, before)
-        return computed
+            # A transform in a step that failed has begun, and has not ended.
+            _functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
 
     # ---- mapped ----
 
@@ -169,12 +178,13 @@ class StackedGraph:
 
     def _run_mapped(self, stacks: Stacks, inputs: Sequence[Any], values: Sequence[Any]) -> Computed:
         mapped, tensors = self._mapped(inputs), [value for value in values if isinstance(value, Tensor)]
-        if self._draws:
-            with stacks.draws, mapped_dirichlet():
+        with errors_of_step():
+            if self._draws:
+                with stacks.draws, mapped_dirichlet():
+                    losses, *kept = mapped(*tensors)
+            else:
                 losses, *kept = mapped(*tensors)
-        else:
-            losses, *kept = mapped(*tensors)
-        gradients = torch.autograd.grad(losses.sum(), stacks.parameters, allow_unused=True)
+            gradients = torch.autograd.grad(losses.sum(), stacks.parameters, allow_unused=True)
         return Computed(
             losses.detach().reshape(len(losses)), [tensor.detach() for tensor in kept], list(gradients), False
         )
@@ -194,7 +204,8 @@ class StackedGraph:
             numbers = (number,) if stacks.weights is None else _TRACED
             self._flat[key] = self._flatten(*self._graph(form, numbers, number, inputs, values), steps=steps)
         flat = self._flat[key]
-        with torch.no_grad(), _without_autocast(stacks.parameters[0].device.type):  # the casts are operations of it
+        # The casts of autocast are operations of the list.
+        with torch.no_grad(), _without_autocast(stacks.parameters[0].device.type), errors_of_step():
             losses, *found = flat.run(*[value for value in values if isinstance(value, Tensor)])
         kept = found if flat.steps else found[: len(found) - len(flat.used)]
         gradients: list[Tensor | None] = [None] * len(stacks.parameters)
@@ -235,7 +246,8 @@ class StackedGraph:
             return [losses.detach().reshape(len(losses)), *(tensor.detach() for tensor in kept), *gradients.values()]
 
         tensors = [value.detach() for value in values if isinstance(value, Tensor)]
-        traced = make_fx(step, tracing_mode="fake", _allow_non_fake_inputs=True)(*tensors)
+        with errors_of_step():
+            traced = make_fx(step, tracing_mode="fake", _allow_non_fake_inputs=True)(*tensors)
         self._simplify(traced.graph)
         return traced.graph, list(used)
 
@@ -359,14 +371,8 @@ def _as_called_fastest(target: Any) -> Any:
     return function if isinstance(function, BuiltinFunctionType) and not takes_gaps else target
 
 
-def _check_unchanged(kept: Sequence[tuple[Tensor, int]], before: Sequence[tuple[Tensor, Tensor]]) -> None:
-    changed = any(not torch.equal(value, own) and not (value != value).any() for value, own in before)
-    if changed or any(tensor._version != version for tensor, version in kept):
-        for value, own in before:
-            value.detach().copy_(own)
-        raise CannotVectorize(
-            "`training_step` writes to parameters, or to a tensor of which there is one for all clients"
-        )
+def _same_values(one: Tensor, other: Tensor) -> bool:
+    return torch.equal(one, other) or bool((other != other).any())
 
 
 def _is_product(value: Any) -> bool:

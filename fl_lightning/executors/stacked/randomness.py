@@ -45,7 +45,8 @@ class ClientGenerators:
     def __init__(self, seeds: Sequence[int], device: torch.device) -> None:
         self._seeds, self.device = seeds, device
         self._others: dict[int, tuple[Any, ...]] = {}  # states of all generators but torch's on the CPU
-        self._data_draw = False
+        #: Whether data have drawn.
+        self.data_draw = False
         #: Whether a step has drawn.
         self.steps_draw = False
 
@@ -71,7 +72,7 @@ class ClientGenerators:
         with self.active(row):
             yield
         after = self.state(row)
-        self._data_draw = self._data_draw or bool(changed_generators(before, after))
+        self.data_draw = self.data_draw or bool(changed_generators(before, after))
 
     def state(self, row: int) -> tuple[Any, ...]:
         """Return the states of a client's generators, as :func:`~fl_lightning.seeding.set_global_states` takes them."""
@@ -102,7 +103,7 @@ class ClientGenerators:
             CannotVectorize: If data have drawn: alone, the draws of batches and of steps take turns.
         """
         self.steps_draw = True
-        if self._data_draw:
+        if self.data_draw:
             raise CannotVectorize("both the data and `training_step` draw random numbers, which take turns alone")
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
 
-from fl_lightning._lightning.loops.client_loop import ClientLoop
+from fl_lightning._lightning.errors import CannotVectorize
 from fl_lightning._lightning.loops.overrides import is_plain_transfer
 from fl_lightning.clients.training import LocalTraining
-from fl_lightning.executors.stacked.batching import StackedBatch, by_shape, stack_batches
+from fl_lightning.executors.stacked.batching import StackedBatch, by_shape, copied, stack_batches
+from fl_lightning.executors.stacked.causes import errors_of_step
 from fl_lightning.executors.stacked.randomness import ClientGenerators
 from fl_lightning.parts.messages import Task
 
@@ -25,25 +28,41 @@ class DrawnBatches:
     """Batches of any kind: each client's are drawn at once, one client after the other, and then stacked.
 
     Args:
-        loop: The clients' loop, whose counters the data must not read.
+        training: Trains clients.
         tasks: The clients' tasks, in the order of rows.
-        draw: Yields the batches of a task.
+        transfer: Brings a batch to the module.
         generators: The clients' generators, from which batches are drawn.
+
+    Raises:
+        CannotVectorize: If the data read the module or its counters, which alone change between batches.
     """
 
     largest: int | None = None
 
     def __init__(
         self,
-        loop: ClientLoop,
+        training: LocalTraining,
         tasks: Sequence[Task],
-        draw: Callable[[Task], Iterable[Any]],
+        transfer: Callable[[Any], Any],
         generators: ClientGenerators,
     ) -> None:
+        self._training, self._tasks, self._generators = training, tasks, generators
+        self._drawn: dict[int, list[Any]] = {}
         self._batches: dict[int, Iterator[Any]] = {}
-        for row in sorted(range(len(tasks)), key=lambda row: tasks[row].slot):  # as they train one after the other
-            with loop.hidden_counters(), generators.reading(row):
-                self._batches[row] = iter(list(draw(tasks[row])))
+        module = training.vector.module
+        unread = Unread([*module.parameters(), *module.buffers()])
+        # In this order they train one after the other.
+        for row in sorted(range(len(tasks)), key=lambda row: tasks[row].slot):
+            with training.loop.hidden_counters(), generators.reading(row), errors_of_step(), unread:
+                # Data may hand out the same memory again for the next batch.
+                self._drawn[row] = [copied(batch) for batch in training.batches.iterate(tasks[row])]
+                self._batches[row] = iter([transfer(batch) for batch in self._drawn[row]])
+
+    def give_back(self) -> None:
+        """Let clients that train one after the other have the batches; those of torch's generators are drawn again."""
+        if not self._generators.data_draw:
+            for row, batches in self._drawn.items():
+                self._training.batches.keep(self._tasks[row], batches)
 
     def next(self, rows: Sequence[int]) -> Groups:
         """Return the next batch of the clients in ``rows``, those of one shape together with their rows."""
@@ -93,6 +112,9 @@ class GatheredBatches:
             and all(type(rows) is Tensor and rows.device.type == "cpu" for rows in batches.rows(task.client)[0])
             for task in tasks
         )
+
+    def give_back(self) -> None:
+        """Do nothing: the orders of samples depend on the tasks alone."""
 
     def rewind(self) -> None:
         """Begin anew with the first batches."""
@@ -214,7 +236,31 @@ def make_source(
     """
     if is_plain_transfer(training.trainer) and GatheredBatches.suit(training, tasks):
         return GatheredBatches(training, tasks)
-    return DrawnBatches(training.loop, tasks, lambda task: map(transfer, training.batches.iterate(task)), generators)
+    return DrawnBatches(training, tasks, transfer, generators)
+
+
+class Unread(TorchFunctionMode):
+    """Raises ``CannotVectorize`` where some tensors, or others in their memory, are read.
+
+    Args:
+        tensors: The tensors.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        super().__init__()
+        self._memory = {_memory(tensor) for tensor in tensors} - {0}
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run a function of torch."""
+        for leaf in pytree.tree_iter((args, kwargs)):
+            if isinstance(leaf, Tensor) and _memory(leaf) in self._memory:
+                raise CannotVectorize("the data read the module's weights or buffers, which change between batches")
+        return function(*args, **(kwargs or {}))
+
+
+def _memory(tensor: Tensor) -> int:
+    with torch._C.DisableTorchFunction():
+        return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else 0
 
 
 class DeviceCopy:

@@ -24,13 +24,13 @@ from fl_lightning.executors.stacked.graph import Stacks
 from fl_lightning.executors.stacked.inplace_sgd import InPlaceSgd
 from fl_lightning.executors.stacked.optimizer import StackedOptimizer, clip
 from fl_lightning.executors.stacked.randomness import ClientGenerators, nothing_drawn
+from fl_lightning.executors.stacked.sizes import NotOfSamples
 from fl_lightning.executors.stacked.sources import GatheredBatches, Padded, make_source
 from fl_lightning.executors.stacked.stack import ModelStack
-from fl_lightning.executors.stacked.weighted import NotOfSamples, WeightedSteps
+from fl_lightning.executors.stacked.weighted import WeightedSteps
 from fl_lightning.seeding import Stream, derive_seed
 
 GradientList = list[Tensor | None]
-_RATES = "param_groups", "scheduler", "last_epoch", "_last_lr"  # in names of what schedules by steps change
 
 
 class StepRunner:
@@ -46,8 +46,7 @@ class StepRunner:
         self.stacked, self.context = stacked, training.trainer.precision_plugin.train_step_context
         self.captured = CapturedStep(stacked, training.vector)
         self.check = Check(self.captured, training.vector, mixed=mixed)
-        self.changing = "batch_idx", *(_RATES if training.loop.optimizers.by_step else ())
-        self.weighted = WeightedSteps(self.captured, self.check, self.changing)
+        self.weighted = WeightedSteps(self.captured, self.check)
 
 
 class StackTraining:
@@ -97,11 +96,15 @@ class StackTraining:
         Raises:
             CannotVectorize: If the clients cannot be trained at once.
         """
-        with nothing_drawn(self._training.vector.device), self._runner.context(), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "There is a performance drop")  # of vmap, at each call
-            self._runner.captured.begin_stack()
-            self._weighted = self._find_weighted()
-            summed = self._run()
+        try:
+            with nothing_drawn(self._training.vector.device), self._runner.context(), warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "There is a performance drop")  # of vmap, at each call
+                self._runner.captured.begin_stack()
+                self._weighted = self._find_weighted()
+                summed = self._run()
+        except CannotVectorize:
+            self._source.give_back()
+            raise
         vector_of = self._models.vectors()
         return [(vector_of(row), len(self._windows[row]), rates) for row, rates in enumerate(summed)]
 
@@ -248,7 +251,7 @@ class StackTraining:
         key = repr((batch.kind(), *((tensor.shape[1:], tensor.stride()[1:], tensor.dtype) for tensor in batch.tensors)))
         if key not in self._steps:
             found = self._runner.captured(batch, index, short=batch.size() != self._batch_size)
-            if found[0].depends_on(*self._runner.changing):
+            if found[0].guards.changes:
                 return found
             self._steps[key] = found
         return self._steps[key]

@@ -45,17 +45,18 @@ def replace_unmapped(graph: fx.Graph) -> bool:
         if function is operator.truediv and not isinstance(node.meta.get("example_value"), Tensor):
             node.target = _divided
         of_everything = len(node.args) == 1 and not node.kwargs and function in _OF_EVERYTHING
+        first = node.args[0] if node.args else node.kwargs.get("mean", node.kwargs.get("input"))
         if name in _CHECKS:
             graph.erase_node(node)
         elif of_everything or function in _INSTEAD:
             node.op, node.target = "call_function", (_OF_EVERYTHING if of_everything else _INSTEAD)[function]
-        elif name in _FILLS and isinstance(node.args[0], fx.Node):
+        elif name in _FILLS and isinstance(first, fx.Node):
             if zeros is None:
                 last = [each for each in graph.nodes if each.op == "placeholder"][-1]
                 with graph.inserting_after(last):
                     zeros = graph.placeholder("zeros")
             with graph.inserting_before(node):
-                node.args = (graph.call_function(_of_each_client, (node.args[0], zeros)), *node.args[1:])
+                node.replace_input_with(first, graph.call_function(_of_each_client, (first, zeros)))
     return zeros is not None
 
 

@@ -1,7 +1,8 @@
 """Steps of clients whose batches have unequal sizes: batches are filled up, and means over samples weighted.
 
 That is the same where a step treats each sample by itself, and its loss and logged numbers are means over them. The
-graph tells what becomes a mean, and where; then it is compared with the captured step of the shorter batch.
+graph tells both: which operation treats samples by themselves (``rows``), what becomes a mean, and where; and that the
+steps of shorter batches differ from it in the number of samples alone.
 """
 
 from __future__ import annotations
@@ -14,25 +15,33 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 from torch.nn import functional as F
+from torch.utils import _pytree as pytree
 
 from fl_lightning._lightning.stacks.recording import Logged, TensorPlace
 from fl_lightning.executors.stacked.batching import StackedBatch
-from fl_lightning.executors.stacked.capture import CapturedStep, Step, notes_of
+from fl_lightning.executors.stacked.capture import CapturedStep, Step
 from fl_lightning.executors.stacked.check import Check
 from fl_lightning.executors.stacked.graph import Computed, DependsOnNumber, Place, Stacks
+from fl_lightning.executors.stacked.notes import NOTES, logged
 from fl_lightning.executors.stacked.randomness import ClientGenerators, draws_by_name
+from fl_lightning.executors.stacked.rows import Rows, name_of
+from fl_lightning.executors.stacked.sizes import NotOfSamples, Sizes, find_sizes
 from fl_lightning.executors.stacked.unmapped import mapped_function
 
 _BOUNDS = {torch.float64: 1e-9, torch.float32: 1e-4}
-_SAMPLES, _MEAN, _OTHER = "samples", "mean", "other"  # what a node has: a value for each sample, a mean, something else
+#: What a node has: a value for each sample, their mean or their sum, or something else.
+_SAMPLES = "samples"
+_MEAN = "mean"
+_SUM = "sum"
+_OTHER = "other"
 _LINEAR = {
-    *("add", "sub", "iadd", "isub", "radd", "neg", "mul", "imul", "div", "truediv", "true_divide"),
+    *("add", "sub", "radd", "neg", "mul", "div", "truediv", "true_divide"),
     *("detach", "item", "float", "double", "to", "view", "reshape", "squeeze", "clone"),
 }
 
 
-class NotOfSamples(Exception):
-    """A step treats a batch as a whole."""
+#: Functions whose arguments say the shape of what they return.
+_SHAPED = {"view", "reshape", "expand", "unflatten"}
 
 
 class WeightedSteps:
@@ -41,12 +50,12 @@ class WeightedSteps:
     Args:
         captured: The captured steps.
         check: Compares them with the module.
-        changing: In names of what changes from step to step.
     """
 
-    def __init__(self, captured: CapturedStep, check: Check, changing: Sequence[str]) -> None:
-        self._captured, self._check, self._changing = captured, check, changing
+    def __init__(self, captured: CapturedStep, check: Check) -> None:
+        self._captured, self._check = captured, check
         self._steps: dict[Step, Step | None] = {}
+        self._sizes: dict[Step, Sizes] = {}
         self._proven: dict[tuple[Step, Step], bool] = {}
         self._settled = set[tuple[Step, int]]()  # sizes whose step depends on nothing but what the whole one does
 
@@ -67,31 +76,45 @@ class WeightedSteps:
         """
         size = batch.tensors[0].shape[1]
         whole, inputs = self._captured(batch, 0)
-        if whole not in self._steps:
-            self._steps[whole] = self._weigh(whole, inputs, size)
-        step = self._steps[whole]
-        if step is None:
-            raise NotOfSamples
+        captured: list[tuple[int, StackedBatch, Step, list[Any]]] = []
         for own in sorted({size, *sizes}, reverse=True):
             if (whole, own) in self._settled:
                 continue
             short = StackedBatch([tensor[:, :own] for tensor in batch.tensors])
             other, others = self._captured(short, 0, short=own < size)
-            if other.depends_on(*self._changing):
+            if other.guards.changes:
                 raise NotOfSamples
+            if own < size:
+                self._note(whole, find_sizes(whole.source, inputs, other.source, others, size, own))
+            captured.append((own, short, other, others))
+        if whole not in self._steps:
+            self._steps[whole] = self._weigh(whole, inputs, size)
+        step = self._steps[whole]
+        if step is None:
+            raise NotOfSamples
+        for own, short, other, others in captured:
             if (step, other) not in self._proven:
                 stacks = Stacks(parameters, [], batch.tensors, generators.drawing(range(len(parameters[0]))))
                 step = self._steps[whole] = _with_sizes(step, other, size, own)
                 self._proven[step, other] = self._prove(step, inputs, other, others, stacks, short, generators)
             if not self._proven[step, other]:
                 raise NotOfSamples
-            if other.guards <= whole.guards:
+            if other.guards.guards <= whole.guards.guards:
                 self._settled.add((whole, own))
         return step, inputs
 
+    def _note(self, whole: Step, sizes: Sizes) -> None:
+        """Note where a graph has the number of samples, as a shorter batch tells; all of them must tell the same."""
+        known = self._sizes.get(whole)
+        if known is None:
+            self._sizes[whole] = sizes
+            self._steps.pop(whole, None)
+        elif known != sizes:
+            raise NotOfSamples
+
     def _weigh(self, whole: Step, inputs: Sequence[Any], size: int) -> Step | None:
         try:
-            return self._captured.read(weighted_graph(whole, inputs, size), whole.guards)
+            return self._captured.read(weighted_graph(whole, inputs, size, self._sizes.get(whole)), whole.guards)
         except NotOfSamples:
             return None
 
@@ -179,80 +202,129 @@ def _close(one: Tensor | None, other: Tensor | None, bound: float) -> bool:
 # ---- the graph ----
 
 
-def weighted_graph(step: Step, inputs: Sequence[Any], size: int) -> fx.Graph:
+def weighted_graph(step: Step, inputs: Sequence[Any], size: int, sizes: Sizes | None = None) -> fx.Graph:
     """Return a step's graph with one more input, the samples' weights, shape ``(B,)``, by which it takes means.
 
     Args:
         step: The step of a batch of ``size`` samples.
         inputs: Its inputs.
         size: Samples of a batch, B.
+        sizes: Where the graph has this number; ``None`` if all batches have it.
 
     Raises:
         NotOfSamples: If the graph does something else with samples than to take means over them.
     """
     graph = fx.Graph(step.source.owning_module)
-    outputs: Any = graph.graph_copy(step.source, {})
+    copies: dict[fx.Node, fx.Node] = {}
+    outputs: Any = graph.graph_copy(step.source, copies)
     places = iter(inputs)
-    kinds: dict[fx.Node, str] = {}
-    inputs_of_graph = [node for node in graph.nodes if node.op == "placeholder"]
-    with graph.inserting_after(inputs_of_graph[-1]):
+    given = [node for node in graph.nodes if node.op == "placeholder"]
+    with graph.inserting_after(given[-1]):
         weights = graph.placeholder("weights")
+    sized = {} if sizes is None else {copies[node]: places for node, places in sizes.arguments.items()}
+    rows = None if sizes is None else {copies[node] for node in sizes.rows}
+    kinds = _Kinds(weights, size, sized, rows)
     for node in list(graph.nodes):
-        if node.op == "placeholder":
-            place = None if node is weights else next(places)
-            kinds[node] = _SAMPLES if isinstance(place, Place) and place.kind == "batch" else _OTHER
-            if isinstance(place, Place) and (
-                place.kind == "buffers" or (kinds[node] is _SAMPLES and not _leads(node, size))
-            ):
-                raise NotOfSamples
+        if node is weights:
+            kinds[node] = _OTHER
+        elif node.op == "placeholder":
+            kinds[node] = _kind_of_input(node, next(places), kinds)
         else:
-            kinds[node] = _kind(node, {kinds[own] for own in node.all_input_nodes}, kinds, weights, size)
+            kinds[node] = kinds.find(node)
         node.meta["of_samples"] = kinds[node] is _SAMPLES
-    if kinds[outputs[0]] is _SAMPLES:
+    if kinds[outputs[0]] in (_SAMPLES, _SUM):
         raise NotOfSamples
     graph.output(outputs)
     return graph
 
 
-def _kind(node: fx.Node, given: set[str], kinds: dict[fx.Node, str], weights: fx.Node, size: int) -> str:
-    """Return what a node has; a node that takes a mean takes a weighted one from now on."""
-    if node.target in notes_of:
-        logs_samples = notes_of[node.target] and any(kinds[own] is _SAMPLES for own in node.all_input_nodes)
-        if logs_samples:
-            raise NotOfSamples
+def _kind_of_input(node: fx.Node, place: Any, kinds: _Kinds) -> str:
+    if not isinstance(place, Place) or place.kind == "parameters":
         return _OTHER
-    if draws_by_name(node):
-        if _MEAN in given or not _leads(node, size):
-            raise NotOfSamples
-        return _SAMPLES
-    if given <= {_OTHER}:
-        return _OTHER
-    if given <= {_OTHER, _SAMPLES}:
-        if _leads(node, size):
-            return _SAMPLES
-        _take_mean(node, weights, size)
-        return _MEAN
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    means = [own for own in node.all_input_nodes if kinds[own] is _MEAN]
-    scales = name in ("mul", "imul", "div", "truediv", "true_divide")
-    if (
-        _SAMPLES in given
-        or name not in _LINEAR
-        or (scales and (len(means) > 1 or ("div" in name and node.args[0] not in means)))
-    ):
+    if place.kind == "buffers" or not kinds.rows.leads(node):
         raise NotOfSamples
-    return _MEAN
+    return _SAMPLES
 
 
-def _leads(node: fx.Node, size: int) -> bool:
-    """Whether a node's tensors have a row for each sample."""
-    value = node.meta.get("example_value")
-    values = value if isinstance(value, (tuple, list)) else [value]
-    return all(isinstance(own, Tensor) and own.dim() > 0 and own.shape[0] == size for own in values)
+class _Kinds(dict[fx.Node, str]):
+    """What each node has.
+
+    Args:
+        weights: The input that holds the samples' weights.
+        size: Samples of a batch, B.
+        sized: The arguments that are the number of samples, by node: their places among its arguments.
+        rows: The nodes that have a row for each sample; ``None`` if their shapes tell.
+    """
+
+    def __init__(self, weights: fx.Node, size: int, sized: dict[fx.Node, set[int]], rows: set[fx.Node] | None) -> None:
+        super().__init__()
+        self._weights, self._size, self._sized = weights, size, sized
+        self.rows = Rows(size, lambda node: self.get(node) is _SAMPLES, rows)
+
+    def find(self, node: fx.Node) -> str:
+        """Return what a node has; a node that takes a mean takes a weighted one from now on."""
+        given = {self[own] for own in node.all_input_nodes}
+        sized = self._sized.get(node, set())
+        if node.target in NOTES:
+            self._check_note(node, given)
+            return _OTHER
+        if self.rows.makes_rows(node) and given <= {_OTHER, _SAMPLES}:
+            return _SAMPLES
+        if _SAMPLES in given and self.rows.makes_constants(node) and not sized:
+            return _OTHER
+        if given <= {_OTHER} and not draws_by_name(node):
+            if sized:
+                raise NotOfSamples
+            return _OTHER
+        if given <= {_OTHER, _SAMPLES}:
+            if self.rows.treats_alone(node):
+                self._check_sized(node)
+                return _SAMPLES
+            if draws_by_name(node) or sized:
+                raise NotOfSamples
+            return _take_mean(node, self._weights, self._size, self.rows)
+        return self._of_means(node, given)
+
+    def _check_note(self, node: fx.Node, given: set[str]) -> None:
+        """Raise ``NotOfSamples`` if a value of each sample is logged, or a number of samples is handed on."""
+        if _SUM in given or (node.target is logged and _SAMPLES in given):
+            raise NotOfSamples
+        leaves, _ = pytree.tree_flatten((node.args, node.kwargs))
+        options: Any = node.args[2] if node.target is logged else {}
+        allowed = options.get("batch_size")
+        if any(leaves[place] is not allowed for place in self._sized.get(node, ())):
+            raise NotOfSamples
+
+    def _check_sized(self, node: fx.Node) -> None:
+        """Raise ``NotOfSamples`` if a function of rows computes with the number of samples, other than in a shape."""
+        if self._sized.get(node) and name_of(node) not in _SHAPED:
+            raise NotOfSamples
+
+    def _of_means(self, node: fx.Node, given: set[str]) -> str:
+        """Return what a linear function of means or sums is."""
+        name = name_of(node)
+        sized = self._sized.get(node, set())
+        means = [own for own in node.all_input_nodes if self[own] in (_MEAN, _SUM)]
+        divides = name in ("div", "truediv", "true_divide")
+        scales = divides or name == "mul"
+        if _SAMPLES in given or name not in _LINEAR or {_MEAN, _SUM} <= given:
+            raise NotOfSamples
+        if scales and (len(means) > 1 or (divides and node.args[0] not in means)):
+            raise NotOfSamples
+        kind = _SUM if _SUM in given else _MEAN
+        if not sized:
+            shifts = name in ("add", "sub", "radd") and len(means) < 2
+            if kind is _SUM and shifts:
+                raise NotOfSamples
+            return kind
+        if not scales or (divides and kind is _MEAN) or (not divides and kind is _SUM):
+            raise NotOfSamples
+        return _MEAN if divides else _SUM
 
 
-def _take_mean(node: fx.Node, weights: fx.Node, size: int) -> None:
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+def _take_mean(node: fx.Node, weights: fx.Node, size: int, rows: Rows) -> str:
+    """Let a node take a weighted mean, or a sum; return which."""
+    name = name_of(node)
     value, *rest = node.args
     if name in ("mean", "sum") and set(node.kwargs) <= {"dim"}:
         dim = node.kwargs.get("dim", rest[0] if rest else None)
@@ -261,17 +333,20 @@ def _take_mean(node: fx.Node, weights: fx.Node, size: int) -> None:
             raise NotOfSamples
         node.args, node.kwargs = (value, weights, size if name == "sum" else None, dim is None), {}
         node.op, node.target = "call_function", _weighted_mean
-    elif getattr(F, name, None) is node.target and "reduction" in inspect.signature(node.target).parameters:
+        return _SUM if name == "sum" else _MEAN
+    if getattr(F, name, None) is node.target and "reduction" in inspect.signature(node.target).parameters:
         bound = inspect.signature(node.target).bind(*node.args, **node.kwargs)
         options = bound.arguments
         if options.get("reduction", "mean") != "mean" or not {options.get("size_average"), options.get("reduce")} <= {
             None
         }:
             raise NotOfSamples
+        if not rows.takes_losses(node, name):
+            raise NotOfSamples
         node.args, node.kwargs = (name, weights), {**options, "reduction": "none"}
         node.target = _weighted_counts if name in ("cross_entropy", "nll_loss") else _weighted_loss
-    else:
-        raise NotOfSamples
+        return _MEAN
+    raise NotOfSamples
 
 
 def _weighted_mean(value: Tensor, weights: Tensor, size: int | None, of_all: bool) -> Tensor:

@@ -1,0 +1,175 @@
+"""What a step that runs as it is leaves behind: logged values, calls of metric objects, attributes of the module."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from torch import Tensor, nn
+from torchmetrics import Metric, MetricCollection
+
+from fl_lightning._lightning.errors import CannotVectorize
+from fl_lightning._lightning.evaluation.attributes import Attributes
+from fl_lightning._lightning.loops.local_optimizers import same_content
+from fl_lightning._lightning.stacks.log_replay import call_metric
+from fl_lightning._lightning.stacks.recording import Logged, logged_type
+from fl_lightning.executors.stacked.notes import metric_objects
+
+_SIGNATURE = inspect.signature(pl.LightningModule.log)
+#: What torchmetrics puts on each metric object, bound to that object.
+_BOUND = ("update", "compute", "_update_signature")
+
+
+class Traces:
+    """The traces of one step of a module, with its own metric objects and trainer.
+
+    Args:
+        module: The module before the step.
+        values: Gets the names and values that the step logs.
+    """
+
+    def __init__(self, module: nn.Module, values: list[tuple[str, Any]]) -> None:
+        self._metrics = list({id(metric): metric for metric in metric_objects(module)}.values())
+        self._before = copy.deepcopy(self._metrics)
+        self._attributes = Attributes(module)
+        self._held = self._attributes.read()
+        self._values = values
+
+    def compare(self, logged: Logged, tensors: Sequence[Tensor], bound: float) -> None:
+        """Compare the traces with what a captured step notes.
+
+        Args:
+            logged: The notes.
+            tensors: The client's tensors that the notes name.
+            bound: How far values may differ, relative to their size.
+
+        Raises:
+            CannotVectorize: If anything differs.
+        """
+        self._compare_attributes()
+        names = [call.name for call in logged.calls]
+        if names != [name for name, _ in self._values]:
+            raise CannotVectorize("`training_step` logs other names in a stack")
+        for call, (name, value) in zip(logged.calls, self._values, strict=True):
+            if not isinstance(call.value, int):
+                continue
+            found = tensors[call.value]
+            dtype = value.dtype if isinstance(value, Tensor) else logged_type()
+            if found.dtype != dtype:
+                raise CannotVectorize(f"what is logged as {name!r} is of another type in a stack")
+            same(f"what is logged as {name!r}", torch.as_tensor(value), found, bound, 1.0)
+        self._compare_metrics(logged, tensors, bound)
+
+    def _compare_attributes(self) -> None:
+        """Raise if the step has set attributes, or changed what is in them."""
+        for part, before, now in zip(self._attributes.parts, self._held, self._attributes.read(), strict=True):
+            if isinstance(part, MetricCollection):
+                continue
+            names = sorted(before.keys() | now.keys())
+            changed = [name for name in names if not _is_as_before(before.get(name), now.get(name))]
+            if changed:
+                raise CannotVectorize(
+                    f"`training_step` changes `self.{changed[0]}`, of which there is one for all clients"
+                )
+
+    def _compare_metrics(self, logged: Logged, tensors: Sequence[Tensor], bound: float) -> None:
+        """Make the noted calls on metric objects as they were before, and compare what the objects hold."""
+        expected = copy.deepcopy(self._before)
+        twins: dict[int, Any] = {}
+        for metric, twin in zip(self._metrics, expected, strict=True):
+            for part, other in zip(metric.modules(), twin.modules(), strict=True):
+                twins[id(part)] = other
+        for call in logged.metric_calls:
+            call_metric(call, tensors, twins[id(call.metric)])
+        for metric, twin in zip(self._metrics, expected, strict=True):
+            for part, other in zip(metric.modules(), twin.modules(), strict=True):
+                _compare_metric(part, other, bound)
+
+    def undo(self) -> None:
+        """Put the metric objects and the attributes back."""
+        for metric, before in zip(self._metrics, self._before, strict=True):
+            for part, other in zip(metric.modules(), before.modules(), strict=True):
+                own = vars(part)
+                kept = {name: own[name] for name in ("_modules", *_BOUND) if name in own}
+                own.clear()
+                own.update(vars(other))
+                own.update(kept)
+        self._attributes.write(self._held)
+
+
+@contextmanager
+def without_trace(module: nn.Module) -> Iterator[Traces]:
+    """Let a step run as it is, but for what it logs; put back what it changes beside tensors."""
+    parts = [part for part in module.modules() if isinstance(part, pl.LightningModule)]
+    held = [(vars(part), {name: vars(part).get(name) for name in ("log", "_current_fx_name")}) for part in parts]
+    values = list[tuple[str, Any]]()
+    for attributes, _ in held:
+        attributes.update(log=partial(_take, values), _current_fx_name="training_step")
+    traces = Traces(module, values)
+    try:
+        yield traces
+    finally:
+        traces.undo()
+        for attributes, before in held:
+            attributes.update(before)
+            if before["log"] is None:
+                del attributes["log"]
+
+
+def _take(values: list[tuple[str, Any]], name: str, value: Any, *args: Any, **kwargs: Any) -> None:
+    """Take what a step logs, in the place of ``self.log``."""
+    _SIGNATURE.bind(None, name, value, *args, **kwargs)
+    values.append((name, value.detach().clone() if isinstance(value, Tensor) else value))
+
+
+def _is_as_before(before: Any, now: Any) -> bool:
+    if before is None or now is None:
+        return before is now
+    return before.value is now.value and same_content(before.content, now.content)
+
+
+def _compare_metric(one: Any, other: Any, bound: float) -> None:
+    """Raise if two metric objects hold something else."""
+    kind = type(one).__name__
+    if not isinstance(one, (Metric, MetricCollection)):
+        return
+    own = {name: value for name, value in vars(one).items() if name not in _BOUND}
+    others = {name: value for name, value in vars(other).items() if name not in _BOUND}
+    if own.keys() != others.keys():
+        raise CannotVectorize(f"`training_step` sets attributes of a metric object ({kind})")
+    for name, value in own.items():
+        numbers = _numbers(value)
+        expected = _numbers(others[name])
+        if len(numbers) != len(expected):
+            raise CannotVectorize(f"a metric object ({kind}) is given something else in a stack")
+        for mine, theirs in zip(numbers, expected, strict=True):
+            same(f"what a metric object ({kind}) holds", mine, theirs, bound, 1.0)
+
+
+def _numbers(value: Any) -> list[Tensor]:
+    """Return the numbers that an attribute holds, as tensors."""
+    if isinstance(value, (bool, int, float, Tensor)):
+        return [torch.as_tensor(value)]
+    if isinstance(value, (list, tuple)):
+        return [number for each in value for number in _numbers(each)]
+    if isinstance(value, dict):
+        return [number for each in value.values() for number in _numbers(each)]
+    return []
+
+
+def same(what: str, one: Tensor, other: Tensor, bound: float, size: float) -> None:
+    """Raise ``CannotVectorize`` if two tensors differ by more than a bound, relative to their size."""
+    if one.numel() != other.numel():
+        raise CannotVectorize(f"{what} has another shape in a stack")
+    one, other = one.detach().double().reshape(-1), other.detach().double().reshape(-1)
+    if not one.numel():
+        return
+    most = bound * (float(one.nan_to_num().abs().max()) + (size if size == size else 0.0))
+    if not bool((((one - other).abs() <= most) | (one.isnan() & other.isnan()) | (one == other)).all()):
+        raise CannotVectorize(f"{what} differs in a stack by {float((one - other).abs().max()):.1g}")

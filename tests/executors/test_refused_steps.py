@@ -1,0 +1,309 @@
+"""What stacks once trained in silence to other numbers: it ends as one client after the other, or is refused."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.stacked import Module, clients_of, linear
+from helpers.toys import quiet_trainer
+from lightning.pytorch import Trainer
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.data import Dataset
+from torchmetrics import MeanMetric, MetricCollection
+from torchmetrics.classification import MulticlassAccuracy
+
+from fl_lightning import ClientDatasetsModule, FedAvg, TensorDataModule
+from fl_lightning.executors import VectorizedExecutor
+
+
+class Scaled(MeanMetric):
+    """A mean with an option whose default is in the class."""
+
+    scale = 1.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = 3.0
+
+    def factor(self) -> float:
+        return self.scale
+
+
+class Extra(Module):
+    """Adds a term to the loss."""
+
+    def __init__(self, term: Callable[[Any, Tensor, Tensor, Tensor], Any]) -> None:
+        super().__init__(linear())
+        self.term = term
+        self.mean = Scaled()
+        self.collection = MetricCollection({"acc": MulticlassAccuracy(3)})
+        self.weight = torch.zeros(()).double()
+        self.teachers = [copy.deepcopy(self.layers).requires_grad_(False)]
+        self.outside = torch.ones(()).double().requires_grad_()
+        self.steps = 0
+
+    def on_train_epoch_start(self) -> None:
+        self.weight.fill_(0.5 * self.current_epoch)
+        self.teachers[0].load_state_dict(self.layers.state_dict())
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        return loss + self.term(self, *batch, loss)
+
+
+def ends(make: Callable[[], Any], data: Callable[[], Any] | None = None, rounds: int = 3) -> str | None:
+    """Compare a fit with stacks with one without; return why clients were not stacked."""
+    found = []
+    for executor in ("sequential", stacks := VectorizedExecutor()):
+        module = make()
+        trainer = quiet_trainer(max_epochs=rounds, callbacks=[FedAvg(1.0, executor=executor, seed=1)])
+        trainer.fit(module, datamodule=data() if data else TensorDataModule(clients_of((6,), (7, 5, 8)), batch_size=4))
+        weights = torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
+        others = [getattr(module, "steps", 0), *map(float, module.teachers[0].parameters().__next__()[0].tolist())]
+        found.append((weights, torch.tensor(others), trainer.callback_metrics))
+    torch.testing.assert_close(found[1][0], found[0][0], rtol=0, atol=1e-9)
+    torch.testing.assert_close(found[1][1], found[0][1], rtol=0, atol=1e-6)
+    assert found[1][2].keys() == found[0][2].keys()
+    return stacks.cause
+
+
+def note(module: Any, x: Tensor, loss: Tensor) -> int:
+    module.mean.update(loss.detach())
+    return 0
+
+
+def gram(z: Tensor) -> Tensor:
+    return torch.einsum("id,jd->ij", z, z)
+
+
+def sets(module: Any, x: Tensor, y: Tensor, loss: Tensor) -> int:
+    module.mean.scale = 1.0 + module.current_epoch
+    return note(module, x, loss)
+
+
+def follows(module: Any, x: Tensor, y: Tensor, loss: Tensor) -> int:
+    for teacher, student in zip(module.teachers[0].parameters(), module.layers.parameters(), strict=True):
+        teacher.mul_(0.5).add_(student.detach(), alpha=0.5)
+    return 0
+
+
+def counts(module: Any, x: Tensor, y: Tensor, loss: Tensor) -> int:
+    if not torch.compiler.is_compiling() and module.current_epoch > 0:
+        module.steps += 1
+    return 0
+
+
+@pytest.mark.parametrize(
+    ("term", "cause"),
+    [
+        pytest.param(lambda m, x, y, loss: loss * m.mean.scale, "reads `scale`", id="attribute of a metric object"),
+        pytest.param(lambda m, x, y, loss: loss * m.mean.factor(), "reads `factor`", id="method of a metric object"),
+        pytest.param(
+            lambda m, x, y, loss: loss * hasattr(m.mean, "owner"), "reads `owner`", id="attribute that may come"
+        ),
+        pytest.param(sets, "sets `scale`", id="attribute set"),
+        pytest.param(lambda m, x, y, loss: loss * (type(m.mean) is Scaled), "asks for the type", id="type"),
+        pytest.param(lambda m, x, y, loss: loss * len(m.collection), "reads `__len__`", id="length of a collection"),
+        pytest.param(
+            lambda m, x, y, loss: loss * (type(m.trainer) is Trainer), "asks for the type", id="type of the trainer"
+        ),
+        pytest.param(
+            lambda m, x, y, loss: loss * hasattr(m.trainer, "owner"), "trainer.owner", id="attribute of the trainer"
+        ),
+        pytest.param(lambda m, x, y, loss: m.outside * loss, "requires gradients", id="gradient outside"),
+        pytest.param(counts, "asks whether it is compiled", id="is compiling"),
+        pytest.param(follows, "", id="teacher that is written"),
+        pytest.param(lambda m, x, y, loss: loss * float(np.random.rand()), "", id="numpy's random numbers"),
+    ],
+)
+def test_a_step_that_a_stack_would_change_is_refused(term: Any, cause: str) -> None:
+    np.random.seed(0)
+    found = ends(lambda: Extra(term))
+    assert found is not None
+    assert cause in found
+
+
+@pytest.mark.parametrize(
+    "term",
+    [
+        pytest.param(lambda m, x, y, loss: loss * isinstance(m.mean, MeanMetric), id="kind of a metric object"),
+        pytest.param(lambda m, x, y, loss: loss * isinstance(m.trainer, Trainer), id="kind of the trainer"),
+        pytest.param(lambda m, x, y, loss: loss * m.trainer.current_epoch, id="round"),
+    ],
+)
+def test_what_a_step_finds_out_is_true(term: Any) -> None:
+    assert ends(lambda: Extra(term)) is None
+
+
+@pytest.mark.parametrize(
+    "term",
+    [
+        pytest.param(lambda z, t, w: w * (z.softmax(0) * z).mean(), id="softmax"),
+        pytest.param(lambda z, t, w: w * (z - z.roll(1, 0)).square().mean(), id="roll", marks=pytest.mark.long),
+        pytest.param(lambda z, t, w: w * (z.cumsum(0) * z).mean(), id="cumsum", marks=pytest.mark.long),
+        pytest.param(lambda z, t, w: w * z.sort(0)[0].square()[:, 0].mean(), id="sort", marks=pytest.mark.long),
+        pytest.param(lambda z, t, w: w * F.mse_loss(z[:, 0], t[:, :1]), id="broadcast", marks=pytest.mark.long),
+        pytest.param(lambda z, t, w: w * z.square().sum(), id="sum", marks=pytest.mark.long),
+        pytest.param(lambda z, t, w: F.mse_loss(gram(z), gram(t)), id="products of samples", marks=pytest.mark.long),
+        pytest.param(
+            lambda z, t, w: F.smooth_l1_loss(torch.cdist(z, z), torch.cdist(t, t)),
+            id="distances",
+            marks=pytest.mark.long,
+        ),
+    ],
+)
+def test_what_mixes_samples_and_is_nothing_at_first_is_right_later(term: Any) -> None:
+    """Its weight, or its gradient, is zero in the first round, when the student is its teacher."""
+
+    def of_module(m: Any, x: Tensor, y: Tensor, loss: Tensor) -> Tensor:
+        found: Tensor = term(m.layers(x), m.teachers[0](x), m.weight)
+        return found
+
+    assert ends(lambda: Extra(of_module)) is None
+
+
+class Positional(Module):
+    """Logs with all arguments by position, of which the last but one is the batch's size."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = F.cross_entropy(self.layers(batch[0]), batch[1])
+        self.log("one", loss, False, True, False, True, "mean", False, False, None, True, 1)
+        return loss
+
+
+def test_arguments_of_logs_count_by_position() -> None:
+    values = []
+    for executor in ("sequential", stacks := VectorizedExecutor()):
+        trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0, executor=executor, seed=1)])
+        trainer.fit(Positional(linear()), datamodule=TensorDataModule(clients_of((6,), (7, 5, 8)), batch_size=4))
+        values.append(float(trainer.callback_metrics["one"]))
+    assert stacks.cause is None
+    assert values[1] == pytest.approx(values[0], rel=1e-6)
+
+
+class Scheduled(Extra):
+    """Steps a schedule after each step."""
+
+    def __init__(self, schedule: Callable[[Any], Any]) -> None:
+        super().__init__(lambda module, x, y, loss: 0)
+        self.schedule = schedule
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.layers.parameters(), lr=0.1)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": self.schedule(optimizer), "interval": "step"}}
+
+
+class EverySecond(Scheduled):
+    """Steps it at every second call."""
+
+    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+        self.steps += 1
+        if self.steps % 2 == 0:
+            scheduler.step()
+
+
+class Counts(torch.optim.lr_scheduler.LRScheduler):
+    """Falls with the number of its calls."""
+
+    calls = 0
+
+    def get_lr(self) -> list[float | Tensor]:
+        self.calls += 1
+        return [0.1 / self.calls]
+
+
+def in_sequence(optimizer: Any) -> Any:
+    schedules = torch.optim.lr_scheduler
+    parts = [schedules.LambdaLR(optimizer, lambda step: 0.9**step), schedules.StepLR(optimizer, 2)]
+    return schedules.SequentialLR(optimizer, parts, [2])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: EverySecond(lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1)),
+        lambda: Scheduled(Counts),
+        lambda: Scheduled(in_sequence),
+    ],
+)
+def test_a_schedule_of_the_users_own_sees_one_client_at_a_time(make: Any) -> None:
+    assert "one" in str(ends(make))
+
+
+class Own(Dataset[Any]):
+    """Samples that are handed out in one memory."""
+
+    reads = 0
+
+    def __init__(self, x: Tensor, y: Tensor) -> None:
+        self.x, self.y = x, y
+        self.memory = torch.zeros(4, 6).double()
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __getitem__(self, place: int) -> Any:
+        Own.reads += 1
+        return self.x[place], self.y[place]
+
+
+def in_one_memory(samples: list[Any]) -> Any:
+    memory = COLLATED[: len(samples)]
+    memory.copy_(torch.stack([x for x, _ in samples]))
+    return memory, torch.stack([y for _, y in samples])
+
+
+COLLATED = torch.zeros(4, 6).double()
+
+
+class Hard(Own):
+    """Samples that are scaled by a weight of the module."""
+
+    module: Any = None
+
+    def __getitem__(self, place: int) -> Any:
+        return self.x[place] * (1 + self.module.layers[0].weight.detach()[0, 0]), self.y[place]
+
+
+def of_datasets(kind: Any) -> Callable[[], Any]:
+    return lambda: ClientDatasetsModule(
+        [kind(*own) for own in clients_of((6,), (7, 5, 8))], batch_size=4, collate_fn=in_one_memory
+    )
+
+
+def decides(m: Any, x: Tensor, y: Tensor, loss: Tensor) -> Tensor:
+    return loss if loss > 0 else 2 * loss
+
+
+def test_data_that_read_the_module_are_not_stacked() -> None:
+    def make() -> Extra:
+        Hard.module = Extra(lambda m, x, y, loss: 0)
+        return Hard.module
+
+    assert "read the module" in str(ends(make, of_datasets(Hard)))
+
+
+@pytest.mark.parametrize(("term", "is_stacked"), [(lambda m, x, y, loss: 0, True), (decides, False)])
+def test_data_are_read_once_and_may_use_one_memory(term: Any, is_stacked: bool) -> None:
+    """Also where the step is refused after its batches have been drawn."""
+    Own.reads = 0
+    cause = ends(lambda: Extra(term), of_datasets(Own), rounds=2)
+    assert (cause is None) == is_stacked
+    # A stack reads one sample more, for the memory that it takes.
+    assert Own.reads == 2 * 2 * (7 + 5 + 8) + 1
+
+
+def test_a_fit_without_dynamo_takes_each_step_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch._dynamo.config, "disable", True)
+
+    def counting(m: Any, x: Tensor, y: Tensor, loss: Tensor) -> int:
+        m.steps += 1
+        return 0
+
+    assert "switched off" in str(ends(lambda: Extra(counting)))
