@@ -18,6 +18,7 @@ from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
 from fl_lightning._lightning.errors import CannotVectorize
+from fl_lightning.executors.stacked.graph import Place
 
 
 class NotOfSamples(CannotVectorize):
@@ -37,18 +38,15 @@ class Sizes:
     rows: set[fx.Node] = field(default_factory=set)
 
 
-def find_sizes(
-    graph: fx.Graph, inputs: Sequence[Any], shorter: fx.Graph, others: Sequence[Any], size: int, own: int
-) -> Sizes:
+def find_sizes(graph: fx.Graph, inputs: Sequence[Any], shorter: fx.Graph, others: Sequence[Any], size: int) -> Sizes:
     """Compare a step's graph with that of a shorter batch.
 
     Args:
         graph: The graph of a batch of ``size`` samples.
         inputs: Its inputs.
-        shorter: The graph of a batch of ``own`` samples; it may take sizes as inputs.
+        shorter: The graph of a shorter batch, or of several, of which it then takes the size as an input.
         others: Its inputs.
         size: Samples of a batch, B.
-        own: Samples of the shorter batch.
 
     Raises:
         NotOfSamples: If they differ in more than the number of samples.
@@ -57,7 +55,8 @@ def find_sizes(
     twins: dict[fx.Node, fx.Node] = {}
     ours = dict(zip([node for node in graph.nodes if node.op == "placeholder"], inputs, strict=True))
     theirs = dict(zip([node for node in shorter.nodes if node.op == "placeholder"], others, strict=True))
-    nodes = [node for node in shorter.nodes if _size_of(node) is None]
+    own = _samples(theirs)
+    nodes = [node for node in shorter.nodes if _sizes_of(node) is None]
     if len(nodes) != len(graph.nodes):
         raise NotOfSamples
     for node, twin in zip(graph.nodes, nodes, strict=True):
@@ -69,7 +68,7 @@ def find_sizes(
         if node.op == "get_attr":
             raise NotOfSamples
         leaves, spec = pytree.tree_flatten((node.args, node.kwargs))
-        own_leaves, own_spec = pytree.tree_flatten((twin.args, twin.kwargs))
+        own_leaves, own_spec = pytree.tree_flatten(fx.map_arg((twin.args, twin.kwargs), _as_number))
         if spec != own_spec:
             raise NotOfSamples
         for place, (one, other) in enumerate(zip(leaves, own_leaves, strict=True)):
@@ -82,26 +81,38 @@ def find_sizes(
 
 def _is_number_of_samples(one: Any, other: Any, twins: dict[fx.Node, fx.Node], size: int, own: int) -> bool:
     """Return whether an argument is the number of samples; raise ``NotOfSamples`` if it differs otherwise."""
-    number = _size_of(other) if isinstance(other, fx.Node) else other
     if isinstance(one, fx.Node):
         if twins[one] is not other:
             raise NotOfSamples
         return False
-    if type(one) is int and type(number) is int:
-        if one == number:
-            return False
-        if (one, number) == (size, own):
-            return True
-        raise NotOfSamples
-    if type(one) is not type(number) or one != number:
+    if type(one) is int and type(other) is int and (one, other) == (size, own):
+        return True
+    if type(one) is not type(other) or one != other:
         raise NotOfSamples
     return False
 
 
-def _size_of(node: fx.Node) -> int | None:
-    """Return the size that a node stands for in a graph of sizes that may differ; ``None`` for anything else."""
+def _samples(inputs: dict[fx.Node, Any]) -> int:
+    """Return how many samples the batch had when a graph was captured."""
+    for node, value in inputs.items():
+        if isinstance(value, Place) and value.kind == "batch":
+            return _number(node.meta["example_value"].shape[0])
+    raise NotOfSamples
+
+
+def _as_number(node: fx.Node) -> Any:
+    found = _sizes_of(node)
+    return node if found is None else found
+
+
+def _sizes_of(node: fx.Node) -> Any:
+    """Return the size, or sizes, that a node stands for where sizes may differ; ``None`` for anything else."""
     value = node.meta.get("example_value")
-    return _number(value) if isinstance(value, torch.SymInt) and value.node.has_hint() else None
+    if isinstance(value, torch.SymInt) and value.node.has_hint():
+        return _number(value)
+    if isinstance(value, torch.Size):
+        return tuple(map(_number, value))
+    return None
 
 
 def _is_same_input(one: Any, other: Any) -> bool:

@@ -85,7 +85,7 @@ class WeightedSteps:
             if other.guards.changes:
                 raise NotOfSamples
             if own < size:
-                self._note(whole, find_sizes(whole.source, inputs, other.source, others, size, own))
+                self._note(whole, find_sizes(whole.source, inputs, other.source, others, size))
             captured.append((own, short, other, others))
         if whole not in self._steps:
             self._steps[whole] = self._weigh(whole, inputs, size)
