@@ -299,11 +299,10 @@ def test_data_are_read_once_and_may_use_one_memory(term: Any, is_stacked: bool) 
     assert Own.reads == 2 * 2 * (7 + 5 + 8) + 1
 
 
-def test_a_fit_without_dynamo_takes_each_step_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch._dynamo.config, "disable", True)
-
+def test_a_fit_without_dynamo_takes_each_step_once() -> None:
     def counting(m: Any, x: Tensor, y: Tensor, loss: Tensor) -> int:
         m.steps += 1
         return 0
 
-    assert "switched off" in str(ends(lambda: Extra(counting)))
+    with torch._dynamo.config.patch(disable=True):
+        assert "switched off" in str(ends(lambda: Extra(counting)))

@@ -28,21 +28,23 @@ _BY_VALUE = {
     *("prelu", "radd", "reciprocal", "relu", "relu6", "remainder", "round", "rpow", "rsqrt", "rsub", "rtruediv"),
     *("selu", "sigmoid", "sign", "silu", "sin", "sinh", "softplus", "softshrink", "softsign", "sqrt", "square"),
     *("sub", "subtract", "tan", "tanh", "tanhshrink", "threshold", "to", "true_divide", "truediv", "trunc"),
-    *("type_as", "where", "xlogy", "xor", "dropout", "alpha_dropout", "rand_like", "randn_like", "bernoulli"),
-    *("normal", "uniform", "exponential"),
+    *("type_as", "where", "xlogy", "xor", "dropout", "alpha_dropout", "rand_like", "randint_like", "randn_like"),
+    *("bernoulli", "normal", "uniform", "exponential"),
 }
 #: The place of the dimensions along which they work, which must not be that of the samples.
 _ALONG = {
     **dict.fromkeys(("softmax", "log_softmax", "softmin", "argmax", "argmin", "max", "min", "amax", "amin", "sum"), 1),
     **dict.fromkeys(("mean", "prod", "std", "var", "logsumexp", "cumsum", "cumprod", "flip", "sort", "argsort"), 1),
-    **dict.fromkeys(
-        ("any", "all", "median", "unbind", "cat", "concat", "concatenate", "gather", "narrow", "select"), 1
-    ),
+    **dict.fromkeys(("any", "all", "median", "unbind", "cat", "concat", "gather", "narrow", "select"), 1),
     **dict.fromkeys(("squeeze", "index_select", "count_nonzero", "diff", "flatten", "glu", "scatter"), 1),
     **dict.fromkeys(("topk", "chunk", "split", "roll", "norm", "vector_norm", "cosine_similarity", "normalize"), 2),
     "take_along_dim": 2,
+    "gumbel_softmax": 4,
 }
-_USUAL_DIMS = {"normalize": 1, "cosine_similarity": 1, "glu": -1, "sort": -1, "argsort": -1, "topk": -1}
+_USUAL_DIMS = {
+    **dict.fromkeys(("glu", "sort", "argsort", "topk", "gumbel_softmax"), -1),
+    **dict.fromkeys(("normalize", "cosine_similarity"), 1),
+}
 #: Number of dimensions of a batch of theirs; with one less they take it for one sample.
 _OF_IMAGES = {
     f"{name}{number}d": number + 2
@@ -52,7 +54,10 @@ _OF_IMAGES = {
 _OF_IMAGES |= {f"dropout{number}d": 3 for number in (1, 2, 3)}
 _OF_IMAGES |= {"feature_dropout": 3, "feature_alpha_dropout": 3, "group_norm": 3, "instance_norm": 3, "interpolate": 3}
 _IN_PLACE = {"iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor"}
-_NEW = ("zeros", "ones", "full", "arange", "zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full")
+_NEW = (
+    *("zeros", "ones", "full", "empty", "arange", "zeros_like", "ones_like", "full_like", "empty_like"),
+    *("new_zeros", "new_ones", "new_full", "new_empty"),
+)
 _DRAWN = ("rand", "randn", "randint")
 #: Losses of samples, whose first argument has a row of scores for each class, and those that are taken value by value.
 _OF_CLASSES = ("cross_entropy", "nll_loss")
