@@ -262,6 +262,8 @@ def _area(scores: Tensor, positive: Tensor) -> Tensor:
     """Return the share of (positive, negative) pairs that the scores order rightly, by the ranks of the positives."""
     if scores.isnan().any():
         return scores.new_tensor(math.nan)
+    place: Tensor
+    counts: Tensor
     _, place, counts = torch.unique(scores, return_inverse=True, return_counts=True)
     last = counts.cumsum(0).double()
     ranks = (last - (counts - 1) / 2)[place]  # ties share their mean rank

@@ -18,8 +18,8 @@ ATTRIBUTES = [
     ("callbacks", "quiet"),
     ("clients", "overfit_batches"),
     ("clients", "batches_per_step"),
-    ("executors", "corrector"),
-    ("loop.py", "corrector"),
+    ("executors", "algorithm"),
+    ("loop.py", "take_settings"),
     ("algorithms", "variates"),
     ("diagnostics", "flights"),
 ]

@@ -333,6 +333,6 @@ class AggregationCallback(LoopCallback):
             checkpoint["wandb_run_ids"] = wandb_run_ids(trainer)
 
 
-def _number_of(sampler: Any) -> Any:
+def _number_of(sampler: ClientSampler | None) -> Any:
     """Return the clients of a round; ``None`` if the sampler has no such number."""
     return getattr(sampler, "clients_per_round", None)

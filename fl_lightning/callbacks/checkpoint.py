@@ -17,6 +17,7 @@ from fl_lightning._lightning.trainer_callbacks import ChosenCheckpoint
 from fl_lightning.checks import Count, Natural, check, check_arguments
 from fl_lightning.files import is_whole, make_folder
 from fl_lightning.metrics import larger_is_better
+from fl_lightning.parts.algorithm import Algorithm
 
 #: Numbers of ``ModelCheckpoint`` with their limits.
 _NUMBERS: dict[str, Any] = {
@@ -148,12 +149,12 @@ class FederatedCheckpoint(ChosenCheckpoint):
 
     def is_candidate(self, trainer: pl.Trainer) -> bool:
         """Return whether the server has aggregated the module's model, and the monitored score is of this round."""
-        algorithm = getattr(trainer.fit_loop, "algorithm", None)
+        algorithm: Algorithm | None = getattr(trainer.fit_loop, "algorithm", None)
         if algorithm is None:
             return True
         # in other rounds there is no such score
         scores_own_models = "_personal" in (self.monitor or "")
-        return bool(algorithm.run.aggregated) and (algorithm.run.personal_is_current or not scores_own_models)
+        return algorithm.run.aggregated and (algorithm.run.personal_is_current or not scores_own_models)
 
     def _keep_last(self, trainer: pl.Trainer) -> None:
         folder = str(self.dirpath)

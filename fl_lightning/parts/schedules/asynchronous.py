@@ -6,7 +6,7 @@ import heapq
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -21,6 +21,9 @@ from fl_lightning.parts.part import walk
 from fl_lightning.parts.schedules.base import Play, Schedule
 from fl_lightning.parts.server import Server
 from fl_lightning.seeding import Stream, numpy_generator
+
+if TYPE_CHECKING:
+    from fl_lightning.parts.algorithm import Algorithm
 
 _MOST_AHEAD = 64
 _KEPT_AHEAD = 4
@@ -227,7 +230,7 @@ class Asynchronous(Schedule):
         return server.model
 
     @override
-    def check_with(self, algorithm: Any) -> Iterable[str]:
+    def check_with(self, algorithm: Algorithm) -> Iterable[str]:
         """Yield whether clients that are evaluated with what they keep would train ahead of their results."""
         keepers = [part for part in walk(*algorithm.parts.values()) if part.has_personal]
         self._trains_ahead = not keepers

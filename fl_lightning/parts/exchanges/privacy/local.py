@@ -8,6 +8,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 from typing_extensions import override
 
 from fl_lightning.checks import NotNegative, Positive, Probability, check_fields
@@ -81,7 +82,8 @@ class LocalDifferentialPrivacy(Exchange):
         self.check_buffers(result)
         update = self.sent_update(result)
         exact = update.double()
-        clipped = exact * (self.clip / torch.linalg.vector_norm(exact)).clamp(max=1.0)
+        norm: Tensor = torch.linalg.vector_norm(exact)
+        clipped = exact * (self.clip / norm).clamp(max=1.0)
         generator = self.generator(result.task, self.place, stream=Stream.PRIVACY)
         noise = torch.randn(exact.shape, generator=generator, dtype=torch.float64).to(exact)
         self._new.append(result.client)
