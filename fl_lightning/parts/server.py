@@ -158,7 +158,6 @@ class Server:
         layout = federation.layout
         parameters, buffers = layout.split(self.model)
         model = self.model if aggregation.merges_buffers else parameters
-        like = model.to(accumulator(model))
         results = self._all_results() if self._waits else ()
 
         # A mean streams: each process adds its own results, and the sums are joined.
@@ -167,9 +166,6 @@ class Server:
                 if result.client % federation.num_ranks == federation.rank:  # where its vectors are
                     self._add(result)
             merged = self._finish(aggregation, model)
-            if merged is None:
-                return None
-            merged = checked_vector(aggregation, "finish", merged, like, finite=layout.num_parameters)
             mean, _ = self._buffer_mean.pop(federation, buffers)
         # Any other aggregation gets all results, on every process.
         else:
@@ -177,10 +173,12 @@ class Server:
                 for result in results:
                     self._buffer_mean.add(result.buffers, aggregation.weight_of(result))
             merged = aggregation.merge(model, results) if results else None
-            if merged is None:
-                return None
-            merged = checked_vector(aggregation, "merge", merged, like, finite=layout.num_parameters)
             mean, _ = self._buffer_mean.pop(None, buffers)
+        if merged is None:
+            return None
+        method = "finish" if isinstance(aggregation, MeanAggregation) else "merge"
+        like = model.to(accumulator(model))
+        merged = checked_vector(aggregation, method, merged, like, finite=layout.num_parameters)
         if len(merged) == layout.size:
             return merged
         return layout.joined(merged, buffers if mean is None else mean)

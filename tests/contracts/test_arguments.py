@@ -48,7 +48,6 @@ from fl_lightning.models import (
 )
 from fl_lightning.models.frozen import FrozenPrefix
 from fl_lightning.partitioners import IIDPartitioner, LimitedClassesPartitioner, Partition, TopicGraph
-from fl_lightning.parts import asynchronous
 
 # ---- kinds ----
 
@@ -308,8 +307,8 @@ PLAIN = (fl.AggregationCallback, parts.Part, partitioners.Partitioner)
 #: Take long to make.
 LARGE = (MobileNetV2Classifier, ResNet18Classifier, VGG9Classifier)
 FUNCTIONS: tuple[Callable[..., Any], ...] = (
-    CovertypeDataModule.named, OneVsRestAUROC, FrozenPrefix, make_executor, asynchronous.polynomial,
-    asynchronous.hinge, asynchronous.exponential, partitioners.add_feature_noise, partitioners.c_score,
+    CovertypeDataModule.named, OneVsRestAUROC, FrozenPrefix, make_executor, parts.polynomial,
+    parts.hinge, parts.exponential, partitioners.add_feature_noise, partitioners.c_score,
     partitioners.device_experiment_partitioner, partitioners.label_counts, partitioners.label_entropy,
     partitioners.partition_statistics, partitioners.quantile_buckets,
 )  # fmt: skip
@@ -448,8 +447,8 @@ def test_arguments_that_depend_on_others() -> None:
         (lambda: next(partitioners.diffuse(LABELS, GRAPH, 3)), "graph"),
         (lambda: partitioners.plot_label_distributions(PARTITION, LABELS, class_names="abcd"), "class_names"),
         (lambda: partitioners.plot_label_distributions(PARTITION, LABELS, max_clients=0), "max_clients"),
-        (lambda: asynchronous.calibrate_staleness(0, 10), "clients_per_round"),
-        (lambda: asynchronous.calibrate_staleness(3, 10, quantile=1.0), "quantile"),
+        (lambda: parts.calibrate_staleness(0, 10), "clients_per_round"),
+        (lambda: parts.calibrate_staleness(3, 10, quantile=1.0), "quantile"),
         (lambda: experiment.run_table(small(), workers=-1), "workers"),
         (lambda: experiment.run_table(small(), retries=-1), "retries"),
         (lambda: experiment.run_table(small(), checkpoint_seconds=-1.0), "checkpoint_seconds"),

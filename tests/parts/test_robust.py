@@ -26,8 +26,8 @@ from fl_lightning.parts import (
     Task,
     TrimmedMean,
     Updates,
-    robust,
 )
+from fl_lightning.parts.aggregations import robust
 from fl_lightning.parts.part import walk
 
 SEVEN = [
