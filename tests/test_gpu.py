@@ -16,7 +16,7 @@ from helpers.stacked import clients_of
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from fl_lightning import FedAvg, TensorDataModule
-from fl_lightning.executors.stacked.sources import DeviceCopy
+from fl_lightning.executors.stack.sources import DeviceCopy
 from fl_lightning.models import MLPClassifier
 
 pytestmark = [

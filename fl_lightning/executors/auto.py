@@ -17,7 +17,7 @@ from fl_lightning.executors.base import Executor
 from fl_lightning.executors.channels_last import works_with_channels_last
 from fl_lightning.executors.machine import LARGE_STEP
 from fl_lightning.executors.sequential import SequentialExecutor
-from fl_lightning.executors.stacked.memory import why_one_fits
+from fl_lightning.executors.stack.memory import why_one_fits
 from fl_lightning.executors.vectorized import STACKED, VectorizedExecutor
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.messages import ClientResult, Task

@@ -16,11 +16,11 @@ from fl_lightning._lightning.stacks.stacked_loop import StackedLoop
 from fl_lightning.checks import Count, check, is_user_defined
 from fl_lightning.clients.training import ClientAtWork, LocalTraining
 from fl_lightning.executors.base import Executor
+from fl_lightning.executors.compiler.causes import cause_of
 from fl_lightning.executors.sequential import SequentialExecutor
-from fl_lightning.executors.stacked.causes import cause_of
-from fl_lightning.executors.stacked.memory import clients_that_fit
-from fl_lightning.executors.stacked.optimizer import check_elementwise
-from fl_lightning.executors.stacked.training import StackTraining, StepRunner
+from fl_lightning.executors.stack.memory import clients_that_fit
+from fl_lightning.executors.stack.optimizer import check_elementwise
+from fl_lightning.executors.stack.training import StackTraining, StepRunner
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.messages import ClientResult, Task
 from fl_lightning.parts.part import Part, walk

@@ -101,7 +101,7 @@ def test_why_there_is_no_stack_of_two(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("fl_lightning.executors.stacked.memory.total_memory", lambda device: memory)
+    monkeypatch.setattr("fl_lightning.executors.stack.memory.total_memory", lambda device: memory)
     with caplog.at_level(logging.INFO):
         fit(FedAvg(**options, seed=1), nn.Sequential(nn.Linear(6, hidden), nn.Linear(hidden, 3)), epochs=1)
     assert why in told(caplog)[0]

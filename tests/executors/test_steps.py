@@ -16,7 +16,7 @@ from torchmetrics.classification import MulticlassAccuracy
 
 from fl_lightning import FedAvg, TensorDataModule
 from fl_lightning.executors import VectorizedExecutor
-from fl_lightning.executors.stacked.capture import CapturedStep
+from fl_lightning.executors.compiler.capture import CapturedStep
 
 
 class Reversed(MulticlassAccuracy):

@@ -18,7 +18,7 @@ from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
 from fl_lightning._lightning.errors import CannotVectorize
-from fl_lightning.executors.stacked.graph import Place
+from fl_lightning.executors.compiler.graph import Place
 
 
 class NotOfSamples(CannotVectorize):

@@ -16,18 +16,18 @@ from fl_lightning._lightning.stacks.recording import Entry, Logged
 from fl_lightning._lightning.stacks.stacked_loop import StackedLoop
 from fl_lightning.clients.state_vector import unshared
 from fl_lightning.clients.training import ClientAtWork, LocalTraining
-from fl_lightning.executors.stacked.batching import StackedBatch, select
-from fl_lightning.executors.stacked.capture import CapturedStep, Step
-from fl_lightning.executors.stacked.check import Check
-from fl_lightning.executors.stacked.corrections import StackedCorrections
-from fl_lightning.executors.stacked.graph import Stacks
-from fl_lightning.executors.stacked.inplace_sgd import InPlaceSgd
-from fl_lightning.executors.stacked.optimizer import StackedOptimizer, clip
-from fl_lightning.executors.stacked.randomness import ClientGenerators, nothing_drawn
-from fl_lightning.executors.stacked.sizes import NotOfSamples
-from fl_lightning.executors.stacked.sources import GatheredBatches, Padded, make_source
-from fl_lightning.executors.stacked.stack import ModelStack
-from fl_lightning.executors.stacked.weighted import WeightedSteps
+from fl_lightning.executors.compiler.capture import CapturedStep, Step
+from fl_lightning.executors.compiler.check import Check
+from fl_lightning.executors.compiler.filled import WeightedSteps
+from fl_lightning.executors.compiler.graph import Stacks
+from fl_lightning.executors.compiler.sizes import NotOfSamples
+from fl_lightning.executors.stack.batches import StackedBatch, select
+from fl_lightning.executors.stack.corrections import StackedCorrections
+from fl_lightning.executors.stack.inplace_sgd import InPlaceSgd
+from fl_lightning.executors.stack.models import ModelStack
+from fl_lightning.executors.stack.optimizer import StackedOptimizer, clip
+from fl_lightning.executors.stack.randomness import ClientGenerators, nothing_drawn
+from fl_lightning.executors.stack.sources import GatheredBatches, Padded, make_source
 from fl_lightning.seeding import Stream, derive_seed
 
 GradientList = list[Tensor | None]

@@ -5,11 +5,10 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
-from pathlib import Path
 from types import FunctionType
 from typing import Any
 
@@ -17,31 +16,23 @@ import lightning.pytorch as pl
 import torch
 from torch import Tensor, fx, nn
 from torch._dynamo import config
-from torch.utils import _pytree as pytree
 
 from fl_lightning._lightning.errors import CannotVectorize
-from fl_lightning._lightning.stacks.recording import BatchValue, LogCall, Logged, MetricCall, TensorPlace, logged_type
+from fl_lightning._lightning.stacks.recording import Logged
 from fl_lightning._lightning.stacks.stacked_loop import StackedLoop
-from fl_lightning._lightning.stacks.watching import WatchedTrainer, is_watched
+from fl_lightning._lightning.stacks.watching import WatchedTrainer
 from fl_lightning.clients.state_vector import StateVector
-from fl_lightning.executors.stacked.batching import StackedBatch, leaves_of
-from fl_lightning.executors.stacked.causes import EFFECTS, cause_of, changes, readable
-from fl_lightning.executors.stacked.graph import Place, StackedGraph
-from fl_lightning.executors.stacked.notes import (
-    NOTES,
-    REDUCTIONS,
-    MetricObject,
+from fl_lightning.executors.compiler.causes import EFFECTS, cause_of, changes, readable
+from fl_lightning.executors.compiler.dependence import Dependence
+from fl_lightning.executors.compiler.graph import Place, StackedGraph
+from fl_lightning.executors.compiler.notes import (
     WatchedMetrics,
-    logged,
     note_log,
-    part_of_value,
 )
+from fl_lightning.executors.compiler.reader import Reader
+from fl_lightning.executors.stack.batches import StackedBatch, leaves_of
 
-_INDEX = "batch_idx"  # in the names of guards
-_OF_LIBRARY = "_is_captured"  # the question of the library itself, in the names of guards
 _CACHED = ".__wrapped__"  # of `functools.lru_cache`, in the names of guards
-#: Functions that tell a step whether it is captured.
-_ASKING = (torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, torch._dynamo.is_compiling)
 #: Options of Dynamo: say what a step changes beside its tensors; capture `.item()`; look at hooks of modules, too.
 _OPTIONS: dict[str, Any] = {
     "side_effect_replay_policy": "error",
@@ -55,40 +46,6 @@ _OPTIONS: dict[str, Any] = {
 _numbers = count()  # of functions
 
 # ---- a captured step ----
-
-
-@dataclass(frozen=True)
-class Dependence:
-    """On what a captured step depends beside its tensors, as Dynamo guards it.
-
-    Attributes:
-        guards: What is looked at, and what of it.
-        changes: Whether some of it changes from step to step: the batch's index, or learning rates.
-        refusal: Why the step cannot be stacked; ``None`` if it can.
-    """
-
-    guards: frozenset[tuple[str, str]] = frozenset()
-    changes: bool = False
-    refusal: str | None = None
-
-    @classmethod
-    def of(cls, guards: Sequence[Any], changing: Collection[int]) -> Dependence:
-        """Read Dynamo's guards.
-
-        Args:
-            guards: The guards.
-            changing: Identities of objects that hold what changes from step to step.
-        """
-        refusal = None
-        changes = False
-        for guard in guards:
-            value = guard.value if guard.has_value else None
-            changes = changes or _INDEX in guard.name or id(value) in changing
-            if any(value is asking for asking in _ASKING) and not _is_of_torch(guard):
-                refusal = "`training_step` asks whether it is compiled, and does something else if it is"
-            if guard.guard_type == "CLASS_MATCH" and is_watched(value):
-                refusal = "`training_step` asks for the type of a metric object or of the trainer; use `isinstance`"
-        return cls(frozenset(map(_seen_by, guards)), changes, refusal)
 
 
 @dataclass(eq=False)
@@ -307,74 +264,8 @@ class CapturedStep:
         caches = [name for name in caches if not name.startswith("torch.")]
         if caches:  # Dynamo passes over the cache
             raise CannotVectorize(f"`training_step` calls `{caches[0]}`, whose results are kept in a cache")
-        reader = _Reader(source, self._metrics.known, loss, assigned or {})
+        reader = Reader(source, self._metrics.known, loss, assigned or {})
         return Step(source, StackedGraph(source.owning_module, reader.graph), reader.logged, reader.kept, guards)
-
-
-class _Reader:
-    """Takes what a step logs and gives to metric objects out of its graph, and makes their tensors outputs.
-
-    Args:
-        source: The graph.
-        metrics: The metric objects, in the order of their stubs' numbers.
-        loss: The loss's place among the outputs.
-        assigned: For outputs that become buffers, the buffers' places among the inputs.
-    """
-
-    def __init__(self, source: fx.Graph, metrics: Sequence[MetricObject], loss: int, assigned: dict[int, int]) -> None:
-        self.graph, self.logged, self.kept = fx.Graph(), Logged(), list[tuple[bool, bool]]()
-        self._metrics = metrics
-        outputs: Any = self.graph.graph_copy(source, {})
-        self._values: dict[Any, BatchValue] = {}
-        self._outputs: list[fx.Node] = []
-        notes = [node for node in self.graph.nodes if node.target in NOTES]
-        for node in notes:
-            with self.graph.inserting_before(node):
-                self._log(*node.args) if node.target is logged else self._call(node)
-        for node in reversed(notes):
-            self.graph.erase_node(node)
-        inputs = [node for node in self.graph.nodes if node.op == "placeholder"]
-        for output, buffer in assigned.items():
-            self.graph.call_method("copy_", (inputs[buffer], outputs[output]))
-        self.graph.output((outputs[loss], *self._outputs))
-
-    def _call(self, node: fx.Node) -> None:
-        if any(user.target not in (part_of_value, logged) for user in node.users):
-            raise CannotVectorize(
-                "`training_step` uses what a metric object returns, which has one state for all clients"
-            )
-        if node.target is part_of_value:
-            value, key = node.args
-            self._values[node] = self._values[value]._replace(key=key)  # type: ignore[index, arg-type]
-            return
-        metric, method, *args = node.args
-        leaves, spec = pytree.tree_flatten((args, dict(node.kwargs)))
-        leaves = [TensorPlace(self._keep(a), _kind_of_number(a)) if isinstance(a, fx.Node) else a for a in leaves]
-        self._values[node] = BatchValue(len(self.logged.metric_calls), None)
-        self.logged.metric_calls.append(MetricCall(self._metrics[metric], method, leaves, spec))  # type: ignore[index, arg-type]
-
-    def _log(self, name: str, value: Any, options: Any, of_metric: bool) -> None:
-        options = dict(options)
-        if options.get("reduce_fx", "mean") not in REDUCTIONS or options.get("enable_graph"):
-            raise CannotVectorize(f"`self.log({name!r}, ...)` has a `reduce_fx` of its own or keeps the graph")
-        changing = [key for key, option in options.items() if isinstance(option, fx.Node) and key != "batch_size"]
-        if changing:
-            raise CannotVectorize(f"`self.log({name!r}, ...)` has another `{changing[0]}` from step to step")
-        if of_metric:
-            value = self._metrics[value]
-        else:
-            value = self._values[value] if value in self._values else self._keep(value, one=True)
-        size = options.get("batch_size")
-        weight = self._keep(options.pop("batch_size"), one=True) if isinstance(size, fx.Node) else None
-        self.logged.calls.append(LogCall("training_step", name, options, value, weight, len(self.logged.metric_calls)))
-
-    def _keep(self, value: Any, *, one: bool = False) -> int:
-        """Make a node's tensor an output as it is now, and return its place."""
-        is_number = not isinstance(value, fx.Node) or _kind_of_number(value) is not None
-        dtype = logged_type() if is_number and one else None
-        self._outputs.append(self.graph.call_function(_kept, (value, dtype)))
-        self.kept.append((one, isinstance(value, fx.Node) and value.meta.get("of_samples", False)))
-        return len(self.kept) - 1
 
 
 def _step_with_index(module: Any, batch: Any, batch_idx: int) -> Any:
@@ -394,35 +285,6 @@ def _step(module: Any, batch: Any, batch_idx: int) -> Any:
 #: By a name of its own, so that guards tell it from a question of the user's step.
 _is_captured = torch.compiler.is_dynamo_compiling
 _SWITCHED_OFF = "PyTorch's Dynamo, which captures steps, is switched off (`TORCHDYNAMO_DISABLE`, `set_stance`)"
-
-
-def _kept(value: Any, dtype: torch.dtype | None) -> Tensor:
-    if not isinstance(value, Tensor):
-        return torch.scalar_tensor(value, dtype=dtype)
-    found: Tensor = value.detach() if dtype is None else value.detach().to(dtype)
-    return found.clone()  # weights and batches change
-
-
-def _kind_of_number(value: Any) -> type | None:
-    """Return the type of the number that a node stands for; ``None`` for a tensor."""
-    found = value.meta.get("example_value") if isinstance(value, fx.Node) else None
-    if found is None or isinstance(found, Tensor):
-        return None
-    return float if isinstance(found, (float, torch.SymFloat)) else int
-
-
-def _seen_by(guard: Any) -> tuple[str, str]:
-    """Return what a guard looks at, and what of it: of a dictionary, say, whether it has a certain key."""
-    options = getattr(guard.orig_guard.create_fn, "keywords", {}) if guard.guard_type != "TENSOR_MATCH" else ""
-    return re.sub(r"(__builtins_dict__)_\d+", r"\1", guard.name), f"{guard.guard_type} {options}"  # counted by graphs
-
-
-def _is_of_torch(guard: Any) -> bool:
-    """Whether PyTorch's own code, or the library's, has led to a guard."""
-    if _OF_LIBRARY in guard.name:
-        return True
-    frames = guard.orig_guard.user_stack
-    return bool(frames) and frames[-1].filename.startswith(str(Path(torch.__file__).parent))
 
 
 def _attributes(part: nn.Module) -> list[dict[str, Any]]:

@@ -12,11 +12,11 @@ from torchmetrics import Metric
 
 from fl_lightning._lightning.errors import CannotVectorize
 from fl_lightning.clients.state_vector import StateVector
-from fl_lightning.executors.stacked.batching import StackedBatch
-from fl_lightning.executors.stacked.capture import CapturedStep, Step
-from fl_lightning.executors.stacked.causes import errors_of_step
-from fl_lightning.executors.stacked.graph import Computed, Stacks
-from fl_lightning.executors.stacked.traces import same, without_trace
+from fl_lightning.executors.compiler.capture import CapturedStep, Step
+from fl_lightning.executors.compiler.causes import errors_of_step
+from fl_lightning.executors.compiler.graph import Computed, Stacks
+from fl_lightning.executors.compiler.traces import same, without_trace
+from fl_lightning.executors.stack.batches import StackedBatch
 from fl_lightning.seeding import preserved_generators, set_global_states
 
 #: Relative to the largest value.

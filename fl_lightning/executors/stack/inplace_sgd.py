@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from fl_lightning.executors.stacked.corrections import StackedCorrections
-from fl_lightning.executors.stacked.optimizer import StackedOptimizer, along
+from fl_lightning.executors.stack.corrections import StackedCorrections
+from fl_lightning.executors.stack.optimizer import StackedOptimizer, along
 
 
 class InPlaceSgd:

@@ -14,9 +14,9 @@ from torch.utils import _pytree as pytree
 from fl_lightning._lightning.errors import CannotVectorize
 from fl_lightning._lightning.loops.overrides import is_plain_transfer
 from fl_lightning.clients.training import LocalTraining
-from fl_lightning.executors.stacked.batching import StackedBatch, by_shape, copied, stack_batches
-from fl_lightning.executors.stacked.causes import errors_of_step
-from fl_lightning.executors.stacked.randomness import ClientGenerators
+from fl_lightning.executors.compiler.causes import errors_of_step
+from fl_lightning.executors.stack.batches import StackedBatch, by_shape, copied, stack_batches
+from fl_lightning.executors.stack.randomness import ClientGenerators
 from fl_lightning.parts.messages import Task
 
 _TABLES = 24 * 2**20  # bytes of batches that are held at once: less than what `malloc` maps anew each time

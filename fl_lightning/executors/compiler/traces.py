@@ -19,7 +19,7 @@ from fl_lightning._lightning.evaluation.attributes import Attributes
 from fl_lightning._lightning.loops.local_optimizers import same_content
 from fl_lightning._lightning.stacks.log_replay import call_metric
 from fl_lightning._lightning.stacks.recording import Logged, logged_type
-from fl_lightning.executors.stacked.notes import metric_objects
+from fl_lightning.executors.compiler.notes import metric_objects
 
 _SIGNATURE = inspect.signature(pl.LightningModule.log)
 #: What torchmetrics puts on each metric object, bound to that object.
