@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from typing_extensions import override
+
 from fl_lightning._lightning.errors import CannotVectorize
 from fl_lightning.checks import Count, check
 from fl_lightning.clients.steps import StepCounts, in_words
@@ -50,7 +52,7 @@ class Choice:
     channels_last: bool = False
 
 
-class AutoExecutor(VectorizedExecutor):
+class AutoExecutor(Executor):
     """Chooses by what a client's step computes: the same script makes the same choice on every run.
 
     The operations of the fit's first client, which trains alone, are counted; nothing is timed. Steps of little
@@ -65,45 +67,70 @@ class AutoExecutor(VectorizedExecutor):
     """
 
     def __init__(self, clients_at_once: int | None = None) -> None:
-        super().__init__(clients_at_once)
+        self.clients_at_once = clients_at_once
+        self._stacks = VectorizedExecutor(clients_at_once)
+        self._sequential = SequentialExecutor()
         #: Why clients are stacked; empty if they are not, or before the choice.
         self.reason = ""
 
+    @property
+    def cause(self) -> str | None:
+        """Why clients are trained one after the other; ``None`` while they are not, or before the choice."""
+        return self._stacks.cause
+
+    @override
     def reset(self) -> None:
-        """Forget the choice."""
         self._take(Choice())
+
+    @override
+    def on_fit_start(self, training: LocalTraining, algorithm: Algorithm) -> None:
+        self._training = training
+        self._stacks.on_fit_start(training, algorithm)
+
+    @override
+    def on_fit_end(self) -> None:
+        self._stacks.on_fit_end()
 
     @property
     def _has_chosen(self) -> bool:
         return self.cause is not None or bool(self.reason)
 
     def _take(self, choice: Choice) -> None:
-        self.cause, self.reason = choice.cause, choice.reason
+        self._stacks.cause = choice.cause
+        self.reason = choice.reason
         self._sequential = SequentialExecutor(choice.channels_last)
 
+    @override
     def describe(self) -> str:
-        """Return how clients train, and why; nothing before they do."""
-        how = super().describe()
+        if self.cause is not None:
+            return f"{self._sequential.describe()}: {self.cause}"
+        how = self._stacks.describe()
         return f"{how}: {self.reason}" if how == STACKED else how
 
+    @override
     def run(self, tasks: Sequence[Task], training: LocalTraining, algorithm: Algorithm) -> Iterator[ClientResult]:
-        """Train the clients of the tasks and yield their results."""
         if not self._has_chosen:
             first, tasks = self._choose(tasks, algorithm)
             yield from first
-        if self._has_chosen:
-            yield from super().run(tasks, training, algorithm)
+        if self.reason and self.cause is None:
+            yield from self._stacks.run(tasks, training, algorithm)
         else:
             yield from self._sequential.run(tasks, training, algorithm)
 
+    @override
     def state_dict(self) -> dict[str, Any]:
-        """Return what was chosen, and why."""
         return vars(Choice(self.cause, self.reason, self._sequential.channels_last))
 
+    @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the choice of a checkpoint's run."""
-        self._take(Choice(**state))
-        self._were_stacked = self.cause is None and bool(self.reason)
+        choice = Choice(**state)
+        if choice.reason:
+            self._stacks.load_state_dict({"cause": choice.cause})
+        self._take(choice)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a pickle holds: nothing of a fit."""
+        return {key: value for key, value in vars(self).items() if key != "_training"}
 
     def _choose(self, tasks: Sequence[Task], algorithm: Algorithm) -> tuple[list[ClientResult], Sequence[Task]]:
         """Train the first client, choose by what that took, and return its result and the other clients' tasks."""
@@ -126,7 +153,7 @@ class AutoExecutor(VectorizedExecutor):
         log.debug("%s.", str(counts).capitalize())
         sees_layout = training.is_watched or counts.draws or not on_cpu
         last = not sees_layout and works_with_channels_last(training, tasks[0])
-        models = self.first_stack(tasks)
+        models = self._stacks.first_stack(tasks)
         why_not = self._why_not_stacked(tasks, algorithm, counts if on_cpu else None, models)
         if why_not is not None:
             return Choice(why_not, channels_last=last)
@@ -140,7 +167,7 @@ class AutoExecutor(VectorizedExecutor):
     ) -> str | None:
         """Return why clients train one after the other; ``None`` if they are stacked, so many models at a time."""
         try:
-            self.check()
+            self._stacks.check()
         except CannotVectorize as error:
             return str(error)
         steps = self._expected_steps(tasks, algorithm)

@@ -119,7 +119,9 @@ def counts(module: Any, x: Tensor, y: Tensor, loss: Tensor) -> int:
         pytest.param(lambda m, x, y, loss: m.outside * loss, "requires gradients", id="gradient outside"),
         pytest.param(counts, "asks whether it is compiled", id="is compiling"),
         pytest.param(follows, "", id="teacher that is written"),
-        pytest.param(lambda m, x, y, loss: loss * float(np.random.rand()), "", id="numpy's random numbers"),
+        pytest.param(
+            lambda m, x, y, loss: loss * float(np.random.rand()), "draws by numpy", id="numpy's random numbers"
+        ),
     ],
 )
 def test_a_step_that_a_stack_would_change_is_refused(term: Any, cause: str) -> None:

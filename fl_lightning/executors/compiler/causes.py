@@ -61,6 +61,7 @@ _CAUSES = {
     "Could not guard on data-dependent expression": _DECIDES,
     "Could not extract specialized integer": _DECIDES,
     "dynamic shape": _SELECTS,
+    "use_numpy_random_stream": "`training_step` draws by numpy, of whose generator there is one for all clients",
     "calling .item() on a Tensor": _NUMBERS,
     "expected (<class 'numpy.integer'>": _NUMBERS,
     "Missing `as_proxy()`": "`training_step` gives PyTorch an object that is no tensor, such as a random generator",
@@ -80,5 +81,6 @@ def changes(names: Sequence[str]) -> str:
 def readable(source: str) -> str:
     """Return the name that a user gives to what Dynamo names so."""
     name = re.sub(r"G\['([^']+)'\]", r"\1", source.replace("L['module']", "self"))
+    name = name.replace("self._trainer", "self.trainer")
     name = re.sub(r"__import_(\w+)", lambda found: found[1].replace("_dot_", "."), name)
     return re.sub(r"\._modules\['(\w+)'\]", r".\1", name)
