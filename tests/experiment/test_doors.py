@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+# submitit configures logging when it is first imported, and so closes all handlers that tests have made by then
+import submitit  # noqa: F401
 import yaml
 from helpers.small_table import small
 from rich.console import Console
