@@ -1,0 +1,89 @@
+"""The optimizer step of a stack: local objectives, clipping and the user's optimizer, in Lightning's order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from fl_lightning._lightning.loops.local_optimizers import maximized
+from fl_lightning.clients.state_vector import unshared
+from fl_lightning.clients.training import ClientAtWork, LocalTraining
+from fl_lightning.executors.stack.corrections import StackedCorrections
+from fl_lightning.executors.stack.inplace_sgd import InPlaceSgd
+from fl_lightning.executors.stack.models import ModelStack
+from fl_lightning.executors.stack.optimizer import StackedOptimizer, clip
+
+
+class StackUpdate:
+    """Steps the models of a stack by their gradients.
+
+    Args:
+        training: Trains clients.
+        members: The clients, in the order of rows.
+        models: Their models.
+
+    Attributes:
+        in_place: Steps single parameters as soon as their gradients are known; ``None`` where steps are not plain SGD.
+    """
+
+    def __init__(self, training: LocalTraining, members: Sequence[ClientAtWork], models: ModelStack) -> None:
+        trainer = training.trainer
+        vector = training.vector
+        self._models = models
+        ascending = maximized(trainer.optimizers)
+        ascends = [id(parameter) in ascending for parameter in vector.parameters]
+        starts = [member.start for member in members]
+        self._terms = StackedCorrections([member.correction for member in members], starts, vector, ascends)
+        self._optimizer = StackedOptimizer(trainer.optimizers[0], vector.parameters)
+        self._optimizer.attach(models.parameters)
+        self._clip_value = float(trainer.gradient_clip_val or 0.0)
+        self._clip_algorithm = trainer.gradient_clip_algorithm
+        decays = self._terms.weight_decays
+        self._decays = self._optimizer.add_weight_decay(decays) if any(decays) else None
+        one_step = int(trainer.accumulate_grad_batches) == 1 and not self._clip_value and self._decays is None
+        is_plain = one_step and self._terms.quadratic and self._optimizer.is_plain
+        self.in_place = InPlaceSgd(self._optimizer, self._terms) if is_plain else None
+
+    def attach(self) -> None:
+        """Step the models that are still at work from now on."""
+        self._optimizer.attach(self._models.parameters)
+        self._prepare()
+
+    def refresh(self) -> None:
+        """Take the settings that the user's optimizer has now."""
+        self._optimizer.refresh()
+        self._prepare()
+
+    def _prepare(self) -> None:
+        if self.in_place is not None:
+            self.in_place.prepare([parameter.detach() for parameter in self._models.parameters])
+
+    def learning_rates(self) -> list[float]:
+        """Return the present learning rate of each parameter tensor."""
+        return self._optimizer.learning_rates()
+
+    def settings(self) -> list[dict[str, Any]]:
+        """Return the present settings of each of the user's parameter groups."""
+        return self._optimizer.settings()
+
+    def step(self, gradients: list[Tensor | None]) -> None:
+        """Step the models at work.
+
+        Args:
+            gradients: Their gradients, shape ``(K, *shape)`` each, which are changed; ``None`` where there is none.
+        """
+        parameters = self._models.parameters
+        if self._terms or self._clip_value or not self._optimizer.is_plain:
+            # A linear layer's gradient is transposed in memory: to be read more than once it is turned first.
+            gradients[:] = [None if gradient is None else gradient.contiguous() for gradient in unshared(gradients)]
+        if self._terms:
+            self._terms.correct(parameters, gradients)
+        if self._clip_value:
+            stepped = self._optimizer.stepped
+            clipped = [g for g, own in zip(gradients, stepped, strict=True) if own and g is not None]
+            clip(clipped, self._clip_value, self._clip_algorithm)
+        if self._decays is not None:
+            self._terms.decay(parameters, gradients, self._decays)
+        self._optimizer.step(parameters, gradients)
