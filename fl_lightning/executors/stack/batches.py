@@ -83,7 +83,14 @@ def copied(batch: Any) -> Any:
 
 def _copied_leaf(leaf: Any) -> Any:
     is_plain = type(leaf) is Tensor and not leaf.__dict__ and not leaf.requires_grad
-    return leaf.clone() if is_plain else leaf
+    if not is_plain:
+        return leaf
+    copy = leaf.clone()
+    if leaf.layout is not torch.strided or copy.stride() == leaf.stride():
+        return copy
+    # A clone closes gaps and repeats; a step may look at strides, so the memory between the values is copied too.
+    extent = 1 + sum((size - 1) * stride for size, stride in zip(leaf.shape, leaf.stride(), strict=True))
+    return leaf.as_strided((extent,), (1,)).clone().as_strided(leaf.shape, leaf.stride())
 
 
 def _stacked(tensors: Sequence[Tensor]) -> Tensor:
