@@ -22,7 +22,7 @@ from fl_lightning._lightning.stacks.recording import Logged
 from fl_lightning._lightning.stacks.stacked_loop import StackedLoop
 from fl_lightning._lightning.stacks.watching import WatchedTrainer
 from fl_lightning.clients.state_vector import StateVector
-from fl_lightning.executors.compiler.causes import EFFECTS, cause_of, changes, readable
+from fl_lightning.executors.compiler.causes import EFFECTS, cause_of, changes, errors_of_step, readable
 from fl_lightning.executors.compiler.dependence import Dependence
 from fl_lightning.executors.compiler.graph import Place, StackedGraph
 from fl_lightning.executors.compiler.notes import (
@@ -210,7 +210,9 @@ class CapturedStep:
                 names = [] if effects is None else ast.literal_eval(effects[1])
                 if not names or not all(map(_OF_MODULES.fullmatch, names)):
                     raise CannotVectorize(cause_of(error)) from error
-                loss = self._call(compiled, batch, batch_idx, "silent")  # it writes into modules alone: see below
+                # It writes into modules alone, which is looked at below.
+                with errors_of_step():
+                    loss = self._call(compiled, batch, batch_idx, "silent")
             # what it writes into the module itself is there already, but for buffers, or a mode that it sets
             changed = [
                 (held, name, own.get(name), held.get(name))
