@@ -26,16 +26,16 @@ REFUSED: dict[str, tuple[str, ...]] = {
 #: The methods that are wrong in a set-up: neither as the referee says nor refused.
 WRONG_TODAY: dict[str, tuple[str, ...]] = {}
 #: Methods of which all set-ups are default tests.
-WHOLE = ("FedAvg", "Ditto")
+WHOLE = ("Ditto",)
 
 
 def params() -> Iterator[Any]:
-    """Return all cells; of most methods, seven of eight are long."""
+    """Return all cells; of most methods, nine of ten are long."""
     for place, (name, title) in enumerate(cells()):
         marks = []
         if name in WRONG_TODAY.get(title, ()):
             marks.append(pytest.mark.xfail(strict=True, reason="wrong today"))
-        if title == "two processes" or (name not in WHOLE and title != "plain" and place % 8):
+        if title == "two processes" or (name not in WHOLE and title != "plain" and place % 10):
             marks.append(pytest.mark.long)
         yield pytest.param(name, title, marks=marks, id=f"{name}, {title}")
 
