@@ -179,6 +179,11 @@ class Part:
         self._before = {name: _snapshot(value) for name, value in self._declared().items()}
         self.on_round_start(round_index)
 
+    def commit_vectors(self) -> None:
+        """Let clients' new vectors count in their means; call it on all processes together."""
+        for vectors in self.client_vectors.values():
+            vectors.commit()
+
     def end_round(self) -> None:
         """Keep what the round changed."""
         self._before = None

@@ -75,8 +75,7 @@ class Round:
             sampler.take_scores(score(looks))
             self.report.scored = len(to_score)
             for part in walk(algorithm.chain):
-                for vectors in part.client_vectors.values():
-                    vectors.commit()
+                part.commit_vectors()
 
         drawn = np.asarray(sampler.draw(len(sizes), rng, available)).reshape(-1)
         if len(drawn) and (len(np.unique(drawn)) < len(drawn) or not np.isin(drawn, available).all()):
@@ -204,8 +203,7 @@ class Round:
         for part in run.parts:
             part.on_round_end()
         for part in run.parts:
-            for vectors in part.client_vectors.values():
-                vectors.commit()
+            part.commit_vectors()
 
     @property
     def num_scored(self) -> int:

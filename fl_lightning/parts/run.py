@@ -246,8 +246,7 @@ class Run:
             part.begin_round(index)
         self.round.drive(schedule.finish(self.server), execute)
         self.books.count(self.round.report, self.server.changing)
-        for vectors in schedule.client_vectors.values():
-            vectors.commit()
+        schedule.commit_vectors()
         schedule.end_round()
         for part in self.parts:
             part.roll_back()

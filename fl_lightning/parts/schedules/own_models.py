@@ -27,7 +27,6 @@ class _OwnModels(Synchronous):
     @override
     def setup(self, federation: Federation) -> None:
         """Give every client the first model."""
-        super().setup(federation)
         self.own: ClientVectors
         self.add_client_vectors("own", federation.model)
 
@@ -152,7 +151,7 @@ class FineTuning(_OwnModels):
     @override
     def personal_is_current(self) -> bool:
         """Whether the tuned models are those of the last round."""
-        return bool(self.is_current)
+        return self.is_current
 
     @override
     def personal(self, client: int, model: Tensor) -> Tensor | None:
