@@ -83,7 +83,7 @@ class _DirectFiles(TorchCheckpointIO):
 
     @override
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        if _is_elsewhere(path) or storage_options is not None:
+        if is_elsewhere(path) or storage_options is not None:
             super().save_checkpoint(checkpoint, path, storage_options)
             return
         try:
@@ -97,7 +97,7 @@ class _DirectFiles(TorchCheckpointIO):
     @override
     def load_checkpoint(self, path: Any, *arguments: Any, **options: Any) -> dict[str, Any]:
         return super().load_checkpoint(
-            path if _is_elsewhere(path) else whole_or_before(Path(path)), *arguments, **options
+            path if is_elsewhere(path) else whole_or_before(Path(path)), *arguments, **options
         )
 
 
@@ -106,14 +106,15 @@ class WholeFiles(_DirectFiles):
 
     @override
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        if _is_elsewhere(path) or storage_options is not None:  # a remote store takes a file whole or not at all
+        if is_elsewhere(path) or storage_options is not None:  # a remote store takes a file whole or not at all
             super().save_checkpoint(checkpoint, path, storage_options)
             return
         with atomic_file(Path(path)) as temporary:
             super().save_checkpoint(checkpoint, temporary)
 
 
-def _is_elsewhere(path: Any) -> bool:
+def is_elsewhere(path: Any) -> bool:
+    """Return whether a path names a store that is no folder."""
     return "://" in str(path)
 
 

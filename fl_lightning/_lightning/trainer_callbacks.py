@@ -16,9 +16,8 @@ from lightning.pytorch.loops.progress import _ProcessedTracker
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 
-from fl_lightning._lightning.checkpoint_files import read_checkpoint
+from fl_lightning._lightning.checkpoint_files import DamagedCheckpointError, is_elsewhere, read_checkpoint
 from fl_lightning._lightning.fit_trainer import fit_trainer
-from fl_lightning.files import is_whole
 
 
 def stop_where_stopped(loop: _FitLoop) -> None:
@@ -80,9 +79,12 @@ class ChosenCheckpoint(ModelCheckpoint, ABC):
 
 def _holds(path: Any, trainer: pl.Trainer, state: Mapping[str, Any]) -> bool:
     """Return whether a file is a checkpoint of the round that ends, with this ``state_dict``."""
-    if "://" in str(path) or not is_whole(Path(path)):
+    if is_elsewhere(path):
         return False
-    kept = read_checkpoint(Path(path))
+    try:
+        kept = read_checkpoint(Path(path))
+    except (FileNotFoundError, DamagedCheckpointError):
+        return False
     if (kept["epoch"], kept["global_step"]) != (trainer.current_epoch, trainer.global_step):
         return False
     kept_state = kept["state_dict"]

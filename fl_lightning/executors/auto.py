@@ -84,7 +84,6 @@ class AutoExecutor(Executor):
 
     @override
     def on_fit_start(self, training: LocalTraining, algorithm: Algorithm) -> None:
-        self._training = training
         self._stacks.on_fit_start(training, algorithm)
 
     @override
@@ -110,7 +109,7 @@ class AutoExecutor(Executor):
     @override
     def run(self, tasks: Sequence[Task], training: LocalTraining, algorithm: Algorithm) -> Iterator[ClientResult]:
         if not self._has_chosen:
-            first, tasks = self._choose(tasks, algorithm)
+            first, tasks = self._choose(tasks, training, algorithm)
             yield from first
         if self.reason and self.cause is None:
             yield from self._stacks.run(tasks, training, algorithm)
@@ -128,23 +127,22 @@ class AutoExecutor(Executor):
             self._stacks.load_state_dict({"cause": choice.cause})
         self._take(choice)
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Return what a pickle holds: nothing of a fit."""
-        return {key: value for key, value in vars(self).items() if key != "_training"}
-
-    def _choose(self, tasks: Sequence[Task], algorithm: Algorithm) -> tuple[list[ClientResult], Sequence[Task]]:
+    def _choose(
+        self, tasks: Sequence[Task], training: LocalTraining, algorithm: Algorithm
+    ) -> tuple[list[ClientResult], Sequence[Task]]:
         """Train the first client, choose by what that took, and return its result and the other clients' tasks."""
         first: list[ClientResult] = []
-        mine = self._find(tasks, algorithm, first) if tasks else None
+        mine = self._find(tasks, training, algorithm, first) if tasks else None
         # processes must agree: the first that has clients decides
         known = [choice for choice in algorithm.federation.gather(mine) if choice is not None]
         if known:
             self._take(known[0])
         return first, tasks[1:]
 
-    def _find(self, tasks: Sequence[Task], algorithm: Algorithm, results: list[ClientResult]) -> Choice | None:
+    def _find(
+        self, tasks: Sequence[Task], training: LocalTraining, algorithm: Algorithm, results: list[ClientResult]
+    ) -> Choice | None:
         """Train the first client, add its result to the list, and return this process's choice, if steps were taken."""
-        training = self._training
         on_cpu = training.vector.device.type == "cpu"
         results += self._sequential.run(tasks[:1], training, algorithm)
         counts = training.counts
@@ -154,7 +152,7 @@ class AutoExecutor(Executor):
         sees_layout = training.is_watched or counts.draws or not on_cpu
         last = not sees_layout and works_with_channels_last(training, tasks[0])
         models = self._stacks.first_stack(tasks)
-        why_not = self._why_not_stacked(tasks, algorithm, counts if on_cpu else None, models)
+        why_not = self._why_not_stacked(tasks, training, counts if on_cpu else None, models)
         if why_not is not None:
             return Choice(why_not, channels_last=last)
         reason = f"up to {models} at a time, faster here, same result"
@@ -163,32 +161,33 @@ class AutoExecutor(Executor):
         return Choice(reason=reason)
 
     def _why_not_stacked(
-        self, tasks: Sequence[Task], algorithm: Algorithm, counts: StepCounts | None, models: int
+        self, tasks: Sequence[Task], training: LocalTraining, counts: StepCounts | None, models: int
     ) -> str | None:
         """Return why clients train one after the other; ``None`` if they are stacked, so many models at a time."""
         try:
             self._stacks.check()
         except CannotVectorize as error:
             return str(error)
-        steps = self._expected_steps(tasks, algorithm)
+        steps = _expected_steps(tasks, training)
         if steps < _WORTH_A_CAPTURE:
             return f"some {steps:,.0f} steps are too few to make a stack"
         if models == 1:
-            return self._why_single(len(tasks))
+            return self._why_single(len(tasks), training)
         return None if counts is None else _loss_of_a_stack(counts, models)
 
-    def _expected_steps(self, tasks: Sequence[Task], algorithm: Algorithm) -> float:
-        """Return the steps of this process's clients in the whole fit, if all rounds are as this one."""
-        trainer = self._training.trainer
-        rounds = math.inf if trainer.max_epochs in (None, -1) else trainer.max_epochs - trainer.current_epoch
-        return rounds * sum(map(self._training.batches.number, tasks))
-
-    def _why_single(self, clients: int) -> str:
+    def _why_single(self, clients: int, training: LocalTraining) -> str:
         """Return why this process, with so many clients of a round, has no stack of two."""
         if clients > 1:
-            return "`clients_at_once` is 1" if self.clients_at_once == 1 else why_one_fits(self._training)
-        alone = self._training.trainer.world_size == 1
+            return "`clients_at_once` is 1" if self.clients_at_once == 1 else why_one_fits(training)
+        alone = training.trainer.world_size == 1
         return "a round has one client" if alone else "a process trains one client of a round"
+
+
+def _expected_steps(tasks: Sequence[Task], training: LocalTraining) -> float:
+    """Return the steps of this process's clients in the whole fit, if all rounds are as this one."""
+    trainer = training.trainer
+    rounds = math.inf if trainer.max_epochs in (None, -1) else trainer.max_epochs - trainer.current_epoch
+    return rounds * sum(map(training.batches.number, tasks))
 
 
 def _loss_of_a_stack(counts: StepCounts, models: int) -> str | None:

@@ -112,7 +112,6 @@ class Logged:
 
     calls: list[LogCall] = field(default_factory=list)
     metric_calls: list[MetricCall] = field(default_factory=list)
-    tensors: list[Tensor] = field(default_factory=list)
 
 
 @dataclass(eq=False)

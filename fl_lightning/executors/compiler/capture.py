@@ -12,7 +12,6 @@ from itertools import count
 from types import FunctionType
 from typing import Any
 
-import lightning.pytorch as pl
 import torch
 from torch import Tensor, fx, nn
 from torch._dynamo import config
@@ -27,6 +26,7 @@ from fl_lightning.executors.compiler.dependence import Dependence
 from fl_lightning.executors.compiler.graph import Place, StackedGraph
 from fl_lightning.executors.compiler.notes import (
     WatchedMetrics,
+    logging_to,
     note_log,
 )
 from fl_lightning.executors.compiler.reader import Reader
@@ -135,24 +135,15 @@ class CapturedStep:
     @contextmanager
     def _noting(self) -> Iterator[None]:
         """Let the module note what it logs and gives to metric objects, and see no counters."""
-        parts = [part for part in self._module.modules() if isinstance(part, pl.LightningModule)]
-        held = [(part.__dict__, {k: part.__dict__.get(k) for k in ("log", "_current_fx_name")}) for part in parts]
-        for attributes, _ in held:
-            attributes.update(log=note_log, _current_fx_name="training_step")
-        try:
-            with (
-                self._metrics.noting(),
-                self._trainer.watched(),
-                self._hidden(),
-                self._context(),
-                torch.enable_grad(),
-            ):
-                yield
-        finally:
-            for attributes, before in held:
-                attributes.update(before)
-                if attributes["log"] is None:
-                    del attributes["log"]
+        with (
+            logging_to(self._module, note_log),
+            self._metrics.noting(),
+            self._trainer.watched(),
+            self._hidden(),
+            self._context(),
+            torch.enable_grad(),
+        ):
+            yield
 
     def alone(self, batch: Any, batch_idx: int) -> Any:
         """Run the step as it is on the module's own weights, and return its loss."""

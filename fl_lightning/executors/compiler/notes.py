@@ -57,6 +57,24 @@ def part_of_value(value: Tensor, key: str) -> Tensor:
 NOTES = (logged, metric_call, part_of_value)
 
 
+@contextmanager
+def logging_to(module: nn.Module, log: Callable[..., None]) -> Iterator[None]:
+    """Let a module, and the modules in it, log to a function, as inside ``training_step``."""
+    held: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    for part in module.modules():
+        if isinstance(part, pl.LightningModule):
+            own = vars(part)
+            held.append((own, {name: own.get(name) for name in ("log", "_current_fx_name")}))
+            own.update(log=log, _current_fx_name="training_step")
+    try:
+        yield
+    finally:
+        for own, before in held:
+            own.update(before)
+            if before["log"] is None:
+                del own["log"]
+
+
 def note_log(name: str, value: Any, *args: Any, **kwargs: Any) -> None:
     """Note what is logged, in the place of ``self.log``."""
     options = dict(zip(_ARGUMENTS, args, strict=False))

@@ -75,18 +75,7 @@ def name_of(node: fx.Node) -> str:
         if known is not None:
             return known
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    if name.startswith("i") and name[1:] in (
-        "add",
-        "sub",
-        "mul",
-        "truediv",
-        "pow",
-        "and",
-        "or",
-        "xor",
-        "floordiv",
-        "mod",
-    ):
+    if name in _IN_PLACE:
         return name[1:]
     return name if name.startswith("_") else name.rstrip("_")
 
@@ -129,6 +118,8 @@ class Rows:
             return False
         if name in _BY_VALUE or name in _LOSSES:
             return self._in_place(node)
+        if name in _OF_CLASSES or name in _PAIRS:
+            return self.takes_losses(node, name)
         if name in _ALONG:
             return self._works_along_others(node, name, first)
         if name in _OF_IMAGES:
@@ -246,17 +237,17 @@ def _einsum(rows: Rows, node: fx.Node, first: fx.Node) -> bool:
         return False
     sample = result[:1]
     for own, indices in zip(operands, letters, strict=True):
-        has_it = indices[:1] == sample and indices.count(sample) == 1
-        if has_it if not rows._of_samples(own) else not has_it:
-            return False
-        if not rows._of_samples(own) and sample in indices:
+        if rows._of_samples(own):
+            is_right = indices[:1] == sample and indices.count(sample) == 1
+        else:
+            is_right = sample not in indices
+        if not is_right:
             return False
     return True
 
 
 def _reshaped(rows: Rows, node: fx.Node, first: fx.Node) -> bool:
-    sizes = node.args[1:] if len(node.args) > 1 else ()
-    is_shape = all(not isinstance(size, torch.dtype) for size in sizes)
+    is_shape = all(not isinstance(size, torch.dtype) for size in node.args[1:])
     return is_shape and rows._alone_of_samples(node, first)
 
 
@@ -331,9 +322,6 @@ _RULES: dict[str, Callable[[Rows, fx.Node, fx.Node], bool]] = {
     "pad": _padded,
     "scaled_dot_product_attention": _attended,
     "getitem": _indexed,
-    "cross_entropy": lambda rows, node, first: rows.takes_losses(node, "cross_entropy"),
-    "nll_loss": lambda rows, node, first: rows.takes_losses(node, "nll_loss"),
-    **dict.fromkeys(_PAIRS, lambda rows, node, first: rows.takes_losses(node, "pairwise_distance")),
 }
 #: Functions whose own names say nothing, as those that choose between two others.
 _NAMES: dict[Any, str] = {

@@ -19,7 +19,7 @@ from fl_lightning._lightning.evaluation.attributes import Attributes
 from fl_lightning._lightning.loops.local_optimizers import same_content
 from fl_lightning._lightning.stacks.log_replay import call_metric
 from fl_lightning._lightning.stacks.recording import Logged, logged_type
-from fl_lightning.executors.compiler.notes import metric_objects
+from fl_lightning.executors.compiler.notes import logging_to, metric_objects
 
 _SIGNATURE = inspect.signature(pl.LightningModule.log)
 #: What torchmetrics puts on each metric object, bound to that object.
@@ -106,20 +106,14 @@ class Traces:
 @contextmanager
 def without_trace(module: nn.Module) -> Iterator[Traces]:
     """Let a step run as it is, but for what it logs; put back what it changes beside tensors."""
-    parts = [part for part in module.modules() if isinstance(part, pl.LightningModule)]
-    held = [(vars(part), {name: vars(part).get(name) for name in ("log", "_current_fx_name")}) for part in parts]
     values = list[tuple[str, Any]]()
-    for attributes, _ in held:
-        attributes.update(log=partial(_take, values), _current_fx_name="training_step")
-    traces = Traces(module, values)
-    try:
-        yield traces
-    finally:
-        traces.undo()
-        for attributes, before in held:
-            attributes.update(before)
-            if before["log"] is None:
-                del attributes["log"]
+    with logging_to(module, partial(_take, values)):
+        # the attributes that are put back include the function for logs
+        traces = Traces(module, values)
+        try:
+            yield traces
+        finally:
+            traces.undo()
 
 
 def _take(values: list[tuple[str, Any]], name: str, value: Any, *args: Any, **kwargs: Any) -> None:

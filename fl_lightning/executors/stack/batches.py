@@ -85,12 +85,17 @@ def _copied_leaf(leaf: Any) -> Any:
     is_plain = type(leaf) is Tensor and not leaf.__dict__ and not leaf.requires_grad
     if not is_plain:
         return leaf
-    copy = leaf.clone()
-    if leaf.layout is not torch.strided or copy.stride() == leaf.stride():
-        return copy
+    clone = leaf.clone()
+    if leaf.layout is not torch.strided or clone.stride() == leaf.stride():
+        return clone
     # A clone closes gaps and repeats; a step may look at strides, so the memory between the values is copied too.
-    extent = 1 + sum((size - 1) * stride for size, stride in zip(leaf.shape, leaf.stride(), strict=True))
-    return leaf.as_strided((extent,), (1,)).clone().as_strided(leaf.shape, leaf.stride())
+    return _memory_of(leaf).clone().as_strided(leaf.shape, leaf.stride())
+
+
+def _memory_of(tensor: Tensor) -> Tensor:
+    """Return the memory from a tensor's first value to its last, with all gaps."""
+    extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.as_strided((extent,), (1,))
 
 
 def _stacked(tensors: Sequence[Tensor]) -> Tensor:
@@ -108,9 +113,8 @@ def _stacked(tensors: Sequence[Tensor]) -> Tensor:
     shape, strides = tensors[0].shape, tensors[0].stride()
     if tensors[0].is_contiguous() or 0 in shape:
         return torch.stack(tensors)  # type: ignore[arg-type]
-    length = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
-    memory = torch.stack([tensor.as_strided((length,), (1,)) for tensor in tensors])
-    return memory.as_strided((len(tensors), *shape), (length, *strides))
+    memory = torch.stack([_memory_of(tensor) for tensor in tensors])
+    return memory.as_strided((len(tensors), *shape), (memory.shape[1], *strides))
 
 
 def _is_plain(batch: Any) -> bool:

@@ -100,8 +100,10 @@ class GatheredBatches:
         self._training, self._tasks = training, tasks
         self.largest = min(training.batches.largest(tasks), int(training.data.client_sizes.max()))
         self._upload: DeviceCopy | None = None
+        self._clients = [_RowsOfClient(training, task) for task in tasks]
+        self._active = active_clients([client.number for client in self._clients])
+        self._steps = 0
         self._held: Padded | None = None
-        self.rewind()
 
     @staticmethod
     def suit(training: LocalTraining, tasks: Sequence[Task]) -> bool:
@@ -116,11 +118,6 @@ class GatheredBatches:
     def give_back(self) -> None:
         """Do nothing: the orders of samples depend on the tasks alone."""
 
-    def rewind(self) -> None:
-        """Begin anew with the first batches."""
-        self._clients = [_RowsOfClient(self._training, task) for task in self._tasks]
-        self._steps, self._held = 0, None
-
     def sizes(self) -> set[int]:
         """Return all sizes that the clients' batches have."""
         size = self._training.data.batch_size or self.largest
@@ -128,11 +125,8 @@ class GatheredBatches:
 
     def next(self, rows: Sequence[int]) -> Groups:
         """Return the next batch of the clients in ``rows``, which are the first ones."""
-        if self._held is None or self._steps == self._held.end:
-            lengths = [client.number for client in self._clients]
-            active = [sum(length > step for length in lengths) for step in range(max(lengths))]
-            self._held = self.segment(active, self._steps, self.largest)
-        held, place = self._held, self._steps - self._held.begin
+        held = self.at(self._steps)
+        place = self._steps - held.begin
         self._steps += 1
         groups: Groups = []
         for size, members in groupby(rows, held.sizes[place].__getitem__):
@@ -141,17 +135,13 @@ class GatheredBatches:
             groups.append((group, StackedBatch([tensor.contiguous() for tensor in tensors])))
         return groups
 
-    def segment(self, active: Sequence[int], begin: int, size: int) -> Padded:
-        """Return the batches of as many steps as are held at once.
-
-        Args:
-            active: The clients at work in each step of the stack.
-            begin: The first step.
-            size: Samples of a batch, B.
-        """
-        sample = self._clients[0].bytes_per_sample
-        most = max(1, _TABLES // max(1, active[begin] * size * sample))
-        return self._padded(begin, active[begin : begin + most], size)
+    def at(self, step: int) -> Padded:
+        """Return the batches of a step with those of as many next ones as are held at once; steps come in order."""
+        if self._held is None or step >= self._held.end:
+            bytes_of_step = self._active[step] * self.largest * self._clients[0].bytes_per_sample
+            most = max(1, _TABLES // max(1, bytes_of_step))
+            self._held = self._padded(step, self._active[step : step + most], self.largest)
+        return self._held
 
     def _padded(self, begin: int, active: Sequence[int], size: int) -> Padded:
         """Return the batches of the next steps; where one is short, its first sample is repeated with weight 0."""
@@ -172,6 +162,14 @@ class GatheredBatches:
         dtype = self._training.vector.parameters[0].dtype
         weights = ((torch.arange(size) < counts).to(dtype) / counts).to(device)
         return Padded(begin, begin + len(active), sent, sizes, weights)
+
+
+def active_clients(lengths: Sequence[int]) -> list[int]:
+    """Return for each step how many clients take part, where clients make so many steps each, the longest first."""
+    active: list[int] = []
+    for number in range(len(lengths), 0, -1):
+        active += [number] * (lengths[number - 1] - len(active))
+    return active
 
 
 class _RowsOfClient:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fl_lightning._lightning.errors import CannotVectorize
 from fl_lightning._lightning.stacks.log_replay import Journal
-from fl_lightning._lightning.stacks.recording import Entry, Logged
+from fl_lightning._lightning.stacks.recording import Entry
 from fl_lightning._lightning.stacks.stacked_loop import StackedLoop
 from fl_lightning.executors.compiler.capture import CapturedStep, Step
 from fl_lightning.executors.compiler.check import Check
@@ -26,7 +26,7 @@ from fl_lightning.executors.compiler.graph import Stacks
 from fl_lightning.executors.stack.batches import StackedBatch, select
 from fl_lightning.executors.stack.models import ModelStack
 from fl_lightning.executors.stack.randomness import ClientGenerators
-from fl_lightning.executors.stack.sources import DrawnBatches, GatheredBatches, Padded
+from fl_lightning.executors.stack.sources import DrawnBatches, GatheredBatches
 from fl_lightning.executors.stack.update import StackUpdate
 
 GradientList = list[Tensor | None]
@@ -90,45 +90,29 @@ class FilledSteps(StackSteps):
         step: The weighted step.
         inputs: Its inputs.
         source: The batches.
-        active: The clients at work in each step.
-        first: The first batches.
     """
 
-    def __init__(
-        self,
-        stack: StackAtWork,
-        step: Step,
-        inputs: list[Any],
-        source: GatheredBatches,
-        active: Sequence[int],
-        first: Padded,
-    ) -> None:
+    def __init__(self, stack: StackAtWork, step: Step, inputs: list[Any], source: GatheredBatches) -> None:
         self._stack, self._source = stack, source
         self._step, self._inputs = step, inputs
-        self._active = active
-        self._tables = first
 
     def take(self, step: int, active: int) -> list[bool]:
         """Take one step of the first ``active`` clients; see :meth:`StackSteps.take`."""
         stack = self._stack
-        size = stack.batch_size
-        if step >= self._tables.end:
-            self._tables = self._source.segment(self._active, step, size)
-        tables = self._tables
+        tables = self._source.at(step)
         place = step - tables.begin
         sizes = tables.sizes[place]
         stacks = Stacks(
             stack.models.parameters,
             [],
             [table[place, :active] for table in tables.tables],
-            stack.generators.drawing(range(active), sizes, size),
+            stack.generators.drawing(range(active), sizes, stack.batch_size),
             tables.weights[place, :active],
             stack.update.in_place,
         )
         computed = self._step.graph.run(stacks, self._inputs, flat=True)
         kept: list[Any] = []
-        for tensor, (is_number, of_samples) in zip(computed.kept, self._step.kept, strict=True):
-            own = tensor.reshape(active) if is_number else tensor
+        for own, (_, of_samples) in zip(self._step.tensors(computed.kept), self._step.kept, strict=True):
             kept.append([own[row, :samples] for row, samples in enumerate(sizes)] if of_samples else own)
         stack.keep(Entry(self._step.logged, kept, stack.slots[:active], [True] * active, sizes=sizes))
         if not computed.stepped:
@@ -212,10 +196,9 @@ class GroupedSteps(StackSteps):
             computed = step.graph.run(stacks, inputs, flat=whole)
             if not whole:
                 models.renew_buffers(rows, stacks.buffers)
-            logged = Logged(step.logged.calls, step.logged.metric_calls)
             slots = [stack.slots[row] for row in rows]
             steps = [ends[row] for row in rows]
-            stack.keep(Entry(logged, step.tensors(computed.kept), slots, steps, batch.first))
+            stack.keep(Entry(step.logged, step.tensors(computed.kept), slots, steps, batch.first))
             if computed.stepped:
                 self._done = [done + 1 for done in self._done]
                 return computed.gradients, True

@@ -18,7 +18,7 @@ from fl_lightning.executors.compiler.sizes import NotOfSamples
 from fl_lightning.executors.stack.batches import StackedBatch
 from fl_lightning.executors.stack.models import ModelStack
 from fl_lightning.executors.stack.randomness import ClientGenerators, nothing_drawn
-from fl_lightning.executors.stack.sources import GatheredBatches, make_source
+from fl_lightning.executors.stack.sources import GatheredBatches, active_clients, make_source
 from fl_lightning.executors.stack.steps import FilledSteps, GroupedSteps, StackAtWork, StackSteps
 from fl_lightning.executors.stack.update import StackUpdate
 from fl_lightning.seeding import Stream, derive_seed
@@ -100,14 +100,13 @@ class StackTraining:
         grouped = GroupedSteps(stack, runner.captured, runner.check, source, self._accumulate)
         if self._is_even or self._accumulate != 1 or stack.models.buffers or not isinstance(source, GatheredBatches):
             return grouped
-        first = source.segment(self._active, 0, stack.batch_size)
+        first = source.at(0)
         batch = StackedBatch([table[0] for table in first.tables])
         try:
             step, inputs = runner.weighted.find(batch, source.sizes(), stack.models.parameters, stack.generators)
         except NotOfSamples:
-            source.rewind()
             return grouped
-        return FilledSteps(stack, step, inputs, source, self._active, first)
+        return FilledSteps(stack, step, inputs, source)
 
     def _take(self, steps: StackSteps) -> list[list[float]]:
         """Take all steps; return the sums of each client's learning rates, where they are asked for."""
@@ -140,11 +139,3 @@ class StackTraining:
         if len(batches) > 1:
             raise CannotVectorize("a learning-rate schedule steps at some batches only, and clients count unequally")
         return batches.pop()
-
-
-def active_clients(lengths: Sequence[int]) -> list[int]:
-    """Return for each step how many clients take part, where clients make so many steps each, the longest first."""
-    active: list[int] = []
-    for number in range(len(lengths), 0, -1):
-        active += [number] * (lengths[number - 1] - len(active))
-    return active
