@@ -26,6 +26,7 @@ from fl_lightning.executors import Executor, balance
 from fl_lightning.executors.machine import Threads, keep_freed_memory
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.layout import tensors_by_name
 from fl_lightning.parts.messages import ClientResult, Task, same_values
 from fl_lightning.parts.run import Run
 from fl_lightning.seeding import Stream, seed_global_generators
@@ -347,7 +348,7 @@ class FederatedLoop(RoundLoop):
         self.batches_done = state["batches_done"]
         self.executor_kind, self.restored_values = state["executor_kind"], state["monitored"]
         module = self.trainer.lightning_module
-        held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        held = tensors_by_name(module)
         for name, values in state["buffers"].items():  # those that the module's `state_dict` leaves out
             held[name].detach().copy_(values)
 

@@ -285,7 +285,7 @@ class AggregationCallback(LoopCallback):
     # ---- logs and checkpoints ----
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Log the round's clients and the cost so far; see :meth:`Algorithm.values`."""
+        """Log the round's clients and the cost so far; see :meth:`Run.values`."""
         log_values(trainer, pl_module, self.algorithm.run.values())
 
     def state_dict(self) -> dict[str, Any]:

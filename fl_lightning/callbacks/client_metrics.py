@@ -171,20 +171,21 @@ class ClientMetrics(Callback):
             return
         self.own_values.pop(stage, None)
         batches = self._of_all_processes(trainer, self._clients)
-        models = ["clients", "personal"][: len(batches[0][1]) - 1]
-        if self.always_personal and not personal_parts(trainer):
-            models = ["clients", "personal"]
-        if "personal" not in models:  # callbacks would see the scores of an earlier round
+        # which of the tensors that were seen of a batch are scores: behind the targets are those of clients' own models
+        columns = {"clients": 0}
+        if len(batches[0][1]) > 2:
+            columns["personal"] = 2
+        elif self.always_personal and not personal_parts(trainer):
+            columns["personal"] = 0
+        if "personal" not in columns:  # callbacks would see the scores of an earlier round
             prefix = f"{stage}_{self.name}_personal"
             for name in [name for name in trainer.callback_metrics if name.startswith(prefix)]:
                 del trainer.callback_metrics[name]
         owners = np.concatenate([of_batch for of_batch, _ in batches])
         sizes = np.unique(owners, return_counts=True)[1].astype(np.float64)  # in ascending order of clients
         log: dict[str, float] = {}
-        for whose in models:
-            # behind the targets are the scores of clients' own models
-            place = 2 if whose == "personal" and len(batches[0][1]) > 2 else 0
-            pieces = [(of_batch, tensors[place], tensors[1]) for of_batch, tensors in batches]
+        for whose, column in columns.items():
+            pieces = [(of_batch, tensors[column], tensors[1]) for of_batch, tensors in batches]
             rows = _of_clients(pieces)
             values = {client: score_of(self, client, preds, target) for client, (preds, target) in rows.items()}
             log |= _summary(f"{stage}_{self.name}_{whose}", np.array([*values.values()]), sizes)
@@ -194,7 +195,7 @@ class ClientMetrics(Callback):
             self.values[stage] = values
             if whose == "clients":
                 self.shared_values[stage] = values
-            elif place:
+            elif column:
                 self.own_values[stage] = values
         pl_module.log_dict(log, batch_size=1, sync_dist=trainer.world_size > 1)
 

@@ -180,7 +180,7 @@ class ExamplePrivacy(Callback):
         if bool(finite.all()):
             whole = {name: parameter.grad for name, parameter in parameters.items() if parameter.grad is not None}
             exact = trainer.precision in ("32-true", "64-true")
-            if not _agree(whole, gradients, exact):
+            if not _agree(whole, gradients, norms, exact):
                 # Dropout draws others for the samples than for their batch, so both are compared without it.
                 states = global_states(pl_module.device)
                 with preserved_modes(pl_module), preserved_generators(pl_module.device):
@@ -188,7 +188,7 @@ class ExamplePrivacy(Callback):
                     of_samples = _of_samples(quiet, parameters, batch, batch_idx)
                     set_global_states(states, pl_module.device)
                     whole = _of_batch(quiet, parameters, batch, batch_idx)
-                if not _agree(whole, of_samples, exact):
+                if not _agree(whole, of_samples, _norms(of_samples), exact):
                     raise not_a_mean("ExamplePrivacy")
         # a norm of 0 gives 1; one sample without a finite gradient must not decide what becomes of its client
         shares = (self.clip / norms).clamp(max=1.0).where(finite, torch.zeros_like(norms))
@@ -318,10 +318,17 @@ def _of_batch(
     return dict(zip(values, gradients, strict=True))
 
 
-def _agree(batch: Mapping[str, Tensor], samples: Mapping[str, Tensor], exact: bool) -> bool:
-    """Return whether a batch's gradient is the mean of its samples' gradients, shape ``(n, *shape)`` each."""
+def _agree(batch: Mapping[str, Tensor], samples: Mapping[str, Tensor], norms: Tensor, exact: bool) -> bool:
+    """Return whether a batch's gradient is the mean of its samples' gradients.
+
+    Args:
+        batch: The batch's gradient.
+        samples: The samples' gradients, shape ``(n, *shape)`` each.
+        norms: Their norms, shape ``(n,)``.
+        exact: Whether the gradients are computed in full precision.
+    """
     mean = {name: gradient.mean(0) for name, gradient in samples.items()}
-    return is_mean_of_samples(batch, mean, float(_norms(samples).mean()), exact=exact)
+    return is_mean_of_samples(batch, mean, float(norms.mean()), exact=exact)
 
 
 def _norms(samples: Mapping[str, Tensor]) -> Tensor:

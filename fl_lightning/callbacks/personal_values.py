@@ -22,7 +22,7 @@ from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.targets import gives_targets, inputs_of
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import Federation
-from fl_lightning.parts.layout import Layout, find_shared_names
+from fl_lightning.parts.layout import Layout, find_shared_names, tensors_by_name
 from fl_lightning.parts.messages import same_values
 from fl_lightning.parts.part import Part, personal_model, walk
 
@@ -40,12 +40,12 @@ class PersonalModels:
         self._parts = parts
         self._places = {int(client): place for place, client in enumerate(client_ids)}
         federation = parts[0].federation
-        held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        held = tensors_by_name(module)
         self._shared = torch.cat([held[name].detach().flatten().to(federation.model) for name in federation.names])
 
-    def belong_to(self, shown: Tensor | None) -> bool:
+    def belong_to(self, shown: Tensor) -> bool:
         """Return whether the module holds the model that a fit has shown last."""
-        return shown is not None and same_values(self._shared, shown)
+        return same_values(self._shared, shown)
 
     def tensors_of(self, client: int) -> dict[str, Tensor]:
         """Return a client's own tensors by name; none if it has not trained."""
@@ -82,7 +82,7 @@ def personal_models(trainer: pl.Trainer, loaded: Mapping[str, Any] | None) -> Pe
         if evaluates and trainer.ckpt_path is not None:
             _warn(f"{trainer.ckpt_path} holds none, as with `save_weights_only=True`. Evaluate a whole checkpoint.")
             return None
-        if not all(hasattr(part, "federation") for part in parts):
+        if not algorithm.has_begun:
             if ends_with_fit(trainer):
                 _warn('a fit has made them in processes that have ended. Give `strategy="ddp"`, with which they stay.')
             return None
@@ -136,7 +136,7 @@ def _algorithm_of(trainer: pl.Trainer) -> Algorithm | None:
 
 def _federation_of(state: Mapping[str, Any], module: pl.LightningModule, data: FederatedDataModule) -> Federation:
     """Return the run of a checkpoint, as far as parts that only return models must know it."""
-    held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    held = tensors_by_name(module)
     names = state["names"]
     shared = find_shared_names(module, names)
     layout = Layout.of({name: held[name] for name in names}, len(state["lengths"]), shared)
@@ -191,7 +191,7 @@ def scores_of_clients(
             f"ClientMetrics evaluates each client with its own model, so a batch's inputs must be a "
             f"tensor whose first dimension counts the {len(owners)} samples, got {short_repr(x)}."
         )
-    held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    held = tensors_by_name(module)
     rows, parts = [], []
     for client in owners.unique():
         rows.append((owners == client).nonzero().squeeze(1).to(x.device))

@@ -353,14 +353,8 @@ class RecordedPass:
     ) -> tuple[_Calls, Tensor | None]:
         """Run the step on the same batch with other values, from the generators and attributes that it began with."""
         assert self._layer is not None
-        attributes = self._quiet.attributes
         states, held = self._before
-        now = attributes.read()
         with preserved_generators(self._vector.device), _Calls(self._layer, change) as calls:
             set_global_states(states, self._vector.device)
-            attributes.write(held)
-            try:
-                loss = self._quiet.loss_of_step(values, copied(self.batch), self._index)
-            finally:
-                attributes.write(now)
+            loss = self._quiet.loss_of_step(values, copied(self.batch), self._index, held)
         return calls, loss

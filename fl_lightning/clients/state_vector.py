@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torchmetrics import Metric
 
+from fl_lightning._lightning.evaluation.attributes import ids_of_metrics
 from fl_lightning.parts.layout import Layout, find_shared_names
 from fl_lightning.parts.messages import same_values
 
@@ -202,7 +202,7 @@ class StateVector:
         return self.layout.views(vector)
 
     def parameter_views(self, vector: Tensor) -> list[Tensor]:
-        """Return views of a vector of the parameters' values alone, shaped as the parameters."""
+        """Return views of the trained parameters of a model, or of a vector of them alone, in their shapes."""
         return self.layout.views(vector)[: len(self.parameters)]
 
     def check_unchanged(self, optimizers: Iterable[Optimizer] = ()) -> None:
@@ -276,7 +276,7 @@ def _others(module: nn.Module, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
     memory = _Memory()
     for tensor in tensors:
         memory.take(tensor)
-    of_metrics = {id(part) for metric in module.modules() if isinstance(metric, Metric) for part in metric.modules()}
+    of_metrics = ids_of_metrics(module)
     found: dict[str, Tensor] = {}
     for path, part in module.named_modules():
         for key, tensor in () if id(part) in of_metrics else (*part._parameters.items(), *part._buffers.items()):

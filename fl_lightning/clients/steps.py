@@ -52,7 +52,7 @@ class ClientSteps:
         correction: The term that the local objective adds; ``None`` for none.
         recorded: Runs ``training_step`` for an objective that changes its loss; ``None`` if it is left as it is.
         vector: The federated state of the module, which holds the model from which the client trains.
-        start: The model that the client received, shape ``(size,)``.
+        start: The model from which the client's training starts, shape ``(size,)``.
         algorithm: The algorithm; many do not need to know of steps.
         trainer: The trainer, with the client's fresh optimizers.
     """
@@ -74,13 +74,12 @@ class ClientSteps:
         self.walks = isinstance(correction, Walk)
         #: Whether what the client does on a batch is a step of its model.
         self.are_steps = not isinstance(correction, Walk) or correction.is_step
-        number = len(vector.parameters)
         #: Sum of the learning rates so far, for each parameter tensor; empty unless they are summed.
-        self.summed_lr: list[float] = [0.0] * number if algorithm.needs_summed_lr else []
+        self.summed_lr: list[float] = [0.0 for _ in vector.parameters] if algorithm.needs_summed_lr else []
         #: Steps that a gradient scaler has skipped.
         self.skipped = 0
         self._places = {id(p): place for place, p in enumerate(vector.parameters)}
-        self._start = [] if correction is None else vector.views(start)[:number]
+        self._start = [] if correction is None else vector.parameter_views(start)
         linear = None if correction is None else correction.linear
         self._linear = [] if linear is None else vector.parameter_views(linear)
         self._seen = False
@@ -163,7 +162,7 @@ class ClientSteps:
         """Compute gradients of what is minimised; see :meth:`Passes.gradient`."""
         assert self._passes is not None
         self._passes.gradient(batch)
-        make_dense([parameter for parameter in self._vector.parameters if parameter.grad is not None])
+        make_dense(self._vector.parameters)
         self._turn(self._ascending)
 
     def step(self, batch: int = 0, change: Callable[[], None] | None = None, model: int = 0) -> bool:
@@ -220,7 +219,7 @@ class ClientSteps:
         """
         if change is None:
             return
-        make_dense([parameter for parameter in parameters if parameter.grad is not None])
+        make_dense(parameters)
         known = set(map(id, parameters))
         ascending = [parameter for parameter in self._ascending if id(parameter) in known]
         self._turn(ascending)
@@ -234,7 +233,7 @@ class ClientSteps:
                 parameter.grad.neg_()
 
     def _terms_of(self, parameters: Sequence[nn.Parameter]) -> tuple[list[Tensor], list[Tensor]]:
-        """Return the parameters as the client received them, and their part of the linear term, if there is one."""
+        """Return the parameters where the training started, and their part of the linear term, if there is one."""
         places = [self._places[id(parameter)] for parameter in parameters]
         linear = [self._linear[place] for place in places] if self._linear else []
         return [self._start[place] for place in places], linear
@@ -250,10 +249,11 @@ class ClientSteps:
 
 
 def make_dense(parameters: Sequence[nn.Parameter]) -> None:
-    """Give parameters dense gradients that share no memory, so that each may be changed in place."""
-    gradients = [p.grad for p in parameters if p.grad is not None]
-    dense = [g if g.layout is torch.strided else g.to_dense() for g in gradients]
-    for parameter, gradient in zip(parameters, unshared(dense), strict=True):
+    """Make the gradients that parameters have dense, and without shared memory, so that each may change in place."""
+    held = [parameter for parameter in parameters if parameter.grad is not None]
+    gradients = [parameter.grad for parameter in held if parameter.grad is not None]
+    dense = [gradient if gradient.layout is torch.strided else gradient.to_dense() for gradient in gradients]
+    for parameter, gradient in zip(held, unshared(dense), strict=True):
         parameter.grad = gradient
 
 

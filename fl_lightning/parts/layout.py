@@ -190,6 +190,11 @@ class Layout:
         return Payload(values, math.nextafter(bits / values, 0))  # so that rounding up gives the total
 
 
+def tensors_by_name(module: nn.Module) -> dict[str, Tensor]:
+    """Return a module's parameters and buffers by name."""
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
 def find_shared_names(module: nn.Module, names: Iterable[str]) -> dict[str, list[list[str]]]:
     """Return all names of those of a module's named tensors that have several; see :attr:`Layout.shared_names`.
 

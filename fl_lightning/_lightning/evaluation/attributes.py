@@ -14,11 +14,16 @@ from torchmetrics import Metric
 _OF_TORCH = frozenset(vars(nn.Module()))
 
 
-class _Held(NamedTuple):
+class Held(NamedTuple):
     """An attribute's object, and a copy of what is in it if it can change in place."""
 
     value: Any
     content: Any
+
+
+def ids_of_metrics(module: nn.Module) -> set[int]:
+    """Return the ``id`` of each torchmetrics object in a module, and of all parts of it."""
+    return {id(part) for metric in module.modules() if isinstance(metric, Metric) for part in metric.modules()}
 
 
 class Attributes:
@@ -32,21 +37,19 @@ class Attributes:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        of_metrics = {
-            id(part) for metric in module.modules() if isinstance(metric, Metric) for part in metric.modules()
-        }
+        of_metrics = ids_of_metrics(module)
         #: The module and its submodules.
         self.parts = [part for part in module.modules() if id(part) not in of_metrics]
 
-    def read(self) -> list[dict[str, _Held]]:
+    def read(self) -> list[dict[str, Held]]:
         """Return what the attributes hold."""
         state = []
         for part in self.parts:
             own = {name: value for name, value in vars(part).items() if name not in _OF_TORCH}
-            state.append({name: _Held(value, _content(value)) for name, value in own.items()})
+            state.append({name: Held(value, _content(value)) for name, value in own.items()})
         return state
 
-    def write(self, state: list[dict[str, _Held]]) -> None:
+    def write(self, state: list[dict[str, Held]]) -> None:
         """Put back what :meth:`read` returned."""
         for part, held in zip(self.parts, state, strict=True):
             attributes = vars(part)

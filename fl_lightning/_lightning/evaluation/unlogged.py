@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fl_lightning._lightning.evaluation.attributes import Attributes
+from fl_lightning._lightning.evaluation.attributes import Attributes, Held
 from fl_lightning._lightning.evaluation.predictions import joined, preserved_modes, read_batch, rule_of
 from fl_lightning._lightning.logs.client_log import unnoticed
 from fl_lightning._lightning.loops.client_loop import ClientLoop
@@ -80,7 +80,9 @@ class UnloggedTraining:
                 )
                 optimizer.step()
 
-    def loss_of_step(self, values: Mapping[str, Tensor], batch: Any, index: int) -> Tensor | None:
+    def loss_of_step(
+        self, values: Mapping[str, Tensor], batch: Any, index: int, begin: list[dict[str, Held]] | None = None
+    ) -> Tensor | None:
         """Return the loss of ``training_step``; ``None`` if it returns none. Modes and gradients are the caller's.
 
         What the step writes to tensors is written to ``values``, if they have it; attributes are put back.
@@ -89,14 +91,19 @@ class UnloggedTraining:
             values: Parameters and buffers by name, in the place of the module's own.
             batch: The batch, where the step gets it.
             index: Its place.
+            begin: The attributes with which the step begins, as :attr:`attributes` read them; ``None`` for the present.
         """
         named = {f"module.{name}": value for name, value in values.items()}
         args = (batch, index) if self._loop.step.takes_index else (batch,)
         before = self.attributes.read()
+        if begin is not None:
+            self.attributes.write(begin)
         try:
             with unnoticed(self._module), self._loop.trainer.precision_plugin.train_step_context():
                 output = torch.func.functional_call(self._step, named, args)
         finally:
+            if begin is not None:  # also into lists that the step has replaced
+                self.attributes.write(begin)
             self.attributes.write(before)
         loss = output.get("loss") if isinstance(output, Mapping) else output
         return loss if isinstance(loss, Tensor) else None

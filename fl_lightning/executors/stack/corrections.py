@@ -20,7 +20,7 @@ class StackedCorrections:
 
     Args:
         corrections: Each client's, ``None`` for none.
-        starts: The models that they received, shape ``(size,)`` each.
+        starts: The models from which their training starts, shape ``(size,)`` each.
         vector: The federated state of the module.
         ascends: Whether the optimizer maximises, by each parameter tensor.
 
@@ -51,9 +51,9 @@ class StackedCorrections:
         self.weight_decays = [correction.weight_decay for correction in given]
         self._starts: list[Tensor] = []
         self._linear: list[Tensor] = []
-        number = len(vector.parameters)
         if any(self._pulls) or self._own:
-            self._starts = [torch.stack(views) for views in zip(*map(vector.views, starts), strict=True)][:number]
+            views = [vector.parameter_views(start) for start in starts]
+            self._starts = [torch.stack(rows) for rows in zip(*views, strict=True)]
         if any(correction.linear is not None for correction in given):
             zero = torch.zeros(vector.num_parameters, dtype=vector.dtype, device=vector.device)
             views = [vector.parameter_views(zero if c.linear is None else c.linear) for c in given]
