@@ -27,6 +27,16 @@ def data_folder() -> Path:
 
 
 @contextmanager
+def _beside(path: Path) -> Iterator[Path]:
+    """Yield the path of a temporary file in the folder of another one, and remove it at the end."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        yield temporary
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
     """Yield the path of a temporary file, to be written in the block, that takes the place of ``path`` at its end.
 
@@ -38,18 +48,16 @@ def atomic_file(path: Path) -> Iterator[Path]:
         with contextlib.suppress(OSError):  # another process may remove it at the same time
             if time.time() - old.stat().st_mtime > _DAY:
                 old.unlink()
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
-        yield temporary
-        _sync(temporary)
-        os.replace(temporary, path)
-        _sync(path.parent)
+        with _beside(path) as temporary:
+            yield temporary
+            _sync(temporary)
+            os.replace(temporary, path)
+            _sync(path.parent)
     except OSError as error:
         if error.errno is None or error.filename is not None:
             raise
         raise OSError(error.errno, error.strerror, str(path)) from error  # of a full disk it comes without a name
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -62,8 +70,7 @@ def linked_file(path: Path) -> Iterator[Path]:
     Raises:
         FileExistsError: If ``path`` exists.
     """
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
+    with _beside(path) as temporary:
         yield temporary
         _sync(temporary)
         try:
@@ -73,8 +80,6 @@ def linked_file(path: Path) -> Iterator[Path]:
             if temporary.stat().st_nlink < 2:
                 raise
         _sync(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def write_new(path: Path, content: bytes, what: str, *, overwrite: bool = False) -> None:

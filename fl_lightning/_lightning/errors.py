@@ -1,4 +1,4 @@
-"""What needs one client at a time raises an error, which executors catch."""
+"""The error of work that needs one client at a time; executors catch it."""
 
 from __future__ import annotations
 

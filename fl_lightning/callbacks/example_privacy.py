@@ -261,7 +261,7 @@ class _Training(Protocol):
 
 
 class _Loop(Protocol):
-    """What is read here of the loop of a federated fit, which rooms above make."""
+    """The attributes that are read here of a federated fit's loop, which a room above makes."""
 
     algorithm: Algorithm
     data: FederatedDataModule

@@ -10,10 +10,10 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
 from fl_lightning.checks import quantity
 from fl_lightning.data.federated_split import GLOBAL, FederatedSplit
-from fl_lightning.parts.samplers.base import ClientSampler
 
 if TYPE_CHECKING:
     from fl_lightning.data.datamodule import FederatedDataModule
+    from fl_lightning.parts.samplers.base import ClientSampler
 
 
 def clients_in_words(split: FederatedSplit, validation: Mapping[int, np.ndarray]) -> str:

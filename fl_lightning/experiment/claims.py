@@ -29,7 +29,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fl_lightning.experiment.files import json_text, read_json_if_there, write_json
+from fl_lightning.experiment.files import json_text, read_json_if_there, remove_files, write_json
 from fl_lightning.files import linked_file
 
 LEASE = 30.0
@@ -93,9 +93,8 @@ def newest_claim(folder: Path) -> Claim | None:
 
 def remove_claims(folder: Path) -> None:
     """Remove the claims of a cell that is finished."""
-    for pattern in ("claim-*", ".claim-*"):  # the second ones were left by a kill
-        for path in folder.glob(pattern):
-            path.unlink(missing_ok=True)
+    # a kill has left those with a dot
+    remove_files(folder, "claim-*", ".claim-*")
 
 
 class Claims:

@@ -119,3 +119,10 @@ def _is_number(text: str) -> bool:
 def columns_of(rows: Sequence[Mapping[str, Any]], first: Sequence[str] = ()) -> list[str]:
     """Return the columns of rows: first the given ones, then the others in alphabetical order."""
     return [*first, *sorted(set().union(*rows) - set(first))] if rows else list(first)
+
+
+def remove_files(folder: Path, *patterns: str) -> None:
+    """Remove the files of a folder whose names match one of some patterns."""
+    for pattern in patterns:
+        for path in folder.glob(pattern):
+            path.unlink(missing_ok=True)

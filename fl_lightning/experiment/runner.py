@@ -91,8 +91,6 @@ def run_table(
     table = read_table(table)
     for line in refuse_mistakes(table):
         say(console, line)
-    if output is not None and not os.fspath(check("`output`", output, PathLike)):
-        raise ValueError("`output` must name a folder, got ''.")
     folder = check("`output`", Path("runs") / table.name if output is None else output, PathLike)
     if re.match(r"\w\w+:/", os.fspath(folder)):  # a Path has lost the second slash of a URL
         raise ValueError(f"`output` must be a folder, in which lock files claim the cells, got {os.fspath(folder)!r}.")

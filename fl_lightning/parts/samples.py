@@ -1,4 +1,4 @@
-"""What a sample's share in a batch's loss is: one of n in a mean, or the method that takes samples apart is wrong."""
+"""Checks that a batch's loss is the mean of its samples' losses, as methods that take samples apart assume."""
 
 from __future__ import annotations
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import errno
-import io
 import itertools
 import logging
 import os
@@ -36,19 +35,19 @@ import lightning as L
 import numpy as np
 import torch
 import yaml
+from experiment.conftest import run_here
 from helpers.algorithms import Net, data
 from helpers.forking import Forked, in_child
 from helpers.small_table import small
 from helpers.toys import quiet_trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
-from rich.console import Console
 from torch import nn
 from torch.utils.data import TensorDataset
 
 from fl_lightning import FedAvg, FederatedCheckpoint, FrozenPrefixCache
 from fl_lightning.command import main as command
 from fl_lightning.data import ImageDataModule, SampleSplit, Source
-from fl_lightning.experiment import claims, run_table
+from fl_lightning.experiment import claims
 from fl_lightning.models import Classifier
 from fl_lightning.models.frozen import FrozenPrefix
 from fl_lightning.partitioners import IIDPartitioner, Partition
@@ -97,8 +96,7 @@ def table(*callbacks: tuple[str, dict[str, Any]], rounds: int = 6) -> dict[str, 
 
 
 def run(content: dict[str, Any], out: Path, workers: int = 0, **options: Any) -> list[dict[str, Any]]:
-    console = Console(file=io.StringIO(), width=1000)
-    return run_table(content, out, workers=workers, checkpoint_seconds=0, console=console, **options)
+    return run_here(content, out, workers, **options).rows
 
 
 def wait_for(what: Callable[[], object], seconds: float = _PATIENCE) -> bool:

@@ -1,4 +1,4 @@
-"""What a module holds beside its tensors: counters, lists and generators that a step may change."""
+"""The attributes of a module that are no tensors: counters, lists and generators, which a step may change."""
 
 from __future__ import annotations
 

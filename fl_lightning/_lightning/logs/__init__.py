@@ -1,1 +1,1 @@
-"""What is logged inside clients and rounds, and progress bars."""
+"""Logs from inside clients and rounds, and progress bars."""

@@ -54,7 +54,7 @@ TrainingStep = Callable[[Any, int], Any]
 
 
 class StepCorrection(Protocol):
-    """What a client's local objective does to the client's steps."""
+    """The changes that a client's local objective makes to its steps."""
 
     #: Whether a step takes several gradients, by :meth:`walk`.
     walks: bool

@@ -1,1 +1,1 @@
-"""What Lightning sees of clients that train in stacks."""
+"""Lightning's view of clients that train in stacks."""

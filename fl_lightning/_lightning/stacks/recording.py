@@ -108,7 +108,7 @@ class TensorPlace:
 
 @dataclass
 class Logged:
-    """What one ``training_step`` logged and gave to metric objects; its tensors apart."""
+    """The calls of ``self.log`` and of metric objects in one ``training_step``, without their tensors."""
 
     calls: list[LogCall] = field(default_factory=list)
     metric_calls: list[MetricCall] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What a step logs and gives to metric objects, as nodes of its graph.
+"""Logs and calls of metric objects as nodes of a step's graph.
 
 While a step is captured, ``self.log`` and the metric objects note what they are given instead of acting on it::
 

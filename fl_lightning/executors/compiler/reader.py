@@ -1,4 +1,4 @@
-"""What a step logs and gives to metric objects, read out of its graph.
+"""Reads out of a step's graph which values it logs and gives to metric objects.
 
 The notes leave the graph, and the tensors that they name become outputs of it::
 

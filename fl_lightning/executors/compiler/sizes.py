@@ -1,4 +1,4 @@
-"""What in a step's graph is the number of a batch's samples: told by the graph of a shorter batch.
+"""Finds the number of a batch's samples in a step's graph, by comparing it with the graph of a shorter batch.
 
 The graphs of a batch of 4 and of one of 3 samples must be the same, operation by operation, but for that number::
 

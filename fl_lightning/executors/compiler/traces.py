@@ -1,4 +1,4 @@
-"""What a step that runs as it is leaves behind: logged values, calls of metric objects, attributes of the module."""
+"""The traces that a step leaves when it runs as it is: logs, calls of metric objects, attributes of the module."""
 
 from __future__ import annotations
 
