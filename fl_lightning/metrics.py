@@ -11,7 +11,8 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
-from fl_lightning.checks import check, is_number, short_repr
+from fl_lightning.settings import check, is_number
+from fl_lightning.words import short_repr
 
 Average = Literal["macro", "weighted"]
 

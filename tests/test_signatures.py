@@ -14,10 +14,10 @@ from torch import nn
 
 import fl_lightning
 from fl_lightning import AggregationCallback, FedAdam, FedAvg, FedYogi
-from fl_lightning.checks import short_repr
 from fl_lightning.datamodules import CIFAR10DataModule
 from fl_lightning.partitioners import DirichletPartitioner
 from fl_lightning.parts import Adaptive, Asynchronous, Clip, Krum, TopK, VirtualClock
+from fl_lightning.words import short_repr
 
 
 def test_arguments_of_base_classes_are_shown_and_taken() -> None:

@@ -20,8 +20,9 @@ from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from fl_lightning._lightning.fit_trainer import fit_trainer
-from fl_lightning.checks import check_lightning, quantity
 from fl_lightning.data import FederatedDataModule
+from fl_lightning.settings import check_lightning
+from fl_lightning.words import quantity
 
 _AVERAGES = (
     "puts a mean of its own in the place of the server's model, and takes weights in the middle of a round, which are "

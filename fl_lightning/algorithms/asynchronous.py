@@ -5,11 +5,11 @@ from typing import Any
 
 from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.algorithms.options import choose_arrivals
-from fl_lightning.checks import Count
 from fl_lightning.parts.clock import Speeds, VirtualClock
 from fl_lightning.parts.samplers.base import ClientSampler
 from fl_lightning.parts.samplers.participation import Participation
 from fl_lightning.parts.schedules.asynchronous import Asynchronous
+from fl_lightning.settings import Count
 
 
 @dataclass(eq=False, repr=False)

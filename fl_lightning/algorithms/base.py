@@ -27,7 +27,6 @@ from fl_lightning.algorithms.resuming import (
     log_how_to_resume,
 )
 from fl_lightning.algorithms.run_log import log_values, settings_of_run
-from fl_lightning.checks import Count, Natural, PathLike, check, check_fields, check_lightning, represent
 from fl_lightning.clients.batches import LocalSettings
 from fl_lightning.executors import Executor, make_executor
 from fl_lightning.executors.auto import ExecutorName
@@ -43,6 +42,8 @@ from fl_lightning.parts.samplers.participation import Participation
 from fl_lightning.parts.samplers.uniform import Arrivals, UniformSampler
 from fl_lightning.parts.schedules.base import Schedule
 from fl_lightning.parts.servers.base import ServerOptimizer
+from fl_lightning.settings import Count, Natural, PathLike, check, check_fields, check_lightning
+from fl_lightning.signatures import represent
 
 
 @dataclass(eq=False, repr=False)

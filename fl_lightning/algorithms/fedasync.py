@@ -5,12 +5,12 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 from fl_lightning.algorithms.asynchronous import AsynchronousCallback
-from fl_lightning.checks import Count, Natural, ScheduledShare, ScheduledWeight
 from fl_lightning.parts.aggregations.stale import StalenessMixing
 from fl_lightning.parts.aggregations.staleness import Staleness
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.objectives.proximal import proximal
 from fl_lightning.parts.schedules.asynchronous import Asynchronous, SampledStaleness
+from fl_lightning.settings import Count, Natural, ScheduledShare, ScheduledWeight
 
 
 @dataclass(eq=False, repr=False)

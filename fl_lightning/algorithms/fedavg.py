@@ -5,7 +5,6 @@ from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar, Literal
 
 from fl_lightning.algorithms.base import AggregationCallback
-from fl_lightning.checks import Scheduled
 from fl_lightning.parts.aggregations.base import Weighting
 from fl_lightning.parts.aggregations.means import CurrentMean, StaleMean, WeightedMean
 from fl_lightning.parts.algorithm import Algorithm
@@ -13,6 +12,7 @@ from fl_lightning.parts.objectives.base import LocalObjective
 from fl_lightning.parts.schedules.synchronous import EvaluatedModel, synchronous
 from fl_lightning.parts.servers.base import ServerOptimizer
 from fl_lightning.parts.servers.mixing import Mixing
+from fl_lightning.settings import Scheduled
 
 _AGGREGATIONS = {"selected": WeightedMean, "stale": StaleMean, "current": CurrentMean}
 

@@ -5,7 +5,6 @@ from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar, Literal
 
 from fl_lightning.algorithms.asynchronous import AsynchronousCallback
-from fl_lightning.checks import Count, Natural, NotNegative, Positive, Scheduled, ScheduledWeight, Share
 from fl_lightning.parts.aggregations.stale import Division, DynamicWeightMean, Examples, StalenessWeightedDeltas
 from fl_lightning.parts.aggregations.staleness import Staleness
 from fl_lightning.parts.algorithm import Algorithm
@@ -13,6 +12,7 @@ from fl_lightning.parts.objectives.proximal import proximal
 from fl_lightning.parts.schedules.asynchronous import Stamp
 from fl_lightning.parts.servers.base import ServerOptimizer
 from fl_lightning.parts.servers.mixing import Mixing
+from fl_lightning.settings import Count, Natural, NotNegative, Positive, Scheduled, ScheduledWeight, Share
 
 
 @dataclass(eq=False, repr=False)

@@ -6,12 +6,12 @@ from typing import Literal
 from torch import Tensor
 
 from fl_lightning.algorithms.base import AggregationCallback
-from fl_lightning.checks import Positive
 from fl_lightning.parts.aggregations.means import WeightedMean
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.objectives.dynamic import DynamicRegularizer
 from fl_lightning.parts.schedules.synchronous import EvaluatedModel, synchronous
 from fl_lightning.parts.servers.dynamic import DynamicServer
+from fl_lightning.settings import Positive
 
 
 @dataclass(eq=False, repr=False)

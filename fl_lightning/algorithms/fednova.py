@@ -5,12 +5,12 @@ from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
 from fl_lightning.algorithms.base import AggregationCallback
-from fl_lightning.checks import Fraction, NotNegative, Scheduled
 from fl_lightning.parts.aggregations.base import Weighting
 from fl_lightning.parts.aggregations.normalized import NormalizedMean
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.objectives.proximal import proximal
 from fl_lightning.parts.servers.mixing import Mixing
+from fl_lightning.settings import Fraction, NotNegative, Scheduled
 
 
 @dataclass(eq=False, repr=False)

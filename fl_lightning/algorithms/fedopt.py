@@ -4,10 +4,10 @@ from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
 from fl_lightning.algorithms.fedavg import AveragingCallback
-from fl_lightning.checks import Fraction, NotNegative, Positive, Scheduled, ScheduledFraction
 from fl_lightning.parts.servers.adaptive import Adaptive, Rule
 from fl_lightning.parts.servers.base import ServerOptimizer
 from fl_lightning.parts.servers.mixing import Momentum
+from fl_lightning.settings import Fraction, NotNegative, Positive, Scheduled, ScheduledFraction
 
 
 @dataclass(eq=False, repr=False)

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from fl_lightning.algorithms.fedavg import AveragingCallback
-from fl_lightning.checks import ScheduledWeight
 from fl_lightning.parts.objectives.base import LocalObjective
 from fl_lightning.parts.objectives.proximal import Proximal
+from fl_lightning.settings import ScheduledWeight
 
 
 @dataclass(eq=False, repr=False)

@@ -8,7 +8,6 @@ from dataclasses import KW_ONLY, dataclass
 
 from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.algorithms.fedavg import AveragingCallback
-from fl_lightning.checks import NotNegative, Positive
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.exchanges.personal import PersonalParameters
 from fl_lightning.parts.layout import Patterns
@@ -22,6 +21,7 @@ from fl_lightning.parts.objectives.losses import (
     TwoHeads,
 )
 from fl_lightning.parts.objectives.several_points import SharpnessAware
+from fl_lightning.settings import NotNegative, Positive
 
 
 @dataclass(eq=False, repr=False)

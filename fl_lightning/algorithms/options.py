@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fl_lightning.checks import check, to_number
 from fl_lightning.executors import Executor, make_executor
 from fl_lightning.parts.samplers.base import ClientSampler
 from fl_lightning.parts.samplers.uniform import Arrivals, UniformSampler
+from fl_lightning.settings import check, to_number
 
 
 def without_trainer(attributes: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from fl_lightning.algorithms.base import AggregationCallback
-from fl_lightning.checks import Count, NotNegative, Positive, Scheduled, ScheduledWeight
 from fl_lightning.parts.aggregations.base import Weighting
 from fl_lightning.parts.aggregations.means import WeightedMean
 from fl_lightning.parts.algorithm import Algorithm
@@ -25,6 +24,7 @@ from fl_lightning.parts.schedules.clusters import Clusters
 from fl_lightning.parts.schedules.own_models import AdaptiveStart, FineTuning, ProximalModels
 from fl_lightning.parts.schedules.personal_first import PersonalFirst
 from fl_lightning.parts.servers.mixing import Mixing
+from fl_lightning.settings import Count, NotNegative, Positive, Scheduled, ScheduledWeight
 
 _NORMALISATIONS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 

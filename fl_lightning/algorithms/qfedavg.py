@@ -5,11 +5,11 @@ from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
 from fl_lightning.algorithms.base import AggregationCallback
-from fl_lightning.checks import NotNegative, Positive, Scheduled
 from fl_lightning.parts.aggregations.fair import FairMean
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.objectives.measured import MeasuredLoss
 from fl_lightning.parts.servers.mixing import Mixing
+from fl_lightning.settings import NotNegative, Positive, Scheduled
 
 
 @dataclass(eq=False, repr=False)

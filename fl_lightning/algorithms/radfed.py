@@ -4,12 +4,12 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
 from fl_lightning.algorithms.base import AggregationCallback
-from fl_lightning.checks import Count
 from fl_lightning.parts.aggregations.means import WeightedMean
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.objectives.base import LocalObjective
 from fl_lightning.parts.schedules.redistribution import Redistribution
 from fl_lightning.parts.servers.base import ServerOptimizer
+from fl_lightning.settings import Count
 
 
 @dataclass(eq=False, repr=False)

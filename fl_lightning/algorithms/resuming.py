@@ -12,10 +12,11 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from fl_lightning._lightning.loops.round_loop import RoundLoop
-from fl_lightning.checks import LOAD_WEIGHTS, arguments, short_repr
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.seeding import a_seed_was_given, default_seed
+from fl_lightning.signatures import arguments
+from fl_lightning.words import LOAD_WEIGHTS, short_repr
 
 #: They change no result; a seed is compared by itself.
 _IRRELEVANT = {"clients_at_once", "state_dir", "seed"}

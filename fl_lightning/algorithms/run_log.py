@@ -11,9 +11,10 @@ import lightning.pytorch as pl
 from fl_lightning._lightning.logs.client_log import log_round
 from fl_lightning.algorithms.resuming import fingerprints
 from fl_lightning.algorithms.versions import __version__, package_versions
-from fl_lightning.checks import ShowsArguments, arguments, short_repr
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.parts.exchanges.base import Chain
+from fl_lightning.signatures import ShowsArguments, arguments
+from fl_lightning.words import short_repr
 
 #: Values that the progress bar shows.
 IN_THE_BAR = ("fed/epsilon", "fed/local_epsilon")

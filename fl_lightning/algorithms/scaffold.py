@@ -9,7 +9,6 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 
 from fl_lightning.algorithms.base import AggregationCallback
-from fl_lightning.checks import Fraction, Scheduled
 from fl_lightning.clients.steps import changes_within_rounds, other_optimizers
 from fl_lightning.parts.aggregations.base import Weighting
 from fl_lightning.parts.aggregations.means import WeightedMean
@@ -17,6 +16,7 @@ from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.objectives.control_variates import ControlVariates
 from fl_lightning.parts.schedules.synchronous import EvaluatedModel, synchronous
 from fl_lightning.parts.servers.mixing import Mixing
+from fl_lightning.settings import Fraction, Scheduled
 
 
 @dataclass(eq=False, repr=False)

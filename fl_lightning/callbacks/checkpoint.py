@@ -14,10 +14,10 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from fl_lightning._lightning.checkpoint_files import before, save_whole, use_whole_files
 from fl_lightning._lightning.fit_trainer import fit_trainer
 from fl_lightning._lightning.trainer_callbacks import ChosenCheckpoint
-from fl_lightning.checks import Count, Natural, check, check_arguments
 from fl_lightning.files import is_whole, make_folder
 from fl_lightning.metrics import larger_is_better
 from fl_lightning.parts.algorithm import Algorithm
+from fl_lightning.settings import Count, Natural, check, check_arguments
 
 #: Numbers of ``ModelCheckpoint`` with their limits.
 _NUMBERS: dict[str, Any] = {

@@ -26,9 +26,9 @@ from fl_lightning.callbacks.personal_values import (
     state_in,
     warn_of_clients_without_values,
 )
-from fl_lightning.checks import check_arguments
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.metrics import accuracy
+from fl_lightning.settings import check_arguments
 
 Metric = Callable[[Tensor, Tensor], Tensor]
 _Stage = Literal["val", "test"]

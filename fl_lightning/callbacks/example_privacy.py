@@ -20,7 +20,6 @@ from fl_lightning._lightning.evaluation.unlogged import UnloggedTraining
 from fl_lightning._lightning.fit_trainer import fit_trainer
 from fl_lightning._lightning.loops.local_optimizers import unscale_before_hooks
 from fl_lightning._lightning.trainer_callbacks import check_alone
-from fl_lightning.checks import NotNegative, Positive, Probability, check, to_number
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.exchanges.privacy.accounting import check_installed, check_nothing_spent, epsilon_of_clients
@@ -31,6 +30,7 @@ from fl_lightning.parts.objectives.proximal import Proximal
 from fl_lightning.parts.part import walk
 from fl_lightning.parts.samples import is_mean_of_samples, not_a_mean
 from fl_lightning.seeding import global_states, preserved_generators, set_global_states
+from fl_lightning.settings import NotNegative, Positive, Probability, check, to_number
 
 
 class ExamplePrivacy(Callback):

@@ -22,9 +22,9 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from fl_lightning._lightning.fit_trainer import fit_trainer
-from fl_lightning.checks import Count, PathLike, check_arguments
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.tensor_bytes import tensor_bytes
+from fl_lightning.settings import Count, PathLike, check_arguments
 
 if TYPE_CHECKING:
     from fl_lightning.models.frozen import FrozenPrefix

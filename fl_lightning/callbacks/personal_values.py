@@ -17,7 +17,6 @@ from fl_lightning._lightning.evaluation.predictions import called, compared, rea
 from fl_lightning._lightning.fit_trainer import fit_trainer
 from fl_lightning._lightning.processes import ends_with_fit
 from fl_lightning.callbacks.checkpoint import FederatedCheckpoint
-from fl_lightning.checks import short_repr
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.targets import gives_targets, inputs_of
 from fl_lightning.parts.algorithm import Algorithm
@@ -25,6 +24,7 @@ from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.layout import Layout, find_shared_names, tensors_by_name
 from fl_lightning.parts.messages import same_values
 from fl_lightning.parts.part import Part, personal_model, walk
+from fl_lightning.words import short_repr
 
 
 class PersonalModels:

@@ -21,13 +21,13 @@ from torch.utils._pytree import tree_leaves
 
 from fl_lightning._lightning.fit_trainer import fit_trainer
 from fl_lightning._lightning.loops.overrides import is_plain_transfer
-from fl_lightning.checks import Count, Natural, PathLike, check_fields
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.batches import client_batches, number_of_batches, tensor_rows
 from fl_lightning.data.round_loader import PlannedBatch, RoundLoader, make_here
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.messages import Task
 from fl_lightning.seeding import Stream, default_seed, torch_generator
+from fl_lightning.settings import Count, Natural, PathLike, check_fields
 
 
 @dataclass

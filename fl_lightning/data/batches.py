@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Sampler, Subset, TensorDataset, default_collate
 
-from fl_lightning.checks import to_indices
+from fl_lightning.vectors import to_indices
 
 Collate = Callable[[list[Any]], Any]
 Transform = Callable[[Any], Any]

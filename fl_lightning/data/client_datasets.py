@@ -9,7 +9,6 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, TensorDataset
 
-from fl_lightning.checks import Count, check_arguments, is_sequence, quantity, short_repr
 from fl_lightning.data.batches import Collate, length, tensors_of
 from fl_lightning.data.datamodule import FederatedDataModule
 from fl_lightning.data.federated_split import GLOBAL, FederatedSplit, Split, Stage
@@ -18,6 +17,8 @@ from fl_lightning.data.samples import FederatedSamples
 from fl_lightning.data.source import Source, as_dataset
 from fl_lightning.data.targets import find_targets
 from fl_lightning.partitioners import NaturalPartitioner, Partition
+from fl_lightning.settings import Count, check_arguments, is_sequence
+from fl_lightning.words import quantity, short_repr
 
 Tensors = tuple[Tensor, ...]
 

@@ -15,18 +15,6 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from fl_lightning.checks import (
-    LOAD_WEIGHTS,
-    Count,
-    FullSignature,
-    Natural,
-    NotNegative,
-    check,
-    check_arguments,
-    check_lightning,
-    quantity,
-    represent,
-)
 from fl_lightning.data.batches import (
     Collate,
     Transform,
@@ -58,6 +46,9 @@ from fl_lightning.partitioners import (
     plot_label_distributions,
 )
 from fl_lightning.partitioners.base import PartitionFunction, check_partitioner
+from fl_lightning.settings import Count, Natural, NotNegative, check, check_arguments, check_lightning
+from fl_lightning.signatures import FullSignature, represent
+from fl_lightning.words import LOAD_WEIGHTS, quantity
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
-from fl_lightning.checks import quantity
 from fl_lightning.data.federated_split import GLOBAL, FederatedSplit
+from fl_lightning.words import quantity
 
 if TYPE_CHECKING:
     from fl_lightning.data.datamodule import FederatedDataModule

@@ -10,9 +10,11 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from fl_lightning.checks import ShowsArguments, short_repr, to_array
 from fl_lightning.partitioners import Partition
 from fl_lightning.partitioners.base import PartitionFunction, check_partitioner, partition_by
+from fl_lightning.signatures import ShowsArguments
+from fl_lightning.vectors import to_array
+from fl_lightning.words import short_repr
 
 GLOBAL = -1
 """Client id of a set that belongs to no client."""

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fl_lightning.checks import Finite, Positive, check, check_arguments
 from fl_lightning.data.datamodule import FederatedDataModule
 from fl_lightning.partitioners.base import PartitionFunction
+from fl_lightning.settings import Finite, Positive, check, check_arguments
 
 Unit = Annotated[float, "[0, 1]"]
 

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fl_lightning.checks import is_finite
 from fl_lightning.data.federated_split import FederatedSplit
 from fl_lightning.partitioners.feature_noise import add_feature_noise
+from fl_lightning.vectors import is_finite
 
 Standardization = Literal["global", "local"]
 Imputation = Literal["local", "global"]

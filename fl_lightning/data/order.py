@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, DistributedSampler, Sampler, SequentialSampler
 
-from fl_lightning.checks import short_repr
 from fl_lightning.data.batches import length
+from fl_lightning.words import short_repr
 
 ClientOrder = Callable[[int, Dataset[Any], torch.Generator], Iterable[int]]
 """Gets a client's position, its training samples before any transform, and the generator of the epoch's order; returns

@@ -10,7 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fl_lightning.checks import Count, Finite, Natural, Share, ShowsArguments, check_arguments, to_indices
+from fl_lightning.settings import Count, Finite, Natural, Share, check_arguments
+from fl_lightning.signatures import ShowsArguments
+from fl_lightning.vectors import to_indices
 
 
 def _same(x: Tensor) -> Tensor:

@@ -10,8 +10,11 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from fl_lightning.checks import ShowsArguments, check, short_repr, to_array, to_indices
 from fl_lightning.data.batches import Collate, length
+from fl_lightning.settings import check
+from fl_lightning.signatures import ShowsArguments
+from fl_lightning.vectors import to_array, to_indices
+from fl_lightning.words import short_repr
 
 #: Types whose items are not samples.
 _NO_DATASETS = (IterableDataset, DataLoader, tuple, Mapping, str, bytes, type)

@@ -8,10 +8,12 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from fl_lightning.checks import Fraction, Natural, check_arguments, quantity, to_indices
 from fl_lightning.data.federated_split import GLOBAL, FederatedSplit, Split
 from fl_lightning.partitioners import Partition
 from fl_lightning.partitioners.base import PartitionFunction
+from fl_lightning.settings import Fraction, Natural, check_arguments
+from fl_lightning.vectors import to_indices
+from fl_lightning.words import quantity
 
 Folds = Annotated[int, "[3, inf)"]
 """Training, validation and test set each need one."""

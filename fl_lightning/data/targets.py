@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
-from fl_lightning.checks import is_sequence, short_repr, to_array
 from fl_lightning.data.batches import length, subset_indices
+from fl_lightning.settings import is_sequence
+from fl_lightning.vectors import to_array
+from fl_lightning.words import short_repr
 
 TARGET_ATTRIBUTES = ("targets", "labels", "_labels", "y")
 """Attributes that hold the classes of torchvision's data sets and others."""

@@ -12,10 +12,10 @@ import numpy as np
 from torch import Tensor
 from torchvision.datasets import CIFAR10, CIFAR100
 
-from fl_lightning.checks import check_arguments
 from fl_lightning.data import ImageDataModule, PartitionFunction
 from fl_lightning.data.images import channel_numbers
 from fl_lightning.datamodules.files import FromTorchvision
+from fl_lightning.settings import check_arguments
 
 
 class CIFAR10DataModule(FromTorchvision, ImageDataModule):

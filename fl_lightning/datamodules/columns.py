@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
-from fl_lightning.checks import short_repr
 from fl_lightning.data import PartitionFunction
+from fl_lightning.words import short_repr
 
 
 def check_there(needed: Iterable[str | None], present: Iterable[Any], of: object, kind: str = "column") -> None:

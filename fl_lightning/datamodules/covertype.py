@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
-from fl_lightning.checks import Count, Natural, check, check_arguments
 from fl_lightning.data import FederatedDataModule, FederatedSplit, PartitionFunction, Source
 from fl_lightning.datamodules.files import fetch, reading, resolve_data_dir, where_to_put
 from fl_lightning.partitioners import FeatureQPPartitioner, Partition, QPPartitioner
+from fl_lightning.settings import Count, Natural, check, check_arguments
 
 URL = "https://archive.ics.uci.edu/ml/machine-learning-databases/covtype/covtype.data.gz"
 CONTENT_SHA256 = "374d5311b45f82216fef53d5f74bda06336ef91e24f09b2a62ff374ddf9fb206"

@@ -13,11 +13,11 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
-from fl_lightning.checks import Count, Natural, check_arguments
 from fl_lightning.data import FederatedDataModule, FederatedSplit, PartitionFunction, SampleSplit, Source, Split
 from fl_lightning.datamodules.dmoz_cache import EncodedPages, encoded_pages, top_level
 from fl_lightning.datamodules.files import as_path, resolve_data_dir, where_to_put
 from fl_lightning.partitioners import TopicGraph, TopicGraphPartitioner, entropy_curve, pick_client_topics
+from fl_lightning.settings import Count, Natural, check_arguments
 
 _FILES = {
     ("dmoz", "content.rdf.u8"): "DMOZ's last dump of pages (12 March 2017; mirrors keep it), plain or with .gz behind",

@@ -12,10 +12,10 @@ import torch
 from lightning.pytorch.utilities import rank_zero_info
 from torch.utils.data import TensorDataset
 
-from fl_lightning.checks import check_arguments
 from fl_lightning.data import FederatedDataModule, PartitionFunction, Source
 from fl_lightning.data.inputs import Imputation
 from fl_lightning.datamodules.files import reading, resolve_data_dir, where_to_put
+from fl_lightning.settings import check_arguments
 
 if TYPE_CHECKING:
     from pandas import DataFrame

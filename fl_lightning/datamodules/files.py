@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from fl_lightning.checks import check, check_arguments
 from fl_lightning.data import FederatedDataModule, PartitionFunction, Source
 from fl_lightning.files import ENVIRONMENT_VARIABLE, data_folder
+from fl_lightning.settings import check, check_arguments
 
 
 def resolve_data_dir(data_dir: str | os.PathLike[str] | None) -> Path:

@@ -16,7 +16,6 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset, StackDataset, TensorDataset
 from tqdm.auto import tqdm
 
-from fl_lightning.checks import Finite, check_arguments
 from fl_lightning.data import ImageDataModule, PartitionFunction, Source
 from fl_lightning.data.batches import TransformedDataset
 from fl_lightning.data.images import channel_numbers
@@ -28,6 +27,7 @@ from fl_lightning.datamodules.columns import (
     numbers_to_predict,
 )
 from fl_lightning.datamodules.files import as_path, reading
+from fl_lightning.settings import Finite, check_arguments
 
 if TYPE_CHECKING:
     import datasets

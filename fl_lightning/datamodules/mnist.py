@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torchvision.datasets import EMNIST, MNIST, FashionMNIST
 
-from fl_lightning.checks import check_arguments
 from fl_lightning.data import PartitionFunction
 from fl_lightning.datamodules.files import FromTorchvision
+from fl_lightning.settings import check_arguments
 
 
 class MNISTDataModule(FromTorchvision):

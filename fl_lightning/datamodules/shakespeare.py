@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
-from fl_lightning.checks import Count, Natural, Share, check_arguments
 from fl_lightning.data import (
     FederatedDataModule,
     FederatedSplit,
@@ -34,6 +33,7 @@ from fl_lightning.datamodules.plays import (
     sample_roles,
 )
 from fl_lightning.partitioners import Partition
+from fl_lightning.settings import Count, Natural, Share, check_arguments
 
 URL = "https://www.gutenberg.org/files/100/old/1994-01-100.zip"
 #: The text, or else the archive.

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
-from fl_lightning.checks import Count, Natural, NotNegative, check_arguments
 from fl_lightning.data import FederatedDataModule, SampleSplit, Source, Split, WithinClientSplit
+from fl_lightning.settings import Count, Natural, NotNegative, check_arguments
 
 
 def _draw(

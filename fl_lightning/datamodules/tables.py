@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
-from fl_lightning.checks import check_arguments
 from fl_lightning.data import FederatedDataModule, PartitionFunction, Source
 from fl_lightning.data.inputs import Imputation
 from fl_lightning.datamodules.columns import (
@@ -24,6 +23,7 @@ from fl_lightning.datamodules.columns import (
     numbers_to_predict,
 )
 from fl_lightning.datamodules.files import as_path, reading
+from fl_lightning.settings import check_arguments
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series

@@ -7,10 +7,10 @@ from typing import Literal
 
 import numpy as np
 
-from fl_lightning.checks import Count, Fraction, Natural, check_arguments
 from fl_lightning.data import FederatedSplit, PartitionFunction, Split
 from fl_lightning.data.splits import by_client, check_sum, check_test_indices, whole_part
 from fl_lightning.partitioners import Partition
+from fl_lightning.settings import Count, Fraction, Natural, check_arguments
 
 Parts = tuple[np.ndarray, np.ndarray, np.ndarray]
 """A client's training, validation and test samples."""

@@ -9,12 +9,12 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, TensorDataset
 
-from fl_lightning.checks import check_arguments
 from fl_lightning.data import FederatedDataModule, PartitionFunction, Source
 from fl_lightning.data.batches import Collate, length, tensors_of
 from fl_lightning.data.source import as_dataset, client_keys, one_per_sample
 from fl_lightning.data.targets import concatenate, find_targets
 from fl_lightning.partitioners.base import check_labels
+from fl_lightning.settings import check_arguments
 
 Values = Sequence[int] | np.ndarray | Tensor
 

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from fl_lightning._lightning.evaluation.predictions import called, compared
 from fl_lightning._lightning.trainer_callbacks import check_alone
-from fl_lightning.checks import check_arguments
 from fl_lightning.data.targets import inputs_of
 from fl_lightning.metrics import scores_and_classes
+from fl_lightning.settings import check_arguments
 
 
 @runtime_checkable

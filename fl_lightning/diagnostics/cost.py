@@ -8,10 +8,10 @@ from typing import Any, Literal
 import lightning.pytorch as pl
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
-from fl_lightning.checks import Finite, check_arguments
 from fl_lightning.diagnostics.observer import RoundObserver, aggregation_of, loop_of
 from fl_lightning.metrics import suitable_mode
 from fl_lightning.parts.messages import ClientResult
+from fl_lightning.settings import Finite, check_arguments
 
 
 class Communication(RoundObserver):

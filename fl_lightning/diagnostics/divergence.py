@@ -8,9 +8,9 @@ import lightning.pytorch as pl
 import torch
 from torch import Tensor
 
-from fl_lightning.checks import check_arguments
 from fl_lightning.diagnostics.observer import RoundObserver, loop_of
 from fl_lightning.parts.messages import ClientResult
+from fl_lightning.settings import check_arguments
 
 
 def pairwise_divergence(vectors: Tensor) -> float:

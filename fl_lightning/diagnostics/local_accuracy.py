@@ -5,11 +5,11 @@ from __future__ import annotations
 import lightning.pytorch as pl
 
 from fl_lightning.callbacks.client_metrics import Metric, score_of
-from fl_lightning.checks import check_arguments
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.diagnostics.observer import RoundObserver, loop_of
 from fl_lightning.metrics import accuracy
 from fl_lightning.parts.messages import ClientResult
+from fl_lightning.settings import check_arguments
 
 
 class LocalAccuracy(RoundObserver):

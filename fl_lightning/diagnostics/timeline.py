@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import lightning.pytorch as pl
 from lightning.pytorch.utilities import rank_zero_only
 
-from fl_lightning.checks import check_arguments
 from fl_lightning.diagnostics.observer import RoundObserver, aggregation_of
 from fl_lightning.notebook import Drawn
 from fl_lightning.parts.messages import ArrivalRecord
 from fl_lightning.parts.schedules.asynchronous import Asynchronous
+from fl_lightning.settings import check_arguments
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,10 +7,10 @@ from typing import Any
 
 import lightning.pytorch as pl
 
-from fl_lightning.checks import check_arguments
 from fl_lightning.diagnostics.observer import RoundObserver, aggregation_of, loop_of
 from fl_lightning.parts.clock import VirtualClock
 from fl_lightning.parts.schedules.asynchronous import Asynchronous
+from fl_lightning.settings import check_arguments
 
 
 class VirtualTime(RoundObserver):

@@ -12,7 +12,6 @@ from typing import Any, Literal
 from typing_extensions import override
 
 from fl_lightning._lightning.errors import CannotVectorize
-from fl_lightning.checks import Count, check
 from fl_lightning.clients.steps import StepCounts, in_words
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.base import Executor
@@ -23,6 +22,7 @@ from fl_lightning.executors.stack.memory import why_one_fits
 from fl_lightning.executors.vectorized import STACKED, VectorizedExecutor
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.messages import ClientResult, Task
+from fl_lightning.settings import Count, check
 
 log = logging.getLogger(__name__)
 

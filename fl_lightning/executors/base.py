@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from fl_lightning.checks import ShowsArguments
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.messages import ClientResult, Task
+from fl_lightning.signatures import ShowsArguments
 
 
 class Executor(ShowsArguments, ABC):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 
-from fl_lightning.checks import check
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.base import Executor
 from fl_lightning.executors.channels_last import channels_last
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.messages import ClientResult, Task
+from fl_lightning.settings import check
 
 
 class SequentialExecutor(Executor):

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from fl_lightning._lightning.errors import CannotVectorize
 from fl_lightning._lightning.stacks.stacked_loop import StackedLoop
-from fl_lightning.checks import Count, check, is_user_defined
 from fl_lightning.clients.training import ClientAtWork, LocalTraining
 from fl_lightning.executors.base import Executor
 from fl_lightning.executors.compiler.causes import cause_of
@@ -24,6 +23,8 @@ from fl_lightning.executors.stack.training import StackTraining, StepRunner
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.messages import ClientResult, Task
 from fl_lightning.parts.part import Part, walk
+from fl_lightning.settings import Count, check
+from fl_lightning.signatures import is_user_defined
 
 log = logging.getLogger(__name__)
 

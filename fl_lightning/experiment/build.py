@@ -22,8 +22,9 @@ from lightning.pytorch.callbacks import Callback
 
 from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.callbacks.client_metrics import ClientMetrics
-from fl_lightning.checks import check, short_repr
 from fl_lightning.data import FederatedDataModule
+from fl_lightning.settings import check
+from fl_lightning.words import short_repr
 
 Spec = Any
 """Plain data as in a YAML file: mappings, lists, strings, numbers, booleans, ``None``."""

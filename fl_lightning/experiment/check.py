@@ -21,7 +21,6 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from fl_lightning._lightning.refusals import refuse_settings
 from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.callbacks.client_metrics import ClientMetrics
-from fl_lightning.checks import Count, check, is_user_defined
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.experiment import build
 from fl_lightning.experiment.build import refuse_unknown
@@ -32,6 +31,8 @@ from fl_lightning.experiment.table import DataSet, Table
 from fl_lightning.experiment.table_file import describe_mistakes
 from fl_lightning.metrics import suitable_mode
 from fl_lightning.models.classifier import Classifier
+from fl_lightning.settings import Count, check
+from fl_lightning.signatures import is_user_defined
 
 _OF_CLIENTS = re.compile(r"(?:val|test)_(\w+?)_(?:clients|personal)(_(std|min|max|weighted|lowest10|left_out|pooled))?")
 _OURS = ("fl_lightning.", "lightning.")

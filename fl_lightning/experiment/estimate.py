@@ -11,12 +11,12 @@ from pathlib import Path
 
 from lightning.pytorch.callbacks import LambdaCallback
 
-from fl_lightning.checks import duration, quantity
 from fl_lightning.experiment.cell import CellJob, run_cell
 from fl_lightning.experiment.check import refuse_mistakes
 from fl_lightning.experiment.plan import planned
 from fl_lightning.experiment.store import Store, message_of
 from fl_lightning.experiment.table import Table
+from fl_lightning.words import duration, quantity
 
 
 def describe_plan(table: Table, folder: str | Path, *, with_data: bool = False) -> str:

@@ -21,11 +21,11 @@ from typing import Any, Literal
 import torch
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from fl_lightning.checks import Count, Natural, NotNegative, Positive, check, check_fields
 from fl_lightning.experiment.cell import CellJob
 from fl_lightning.experiment.claims import Claims
 from fl_lightning.experiment.files import read_json_if_there
 from fl_lightning.experiment.store import message_of, write_failure
+from fl_lightning.settings import Count, Natural, NotNegative, Positive, check, check_fields
 
 # by most cells, so by the server
 _IMPORTED = (__name__, "fl_lightning.datamodules", "omegaconf", "pandas", "matplotlib.pyplot")

@@ -10,10 +10,10 @@ from rich import progress as bars
 from rich.console import Console
 from rich.text import Text
 
-from fl_lightning.checks import duration
 from fl_lightning.experiment.plan import Cell
 from fl_lightning.experiment.search import describe_point
 from fl_lightning.experiment.store import Store
+from fl_lightning.words import duration
 
 _PERIOD = 3600.0  # seconds of the past from which the time left is estimated
 

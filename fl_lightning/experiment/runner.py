@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 from rich.console import Console
 
-from fl_lightning.checks import PathLike, check
 from fl_lightning.experiment.cell import CellJob
 from fl_lightning.experiment.check import refuse_mistakes
 from fl_lightning.experiment.engines import Engine, start_engine
@@ -25,6 +24,7 @@ from fl_lightning.experiment.store import ResultRows, Store, code_version, descr
 from fl_lightning.experiment.table import Table
 from fl_lightning.experiment.table_file import read_table
 from fl_lightning.files import make_folder
+from fl_lightning.settings import PathLike, check
 
 _LOOK = 0.5  # seconds from one look at the folder to the next
 

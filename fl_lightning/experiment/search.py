@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fl_lightning.checks import Count, Natural, check, check_fields, is_number, is_sequence
+from fl_lightning.settings import Count, Natural, check, check_fields, is_number, is_sequence
 
 SearchKind = Literal["grid", "random", "tpe"]
 Point = dict[str, Any]

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from fl_lightning.algorithms.versions import __version__
-from fl_lightning.checks import quantity
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.experiment.claims import newest_claim
 from fl_lightning.experiment.files import columns_of, read_json_if_there, write_csv, write_json
@@ -25,6 +24,7 @@ from fl_lightning.experiment.search import Point, Tried
 from fl_lightning.experiment.table import Table
 from fl_lightning.files import atomic_file
 from fl_lightning.notebook import as_table
+from fl_lightning.words import quantity
 
 Result = dict[str, Any]
 _COLUMNS = ("data", "method", "fold", "seed", "values", "status", "score", "val", "best_round", "rounds")

@@ -18,7 +18,6 @@ from typing import Any, Literal
 
 from rich.console import Console
 
-from fl_lightning.checks import PathLike, check, duration, enumeration
 from fl_lightning.experiment.build import refuse_unknown
 from fl_lightning.experiment.cell import CellJob
 from fl_lightning.experiment.files import read_json_if_there, write_csv, write_json
@@ -30,6 +29,8 @@ from fl_lightning.experiment.search import Point, Range, Search, SearchKind, des
 from fl_lightning.experiment.store import Store
 from fl_lightning.experiment.table_file import read_yaml
 from fl_lightning.files import make_folder
+from fl_lightning.settings import PathLike, check
+from fl_lightning.words import duration, enumeration
 
 Row = dict[str, Any]
 _COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")

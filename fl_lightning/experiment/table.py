@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from fl_lightning.checks import Count, Finite, Natural, NotNegative, Seed, check, check_fields
 from fl_lightning.experiment.build import Spec, check_spec, references, refuse_unknown
 from fl_lightning.experiment.search import SearchKind
 from fl_lightning.metrics import larger_is_better
 from fl_lightning.notebook import as_table
+from fl_lightning.settings import Count, Finite, Natural, NotNegative, Seed, check, check_fields
 
 Select = Literal["aggregated", "virtual", "last"]
 Mode = Literal["max", "min"]

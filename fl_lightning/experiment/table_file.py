@@ -12,9 +12,9 @@ import yaml  # type: ignore[import-untyped]
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from fl_lightning.checks import PathLike, check
 from fl_lightning.experiment.build import references, refuse_unknown
 from fl_lightning.experiment.table import DataSet, Method, Table, Tuning
+from fl_lightning.settings import PathLike, check
 
 _BINARY = "tag:yaml.org,2002:binary"
 _DEEPEST, _MOST_ENTRIES = 100, 100_000  # of a file

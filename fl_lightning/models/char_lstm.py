@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fl_lightning.checks import Count, NotNegative
 from fl_lightning.models.classifier import Classes, Classifier
+from fl_lightning.settings import Count, NotNegative
 
 
 class CharLSTM(Classifier):

@@ -12,8 +12,8 @@ from torch.optim import SGD, Optimizer
 from torchmetrics import Metric
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 
-from fl_lightning.checks import NotNegative, check_arguments, to_number
 from fl_lightning.metrics import OneVsRestAUROC
+from fl_lightning.settings import NotNegative, check_arguments, to_number
 
 Classes = Annotated[int, "[2, inf)"]
 MetricName = Literal["acc", "f1", "auroc"]

@@ -8,8 +8,8 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from fl_lightning.checks import Count, NotNegative
 from fl_lightning.models.classifier import Classes, Classifier, MetricName
+from fl_lightning.settings import Count, NotNegative
 
 _KERNEL = 5
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer
 
-from fl_lightning.checks import Count, NotNegative, check_arguments
 from fl_lightning.metrics import ConcordanceIndex
+from fl_lightning.settings import Count, NotNegative, check_arguments
 
 
 class CoxRegression(L.LightningModule):

@@ -8,8 +8,8 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from fl_lightning.checks import check
 from fl_lightning.data.tensor_bytes import tensor_bytes
+from fl_lightning.settings import check
 
 # Convolution kernels treat the last rows of a batch differently when the batch is no multiple of their block (16 rows
 # on AVX-512, 8 on AVX2), which moves those rows by some 1e-6. Batches filled up to whole blocks give each row the same

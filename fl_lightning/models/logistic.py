@@ -8,9 +8,9 @@ from typing import Literal, cast
 from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 
-from fl_lightning.checks import Count, NotNegative
 from fl_lightning.models.classifier import Classes, MetricName
 from fl_lightning.models.mlp import MLPClassifier
+from fl_lightning.settings import Count, NotNegative
 
 
 class LogisticRegressionClassifier(MLPClassifier):

@@ -10,7 +10,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fl_lightning.checks import Count, Positive, check
+from fl_lightning.settings import Count, Positive, check
 
 
 class LoRALinear(nn.Module):

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision.models import MobileNet_V2_Weights, mobilenet_v2
 
-from fl_lightning.checks import Count, NotNegative
 from fl_lightning.files import ENVIRONMENT_VARIABLE, data_folder
 from fl_lightning.models.classifier import Classes, Classifier, MetricName
 from fl_lightning.models.frozen import FrozenPrefix
+from fl_lightning.settings import Count, NotNegative
 
 #: How many of torchvision's 19 feature layers are frozen.
 _FROZEN_LAYERS = {"last_bottleneck": 17, "last_conv": 18, "classifier": 19}

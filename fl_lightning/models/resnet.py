@@ -8,8 +8,8 @@ from functools import partial
 from torch import Tensor, nn
 from torchvision.models import resnet18
 
-from fl_lightning.checks import Count, NotNegative
 from fl_lightning.models.classifier import Classes, Classifier, MetricName
+from fl_lightning.settings import Count, NotNegative
 
 
 class ResNet18Classifier(Classifier):

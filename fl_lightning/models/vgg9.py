@@ -9,8 +9,8 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
-from fl_lightning.checks import Count, NotNegative
 from fl_lightning.models.classifier import Classes, Classifier, MetricName
+from fl_lightning.settings import Count, NotNegative
 
 _BLOCKS = ((3, 32, 64), (64, 128, 128), (128, 256, 256))
 

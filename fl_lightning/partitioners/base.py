@@ -7,8 +7,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fl_lightning.checks import Count, Natural, check_fields, short_repr, to_array
 from fl_lightning.partitioners.partition import Partition
+from fl_lightning.settings import Count, Natural, check_fields
+from fl_lightning.vectors import to_array
+from fl_lightning.words import short_repr
 
 Assignment = Sequence[np.ndarray] | Sequence[Sequence[int]]
 """The sample indices of each client, client 0 first."""

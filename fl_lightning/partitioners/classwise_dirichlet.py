@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_lightning.checks import Count, Natural, Positive
 from fl_lightning.partitioners.base import Partitioner, deal, draw_enough
+from fl_lightning.settings import Count, Natural, Positive
 
 
 @dataclass(eq=False)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_lightning.checks import Count, Natural, NotNegative, Positive
 from fl_lightning.partitioners.base import Partitioner
 from fl_lightning.partitioners.partition import members
+from fl_lightning.settings import Count, Natural, NotNegative, Positive
 
 _MAX_DRAWS = 100
 

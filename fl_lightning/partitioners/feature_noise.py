@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fl_lightning.checks import Natural, NotNegative, check
 from fl_lightning.partitioners.partition import Partition
+from fl_lightning.settings import Natural, NotNegative, check
 
 
 def add_feature_noise(x: Tensor, partition: Partition, level: float, seed: int = 0) -> Tensor:

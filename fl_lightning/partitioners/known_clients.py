@@ -10,9 +10,10 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from fl_lightning.checks import Count, check_fields, to_array
 from fl_lightning.partitioners.base import as_partition, check_samples
 from fl_lightning.partitioners.partition import Partition, members
+from fl_lightning.settings import Count, check_fields
+from fl_lightning.vectors import to_array
 
 
 @dataclass(eq=False)

@@ -8,10 +8,10 @@ from typing import Literal
 
 import numpy as np
 
-from fl_lightning.checks import Count, Natural, check, check_fields
 from fl_lightning.partitioners.base import Partitioner, deal
 from fl_lightning.partitioners.dirichlet import DirichletPartitioner
 from fl_lightning.partitioners.iid import IIDPartitioner
+from fl_lightning.settings import Count, Natural, check, check_fields
 
 ClassAssignment = Literal["first-deterministic", "random", "deterministic"]
 DeviceExperiment = Literal["1.1", "1.2", "1.3", "1.4"]

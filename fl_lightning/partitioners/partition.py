@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from fl_lightning.checks import check, to_indices
 from fl_lightning.files import write_new
+from fl_lightning.settings import check
+from fl_lightning.vectors import to_indices
 
 _FORMAT = "fl_lightning.partition"
 _VERSION = 1

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from fl_lightning.checks import Count, check
 from fl_lightning.notebook import Drawn
 from fl_lightning.partitioners.partition import Partition
 from fl_lightning.partitioners.statistics import label_counts
+from fl_lightning.settings import Count, check
 
 if TYPE_CHECKING:
     import pandas as pd

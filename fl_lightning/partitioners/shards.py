@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_lightning.checks import Count, Natural
 from fl_lightning.partitioners.base import Partitioner
+from fl_lightning.settings import Count, Natural
 
 
 @dataclass(eq=False)

@@ -7,10 +7,12 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from fl_lightning.checks import check, short_repr, to_array
 from fl_lightning.notebook import as_table
 from fl_lightning.partitioners.base import check_labels
 from fl_lightning.partitioners.partition import Partition
+from fl_lightning.settings import check
+from fl_lightning.vectors import to_array
+from fl_lightning.words import short_repr
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,11 @@ from typing import Literal
 
 import numpy as np
 
-from fl_lightning.checks import Count, Natural, Positive, check, check_fields, to_array
 from fl_lightning.partitioners.base import as_partition, check_labels
 from fl_lightning.partitioners.partition import Partition, members
 from fl_lightning.partitioners.statistics import label_entropy
+from fl_lightning.settings import Count, Natural, Positive, check, check_fields
+from fl_lightning.vectors import to_array
 
 # the seeds of the thesis
 _DIFFUSION_SEED = 42

@@ -9,7 +9,6 @@ from typing import Literal
 from torch import Tensor
 from typing_extensions import override
 
-from fl_lightning.checks import check_fields
 from fl_lightning.parts.aggregations.base import Aggregation
 from fl_lightning.parts.aggregations.means import WeightedMean
 from fl_lightning.parts.aggregations.summed import aggregation_for
@@ -28,6 +27,7 @@ from fl_lightning.parts.schedules.synchronous import Synchronous
 from fl_lightning.parts.server import Server
 from fl_lightning.parts.servers.base import ServerOptimizer
 from fl_lightning.parts.servers.mixing import Mixing
+from fl_lightning.settings import check_fields
 
 InvalidUpdates = Literal["skip", "raise"]
 

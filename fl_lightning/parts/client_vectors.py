@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fl_lightning.checks import PathLike
 from fl_lightning.files import reserve
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.messages import accumulator
+from fl_lightning.settings import PathLike
 
 
 class ClientVectors:

@@ -15,9 +15,10 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from fl_lightning.checks import Natural, NotNegative, Positive, ShowsArguments, check, check_fields, is_number
 from fl_lightning.parts.federation import Federation
 from fl_lightning.seeding import Stream, numpy_generator
+from fl_lightning.settings import Natural, NotNegative, Positive, check, check_fields, is_number
+from fl_lightning.signatures import ShowsArguments
 
 Number = int | float | Fraction
 Speeds = Positive | Sequence[Positive] | Callable[[int, np.random.Generator], Any]

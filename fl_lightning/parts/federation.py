@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from fl_lightning.checks import PathLike
 from fl_lightning.parts.layout import Layout, Patterns
 from fl_lightning.parts.messages import ClientResult, Task
+from fl_lightning.settings import PathLike
 
 _Key = TypeVar("_Key", int, tuple[int, int])
 

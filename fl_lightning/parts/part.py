@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fl_lightning.checks import at_round, check_fields, short_repr, to_python
 from fl_lightning.parts.client_vectors import ClientVectors
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.messages import ClientResult, Payload, Task
 from fl_lightning.seeding import Stream, torch_generator
+from fl_lightning.settings import at_round, check_fields, to_python
+from fl_lightning.words import short_repr
 
 if TYPE_CHECKING:
     from fl_lightning.parts.algorithm import Algorithm

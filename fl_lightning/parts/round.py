@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
-from fl_lightning.checks import checked_vector
 from fl_lightning.parts.messages import ClientResult, RoundReport, Task
 from fl_lightning.parts.part import walk
 from fl_lightning.parts.schedules.base import Play
 from fl_lightning.seeding import Stream, numpy_generator
+from fl_lightning.vectors import checked_vector
 
 if TYPE_CHECKING:
     from fl_lightning.parts.run import Run

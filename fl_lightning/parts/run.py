@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from fl_lightning.checks import checked_vector
 from fl_lightning.parts.aggregations.base import MeanAggregation
 from fl_lightning.parts.federation import Federation, LocalClient
 from fl_lightning.parts.messages import RoundReport, Task, Traffic, same_values
@@ -18,6 +17,7 @@ from fl_lightning.parts.part import Part, walk
 from fl_lightning.parts.round import Execute, Round, Score
 from fl_lightning.parts.server import Server
 from fl_lightning.parts.traffic import Books
+from fl_lightning.vectors import checked_vector
 
 if TYPE_CHECKING:
     from fl_lightning.parts.algorithm import Algorithm

@@ -7,14 +7,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fl_lightning.checks import (
-    checked_vector,
-)
 from fl_lightning.parts.aggregations.base import Aggregation, MeanAggregation, RunningMean
 from fl_lightning.parts.exchanges.base import Exchange
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.messages import ClientResult, Payload, accumulator, same_values
 from fl_lightning.parts.servers.base import ServerOptimizer
+from fl_lightning.vectors import checked_vector
 
 
 class Server:

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from fl_lightning.checks import PathLike, check, quantity
 from fl_lightning.experiment.files import write_text
 from fl_lightning.files import atomic_file
 from fl_lightning.notebook import in_frame
@@ -19,6 +18,8 @@ from fl_lightning.report.page import Section, Table, page
 from fl_lightning.report.reference import reference_table
 from fl_lightning.report.results import Results, read_results
 from fl_lightning.report.texts import text
+from fl_lightning.settings import PathLike, check
+from fl_lightning.words import quantity
 
 
 class ReportPage(type(Path())):  # type: ignore[misc]  # the path of this system

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from fl_lightning.checks import quantity
 from fl_lightning.report.names import p_text
 from fl_lightning.report.reference import reference_sentence
 from fl_lightning.report.results import LEVEL, RUN, Results
 from fl_lightning.report.texts import text
+from fl_lightning.words import quantity
 
 _MARGIN = 0.01  # above a constant prediction, as a share of 1
 

@@ -17,7 +17,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fl_lightning.checks import Count, PathLike, check, quantity
 from fl_lightning.data import ClientDatasetsModule, FederatedDataModule
 from fl_lightning.files import write_new
 from fl_lightning.notebook import in_frame
@@ -30,6 +29,8 @@ from fl_lightning.partitioners import (
 )
 from fl_lightning.report.drawing import in_percent, style
 from fl_lightning.report.page import Picture, Section, Table, as_png, page
+from fl_lightning.settings import Count, PathLike, check
+from fl_lightning.words import quantity
 
 _MEANINGS = (
     "C-score: mean over clients of the summed absolute differences between the class shares of the client and those of "

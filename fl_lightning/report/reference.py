@@ -9,11 +9,11 @@ from typing import Any
 
 import pandas as pd
 
-from fl_lightning.checks import enumeration, quantity
 from fl_lightning.experiment.table_file import read_table
 from fl_lightning.report.page import Table
 from fl_lightning.report.results import Results
 from fl_lightning.report.texts import table, text
+from fl_lightning.words import enumeration, quantity
 
 #: Settings of the machine or of the report, and those that are compared otherwise.
 _APART = {"accelerator", "cache_dir", "clients_at_once", "data_dir", "devices", "executor", "max_epochs", "weights"}

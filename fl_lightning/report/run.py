@@ -14,12 +14,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fl_lightning.checks import Count, check, is_sequence, quantity
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.notebook import Drawn
 from fl_lightning.partitioners.plot import label_clients, names_of
 from fl_lightning.report.drawing import DASHES, MARKS, color, in_percent, label, style, whole_rounds
 from fl_lightning.report.names import is_share, metric_name
+from fl_lightning.settings import Count, check, is_sequence
+from fl_lightning.words import quantity
 
 LogFolders = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 Curves = dict[str, list[tuple[int, float]]]

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fl_lightning.checks import duration
 from fl_lightning.experiment.search import describe_point
 from fl_lightning.experiment.statistics import (
     average_ranks,
@@ -22,6 +21,7 @@ from fl_lightning.report.names import Scale, is_share, metric_name, p_text, sign
 from fl_lightning.report.page import Table, bold
 from fl_lightning.report.results import ALONE, BETTER, LEVEL, RUN, Results
 from fl_lightning.report.texts import table
+from fl_lightning.words import duration
 
 
 def score_table(results: Results) -> Table:

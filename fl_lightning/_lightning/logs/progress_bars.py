@@ -11,7 +11,7 @@ import lightning.pytorch as pl
 from lightning.pytorch.callbacks.progress import RichProgressBar, TQDMProgressBar
 from tqdm.auto import tqdm
 
-from fl_lightning.checks import duration
+from fl_lightning.words import duration
 
 _LATEST = 20  # rounds whose mean duration is that of the rounds to come
 Item = TypeVar("Item")

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from fl_lightning._lightning.errors import CannotVectorize
-from fl_lightning.checks import is_user_defined
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.executors.stack.optimizer import along
 from fl_lightning.parts.objectives.base import Correction
 from fl_lightning.parts.objectives.several_points import Walk
+from fl_lightning.signatures import is_user_defined
 
 
 class StackedCorrections:

@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from fl_lightning.checks import check_fields
+from fl_lightning.settings import check_fields
 
 StepRule = Literal["relative", "absolute"]
 AboveOne = Annotated[float, "(1, inf)"]

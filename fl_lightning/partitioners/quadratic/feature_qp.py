@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_lightning.checks import Count, Natural, Positive, check, to_array
 from fl_lightning.partitioners.base import check_enough, check_labels, deal
 from fl_lightning.partitioners.partition import Partition
 from fl_lightning.partitioners.quadratic.draws import AboveOne, DrawsRandomSolution, StepRule, draw_sizes, group_sums
 from fl_lightning.partitioners.quadratic.rounding import round_margins
 from fl_lightning.partitioners.quadratic.solver import solve_grouped_qp
+from fl_lightning.settings import Count, Natural, Positive, check
+from fl_lightning.vectors import to_array
 
 SampleFeatures = np.ndarray | Mapping[str, np.ndarray]
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_lightning.checks import Count, Natural, Positive, to_array
 from fl_lightning.partitioners.base import Partitioner, check_enough, deal
 from fl_lightning.partitioners.quadratic.draws import AboveOne, DrawsRandomSolution, StepRule, draw_sizes
 from fl_lightning.partitioners.quadratic.rounding import RoundingMethod, round_columns, round_margins
 from fl_lightning.partitioners.quadratic.solver import solve_transport_qp
+from fl_lightning.settings import Count, Natural, Positive
+from fl_lightning.vectors import to_array
 
 
 @dataclass(frozen=True, eq=False)

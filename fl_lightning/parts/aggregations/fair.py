@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fl_lightning.checks import NotNegative, Positive
 from fl_lightning.parts.messages import ClientResult, accumulator
 from fl_lightning.parts.objectives.measured import MeasuredLoss
+from fl_lightning.settings import NotNegative, Positive
 
 if TYPE_CHECKING:
     from fl_lightning.parts.algorithm import Algorithm

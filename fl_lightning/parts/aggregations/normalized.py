@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fl_lightning.checks import Fraction, NotNegative
 from fl_lightning.parts.messages import ClientResult, accumulator
 from fl_lightning.parts.objectives.control_variates import effective_steps
 from fl_lightning.parts.objectives.proximal import Proximal
+from fl_lightning.settings import Fraction, NotNegative
 
 if TYPE_CHECKING:
     from fl_lightning.parts.algorithm import Algorithm

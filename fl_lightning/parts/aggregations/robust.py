@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fl_lightning.checks import Count, Natural, NotNegative, Positive, checked_vector
 from fl_lightning.parts.aggregations.base import Aggregation
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.messages import ClientResult, accumulator
 from fl_lightning.parts.part import Part
 from fl_lightning.seeding import Stream, numpy_generator
+from fl_lightning.settings import Count, Natural, NotNegative, Positive
+from fl_lightning.vectors import checked_vector
 
 #: Parameters that are looked at together: 100 clients' take 50 MiB in float64.
 BLOCK = 1 << 16

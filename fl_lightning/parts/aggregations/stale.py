@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fl_lightning.checks import NotNegative, Positive, ScheduledShare, check, check_fields
 from fl_lightning.parts.aggregations.base import Aggregation
 from fl_lightning.parts.aggregations.staleness import Staleness, staleness_weight
 from fl_lightning.parts.messages import ClientResult, accumulator
+from fl_lightning.settings import NotNegative, Positive, ScheduledShare, check, check_fields
 
 Division = Literal["count", "weights", "none"]
 Examples = Literal["uniform", "samples", "sqrt", "log"]

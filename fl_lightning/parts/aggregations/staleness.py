@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from fl_lightning.checks import NotNegative, Positive, check, check_fields
+from fl_lightning.settings import NotNegative, Positive, check, check_fields
 
 Staleness = Literal["constant", "polynomial", "hinge", "exponential"] | Callable[[float], float]
 

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fl_lightning.checks import Finite, Fraction, Natural, Positive, checked_vector
 from fl_lightning.parts.exchanges.base import Exchange
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.messages import ClientResult
 from fl_lightning.seeding import Stream, numpy_generator
+from fl_lightning.settings import Finite, Fraction, Natural, Positive
+from fl_lightning.vectors import checked_vector
 
 if TYPE_CHECKING:
     from fl_lightning.parts.algorithm import Algorithm

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fl_lightning.checks import checked_vector
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.messages import ClientResult, Payload, Task
 from fl_lightning.parts.part import Part, walk
+from fl_lightning.vectors import checked_vector
 
 if TYPE_CHECKING:
     from fl_lightning.parts.algorithm import Algorithm

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from typing_extensions import override
 
-from fl_lightning.checks import Positive
 from fl_lightning.parts.exchanges.base import Exchange
 from fl_lightning.parts.messages import ClientResult
+from fl_lightning.settings import Positive
 
 
 @dataclass(eq=False)

@@ -14,12 +14,13 @@ from torch import Tensor
 from torch.nn import functional as F
 from typing_extensions import override
 
-from fl_lightning.checks import Count, Share, check_fields, checked_vector
 from fl_lightning.parts.client_vectors import ClientVectors
 from fl_lightning.parts.exchanges.base import Exchange
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.messages import ClientResult, Payload, Task
 from fl_lightning.seeding import Stream
+from fl_lightning.settings import Count, Share, check_fields
+from fl_lightning.vectors import checked_vector
 
 if TYPE_CHECKING:
     from fl_lightning.parts.algorithm import Algorithm

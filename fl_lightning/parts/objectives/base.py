@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fl_lightning.checks import Finite, check_fields
 from fl_lightning.parts.federation import Federation, ForwardPass, LocalClient
 from fl_lightning.parts.messages import ClientResult, Task
 from fl_lightning.parts.part import Part
+from fl_lightning.settings import Finite, check_fields
 
 
 @dataclass(eq=False)

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fl_lightning.checks import Fraction
 from fl_lightning.parts.client_vectors import ClientVectors
 from fl_lightning.parts.federation import Federation, LocalClient
 from fl_lightning.parts.messages import ClientResult
+from fl_lightning.settings import Fraction
 
 if TYPE_CHECKING:
     from fl_lightning.parts.algorithm import Algorithm

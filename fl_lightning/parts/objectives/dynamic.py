@@ -8,11 +8,11 @@ from typing import Any, Literal
 import numpy as np
 from typing_extensions import override
 
-from fl_lightning.checks import Positive
 from fl_lightning.parts.client_vectors import ClientVectors
 from fl_lightning.parts.federation import Federation, LocalClient
 from fl_lightning.parts.messages import ClientResult
 from fl_lightning.parts.objectives.base import Correction, LocalObjective
+from fl_lightning.settings import Positive
 
 
 @dataclass(eq=False)

@@ -17,12 +17,12 @@ from torch import Tensor
 from torch.nn import functional as F
 from typing_extensions import override
 
-from fl_lightning.checks import NotNegative, Positive
 from fl_lightning.parts.client_vectors import ClientVectors
 from fl_lightning.parts.federation import Federation, ForwardPass, LocalClient
 from fl_lightning.parts.layout import Patterns
 from fl_lightning.parts.messages import ClientResult, accumulator
 from fl_lightning.parts.objectives.base import Correction, LocalObjective
+from fl_lightning.settings import NotNegative, Positive
 
 if TYPE_CHECKING:
     from fl_lightning.parts.algorithm import Algorithm

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from typing_extensions import override
 
-from fl_lightning.checks import ScheduledWeight
 from fl_lightning.parts.federation import LocalClient
 from fl_lightning.parts.objectives.base import Correction, LocalObjective, pull_to_received
+from fl_lightning.settings import ScheduledWeight
 
 
 @dataclass(eq=False)

@@ -23,11 +23,11 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fl_lightning.checks import Count, NotNegative, Positive
 from fl_lightning.parts.client_vectors import ClientVectors
 from fl_lightning.parts.federation import Federation, LocalClient
 from fl_lightning.parts.messages import ClientResult
 from fl_lightning.parts.objectives.base import Correction, LocalObjective, write_to
+from fl_lightning.settings import Count, NotNegative, Positive
 
 
 class Passes(Protocol):

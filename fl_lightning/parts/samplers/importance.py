@@ -8,10 +8,11 @@ import numpy as np
 from torch import Tensor
 from typing_extensions import override
 
-from fl_lightning.checks import Fraction, Share, check, represent
 from fl_lightning.parts.federation import Federation, LocalClient
 from fl_lightning.parts.samplers.uniform import Rounding, UniformSampler
 from fl_lightning.parts.samples import is_mean_of_samples, not_a_mean
+from fl_lightning.settings import Fraction, Share, check
+from fl_lightning.signatures import represent
 
 #: How a client is scored.
 Kind = Literal["batch", "sample", "sum", "full"]

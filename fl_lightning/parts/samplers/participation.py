@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from fl_lightning.checks import Fraction, Share, check_fields
+from fl_lightning.settings import Fraction, Share, check_fields
 
 Availability = Share | Callable[[int], Any]
 

@@ -9,11 +9,11 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from typing_extensions import override
 
-from fl_lightning.checks import Count, Fraction, NotNegative, Positive, Share
 from fl_lightning.parts.clock import VirtualClock
 from fl_lightning.parts.federation import Federation, LocalClient
 from fl_lightning.parts.samplers.base import ScoredAt
 from fl_lightning.parts.samplers.uniform import Rounding, UniformSampler
+from fl_lightning.settings import Count, Fraction, NotNegative, Positive, Share
 
 Exploration = Annotated[float, "[0, 1]"] | Callable[[int], float]
 

@@ -6,8 +6,9 @@ from typing import Literal
 import numpy as np
 from typing_extensions import override
 
-from fl_lightning.checks import Count, Share, quantity
 from fl_lightning.parts.samplers.base import ClientSampler, Inclusion
+from fl_lightning.settings import Count, Share
+from fl_lightning.words import quantity
 
 Rounding = Literal["floor", "round", "ceil"]
 _ROUND = {"floor": np.floor, "round": np.rint, "ceil": np.ceil}

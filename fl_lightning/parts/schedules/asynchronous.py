@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fl_lightning.checks import Count, Natural, Positive
 from fl_lightning.parts.clock import VirtualClock
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.messages import ArrivalRecord, ClientResult, Outcome, RoundReport, Task
@@ -21,6 +20,7 @@ from fl_lightning.parts.part import walk
 from fl_lightning.parts.schedules.base import Play, Schedule
 from fl_lightning.parts.server import Server
 from fl_lightning.seeding import Stream, numpy_generator
+from fl_lightning.settings import Count, Natural, Positive
 
 if TYPE_CHECKING:
     from fl_lightning.parts.algorithm import Algorithm

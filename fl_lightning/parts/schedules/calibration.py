@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from fl_lightning.checks import Count, Natural, Positive, Probability, check
+from fl_lightning.settings import Count, Natural, Positive, Probability, check
 
 Durations = Literal["exponential"] | Sequence[float] | Callable[[np.random.Generator], float]
 

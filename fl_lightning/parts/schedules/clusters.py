@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fl_lightning.checks import Count, Positive
 from fl_lightning.parts.aggregations.base import RunningMean
 from fl_lightning.parts.aggregations.means import WeightedMean
 from fl_lightning.parts.federation import Federation, LocalClient
@@ -18,6 +17,7 @@ from fl_lightning.parts.messages import Task, further_tasks
 from fl_lightning.parts.schedules.base import Play, Schedule
 from fl_lightning.parts.server import Server
 from fl_lightning.parts.servers.mixing import Mixing
+from fl_lightning.settings import Count, Positive
 
 if TYPE_CHECKING:
     from fl_lightning.parts.algorithm import Algorithm

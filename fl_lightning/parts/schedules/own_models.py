@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fl_lightning.checks import Count, Positive, ScheduledWeight
 from fl_lightning.parts.client_vectors import ClientVectors
 from fl_lightning.parts.federation import Federation, LocalClient
 from fl_lightning.parts.layout import Patterns
@@ -19,6 +18,7 @@ from fl_lightning.parts.objectives.several_points import Passes, Walk
 from fl_lightning.parts.schedules.base import Play
 from fl_lightning.parts.schedules.synchronous import Synchronous
 from fl_lightning.parts.server import Server
+from fl_lightning.settings import Count, Positive, ScheduledWeight
 
 
 class _OwnModels(Synchronous):

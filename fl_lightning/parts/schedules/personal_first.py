@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 from typing_extensions import override
 
-from fl_lightning.checks import Count
 from fl_lightning.parts.exchanges.personal import PersonalParameters
 from fl_lightning.parts.federation import LocalClient
 from fl_lightning.parts.messages import Task, further_tasks
@@ -18,6 +17,7 @@ from fl_lightning.parts.part import walk
 from fl_lightning.parts.schedules.base import Play
 from fl_lightning.parts.schedules.synchronous import Synchronous
 from fl_lightning.parts.server import Server
+from fl_lightning.settings import Count
 
 if TYPE_CHECKING:
     from fl_lightning.parts.algorithm import Algorithm

@@ -8,11 +8,11 @@ import numpy as np
 from torch import Tensor
 from typing_extensions import override
 
-from fl_lightning.checks import Count
 from fl_lightning.parts.aggregations.base import RunningMean
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.messages import ClientResult, Task
 from fl_lightning.parts.server import Server
+from fl_lightning.settings import Count
 
 if TYPE_CHECKING:
     from fl_lightning.parts.algorithm import Algorithm

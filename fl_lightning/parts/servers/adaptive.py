@@ -9,16 +9,10 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fl_lightning.checks import (
-    Fraction,
-    NotNegative,
-    Positive,
-    Scheduled,
-    check_fields,
-    is_finite,
-)
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.servers.base import ServerOptimizer
+from fl_lightning.settings import Fraction, NotNegative, Positive, Scheduled, check_fields
+from fl_lightning.vectors import is_finite
 
 Rule = Literal["adagrad", "adam", "yogi"]
 

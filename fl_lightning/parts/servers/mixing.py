@@ -7,12 +7,9 @@ from dataclasses import dataclass
 from torch import Tensor
 from typing_extensions import override
 
-from fl_lightning.checks import (
-    Scheduled,
-    ScheduledFraction,
-)
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.servers.base import ServerOptimizer
+from fl_lightning.settings import Scheduled, ScheduledFraction
 
 
 @dataclass(eq=False)

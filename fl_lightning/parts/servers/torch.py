@@ -11,13 +11,10 @@ from torch import Tensor
 from torch.optim import Optimizer
 from typing_extensions import override
 
-from fl_lightning.checks import (
-    Scheduled,
-    check,
-    short_repr,
-)
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.servers.base import ServerOptimizer
+from fl_lightning.settings import Scheduled, check
+from fl_lightning.words import short_repr
 
 
 class TorchServer(ServerOptimizer):

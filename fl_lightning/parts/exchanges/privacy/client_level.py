@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fl_lightning.checks import Count, NotNegative, Positive, Probability, check_fields
 from fl_lightning.parts.exchanges.base import Exchange
 from fl_lightning.parts.exchanges.privacy.accounting import (
     Mechanism,
@@ -26,6 +25,7 @@ from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.messages import ClientResult
 from fl_lightning.parts.samplers.base import ClientSampler
 from fl_lightning.seeding import Stream, torch_generator
+from fl_lightning.settings import Count, NotNegative, Positive, Probability, check_fields
 
 if TYPE_CHECKING:
     from fl_lightning.parts.algorithm import Algorithm

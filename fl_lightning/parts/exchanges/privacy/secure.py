@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fl_lightning.checks import Positive, check_fields
 from fl_lightning.parts.exchanges.base import Exchange
 from fl_lightning.parts.exchanges.privacy.disclosure import HINT, MORE, parts_that_send_more
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.messages import ClientResult, Payload
 from fl_lightning.seeding import Stream
+from fl_lightning.settings import Positive, check_fields
 
 if TYPE_CHECKING:
     from fl_lightning.parts.algorithm import Algorithm
