@@ -1,4 +1,4 @@
-"""The base class of partitioners: a user's own needs one method."""
+"""The base class of partitioners: a user-defined one needs one method."""
 
 import inspect
 from abc import ABC, abstractmethod
@@ -31,7 +31,7 @@ class Partitioner(ABC):
         data = CIFAR10DataModule("data", partitioner=RoundRobinPartitioner(num_clients=100))
 
     One with settings is a dataclass whose fields have their limits in their types, ``num_clients`` and ``seed`` among
-    them, or has a constructor of its own.
+    them, or defines a constructor.
 
     Args:
         num_clients: Number of clients, K.
@@ -140,11 +140,12 @@ def check_labels(labels: Any, name: str = "labels") -> np.ndarray:
         ValueError: If they are not 1-D.
     """
     array = to_array(name, labels)
-    array = array.astype(np.int64) if array.dtype == bool else array
+    if array.dtype == bool:
+        array = array.astype(np.int64)
     if array.ndim == 1 and array.dtype.kind in "iu":
         return array
-    kind = TypeError if array.ndim == 1 else ValueError
-    raise kind(
+    error = TypeError if array.ndim == 1 else ValueError
+    raise error(
         f"`{name}` must be whole numbers, 1-D, one for each sample, got {array.dtype} of shape {array.shape}. Make "
         "classes for instance by `numpy.unique(y, return_inverse=True)[1]` or `numpy.digitize(y, bins)`."
     )
@@ -154,8 +155,8 @@ def check_enough(num_clients: int, num_samples: int) -> None:
     """Raise ``ValueError`` unless there is a sample for each client."""
     if num_samples < num_clients:
         raise ValueError(
-            f"`num_clients` is {num_clients:,}, but `labels` are those of {num_samples:,} samples, and each client "
-            "needs one. Give fewer clients, or look at the data set and at a split that sets samples aside beforehand."
+            f"`num_clients` is {num_clients:,}, but `labels` has only {num_samples:,} samples, and each client needs "
+            "one. Give fewer clients, or check the data set and a split that sets samples aside first."
         )
 
 
@@ -191,7 +192,7 @@ def check_samples(name: str, partition: Partition, num_samples: int) -> None:
         if indices.max(initial=-1) >= num_samples:
             raise ValueError(
                 f"`{name}` gives sample {indices.max():,} to client {client}, but there are only {num_samples:,} "
-                "samples. Give those of this data set, less what a split sets aside beforehand."
+                "samples. Indices count the samples of this data set without those that a split sets aside first."
             )
     empty = np.flatnonzero(partition.sizes == 0).tolist()
     if empty:
@@ -238,12 +239,18 @@ def deal(groups: np.ndarray, counts: np.ndarray, rng: np.random.Generator, mix: 
     Returns:
         int64 sample indices of each client.
     """
-    order = rng.permutation(len(groups)) if mix else np.arange(len(groups))
+    order = np.arange(len(groups))
+    if mix:
+        order = rng.permutation(len(groups))
     order = order[np.argsort(groups[order], kind="stable")]
+    # In `order` one group follows the other. `next_of_group` is the place of the first sample of each group that no
+    # client has yet.
     group_sizes = np.bincount(groups, minlength=counts.shape[1])
-    first = np.cumsum(group_sizes) - group_sizes + np.cumsum(counts, axis=0) - counts
+    next_of_group = np.cumsum(group_sizes) - group_sizes
     samples = []
-    for starts, numbers in zip(first, counts, strict=True):
-        stretches = [order[i : i + n] for i, n in zip(starts, numbers, strict=True)]
-        samples.append(rng.permutation(np.concatenate(stretches)))
+    for numbers in counts:
+        ends = next_of_group + numbers
+        of_client = [order[start:end] for start, end in zip(next_of_group, ends, strict=True)]
+        samples.append(rng.permutation(np.concatenate(of_client)))
+        next_of_group = ends
     return samples

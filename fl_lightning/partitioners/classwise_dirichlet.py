@@ -47,7 +47,8 @@ class ClasswiseDirichletPartitioner(Partitioner):
         """Return the samples of each client; see :meth:`Partitioner.assign`."""
         rng = self.generator()
         totals = np.bincount(classes)
-        return deal(classes, draw_enough(self, lambda: self._draw_counts(totals, rng)), rng)
+        counts = draw_enough(self, lambda: self._draw_counts(totals, rng))
+        return deal(classes, counts, rng)
 
     def _draw_counts(self, totals: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Return the samples of each client and class, shape (num_clients, num_classes)."""
@@ -55,9 +56,11 @@ class ClasswiseDirichletPartitioner(Partitioner):
         for label, total in enumerate(totals):
             shares = rng.dirichlet(np.full(self.num_clients, self.alpha))
             if self.self_balancing:
-                room = counts.sum(axis=1) * self.num_clients < totals.sum()
-                # a small alpha may have put everything on clients that are full
-                shares = shares * room if (shares * room).sum() > 0 else room.astype(np.float64)
-            ends = (np.cumsum(shares)[:-1] / shares.sum() * total).astype(np.int64)
-            counts[:, label] = np.diff(ends, prepend=0, append=total)
+                has_room = counts.sum(axis=1) * self.num_clients < totals.sum()
+                shares = shares * has_room
+                # A small alpha may have put everything on clients that are full.
+                if not shares.sum() > 0:
+                    shares = has_room.astype(np.float64)
+            ends = np.cumsum(shares)[:-1] / shares.sum() * total
+            counts[:, label] = np.diff(ends.astype(np.int64), prepend=0, append=total)
         return counts

@@ -57,11 +57,14 @@ class DirichletPartitioner(Partitioner):
         rng = self.generator()
         sizes = self._sizes(len(classes), rng)
         samples_by_class = members(classes, classes.max() + 1)
+        concentrations = np.full(len(samples_by_class), self.alpha)
         for _ in range(_MAX_DRAWS):
-            priors = rng.dirichlet(np.full(len(samples_by_class), self.alpha), size=self.num_clients)
+            priors = rng.dirichlet(concentrations, size=self.num_clients)
             clients = _draw(sizes, priors, samples_by_class, rng)
+            if self.max_classes_per_partition is None:
+                return clients
             most = max(len(np.unique(classes[samples])) for samples in clients)
-            if self.max_classes_per_partition is None or most <= self.max_classes_per_partition:
+            if most <= self.max_classes_per_partition:
                 return clients
         raise ValueError(
             f"In {_MAX_DRAWS} draws some client always had more than `max_classes_per_partition` classes "
@@ -73,7 +76,8 @@ class DirichletPartitioner(Partitioner):
         if self.size_sigma == 0:
             return np.full(self.num_clients, int(mean), dtype=np.int64)
         for _ in range(_MAX_DRAWS):
-            sizes = sizes_from_draws(rng.lognormal(math.log(mean), self.size_sigma, self.num_clients), num_samples)
+            draws = rng.lognormal(math.log(mean), self.size_sigma, self.num_clients)
+            sizes = sizes_from_draws(draws, num_samples)
             if sizes.min() > 0:
                 return sizes
         raise ValueError(
@@ -92,7 +96,8 @@ def sizes_from_draws(draws: np.ndarray, num_samples: int) -> np.ndarray:
     Returns:
         Sizes, int64, shape (num_clients,).
     """
-    sizes: np.ndarray = (draws / draws.sum() * num_samples).astype(np.int64)
+    scaled = draws / draws.sum() * num_samples
+    sizes: np.ndarray = scaled.astype(np.int64)
     sizes[0] += num_samples - sizes.sum()
     return sizes
 
@@ -105,14 +110,16 @@ def _draw(
     Picking among the clients that are not full, and the classes that are not empty, has the law of picking among all
     and rejecting. A class is found in the cumulated prior, which changes only when a class runs out.
     """
-    # plain lists and uniforms drawn at once: numpy's calls for one number would take most of the time
+    # Plain lists, and uniform numbers drawn at once: numpy's calls for single numbers would take most of the time.
     remaining = [samples[::-1].tolist() for samples in samples_by_class]
     clients: list[list[int]] = [[] for _ in sizes]
     capacity = sizes.tolist()
     open_clients = list(range(len(capacity)))
     cumulated = _cumulate(priors, remaining)
     total = sum(capacity)
-    for pick_client, pick_class in zip(rng.random(total).tolist(), rng.random(total).tolist(), strict=True):
+    client_draws = rng.random(total).tolist()
+    class_draws = rng.random(total).tolist()
+    for pick_client, pick_class in zip(client_draws, class_draws, strict=True):
         position = int(pick_client * len(open_clients))
         client = open_clients[position]
         label = bisect(cumulated[client], pick_class)
@@ -134,7 +141,8 @@ def _cumulate(priors: np.ndarray, remaining: Sequence[Sequence[int]]) -> list[li
     weights[weights.sum(axis=1) == 0] = left
     cumulated = np.cumsum(weights, axis=1)
     cumulated /= cumulated[:, -1:]
-    # beyond the last class with samples the sum must be unreachable for a uniform in [0, 1)
-    cumulated[:, int(np.flatnonzero(left)[-1]) :] = 1.0
+    # No uniform number in [0, 1) may reach a class beyond the last one with samples, whatever the rounding.
+    last = int(np.flatnonzero(left)[-1])
+    cumulated[:, last:] = 1.0
     rows: list[list[float]] = cumulated.tolist()
     return rows

@@ -36,9 +36,13 @@ def add_feature_noise(x: Tensor, partition: Partition, level: float, seed: int =
     if not x.is_floating_point():
         raise ValueError(f"`x` must be floating point, got {x.dtype}. Convert it first, for example with `x.float()`.")
     noisy = x.clone()
-    for client, indices in enumerate(partition.indices[1:], start=1):
+    for client, indices in enumerate(partition.indices):
+        # Client 0 has no noise; it may be the only one.
+        if client == 0:
+            continue
         std = level * client / (partition.num_clients - 1)
-        noise = np.random.default_rng([seed, client]).standard_normal((len(indices), *x.shape[1:]), dtype=np.float32)
+        rng = np.random.default_rng([seed, client])
+        noise = rng.standard_normal((len(indices), *x.shape[1:]), dtype=np.float32)
         rows = torch.from_numpy(indices).to(x.device)
         noisy[rows] += (torch.from_numpy(noise) * std).to(x)
     return noisy

@@ -27,7 +27,8 @@ class IIDPartitioner(Partitioner):
 
     def assign(self, classes: np.ndarray) -> Sequence[np.ndarray]:
         """Return the samples of each client; see :meth:`Partitioner.assign`."""
-        return np.array_split(self.generator().permutation(len(classes)), self.num_clients)
+        shuffled = self.generator().permutation(len(classes))
+        return np.array_split(shuffled, self.num_clients)
 
 
 @dataclass(eq=False)
@@ -61,11 +62,14 @@ class QuantitySkewPartitioner(Partitioner):
     def assign(self, classes: np.ndarray) -> Sequence[np.ndarray]:
         """Return the samples of each client; see :meth:`Partitioner.assign`."""
         rng = self.generator()
+        num_samples = len(classes)
 
         def draw_sizes() -> np.ndarray:
             shares = rng.dirichlet(np.full(self.num_clients, self.alpha))
-            ends = (np.cumsum(shares)[:-1] * len(classes)).astype(np.int64)
-            return np.diff(ends, prepend=0, append=len(classes))[:, None]
+            ends = np.cumsum(shares)[:-1] * num_samples
+            sizes = np.diff(ends.astype(np.int64), prepend=0, append=num_samples)
+            # One column: all samples count as one class.
+            return sizes[:, None]
 
-        sizes = draw_enough(self, draw_sizes)
-        return np.split(rng.permutation(len(classes)), np.cumsum(sizes)[:-1])
+        ends = np.cumsum(draw_enough(self, draw_sizes))
+        return np.split(rng.permutation(num_samples), ends[:-1])

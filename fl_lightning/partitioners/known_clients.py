@@ -63,18 +63,21 @@ class NaturalPartitioner:
         if array.dtype == object and all(isinstance(key, str) for key in array.flat):
             array = array.astype(np.str_)
         if array.ndim != 1 or array.dtype.kind not in "iuU":
-            raise (TypeError if array.ndim == 1 else ValueError)(
-                f"`keys` must be whole numbers or texts, 1-D, one for each sample, got {array.dtype} of shape "
-                f"{array.shape}. Fill in missing ones, and turn others into texts: `table['column'].astype(str)`."
+            error = TypeError if array.ndim == 1 else ValueError
+            raise error(
+                f"`keys` must be whole numbers or strings, 1-D, one for each sample, got {array.dtype} of shape "
+                f"{array.shape}. Fill in missing ones, and turn others into strings: `table['column'].astype(str)`."
             )
-        names, groups, sizes = np.unique(array, return_inverse=True, return_counts=True)
-        large = sizes >= self.min_partition_size
-        if not large.any():
+        unique, key_of_sample, sizes = np.unique(array, return_inverse=True, return_counts=True)
+        is_large = sizes >= self.min_partition_size
+        if not is_large.any():
             raise ValueError(
                 f"No client of `keys` has `min_partition_size` samples, which is {self.min_partition_size}; the most "
                 f"are {sizes.max(initial=0)}. Lower it."
             )
-        return np.where(large, np.cumsum(large) - 1, large.sum())[groups], [str(name) for name in names[large]]
+        names = [str(key) for key in unique[is_large]]
+        client_of_key = np.where(is_large, np.cumsum(is_large) - 1, len(names))
+        return client_of_key[key_of_sample], names
 
 
 class ExplicitPartitioner:
@@ -106,9 +109,11 @@ class ExplicitPartitioner:
         try:
             if isinstance(assignment, (str, os.PathLike)):
                 assignment = Partition.load(assignment)
-            elif isinstance(assignment, Mapping):
+            if isinstance(assignment, Mapping):
                 assignment = [assignment[key] for key in sorted(assignment)]
-            self.partition = assignment if isinstance(assignment, Partition) else Partition(tuple(assignment))  # type: ignore[arg-type]
+            if not isinstance(assignment, Partition):
+                assignment = Partition(tuple(assignment))  # type: ignore[arg-type]
+            self.partition = assignment
         except (TypeError, ValueError) as error:
             raise type(error)(
                 f"`assignment` must be a partition, its file, or the sample indices of each client: {error}"
@@ -151,8 +156,11 @@ class FlowerPartitioner:
         """Return the partition of a data set with these labels, shape (num_samples,)."""
         from datasets import Dataset
 
-        # a partitioner of Flower takes a single data set in its life
+        # A partitioner of Flower takes a single data set in its life.
         partitioner: Any = copy.deepcopy(self.partitioner)
         partitioner.dataset = Dataset.from_dict({self.column: labels, "sample": np.arange(len(labels))})
-        parts = [partitioner.load_partition(client)["sample"] for client in range(partitioner.num_partitions)]
-        return as_partition("partitioner", [np.array(part, dtype=np.int64) for part in parts], len(labels))
+        indices = []
+        for client in range(partitioner.num_partitions):
+            part = partitioner.load_partition(client)
+            indices.append(np.array(part["sample"], dtype=np.int64))
+        return as_partition("partitioner", indices, len(labels))

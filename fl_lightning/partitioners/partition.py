@@ -45,9 +45,9 @@ class Partition:
 
     def __post_init__(self) -> None:
         check("`indices`", self.indices, Sequence[Any])
-        arrays = tuple(to_indices(f"indices[{client}]", array) for client, array in enumerate(self.indices))
+        arrays = [to_indices(f"indices[{client}]", array) for client, array in enumerate(self.indices)]
         _check_disjoint(arrays)
-        object.__setattr__(self, "indices", arrays)
+        object.__setattr__(self, "indices", tuple(arrays))
 
     @property
     def num_clients(self) -> int:
@@ -83,8 +83,8 @@ class Partition:
         A name that ends in ``.json`` gives JSON: ``format``, ``version``, ``num_clients``, ``fingerprint`` (which
         :meth:`load` compares, if there is one) and ``indices``, a list of lists. One that ends in ``.parquet`` gives
         Parquet with the columns ``client`` and ``sample``, client 0 first.
-        The file appears whole or not at all, in a folder that is made if need be. If the file already holds this
-        partition, nothing is written.
+        The file appears whole or not at all; its folder is made if missing. If the file already holds this partition,
+        nothing is written.
 
         Raises:
             ValueError: If the name ends in neither ``.json`` nor ``.parquet``.
@@ -107,17 +107,18 @@ class Partition:
         path = Path(path)
         content = path.read_bytes()
         try:
-            header, indices = _from_parquet(content) if _is_parquet(path) else _from_json(content)
-            if (header["format"], header["version"], header["num_clients"]) != (_FORMAT, _VERSION, len(indices)):
+            read = _from_parquet if _is_parquet(path) else _from_json
+            header, indices = read(content)
+            if header["format"] != _FORMAT or header["version"] != _VERSION or header["num_clients"] != len(indices):
                 raise ValueError(f"its header is {header}")
             partition = cls(indices)
             if "fingerprint" in header and header["fingerprint"] != partition.fingerprint():
                 raise ValueError("its content does not agree with its fingerprint, so it is damaged")
             return partition
-        # pyarrow raises exceptions of many kinds at a damaged file
+        # pyarrow raises exceptions of many kinds for a damaged file.
         except Exception as error:
             raise ValueError(
-                f"{path} is no partition of version {_VERSION} that `Partition.save` has written: {error}."
+                f"{path} is not a partition of version {_VERSION} that `Partition.save` has written: {error}."
             ) from error
 
     def _header(self) -> dict[str, Any]:
@@ -129,17 +130,21 @@ class Partition:
         }
 
     def _to_json(self) -> bytes:
-        indices = [array.tolist() for array in self.indices]
-        return json.dumps({**self._header(), "indices": indices}, separators=(",", ":")).encode()
+        document = self._header()
+        document["indices"] = [array.tolist() for array in self.indices]
+        return json.dumps(document, separators=(",", ":")).encode()
 
     def _to_parquet(self) -> bytes:
         import pyarrow  # type: ignore[import-untyped]
         from pyarrow import parquet
 
-        clients = np.repeat(np.arange(self.num_clients), self.sizes)
-        table = pyarrow.table({"client": clients, "sample": np.concatenate(self.indices)})
+        columns = {
+            "client": np.repeat(np.arange(self.num_clients), self.sizes),
+            "sample": np.concatenate(self.indices),
+        }
+        table = pyarrow.table(columns, metadata={_FORMAT: json.dumps(self._header())})
         buffer = io.BytesIO()
-        parquet.write_table(table.replace_schema_metadata({_FORMAT: json.dumps(self._header())}), buffer)
+        parquet.write_table(table, buffer)
         return buffer.getvalue()
 
 
@@ -151,7 +156,8 @@ def members(groups: np.ndarray, number: int) -> tuple[np.ndarray, ...]:
         number: Groups that are asked for, the first ones.
     """
     ends = np.bincount(groups, minlength=number).cumsum()
-    return tuple(np.split(np.argsort(groups, kind="stable"), ends)[:number])
+    by_group = np.argsort(groups, kind="stable")
+    return tuple(np.split(by_group, ends)[:number])
 
 
 def _is_parquet(path: Path) -> bool:

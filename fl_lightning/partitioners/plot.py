@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -11,6 +12,7 @@ from fl_lightning.notebook import Drawn
 from fl_lightning.partitioners.partition import Partition
 from fl_lightning.partitioners.statistics import label_counts
 from fl_lightning.settings import Count, check
+from fl_lightning.words import quantity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -87,31 +89,54 @@ def plot_label_distributions(
 
     check("`max_clients`", max_clients, Count)
     check("`order`", order, Literal["size", "client"])
-    counts = partition.sizes[:, np.newaxis] if labels is None else label_counts(partition, labels)
-    classes = ["samples"] if labels is None else np.unique(labels).tolist()
-    class_names = list(map(str, classes)) if class_names is None else class_names
+    if sets is None:
+        sets = {}
+    if labels is None:
+        counts = partition.sizes[:, np.newaxis]
+        classes = ["samples"]
+    else:
+        counts = label_counts(partition, labels)
+        classes = [str(label) for label in np.unique(labels).tolist()]
+    if class_names is None:
+        class_names = classes
     check_names("class_names", class_names, len(classes))
     if client_names is not None:
-        check_names("client_names", client_names, len(counts))
-    clients = np.arange(len(counts)) if order == "client" else np.argsort(-counts.sum(axis=1), kind="stable")
-    set_of = {client: place for place, ids in enumerate((sets or {}).values()) for client in ids}
-    clients = np.array(sorted(clients[:max_clients].tolist(), key=lambda client: set_of.get(client, len(set_of))))
+        check_names("client_names", client_names, partition.num_clients)
+
+    clients = np.arange(partition.num_clients)
+    if order == "size":
+        clients = np.argsort(-partition.sizes, kind="stable")
+    clients = _by_set(clients[:max_clients].tolist(), sets)
     table = pd.DataFrame(
         counts[clients], index=pd.Index(clients, name="client"), columns=pd.Index(class_names, name="class")
     )
     if axes is None:
-        axes = Figure(figsize=(float(np.clip(3 + 0.14 * len(table), 6, 17)), 4.5), layout="constrained").add_subplot()
+        width = min(max(3 + 0.14 * len(table), 6), 17)
+        axes = Figure(figsize=(width, 4.5), layout="constrained").add_subplot()
     _draw_bars(axes, table, legend=labels is not None)
     _label_axes(axes, table, partition.num_clients, order)
     label_clients(axes, range(len(table)), names_of(clients.tolist(), client_names))
-    for number, (name, ids) in enumerate((sets or {}).items()):
-        _mark_set(axes, name, np.flatnonzero(np.isin(clients, ids)), len(set(ids)), first=number == 0)
+    is_first = True
+    for name, ids in sets.items():
+        places = np.flatnonzero(np.isin(clients, ids))
+        _mark_set(axes, name, places, len(set(ids)), first=is_first)
+        is_first = False
     return LabelPlot(axes.figure, axes, table)  # type: ignore[arg-type]
+
+
+def _by_set(clients: Sequence[int], sets: Mapping[str, Sequence[int]]) -> np.ndarray:
+    """Return clients set after set, those of no set last; in the given order within a set."""
+    set_of = {}
+    for number, ids in enumerate(sets.values()):
+        for client in ids:
+            set_of[client] = number
+    return np.array(sorted(clients, key=lambda client: set_of.get(client, len(sets))))
 
 
 def check_names(name: str, names: Any, number: int) -> None:
     """Raise an error unless there are so many names."""
-    if len(check(f"`{name}`", names, Sequence[str])) != number:
+    check(f"`{name}`", names, Sequence[str])
+    if len(names) != number:
         raise ValueError(f"`{name}` must have {number} names, got {len(names)}.")
 
 
@@ -121,15 +146,29 @@ def _draw_bars(axes: Axes, table: pd.DataFrame, legend: bool) -> None:
     from matplotlib.colors import Normalize
 
     number = table.shape[1]
-    few = color_sequences["petroff10" if number <= 10 else "tab20"]  # the former is told apart without colour vision
-    colors = few[:number] if number <= _MAX_LEGEND else colormaps["viridis"](np.linspace(0, 1, number))
+    colors: Any
+    if number <= 10:
+        # The ten colours are told apart without colour vision, too.
+        colors = color_sequences["petroff10"][:number]
+    elif number <= _MAX_LEGEND:
+        colors = color_sequences["tab20"][:number]
+    else:
+        colors = colormaps["viridis"](np.linspace(0, 1, number))
+    places = np.arange(len(table))
     bottom = np.zeros(len(table))
     for name, heights, color in zip(table.columns, table.to_numpy().T, colors, strict=True):
-        axes.bar(np.arange(len(table)), heights, bottom=bottom, width=0.9, color=color, label=label(name))
+        axes.bar(places, heights, bottom=bottom, width=0.9, color=color, label=label(name))
         bottom += heights
     if legend and number <= _MAX_LEGEND:
-        small = {"fontsize": 7, "labelspacing": 0.25} if number > 10 else {}
-        axes.legend(title="class", loc="upper left", bbox_to_anchor=(1.0, 1.02), frameon=False, reverse=True, **small)
+        axes.legend(
+            title="class",
+            loc="upper left",
+            bbox_to_anchor=(1.0, 1.02),
+            frameon=False,
+            reverse=True,
+            fontsize=7 if number > 10 else None,
+            labelspacing=0.25 if number > 10 else None,
+        )
     elif legend:
         mappable = ScalarMappable(Normalize(0, number - 1), colormaps["viridis"])
         axes.figure.colorbar(mappable, ax=axes, label="class, in ascending order", pad=0.01)
@@ -145,9 +184,12 @@ def _label_axes(axes: Axes, table: pd.DataFrame, num_clients: int, order: str) -
     axes.set_ylabel("samples")
     axes.yaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     axes.yaxis.set_major_formatter("{x:,.0f}")
-    axes.set_xlabel("client, largest first" if order == "size" and sizes.nunique() > 1 else "client")
-    shown = f"{size:,} of {num_clients:,}" if size < num_clients else f"{size:,}"
-    axes.set_title(f"{shown} client{'s' * (num_clients != 1)}")
+    is_sorted = order == "size" and sizes.nunique() > 1
+    axes.set_xlabel("client, largest first" if is_sorted else "client")
+    title = quantity(num_clients, "client")
+    if size < num_clients:
+        title = f"{size:,} of {title}"
+    axes.set_title(title)
     axes.spines[["top", "right"]].set_visible(False)
 
 
@@ -155,8 +197,18 @@ def _mark_set(axes: Axes, name: str, places: np.ndarray, total: int, *, first: b
     """Write the name of a set above its clients, with a line before them."""
     if not len(places):
         return
-    text = f"{name}\n({len(places):,}{f' of {total:,}' if len(places) < total else ''})"
-    axes.text(places.mean(), 1.0, text, transform=axes.get_xaxis_transform(), ha="center", va="bottom", fontsize=9)
+    shown = f"{len(places):,}"
+    if len(places) < total:
+        shown += f" of {total:,}"
+    axes.text(
+        places.mean(),
+        1.0,
+        f"{name}\n({shown})",
+        transform=axes.get_xaxis_transform(),
+        ha="center",
+        va="bottom",
+        fontsize=9,
+    )
     axes.set_title(axes.get_title(), fontsize=11, pad=29)
     if not first:
         axes.axvline(places[0] - 0.5, color="0.4", linewidth=0.8, linestyle="--")
@@ -170,10 +222,13 @@ def label_clients(axes: Axes, places: Sequence[int], names: Sequence[str]) -> No
         places: The place of each client on the x axis.
         names: The name of each client.
     """
-    step = max(1, -(-len(names) // _MOST_NAMES))
-    turned = sum(map(len, names)) > 30  # letters
+    step = max(1, math.ceil(len(names) / _MOST_NAMES))
     axes.set_xticks(places[::step], names[::step])
-    axes.tick_params(axis="x", labelsize=7 if turned else 9, rotation=90 if turned else 0, length=2)
+    letters = sum(len(name) for name in names)
+    if letters > 30:
+        axes.tick_params(axis="x", labelsize=7, rotation=90, length=2)
+    else:
+        axes.tick_params(axis="x", labelsize=9, rotation=0, length=2)
 
 
 def names_of(clients: Sequence[int], names: Sequence[str] | None) -> list[str]:
@@ -184,12 +239,11 @@ def names_of(clients: Sequence[int], names: Sequence[str] | None) -> list[str]:
 
 
 def label(text: str, longest: int = 28) -> str:
-    """Return a text as matplotlib draws it: no formula between dollars, in one line, the middle of long ones left out.
-
-    Matplotlib leaves a name that begins with an underscore out of legends, so a blank precedes it.
-    """
+    """Return a string as matplotlib draws it: without formulas between dollars, in one line, long ones cut."""
     text = " ".join(text.split())
     if len(text) > longest:
         end = longest // 3
         text = f"{text[: longest - end - 1]}…{text[-end:]}"
-    return (" " if text.startswith("_") else "") + text.replace("$", r"\$")
+    text = text.replace("$", r"\$")
+    # Matplotlib leaves a name that begins with an underscore out of legends.
+    return f" {text}" if text.startswith("_") else text

@@ -58,9 +58,10 @@ class ShardPartitioner(Partitioner):
         if self.shard_size is None:
             shards = np.array_split(order, needed)
         else:
-            shards = list(order[: available * self.shard_size].reshape(available, self.shard_size))
-        drawn = self.generator().permutation(available)[:needed].reshape(self.num_clients, -1)
+            whole = order[: available * self.shard_size]
+            shards = list(whole.reshape(available, self.shard_size))
+        drawn = self.generator().permutation(available)[:needed]
         samples = []
-        for shards_of_client in drawn:
+        for shards_of_client in drawn.reshape(self.num_clients, -1):
             samples.append(np.concatenate([shards[shard] for shard in shards_of_client]))
         return samples

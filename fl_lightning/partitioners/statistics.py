@@ -62,7 +62,7 @@ class PartitionStatistics:
         return not math.isnan(self.c_score)
 
     def rows(self, samples: str = "samples") -> dict[str, str]:
-        """Return the table: the texts by their names, of which one is the name of the number of samples."""
+        """Return the table: its strings by name; ``samples`` names the number of samples."""
         rows = {
             "clients": f"{self.num_clients:,}",
             samples: f"{self.num_samples:,}",
@@ -72,7 +72,8 @@ class PartitionStatistics:
             "standard deviation": f"{self.std:,.1f}",
         }
         if self.has_classes:
-            rows |= {"C-score": f"{self.c_score:.3f}", "joint entropy (nats)": f"{self.entropy:.3f}"}
+            rows["C-score"] = f"{self.c_score:.3f}"
+            rows["joint entropy (nats)"] = f"{self.entropy:.3f}"
         return rows
 
 
@@ -93,7 +94,8 @@ def label_counts(partition: Partition, labels: np.ndarray) -> np.ndarray:
     """
     check("`partition`", partition, Partition)
     values, classes = np.unique(check_labels(labels), return_inverse=True)
-    return np.stack([np.bincount(classes[indices], minlength=len(values)) for indices in partition.indices])
+    counts = [np.bincount(classes[indices], minlength=len(values)) for indices in partition.indices]
+    return np.stack(counts)
 
 
 def partition_statistics(partition: Partition, labels: np.ndarray | None = None) -> PartitionStatistics:
@@ -102,7 +104,12 @@ def partition_statistics(partition: Partition, labels: np.ndarray | None = None)
     Without labels, as in a regression, there are sizes alone.
     """
     check("`partition`", partition, Partition)
-    counts = None if labels is None else label_counts(partition, labels)
+    score = math.nan
+    entropy = math.nan
+    if labels is not None:
+        counts = label_counts(partition, labels)
+        score = c_score(counts)
+        entropy = label_entropy(counts)
     sizes = partition.sizes
     return PartitionStatistics(
         num_clients=len(sizes),
@@ -111,8 +118,8 @@ def partition_statistics(partition: Partition, labels: np.ndarray | None = None)
         max=int(sizes.max()),
         mean=float(sizes.mean()),
         std=float(sizes.std()),
-        c_score=math.nan if counts is None else c_score(counts),
-        entropy=math.nan if counts is None else label_entropy(counts),
+        c_score=score,
+        entropy=entropy,
     )
 
 
@@ -137,8 +144,10 @@ def c_score(counts: np.ndarray) -> float:
             f"`counts` must have samples in every row, but client {int(np.argmin(sizes))} has none, and so no "
             "class mix. Leave such clients out."
         )
+    mixes = counts / sizes
     overall = counts.sum(axis=0) / counts.sum()
-    return float(np.abs(counts / sizes - overall).sum(axis=1).mean())
+    distances = np.abs(mixes - overall).sum(axis=1)
+    return float(distances.mean())
 
 
 def label_entropy(counts: np.ndarray) -> float:
@@ -162,7 +171,8 @@ def label_entropy(counts: np.ndarray) -> float:
 
 def _check_counts(counts: np.ndarray) -> np.ndarray:
     counts = to_array("counts", counts)
-    if counts.ndim != 2 or counts.dtype.kind not in "biuf" or not (counts >= 0).all() or not 0 < counts.sum() < np.inf:
+    is_matrix = counts.ndim == 2 and counts.dtype.kind in "biuf"
+    if not is_matrix or not (counts >= 0).all() or not 0 < counts.sum() < np.inf:
         raise ValueError(
             "`counts` must be numbers of samples, shape (num_clients, num_classes), none negative and not all 0, got "
             f"{short_repr(counts)}."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from typing import Literal
@@ -15,7 +15,7 @@ from fl_lightning.partitioners.statistics import label_entropy
 from fl_lightning.settings import Count, Natural, Positive, check, check_fields
 from fl_lightning.vectors import to_array
 
-# the seeds of the thesis
+# These are the seeds of the thesis.
 _DIFFUSION_SEED = 42
 _IID_SEED = 510
 
@@ -45,14 +45,16 @@ class TopicGraph:
         if len(topics) == 0 or len(set(topics)) < len(topics):
             raise ValueError(f"`topics` must be one or more different paths, got {len(topics)} with repetitions.")
         edges = to_array("edges", self.edges)
-        edges = edges.reshape(-1, 2) if edges.size == 0 else edges
-        if edges.ndim != 2 or edges.shape[1] != 2 or edges.dtype.kind not in "iu" or _outside(edges, len(topics)):
+        if edges.size == 0:
+            edges = edges.reshape(0, 2)
+        if not _are_pairs(edges, len(topics)):
             raise ValueError(
                 f"`edges` must be pairs of two different clients from 0 to {len(topics) - 1}, integers of shape "
                 f"(num_edges, 2), got {edges.dtype} of shape {edges.shape}."
             )
+        edges = np.sort(edges.astype(np.int64), axis=1)
         object.__setattr__(self, "topics", topics)
-        object.__setattr__(self, "edges", np.unique(np.sort(edges.astype(np.int64), axis=1), axis=0))
+        object.__setattr__(self, "edges", np.unique(edges, axis=0))
 
     def __repr__(self) -> str:
         return f"TopicGraph({self.num_clients} topics, {len(self.edges)} edges)"
@@ -70,9 +72,10 @@ class TopicGraph:
     @cached_property
     def neighbours(self) -> np.ndarray:
         """The neighbours of client 0, ascending, then those of client 1, and so on; int64, shape (2 num_edges,)."""
-        both = np.concatenate([self.edges, self.edges[:, ::-1]])
-        neighbours: np.ndarray = both[np.lexsort((both[:, 1], both[:, 0])), 1]
-        return neighbours
+        both_directions = np.concatenate([self.edges, self.edges[:, ::-1]])
+        clients = both_directions[:, 0]
+        neighbours: np.ndarray = both_directions[:, 1]
+        return neighbours[np.lexsort((neighbours, clients))]
 
     def homes(self, topics: Iterable[str]) -> np.ndarray:
         """Return the client of each topic: its deepest ancestor, or itself, that is a client.
@@ -87,7 +90,8 @@ class TopicGraph:
             ValueError: If a topic has no such ancestor.
         """
         client_of = {topic: client for client, topic in enumerate(self.topics)}
-        return np.fromiter((_home(topic, client_of) for topic in topics), dtype=np.int64)
+        homes = [_home(topic, client_of) for topic in topics]
+        return np.array(homes, dtype=np.int64)
 
     def transitions(self, stay_weight: float = 2.0) -> np.ndarray:
         """Return the probability that one step of diffusion takes a sample from one client (row) to another (column).
@@ -102,22 +106,29 @@ class TopicGraph:
             float64, shape (num_clients, num_clients); rows sum to 1.
         """
         check("`stay_weight`", stay_weight, Positive)
-        matrix = np.diag(np.full(self.num_clients, float(stay_weight)))
-        matrix[self.edges[:, 0], self.edges[:, 1]] = matrix[self.edges[:, 1], self.edges[:, 0]] = 1.0
-        probabilities: np.ndarray = matrix / matrix.sum(axis=1, keepdims=True)
+        weights = float(stay_weight) * np.eye(self.num_clients)
+        first, second = self.edges.T
+        weights[first, second] = 1.0
+        weights[second, first] = 1.0
+        probabilities: np.ndarray = weights / weights.sum(axis=1, keepdims=True)
         return probabilities
 
 
-def _outside(edges: np.ndarray, num_clients: int) -> bool:
-    return bool(((edges < 0) | (edges >= num_clients)).any() or (edges[:, 0] == edges[:, 1]).any())
+def _are_pairs(edges: np.ndarray, num_clients: int) -> bool:
+    """Return whether each row is a pair of two different clients."""
+    if edges.ndim != 2 or edges.shape[1] != 2 or edges.dtype.kind not in "iu":
+        return False
+    if edges.min(initial=0) < 0 or edges.max(initial=0) >= num_clients:
+        return False
+    return bool((edges[:, 0] != edges[:, 1]).all())
 
 
 def _home(topic: str, client_of: Mapping[str, int]) -> int:
     ancestor = topic
     while ancestor not in client_of:
-        ancestor, slash, _ = ancestor.rpartition("/")
-        if not slash:
+        if "/" not in ancestor:
             raise ValueError(f"Topic {topic!r} has no ancestor among the {len(client_of)} client topics. Leave it out.")
+        ancestor = _parent(ancestor)
     return client_of[ancestor]
 
 
@@ -137,7 +148,7 @@ def diffuse(
         seed: Seed of the moves.
 
     Raises:
-        TypeError: If ``homes`` are no integers.
+        TypeError: If ``homes`` are not integers.
         ValueError: If an argument is out of range.
     """
     check("`graph`", graph, TopicGraph)
@@ -146,14 +157,18 @@ def diffuse(
     check("`seed`", seed, Natural)
     clients = _check_homes(homes, graph)
     rng = np.random.default_rng(seed)
-    first = np.cumsum(graph.degrees) - graph.degrees
+    # The place of each client's first neighbour in `graph.neighbours`.
+    first_neighbour = np.cumsum(graph.degrees) - graph.degrees
     yield clients
     for _ in range(steps):
         degrees = graph.degrees[clients]
-        draw = (rng.random(len(clients)) * (degrees + stay_weight)).astype(np.int64)
-        moves = draw < degrees
+        drawn = rng.random(len(clients)) * (degrees + stay_weight)
+        drawn = drawn.astype(np.int64)
+        # The first numbers are neighbours, the rest means to stay.
+        moves = drawn < degrees
+        places = first_neighbour[clients[moves]] + drawn[moves]
         clients = clients.copy()
-        clients[moves] = graph.neighbours[first[clients[moves]] + draw[moves]]
+        clients[moves] = graph.neighbours[places]
         yield clients
 
 
@@ -175,16 +190,17 @@ def entropy_curve(
         float64, shape (steps + 1,).
 
     Raises:
-        TypeError: If ``homes`` or ``labels`` are no integers.
+        TypeError: If ``homes`` or ``labels`` are not integers.
         ValueError: If an argument is out of range, or the numbers of homes and labels differ.
     """
     values, classes = np.unique(check_labels(labels), return_inverse=True)
-    shape = graph.num_clients, len(values)
-
-    def entropy(clients: np.ndarray) -> float:
-        return label_entropy(np.bincount(clients * shape[1] + classes, minlength=shape[0] * shape[1]).reshape(shape))
-
-    return np.array([entropy(clients) for clients in diffuse(graph, homes, steps, **options)])  # type: ignore[arg-type]
+    num_classes = len(values)
+    entropies = []
+    for clients in diffuse(graph, homes, steps, **options):  # type: ignore[arg-type]
+        pairs = clients * num_classes + classes
+        counts = np.bincount(pairs, minlength=graph.num_clients * num_classes)
+        entropies.append(label_entropy(counts.reshape(graph.num_clients, num_classes)))
+    return np.array(entropies)
 
 
 def _check_homes(homes: np.ndarray, graph: TopicGraph) -> np.ndarray:
@@ -213,7 +229,7 @@ class TopicGraphPartitioner:
         seed: Seed of the draws; ``None`` takes the thesis's, 42, or 510 for d_iid.
 
     Raises:
-        TypeError: On call, if the homes are no integers.
+        TypeError: On call, if the homes are not integers.
         ValueError: If an argument is out of range; on call, if a home is no client or a client ends without samples.
 
     Example:
@@ -241,16 +257,19 @@ class TopicGraphPartitioner:
 
     def __call__(self, homes: np.ndarray) -> Partition:
         """Return the partition of the samples with these homes, integers, shape (num_samples,)."""
-        return as_partition(f"{self}", members(self.clients(homes), self.num_clients), len(homes))
+        indices = members(self.clients(homes), self.num_clients)
+        return as_partition(f"{self}", indices, len(homes))
 
     def clients(self, homes: np.ndarray) -> np.ndarray:
         """Return the client of each sample, int64, shape (num_samples,)."""
         if self.steps == "iid":
             homes = _check_homes(homes, self.graph)
-            return np.random.default_rng(self.seed).integers(self.num_clients, size=len(homes))
+            rng = np.random.default_rng(self.seed)
+            return rng.integers(self.num_clients, size=len(homes))
         assert self.seed is not None
-        *_, clients = diffuse(self.graph, homes, self.steps, stay_weight=self.stay_weight, seed=self.seed)
-        return clients
+        for clients in diffuse(self.graph, homes, self.steps, stay_weight=self.stay_weight, seed=self.seed):
+            last = clients
+        return last
 
 
 # ---- the choice of the topics that become clients ----
@@ -287,12 +306,17 @@ def pick_client_topics(
     """
     check("`min_samples`", min_samples, Count)
     pairs = [(a, b) for a, b in relations if a != b]
-    related = {topic for pair in pairs for topic in pair}
+    related: set[str] = set()
+    for pair in pairs:
+        related.update(pair)
     counts = dict(counts)
     for level in _levels(counts):
-        _merge(counts, level, lambda topic: topic in related and counts[topic] >= min_samples)
-    # no topic but these can be among the clients later
-    possible = {ancestor for topic in counts for ancestor in _lineage(topic)}
+        large = {topic for topic, number in counts.items() if number >= min_samples}
+        _merge(counts, level, keep=related & large)
+    # From here on a topic can only be merged into an ancestor.
+    possible: set[str] = set()
+    for topic in counts:
+        possible.update(_lineage(topic))
     pairs = [pair for pair in pairs if possible.issuperset(pair)]
     if root is not None and root not in counts:
         raise ValueError(
@@ -300,18 +324,25 @@ def pick_client_topics(
             f"{root!r}. Name a topic of the top level, or None for the largest component."
         )
     _connect(counts, pairs, root)
-    topics = tuple(sorted(counts))
-    client_of = {topic: client for client, topic in enumerate(topics)}
-    edges = [(client_of[a], client_of[b]) for a, b in pairs if a in client_of and b in client_of]
-    return TopicGraph(topics, np.array(edges, dtype=np.int64))
+    topics = sorted(counts)
+    return TopicGraph(tuple(topics), _edges_between(topics, pairs))
+
+
+def _edges_between(topics: Sequence[str], pairs: Iterable[tuple[str, str]]) -> np.ndarray:
+    """Return the pairs of which both are among the topics, by their numbers, int64, shape (num_edges, 2)."""
+    number_of = {topic: number for number, topic in enumerate(topics)}
+    edges = []
+    for a, b in pairs:
+        if a in number_of and b in number_of:
+            edges.append((number_of[a], number_of[b]))
+    return np.array(edges, dtype=np.int64).reshape(-1, 2)
 
 
 def _connect(counts: dict[str, int], pairs: Sequence[tuple[str, str]], root: str | None) -> None:
     """Merge topics upwards until all of them are in one component."""
     while True:
         for level in _levels(counts):
-            inside = _component(counts, pairs, root)
-            _merge(counts, level, inside.__contains__)
+            _merge(counts, level, keep=_component(counts, pairs, root))
         inside = _component(counts, pairs, root)
         outside = sorted(counts.keys() - inside)
         if not outside:
@@ -330,32 +361,41 @@ def _component(topics: Iterable[str], pairs: Sequence[tuple[str, str]], root: st
     from scipy.sparse.csgraph import connected_components
 
     names = sorted(topics)
-    place = {name: number for number, name in enumerate(names)}
-    edges = np.array([(place[a], place[b]) for a, b in pairs if a in place and b in place]).reshape(-1, 2).T
-    graph = coo_array((np.ones(edges.shape[1]), edges), shape=(len(names), len(names)))
-    # components are numbered in the order of their first topics
+    edges = _edges_between(names, pairs)
+    graph = coo_array((np.ones(len(edges)), edges.T), shape=(len(names), len(names)))
+    # Components are numbered in the order of their first topics.
     _, component_of = connected_components(graph, directed=False)
-    chosen = np.bincount(component_of).argmax() if root is None else component_of[place[root]]
-    return {name for name, component in zip(names, component_of, strict=True) if component == chosen}
+    chosen = np.bincount(component_of).argmax() if root is None else component_of[names.index(root)]
+    return {names[number] for number in np.flatnonzero(component_of == chosen)}
 
 
-def _merge(counts: dict[str, int], level: int, keep: Callable[[str], bool]) -> None:
+def _merge(counts: dict[str, int], level: int, keep: Set[str]) -> None:
     """Merge the topics of a level that are not to be kept into their parents."""
-    for topic in [topic for topic in counts if _level(topic) == level and not keep(topic)]:
-        parent = topic.rpartition("/")[0]
-        counts[parent] = counts.get(parent, 0) + counts.pop(topic)
+    of_level = [topic for topic in counts if _level(topic) == level]
+    for topic in of_level:
+        if topic not in keep:
+            parent = _parent(topic)
+            counts[parent] = counts.get(parent, 0) + counts.pop(topic)
 
 
 def _levels(counts: Mapping[str, int]) -> range:
     """Return the levels below the top one, deepest first."""
-    return range(max(map(_level, counts)), 1, -1)
+    deepest = max(_level(topic) for topic in counts)
+    return range(deepest, 1, -1)
 
 
 def _level(topic: str) -> int:
     return topic.count("/")
 
 
+def _parent(topic: str) -> str:
+    return topic.rpartition("/")[0]
+
+
 def _lineage(topic: str) -> list[str]:
     """Return a topic and its ancestors below the root."""
-    steps = topic.split("/")
-    return ["/".join(steps[:end]) for end in range(2, len(steps) + 1)]
+    lineage = []
+    while _level(topic) > 0:
+        lineage.append(topic)
+        topic = _parent(topic)
+    return lineage

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 
@@ -21,9 +21,6 @@ from fl_lightning.settings import check_fields
 
 StepRule = Literal["relative", "absolute"]
 AboveOne = Annotated[float, "(1, inf)"]
-Moves = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
-"""Rows i and i', columns j and j', and epsilon's share of its bound."""
-
 _MAX_SIZE_DRAWS = 100
 _MAX_ROUNDINGS = 1000
 #: Moves whose random numbers are held at a time.
@@ -74,8 +71,10 @@ class DrawsRandomSolution:
                 numbers from 0 to G-1, different within a row. The target then has shape (T, G), an entry for the sum
                 over the columns of a group.
         """
-        # an optimum that meets the target has no multiple to stop at
-        stop_at = self.burn_in_stop**2 * optimal_loss if self.burn_in_stop and optimal_loss > 0 else math.inf
+        stop_at = math.inf
+        # An optimum that meets the target has no multiple to stop at.
+        if self.burn_in_stop and optimal_loss > 0:
+            stop_at = self.burn_in_stop**2 * optimal_loss
         entries: list[float] = optimal.ravel().tolist()
         for loss in self._walk(entries, target, self.burn_in, rng, groups):
             if loss >= stop_at:
@@ -108,28 +107,42 @@ class DrawsRandomSolution:
             if self.step_rule == "relative":
                 share *= self.step
             share[(row_1 == row_2) | (col_1 == col_2)] = 0.0
-            moves = row_1, row_2, col_1, col_2, share
+            moves = _Moves(row_1, row_2, col_1, col_2, share)
             if groups is None:
                 yield from _move_entries(entries, target, moves, cap)
             else:
                 yield from _move_groups(entries, target, groups, moves, cap)
 
 
-def _move_entries(entries: list[float], target: np.ndarray, moves: Moves, cap: float) -> Iterator[float]:
-    rows_1, rows_2, cols_1, cols_2, shares = moves
-    flat = target.ravel()
+class _Moves(NamedTuple):
+    """Moves one after the other: rows i and i', columns j and j', and epsilon's share of its bound."""
+
+    row_1: np.ndarray
+    row_2: np.ndarray
+    col_1: np.ndarray
+    col_2: np.ndarray
+    share: np.ndarray
+
+
+def _move_entries(entries: list[float], target: np.ndarray, moves: _Moves, cap: float) -> Iterator[float]:
+    flat_target = target.ravel()
     num_cols = target.shape[1]
-    losing = rows_1 * num_cols + cols_1, rows_2 * num_cols + cols_2
-    gaining = rows_1 * num_cols + cols_2, rows_2 * num_cols + cols_1
-    # the target's part in the change of the loss
-    constants = flat[losing[0]] + flat[losing[1]] - flat[gaining[0]] - flat[gaining[1]]
-    columns = [array.tolist() for array in (*losing, *gaining, shares, constants)]
-    loss = float(((np.array(entries) - flat) ** 2).sum())
+    # Of the four entries of a move p and q lose, r and s gain.
+    at_p = moves.row_1 * num_cols + moves.col_1
+    at_q = moves.row_2 * num_cols + moves.col_2
+    at_r = moves.row_1 * num_cols + moves.col_2
+    at_s = moves.row_2 * num_cols + moves.col_1
+    # The target's part in the change of the loss.
+    constants = flat_target[at_p] + flat_target[at_q] - flat_target[at_r] - flat_target[at_s]
+    # Plain numbers: numpy's calls for single numbers would take most of the time.
+    columns = [array.tolist() for array in (at_p, at_q, at_r, at_s, moves.share, constants)]
+    loss = float(((np.array(entries) - flat_target) ** 2).sum())
     for p, q, r, s, share, constant in zip(*columns, strict=True):
         a = entries[p]
         b = entries[q]
         c = entries[r]
         d = entries[s]
+        # A call of `min` takes longer than the two comparisons.
         epsilon = a if a < b else b
         if epsilon > cap:
             epsilon = cap
@@ -143,15 +156,16 @@ def _move_entries(entries: list[float], target: np.ndarray, moves: Moves, cap: f
 
 
 def _move_groups(
-    entries: list[float], target: np.ndarray, groups: np.ndarray, moves: Moves, cap: float
+    entries: list[float], target: np.ndarray, groups: np.ndarray, moves: _Moves, cap: float
 ) -> Iterator[float]:
     num_cols = len(groups)
     num_groups = target.shape[1]
     sums = group_sums(np.array(entries).reshape(-1, num_cols), groups, num_groups)
     residual: list[float] = (sums - target).ravel().tolist()
-    groups_of = [tuple(row) for row in groups.tolist()]
+    groups_of = groups.tolist()
     loss = float((np.array(residual) ** 2).sum())
-    for row_1, row_2, col_1, col_2, share in zip(*(array.tolist() for array in moves), strict=True):
+    columns = [array.tolist() for array in moves]
+    for row_1, row_2, col_1, col_2, share in zip(*columns, strict=True):
         p = row_1 * num_cols + col_1
         q = row_2 * num_cols + col_2
         epsilon = min(entries[p], entries[q], cap) * share
@@ -207,7 +221,10 @@ def draw_sizes(num_clients: int, size_alpha: float, num_samples: int, rng: np.ra
     """
     for _ in range(_MAX_SIZE_DRAWS):
         sizes = rng.dirichlet(np.full(num_clients, size_alpha)) * num_samples
-        if sizes.min() >= 0.5 and (rounded := _round_sizes(sizes, num_samples, rng)) is not None:
+        if sizes.min() < 0.5:
+            continue
+        rounded = _round_sizes(sizes, num_samples, rng)
+        if rounded is not None:
             return rounded
     raise ValueError(
         f"In {_MAX_SIZE_DRAWS} draws from Dir(size_alpha={size_alpha}) some of the {num_clients} clients had none of "
@@ -221,7 +238,8 @@ def _round_sizes(sizes: np.ndarray, num_samples: int, rng: np.random.Generator) 
     gap = num_samples - int(rounded.sum())
     for _ in range(_MAX_ROUNDINGS):
         changed = rounded.copy()
-        np.add.at(changed, rng.integers(len(sizes), size=abs(gap)), np.sign(gap))
+        clients = rng.integers(len(sizes), size=abs(gap))
+        np.add.at(changed, clients, np.sign(gap))
         if changed.min() > 0:
             return changed
     return None

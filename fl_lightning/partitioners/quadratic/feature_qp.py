@@ -137,14 +137,16 @@ class FeatureQPPartitioner(DrawsRandomSolution):
     def solve(self, labels: np.ndarray, features: SampleFeatures) -> FeatureQPSolution:
         """Return the number of samples of each configuration for each client, with every stage; as in the call."""
         codes, of_sample = self._configurations(labels, features)
-        return self._solve(codes, np.bincount(of_sample), np.random.default_rng(self.seed))
+        rng = np.random.default_rng(self.seed)
+        return self._solve(codes, np.bincount(of_sample), rng)
 
     def _configurations(self, labels: np.ndarray, features: SampleFeatures) -> tuple[np.ndarray, np.ndarray]:
         """Return the combinations that occur, ascending, shape (U, 1 + J), and that of each sample."""
         labels = check_labels(labels)
         check_enough(self.num_clients, len(labels))
+        _, classes = np.unique(labels, return_inverse=True)
         categories = as_categories(features, len(labels), self.num_buckets)
-        columns = np.stack([np.unique(labels, return_inverse=True)[1], *categories], axis=1)
+        columns = np.stack([classes, *categories], axis=1)
         codes, of_sample = np.unique(columns, axis=0, return_inverse=True)
         if self.num_clients * len(codes) > _MAX_ENTRIES:
             raise ValueError(
@@ -157,22 +159,33 @@ class FeatureQPPartitioner(DrawsRandomSolution):
         """Return the solution for the samples of each configuration, shape (U,)."""
         num_categories = codes.max(axis=0) + 1
         sizes = draw_sizes(self.num_clients, self.size_alpha, int(samples.sum()), rng)
-        alphas = [self.class_alpha] + [self.feature_alpha] * (len(num_categories) - 1)
-        mixes = [
-            rng.dirichlet(np.full(number, alpha), size=self.num_clients)
-            for number, alpha in zip(num_categories, alphas, strict=True)
-        ]
+        # The classes come first, then the categories of one feature after the other.
+        mixes = []
+        for column, number in enumerate(num_categories):
+            concentration = self.class_alpha if column == 0 else self.feature_alpha
+            mixes.append(rng.dirichlet(np.full(number, concentration), size=self.num_clients))
         target = np.concatenate(mixes, axis=1) * sizes[:, None]
         groups = codes + np.cumsum(num_categories) - num_categories
 
         def loss(alpha: np.ndarray) -> float:
-            return float(((group_sums(alpha, groups, target.shape[1]) - target) ** 2).sum())
+            sums = group_sums(alpha, groups, target.shape[1])
+            return float(((sums - target) ** 2).sum())
 
         optimal, bound = solve_grouped_qp(target, groups, sizes, samples)
-        chosen = self.draw_solution(optimal, loss(optimal), target, rng, groups)
+        optimal_loss = loss(optimal)
+        chosen = self.draw_solution(optimal, optimal_loss, target, rng, groups)
         counts = round_margins(chosen)
-        losses = bound, loss(optimal), loss(chosen), loss(counts)
-        return FeatureQPSolution(codes, target, optimal, chosen, counts, *losses)
+        return FeatureQPSolution(
+            configurations=codes,
+            target=target,
+            optimal=optimal,
+            chosen=chosen,
+            counts=counts,
+            bound=bound,
+            optimal_loss=optimal_loss,
+            chosen_loss=loss(chosen),
+            counts_loss=loss(counts),
+        )
 
 
 # ---- categories ----
@@ -186,9 +199,13 @@ def as_categories(features: SampleFeatures, num_samples: int, num_buckets: int) 
     """
     if not isinstance(features, Mapping):
         array = to_array("features", features)
-        array = array[:, None] if array.ndim == 1 else array
+        if array.ndim == 1:
+            array = array[:, None]
         features = {str(number): column for number, column in enumerate(array.T)}
-    return [_as_category(f"features[{name}]", values, num_samples, num_buckets) for name, values in features.items()]
+    categories = []
+    for name, values in features.items():
+        categories.append(_as_category(f"features[{name}]", values, num_samples, num_buckets))
+    return categories
 
 
 def _as_category(name: str, values: np.ndarray, num_samples: int, num_buckets: int) -> np.ndarray:
@@ -200,7 +217,7 @@ def _as_category(name: str, values: np.ndarray, num_samples: int, num_buckets: i
         )
     if values.dtype.kind == "f":
         return quantile_buckets(values, num_buckets)
-    codes: np.ndarray = np.unique(values, return_inverse=True)[1]
+    _, codes = np.unique(values, return_inverse=True)
     return codes
 
 
@@ -222,15 +239,18 @@ def quantile_buckets(values: np.ndarray, num_buckets: int) -> np.ndarray:
     """
     check("`num_buckets`", num_buckets, Count)
     values = to_array("values", values)
-    if values.ndim != 1 or values.dtype.kind not in "iuf" or not np.isfinite(values).all():
+    is_numeric = values.ndim == 1 and values.dtype.kind in "iuf"
+    if not is_numeric or not np.isfinite(values).all():
         raise ValueError(
             f"`values` must be finite numbers, one for each sample, got {values.dtype} of shape {values.shape}. Fill "
             "in missing ones first."
         )
-    _, position, counts = np.unique(values, return_inverse=True, return_counts=True)
-    # further buckets would stay empty
+    _, value_of_sample, counts = np.unique(values, return_inverse=True, return_counts=True)
+    # More buckets than samples would stay empty.
     num_buckets = min(num_buckets, max(len(values), 1))
-    # twice the mid-rank, in whole numbers: samples below on the left, above on the right
-    mid_ranks = 2 * np.cumsum(counts) - counts
-    buckets: np.ndarray = np.unique(mid_ranks * num_buckets // (2 * len(values)), return_inverse=True)[1][position]
+    # A mid-rank is the mean rank of equal values; twice of it is a whole number.
+    twice_mid_rank = 2 * np.cumsum(counts) - counts
+    bucket_of_value = twice_mid_rank * num_buckets // (2 * len(values))
+    _, without_gaps = np.unique(bucket_of_value, return_inverse=True)
+    buckets: np.ndarray = without_gaps[value_of_sample]
     return buckets.astype(np.int64)

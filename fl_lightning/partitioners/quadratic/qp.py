@@ -105,7 +105,8 @@ class QPPartitioner(DrawsRandomSolution, Partitioner):
             ValueError: If the counts are invalid, fewer samples than clients, or no valid sizes were drawn.
         """
         class_counts = to_array("class_counts", class_counts)
-        if class_counts.ndim != 1 or class_counts.dtype.kind not in "iu" or class_counts.min(initial=1) < 1:
+        is_whole = class_counts.ndim == 1 and class_counts.dtype.kind in "iu"
+        if not is_whole or class_counts.min(initial=1) < 1:
             raise ValueError(
                 f"`class_counts` must be whole numbers of at least 1, the samples of each class, got {class_counts}."
             )
@@ -119,14 +120,23 @@ class QPPartitioner(DrawsRandomSolution, Partitioner):
         return deal(classes, counts, rng, mix=False)
 
     def _solve(self, class_counts: np.ndarray, rng: np.random.Generator) -> QPSolution:
-        sizes = draw_sizes(self.num_clients, self.size_alpha, int(class_counts.sum()), rng)
-        mixes = rng.dirichlet(np.full(len(class_counts), self.class_alpha), size=self.num_clients)
+        num_samples = int(class_counts.sum())
+        concentrations = np.full(len(class_counts), self.class_alpha)
+        sizes = draw_sizes(self.num_clients, self.size_alpha, num_samples, rng)
+        mixes = rng.dirichlet(concentrations, size=self.num_clients)
         target = mixes * sizes[:, None]
         optimal = solve_transport_qp(target, sizes, class_counts)
         optimal_loss = _loss(optimal, target)
         chosen = self.draw_solution(optimal, optimal_loss, target, rng)
         counts = round_margins(chosen) if self.rounding == "margins" else round_columns(chosen, rng)
-        return QPSolution(target, optimal, chosen, counts, optimal_loss, _loss(chosen, target))
+        return QPSolution(
+            target=target,
+            optimal=optimal,
+            chosen=chosen,
+            counts=counts,
+            optimal_loss=optimal_loss,
+            chosen_loss=_loss(chosen, target),
+        )
 
 
 def _loss(alpha: np.ndarray, target: np.ndarray) -> float:

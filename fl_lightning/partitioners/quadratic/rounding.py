@@ -29,17 +29,18 @@ def round_margins(alpha: np.ndarray) -> np.ndarray:
     """
     row_sums = np.rint(alpha.sum(axis=1)).astype(np.int64)
     col_sums = np.rint(alpha.sum(axis=0)).astype(np.int64)
-    floor: np.ndarray = np.floor(alpha + _EXACT).astype(np.int64)
-    fraction = alpha - floor
+    counts: np.ndarray = np.floor(alpha + _EXACT).astype(np.int64)
+    fraction = alpha - counts
     rows, cols = np.nonzero(fraction > _EXACT)
     if len(rows) == 0:
-        return floor
-    # (1 - f)^2 - f^2 is what rounding up costs more than rounding down
+        return counts
+    # Rounding up costs (1 - f)^2, rounding down f^2; this is the difference.
     cost = 1.0 - 2.0 * fraction[rows, cols]
-    missing = row_sums - floor.sum(axis=1), col_sums - floor.sum(axis=0)
-    solution = solve_transport(cost, (rows, cols), missing, most=1.0)
-    floor[rows, cols] += np.rint(solution.x).astype(np.int64)
-    return floor
+    missing_in_rows = row_sums - counts.sum(axis=1)
+    missing_in_cols = col_sums - counts.sum(axis=0)
+    goes_up = solve_transport(cost, (rows, cols), (missing_in_rows, missing_in_cols), most=1.0).x
+    counts[rows, cols] += np.rint(goes_up).astype(np.int64)
+    return counts
 
 
 def round_columns(alpha: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -57,11 +58,14 @@ def round_columns(alpha: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     Raises:
         ValueError: If after 1000 draws an entry is negative or a row is empty.
     """
-    missing = np.rint(alpha.sum(axis=0)).astype(np.int64) - np.rint(alpha).astype(np.int64).sum(axis=0)
+    nearest: np.ndarray = np.rint(alpha).astype(np.int64)
+    col_sums = np.rint(alpha.sum(axis=0)).astype(np.int64)
+    missing = col_sums - nearest.sum(axis=0)
     for _ in range(_MAX_DRAWS):
-        counts: np.ndarray = np.rint(alpha).astype(np.int64)
+        counts = nearest.copy()
         for col, gap in enumerate(missing):
-            np.add.at(counts[:, col], rng.integers(len(counts), size=abs(gap)), np.sign(gap))
+            rows = rng.integers(len(counts), size=abs(gap))
+            np.add.at(counts[:, col], rows, np.sign(gap))
         if counts.min() >= 0 and counts.sum(axis=1).min() > 0:
             return counts
     raise ValueError(

@@ -39,10 +39,13 @@ def solve_transport_qp(target: np.ndarray, row_sums: np.ndarray, col_sums: np.nd
     rows = np.asarray(row_sums, dtype=np.float64)
     cols = np.asarray(col_sums, dtype=np.float64)
     optimal = np.zeros_like(target)
-    # a sum of 0 leaves nothing to choose in its row or column
-    free = np.ix_(rows > 0, cols > 0)
-    if rows.sum() > 0:
-        optimal[free] = _solve(target[free], rows[rows > 0], cols[cols > 0])
+    if rows.sum() == 0:
+        return optimal
+    # A sum of 0 leaves nothing to choose in its row or column.
+    free_rows = rows > 0
+    free_cols = cols > 0
+    free = np.ix_(free_rows, free_cols)
+    optimal[free] = _solve(target[free], rows[free_rows], cols[free_cols])
     return optimal
 
 
@@ -50,10 +53,12 @@ def _solve(target: np.ndarray, rows: np.ndarray, cols: np.ndarray) -> np.ndarray
     row_gap = rows - target.sum(axis=1)
     col_gap = cols - target.sum(axis=0)
     num_rows, num_cols = target.shape
+    # This is the nearest matrix of the given margins, negative entries allowed.
     projection: np.ndarray = target + row_gap[:, None] / num_cols + col_gap / num_rows - row_gap.sum() / target.size
     if projection.min() >= 0:
         return projection
-    return polish(approximate(target, rows, cols), target, rows, cols)
+    start = approximate(target, rows, cols)
+    return polish(start, target, rows, cols)
 
 
 def approximate(target: np.ndarray, rows: np.ndarray, cols: np.ndarray, groups: np.ndarray | None = None) -> np.ndarray:
@@ -65,15 +70,19 @@ def approximate(target: np.ndarray, rows: np.ndarray, cols: np.ndarray, groups: 
     import cvxpy as cp
     from scipy import sparse
 
-    shape = len(rows), len(cols)
-    scale = rows.sum() / (shape[0] * shape[1])
-    alpha = cp.Variable(shape, nonneg=True)
+    # The solver's tolerances suit entries near 1.
+    scale = rows.sum() / (len(rows) * len(cols))
+    alpha = cp.Variable((len(rows), len(cols)), nonneg=True)
     sums: Any = alpha
     if groups is not None:
-        entries = np.repeat(np.arange(len(cols)), groups.shape[1]), groups.ravel()
-        sums = alpha @ sparse.csr_array((np.ones(groups.size), entries), shape=(len(cols), target.shape[1]))
-    # the last column's sum follows from the others
-    margins = [alpha.sum(axis=1) == rows / scale, alpha.sum(axis=0)[:-1] == cols[:-1] / scale]
+        columns = np.repeat(np.arange(len(cols)), groups.shape[1])
+        ones = np.ones(groups.size)
+        sums = alpha @ sparse.csr_array((ones, (columns, groups.ravel())), shape=(len(cols), target.shape[1]))
+    # The last column's sum follows from the others.
+    margins = [
+        alpha.sum(axis=1) == rows / scale,
+        alpha.sum(axis=0)[:-1] == cols[:-1] / scale,
+    ]
     distance = cp.sum_squares(sums - target / scale)  # type: ignore[attr-defined]
     problem: Any = cp.Problem(cp.Minimize(distance), margins)
     problem.solve(solver=cp.CLARABEL)
@@ -98,19 +107,21 @@ def polish(start: np.ndarray, target: np.ndarray, rows: np.ndarray, cols: np.nda
         kept = np.where(positive, target, 0.0)
         row_gaps = rows - kept.sum(axis=1)
         col_gaps = cols - kept.sum(axis=0)
-        # u follows from v, row by row, so that the equations to be solved are as many as columns, the fewer
-        share = positive / np.maximum(positive.sum(axis=1, keepdims=True), 1)
+        # u follows from v, row by row. That leaves one equation for each column, and there are fewer columns than rows.
+        num_positive = np.maximum(positive.sum(axis=1), 1)
+        share = positive / num_positive[:, None]
         matrix = np.diag(positive.sum(axis=0)) - positive.T @ share
-        # singular by nature: a constant can be moved from u to v
-        v = np.linalg.lstsq(matrix, col_gaps - share.T @ row_gaps, rcond=1e-12)[0]
-        u = (row_gaps - positive @ v) / np.maximum(positive.sum(axis=1), 1)
+        # The matrix is singular by nature: a constant can be moved from u to v.
+        v, *_ = np.linalg.lstsq(matrix, col_gaps - share.T @ row_gaps, rcond=1e-12)
+        u = (row_gaps - positive @ v) / num_positive
         shifted = target + u[:, None] + v
         optimal: np.ndarray = np.maximum(shifted, 0.0)
-        error = max(np.abs(optimal.sum(axis=1) - rows).max(), np.abs(optimal.sum(axis=0) - cols).max())
-        if error <= _tolerance(rows):
+        row_error = np.abs(optimal.sum(axis=1) - rows).max()
+        col_error = np.abs(optimal.sum(axis=0) - cols).max()
+        if max(row_error, col_error) <= _tolerance(rows):
             return optimal
         positive = shifted > 0
-    # full steps can go round in circles
+    # Full steps can go round in circles.
     return _descend(u, v, target, rows, cols)
 
 
@@ -119,15 +130,20 @@ def _descend(u: np.ndarray, v: np.ndarray, target: np.ndarray, rows: np.ndarray,
 
     The dual is ``sum(max(0, target + u_t + v_k)**2) / 2 - u @ rows - v @ cols``; its gradient: margins less sums.
     """
-
-    def dual(point: np.ndarray) -> float:
-        shifted = target + point[: len(rows), None] + point[len(rows) :]
-        return float((np.maximum(shifted, 0.0) ** 2).sum() / 2 - point @ sums)
-
     point = np.concatenate([u, v])
     sums = np.concatenate([rows, cols])
+
+    def shift(point: np.ndarray) -> np.ndarray:
+        u, v = np.split(point, [len(rows)])
+        shifted: np.ndarray = target + u[:, None] + v
+        return shifted
+
+    def dual(point: np.ndarray) -> float:
+        optimal = np.maximum(shift(point), 0.0)
+        return float((optimal**2).sum() / 2 - point @ sums)
+
     for _ in range(_MAX_ITERATIONS):
-        shifted = target + point[: len(rows), None] + point[len(rows) :]
+        shifted = shift(point)
         optimal: np.ndarray = np.maximum(shifted, 0.0)
         gradient = np.concatenate([optimal.sum(axis=1), optimal.sum(axis=0)]) - sums
         error = np.abs(gradient).max()
@@ -135,12 +151,17 @@ def _descend(u: np.ndarray, v: np.ndarray, target: np.ndarray, rows: np.ndarray,
             return optimal
         positive = (shifted > 0).astype(np.float64)
         curvature = np.block(
-            [[np.diag(positive.sum(axis=1)), positive], [positive.T, np.diag(positive.sum(axis=0))]],
+            [
+                [np.diag(positive.sum(axis=1)), positive],
+                [positive.T, np.diag(positive.sum(axis=0))],
+            ]
         )
-        # singular where a constant can be moved from u to v, or a row has no positive entry
-        step = -np.linalg.solve(curvature + 1e-10 * np.eye(len(point)), gradient)
+        # It is singular where a constant can be moved from u to v, or a row has no positive entry.
+        curvature += 1e-10 * np.eye(len(point))
+        step = -np.linalg.solve(curvature, gradient)
         now = dual(point)
         slope = float(step @ gradient)
+        # The step is halved until the dual falls by enough (Armijo).
         length = 1.0
         while length > 1e-12 and dual(point + length * step) > now + 1e-4 * length * slope:
             length /= 2
@@ -186,10 +207,11 @@ def solve_grouped_qp(
     rows = row_sums.astype(np.float64)
     cols = col_sums.astype(np.float64)
     if min(len(rows), len(cols)) == 1:
-        # the margins leave no choice
+        # The margins leave no choice.
         alpha = np.outer(rows, cols) / rows.sum()
     else:
-        start = np.maximum(approximate(target, rows, cols, groups), 0.0)
+        start = approximate(target, rows, cols, groups)
+        start = np.maximum(start, 0.0)
         alpha = polish(start, start, rows, cols)
     return alpha, lower_bound(alpha, target, groups, rows, cols)
 
@@ -205,18 +227,22 @@ def solve_transport(cost: np.ndarray, places: Pair, sums: Pair, most: float | No
     """
     from scipy import optimize, sparse
 
-    ones = np.ones(len(cost))
-    entries = np.arange(len(cost))
-    margins = sparse.vstack(
-        [
-            sparse.csr_array((ones, (place, entries)), shape=(len(total), len(cost)))
-            for place, total in zip(places, sums, strict=True)
-        ]
+    num_entries = len(cost)
+    ones = np.ones(num_entries)
+    entries = np.arange(num_entries)
+    rows, cols = places
+    row_sums, col_sums = sums
+    of_rows = sparse.csr_array((ones, (rows, entries)), shape=(len(row_sums), num_entries))
+    of_cols = sparse.csr_array((ones, (cols, entries)), shape=(len(col_sums), num_entries))
+    return optimize.linprog(
+        cost,
+        A_eq=sparse.vstack([of_rows, of_cols]),
+        b_eq=np.concatenate(sums),
+        bounds=(0, most),
+        method="highs-ds",
+        # Presolve finds nothing to simplify in a transportation problem and would take most of the time.
+        options={"presolve": False},
     )
-    b = np.concatenate(sums)
-    # presolve finds nothing to simplify in a transportation problem and would take most of the time
-    options = {"presolve": False}
-    return optimize.linprog(cost, A_eq=margins, b_eq=b, bounds=(0, most), method="highs-ds", options=options)
 
 
 def lower_bound(alpha: np.ndarray, target: np.ndarray, groups: np.ndarray, rows: np.ndarray, cols: np.ndarray) -> float:
@@ -236,8 +262,15 @@ def lower_bound(alpha: np.ndarray, target: np.ndarray, groups: np.ndarray, rows:
     col_prices = plane.eqlin.marginals[len(rows) :] * scale
     row_prices = (slope - col_prices).min(axis=1)
     col_prices = (slope - row_prices[:, None]).min(axis=0)
-    terms = [(residual**2).ravel(), (-slope * alpha).ravel(), rows * row_prices, cols * col_prices]
-    # each term, price and slope is right to a few units in the last place; the sum of all is exact
+    terms = np.concatenate(
+        [
+            (residual**2).ravel(),
+            (-slope * alpha).ravel(),
+            rows * row_prices,
+            cols * col_prices,
+        ]
+    )
+    # Each term, price and slope is right to a few units in the last place. `fsum` adds the terms without an error.
     largest = np.abs(slope).max() + np.abs(row_prices).max() + np.abs(col_prices).max()
-    rounding = 4 * np.finfo(np.float64).eps * (sum(np.abs(part).sum() for part in terms) + rows.sum() * largest)
-    return max(0.0, math.fsum(np.concatenate(terms)) - float(rounding))
+    rounding = 4 * np.finfo(np.float64).eps * (np.abs(terms).sum() + rows.sum() * largest)
+    return max(0.0, math.fsum(terms) - float(rounding))
