@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -52,15 +53,18 @@ def client_batches(
         order = torch.randperm(size, generator=generator)
     number = number_of_batches(size, batch_size, drop_last)
     step = batch_size or max(size, 1)
-    if collate_fn is None and (rows := tensor_rows(dataset)) is not None:
-        # `split` makes all slices in one call: half the cost of indexing
-        slices_of_tensors = [tensor.split(step) for tensor in _gather(*rows, order)]
+    rows = tensor_rows(dataset) if collate_fn is None else None
+    if rows is not None:
+        tensors, indices = rows
+        # `split` makes all slices in one call, which costs half as much as indexing.
+        slices_of_tensors = [tensor.split(step) for tensor in _gather(tensors, indices, order)]
         for batch in islice(zip(*slices_of_tensors, strict=True), number):
             yield list(batch)
         return
     positions = range(size) if order is None else order.tolist()
     for start in range(0, number * step, step):
-        yield batch_of(fetch(dataset, list(positions[start : start + step])), collate_fn)
+        samples = fetch(dataset, list(positions[start : start + step]))
+        yield batch_of(samples, collate_fn)
 
 
 def length(dataset: Dataset[Any]) -> int:
@@ -83,7 +87,9 @@ def number_of_batches(size: int, batch_size: int | None, drop_last: bool) -> int
     """Return the number of batches of an epoch: ceil(n / B); with ``drop_last`` floor(n / B), but at least one."""
     if size == 0 or batch_size is None:
         return min(size, 1)
-    return max(1, size // batch_size) if drop_last else -(-size // batch_size)
+    if drop_last:
+        return max(1, size // batch_size)
+    return math.ceil(size / batch_size)
 
 
 def make_loader(
@@ -102,21 +108,33 @@ def make_loader(
     ``sampler`` instead of ``shuffle``.
     """
     size = length(dataset)
-    if collate_fn is None and (rows := tensor_rows(dataset)) is not None:
-        dataset = _Rows(*rows)
+    rows = tensor_rows(dataset) if collate_fn is None else None
+    if rows is not None:
+        tensors, indices = rows
+        dataset = _Rows(tensors, indices)
         collate_fn = as_is
-    elif collate_fn is None and type(dataset) is ConcatDataset and {*map(type, dataset.datasets)} == {TensorDataset}:
+    elif collate_fn is None and _are_joined_rows(dataset):
         dataset = _JoinedRows(dataset)
         collate_fn = as_is
+    if batch_size is None:
+        batch_size = max(size, 1)
     return DataLoader(
         dataset,
-        batch_size=batch_size or max(size, 1),
+        batch_size=batch_size,
         shuffle=shuffle,
         sampler=sampler,
         num_workers=num_workers,
         collate_fn=collate_fn,
-        drop_last=drop_last and size >= (batch_size or 1),
+        # One batch is left, as for a client of few samples.
+        drop_last=drop_last and size >= batch_size,
     )
+
+
+def _are_joined_rows(dataset: Dataset[Any]) -> TypeGuard[ConcatDataset[Any]]:
+    """Return whether a data set puts plain ``TensorDataset`` one after the other."""
+    if type(dataset) is not ConcatDataset:
+        return False
+    return all(type(part) is TensorDataset for part in dataset.datasets)
 
 
 def evaluation_batch_size(dataset: Dataset[Any]) -> int:
@@ -158,21 +176,27 @@ class _JoinedRows(Dataset[tuple[Tensor, ...]]):
 
     def __init__(self, dataset: ConcatDataset[Any]) -> None:
         self.dataset = dataset
-        self.starts = np.array([0, *dataset.cumulative_sizes[:-1]])
+        ends = np.array(dataset.cumulative_sizes)
+        self.starts = np.concatenate([[0], ends[:-1]])
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     def __getitems__(self, indices: list[int]) -> list[Tensor]:
         rows = np.array(indices)
-        parts = np.searchsorted(self.starts, rows, side="right") - 1
-        begins = np.flatnonzero((np.diff(rows, prepend=-2) != 1) | (np.diff(parts, prepend=-1) != 0))
-        first = rows[begins] - self.starts[parts[begins]]
-        last = first + np.diff(begins, append=len(rows))
+        clients = np.searchsorted(self.starts, rows, side="right") - 1
+        # A stretch begins where a row does not follow the one before it, or is another client's.
+        is_jump = np.diff(rows, prepend=-2) != 1
+        is_other_client = np.diff(clients, prepend=-1) != 0
+        begins = np.flatnonzero(is_jump | is_other_client)
+        clients = clients[begins]
+        first = rows[begins] - self.starts[clients]
+        end = first + np.diff(begins, append=len(rows))
         slices = []
-        for part, i, j in zip(parts[begins].tolist(), first.tolist(), last.tolist(), strict=True):
-            slices.append([tensor[i:j] for tensor in self.dataset.datasets[part].tensors])
-        return [torch.cat(tensors) for tensors in zip(*slices, strict=True)]
+        for client, start, stop in zip(clients.tolist(), first.tolist(), end.tolist(), strict=True):
+            tensors = self.dataset.datasets[client].tensors
+            slices.append([tensor[start:stop] for tensor in tensors])
+        return [torch.cat(of_tensor) for of_tensor in zip(*slices, strict=True)]
 
 
 def as_is(batch: Any) -> Any:
@@ -182,7 +206,7 @@ def as_is(batch: Any) -> Any:
 
 def tensor_rows(dataset: Dataset[Any]) -> tuple[tuple[Tensor, ...], Tensor | None] | None:
     """Return a data set's tensors and which of their rows (``None``: all), or ``None`` if it is of another kind."""
-    # exact types: a subclass may compute its samples differently
+    # The types must be exact: a subclass may compute its samples differently.
     if type(dataset) is TensorDataset:
         return dataset.tensors, None
     if type(dataset) is Subset and type(dataset.dataset) is TensorDataset:
@@ -196,18 +220,26 @@ def tensors_of(dataset: Dataset[Any]) -> tuple[Tensor, ...] | None:
     It is a ``TensorDataset``, whose own tensors these are, or is made of such by ``Subset`` and ``ConcatDataset``,
     which copy them. The rows of a ``ConcatDataset`` must have the same shapes and types.
     """
-    # exact types: a subclass may compute its samples differently
+    # The types must be exact: a subclass may compute its samples differently.
     if type(dataset) is TensorDataset:
         return dataset.tensors
     if type(dataset) is Subset:
         within = tensors_of(dataset.dataset)
-        return None if within is None else tuple(_gather(within, torch.from_numpy(subset_indices(dataset)), None))
+        if within is None:
+            return None
+        indices = torch.from_numpy(subset_indices(dataset))
+        return tuple(_gather(within, indices, None))
     if type(dataset) is ConcatDataset:
         parts = [tensors_of(part) or () for part in dataset.datasets]
-        kinds = [[(tensor.shape[1:], tensor.dtype) for tensor in part] for part in parts]
-        if parts[0] and all(kind == kinds[0] for kind in kinds):
-            return tuple(torch.cat(tensors) for tensors in zip(*parts, strict=True))
+        first = parts[0]
+        if first and all(_kinds(part) == _kinds(first) for part in parts):
+            return tuple(torch.cat(of_parts) for of_parts in zip(*parts, strict=True))
     return None
+
+
+def _kinds(tensors: Sequence[Tensor]) -> list[tuple[torch.Size, torch.dtype]]:
+    """Return the shape of a row and the type of each tensor."""
+    return [(tensor.shape[1:], tensor.dtype) for tensor in tensors]
 
 
 def subset_indices(dataset: Subset[Any]) -> np.ndarray:
@@ -217,14 +249,20 @@ def subset_indices(dataset: Subset[Any]) -> np.ndarray:
         TypeError: If they are not integers (a boolean mask is not).
     """
     indices = to_indices("indices` of the `Subset", dataset.indices)
-    size = length(dataset.dataset)
-    return np.where(indices < 0, indices + size, indices) if (indices < 0).any() else indices
+    is_from_end = indices < 0
+    if is_from_end.any():
+        indices[is_from_end] += length(dataset.dataset)
+    return indices
 
 
 def _gather(tensors: Sequence[Tensor], indices: Tensor | None, order: Tensor | None) -> list[Tensor]:
     """Return copies of the rows ``indices`` of each tensor in the given order, which a step may change in place."""
-    rows = indices if indices is None or order is None else indices.index_select(0, order)
-    rows = order if rows is None else rows
+    if indices is None:
+        rows = order
+    elif order is None:
+        rows = indices
+    else:
+        rows = indices.index_select(0, order)
     if rows is None:
         return [tensor.clone(memory_format=torch.contiguous_format) for tensor in tensors]
     return [tensor.index_select(0, rows.to(tensor.device)) for tensor in tensors]
@@ -266,4 +304,6 @@ class TransformedDataset(Dataset[Any]):
         if not isinstance(sample, (tuple, list)):
             return self.transform(sample)
         values = [self.transform(sample[0]), *sample[1:]]
-        return type(sample)(*values) if hasattr(sample, "_fields") else type(sample)(values)
+        kind = type(sample)
+        is_namedtuple = hasattr(sample, "_fields")
+        return kind(*values) if is_namedtuple else kind(values)

@@ -76,14 +76,15 @@ class ClientDatasetsModule(FederatedDataModule):
         **options: Any,
     ) -> None:
         super().__init__(None, split=split, standardize=standardize, impute=impute, **options)
-        if split is not None and not (val is None and test is None):
+        are_sets_given = val is not None or test is not None
+        if split is not None and are_sets_given:
             raise ValueError(
                 f"Give `split` or `val` and `test`, not both; got {short_repr(split)}. A split takes them from "
                 "`clients`."
             )
         self.splits_clients = split is not None
         if split is None:
-            # none plays a part, not even the base class's own
+            # The base class has put its default there.
             self.split = None  # type: ignore[assignment]
         check_arguments(self, {"collate_fn": collate_fn, "class_names": class_names})
         self.collate_fn = collate_fn
@@ -102,15 +103,20 @@ class ClientDatasetsModule(FederatedDataModule):
                 f"`clients` must be a list with a data set for each client, at least one, got {short_repr(given)}. To "
                 "distribute one data set: datamodules.TorchDatasetDataModule(dataset, partitioner)."
             )
-        return {client: self._as_dataset(f"clients[{client}]", each) for client, each in enumerate(given)}
+        return self._as_datasets("clients", dict(enumerate(given)))
 
     def _evaluation_sets(self, name: str, given: Any) -> dict[int, Dataset[Any]]:
         if given is None:
             return {}
-        if not isinstance(given, (list, tuple)) or (len(given) and isinstance(given[0], Tensor)):
+        is_list = isinstance(given, (list, tuple))
+        is_tuple_of_tensors = is_list and len(given) > 0 and isinstance(given[0], Tensor)
+        if not is_list or is_tuple_of_tensors:
             return {GLOBAL: self._as_dataset(name, given)}
         present = {client: each for client, each in enumerate(given) if each is not None}
-        return {client: self._as_dataset(f"{name}[{client}]", each) for client, each in present.items()}
+        return self._as_datasets(name, present)
+
+    def _as_datasets(self, name: str, given: Mapping[int, Any]) -> dict[int, Dataset[Any]]:
+        return {client: self._as_dataset(f"{name}[{client}]", each) for client, each in given.items()}
 
     def _as_dataset(self, name: str, given: Any) -> Dataset[Any]:
         return as_dataset(name, given)
@@ -119,23 +125,27 @@ class ClientDatasetsModule(FederatedDataModule):
 
     def _facts(self) -> list[str]:
         train = self._sets["train"].values()
-        return [quantity(len(train), "client"), quantity(sum(map(length, train)), "sample")]
+        samples = sum(length(dataset) for dataset in train)
+        return [quantity(len(train), "client"), quantity(samples, "sample")]
 
     def load(self) -> Source:
         """Return all clients' samples, one after the other."""
         whole: Dataset[Any] = ConcatDataset(self._all_sets())
         targets = find_targets(whole, self.outputs_and_targets)
-        if self.splits_clients and (tensors := tensors_of(whole)) is not None:
+        tensors = tensors_of(whole) if self.splits_clients else None
+        if tensors is not None:
             whole = TensorDataset(*tensors)
-        return Source(whole, targets, None, self._class_names, self.collate_fn)
+        return Source(whole, targets, class_names=self._class_names, collate_fn=self.collate_fn)
 
     def federate(self, source: Source) -> FederatedSplit:
         """Give each client its part of the source, or distribute the source by the split."""
         lengths = [length(dataset) for dataset in self._all_sets()]
-        if self.splits_clients:
-            # the clients in place of labels: a split may hand over some of the samples, and all of no client's
-            return self.split.apply(np.repeat(np.arange(len(lengths)), lengths), NaturalPartitioner())
-        return self._as_given(lengths)
+        if not self.splits_clients:
+            return self._as_given(lengths)
+        # The partitioner gets clients in place of labels: a split may hand over some of the samples, and none of some
+        # client.
+        clients = np.repeat(np.arange(len(lengths)), lengths)
+        return self.split.apply(clients, NaturalPartitioner())
 
     def _as_given(self, lengths: Sequence[int]) -> FederatedSplit:
         """Return the split by which each set is the one that was given.
@@ -144,21 +154,31 @@ class ClientDatasetsModule(FederatedDataModule):
             lengths: Number of samples of each set, in the order in which the source has them.
         """
         samples = np.arange(sum(lengths))
-        stretches = iter(np.split(samples, np.cumsum(lengths)[:-1]))
-        train = {client: next(stretches) for client in self._sets["train"]}
-        val = {client: next(stretches) for client in self._sets["val"]}
-        test = {client: next(stretches) for client in self._sets["test"]}
+        samples_of_sets = iter(np.split(samples, np.cumsum(lengths)[:-1]))
+        train = {client: next(samples_of_sets) for client in self._sets["train"]}
+        val = {client: next(samples_of_sets) for client in self._sets["val"]}
+        test = {client: next(samples_of_sets) for client in self._sets["test"]}
+        # The id of a global set, -1, is none of a client.
+        last_client = max([*train, *val, *test])
         held = []
-        for client in range(1 + max([*train, *val, *test])):
-            of_client = [stage[client] for stage in (train, val, test) if client in stage]
-            held.append(np.concatenate(of_client) if of_client else samples[:0])
+        for client in range(last_client + 1):
+            of_client = [samples[:0]]
+            for stage in (train, val, test):
+                if client in stage:
+                    of_client.append(stage[client])
+            held.append(np.concatenate(of_client))
         return FederatedSplit(train, val, test, Partition(tuple(held)))
 
     def _all_sets(self) -> list[Dataset[Any]]:
-        return [dataset for stage in self._sets.values() for dataset in stage.values()]
+        sets: list[Dataset[Any]] = []
+        for stage in self._sets.values():
+            sets.extend(stage.values())
+        return sets
 
     def _make_samples(self, source: Source, split: FederatedSplit) -> FederatedSamples:
-        return FederatedSamples(source, split) if self.splits_clients else _GivenSets(source, split, self._sets)
+        if self.splits_clients:
+            return FederatedSamples(source, split)
+        return _GivenSets(source, split, self._sets)
 
 
 class _GivenSets(FederatedSamples):
@@ -175,16 +195,21 @@ class _GivenSets(FederatedSamples):
         self._sets = sets
 
     def dataset_of(self, stage: Stage, positions: Sequence[int] | None = None) -> Dataset[Any]:
-        # other inputs than the user's are served: prepared ones, or features
+        # Prepared inputs, or features, are served in place of the user's.
         if not isinstance(self.served, ConcatDataset):
             return super().dataset_of(stage, positions)
         sets = self._sets[stage]
-        chosen = list(sets.values()) if positions is None else [sets[position] for position in positions]
+        if positions is None:
+            positions = list(sets)
+            copies = False
+        else:
+            # The rows of some clients are copied, so that batches are gathered at once.
+            copies = True
+        chosen = [sets[position] for position in positions]
         if len(chosen) == 1:
             return chosen[0]
         whole: Dataset[Any] = ConcatDataset(chosen)
-        # rows are copied when some clients are asked for, so that batches are gathered at once
-        tensors = None if positions is None else tensors_of(whole)
+        tensors = tensors_of(whole) if copies else None
         return whole if tensors is None else TensorDataset(*tensors)
 
 
@@ -237,8 +262,9 @@ class TensorDataModule(ClientDatasetsModule):
         split: Split | None = None,
         **options: Any,
     ) -> None:
+        # `_as_dataset` makes data sets of the tensors.
         super().__init__(
-            clients,  # type: ignore[arg-type]  # data sets are made of them below
+            clients,  # type: ignore[arg-type]
             val,  # type: ignore[arg-type]
             test,  # type: ignore[arg-type]
             split=split,
@@ -251,7 +277,8 @@ class TensorDataModule(ClientDatasetsModule):
         )
 
     def _as_dataset(self, name: str, given: Any) -> Dataset[Any]:
-        if not isinstance(given, (tuple, list)) or not given or not all(isinstance(each, Tensor) for each in given):
+        is_list = isinstance(given, (tuple, list)) and len(given) > 0
+        if not is_list or not all(isinstance(each, Tensor) for each in given):
             raise TypeError(
                 f"`{name}` must be a tuple of tensors, as (x, y), got {short_repr(given)}. Convert arrays with "
                 "torch.as_tensor; ClientDatasetsModule takes data sets."

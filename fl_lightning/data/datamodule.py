@@ -184,7 +184,7 @@ class FederatedDataModule(L.LightningDataModule):
         return represent(self, *self._facts(), always=("batch_size",), leave_out=self._hidden)
 
     def __str__(self) -> str:
-        # Lightning's own has four lines of loaders
+        # That of Lightning has four lines of loaders.
         return repr(self)
 
     def _facts(self) -> list[str]:
@@ -195,7 +195,7 @@ class FederatedDataModule(L.LightningDataModule):
         return [clients, f"{len(self.federated_samples.source)} samples"]
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # a trainer sets it before it looks at anything else
+        # A trainer sets this attribute before it looks at anything else.
         if name == "trainer":
             check_lightning("The trainer", value)
         super().__setattr__(name, value)
@@ -229,11 +229,11 @@ class FederatedDataModule(L.LightningDataModule):
             return self._by_their_clients(source)
         if source.labels is None and getattr(self.partitioner, "needs_classes", False):
             raise ValueError(
-                f"{type(self.partitioner).__name__} shares samples out by class, and no classes were found. Give whole "
-                "numbers, the class of each sample: `targets=`, or the `labels` of a Source; for samples of more than "
-                "two tensors, `target=`, the place of their classes. Numbers to predict become "
-                "classes by `np.digitize(y, np.quantile(y, [0.25, 0.5, 0.75]))`. IIDPartitioner and "
-                "QuantitySkewPartitioner need none."
+                f"{type(self.partitioner).__name__} distributes samples by class, and no classes were found. Give the "
+                "class of each sample as whole numbers: `targets=`, or the `labels` of a Source. If samples have more "
+                "than two tensors, give `target=`, the place of the classes. For a regression, make classes by "
+                "`np.digitize(y, np.quantile(y, [0.25, 0.5, 0.75]))`, or use IIDPartitioner or "
+                "QuantitySkewPartitioner, which need none."
             )
         labels = len(source) if source.labels is None else source.labels
         return self.apply_split(labels, self.partitioner, source)
@@ -245,7 +245,8 @@ class FederatedDataModule(L.LightningDataModule):
                 "Give one, such as IIDPartitioner(num_clients=100), or the column of the clients if there is one."
             )
         _, numbers = np.unique(source.clients, return_inverse=True)
-        # the clients in place of labels: a split may hand over some of the samples, and all of no client's
+        # The partitioner gets clients in place of labels: a split may hand over some of the samples, and none of some
+        # client.
         split = self.apply_split(numbers, NaturalPartitioner(), source)
         if source.test_indices is None or not source.tests_clients:
             return split
@@ -263,7 +264,8 @@ class FederatedDataModule(L.LightningDataModule):
             partitioner: Distributes the samples that are not set aside among clients, by their labels.
             source: The samples.
         """
-        if source.test_indices is None or source.pools_test or getattr(self.split, "test", None) == "official":
+        is_official = getattr(self.split, "test", None) == "official"
+        if source.test_indices is None or source.pools_test or is_official:
             return self.split.apply(labels, partitioner, source.test_indices)
         return with_test_set(self.split, labels, partitioner, source.test_indices)
 
@@ -301,7 +303,7 @@ class FederatedDataModule(L.LightningDataModule):
     def setup(self, stage: str | None = None) -> None:
         """Read, partition, split and standardise the data; later calls change nothing of that."""
         if stage == "fit":
-            # the callback of this fit, if there is any, is set up after the data
+            # The callback of this fit, if there is any, is set up after the data and puts its name there.
             self.trained_by = None
         if self.is_set_up:
             return
@@ -353,17 +355,20 @@ class FederatedDataModule(L.LightningDataModule):
         """Return the source with the chosen clients' samples changed."""
         if not self.poisons:
             return source
-        x, *others = [tensor.clone() for tensor in rows_of(source)]
+        x, *others = (tensor.clone() for tensor in rows_of(source))
+        # The targets are a view of one of the other tensors.
         _, y = self.outputs_and_targets([x, *others], None)
+        train = list(split.train.values())
         for poison in self.poisons:
-            x, y[:] = poison.apply(x, y, list(split.train.values()), self.served, self.stored)
+            x, poisoned = poison.apply(x, y, train, self.served, self.stored)
+            y[:] = poisoned
         return replace(source, dataset=TensorDataset(x, *others))
 
     def teardown(self, stage: str | None = None) -> None:
         """Serve the source's own inputs again: features suit the module of one stage."""
         if self.is_set_up:
             self.federated_samples.remove_features()
-        # the next trainer may have no aggregation callback
+        # The next trainer may have no aggregation callback.
         self.shares_evaluation = False
 
     def on_exception(self, exception: BaseException) -> None:
@@ -408,7 +413,8 @@ class FederatedDataModule(L.LightningDataModule):
         parts = self.federated_split.of(self._set_of(stage))
         if not parts or GLOBAL in parts:
             return None
-        return np.repeat(list(parts), [len(indices) for indices in parts.values()])
+        sizes = [len(indices) for indices in parts.values()]
+        return np.repeat(list(parts), sizes)
 
     def _set_of(self, stage: Stage) -> Stage:
         """Return the set from which a stage is served."""
@@ -456,19 +462,21 @@ class FederatedDataModule(L.LightningDataModule):
         unused = self.num_unused
         if unused == 0:
             return ""
+        all_samples = quantity(len(self.federated_samples.source), "sample")
         belong = "belongs" if unused == 1 else "belong"
-        # a function of the user's has no name that would help
-        known = isinstance(self.partitioner, Partitioner)
-        cause = f" ({type(self.partitioner).__name__} leaves them out)" if known else ""
-        return f"{unused:,} of {quantity(len(self.federated_samples.source), 'sample')} {belong} to no client{cause}."
+        cause = ""
+        # A user's function has no name that would help.
+        if isinstance(self.partitioner, Partitioner):
+            cause = f" ({type(self.partitioner).__name__} leaves them out)"
+        return f"{unused:,} of {all_samples} {belong} to no client{cause}."
 
     def statistics(self) -> PartitionStatistics:
         """Return sizes and heterogeneity over all clients and their samples, those that validate and test too.
 
         Without classes, as in a regression, there are sizes alone. Clients without any sample do not count.
         """
-        holders = Partition(tuple(indices for indices in self.partition.indices if len(indices)))
-        return partition_statistics(holders, self.labels)
+        held = [indices for indices in self.partition.indices if len(indices)]
+        return partition_statistics(Partition(tuple(held)), self.labels)
 
     def plot(self, axes: Axes | None = None) -> LabelPlot:
         """Plot the clients' label distributions, with the sets in which they are; a notebook shows the picture.
@@ -518,10 +526,13 @@ class FederatedDataModule(L.LightningDataModule):
 
     def client_dataset(self, client: int) -> Dataset[Any]:
         """Return the training samples of the client at position ``client``, 0 to K-1."""
-        return self._transformed(self.federated_samples.dataset_of("train", [client]), self.train_transform)
+        dataset = self.federated_samples.dataset_of("train", [client])
+        return self._transformed(dataset, self.train_transform)
 
     def _transformed(self, dataset: Dataset[Any], transform: Transform | None) -> Dataset[Any]:
-        return dataset if transform is None or self.inputs_replaced else TransformedDataset(dataset, transform)
+        if transform is None or self.inputs_replaced:
+            return dataset
+        return TransformedDataset(dataset, transform)
 
     def client_order(self, client: int, generator: torch.Generator) -> Tensor:
         """Return the positions of one local epoch in the client's samples, as ``sampler`` or by chance, shape (n_k,).
@@ -531,13 +542,16 @@ class FederatedDataModule(L.LightningDataModule):
         """
         if self.sampler is None:
             return torch.randperm(int(self.client_sizes[client]), generator=generator)
-        return drawn_by(self.sampler, client, self.federated_samples.dataset_of("train", [client]), generator)
+        dataset = self.federated_samples.dataset_of("train", [client])
+        return drawn_by(self.sampler, client, dataset, generator)
 
     def pooled_order(self, clients: Sequence[int], generator: torch.Generator) -> Tensor:
         """Return the positions of one epoch in the pooled samples of some clients, shuffled, shape (n,)."""
         if self.sampler is None:
-            return torch.randperm(int(self.client_sizes[list(clients)].sum()), generator=generator)
-        return drawn_together([self.client_order(client, generator) for client in clients], generator)
+            size = int(self.client_sizes[list(clients)].sum())
+            return torch.randperm(size, generator=generator)
+        orders = [self.client_order(client, generator) for client in clients]
+        return drawn_together(orders, generator)
 
     def client_batches(self, client: int, *, generator: torch.Generator, shuffle: bool | None = None) -> Iterator[Any]:
         """Yield one local epoch of the client at position ``client``.
@@ -547,15 +561,16 @@ class FederatedDataModule(L.LightningDataModule):
             generator: CPU generator of the order.
             shuffle: Whether to draw a new order; as the data module's ``shuffle`` if ``None``.
         """
-        shuffles = self.shuffle if shuffle is None else shuffle
-        order = self.client_order(client, generator) if shuffles else None
+        if shuffle is None:
+            shuffle = self.shuffle
+        order = self.client_order(client, generator) if shuffle else None
         return self._batches(self.client_dataset(client), order)
 
     def pooled_batches(self, clients: Sequence[int], *, generator: torch.Generator) -> Iterator[Any]:
         """Yield one epoch of the union of some clients' samples; for arguments see :meth:`client_batches`."""
         order = self.pooled_order(clients, generator) if self.shuffle else None
-        dataset = self._transformed(self.federated_samples.dataset_of("train", clients), self.train_transform)
-        return self._batches(dataset, order)
+        dataset = self.federated_samples.dataset_of("train", clients)
+        return self._batches(self._transformed(dataset, self.train_transform), order)
 
     def _batches(self, dataset: Dataset[Any], order: Tensor | None) -> Iterator[Any]:
         return client_batches(
@@ -587,10 +602,11 @@ class FederatedDataModule(L.LightningDataModule):
             )
         order = None
         if self.sampler is not None:
-            everybody = range(self.num_clients)
-            order = PooledOrder(int(self.client_sizes.sum()), partial(self.pooled_order, everybody))
+            draw = partial(self.pooled_order, range(self.num_clients))
+            order = PooledOrder(int(self.client_sizes.sum()), draw)
+        dataset = self.federated_samples.dataset_of("train")
         return make_loader(
-            self._transformed(self.federated_samples.dataset_of("train"), self.train_transform),
+            self._transformed(dataset, self.train_transform),
             self.batch_size,
             shuffle=self.shuffle and order is None,
             sampler=order,
@@ -614,28 +630,33 @@ class FederatedDataModule(L.LightningDataModule):
         return self._evaluation_loader("test", shared=False)
 
     def _warn_of_no_test(self) -> None:
-        tests = self.trainer is not None and (self.trainer.testing or self.trainer.predicting)
-        if tests and not self.federated_split.test:
+        if self.federated_split.test or self.trainer is None:
+            return
+        if self.trainer.testing or self.trainer.predicting:
             rank_zero_warn("The data module has no test samples. Give it test samples, or a split that has some.")
 
     def evaluation_batch_size(self, dataset: Dataset[Any]) -> int:
         """Return the number of samples of a batch of an evaluation, by the bytes of a sample if it is not given."""
-        return evaluation_batch_size(dataset) if self.eval_batch_size is None else self.eval_batch_size
+        if self.eval_batch_size is not None:
+            return self.eval_batch_size
+        return evaluation_batch_size(dataset)
 
     def _evaluation_loader(self, stage: Stage, shared: bool) -> DataLoader[Any] | list[Any]:
         served = self._set_of(stage)
         if not self.federated_split.of(served):
-            # Lightning warns of an empty list; the line on clients has said so
+            # Lightning warns of an empty list, which the line on clients has said already.
             warnings.filterwarnings("ignore", "Total length of `list` across ranks is zero")
             return []
         dataset = self._transformed(self.federated_samples.dataset_of(served), self.eval_transform)
         batch_size = self.evaluation_batch_size(dataset)
         share = None
-        # Lightning refuses an empty share, so that it repeats samples where there are fewer than processes
-        if shared and self.trainer is not None and length(dataset) >= self.trainer.world_size > 1:
-            share, batch_size = evaluation_share(
-                dataset, batch_size, self.trainer.world_size, self.trainer.global_rank, self.limit_evaluation
-            )
+        if shared and self.trainer is not None:
+            processes = self.trainer.world_size
+            # Lightning raises an error for an empty share. So it may repeat samples if there are fewer than processes.
+            if length(dataset) >= processes > 1:
+                share, batch_size = evaluation_share(
+                    dataset, batch_size, processes, self.trainer.global_rank, self.limit_evaluation
+                )
         return make_loader(
             dataset,
             batch_size,
@@ -658,8 +679,8 @@ class FederatedDataModule(L.LightningDataModule):
             ValueError: If the checkpoint was written by a federated fit, and the trainer has no aggregation callback.
         """
         before = state_dict.get("trained_by")
-        fits = self.trainer is not None and self.trainer.state.fn == "fit"
-        if before is not None and self.trained_by is None and fits:
+        is_fit = self.trainer is not None and self.trainer.state.fn == "fit"
+        if is_fit and before is not None and self.trained_by is None:
             raise ValueError(
                 f"The checkpoint was written by {before}, and the trainer has no aggregation callback, so it would go "
                 f"on centrally. Give Trainer(callbacks=[{before}(...)]). To start central training from its weights: "

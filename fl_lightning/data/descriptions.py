@@ -25,8 +25,9 @@ def clients_in_words(split: FederatedSplit, validation: Mapping[int, np.ndarray]
     """
     number = len(split.train)
     samples = sum(len(indices) for indices in split.train.values())
-    everybody = split.partition.num_clients
-    clients = f"{number:,} of {everybody:,} clients" if number < everybody else quantity(number, "client")
+    clients = quantity(number, "client")
+    if number < split.partition.num_clients:
+        clients = f"{number:,} of {split.partition.num_clients:,} clients"
     train = "trains" if number == 1 else "train"
     validate = _evaluators(validation, "validate")
     test = _evaluators(split.test, "test")
@@ -44,12 +45,21 @@ def _evaluators(parts: Mapping[int, np.ndarray], verb: str) -> str:
 
 def sets_of_clients(split: FederatedSplit) -> dict[str, list[int]] | None:
     """Return the clients of each set; ``None`` where a client may be in more than one set, or all are in one."""
-    sets = {"train": list(split.train), "validation": list(split.val), "test": list(split.test)}
-    known = [client for clients in sets.values() for client in clients if client != GLOBAL]
-    sets_with_clients = [clients for clients in sets.values() if set(clients) - {GLOBAL}]
-    if len(sets_with_clients) < 2 or len(known) > len(set(known)):
-        return None
-    return sets
+    sets = {
+        "train": list(split.train),
+        "validation": list(split.val),
+        "test": list(split.test),
+    }
+    sets_with_clients = 0
+    seen: set[int] = set()
+    for ids in sets.values():
+        clients = set(ids) - {GLOBAL}
+        if clients & seen:
+            return None
+        seen |= clients
+        if clients:
+            sets_with_clients += 1
+    return sets if sets_with_clients > 1 else None
 
 
 def print_clients(data: FederatedDataModule, sampler: ClientSampler, name: str) -> None:
@@ -62,7 +72,8 @@ def print_clients(data: FederatedDataModule, sampler: ClientSampler, name: str) 
     """
     number = sampler.cohort_size(data.num_clients)
     each_round = sampler.describe_round(data.num_clients)
-    rank_zero_info(f"{data.describe_clients()}; {each_round} in each round. {data.describe_unused()}".rstrip())
+    line = f"{data.describe_clients()}; {each_round} in each round. {data.describe_unused()}"
+    rank_zero_info(line.rstrip())
     fraction = getattr(sampler, "clients_per_round", None)
     if data.num_clients == 1:
         rank_zero_warn(

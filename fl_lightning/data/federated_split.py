@@ -56,7 +56,9 @@ class FederatedSplit:
 
     def of(self, stage: Stage) -> dict[int, np.ndarray]:
         """Return the samples of each client that is in a stage."""
-        return {"train": self.train, "val": self.val, "test": self.test}[stage]
+        if stage == "train":
+            return self.train
+        return self.val if stage == "val" else self.test
 
 
 class Split(ShowsArguments, ABC):
@@ -106,8 +108,8 @@ class Split(ShowsArguments, ABC):
             if self.stratify:
                 raise ValueError(
                     "`stratify=True` draws every class in proportion, but no classes were found. Leave it out, or give "
-                    "the class of each sample; of numbers to predict, `np.digitize(y, np.quantile(y, [0.25, 0.5, "
-                    "0.75]))` makes classes."
+                    "the class of each sample. For a regression, `np.digitize(y, np.quantile(y, [0.25, 0.5, 0.75]))` "
+                    "makes classes."
                 )
             labels = np.zeros(int(labels_or_num_samples), dtype=np.int64)
         else:
@@ -138,5 +140,7 @@ class Split(ShowsArguments, ABC):
 
 
 def _describe(parts: dict[int, np.ndarray]) -> str:
-    samples = f"{sum(map(len, parts.values()))} samples"
-    return samples if GLOBAL in parts or not parts else f"{samples} of {len(parts)} clients"
+    samples = sum(len(indices) for indices in parts.values())
+    if not parts or GLOBAL in parts:
+        return f"{samples} samples"
+    return f"{samples} samples of {len(parts)} clients"

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from fl_lightning.data.datamodule import FederatedDataModule
 from fl_lightning.partitioners.base import PartitionFunction
 from fl_lightning.settings import Finite, Positive, check, check_arguments
+from fl_lightning.words import short_repr
 
 Unit = Annotated[float, "[0, 1]"]
 
@@ -114,8 +115,10 @@ class ImageDataModule(FederatedDataModule):
         x, *others = batch
         trainer = self.trainer
         x = self.preprocess(x, training=trainer is not None and trainer.training)
-        # the precision plugin converted the batch's floats when the images were still bytes
-        return [x if trainer is None else trainer.precision_plugin.convert_input(x), *others]
+        # The precision plugin converted the batch's floats when the images were still bytes.
+        if trainer is not None:
+            x = trainer.precision_plugin.convert_input(x)
+        return [x, *others]
 
     def _statistics_on(self, device: torch.device) -> tuple[Tensor, Tensor]:
         if device not in self._normalization:
@@ -145,11 +148,11 @@ def random_crop_and_flip(x: Tensor, padding: int, probability: float = 1.0) -> T
     rows = top + torch.arange(height, device=x.device)
     columns = torch.arange(width, device=x.device)
     columns = left + torch.where(flipped, columns.flip(0), columns)
-    # one gather of pixels: a quarter of the time of indexing with four index tensors
-    pixels = rows.unsqueeze(2) * (width + 2 * padding) + columns.unsqueeze(1)
+    # One gather of pixels takes a quarter of the time of indexing with four index tensors.
+    padded = F.pad(x, (padding, padding, padding, padding))
+    pixels = rows.unsqueeze(2) * padded.shape[3] + columns.unsqueeze(1)
     pixels = pixels.view(n, 1, -1).expand(-1, channels, -1)
-    padded = F.pad(x, (padding,) * 4).reshape(n, channels, -1)
-    return padded.gather(2, pixels).view(x.shape)
+    return padded.reshape(n, channels, -1).gather(2, pixels).view(x.shape)
 
 
 def channel_numbers(name: str, values: Sequence[float], channels: int | None = None) -> tuple[float, ...]:
@@ -169,6 +172,9 @@ def channel_numbers(name: str, values: Sequence[float], channels: int | None = N
         values = values.tolist()
     kind = Sequence[Positive] if name == "std" else Sequence[Finite]
     numbers = check(f"`{name}`", values, kind)
-    if len(numbers) == 0 or (channels and len(numbers) not in (1, channels)):
-        raise ValueError(f"`{name}` must have a number for each of the {channels or ''} channels, or one for all.")
-    return tuple(map(float, numbers))
+    is_one_for_all = len(numbers) == 1
+    is_one_for_each = len(numbers) == channels if channels else len(numbers) > 0
+    if not is_one_for_all and not is_one_for_each:
+        wanted = f"each of the {channels} channels" if channels else "each channel"
+        raise ValueError(f"`{name}` must have a number for {wanted}, or one for all, got {short_repr(values)}.")
+    return tuple(float(number) for number in numbers)

@@ -44,16 +44,21 @@ def fill_missing(x: Tensor, how: Imputation, split: FederatedSplit) -> Tensor:
             f"`impute={how!r}` needs floating-point inputs of shape (N, features), got {x.dtype} of shape "
             f"{tuple(x.shape)}. Fill in missing values in `load()`, or leave `impute` out."
         )
-    # numpy has no bfloat16
-    filled = x.detach().cpu().to(torch.float32 if x.dtype == torch.bfloat16 else x.dtype, copy=True)
+    # numpy has no bfloat16.
+    kind = torch.float32 if x.dtype == torch.bfloat16 else x.dtype
+    filled = x.detach().cpu().to(kind, copy=True)
     values = filled.numpy()
-    overall = _means(values[np.concatenate(list(split.train.values()))], np.zeros(x.shape[1]))
+    training_rows = np.concatenate(list(split.train.values()))
+    overall = _means(values[training_rows], default=np.zeros(x.shape[1]))
     if how == "local":
-        own = {client: _means(values[rows], overall) for client, rows in split.train.items()}
+        means_of_clients = {client: _means(values[rows], default=overall) for client, rows in split.train.items()}
         for part in (split.train, split.val, split.test):
             for client, rows in part.items():
-                means = own[client] if client in own else _means(values[rows], overall)
-                values[rows] = np.where(np.isnan(values[rows]), means, values[rows])
+                of_client = values[rows]
+                means = means_of_clients.get(client)
+                if means is None:
+                    means = _means(of_client, default=overall)
+                values[rows] = np.where(np.isnan(of_client), means, of_client)
     np.copyto(values, overall, casting="same_kind", where=np.isnan(values))
     return filled.to(x)
 
@@ -63,8 +68,8 @@ def _means(values: np.ndarray, default: np.ndarray) -> np.ndarray:
     finite = np.isfinite(values)
     observed = finite.sum(axis=0)
     totals = np.where(finite, values, 0).sum(axis=0, dtype=np.float64)
-    means: np.ndarray = np.where(observed == 0, default, totals / np.maximum(observed, 1))
-    return means
+    means: np.ndarray = totals / np.maximum(observed, 1)
+    return np.where(observed == 0, default, means)
 
 
 # ---- noise ----
@@ -117,20 +122,22 @@ def standardized(x: Tensor, how: Standardization, split: FederatedSplit, feature
         )
     if not is_finite(x[:, features]):
         used = np.concatenate([*split.train.values(), *split.val.values(), *split.test.values()])
-        holes = ~x[torch.from_numpy(used)][:, features].isfinite()
-        # a channel of several values is one column
-        counts = holes.transpose(0, 1).flatten(1).sum(1)
+        is_hole = ~x[torch.from_numpy(used)][:, features].isfinite()
+        # A channel of several values is one column.
+        counts = is_hole.transpose(0, 1).flatten(1).sum(1)
         if counts.any():
+            column = int(counts.argmax()) + (features.start or 0)
             raise ValueError(
                 f"`standardize={how!r}` needs finite inputs, got {int(counts.max())} NaN or infinite values in column "
-                f"{int(counts.argmax()) + (features.start or 0)}. A single one would spoil the whole column. Clean the "
-                "data first, or fill NaN with means by `impute='global'` or `impute='local'`."
+                f"{column}. A single one would spoil the whole column. Clean the data first, or fill NaN with means by "
+                "`impute='global'` or `impute='local'`."
             )
     out = x.clone()
     if how == "global":
-        rows = torch.from_numpy(np.concatenate(list(split.train.values()))).to(x.device)
-        statistics = fit_statistics(x.index_select(0, rows)[:, features])
-        out[:, features] = apply_statistics(x[:, features], *statistics)
+        training_rows = np.concatenate(list(split.train.values()))
+        rows = torch.from_numpy(training_rows).to(x.device)
+        mean, std = fit_statistics(x.index_select(0, rows)[:, features])
+        out[:, features] = apply_statistics(x[:, features], mean, std)
         return out
     fitted: dict[int, tuple[Tensor, Tensor]] = {}
     for part in (split.train, split.val, split.test):
@@ -139,10 +146,10 @@ def standardized(x: Tensor, how: Standardization, split: FederatedSplit, feature
                 continue
             rows = torch.from_numpy(indices).to(x.device)
             values = x[:, features].index_select(0, rows)
-            statistics = fitted[client] if client in fitted else fit_statistics(values)
+            mean, std = fitted[client] if client in fitted else fit_statistics(values)
             if part is split.train:
-                fitted[client] = statistics
-            out[:, features][rows] = apply_statistics(values, *statistics)
+                fitted[client] = mean, std
+            out[:, features][rows] = apply_statistics(values, mean, std)
     return out
 
 
@@ -159,13 +166,18 @@ def fit_statistics(x: Tensor) -> tuple[Tensor, Tensor]:
         A feature is also constant if its values differ only by rounding.
     """
     axes = [axis for axis in range(x.dim()) if axis != 1]
-    chunks = x.split(max(1, _CHUNK // max(1, x[0].numel())))
+    numbers_of_sample = max(1, x[0].numel())
+    chunks = x.split(max(1, _CHUNK // numbers_of_sample))
     count = x.numel() // x.shape[1]
-    total = torch.stack([chunk.double().sum(axes) for chunk in chunks])
-    mean = total.sum(0) / count
-    squares = torch.stack([(chunk.double() - _along(mean, x)).square_().sum(axes) for chunk in chunks])
-    std = (squares.sum(0) / count).sqrt()
-    return mean, torch.where((std == 0) | _is_constant(chunks, axes), 1.0, std)
+    sums = [chunk.double().sum(axes) for chunk in chunks]
+    mean = torch.stack(sums).sum(0) / count
+    squares = []
+    for chunk in chunks:
+        deviations = chunk.double() - _along(mean, x)
+        squares.append(deviations.square_().sum(axes))
+    std = (torch.stack(squares).sum(0) / count).sqrt()
+    is_constant = (std == 0) | _is_constant(chunks, axes)
+    return mean, torch.where(is_constant, 1.0, std)
 
 
 def _is_constant(chunks: Sequence[Tensor], axes: list[int]) -> Tensor:
@@ -179,16 +191,20 @@ def _is_constant(chunks: Sequence[Tensor], axes: list[int]) -> Tensor:
     kind = chunks[0].dtype
     if not kind.is_floating_point:
         return low == high
-    # sums in another order differ by some units in the last place. Narrow types are left one: they hold real data at
-    # the limit of their precision, such as counts of millions in float32
+    # Sums in another order differ by some units in the last place. Narrow types are allowed one: they hold real data at
+    # the limit of their precision, such as counts of millions in float32.
     units = 4 if kind == torch.float64 else 1
-    return high - low <= units * torch.finfo(kind).eps * torch.maximum(low.abs(), high.abs())
+    largest = torch.maximum(low.abs(), high.abs())
+    return high - low <= units * torch.finfo(kind).eps * largest
 
 
 def apply_statistics(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     """Return ``(x - mean) / std`` in the precision of ``x``; shapes as in :func:`fit_statistics`."""
-    return (x - _along(mean, x).to(x.dtype)).div_(_along(std, x).to(x.dtype))
+    deviations = x - _along(mean, x).to(x.dtype)
+    return deviations.div_(_along(std, x).to(x.dtype))
 
 
 def _along(statistic: Tensor, x: Tensor) -> Tensor:
-    return statistic.view(-1, *[1] * (x.dim() - 2))
+    """Return a number for each feature in a shape that broadcasts over samples, shape (features, 1, ...)."""
+    axes_after_features = [1] * (x.dim() - 2)
+    return statistic.view(-1, *axes_after_features)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate, chain, count, islice
+from itertools import chain, count, islice
 from typing import Any
 
 import torch
@@ -26,9 +26,11 @@ def drawn_by(sampler: ClientOrder, client: int, dataset: Dataset[Any], generator
         ValueError: If it returns other than n_k positions of the client's samples.
     """
     size = length(dataset)
-    order = torch.as_tensor(list(islice(sampler(client, dataset, generator), size + 1)))
+    # One position too many is enough for an error; a sampler may never end.
+    drawn = islice(sampler(client, dataset, generator), size + 1)
+    order = torch.as_tensor(list(drawn))
     is_whole = not order.is_floating_point() and order.dtype != torch.bool
-    if order.shape != (size,) or not is_whole or int(order.min()) < 0 or int(order.max()) >= size:
+    if not is_whole or order.shape != (size,) or int(order.min()) < 0 or int(order.max()) >= size:
         raise ValueError(
             f"`sampler` must return as many positions as client {client} has samples, {size}, from 0 to {size - 1}, "
             f"got {len(order)}: {short_repr(order.tolist())}. Repeat some or leave some out; for another amount of "
@@ -39,9 +41,13 @@ def drawn_by(sampler: ClientOrder, client: int, dataset: Dataset[Any], generator
 
 def drawn_together(orders: Sequence[Tensor], generator: torch.Generator) -> Tensor:
     """Return the orders of several data sets, one after the other, as one order of all, shuffled; shape (n,)."""
-    starts = accumulate(map(len, orders), initial=0)
-    positions = torch.cat([order + start for order, start in zip(orders, starts, strict=False)])
-    return positions[torch.randperm(len(positions), generator=generator)]
+    positions = []
+    start = 0
+    for order in orders:
+        positions.append(order + start)
+        start += len(order)
+    together = torch.cat(positions)
+    return together[torch.randperm(len(together), generator=generator)]
 
 
 class PooledOrder(Sampler[int]):
@@ -82,8 +88,10 @@ class EvaluationShare(DistributedSampler[int], SequentialSampler):
 
     def __init__(self, dataset: Dataset[Any], num_replicas: int, rank: int, samples: int | None = None) -> None:
         super().__init__(dataset, num_replicas, rank, shuffle=False)
-        self.share = range(rank, length(dataset) if samples is None else samples, num_replicas)
-        # Lightning and PyTorch take this for the sampler's length
+        if samples is None:
+            samples = length(dataset)
+        self.share = range(rank, samples, num_replicas)
+        # Lightning and PyTorch take this for the sampler's length.
         self.num_samples = len(self.share)
 
     def __iter__(self) -> Iterator[int]:
@@ -109,8 +117,8 @@ def evaluation_share(
     """
     samples = length(dataset)
     if limit is not None:
-        kept = limit(math.ceil(samples / batch_size)) * batch_size
-        samples = max(min(samples, int(kept)), num_replicas)
+        batches = limit(math.ceil(samples / batch_size))
+        samples = max(min(samples, int(batches * batch_size)), num_replicas)
     share = EvaluationShare(dataset, num_replicas, rank, samples)
     return share, shared_batch_size(samples, num_replicas, batch_size)
 
@@ -126,8 +134,10 @@ def shared_batch_size(samples: int, num_replicas: int, batch_size: int) -> int:
         num_replicas: Number of processes.
         batch_size: The number of samples that is asked for.
     """
-    smaller, longer_ones = divmod(samples, num_replicas)
-    if longer_ones == 0 or batch_size == 1:
+    smaller_share, num_larger = divmod(samples, num_replicas)
+    if num_larger == 0 or batch_size == 1:
         return batch_size
-    # one sample more makes a batch more where the smaller share is whole batches
-    return next(size for size in chain(range(batch_size, 1, -1), count(batch_size + 1)) if smaller % size)
+    # Where the smaller share is whole batches, one sample more makes one batch more.
+    smaller_sizes = range(batch_size, 1, -1)
+    larger_sizes = count(batch_size + 1)
+    return next(size for size in chain(smaller_sizes, larger_sizes) if smaller_share % size)

@@ -41,7 +41,9 @@ class Poison(ShowsArguments, ABC):
     """
 
     def __init__(self, clients: Sequence[int]) -> None:
-        self.clients: list[int] = list(dict.fromkeys(to_indices("clients", clients).tolist()))
+        positions = to_indices("clients", clients).tolist()
+        # Each client once, in the given order.
+        self.clients: list[int] = list(dict.fromkeys(positions))
 
     def apply(
         self,
@@ -73,8 +75,10 @@ class Poison(ShowsArguments, ABC):
         y = y.clone()
         for client in self.clients:
             indices = torch.from_numpy(np.asarray(train[client], dtype=np.int64))
-            changed, y[indices] = self.changed(served(x[indices]), y[indices], np.random.default_rng([client, 97]))
-            x[indices] = stored(changed)
+            rng = np.random.default_rng([client, 97])
+            changed_x, changed_y = self.changed(served(x[indices]), y[indices], rng)
+            x[indices] = stored(changed_x)
+            y[indices] = changed_y
         return x, y
 
     @abstractmethod
@@ -118,7 +122,8 @@ class LabelFlipping(Poison):
                 f"`num_classes` must be larger than every class, got {self.num_classes}; there are classes from "
                 f"{int(y.min())} to {int(y.max())}."
             )
-        return x, (self.num_classes - 1 - y.long()).to(y.dtype)
+        flipped = self.num_classes - 1 - y.long()
+        return x, flipped.to(y.dtype)
 
 
 class Backdoor(Poison):
@@ -164,6 +169,7 @@ class Backdoor(Poison):
     def changed(self, x: Tensor, y: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
         """Return the samples, a share of them stamped."""
         _check_classes(self, y)
+        # Rounded down, but 0.3 * 10 = 2.9999999999999996 to 3.
         number = max(1, int(round(self.fraction * len(y), 9)))
         places = torch.from_numpy(rng.permutation(len(y))[:number])
         x[places] = self.stamped(x[places])
@@ -184,7 +190,8 @@ class Backdoor(Poison):
 
 def _check_classes(poison: Poison, y: Tensor) -> None:
     """Raise ``ValueError`` unless targets are whole numbers, one for each sample."""
-    if y.numel() != len(y) or (y.is_floating_point() and not torch.equal(y, y.round())):
+    is_whole = not y.is_floating_point() or torch.equal(y, y.round())
+    if not is_whole or y.numel() != len(y):
         raise ValueError(
             f"The targets must be classes for {type(poison).__name__}, whole numbers of shape ({len(y)},) or "
             f"({len(y)}, 1), got {y.dtype} of shape {tuple(y.shape)}. Give `target=` of the data module if they are "

@@ -32,7 +32,8 @@ class FederatedSamples:
         self.source = source
         self.split = split
         self.client_ids = list(split.train)
-        self.client_sizes = np.array([len(indices) for indices in split.train.values()], dtype=np.int64)
+        sizes = [len(indices) for indices in split.train.values()]
+        self.client_sizes = np.array(sizes, dtype=np.int64)
         self._features: TensorDataset | None = None
 
     def dataset_of(self, stage: Stage, positions: Sequence[int] | None = None) -> Dataset[Any]:
@@ -86,9 +87,10 @@ class FederatedSamples:
     @property
     def num_unused(self) -> int:
         """Number of samples that are in no set, because a partitioner or a split leaves them out."""
-        sets = (self.split.train, self.split.val, self.split.test)
-        used = sum(len(indices) for parts in sets for indices in parts.values())
-        # a test set may hold training samples a second time
+        used = 0
+        for parts in (self.split.train, self.split.val, self.split.test):
+            used += sum(len(indices) for indices in parts.values())
+        # A test set may hold training samples a second time.
         return max(0, len(self.source) - used)
 
 

@@ -70,12 +70,15 @@ class Source(ShowsArguments):
         check("`pools_test`", self.pools_test, bool)
         check("`tests_clients`", self.tests_clients, bool)
         if self.labels is not None:
-            object.__setattr__(self, "labels", one_per_sample("labels", to_array("labels", self.labels), len(self)))
-            _check_class_names(self.class_names, self.labels)
+            labels = one_per_sample("labels", to_array("labels", self.labels), len(self))
+            object.__setattr__(self, "labels", labels)
+            _check_class_names(self.class_names, labels)
         if self.clients is not None:
-            object.__setattr__(self, "clients", client_keys("clients", self.clients, len(self)))
+            clients = client_keys("clients", self.clients, len(self))
+            object.__setattr__(self, "clients", clients)
         if self.test_indices is not None:
-            object.__setattr__(self, "test_indices", to_indices("test_indices", self.test_indices))
+            test_indices = to_indices("test_indices", self.test_indices)
+            object.__setattr__(self, "test_indices", test_indices)
 
     def __len__(self) -> int:
         """Return the number of samples N."""
@@ -116,9 +119,9 @@ def client_keys(name: str, values: Any, samples: int) -> np.ndarray:
     array = one_per_sample(name, to_array(name, values), samples)
     if array.dtype == object and all(isinstance(value, str) for value in array):
         array = array.astype(np.str_)
-    missing = array.dtype.kind == "f" and not np.isfinite(array).all()
-    if missing or array.dtype.kind not in "biufU":
-        found = f"{array.dtype} with NaN" if missing else str(array.dtype)
+    has_missing = array.dtype.kind == "f" and not np.isfinite(array).all()
+    if has_missing or array.dtype.kind not in "biufU":
+        found = f"{array.dtype} with NaN" if has_missing else str(array.dtype)
         raise TypeError(
             f"`{name}` must be numbers or strings, and none missing, got {found}. Fill in missing ones, and turn "
             "others into strings."
@@ -142,8 +145,10 @@ def as_dataset(name: str, given: Any) -> Dataset[Any]:
             shapes = ", ".join(str(tuple(tensor.shape)) for tensor in given)
             raise ValueError(f"`{name}` must be tensors with a row for each sample, got the shapes {shapes}.")
         given = TensorDataset(*given)
-    has_positions = hasattr(given, "__len__") and hasattr(given, "__getitem__") and getattr(given, "shape", None) != ()
-    if not has_positions or isinstance(given, _NO_DATASETS) or hasattr(given, "iloc"):
+    has_positions = hasattr(given, "__len__") and hasattr(given, "__getitem__")
+    is_scalar = getattr(given, "shape", None) == ()
+    is_table = hasattr(given, "iloc")
+    if not has_positions or is_scalar or is_table or isinstance(given, _NO_DATASETS):
         raise TypeError(
             f"`{name}` must be a data set with __len__ and __getitem__, as TensorDataset(x, y) has, got "
             f"{short_repr(given)}. Give the `dataset` of a DataLoader, list(stream) for a stream, or tensors of a "

@@ -71,10 +71,11 @@ class ClientSplit(Split):
                 f"`num_folds` is {self.num_folds}, but only {quantity(number, 'client')} can be held out. Give fewer "
                 "folds or more clients, or SampleSplit() or WithinClientSplit(), which hold out samples."
             )
-        clients = np.random.default_rng(self.seed).permutation(partition.num_clients)
+        clients = np.random.default_rng(self.seed).permutation(number)
         folds = np.array_split(clients, self.num_folds)
-        held_out = {self.fold} if self.val_fold is None else {self.fold, self.val_fold}
-        train = np.concatenate([fold for number, fold in enumerate(folds) if number not in held_out])
+        test = folds[self.fold]
+        others = [folds[fold] for fold in range(self.num_folds) if fold not in (self.fold, self.val_fold)]
+        train = np.concatenate(others)
         if self.val_fold is None:
             val, train = np.split(train, [len(folds[0])])
         else:
@@ -83,7 +84,7 @@ class ClientSplit(Split):
         def select(ids: np.ndarray) -> dict[int, np.ndarray]:
             return {client: partition.indices[client] for client in sorted(ids.tolist())}
 
-        return FederatedSplit(select(train), select(val), select(folds[self.fold]), partition)
+        return FederatedSplit(select(train), select(val), select(test), partition)
 
 
 class SampleSplit(Split):
@@ -135,15 +136,16 @@ class SampleSplit(Split):
             share = self.test
         rng = np.random.default_rng(self.seed)
         order = rng.permutation(np.setdiff1d(samples, test))
-        # where all samples are of one class, the first ones are drawn
+        # If all samples are of one class, `_draw` takes the first ones.
         classes = labels if self.stratify else np.zeros_like(labels)
         val, rest = _draw(order, round(self.val * len(order)), classes, rng)
         if share:
             test, rest = _draw(rest, round(share * len(order)), classes, rng)
-        _warn_of_none(self, f"there are {quantity(len(order), 'sample')}", val=(self.val, val), test=(share, test))
-        # in the order of the data set, which some partitioners follow
+        few = f"there are {quantity(len(order), 'sample')}"
+        _warn_of_none(self, few, val=(self.val, val), test=(share, test))
+        # Some partitioners follow the order of the data set.
         rest = np.sort(rest)
-        partition = Partition(tuple(rest[indices] for indices in partitioner(labels[rest]).indices))
+        partition = in_samples(rest, partitioner(labels[rest]))
         return FederatedSplit(by_client(partition.indices), _global(val), _global(test), partition)
 
 
@@ -212,13 +214,24 @@ def _draw(
     _, classes = np.unique(labels[order], return_inverse=True)
     counts = np.bincount(classes)
     quotas, remainders = np.divmod(number * counts, max(len(order), 1))
-    order_of_classes = np.lexsort((rng.permutation(len(counts)), -remainders, counts - quotas == 1))
-    quotas[order_of_classes[: number - quotas.sum()]] += 1
+    would_be_empty = counts - quotas == 1
+    by_chance = rng.permutation(len(counts))
+    # `lexsort` sorts by the last key first.
+    order_of_classes = np.lexsort((by_chance, -remainders, would_be_empty))
+    missing = number - quotas.sum()
+    quotas[order_of_classes[:missing]] += 1
+    # The rank of a sample is its place among those of its class.
     by_class = np.argsort(classes, kind="stable")
-    rank = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
+    first_of_class = np.cumsum(counts) - counts
+    rank = np.arange(len(order)) - np.repeat(first_of_class, counts)
     drawn = np.zeros(len(order), dtype=bool)
     drawn[by_class] = rank < np.repeat(quotas, counts)
     return order[drawn], order[~drawn]
+
+
+def in_samples(samples: np.ndarray, partition: Partition) -> Partition:
+    """Return a partition of some samples, counted from 0, as one of all samples."""
+    return Partition(tuple(samples[indices] for indices in partition.indices))
 
 
 def by_client(parts: Sequence[np.ndarray]) -> dict[int, np.ndarray]:
@@ -254,7 +267,7 @@ def check_test_indices(test_indices: np.ndarray | None, num_samples: int) -> np.
             "a fraction such as 0.1."
         )
     unique = np.unique(to_indices("test_indices", test_indices))
-    if len(unique) and (unique[0] < 0 or unique[-1] >= num_samples):
+    if unique.min(initial=0) < 0 or unique.max(initial=-1) >= num_samples:
         raise ValueError(
             f"`test_indices` must be from 0 to {num_samples - 1}, the samples of the data set, got {unique[0]} to "
             f"{unique[-1]}."

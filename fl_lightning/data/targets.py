@@ -68,14 +68,16 @@ def gives_targets(outputs: Any) -> bool:
 
 
 def inputs_of(batch: Any) -> Any:
-    """Return what a module is called with: the first element of a tuple or list, or a dict's one value beside a target.
+    """Return what a module is called with: the first element of a tuple or list, or a dict's one value but the target.
 
     Raises:
         TypeError: If the batch is of another kind.
     """
     if isinstance(batch, (tuple, list)) and len(batch) > 1:
         return batch[0]
-    inputs = [batch[key] for key in batch if key not in TARGET_KEYS] if isinstance(batch, Mapping) else []
+    if not isinstance(batch, Mapping):
+        raise _unreadable(batch)
+    inputs = [value for key, value in batch.items() if key not in TARGET_KEYS]
     if len(inputs) != 1:
         raise _unreadable(batch)
     return inputs[0]
@@ -101,18 +103,20 @@ def find_targets(dataset: Dataset[Any], rule: OutputsAndTargets = outputs_and_ta
         dataset: The data set.
         rule: Says which tensor of a ``TensorDataset`` is the target; its ``outputs`` are ``None``.
     """
-    # many subsets may share a data set, whose classes are looked for once
+    # Many subsets may share a data set, whose classes are looked for once.
     known: dict[int, np.ndarray | None] = {}
 
     def find(part: Dataset[Any]) -> np.ndarray | None:
         if isinstance(part, ConcatDataset):
-            return concatenate(map(find, part.datasets))
+            return concatenate(find(each) for each in part.datasets)
         if id(part) not in known:
+            candidates = []
             if not isinstance(part, Subset):
                 candidates = _candidates(part, rule)
             else:
                 within = find(part.dataset)
-                candidates = [] if within is None else [_transformed(part, within[subset_indices(part)])]
+                if within is not None:
+                    candidates = [_transformed(part, within[subset_indices(part)])]
             known[id(part)] = _classes(candidates, length(part))
         return known[id(part)]
 
@@ -122,7 +126,7 @@ def find_targets(dataset: Dataset[Any], rule: OutputsAndTargets = outputs_and_ta
 def _classes(candidates: list[Any], number: int) -> np.ndarray | None:
     """Return the first candidate that holds whole numbers, one for each of so many samples."""
     for candidate in candidates:
-        # rows of unequal lengths make no array
+        # Rows of unequal lengths make no array.
         with suppress(TypeError):
             values = to_array("targets", candidate)
             if values.shape == (number,) and values.dtype.kind in "iub":
@@ -132,14 +136,17 @@ def _classes(candidates: list[Any], number: int) -> np.ndarray | None:
 
 def _candidates(dataset: Any, rule: OutputsAndTargets) -> list[Any]:
     """Return what may be the targets of a data set."""
-    transforms = getattr(dataset, "transforms", None) if hasattr(dataset, "target_transform") else None
-    if transforms is not None and not hasattr(transforms, "target_transform"):
-        # one function changes inputs and targets together, as in torchvision's data sets
-        return []
+    if hasattr(dataset, "target_transform"):
+        transforms = getattr(dataset, "transforms", None)
+        # In a data set of torchvision, one function may change inputs and targets together.
+        if transforms is not None and not hasattr(transforms, "target_transform"):
+            return []
     candidates = [getattr(dataset, name, None) for name in TARGET_ATTRIBUTES]
     if isinstance(dataset, TensorDataset) and len(dataset.tensors) > 1:
-        with suppress(UnknownTargetError):  # of several tensors, so that classes are asked for where they are needed
-            candidates.append(rule(dataset.tensors, None)[1])
+        # Nothing may say which of several tensors is the target. Who needs classes then asks the user for them.
+        with suppress(UnknownTargetError):
+            _, targets = rule(dataset.tensors, None)
+            candidates.append(targets)
     return [_transformed(dataset, each) for each in candidates if _has_values(each)]
 
 
@@ -149,18 +156,28 @@ def _transformed(dataset: Any, values: Any) -> Any:
     if transform is None:
         return values
     array = to_array("targets", values)
-    kinds, places = np.unique(array, axis=0 if array.ndim > 1 else None, return_inverse=True)
-    changed = [np.asarray(transform(kind.item() if kind.ndim == 0 else kind)) for kind in kinds]
+    axis = 0 if array.ndim > 1 else None
+    unique, places = np.unique(array, axis=axis, return_inverse=True)
+    changed = []
+    for value in unique:
+        # A function for a class expects Python's number.
+        target = value.item() if value.ndim == 0 else value
+        changed.append(np.asarray(transform(target)))
     return np.stack(changed)[places.reshape(-1)]
 
 
 def _has_values(candidate: Any) -> bool:
     """Return whether an attribute holds values in a row: a list, an array, a tensor or a column of a table."""
-    return not isinstance(candidate, type) and (is_sequence(candidate) or hasattr(candidate, "__array__"))
+    if isinstance(candidate, type):
+        return False
+    return is_sequence(candidate) or hasattr(candidate, "__array__")
 
 
 def concatenate(parts: Iterable[np.ndarray | None]) -> np.ndarray | None:
     """Return the parts as one array, or ``None`` if one is missing."""
-    arrays = list(parts)
-    known = [array for array in arrays if array is not None]
-    return np.concatenate(known) if len(known) == len(arrays) else None
+    known = []
+    for array in parts:
+        if array is None:
+            return None
+        known.append(array)
+    return np.concatenate(known)

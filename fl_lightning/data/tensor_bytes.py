@@ -17,9 +17,13 @@ def tensor_bytes(tensor: Tensor) -> memoryview:
     """
     if tensor.is_meta:
         return memoryview(b"")
-    plain = [part.resolve_conj().resolve_neg().contiguous() for part in _strided(tensor.detach().cpu())]
-    parts = [part.flatten().view(torch.uint8) for part in plain]
-    return (parts[0] if len(parts) == 1 else torch.cat(parts)).numpy().data
+    parts = []
+    for part in _strided(tensor.detach().cpu()):
+        plain = part.resolve_conj().resolve_neg().contiguous()
+        parts.append(plain.flatten().view(torch.uint8))
+    # One part is not copied.
+    whole = parts[0] if len(parts) == 1 else torch.cat(parts)
+    return whole.numpy().data
 
 
 def _strided(tensor: Tensor) -> list[Tensor]:

@@ -1,11 +1,11 @@
-"""A test set of the data's own: set aside before the partition, or given to the clients of its samples."""
+"""The test set that comes with the data: set aside before the partition, or given to the clients of its samples."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from fl_lightning.data.federated_split import GLOBAL, FederatedSplit, Split
-from fl_lightning.data.splits import check_test_indices
+from fl_lightning.data.splits import check_test_indices, in_samples
 from fl_lightning.partitioners import Partition
 from fl_lightning.partitioners.base import PartitionFunction
 
@@ -15,7 +15,7 @@ def with_test_set(
 ) -> FederatedSplit:
     """Apply a split to the samples that are not in a test set, which belongs to no client.
 
-    What the split would test on trains. Samples of no client that it would test on are left out.
+    Samples that the split would test on are trained on instead; those of no client are left out.
 
     Args:
         split: The split.
@@ -25,18 +25,18 @@ def with_test_set(
     """
     number = len(labels) if isinstance(labels, np.ndarray) else labels
     test = check_test_indices(test_indices, number)
-    # the split sees the other samples alone, and counts them from 0
+    # The split sees the other samples alone, and counts them from 0.
     rest = np.setdiff1d(np.arange(number), test)
     labels_of_rest = labels[rest] if isinstance(labels, np.ndarray) else len(rest)
     of_rest = split.apply(labels_of_rest, partitioner, test[:0])
 
-    train = {}
-    for client in sorted({*of_rest.train, *of_rest.test} - {GLOBAL}):
-        parts = [part[client] for part in (of_rest.train, of_rest.test) if client in part]
-        train[client] = rest[np.concatenate(parts)]
+    train: dict[int, np.ndarray] = {}
+    for part in (of_rest.train, of_rest.test):
+        for client, indices in part.items():
+            if client != GLOBAL:
+                train[client] = np.append(train.get(client, test[:0]), rest[indices])
     val = {client: rest[indices] for client, indices in of_rest.val.items()}
-    partition = Partition(tuple(rest[indices] for indices in of_rest.partition.indices))
-    return FederatedSplit(train, val, {GLOBAL: test}, partition)
+    return FederatedSplit(dict(sorted(train.items())), val, {GLOBAL: test}, in_samples(rest, of_rest.partition))
 
 
 def with_test_clients(split: FederatedSplit, clients: np.ndarray) -> FederatedSplit:
@@ -50,10 +50,15 @@ def with_test_clients(split: FederatedSplit, clients: np.ndarray) -> FederatedSp
     """
     tested = np.concatenate(list(split.test.values()))
     held = {clients[indices[0]]: indices for indices in split.partition.indices}
-    ids = {key: client for client, key in enumerate(held)}
+    id_of = {key: client for client, key in enumerate(held)}
     test: dict[int, np.ndarray] = {}
     for key in np.unique(clients[tested]):
         of_client = tested[clients[tested] == key]
-        test[ids.setdefault(key, len(ids))] = of_client
-        held[key] = np.concatenate([held[key], of_client]) if key in held else of_client
-    return FederatedSplit(split.train, split.val, dict(sorted(test.items())), Partition(tuple(held.values())))
+        if key in held:
+            held[key] = np.concatenate([held[key], of_client])
+        else:
+            id_of[key] = len(held)
+            held[key] = of_client
+        test[id_of[key]] = of_client
+    partition = Partition(tuple(held.values()))
+    return FederatedSplit(split.train, split.val, dict(sorted(test.items())), partition)
