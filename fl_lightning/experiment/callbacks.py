@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import Callback, Checkpoint
 from fl_lightning._lightning.trainer_callbacks import names_of_validation
 from fl_lightning.experiment.claims import Claim
 from fl_lightning.experiment.files import read_csv, write_text
-from fl_lightning.experiment.search import import_optuna
+from fl_lightning.experiment.search import new_study
 
 _FACTOR = 3  # of the rounds from one look to the next; a third of the fits goes on
 _LOOKS = 3  # the last at the end, so that the first is after a ninth of the rounds
@@ -128,25 +128,32 @@ class Pruning(Callback):
     """
 
     def __init__(self, config: Mapping[str, Any], cells: Path, curve: CurveRecorder) -> None:
-        self.monitor, self.curve = config["monitor"], curve
+        from optuna.pruners import BasePruner, HyperbandPruner, SuccessiveHalvingPruner
+
+        self.monitor = config["monitor"]
+        self.curve = curve
         self.score: float | None = None
         self._seen = 0
-        optuna = import_optuna("`pruner`")
-        order, rounds = config["pruning"], config["trainer"]["max_epochs"]
-        limits = {"min_resource": max(1, rounds // _FACTOR ** (_LOOKS - 1)), "reduction_factor": _FACTOR}
-        pruner = (
-            optuna.pruners.SuccessiveHalvingPruner(**limits)
-            if order["pruner"] == "asha"
-            else optuna.pruners.HyperbandPruner(max_resource=rounds, **limits)
-        )
-        # Hyperband's brackets follow from the name and the number
-        study = optuna.create_study(study_name="search", direction=f"{config['mode']}imize", pruner=pruner)
+        order = config["pruning"]
+        rounds = config["trainer"]["max_epochs"]
+        first_look = max(1, rounds // _FACTOR ** (_LOOKS - 1))
+        pruner: BasePruner
+        if order["pruner"] == "asha":
+            pruner = SuccessiveHalvingPruner(min_resource=first_look, reduction_factor=_FACTOR)
+        else:
+            pruner = HyperbandPruner(min_resource=first_look, max_resource=rounds, reduction_factor=_FACTOR)
+        # Hyperband's brackets follow from the name of the study and the number of the trial.
+        study = new_study(config["mode"], study_name="search", pruner=pruner)
         for fit in order["earlier"]:
-            path: Path = cells / fit / "curve.csv"
+            path = cells / fit / "curve.csv"
             trial = study.ask()
-            for row in read_csv(path) if path.exists() else ():  # it may have failed
-                _should_prune(trial, row, self.monitor)
-        self._trial = [study.ask() for _ in range(len(order["earlier"]), order["number"] + 1)][-1]
+            # A fit that has failed has no curve.
+            if path.exists():
+                for row in read_csv(path):
+                    _should_prune(trial, row, self.monitor)
+        # Points that are tried at the same time have trials too, so that the number of this one is that of its point.
+        for _ in range(len(order["earlier"]), order["number"] + 1):
+            self._trial = study.ask()
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Report the round, and in a resumed fit those before; the last round prunes nothing."""

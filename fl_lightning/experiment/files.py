@@ -14,7 +14,6 @@ from typing import Any
 from fl_lightning.files import atomic_file
 
 _CHECKSUM = "checksum"
-_SPECIAL = ("=", "@", "+", "-", "\t", "\r", "'")  # the first characters of formulas, and the apostrophe itself
 
 
 def write_text(path: Path, text: str) -> None:
@@ -30,7 +29,8 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 def json_text(content: Mapping[str, Any]) -> str:
     """Return the text of a JSON file that :func:`read_json` reads."""
-    plain = json.loads(json.dumps(content))  # as it will be read: names are strings, tuples are lists
+    # As it will be read: names are strings, and tuples are lists.
+    plain = json.loads(json.dumps(content))
     return json.dumps({**plain, _CHECKSUM: _checksum(plain)}, indent=1, ensure_ascii=False) + "\n"
 
 
@@ -44,7 +44,8 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         is_whole = isinstance(content, dict) and content.pop(_CHECKSUM, None) == _checksum(content)
-    except ValueError:  # no JSON, or no UTF-8
+    except ValueError:
+        # It is not JSON, or not UTF-8.
         is_whole = False
     if not is_whole:
         raise ValueError(f"{path} is damaged: its content does not agree with its checksum.")
@@ -70,55 +71,35 @@ def _checksum(plain: Mapping[str, Any]) -> str:
 def write_csv(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
     """Write rows as CSV; a cell is empty if its row lacks the column, and numbers keep all their digits.
 
-    A text that a spreadsheet would take for a formula begins with an apostrophe; see :func:`harmless`. (pandas would
-    write whole numbers of a column with gaps as ``4.0``, and NaN as nothing.)
+    pandas would write whole numbers of a column with gaps as ``4.0``, and NaN as nothing.
 
     Raises:
         ValueError: If a row has another column.
     """
     buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, [harmless(column) for column in columns], lineterminator="\n")
+    writer = csv.DictWriter(buffer, columns, lineterminator="\n")
     writer.writeheader()
-    writer.writerows({harmless(column): harmless(value) for column, value in row.items()} for row in rows)
+    writer.writerows(rows)
     write_text(path, buffer.getvalue())
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a file that :func:`write_csv` has written, without the apostrophes that it has added.
+    """Return the rows of a file that :func:`write_csv` has written.
 
     Raises:
         ValueError: If a row is not whole.
     """
     with path.open(encoding="utf-8", newline="") as file:
-        columns, *rows = [list(map(_original, row)) for row in csv.reader(file)] or [[]]
-    return [dict(zip(columns, row, strict=True)) for row in rows]
-
-
-def harmless(cell: Any) -> Any:
-    """Return the content of a cell with an apostrophe before it, if it is a string that could be a formula.
-
-    Spreadsheets run a string that begins with ``=``, ``@``, ``+`` or ``-``. Numbers stay as they are.
-    """
-    if not isinstance(cell, str) or not cell.startswith(_SPECIAL) or _is_number(cell):
-        return cell
-    return f"'{cell}"
-
-
-def _original(text: str) -> str:
-    return text[1:] if text.startswith("'") and text[1:].startswith(_SPECIAL) else text
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+        lines = list(csv.reader(file))
+    if not lines:
+        return []
+    return [dict(zip(lines[0], line, strict=True)) for line in lines[1:]]
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]], first: Sequence[str] = ()) -> list[str]:
     """Return the columns of rows: first the given ones, then the others in alphabetical order."""
-    return [*first, *sorted(set().union(*rows) - set(first))] if rows else list(first)
+    others = set().union(*rows) - set(first)
+    return [*first, *sorted(others)]
 
 
 def remove_files(folder: Path, *patterns: str) -> None:

@@ -10,10 +10,8 @@ from graphlib import TopologicalSorter
 from itertools import product
 from typing import Any
 
-import numpy as np
-
 from fl_lightning.experiment.build import identity, substitute
-from fl_lightning.experiment.search import Point, Search, describe_point, import_optuna, space_of
+from fl_lightning.experiment.search import Point, Search, describe_point, space_of
 from fl_lightning.experiment.table import Table
 
 
@@ -77,9 +75,12 @@ class MethodSearch(Search):
     """
 
     def __init__(self, table: Table, data: str, method: str, sources: Mapping[str, MethodSearch]) -> None:
-        self.table, self.data, self.method = table, data, method
-        self.values = {**table.values, **table.data[data].values, **table.methods[method].values}
-        entry, tuning = table.methods[method], table.tuning
+        entry = table.methods[method]
+        tuning = table.tuning
+        self.table = table
+        self.data = data
+        self.method = method
+        self.values = {**table.values, **table.data[data].values, **entry.values}
         taken: Point = {}
         for name, source in entry.take.items():
             known = {**sources[source].values, **sources[source].chosen}
@@ -88,14 +89,21 @@ class MethodSearch(Search):
                     f"`take` of {method} has {name}, of which {source} has no value in `tune` or `values`."
                 )
             taken[name] = substitute(f"${name}", known)
-        at_once = tuning.at_once if tuning.search == "tpe" or tuning.pruner != "none" else None
+        prunes = tuning.pruner != "none"
+        learns = tuning.search == "tpe" or prunes
         try:
-            space = space_of(substitute(entry.tune, {**self.values, **taken}))
-            super().__init__(space, tuning.search, tuning.count, tuning.seed, table.data[data].mode, at_once, taken)
+            super().__init__(
+                space=space_of(substitute(entry.tune, {**self.values, **taken})),
+                kind=tuning.search,
+                count=tuning.count,
+                seed=tuning.seed,
+                mode=table.data[data].mode,
+                at_once=tuning.at_once if learns else None,
+                taken=taken,
+                shuffled=prunes,
+            )
         except (TypeError, ValueError) as error:
             raise ValueError(f"`tune` of {method} on {data}: {error}") from error
-        if tuning.search == "grid" and tuning.pruner != "none":
-            np.random.default_rng(tuning.seed).shuffle(self.points)  # type: ignore[arg-type]
 
     def cells(self, point: Point, number: int) -> list[Cell]:
         """Return the fits that score a point; those of points before may prune them."""
@@ -103,7 +111,6 @@ class MethodSearch(Search):
         cells = [self.cell(*place, point, tuning.max_epochs) for place in product(tuning.folds, tuning.seeds)]
         if tuning.pruner == "none":
             return cells
-        import_optuna(f"`pruner: {tuning.pruner}`")
         for place, cell in enumerate(cells):
             earlier = [each.fits[place] for each in self.tried]
             cell.config["pruning"] = {"pruner": tuning.pruner, "number": number, "earlier": earlier}

@@ -1,4 +1,8 @@
-"""Searches for hyper-parameters: over a grid, at random, or by Optuna."""
+"""Searches for hyper-parameters: over a grid, at random, or by the scores so far.
+
+Optuna draws the points. Of a search over ``{"lr": [0.01, 0.1], "mu": {"min": 0.001, "max": 1, "log": true}}`` they are
+such as ``{"lr": 0.1, "mu": 0.02}``. Each point is scored by one or more fits, which run elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -8,63 +12,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from types import ModuleType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
+from fl_lightning.settings import Count, Finite, Natural, check, check_fields, is_sequence
 
-from fl_lightning.settings import Count, Natural, check, check_fields, is_number, is_sequence
+if TYPE_CHECKING:
+    from optuna import Study
+    from optuna.distributions import CategoricalDistribution
+    from optuna.samplers import BaseSampler
 
 SearchKind = Literal["grid", "random", "tpe"]
 Point = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Range:
-    """A parameter between two bounds.
-
-    Attributes:
-        low: Lower bound.
-        high: Upper bound.
-        log: Whether its logarithm is uniform.
-        integer: Whether it is a whole number; both bounds are then possible.
-        step: The value is rounded to a multiple of the step; 0 does not round.
-
-    Raises:
-        ValueError: If a bound is not a number, ``low`` is not below ``high``, or a bound has no logarithm.
-    """
-
-    low: float
-    high: float
-    log: bool = False
-    integer: bool = False
-    step: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not (is_number(self.low) and is_number(self.high)) or self.low >= self.high or (self.log and self.low <= 0):
-            above = " and above 0" * self.log
-            raise ValueError(f"A range must have `min` below `max`{above}, got {self.low!r} and {self.high!r}.")
-
-    def draw(self, rng: np.random.Generator) -> float:
-        """Return a number in the range."""
-        if self.integer:
-            return int(rng.integers(int(self.low), int(self.high) + 1))
-        if self.log:
-            value = math.exp(rng.uniform(math.log(self.low), math.log(self.high)))
-        else:
-            value = float(rng.uniform(self.low, self.high))
-        return round(value / self.step) * self.step if self.step else value
-
-    def distribution(self, kinds: ModuleType) -> Any:
-        """Return Optuna's distribution."""
-        if self.integer:
-            return kinds.IntDistribution(int(self.low), int(self.high))
-        step = None if self.log else self.step or None
-        return kinds.FloatDistribution(self.low, self.high, log=self.log, step=step)
-
-
-Space = Mapping[str, Sequence[Any] | Range]
-"""A list of values or a range for each parameter."""
+Space = dict[str, Any]
+"""For each parameter its distribution of Optuna, which is categorical for a list of values."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,17 +56,30 @@ def space_of(tune: Mapping[str, Any]) -> Space:
 
     Raises:
         TypeError: If it is no mapping.
-        ValueError: If an entry is neither a list nor a range.
+        ValueError: If an entry is neither a list nor a range, or the bounds of a range are wrong.
     """
-    space: dict[str, Sequence[Any] | Range] = {}
+    space: Space = {}
     for name, entry in check("its content", tune, Mapping).items():
         if is_sequence(entry) and len(entry) > 0:
-            space[name] = entry
+            space[name] = choice_of(entry)
         elif isinstance(entry, Mapping) and {"min", "max"} <= set(entry) <= {"min", "max", "log"}:
-            space[name] = Range(entry["min"], entry["max"], log=bool(entry.get("log", False)))
+            from optuna.distributions import FloatDistribution
+
+            low = check(f"`{name}.min`", entry["min"], Finite)
+            high = check(f"`{name}.max`", entry["max"], Finite)
+            space[name] = FloatDistribution(low, high, log=bool(entry.get("log", False)))
         else:
             raise ValueError(f"`{name}` must be a list, or a range such as {{min: 0.1, max: 1}}, got {entry!r}.")
     return space
+
+
+def choice_of(values: Sequence[Any]) -> CategoricalDistribution:
+    """Return the distribution of a parameter that has one of some values."""
+    from optuna.distributions import CategoricalDistribution
+
+    # Optuna warns of values that are lists or mappings, because it could not store them on a disk.
+    with warnings.catch_warnings(action="ignore"):
+        return CategoricalDistribution(values)
 
 
 @dataclass(eq=False)
@@ -123,6 +96,7 @@ class Search(ABC):
         mode: Whether larger (``"max"``) or smaller (``"min"``) scores are better.
         at_once: Number of points that are tried together; all if ``None``.
         taken: Further values of every point.
+        shuffled: Whether a grid is tried in random order.
 
     Attributes:
         points: The points. Those of ``"tpe"`` are as if none had a score.
@@ -139,20 +113,20 @@ class Search(ABC):
     mode: Literal["max", "min"] = "max"
     at_once: Count | None = None
     taken: Point = field(default_factory=dict)
+    shuffled: bool = False
 
     def __post_init__(self) -> None:
         check_fields(self)
         if self.kind != "grid" and self.count is None:
             raise ValueError("`count`, the number of points, is needed by a search other than of a grid, got None.")
         self.tried: list[Tried] = []
-        found = self._propose(self.count or 1) if self.kind == "tpe" and self.space else self._draw()
-        self.points: list[Point] = [{**self.taken, **point} for point in found]
+        self.points: list[Point] = self._first_points()
 
     def next_points(self) -> list[Point]:
         """Return the points that are tried together after those that were; none after the last."""
         left = self.points[len(self.tried) :][: self.at_once]
-        if self.kind == "tpe" and left:
-            return [{**self.taken, **point} for point in self._propose(len(left))]
+        if self.kind == "tpe" and self.space and left:
+            return self._ask(self._tpe(), len(left))
         return left
 
     @abstractmethod
@@ -161,80 +135,107 @@ class Search(ABC):
 
     def best(self) -> Tried | None:
         """Return the point with the best score, the first of equals; ``None`` if none has a score."""
-        sign = 1 if self.mode == "max" else -1
-        known = [each for each in self.tried if each.score is not None and not each.pruned]
-        return max(known, key=lambda each: sign * each.score, default=None)  # type: ignore[operator]
+        best = None
+        best_score = -math.inf
+        for each in self.tried:
+            if each.score is None or each.pruned:
+                continue
+            score = each.score if self.mode == "max" else -each.score
+            if score > best_score:
+                best = each
+                best_score = score
+        return best
 
     def note_of_equals(self) -> str:
         """Return a sentence, after a space, on how many points share the best score; empty if one has it."""
         best = self.best()
-        equal = sum(each.score == best.score and not each.pruned for each in self.tried) if best else 0
-        return f" {equal} configurations have this score; the first is taken." if equal > 1 else ""
+        if best is None:
+            return ""
+        equal = [each for each in self.tried if each.score == best.score and not each.pruned]
+        if len(equal) == 1:
+            return ""
+        return f" {len(equal)} configurations have this score; the first is taken."
 
-    def _draw(self) -> list[Point]:
-        ranges = [name for name, entry in self.space.items() if isinstance(entry, Range)]
+    def _first_points(self) -> list[Point]:
+        """Return all points, as if none of them had a score."""
+        if not self.space:
+            return [dict(self.taken)]
+        from optuna.distributions import CategoricalDistribution
+        from optuna.samplers import GridSampler, RandomSampler
+
+        if self.kind == "tpe":
+            return self._ask(self._tpe(), self.count or 1)
+        lists = {
+            name: entry.choices for name, entry in self.space.items() if isinstance(entry, CategoricalDistribution)
+        }
+        ranges = [name for name in self.space if name not in lists]
         if self.kind == "grid" and ranges:
             raise ValueError(f"A grid search needs lists of values, got a range for {', '.join(ranges)}.")
-        rng = np.random.default_rng(self.seed)
         if ranges:
-            return [
-                {
-                    name: entry.draw(rng) if isinstance(entry, Range) else entry[int(rng.integers(len(entry)))]
-                    for name, entry in self.space.items()
-                }
-                for _ in range(self.count or 1)
-            ]
-        grid = [dict(zip(self.space, values, strict=True)) for values in product(*self.space.values())]  # type: ignore[arg-type]
-        if self.kind == "grid" or self.count is None or len(grid) <= self.count:
-            return grid[: self.count]
-        return [grid[place] for place in sorted(rng.choice(len(grid), self.count, replace=False).tolist())]
+            return self._ask(RandomSampler(self.seed), self.count or 1)
+        # Optuna's sampler of a grid makes the same product, and tries it in random order. In order the table of points
+        # is easier to read, and of equal scores the one that the user named first is chosen.
+        grid = [{**self.taken, **dict(zip(lists, values, strict=True))} for values in product(*lists.values())]
+        count = min(self.count or len(grid), len(grid))
+        if self.kind == "grid" and not self.shuffled:
+            return grid[:count]
+        with warnings.catch_warnings(action="ignore"):
+            sampler = GridSampler(lists, self.seed)
+        return self._ask(sampler, count)
 
-    def _propose(self, count: int) -> list[Point]:
-        """Return the next points by the tree-structured Parzen estimator (Bergstra et al. 2011).
+    def _tpe(self) -> BaseSampler:
+        """Return the tree-structured Parzen estimator (Bergstra et al. 2011), which proposes points by scores.
 
-        They follow from what was tried alone, so all runs that share a folder try the same points, also after a kill. A
-        journal of Optuna's would know in which order trials have ended, and the clock would choose the points.
+        Its seed follows from what was tried alone, so all runs that share a folder try the same points, also after a
+        kill. A journal of Optuna's would know in which order trials have ended, and the clock would choose the points.
         """
-        optuna = import_optuna("`search: tpe`")
-        kinds = optuna.distributions
-        with warnings.catch_warnings(action="ignore"):  # a value may be a list or mapping, which storages on disk lack
-            known = {
-                name: entry.distribution(kinds) if isinstance(entry, Range) else kinds.CategoricalDistribution(entry)
-                for name, entry in self.space.items()
-            }
-        sampler = optuna.samplers.TPESampler(seed=self.seed + len(self.tried), constant_liar=True)
-        study = optuna.create_study(direction=f"{self.mode}imize", sampler=sampler)
-        states = optuna.trial.TrialState
+        from optuna.samplers import TPESampler
+
+        return TPESampler(seed=self.seed + len(self.tried), constant_liar=True)
+
+    def _ask(self, sampler: BaseSampler, count: int) -> list[Point]:
+        """Return the points that a sampler proposes after those that were tried."""
+        from optuna.trial import TrialState, create_trial
+
+        study = new_study(self.mode, sampler=sampler)
         for each in self.tried:
-            state = states.FAIL if each.score is None else states.PRUNED if each.pruned else states.COMPLETE
-            trial = optuna.trial.create_trial(
-                state=state,
-                value=each.score,
-                params={name: each.point[name] for name in self.space},
-                distributions=known,
-                intermediate_values={each.pruned: each.score} if state == states.PRUNED else None,
+            state = TrialState.COMPLETE
+            reports = {}
+            if each.score is None:
+                state = TrialState.FAIL
+            elif each.pruned:
+                state = TrialState.PRUNED
+                reports = {each.pruned: each.score}
+            params = {name: each.point[name] for name in self.space}
+            study.add_trial(
+                create_trial(
+                    state=state,
+                    value=each.score,
+                    params=params,
+                    distributions=self.space,
+                    intermediate_values=reports,
+                )
             )
-            study.add_trial(trial)
-        return [study.ask(known).params for _ in range(count)]
+        return [{**self.taken, **study.ask(self.space).params} for _ in range(count)]
 
 
-def import_optuna(setting: str) -> Any:
-    """Return the package Optuna, which is an extra.
+def new_study(mode: Literal["max", "min"], **settings: Any) -> Study:
+    """Return a study of Optuna's that is in this process alone.
 
-    Raises:
-        RuntimeError: If it is not installed.
+    Args:
+        mode: Whether larger (``"max"``) or smaller (``"min"``) scores are better.
+        settings: Further arguments of ``optuna.create_study``.
     """
-    try:
-        import optuna
-    except ImportError as error:
-        raise RuntimeError(f"{setting} needs the package optuna: pip install 'fl-lightning[search]'.") from error
+    import optuna
+
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna
+    return optuna.create_study(direction="maximize" if mode == "max" else "minimize", **settings)
 
 
 def describe_point(point: Mapping[str, Any]) -> str:
     """Return a point as a string; a value that is a mapping is shown by its last entry."""
-    shown = {name: list(value.values())[-1] if isinstance(value, Mapping) else value for name, value in point.items()}
-    return ", ".join(
-        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in shown.items()
-    )
+    parts = []
+    for name, value in point.items():
+        shown = list(value.values())[-1] if isinstance(value, Mapping) else value
+        parts.append(f"{name}={shown:.4g}" if isinstance(shown, float) else f"{name}={shown}")
+    return ", ".join(parts)

@@ -128,7 +128,10 @@ def choose_data(options: Namespace, shared: dict[str, Any]) -> tuple[str, Federa
 
 
 def make_loggers(folder: Path, tags: list[str], options: dict[str, Any]) -> list[Any]:
-    """Return W&B's logger, online where the user is logged in, and one of a CSV file for each start of the run."""
+    """Return W&B's logger, online where the user is logged in, and one of a CSV file for each start of the run.
+
+    A run of a sweep has one more, for the sweep.
+    """
     import wandb
 
     os.environ.setdefault("WANDB_SILENT", "true")
@@ -147,7 +150,7 @@ def make_loggers(folder: Path, tags: list[str], options: dict[str, Any]) -> list
         mode="online" if online else "offline",
         settings=wandb.Settings(console="off"),  # it would record every state of the progress bar
     )
-    # a sweep compares the best value, not the last one
+    # The service of Weights & Biases then compares the best values of a sweep's runs, not the last ones.
     logger.experiment.define_metric("val_acc_clients", summary="max")
     text = "online, project fl-lightning."
     if not online and rank_zero_only.rank == 0:  # other processes have no run
@@ -155,7 +158,11 @@ def make_loggers(folder: Path, tags: list[str], options: dict[str, Any]) -> list
         text = f"offline (not logged in). To send this run later: wandb sync {shlex.quote(str(run))}"
     console.print(f"Weights & Biases: {text}", soft_wrap=True)
     attempt = len(list(folder.glob("log-*"))) + 1
-    return [logger, CSVLogger(folder, name=None, version=f"log-{attempt}")]
+    loggers = [logger, CSVLogger(folder, name=None, version=f"log-{attempt}")]
+    if "FL_LIGHTNING_LOGS" in os.environ:
+        # `fl-lightning sweep` reads the score of the run there.
+        loggers.append(CSVLogger(os.environ["FL_LIGHTNING_LOGS"], name=None, version=""))
+    return loggers
 
 
 def run_folder(options: Namespace, name: str) -> Path:

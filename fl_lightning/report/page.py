@@ -14,8 +14,6 @@ import jinja2
 import pandas as pd
 from matplotlib.figure import Figure
 
-from fl_lightning.experiment.files import harmless
-
 _MOST_COLUMNS = 6  # side by side; more of them become rows
 _WIDE = 1000  # pixels; a wider figure takes the page's whole width
 _LATEX = str.maketrans(
@@ -70,9 +68,8 @@ class Table:
             yield list(group)
 
     def to_csv(self) -> str:
-        """Return the table as CSV, in which no text can be taken for a formula."""
-        flat = self.flat.rename(columns=harmless).map(lambda text: harmless(plain(text)))
-        return str(flat.to_csv(index=False, header=self.header, lineterminator="\n"))
+        """Return the table as CSV."""
+        return str(self.flat.map(plain).to_csv(index=False, header=self.header, lineterminator="\n"))
 
     def to_text(self, width: int) -> str:
         """Return the table for a screen: columns become rows, and a star stands for bold."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from helpers.small_table import small, with_methods
 
 from fl_lightning.experiment import read_table
 from fl_lightning.experiment.files import read_csv
-from fl_lightning.experiment.search import Range, Tried
+from fl_lightning.experiment.search import Tried, space_of
 
 RATES = [float(f"{digit}e{power}") for power in range(-5, 1) for digit in (1, 3)]  # 1e-5 to 3
 
@@ -54,7 +53,8 @@ def test_tpe_looks_where_scores_are_best() -> None:
     known.append(({"x": 0.1, "kind": None}, None))  # a failure is no score
 
     def proposed(seed: int, mode: str) -> list[dict[str, Any]]:
-        search = Points({"x": Range(0.0, 1.0), "kind": kinds}, "tpe", len(known) + 30, seed, mode)
+        space = space_of({"x": {"min": 0.0, "max": 1.0}, "kind": kinds})
+        search = Points(space, "tpe", len(known) + 30, seed, mode)
         search.tried = [Tried(point, (), 1, score, "", 0) for point, score in known]
         return search.next_points()
 
@@ -74,13 +74,6 @@ def test_a_search_by_tpe_tries_as_many_points_and_chooses_the_best(tmp_path: Pat
     [chosen] = [row for row in rows if row["chosen"] == "yes"]
     assert float(chosen["val"]) == max(float(row["val"]) for row in rows)
     assert run.rows[0]["values"] == chosen["values"]
-
-
-@pytest.mark.parametrize("tuning", [{"search": "tpe", "count": 2}, {"pruner": "asha"}])
-def test_without_optuna(tuning: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(RuntimeError, match="optuna"):
-        run_here(tuned([0.1, 0.2], **tuning), tmp_path)
 
 
 @pytest.mark.parametrize("tuning", [{"search": "bayes"}, {"pruner": "median"}, {"at_once": 0}])

@@ -15,12 +15,12 @@ import yaml
 from helpers.comparison import ValidatedClassifier, clients_of, samples, train_federatedly
 from helpers.forking import Forked
 from helpers.toys import quiet_trainer
+from helpers.wandb_files import read_history, read_records, values_in
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
 
 from fl_lightning import FedAvg, FederatedCheckpoint, FedProx, TensorDataModule, WithinClientSplit
 from fl_lightning.datamodules import DigitsDataModule
-from fl_lightning.experiment.sweep import read_history, read_records, values_in
 from fl_lightning.models import MLPClassifier
 from fl_lightning.partitioners import DirichletPartitioner
 

@@ -13,9 +13,8 @@ from typing import Any, NoReturn
 import pytest
 import torch
 import yaml
+from helpers.wandb_files import read_history, read_records
 from torchvision.models import mobilenet_v2
-
-from fl_lightning.experiment.sweep import read_history, read_records
 
 ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "fl_lightning" / "recipes" / "cifar_radfed.py"

@@ -263,4 +263,4 @@ def test_a_table_as_latex_and_csv() -> None:
     assert r"a$<$b & \bfseries $-$1.5 $\pm$ 0.2 \\" in latex
     assert r"c-d & 2 \\" in latex
     assert r"\caption{50 \% \& more}" in latex
-    assert table.to_csv() == "name_1,score\na<b,'-1.5 ± 0.2\nc-d,2\n"
+    assert table.to_csv() == "name_1,score\na<b,-1.5 ± 0.2\nc-d,2\n"
