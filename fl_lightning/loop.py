@@ -27,7 +27,7 @@ from fl_lightning.executors.machine import Threads, keep_freed_memory
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.layout import tensors_by_name
-from fl_lightning.parts.messages import ClientResult, Task, same_values
+from fl_lightning.parts.messages import ClientResult, Task, Upload, same_values
 from fl_lightning.parts.run import Run
 from fl_lightning.seeding import Stream, seed_global_generators
 
@@ -236,7 +236,7 @@ class FederatedLoop(RoundLoop):
             optimizers.keep_settings(self.round_index, under_way)
         self._published = algorithm.run.play(self._execute)
 
-    def _execute(self, tasks: Sequence[Task]) -> Iterator[ClientResult]:
+    def _execute(self, tasks: Sequence[Task]) -> Iterator[ClientResult | Upload]:
         """Train this process's share of tasks and yield their results."""
         if self.settings.continue_epochs:
             self.training.batches.place(tasks, self.batches_done)

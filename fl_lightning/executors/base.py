@@ -8,7 +8,7 @@ from typing import Any
 
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.parts.algorithm import Algorithm
-from fl_lightning.parts.messages import ClientResult, Task
+from fl_lightning.parts.messages import ClientResult, Task, Upload
 from fl_lightning.signatures import ShowsArguments
 
 
@@ -22,10 +22,14 @@ class Executor(ShowsArguments, ABC):
         """Called when a fit begins, after a checkpoint's state was loaded."""
 
     @abstractmethod
-    def run(self, tasks: Sequence[Task], training: LocalTraining, algorithm: Algorithm) -> Iterable[ClientResult]:
+    def run(
+        self, tasks: Sequence[Task], training: LocalTraining, algorithm: Algorithm
+    ) -> Iterable[ClientResult | Upload]:
         """Train the clients of the tasks and yield their results.
 
-        ``yield training.train(task, algorithm.received(task))`` does so for one task.
+        ``yield training.train(task, algorithm.received(task))`` does so for one task. Exchanges come after it. A client
+        that is another machine has its exchanges there: yield an :class:`Upload` of it, and nothing of its further
+        trainings. A task without an answer counts as a client that has dropped out.
 
         Args:
             tasks: This process's tasks.

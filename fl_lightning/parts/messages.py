@@ -193,6 +193,21 @@ class ClientResult:
         return len(self.vector) if self.num_parameters is None else self.num_parameters
 
 
+@dataclass(frozen=True)
+class Upload:
+    """What a client that is another machine has sent: a result that has passed through the exchanges there.
+
+    Attributes:
+        task: The task that was done.
+        result: The result as the server sees it; ``None`` for NaN or infinite values, which the client did not send.
+        changed: Names of the buffers that the client's training changed.
+    """
+
+    task: Task
+    result: ClientResult | None
+    changed: frozenset[str] = frozenset()
+
+
 @dataclass
 class Traffic:
     """Everything that was sent since the fit began.

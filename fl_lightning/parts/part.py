@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from inspect import signature
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _RECORDS = (ClientResult, Payload, Task)
 _KIND = "class of the record"
+#: Where a part does its work for one client.
+Place = Literal["client", "server", "both"]
 
 
 class Part:
@@ -46,6 +48,12 @@ class Part:
     #: may let out more, so it does not inherit the answer: each class says so itself. Parts that protect clients ask
     #: :attr:`is_known_to_send_updates_alone`.
     sends_updates_alone: ClassVar[bool] = False
+    #: Where what the part does for one client is done, if that client is another machine. ``"client"``: there, and so
+    #: are the vectors that it keeps of the client. ``"server"``: here, from what reaches the server. ``"both"``: on
+    #: both, each with vectors of its own. ``None``: not known, so that an executor of such clients raises an error. A
+    #: subclass may do more, so it does not inherit the answer; ask
+    #: :attr:`runs_where`.
+    runs_at: ClassVar[Place | None] = None
     federation: Federation
     round: int = 0
     _before: dict[str, Any] | None = None  # the state at the start of the round under way
@@ -118,6 +126,12 @@ class Part:
     def is_known_to_send_updates_alone(self) -> bool:
         """Whether the part's own class says :attr:`sends_updates_alone`."""
         return bool(vars(type(self)).get("sends_updates_alone", False))
+
+    @property
+    def runs_where(self) -> Place | None:
+        """What the part's own class says in :attr:`runs_at`."""
+        where: Place | None = vars(type(self)).get("runs_at")
+        return where
 
     # ---- for subclasses ----
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
-from fl_lightning.parts.messages import ClientResult, RoundReport, Task
+from fl_lightning.parts.messages import ClientResult, RoundReport, Task, Upload
 from fl_lightning.parts.part import walk
 from fl_lightning.parts.schedules.base import Play
 from fl_lightning.seeding import Stream, numpy_generator
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fl_lightning.parts.run import Run
 
 #: Trains tasks and yields this process's results as they come.
-Execute = Callable[[Sequence[Task]], Iterable[ClientResult]]
+Execute = Callable[[Sequence[Task]], Iterable[ClientResult | Upload]]
 #: Returns the scores of clients before the draw, by client; called on all processes.
 Score = Callable[[Sequence[Task]], Mapping[int, float]]
 
@@ -139,45 +139,71 @@ class Round:
     def _results(self, tasks: Sequence[Task], execute: Execute) -> Iterator[ClientResult]:
         """Yield this process's results as they leave the exchange; invalid ones are left out.
 
-        A result of a further training stays on its client.
+        A result of a further training stays on its client. A client that does not answer has dropped out.
         """
-        algorithm, server, report = self._run.algorithm, self._run.server, self.report
-        schedule, objective, exchange = algorithm.schedule, algorithm.objective, algorithm.chain
-        payload = self._run.books.payload
+        algorithm, report = self._run.algorithm, self.report
+        silent = sum(1 for task in tasks if not task.phase)
         for result in execute(tasks):
-            if result.task.phase:
+            if isinstance(result, Upload):
+                uploaded: ClientResult | None = self._from_elsewhere(result)
+            elif result.task.phase:
                 if result.is_finite:
                     if result.task.message:
-                        exchange.on_delivery(result.task, result.start)
-                    schedule.on_client_end(result)
+                        algorithm.chain.on_delivery(result.task, result.start)
+                    algorithm.schedule.on_client_end(result)
                     yield result
                 continue
-            result = replace(result, loss=objective.loss_of(result.task))
-            if not result.is_finite:
-                if algorithm.invalid_updates == "raise":
-                    raise FloatingPointError(
-                        f"Client {result.client} ({result.num_samples} samples) handed back NaN or infinite values. "
-                        'Lower the learning rate or clip gradients, or give `invalid_updates="skip"`.'
-                    )
-                report.left_out.append(result.client)
-                report.uploads.append(server.left_out_payload)
+            else:
+                uploaded = self._upload(result)
+            silent -= 1
+            if uploaded is None:
+                report.left_out.append(result.task.client)
+                report.uploads.append(self._run.server.left_out_payload)
                 continue
-            # An asynchronous schedule looks at buffers when a result arrives, since it may train results ahead.
-            if not schedule.asynchronous:
-                server.watch(result)
-            exchange.on_delivery(result.task, result.start)
-            result = schedule.on_client_end(result) or result
-            result = objective.on_client_end(result) or result
-            result = replace(result, numbers=objective.numbers_up(result))
-            report.numbers += result.numbers
-            if not schedule.asynchronous:
-                objective.on_arrival(result.client, result.task.slot, is_used=True)
-            uploaded = exchange.upload(replace(result, payload=payload))
-            report.reported.append(result.client)
+            report.numbers += uploaded.numbers
+            report.reported.append(uploaded.client)
             report.uploads.append(uploaded.payload)
-            if result.score is not None:
-                self._scores[result.client] = result.score
+            if uploaded.score is not None:
+                self._scores[uploaded.client] = uploaded.score
             yield uploaded
+        # Several processes have clients of their own here, which always answer.
+        if self._run.federation.num_ranks == 1:
+            report.dropped += silent
+
+    def _upload(self, result: ClientResult) -> ClientResult | None:
+        """Do what a client does after its training; return its result as it leaves the exchange, if it is valid."""
+        algorithm = self._run.algorithm
+        schedule, objective, exchange = algorithm.schedule, algorithm.objective, algorithm.chain
+        result = replace(result, loss=objective.loss_of(result.task))
+        if not result.is_finite:
+            if algorithm.invalid_updates == "raise":
+                raise FloatingPointError(
+                    f"Client {result.client} ({result.num_samples} samples) handed back NaN or infinite values. "
+                    'Lower the learning rate or clip gradients, or give `invalid_updates="skip"`.'
+                )
+            return None
+        # An asynchronous schedule looks at buffers when a result arrives, since it may train results ahead.
+        if not schedule.asynchronous:
+            self._run.server.watch(result)
+        exchange.on_delivery(result.task, result.start)
+        result = schedule.on_client_end(result) or result
+        result = objective.on_client_end(result) or result
+        result = replace(result, numbers=objective.numbers_up(result))
+        if not schedule.asynchronous:
+            objective.on_arrival(result.client, result.task.slot, is_used=True)
+        return exchange.upload(replace(result, payload=self._run.books.payload))
+
+    def _from_elsewhere(self, upload: Upload) -> ClientResult | None:
+        """Do what the server does with a result that was uploaded elsewhere; return it if it is valid."""
+        if upload.result is None:
+            return None
+        algorithm = self._run.algorithm
+        self._run.server.note_changed(upload.changed)
+        algorithm.chain.on_upload_elsewhere(upload.result)
+        objective = algorithm.objective
+        if objective.runs_where != "client":
+            objective.on_client_end(upload.result)
+        return upload.result
 
     # ---- 3. end ----
 

@@ -292,9 +292,12 @@ class Run:
         This is the model at which the client is scored, to which proximal terms pull, and from which its update is
         taken. Ask on the process that has the client's vectors. The tensor is not to be written to.
         """
+        return self.algorithm.chain.download(task.sending, self.sent(task))
+
+    def sent(self, task: Task) -> Tensor:
+        """Return the model that the server sends for a task, shape ``(size,)``; not to be written to."""
         schedule = self.algorithm.schedule
-        sent = checked_vector(schedule, "sent", schedule.sent(task, self.server), self.server.model)
-        return self.algorithm.chain.download(task.sending, sent)
+        return checked_vector(schedule, "sent", schedule.sent(task, self.server), self.server.model)
 
     def received_before_draw(self, task: Task) -> Tensor:
         """Return what a client receives that is scored before the draw, as :meth:`received` does."""

@@ -77,13 +77,21 @@ class Server:
 
     def watch(self, result: ClientResult) -> None:
         """Note which buffers a client changed."""
+        self.note_changed(self.changed_by(result))
+
+    def changed_by(self, result: ClientResult) -> frozenset[str]:
+        """Return the names of the buffers that a client changed, but for those that are known to change."""
         if len(self.changing) == len(self._buffers):
-            return
+            return frozenset()
         _, start = self.federation.layout.split(result.start)
         before = start.split(list(self._buffers.values()))
         after = result.buffers.split(list(self._buffers.values()))
         pairs = zip(self._buffers, before, after, strict=True)
-        self._seen |= {name for name, old, new in pairs if not same_values(old, new)} - self.changing
+        return frozenset(name for name, old, new in pairs if not same_values(old, new)) - self.changing
+
+    def note_changed(self, names: frozenset[str]) -> None:
+        """Note buffers that a client changed."""
+        self._seen |= names
 
     def join_changing(self) -> None:
         """Add the buffers that clients changed to :attr:`changing`; call it on all processes."""

@@ -116,6 +116,17 @@ class LocalOptimizers:
         """Whether ``configure_optimizers``, or a hook, has given optimizers a state; Adagrad's begins at step 0."""
         return any(held.get("step", 1) for state in self._states for held in state.values())
 
+    @property
+    def options(self) -> Options:
+        """The options with which the round's clients begin, of each optimizer's groups."""
+        return self._for_clients[0]
+
+    def take_options(self, options: Options) -> None:
+        """Let clients begin with other options from the next round on; groups keep those that are not named."""
+        for optimizer, groups in zip(self._trainer.optimizers, options, strict=True):
+            for group, values in zip(optimizer.param_groups, groups, strict=True):
+                group.update(values)
+
     def on_round_abort(self) -> None:
         """Return to the settings of the round's start, also where schedules have stepped."""
         self._restore(*self._start)

@@ -349,3 +349,10 @@ def install_loop(trainer: pl.Trainer, loop: RoundLoop) -> None:
         timer._interval = Interval.epoch
     if fit_trainer(trainer).reload_dataloaders_every_n_epochs:
         rank_zero_warn("`reload_dataloaders_every_n_epochs` has no effect on clients: their data come from no loader.")
+
+
+def begin_with_round(trainer: pl.Trainer, round_index: int) -> None:
+    """Let the next fit begin with a round, counted from 0, as a fit does that goes on from a checkpoint."""
+    rounds = trainer.fit_loop.epoch_progress.current
+    assert isinstance(rounds, _ProcessedTracker)
+    rounds.processed = round_index

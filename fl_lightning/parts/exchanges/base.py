@@ -62,6 +62,17 @@ class Exchange(Part):
         """
         return result
 
+    def on_upload_elsewhere(self, result: ClientResult) -> None:
+        """Called on the server in the place of :meth:`upload`, where that ran on a client that is another machine.
+
+        Args:
+            result: As it left all exchanges.
+        """
+
+    def without_kept(self, model: Tensor) -> Tensor:
+        """Return a model as the server knows it, without what the client keeps of its own, shape ``(size,)``."""
+        return model
+
     def collude(self, results: Sequence[ClientResult]) -> Sequence[ClientResult]:
         """Return all results that the server is about to merge, when some clients' depend on others'; on all processes.
 
@@ -221,6 +232,17 @@ class Chain(Exchange):
                     f"{member!r} made NaN or infinite values of client {result.client}'s. Put Clip(norm) before it."
                 )
         return result
+
+    @override
+    def on_upload_elsewhere(self, result: ClientResult) -> None:
+        for member in self.members:
+            member.on_upload_elsewhere(result)
+
+    @override
+    def without_kept(self, model: Tensor) -> Tensor:
+        for member in self.members:
+            model = member.without_kept(model)
+        return model
 
     @override
     def collude(self, results: Sequence[ClientResult]) -> Sequence[ClientResult]:

@@ -29,6 +29,7 @@ class BufferExchange(Exchange):
         ValueError: If ``buffers`` is unknown.
     """
 
+    runs_at = "client"
     buffers: Buffers = "average"
 
     @override

@@ -22,6 +22,7 @@ class Clip(Exchange):
         ValueError: If ``norm`` is not a finite number greater than 0.
     """
 
+    runs_at = "client"
     norm: Positive
 
     @override

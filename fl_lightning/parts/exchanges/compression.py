@@ -187,6 +187,7 @@ class TopK(_ShareCompressor):
         ValueError: If another argument is out of its range.
     """
 
+    runs_at = "client"
     feeds_back: ClassVar[bool] = True
 
     @override

@@ -35,6 +35,7 @@ class PersonalParameters(Exchange):
             only some of them; or if no parameter travels and no exchange has ``"*"``.
     """
 
+    runs_at = "client"
     pattern: Patterns
 
     @property
@@ -62,8 +63,12 @@ class PersonalParameters(Exchange):
     def upload(self, result: ClientResult) -> ClientResult:
         """Keep the client's values; the server sees the first model's, and no change."""
         self.own[result.client] = self.values_in(result.vector)
-        start, vector = (self.insert(model, self._first) for model in (result.start, result.vector))
-        return replace(result, start=start, vector=vector)
+        return replace(result, start=self.without_kept(result.start), vector=self.without_kept(result.vector))
+
+    @override
+    def without_kept(self, model: Tensor) -> Tensor:
+        """Return the model with the first model's values."""
+        return self.insert(model, self._first)
 
     @override
     def personal(self, client: int, model: Tensor) -> Tensor | None:

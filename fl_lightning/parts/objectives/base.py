@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from fl_lightning.parts.federation import Federation, ForwardPass, LocalClient
 from fl_lightning.parts.messages import ClientResult, Task
-from fl_lightning.parts.part import Part
+from fl_lightning.parts.part import Part, Place
 from fl_lightning.settings import Finite, check_fields
 
 
@@ -103,6 +104,7 @@ def pull_to_received(weight: float, client: LocalClient, num_parameters: int) ->
 class LocalObjective(Part):
     """The plain objective F_k, and the base of all others."""
 
+    runs_at: ClassVar[Place | None] = "client"
     #: Vectors of the model's length that travel each way for a client: SCAFFOLD sends its control variate too.
     vectors_sent: int = 1
     #: Whether :attr:`ClientResult.summed_lr` is needed.

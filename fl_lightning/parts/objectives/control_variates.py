@@ -42,6 +42,7 @@ class ControlVariates(LocalObjective):
         ValueError: If an argument is out of its range.
     """
 
+    runs_at = "server"
     option: Literal[1, 2] = 2
     momentum: Fraction = 0.0
     vectors_sent = 2

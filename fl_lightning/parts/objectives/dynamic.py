@@ -40,6 +40,7 @@ class DynamicRegularizer(LocalObjective):
         ValueError: If an argument is out of its range.
     """
 
+    runs_at = "both"
     alpha: Positive
     scale_alpha: Literal["size", "none"] = "size"
     penalty: Literal["gradient", "weight_decay"] = "gradient"

@@ -23,6 +23,7 @@ class Frozen(LocalObjective):
         ValueError: When the fit begins, if a pattern matches nothing.
     """
 
+    runs_at = "client"
     sends_updates_alone = True
     pattern: Patterns
 

@@ -44,6 +44,7 @@ class ModelContrast(LocalObjective):
         former: Every client's last model.
     """
 
+    runs_at = "client"
     sends_updates_alone = True
     mu: NotNegative = 1.0
     tau: Positive = 0.5
@@ -132,6 +133,7 @@ class CalibratedLogits(LocalObjective):
         output_layer: The name of the layer that returns the logits, where the loss depends on several outputs.
     """
 
+    runs_at = "client"
     sends_updates_alone = True
     tau: NotNegative = 1.0
     output_layer: str | None = None
@@ -156,6 +158,7 @@ class NotTrueDistillation(LocalObjective):
         output_layer: The name of the layer that returns the logits, where the loss depends on several outputs.
     """
 
+    runs_at = "client"
     sends_updates_alone = True
     beta: NotNegative = 1.0
     tau: Positive = 1.0
@@ -187,6 +190,7 @@ class Decorrelation(LocalObjective):
         output_layer: The name of the layer that returns the logits, where the loss depends on several outputs.
     """
 
+    runs_at = "client"
     sends_updates_alone = True
     beta: NotNegative = 0.1
     output_layer: str | None = None

@@ -16,6 +16,7 @@ class MeasuredLoss(LocalObjective):
         losses: F_k at the received model, by the slot of the round's clients that this process trains.
     """
 
+    runs_at = "client"
     needs_summed_lr = True
 
     @override

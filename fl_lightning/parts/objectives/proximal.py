@@ -27,6 +27,7 @@ class Proximal(LocalObjective):
         ValueError: If ``mu`` is negative or not finite.
     """
 
+    runs_at = "client"
     sends_updates_alone = True
     mu: ScheduledWeight
 

@@ -140,6 +140,7 @@ class SharpnessAware(WalkingObjective):
         rho: Length of the way to the point; 0 is the plain objective.
     """
 
+    runs_at = "client"
     sends_updates_alone = True
     rho: NotNegative = 0.05
 
@@ -194,6 +195,7 @@ class MoreauEnvelope(WalkingObjective):
         own: Every client's theta.
     """
 
+    runs_at = "client"
     sends_updates_alone = True
     lam: Positive = 15.0
     inner_steps: Count = 5
@@ -277,6 +279,7 @@ class ModelMixture(WalkingObjective):
         alphas: Every client's alpha, shape ``(1,)``.
     """
 
+    runs_at = "client"
     sends_updates_alone = True
     alpha: Annotated[float, "[0, 1]"] = 0.5
     alpha_lr: NotNegative = 0.0
@@ -363,6 +366,7 @@ class MetaLearning(WalkingObjective):
         delta: Length of the difference, relative to g.
     """
 
+    runs_at = "client"
     sends_updates_alone = True
     alpha: Positive = 0.01
     gradient: Literal["first-order", "hessian-free"] = "first-order"

@@ -50,6 +50,7 @@ class ProximalModels(_OwnModels):
         own: Every client's model, at first the server's first one.
     """
 
+    runs_at = "client"
     sends_updates_alone = True
     lam: ScheduledWeight = 1.0
     epochs: Count | None = None

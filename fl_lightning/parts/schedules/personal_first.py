@@ -34,6 +34,7 @@ class PersonalFirst(Synchronous):
         epochs: Local epochs (or steps, if the algorithm counts steps) of the first training.
     """
 
+    runs_at = "client"
     sends_updates_alone = True
     personal_parameters: PersonalParameters
     epochs: Count = 1

@@ -52,6 +52,7 @@ class Redistribution(Schedule):
             ``"subsample"``, or when the number of models changed in mid-cycle.
     """
 
+    runs_at = "server"
     sends_updates_alone = True
     redistributions: Count
     evaluate: Literal["virtual", "aggregate"] = "virtual"

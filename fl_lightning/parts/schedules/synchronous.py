@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor
 from typing_extensions import override
@@ -11,6 +11,7 @@ from fl_lightning.parts.aggregations.base import RunningMean, Weighting
 from fl_lightning.parts.client_vectors import ClientVectors
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.messages import Task
+from fl_lightning.parts.part import Place
 from fl_lightning.parts.schedules.base import Play, Schedule
 from fl_lightning.parts.server import Server
 
@@ -20,6 +21,7 @@ EvaluatedModel = Literal["server", "active", "all"]
 class Synchronous(Schedule):
     """Every client starts from the server's model, and the server acts at the end of every round (FedAvg)."""
 
+    runs_at: ClassVar[Place | None] = "server"
     sends_updates_alone = True
 
     @override
@@ -44,6 +46,7 @@ class ClientAverage(Synchronous):
         ValueError: If ``evaluate`` or ``weighting`` is unknown.
     """
 
+    runs_at = "server"
     sends_updates_alone = True
     evaluate: Literal["active", "all"]
     weighting: Weighting = "uniform"

@@ -44,6 +44,7 @@ class LocalDifferentialPrivacy(Exchange):
             stands before it; in a round, if training changes buffers.
     """
 
+    runs_at = "client"
     clip: Positive
     _: KW_ONLY
     noise_multiplier: NotNegative
@@ -88,6 +89,11 @@ class LocalDifferentialPrivacy(Exchange):
         noise = torch.randn(exact.shape, generator=generator, dtype=torch.float64).to(exact)
         self._new.append(result.client)
         return self.with_sent_update(result, (clipped + self.noise_multiplier * self.clip * noise).to(update.dtype))
+
+    @override
+    def on_upload_elsewhere(self, result: ClientResult) -> None:
+        """Count what the client has sent."""
+        self._new.append(result.client)
 
     @override
     def on_round_end(self) -> None:

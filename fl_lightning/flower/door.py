@@ -1,0 +1,109 @@
+"""Unsupported features raise an error before a client is asked for anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fl_lightning.clients.training import LocalTraining
+from fl_lightning.flower.tensors import is_sparse
+from fl_lightning.parts.algorithm import Algorithm
+from fl_lightning.parts.exchanges.base import Exchange
+from fl_lightning.parts.exchanges.buffers import BufferExchange
+from fl_lightning.parts.exchanges.personal import PersonalParameters
+from fl_lightning.parts.objectives.control_variates import ControlVariates
+from fl_lightning.parts.part import Part, walk
+from fl_lightning.parts.samplers.base import ClientSampler
+
+
+def refuse(algorithm: Algorithm, training: LocalTraining) -> None:
+    """Raise ``ValueError`` if real clients cannot train as the algorithm, the trainer or the data ask for."""
+    for problem in (*_in_parts(algorithm), *_in_exchanges(algorithm), *_in_training(algorithm, training)):
+        raise ValueError(f"FlowerClients: {problem}")
+
+
+def _in_parts(algorithm: Algorithm) -> Iterator[str]:
+    schedule = algorithm.schedule
+    if schedule.asynchronous:
+        yield (
+            f"clients of {schedule!r} finish on a virtual clock, and real ones in their own time. Give a synchronous "
+            "algorithm, such as FedAvg(executor=FlowerClients(...))."
+        )
+    if any(vars(algorithm.participation).values()):
+        yield (
+            f"`participation` imagines failures, got {algorithm.participation!r}; real clients fail by themselves. "
+            "Leave it out."
+        )
+    sampler = algorithm.sampler
+    if sampler.sends_scores or type(sampler).clients_to_score is not ClientSampler.clients_to_score:
+        yield (
+            f"`sampler` must not look at clients' data, got {sampler!r}. Give `clients_per_round=` or UniformSampler."
+        )
+    for part in walk(algorithm.chain.members, schedule, algorithm.objective):
+        if part.runs_where is None:
+            yield _not_known(part)
+    objective = algorithm.objective
+    if isinstance(objective, ControlVariates) and objective.option == 1:
+        yield "`option=1` of Scaffold takes gradients at the client. Give Scaffold(option=2)."
+
+
+def _not_known(part: Part) -> str:
+    return (
+        f"it is not known where {part!r} works if a client is another machine. If what it does for a client needs "
+        "nothing of the server's state, and the server nothing of what it keeps there, write "
+        f'`runs_at = "client"` in the body of the class {type(part).__name__}.'
+    )
+
+
+def _in_exchanges(algorithm: Algorithm) -> Iterator[str]:
+    run = algorithm.run
+    exchange = algorithm.chain
+    whole = run.books.payload
+    if exchange.payload_down(whole) != whole:
+        yield 'compression with `link="down"` has no messages of its own here. Give `link="up"`.'
+    up = run.books.left_out
+    if up != whole and not is_sparse(up, whole):
+        yield f"{exchange.members[1:]} has no messages of its own here. Give TopK, or leave compression out."
+    buffers = exchange.members[0]
+    assert isinstance(buffers, BufferExchange)
+    if buffers.buffers == "local" and run.federation.layout.buffers:
+        yield (
+            '`buffers="local"` shows the mean of the clients\' buffers, which do not leave them. Give '
+            '`buffers="average"`, or PersonalParameters of the layers that have buffers.'
+        )
+    changes = [member for member in exchange.members if _changes_updates(member)]
+    if changes and algorithm.objective.runs_where != "client":
+        yield (
+            f"the server learns the state of {algorithm.objective!r} from clients' updates as they are, so `exchange` "
+            f"cannot have {changes[0]!r}. Leave one of the two out."
+        )
+
+
+def _changes_updates(member: Exchange) -> bool:
+    has_upload = type(member).upload is not Exchange.upload
+    return has_upload and not isinstance(member, (BufferExchange, PersonalParameters))
+
+
+def _in_training(algorithm: Algorithm, training: LocalTraining) -> Iterator[str]:
+    trainer = training.trainer
+    if trainer.world_size > 1:
+        yield "the server trains no client, so it needs one process. Give Trainer(devices=1)."
+    if training.settings.continue_epochs:
+        yield "`continue_epochs=True` is kept by the server. Leave it out."
+    if training.hooks.starts or training.hooks.ends:
+        yield (
+            "callbacks with `on_client_start` or `on_client_end` see a client's model, and belong to the client. Give "
+            "them to `train_client(callbacks=[...])`."
+        )
+    if not trainer.lightning_module.automatic_optimization:
+        yield "a module with manual optimisation steps its schedules itself, at the client. Use automatic optimisation."
+    if any(config.interval == "step" for config in trainer.lr_scheduler_configs):
+        yield (
+            "a learning-rate schedule with interval='step' walks the mean number of steps of all clients. Give "
+            "interval='epoch'; an epoch is a round."
+        )
+    belongs_to_clients = training.data.eval_client_ids("val") is not None
+    if belongs_to_clients and any(part.has_personal for part in walk(*algorithm.parts.values())):
+        yield (
+            "clients are evaluated by models of their own, which do not leave them. Give the server one validation "
+            "set, by FlowerClients.data_module(val=...)."
+        )

@@ -1,0 +1,212 @@
+"""What the server asks a client to do, and what the client answers.
+
+An order says on which round a client works, from which model and with which settings. The answer holds what the client
+sends after its exchanges. Neither has samples, losses of single samples, or tensors that a client keeps.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+from fl_lightning.algorithms.versions import __version__
+from fl_lightning.flower.records import Parcel, Plain
+from fl_lightning.parts.algorithm import Algorithm
+
+#: The number of the messages' form; another one is another meaning of their content.
+FORM = 1
+
+
+def describe_algorithm(algorithm: Algorithm) -> str:
+    """Return the parts of which a client does some work, in a text that both sides compare."""
+    return f"{algorithm.objective!r}, {algorithm.chain.members!r}, {algorithm.schedule!r}"
+
+
+@dataclass(frozen=True)
+class Order:
+    """The work of one client in one round.
+
+    Attributes:
+        run: The fit.
+        client: The client's number, 0 to K-1.
+        name: What the site calls itself: its number or its name.
+        num_clients: K.
+        samples: Samples n_k of the client.
+        all_samples: Samples of all clients.
+        round: The round, from 0.
+        counted: The round in which the server took the client's answer last; -1 for none.
+        seed: The run's seed.
+        local_epochs: Local epochs.
+        local_steps: Local steps instead; 0 for none.
+        algorithm: The algorithm, as :func:`describe_algorithm` says it.
+        layout: Digest of the names, shapes and type of the model's tensors.
+        first: Digest of the values of the first model of all.
+        options: The options of the optimizers' groups, in JSON.
+        changing: Names of the buffers that clients' training changes.
+        arrays: The model, and the linear term of the objective where the server computes it.
+        pull: The objective's other terms in that case.
+        weight_decay: See ``pull``.
+        is_corrected: Whether it is so.
+    """
+
+    run: str
+    client: int
+    name: str
+    num_clients: int
+    samples: int
+    all_samples: int
+    round: int
+    counted: int
+    seed: int
+    local_epochs: int
+    local_steps: int
+    algorithm: str
+    layout: str
+    first: str
+    options: str
+    changing: tuple[str, ...]
+    arrays: Mapping[str, np.ndarray]
+    pull: float = 0.0
+    weight_decay: float = 0.0
+    is_corrected: bool = False
+
+    def to_parcel(self) -> Parcel:
+        """Return the order as it travels."""
+        return _to_parcel(self)
+
+    @classmethod
+    def from_parcel(cls, parcel: Parcel) -> Order:
+        """Return the order that travelled.
+
+        Raises:
+            ValueError: If it is of another version.
+        """
+        return cls(**_content(parcel, cls))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a client sends after its training.
+
+    Attributes:
+        run: The fit.
+        client: The client's number.
+        round: The round.
+        is_valid: Whether the client's values are finite; if not, it sends no arrays.
+        steps: Optimizer steps that were made.
+        numbers: Numbers that the objective sends.
+        values: Values of the payload.
+        bits_per_value: Bits of each of them.
+        extra_bits: The payload's further bits.
+        arrays: The model; see :mod:`fl_lightning.flower.tensors`.
+        buffers: Names of the buffers among the arrays.
+        changed: Names of the buffers that training changed, and that the server did not know to change.
+        summed_lr: Sums of the learning rates, for each parameter tensor, if a part needs them.
+        losses: F_k at the received model, if the objective measures it; else empty.
+    """
+
+    run: str
+    client: int
+    round: int
+    is_valid: bool
+    steps: int = 0
+    numbers: int = 0
+    values: int = 0
+    bits_per_value: float = 32.0
+    extra_bits: int = 0
+    arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
+    buffers: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    summed_lr: tuple[float, ...] = ()
+    losses: tuple[float, ...] = ()
+
+    def to_parcel(self) -> Parcel:
+        """Return the answer as it travels."""
+        return _to_parcel(self)
+
+    @classmethod
+    def from_parcel(cls, parcel: Parcel) -> Answer:
+        """Return the answer that travelled.
+
+        Raises:
+            ValueError: If it is of another version.
+        """
+        return cls(**_content(parcel, cls))
+
+
+def _to_parcel(record: Order | Answer) -> Parcel:
+    values: dict[str, Plain] = {"form": FORM, "version": __version__}
+    for each in fields(record):
+        value = getattr(record, each.name)
+        if each.name == "arrays":
+            continue
+        # Flower has no empty lists.
+        if isinstance(value, tuple):
+            if value:
+                values[each.name] = list(value)
+        else:
+            values[each.name] = value
+    return Parcel(values, record.arrays)
+
+
+def _content(parcel: Parcel, kind: type[Order] | type[Answer]) -> dict[str, Any]:
+    """Return the fields of a record that travelled."""
+    check_version(parcel)
+    content: dict[str, Any] = {"arrays": parcel.arrays}
+    for each in fields(kind):
+        if each.name in parcel.values:
+            value = parcel.values[each.name]
+            content[each.name] = tuple(value) if isinstance(value, list) else value
+    if kind is Order:
+        content.setdefault("changing", ())
+    return content
+
+
+def check_version(parcel: Parcel) -> None:
+    """Raise ``ValueError`` if the other side has another version of the messages, or of the library."""
+    form = parcel.values.get("form")
+    version = parcel.values.get("version")
+    if form != FORM or version != __version__:
+        raise ValueError(
+            f"The other side has fl-lightning {version} with messages of form {form}, this side {__version__} with "
+            f"form {FORM}. Install the same version on the server and at all sites."
+        )
+
+
+# ---- options of optimizers ----
+
+Options = list[list[dict[str, Any]]]
+
+
+def options_to_text(options: Options) -> str:
+    """Return options of optimizers in JSON, whose floating-point numbers are exact.
+
+    Raises:
+        ValueError: If one is no plain value.
+    """
+    try:
+        return json.dumps([[_tagged(group) for group in groups] for groups in options])
+    except TypeError as error:
+        raise ValueError(
+            f"Optimizers' options must be numbers and texts to travel to real clients: {error}. Give learning rates "
+            "as numbers, not tensors."
+        ) from error
+
+
+def options_from_text(text: str) -> Options:
+    """Return the options of optimizers that were made a text."""
+    groups: list[list[dict[str, Any]]] = json.loads(text)
+    return [[_untagged(group) for group in each] for each in groups]
+
+
+def _tagged(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options with tuples marked, which JSON has not."""
+    return {name: {"tuple": list(value)} if isinstance(value, tuple) else value for name, value in group.items()}
+
+
+def _untagged(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value["tuple"]) if isinstance(value, dict) else value for name, value in group.items()}

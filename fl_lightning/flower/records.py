@@ -1,0 +1,114 @@
+"""Messages and kept states as Flower's records: arrays and plain values, never a pickle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, Protocol
+
+import numpy as np
+
+#: What a record may hold besides arrays.
+Plain = int | float | str | bool | list[int] | list[float] | list[str]
+
+_VALUES = "fl-lightning.values"
+_ARRAYS = "fl-lightning.arrays"
+
+
+class Grid(Protocol):
+    """Flower's grid, as far as it is used: it sends messages to nodes and returns their replies."""
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return the ids of the connected nodes."""
+        ...
+
+    def send_and_receive(self, messages: Iterable[Any], *, timeout: float | None = None) -> Iterable[Any]:
+        """Send messages and return the replies that came within so many seconds."""
+        ...
+
+
+class Message(Protocol):
+    """Flower's message, as far as it is used."""
+
+    content: Any
+    metadata: Any
+
+
+class Context(Protocol):
+    """Flower's context of a client, as far as it is used.
+
+    Attributes:
+        node_config: What the site's ``flower-supernode --node-config`` says.
+        state: Records that stay at the site, for one run.
+    """
+
+    node_config: Mapping[str, Any]
+    state: Any
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """Arrays and plain values by name.
+
+    Attributes:
+        values: Numbers, texts, and lists of one kind of them.
+        arrays: Arrays of numbers.
+    """
+
+    values: Mapping[str, Plain]
+    arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+
+def flwr_app() -> Any:
+    """Return Flower's module of messages and records.
+
+    Raises:
+        ModuleNotFoundError: If Flower is not installed.
+    """
+    try:
+        return import_module("flwr.app")
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            'Real clients need Flower 1.42 or later. Install it by `pip install "fl-lightning[flower]"`.'
+        ) from error
+
+
+def to_records(parcel: Parcel) -> Any:
+    """Return a parcel as Flower's records."""
+    flwr = flwr_app()
+    arrays = {name: flwr.Array(np.ascontiguousarray(array)) for name, array in parcel.arrays.items()}
+    return flwr.RecordDict({_VALUES: flwr.ConfigRecord(dict(parcel.values)), _ARRAYS: flwr.ArrayRecord(arrays)})
+
+
+def from_records(records: Any) -> Parcel | None:
+    """Return the parcel in Flower's records; ``None`` if there is none."""
+    if _VALUES not in records:
+        return None
+    arrays = {name: np.array(array.numpy()) for name, array in records[_ARRAYS].items()}
+    return Parcel(dict(records[_VALUES]), arrays)
+
+
+def received(message: Message) -> Parcel:
+    """Return the parcel in a message.
+
+    Raises:
+        ValueError: If the message is not one of this library's.
+    """
+    parcel = from_records(message.content)
+    if parcel is None:
+        raise ValueError("The message is not one of fl-lightning's. Send it by `FlowerClients`.")
+    return parcel
+
+
+def message_to(node: int, kind: str, parcel: Parcel, seconds: float) -> Message:
+    """Return a message to a node that is valid for so many seconds."""
+    content = to_records(parcel)
+    message: Message = flwr_app().Message(content, dst_node_id=node, message_type=kind, ttl=seconds)
+    return message
+
+
+def reply_to(message: Message, parcel: Parcel) -> Message:
+    """Return the reply to a message."""
+    reply: Message = flwr_app().Message(to_records(parcel), reply_to=message)
+    return reply

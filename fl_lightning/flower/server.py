@@ -1,0 +1,353 @@
+"""The server's side: an executor whose clients are other machines."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from fl_lightning.clients.training import ClientAtWork, LocalTraining
+from fl_lightning.data import ClientDatasetsModule
+from fl_lightning.executors import Executor
+from fl_lightning.flower.door import refuse
+from fl_lightning.flower.kept import NEVER
+from fl_lightning.flower.orders import Answer, Order, check_version, describe_algorithm, options_to_text
+from fl_lightning.flower.records import Grid, Message, Parcel, message_to, received
+from fl_lightning.flower.tensors import (
+    layout_digest,
+    pack_model,
+    to_array,
+    traveling_buffers,
+    unpack_result,
+    values_digest,
+)
+from fl_lightning.parts.algorithm import Algorithm
+from fl_lightning.parts.messages import ClientResult, Payload, Task, Upload
+from fl_lightning.parts.objectives.base import Correction
+from fl_lightning.settings import check
+
+#: Flower's numbers of errors that say nothing of the client's program: the message or the node is lost.
+_LOST = {3, 4, 5}
+_WAIT_SECONDS = 1.0
+
+
+class FlowerClients(Executor):
+    """Trains real clients: each is a Flower SuperNode with data of its own, by :func:`train_client`.
+
+    The result is the simulation's, bit for bit, on machines that compute alike. Clients train at the same time. One
+    that does not answer in time has dropped out of the round; it takes part in later ones. The server begins when all
+    clients are connected, and asks each once for its number of samples.
+
+    Args:
+        grid: Flower's grid, which the server's ``main`` gets.
+        num_clients: Clients of the federation, K.
+        timeout: Seconds that clients have for a round, and for the first question.
+
+    Raises:
+        ValueError: When a fit begins, if an algorithm, the trainer or the data ask for what real clients cannot do; if
+            clients do not agree on their numbers; in a round, if a client's message is of another run, version or
+            shape.
+        RuntimeError: If clients do not connect in time, or a client's program ends with an error.
+
+    Example:
+        >>> clients = FlowerClients(grid, num_clients=3)  # doctest: +SKIP
+        >>> trainer = L.Trainer(max_epochs=3, callbacks=[FedAvg(1.0, executor=clients)])  # doctest: +SKIP
+        >>> trainer.fit(module, datamodule=clients.data_module(val=val_set))  # doctest: +SKIP
+    """
+
+    def __init__(self, grid: Grid, num_clients: int, timeout: float = 600.0) -> None:
+        check("`num_clients`", num_clients, int)
+        check("`timeout`", timeout, float)
+        if num_clients < 1:
+            raise ValueError(f"`num_clients` must be at least 1, got {num_clients}.")
+        if not timeout > 0:
+            raise ValueError(f"`timeout` must be more than 0 seconds, got {timeout}.")
+        self.grid = grid
+        self.num_clients = num_clients
+        self.timeout = timeout
+        #: What each connected node has said of itself.
+        self._sites: dict[int, _Site] = {}
+        #: The clients' names for themselves, in the order of their numbers; empty until all are known.
+        self._names: list[str] = []
+        self._sizes: list[int] = []
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin a new fit, in which no client has trained yet."""
+        self._run = uuid.uuid4().hex
+        # The round in which the server took each client's answer last, and those of the round under way.
+        self._counted: dict[int, int] = {}
+        self._taken: dict[int, int] = {}
+
+    def describe(self) -> str:
+        """Return how clients train."""
+        return f"on {self.num_clients} machines of their own"
+
+    # ---- the clients ----
+
+    def data_module(
+        self, val: Dataset[Any] | None = None, test: Dataset[Any] | None = None, **options: Any
+    ) -> ClientDatasetsModule:
+        """Return the server's data: the clients' numbers of samples, and the server's own sets.
+
+        Args:
+            val: The validation set.
+            test: The test set.
+            **options: Other arguments of :class:`~fl_lightning.ClientDatasetsModule`, such as ``batch_size``.
+
+        Raises:
+            RuntimeError: If clients do not connect in time.
+        """
+        self._meet()
+        clients = [_Elsewhere(client, size) for client, size in enumerate(self._sizes)]
+        return ClientDatasetsModule(clients, val=val, test=test, **options)
+
+    def _meet(self) -> None:
+        """Wait until all clients are connected, and number them."""
+        deadline = time.monotonic() + self.timeout
+        self._ask_new_nodes()
+        while len(self._nodes_by_name()) < self.num_clients:
+            if time.monotonic() > deadline:
+                raise RuntimeError(
+                    f"After {self.timeout:g} seconds the clients {sorted(self._nodes_by_name())} are connected, and "
+                    f"{self.num_clients} are needed. Start the other SuperNodes, each with its own "
+                    "--node-config 'client=...', or give a longer `timeout`."
+                )
+            time.sleep(_WAIT_SECONDS)
+            self._ask_new_nodes()
+        found = sorted(self._nodes_by_name(), key=_order_of_name)
+        if len(found) > self.num_clients:
+            raise ValueError(f"`num_clients` must be the clients that are connected, {found}, got {self.num_clients}.")
+        if self._names and found != self._names:
+            raise ValueError(f"The clients of the run are {self._names}, and {found} are connected. Connect the same.")
+        numbered = [name for name in found if name.isdecimal()]
+        if numbered and found != [str(number) for number in range(self.num_clients)]:
+            raise ValueError(f"Clients must be numbered from 0 to {self.num_clients - 1}, or have names, got {found}.")
+        self._names = found
+        nodes = self._nodes_by_name()
+        self._sizes = [self._sites[nodes[name]].samples for name in found]
+
+    def _ask_new_nodes(self) -> None:
+        """Ask the nodes that are not known yet who they are, and forget those that have left."""
+        nodes = list(self.grid.get_node_ids())
+        self._sites = {node: site for node, site in self._sites.items() if node in nodes}
+        new = [node for node in nodes if node not in self._sites]
+        questions = [message_to(node, "query", Parcel({"form": 1}), self.timeout) for node in new]
+        for reply in self._replies(questions):
+            parcel = received(reply)
+            check_version(parcel)
+            node = int(reply.metadata.src_node_id)
+            self._sites[node] = _Site(str(parcel.values["name"]), int(parcel.values["samples"]))  # type: ignore[arg-type]
+
+    def _nodes_by_name(self) -> dict[str, int]:
+        """Return the newest node of each client."""
+        return {site.name: node for node, site in self._sites.items()}
+
+    def _replies(self, messages: Sequence[Message]) -> Iterator[Message]:
+        """Send messages, and yield the replies that come in time.
+
+        Raises:
+            RuntimeError: If a client's program ended with an error.
+        """
+        if not messages:
+            return
+        for reply in self.grid.send_and_receive(messages, timeout=self.timeout):
+            if not reply.has_error():  # type: ignore[attr-defined]
+                yield reply
+                continue
+            error = reply.error  # type: ignore[attr-defined]
+            node = int(reply.metadata.src_node_id)
+            name = self._sites[node].name if node in self._sites else f"at node {node}"
+            if error.code not in _LOST:
+                raise RuntimeError(f"Client {name} ended with an error: {error.reason}")
+            rank_zero_warn(f"Client {name} cannot be reached: {error.reason}")
+
+    # ---- a fit ----
+
+    def on_fit_start(self, training: LocalTraining, algorithm: Algorithm) -> None:
+        """Check what is asked for, and meet the clients."""
+        training.hooks.find()
+        refuse(algorithm, training)
+        self._meet()
+        sizes = training.data.client_sizes.tolist()
+        if sizes != self._sizes:
+            raise ValueError(
+                f"The data module has clients of {sizes} samples, and the connected ones have {self._sizes}. Give "
+                "`datamodule=FlowerClients.data_module(...)`, which has their sizes."
+            )
+
+    def run(self, tasks: Sequence[Task], training: LocalTraining, algorithm: Algorithm) -> Iterator[Upload]:
+        """Let the clients of the tasks train, and yield what they send, in the order of slots."""
+        # A client does its further trainings together with the one whose result it sends, from the same message.
+        if any(task.message for task in tasks):
+            raise ValueError(f"{algorithm.schedule!r} sends a second model in a round, which real clients do not get.")
+        tasks = [task for task in tasks if not task.phase]
+        if not tasks:
+            return
+        self._count_taken(tasks[0].round)
+        self._ask_new_nodes()
+        nodes = self._nodes_by_name()
+        fit = _FitAtServer(self, training, algorithm)
+        orders = {}
+        for task in tasks:
+            name = self._names[task.client]
+            if name in nodes:
+                orders[task.client] = message_to(nodes[name], "train", fit.order(task).to_parcel(), self.timeout)
+        answers: dict[int, Answer] = {}
+        for reply in self._replies(list(orders.values())):
+            answer = Answer.from_parcel(received(reply))
+            answers[answer.client] = answer
+        for task in tasks:
+            training.show([task])
+            if task.client in answers:
+                upload = fit.upload(task, answers[task.client])
+                self._taken[task.client] = task.round
+                yield upload
+
+    def _count_taken(self, round_index: int) -> None:
+        """Count the answers of the round before, unless that round broke off and comes again."""
+        self._counted |= {client: number for client, number in self._taken.items() if number < round_index}
+        self._taken = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the fit's name, the clients' names, and in which round each one's answer was taken last."""
+        return {"run": self._run, "names": self._names, "counted": {**self._counted, **self._taken}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with a fit of a checkpoint."""
+        self._run = state["run"]
+        self._names = list(state["names"])
+        self._counted = dict(state["counted"])
+        self._taken = {}
+
+
+@dataclass(frozen=True)
+class _Site:
+    """A site, as it says of itself."""
+
+    name: str
+    samples: int
+
+
+class _Elsewhere(Dataset[Any]):
+    """The samples of a client that is another machine: only their number is known.
+
+    Args:
+        client: The client's number.
+        size: Number of its samples.
+    """
+
+    def __init__(self, client: int, size: int) -> None:
+        self._client = client
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, place: int) -> Any:
+        raise RuntimeError(f"The samples of client {self._client} are at its site, and do not leave it.")
+
+
+class _FitAtServer:
+    """Makes the orders of a round, and reads the answers.
+
+    Args:
+        clients: The executor.
+        training: The server's training, which trains no client itself.
+        algorithm: The algorithm.
+    """
+
+    def __init__(self, clients: FlowerClients, training: LocalTraining, algorithm: Algorithm) -> None:
+        self._clients = clients
+        self._training = training
+        self._algorithm = algorithm
+        self._run = algorithm.run
+        self._changing = traveling_buffers(self._run, self._run.server.changing)
+        settings = training.settings
+        self._common: Mapping[str, Any] = {
+            "run": clients._run,
+            "num_clients": clients.num_clients,
+            "all_samples": sum(clients._sizes),
+            "seed": settings.run_seed,
+            "local_epochs": settings.local_epochs,
+            "local_steps": settings.local_steps or 0,
+            "algorithm": describe_algorithm(algorithm),
+            "layout": layout_digest(self._run),
+            "first": values_digest(self._run.federation.model),
+            "options": options_to_text(training.loop.optimizers.options),
+            "changing": tuple(sorted(self._run.server.changing)),
+        }
+
+    def order(self, task: Task) -> Order:
+        """Return the order of a task."""
+        clients = self._clients
+        model = self._run.sent(task)
+        arrays = pack_model(self._run, model, self._changing)
+        terms: dict[str, Any] = {}
+        if self._algorithm.objective.runs_where == "server":
+            correction = self._correction(task, model)
+            terms = {"pull": correction.pull, "weight_decay": correction.weight_decay, "is_corrected": True}
+            if correction.linear is not None:
+                arrays["linear"] = to_array(correction.linear)
+        return Order(
+            client=task.client,
+            name=clients._names[task.client],
+            samples=task.num_samples,
+            round=task.round,
+            counted=clients._counted.get(task.client, NEVER),
+            arrays=arrays,
+            **self._common,
+            **terms,
+        )
+
+    def _correction(self, task: Task, model: Tensor) -> Correction:
+        """Return the terms that the objective adds for a client, which are numbers."""
+        correction = self._run.correction(ClientAtWork(task, model, model, self._training))
+        return Correction() if correction is None else correction
+
+    def upload(self, task: Task, answer: Answer) -> Upload:
+        """Return what a client has sent.
+
+        Raises:
+            ValueError: If the answer is of another run, round or shape.
+        """
+        if (answer.run, answer.round) != (self._clients._run, task.round):
+            raise ValueError(
+                f"Client {task.client} answered for round {answer.round + 1} of the run {answer.run}, and was asked "
+                f"for round {task.round + 1} of {self._clients._run}."
+            )
+        if not answer.is_valid:
+            return Upload(task, None)
+        federation = self._run.federation
+        start = self._algorithm.chain.without_kept(self._run.sent(task))
+        try:
+            vector = unpack_result(self._run, start, answer.arrays, answer.buffers)
+        except ValueError as error:
+            error.add_note(f"It is the answer of client {task.client} in round {task.round + 1}.")
+            raise
+        result = ClientResult(
+            task,
+            start,
+            vector,
+            answer.steps,
+            list(answer.summed_lr),
+            num_parameters=federation.num_parameters,
+            payload=Payload(answer.values, answer.bits_per_value, answer.extra_bits),
+            loss=answer.losses[0] if answer.losses else None,
+            numbers=answer.numbers,
+        )
+        if not bool(torch.isfinite(result.parameters).all()):
+            return Upload(task, None)
+        return Upload(task, result, frozenset(answer.changed))
+
+
+def _order_of_name(name: str) -> tuple[int, str]:
+    """Return by what clients are sorted: numbers by their value, then names."""
+    return (int(name), "") if name.isdecimal() else (2**62, name)

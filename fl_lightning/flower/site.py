@@ -1,0 +1,391 @@
+"""A client's side: it trains at its site on its own data, and sends what the algorithm says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import lightning.pytorch as pl
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+from typing_extensions import override
+
+from fl_lightning._lightning.loops.round_loop import begin_with_round
+from fl_lightning.algorithms.base import AggregationCallback
+from fl_lightning.algorithms.versions import __version__
+from fl_lightning.clients.training import LocalTraining
+from fl_lightning.data import FederatedDataModule
+from fl_lightning.data.federated_split import Stage
+from fl_lightning.data.samples import FederatedSamples
+from fl_lightning.executors.sequential import SequentialExecutor
+from fl_lightning.flower.kept import KeptVectors
+from fl_lightning.flower.orders import FORM, Answer, Order, describe_algorithm, options_from_text
+from fl_lightning.flower.records import Context, Message, Parcel, received, reply_to
+from fl_lightning.flower.tensors import (
+    layout_digest,
+    pack_result,
+    to_array,
+    traveling_buffers,
+    unpack_model,
+    values_digest,
+)
+from fl_lightning.parts.aggregations.base import Aggregation
+from fl_lightning.parts.algorithm import Algorithm
+from fl_lightning.parts.federation import LocalClient
+from fl_lightning.parts.messages import ClientResult
+from fl_lightning.parts.objectives.base import Correction, LocalObjective
+from fl_lightning.parts.part import Part, walk
+from fl_lightning.parts.samplers.base import ClientSampler
+from fl_lightning.parts.schedules.synchronous import Synchronous
+from fl_lightning.parts.servers.mixing import Mixing
+from fl_lightning.settings import PathLike, check
+
+
+def query_client(
+    message: Message, context: Context, data: FederatedDataModule, client: int | str | None = None
+) -> Message:
+    """Tell the server who the client is and how many samples it has.
+
+    Args:
+        message: The server's message.
+        context: Flower's context of the client.
+        data: The client's data: a data module with one client.
+        client: The client's number, 0 to K-1, or its name; ``None`` takes ``client`` of the SuperNode's
+            ``--node-config``.
+
+    Returns:
+        The reply.
+
+    Raises:
+        ValueError: If the client has no number or name, or the data are not those of one client.
+    """
+    name = _name_of(context, client)
+    data.prepare_data()
+    data.setup("fit")
+    _check_alone(data)
+    samples = int(data.client_sizes[0])
+    return reply_to(message, Parcel({"form": FORM, "version": __version__, "name": name, "samples": samples}))
+
+
+def train_client(
+    message: Message,
+    context: Context,
+    module: pl.LightningModule,
+    data: FederatedDataModule,
+    algorithm: AggregationCallback,
+    *,
+    client: int | str | None = None,
+    state_dir: PathLike | None = None,
+    **trainer: Any,
+) -> Message:
+    """Train the client as the server's message asks, and return what it sends.
+
+    The module, its first weights and the algorithm must be the server's: build them on both sides by the same function,
+    after ``lightning.seed_everything``. They are used up: build them anew for each message.
+
+    Args:
+        message: The server's message.
+        context: Flower's context of the client.
+        module: The module, as the server built it.
+        data: The client's data: a data module with one client.
+        algorithm: The aggregation callback, as the server built it but for its executor.
+        client: The client's number, 0 to K-1, or its name; ``None`` takes ``client`` of the SuperNode's
+            ``--node-config``.
+        state_dir: Folder for the vectors that the client keeps; without one they are in Flower's state, which ends with
+            the SuperNode's process and with Flower's run.
+        **trainer: Arguments of Lightning's Trainer, such as ``gradient_clip_val``, which the server has too.
+
+    Returns:
+        The reply.
+
+    Raises:
+        ValueError: If the message is of another run, version, model, algorithm or client, or the data are not those of
+            one client.
+    """
+    check("`algorithm`", algorithm, AggregationCallback)
+    order = Order.from_parcel(received(message))
+    name = _name_of(context, client)
+    if name != order.name:
+        raise ValueError(f"The message is for client {order.name}, and this is client {name}.")
+    _check_same("algorithm", describe_algorithm(algorithm.algorithm), order.algorithm)
+    data.prepare_data()
+    data.setup("fit")
+    _check_alone(data)
+    if int(data.client_sizes[0]) != order.samples:
+        raise ValueError(f"Client {name} said it has {order.samples} samples, and has {int(data.client_sizes[0])} now.")
+    data.federated_samples = _SamplesOfSite(data.federated_samples, order)
+
+    kept = KeptVectors(context, state_dir, order.run, order.client)
+    fit = _FitAtSite(order, kept)
+    outbox = fit.prepare(algorithm)
+    fixed: dict[str, Any] = {
+        "max_epochs": order.round + 1,
+        "limit_val_batches": 0,
+        "num_sanity_val_steps": 0,
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    callbacks = trainer.pop("callbacks", None) or []
+    given = callbacks if isinstance(callbacks, list) else [callbacks]
+    if taken := fixed.keys() & trainer.keys():
+        raise ValueError(f"Arguments of the client's Trainer are fixed: {sorted(taken)}. Leave them out.")
+    one_round = pl.Trainer(callbacks=[*given, algorithm], **fixed, **trainer)
+    begin_with_round(one_round, order.round)
+    one_round.fit(module, datamodule=data)
+    answer = fit.answer(algorithm.algorithm, outbox.result)
+    kept.keep(order.counted, order.round, fit.vectors(algorithm.algorithm))
+    return reply_to(message, answer.to_parcel())
+
+
+def _name_of(context: Context, client: int | str | None) -> str:
+    """Return what a client is called.
+
+    Raises:
+        ValueError: If nothing says it.
+    """
+    given = context.node_config.get("client") if client is None else client
+    if isinstance(given, bool) or not isinstance(given, (int, str)) or given == "":
+        raise ValueError(
+            f"The client must have a number from 0 or a name, got {given!r}. Start its SuperNode with "
+            "--node-config 'client=0', or give `client=`."
+        )
+    return str(given)
+
+
+def _check_alone(data: FederatedDataModule) -> None:
+    """Raise ``ValueError`` unless a data module has one client."""
+    if data.num_clients != 1:
+        raise ValueError(
+            f"A site has the data of one client, got a data module with {data.num_clients}. Give for example "
+            "TensorDataModule([(x, y)])."
+        )
+
+
+def _check_same(what: str, here: str, asked: str) -> None:
+    """Raise ``ValueError`` if both sides differ in something."""
+    if here != asked:
+        raise ValueError(
+            f"The {what} must be the same on both sides, got {here} here and {asked} at the server. Build it by the "
+            "same function on both sides."
+        )
+
+
+class _FitAtSite(SequentialExecutor):
+    """The client's fit of one round, from the server's model and with what the client keeps.
+
+    Args:
+        order: What the server asks for.
+        kept: What the client keeps.
+    """
+
+    def __init__(self, order: Order, kept: KeptVectors) -> None:
+        super().__init__()
+        self._order = order
+        self._kept = kept
+
+    def prepare(self, callback: AggregationCallback) -> _Outbox:
+        """Let an algorithm train this client alone, and put what it would hand to the server into the outbox."""
+        order = self._order
+        plan = callback.algorithm
+        outbox = _Outbox(plan.needs_summed_lr)
+        plan.aggregation = outbox
+        plan.server_optimizer = Mixing()
+        if plan.schedule.runs_where == "server":
+            plan.schedule = Synchronous()
+        if plan.objective.runs_where == "server":
+            plan.objective = _Given(order)
+        callback.executor = self
+        callback.sampler = _ThisClient(order.client)
+        callback.settings.seed = order.seed
+        callback.local_epochs = order.local_epochs
+        callback.local_steps = order.local_steps or None
+        return outbox
+
+    @override
+    def on_fit_start(self, training: LocalTraining, algorithm: Algorithm) -> None:
+        """Take the server's model and settings, and what the client keeps.
+
+        Raises:
+            ValueError: If the module is not the server's, or the client has lost what it keeps.
+        """
+        order = self._order
+        run = algorithm.run
+        first = run.federation.model
+        _check_same("module's tensors", layout_digest(run), order.layout)
+        if values_digest(first) != order.first:
+            raise ValueError(
+                "The module must begin with the server's first weights, got others. Build it on both sides after "
+                "`lightning.seed_everything` with the same seed, or load the same weights on both sides."
+            )
+        changing = traveling_buffers(run, order.changing)
+        run.server.changing = frozenset(order.changing)
+        run.adopt(unpack_model(run, first, order.arrays, changing))
+        training.loop.optimizers.take_options(options_from_text(order.options))
+        self._take_kept(algorithm)
+
+    def _take_kept(self, algorithm: Algorithm) -> None:
+        order = self._order
+        keepers = _keepers(algorithm)
+        vectors = self._kept.after(order.counted)
+        if vectors is None and any(part.client_vectors for part in keepers.values()):
+            raise ValueError(
+                f"Client {order.name} is asked to go on from round {order.counted + 1}, and does not have what it "
+                "kept then. Give `train_client(state_dir=...)` a folder that outlasts the SuperNode, or start again "
+                "without the checkpoint."
+            )
+        for key, part in keepers.items():
+            for name, held in part.client_vectors.items():
+                vector = (vectors or {}).get(f"{key}.{name}")
+                if vector is not None:
+                    held[order.client] = torch.from_numpy(vector).to(algorithm.run.federation.model.device)
+
+    def answer(self, algorithm: Algorithm, result: ClientResult | None) -> Answer:
+        """Return what the client sends of its result."""
+        order = self._order
+        run = algorithm.run
+        if result is None:
+            return Answer(order.run, order.client, order.round, is_valid=False)
+        buffers = traveling_buffers(run, run.server.changing)
+        return Answer(
+            order.run,
+            order.client,
+            order.round,
+            is_valid=True,
+            steps=result.num_steps,
+            numbers=result.numbers,
+            values=result.payload.values,
+            bits_per_value=float(result.payload.bits_per_value),
+            extra_bits=result.payload.extra_bits,
+            arrays=pack_result(run, result, buffers),
+            buffers=tuple(buffers),
+            changed=tuple(sorted(run.server.changing - set(order.changing))),
+            summed_lr=tuple(float(value) for value in result.summed_lr),
+            losses=() if result.loss is None else (result.loss,),
+        )
+
+    def vectors(self, algorithm: Algorithm) -> dict[str, np.ndarray]:
+        """Return what the client keeps after its round."""
+        kept: dict[str, np.ndarray] = {}
+        for key, part in _keepers(algorithm).items():
+            for name, held in part.client_vectors.items():
+                vector = held.get(self._order.client)
+                if vector is not None:
+                    kept[f"{key}.{name}"] = to_array(vector)
+        return kept
+
+
+def _keepers(algorithm: Algorithm) -> dict[str, Part]:
+    """Return the parts that may keep something of a client, by name."""
+    parts = walk(algorithm.chain, algorithm.schedule, algorithm.objective)
+    return {f"{place}-{type(part).__name__}": part for place, part in enumerate(parts)}
+
+
+class _Outbox(Aggregation):
+    """Takes the client's result as it leaves the exchanges; the server merges it elsewhere.
+
+    Args:
+        needs_summed_lr: Whether the server needs the sum of the steps' learning rates.
+
+    Attributes:
+        result: The result; ``None`` if the client has none that is valid.
+    """
+
+    def __init__(self, needs_summed_lr: bool) -> None:
+        self.needs_summed_lr = needs_summed_lr
+        self.result: ClientResult | None = None
+
+    @override
+    def merge(self, model: Tensor, results: Sequence[ClientResult]) -> None:
+        """Take the one result, and let the model stay."""
+        self.result = results[0]
+
+
+class _Given(LocalObjective):
+    """Adds the terms that the server has computed.
+
+    Args:
+        order: What the server asks for.
+    """
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+
+    @override
+    def correction(self, client: LocalClient) -> Correction:
+        """Return the terms."""
+        linear = self._order.arrays.get("linear")
+        given = None if linear is None else torch.from_numpy(linear).to(client.start.device)
+        return Correction(self._order.pull, given, self._order.weight_decay)
+
+
+class _ThisClient(ClientSampler):
+    """Draws the one client of the site.
+
+    Args:
+        client: Its number.
+    """
+
+    def __init__(self, client: int) -> None:
+        self._client = client
+
+    @override
+    def cohort_size(self, num_clients: int) -> int:
+        """Return 1."""
+        return 1
+
+    @override
+    def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray) -> np.ndarray:
+        """Return the client."""
+        return np.array([self._client])
+
+
+class _SamplesOfSite(FederatedSamples):
+    """The samples of a site, with the client's number in the federation.
+
+    Of the other clients the site knows only how many samples they have together, so it takes them for about equal.
+
+    Args:
+        own: The site's samples, which are those of one client.
+        order: What the server asks for.
+    """
+
+    def __init__(self, own: FederatedSamples, order: Order) -> None:
+        super().__init__(own.source, own.split)
+        self._own = own
+        self._client = order.client
+        others = order.num_clients - 1
+        rest = order.all_samples - order.samples
+        sizes = [rest // others + (place < rest % others) for place in range(others)]
+        sizes.insert(order.client, order.samples)
+        self.client_ids = list(range(order.num_clients))
+        self.client_sizes = np.array(sizes, dtype=np.int64)
+
+    @override
+    def dataset_of(self, stage: Stage, positions: Sequence[int] | None = None) -> Dataset[Any]:
+        if positions is None:
+            return self._own.dataset_of(stage)
+        if list(positions) != [self._client]:
+            raise RuntimeError(f"The site has the samples of client {self._client} alone, asked for {list(positions)}.")
+        return self._own.dataset_of(stage, [0])
+
+    @property
+    @override
+    def served(self) -> Dataset[Any]:
+        return self._own.served
+
+    @property
+    @override
+    def have_features(self) -> bool:
+        return self._own.have_features
+
+    @override
+    def put_features(self, features: Tensor) -> None:
+        self._own.put_features(features)
+
+    @override
+    def remove_features(self) -> None:
+        self._own.remove_features()
