@@ -18,7 +18,7 @@ from fl_lightning._lightning.processes import warn_of_lost_results
 from fl_lightning._lightning.refusals import refuse_unsupported
 from fl_lightning._lightning.trainer_callbacks import monitored_values, restore_monitored_values
 from fl_lightning.clients.batches import ClientBatches, LocalSettings, warn_of_single_samples
-from fl_lightning.clients.steps import check_steps_known
+from fl_lightning.clients.optimizer_checks import check_steps_known
 from fl_lightning.clients.training import LocalTraining, notify
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.descriptions import print_clients

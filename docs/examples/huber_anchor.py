@@ -1,4 +1,4 @@
-from fl_lightning.parts import Correction, LocalObjective
+from fl_lightning.parts import LocalObjective, Term
 
 
 class HuberAnchor(LocalObjective):
@@ -11,7 +11,7 @@ class HuberAnchor(LocalObjective):
         return HuberPull(self.mu)
 
 
-class HuberPull(Correction):
+class HuberPull(Term):
     def add(self, parameters, start, linear):
         for parameter, received in zip(parameters, start):
             drift = parameter.detach() - received

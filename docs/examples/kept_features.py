@@ -1,6 +1,6 @@
 from functools import partial
 
-from fl_lightning.parts import Correction, LocalObjective
+from fl_lightning.parts import ChangedLoss, LocalObjective
 
 
 class KeptFeatures(LocalObjective):
@@ -10,7 +10,7 @@ class KeptFeatures(LocalObjective):
         self.mu = mu
 
     def correction(self, client):
-        return Correction(loss=partial(self.with_term, client.received))
+        return ChangedLoss(loss=partial(self.with_term, client.received))
 
     def with_term(self, received, loss, forward):
         before, _ = forward.of(received)

@@ -1,4 +1,4 @@
-from fl_lightning.parts import Correction, LocalObjective, ServerOptimizer
+from fl_lightning.parts import LocalObjective, ServerOptimizer, Term
 
 
 class Remembers(ServerOptimizer):
@@ -24,7 +24,7 @@ class LastMove(LocalObjective):
         return Mixed(pull=self.weight, linear=-self.server.move / self.reach)
 
 
-class Mixed(Correction):
+class Mixed(Term):
     def add(self, parameters, start, linear):
         for parameter, direction in zip(parameters, linear):
             parameter.grad.mul_(1 - self.pull).add_(direction, alpha=self.pull)

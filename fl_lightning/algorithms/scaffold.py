@@ -9,7 +9,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 
 from fl_lightning.algorithms.base import AggregationCallback
-from fl_lightning.clients.steps import changes_within_rounds, other_optimizers
+from fl_lightning.clients.optimizer_checks import changes_within_rounds, other_optimizers
 from fl_lightning.parts.aggregations.base import Weighting
 from fl_lightning.parts.aggregations.means import WeightedMean
 from fl_lightning.parts.algorithm import Algorithm

@@ -23,7 +23,7 @@ from fl_lightning._lightning.evaluation.unlogged import UnloggedTraining
 from fl_lightning._lightning.loops.local_optimizers import maximizes
 from fl_lightning._lightning.loops.steps import TrainingStep
 from fl_lightning.clients.state_vector import StateVector
-from fl_lightning.parts.objectives.base import Correction
+from fl_lightning.parts.objectives.corrections import ChangedLoss
 from fl_lightning.seeding import global_states, preserved_generators, set_global_states
 
 
@@ -196,7 +196,7 @@ class RecordedPass:
     """The latest forward pass of a client; see :class:`~fl_lightning.parts.ForwardPass`.
 
     Args:
-        correction: The client's correction, which changes a loss or shifts logits.
+        changed: What the client's objective asks for: another loss, or shifted logits.
         vector: The federated state of the module.
         trainer: The trainer; its data module says which element of a batch is the target.
         output: Finds the output layer.
@@ -205,17 +205,23 @@ class RecordedPass:
 
     def __init__(
         self,
-        correction: Correction,
+        changed: ChangedLoss,
         vector: StateVector,
         trainer: pl.Trainer,
         output: OutputLayer,
         quiet: UnloggedTraining,
     ) -> None:
-        self._correction, self._vector, self._trainer, self._quiet = correction, vector, trainer, quiet
+        self._changed = changed
+        self._vector = vector
+        self._trainer = trainer
+        self._quiet = quiet
         self.module: nn.Module = trainer.lightning_module
         self.batch: Any = None
-        self._output, self._index = output, 0
-        self._layer = None if correction.output_layer is None else output.named(correction.output_layer)
+        self._output = output
+        self._index = 0
+        self._layer: nn.Module | None = None
+        if changed.output_layer is not None:
+            self._layer = output.named(changed.output_layer)
         self._is_first = True
         #: Whether the module's loss is maximised, so that objectives see and change its negative.
         self._is_maximised = bool(maximizes(trainer.optimizers))
@@ -239,13 +245,13 @@ class RecordedPass:
         layer = self._layer = self._layer or self._output.of(batch, index)
         if layer is None:
             return step(batch, index)
-        change = self._correction.loss
+        change = self._changed.loss
         self.batch, self._index = batch, index
         if change is not None or self._is_first:
             self.batch = copied(batch)
         if change is not None:
             self._before = global_states(self._vector.device), self._quiet.attributes.read()
-        with _Calls(layer, None if self._correction.shift is None else self._shifted) as calls:
+        with _Calls(layer, None if self._changed.shift is None else self._shifted) as calls:
             output = step(batch, index)
         loss = output.get("loss") if isinstance(output, Mapping) else output
         if not isinstance(loss, Tensor):
@@ -258,7 +264,7 @@ class RecordedPass:
                 "layer itself, not a function of its weights, or name another one as `output_layer`."
             )
         self._rows = calls.rows(self._numbers)
-        if self._is_first and self._correction.shift is not None:
+        if self._is_first and self._changed.shift is not None:
             self._check_shifted(loss)
         self._is_first = False
         if change is not None:
@@ -269,7 +275,7 @@ class RecordedPass:
 
     def _shifted(self, number: int, output: Tensor) -> Tensor:
         """Return shifted logits; without gradients, where a step only looks, the logits as they are."""
-        shift = self._correction.shift
+        shift = self._changed.shift
         assert shift is not None
         further = output.shape[-1] - len(shift)
         if further < 0:

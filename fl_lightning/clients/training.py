@@ -22,12 +22,13 @@ from fl_lightning._lightning.loops.local_optimizers import maximized, maximizes
 from fl_lightning.clients.batches import ClientBatches, LocalSettings
 from fl_lightning.clients.forward_pass import OutputLayer, RecordedPass
 from fl_lightning.clients.state_vector import StateVector
-from fl_lightning.clients.steps import ClientSteps, StepCounts
+from fl_lightning.clients.step_counts import StepCounts
+from fl_lightning.clients.steps import ClientSteps, LossSteps, TermSteps, WalkSteps
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import LocalClient
 from fl_lightning.parts.messages import ClientResult, Task, same_values
-from fl_lightning.parts.objectives.base import Correction
+from fl_lightning.parts.objectives.corrections import ChangedLoss, Correction, Term, Walk
 from fl_lightning.seeding import Stream, seed_global_generators
 
 #: What the hooks of clients and rounds log counts as logged in this hook of Lightning's: it is the one that logs means
@@ -164,12 +165,18 @@ class LocalTraining:
         return self.finish(client, model, num_steps, steps.summed_lr)
 
     def _steps_of(self, client: ClientAtWork) -> ClientSteps:
-        """Return what corrects a client's steps; with its forward passes, if the objective sees them."""
-        correction = client.correction
-        recorded: RecordedPass | None = None
-        if correction is not None and correction.changes_step:
-            recorded = RecordedPass(correction, self.vector, self.trainer, self.output_layer, self.quiet)
-        return ClientSteps(correction, recorded, self.vector, client.start, self.algorithm, self.trainer)
+        """Return what corrects a client's steps."""
+        known = (self.vector, self.algorithm, self.trainer)
+        match client.correction:
+            case Term() as term:
+                return TermSteps(term, client.start, *known)
+            case ChangedLoss() as changed:
+                recorded = RecordedPass(changed, self.vector, self.trainer, self.output_layer, self.quiet)
+                return LossSteps(recorded, changed.term, client.start, *known)
+            case Walk() as walk:
+                return WalkSteps(walk, *known)
+            case _:
+                return ClientSteps(*known)
 
     def _counting(self) -> AbstractContextManager[Any]:
         if self.counts is not None:
@@ -244,7 +251,7 @@ class ClientAtWork:
     """The client whose model the module holds; see :class:`~fl_lightning.parts.LocalClient`.
 
     Attributes:
-        correction: The term that the local objective adds for it; ``None`` for none.
+        correction: What the local objective asks of its steps; ``None`` for nothing.
     """
 
     task: Task

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from typing_extensions import override
 
 from fl_lightning._lightning.errors import CannotVectorize
-from fl_lightning.clients.steps import StepCounts, in_words
+from fl_lightning.clients.step_counts import StepCounts, in_words
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.base import Executor
 from fl_lightning.executors.channels_last import works_with_channels_last

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import torch
 
-from fl_lightning.clients.steps import StepCounts
+from fl_lightning.clients.step_counts import StepCounts
 
 #: Floating-point operations of a client's step from which arithmetic, not calls, takes most of the time on a CPU.
 LARGE_STEP = 3e8

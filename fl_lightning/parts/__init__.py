@@ -61,9 +61,13 @@ from fl_lightning.parts.messages import Payload as Payload
 from fl_lightning.parts.messages import RoundReport as RoundReport
 from fl_lightning.parts.messages import Task as Task
 from fl_lightning.parts.messages import Traffic as Traffic
-from fl_lightning.parts.objectives.base import Correction as Correction
 from fl_lightning.parts.objectives.base import LocalObjective as LocalObjective
 from fl_lightning.parts.objectives.control_variates import ControlVariates as ControlVariates
+from fl_lightning.parts.objectives.corrections import ChangedLoss as ChangedLoss
+from fl_lightning.parts.objectives.corrections import Correction as Correction
+from fl_lightning.parts.objectives.corrections import Passes as Passes
+from fl_lightning.parts.objectives.corrections import Term as Term
+from fl_lightning.parts.objectives.corrections import Walk as Walk
 from fl_lightning.parts.objectives.dynamic import DynamicRegularizer as DynamicRegularizer
 from fl_lightning.parts.objectives.frozen import Frozen as Frozen
 from fl_lightning.parts.objectives.losses import CalibratedLogits as CalibratedLogits

@@ -67,9 +67,9 @@ class LocalClient(Protocol):
 
 
 class ForwardPass(Protocol):
-    """The forward pass of a ``training_step``, as a loss of a :class:`Correction` sees it.
+    """The forward pass of a ``training_step``, as the loss of a :class:`ChangedLoss` sees it.
 
-    The output layer is the correction's ``output_layer``; else the one linear layer (it has ``in_features`` and
+    The output layer is the ``output_layer`` of the changed loss; else the one linear layer (it has ``in_features`` and
     ``out_features``, as ``nn.Linear`` and layers with adapters have) on which the loss depends and after which no other
     one comes. Dimensions but the last count as rows; where the step calls the layer several times with gradients, the
     rows follow each other.

@@ -12,7 +12,7 @@ from torch import Tensor
 from fl_lightning.parts.aggregations.base import MeanAggregation
 from fl_lightning.parts.federation import Federation, LocalClient
 from fl_lightning.parts.messages import RoundReport, Task, Traffic, same_values
-from fl_lightning.parts.objectives.base import Correction
+from fl_lightning.parts.objectives.corrections import Correction
 from fl_lightning.parts.part import Part, walk
 from fl_lightning.parts.round import Execute, Round, Score
 from fl_lightning.parts.server import Server
@@ -315,7 +315,7 @@ class Run:
         return checked_vector(schedule, "start", schedule.start(task, received), received)
 
     def correction(self, client: LocalClient) -> Correction | None:
-        """Return what is added to the loss of a client that begins; ``None`` for nothing."""
+        """Return what is asked of the steps of a client that begins; ``None`` for nothing."""
         source = self.algorithm.schedule if client.task.phase else self.algorithm.objective
         return source.correction(client)
 

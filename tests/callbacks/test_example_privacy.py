@@ -24,7 +24,7 @@ from fl_lightning import (
     Scaffold,
     TensorDataModule,
 )
-from fl_lightning.parts import Correction, LocalObjective, UniformSampler
+from fl_lightning.parts import LocalObjective, Term, UniformSampler
 from fl_lightning.parts.exchanges.privacy.accounting import Mechanism, epsilon_of
 
 NO_NOISE: dict[str, Any] = {"noise_multiplier": 0.0, "delta": 1e-5}
@@ -208,9 +208,9 @@ class Normed(ValidatedClassifier):
 class ReadingData(LocalObjective):
     """Adds the gradient of the first batch, which is neither clipped nor noised, to every step."""
 
-    def correction(self, client: Any) -> Correction:
+    def correction(self, client: Any) -> Term:
         gradients, _ = next(client.gradients())
-        return Correction(linear=torch.cat([gradient.flatten() for gradient in gradients.values()]))
+        return Term(linear=torch.cat([gradient.flatten() for gradient in gradients.values()]))
 
 
 class Asking(UniformSampler):

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from torch.optim import LBFGS, SGD, Optimizer, SparseAdam
 
 from fl_lightning import ExamplePrivacy, FedAvg, FedDyn, Federated, FedNova, FedProx, Scaffold, TensorDataModule
-from fl_lightning.parts import Correction, LocalObjective
+from fl_lightning.parts import ChangedLoss, LocalObjective, Term
 
 # ---- a gradient scaler: gradients are multiplied by the scale until the optimizer, or the scaler, divides them ----
 
@@ -176,7 +176,7 @@ def test_an_optimizer_of_a_users_own_sees_the_terms_value(precision: Any) -> Non
     assert module.w.item() == -1.0
 
 
-class Cubic(Correction):
+class Cubic(Term):
     """|w - w'|^3."""
 
     def add(self, parameters: Any, start: Any, linear: Any) -> None:
@@ -191,7 +191,7 @@ class Cubic(Correction):
 
 
 class Adds(LocalObjective):
-    def correction(self, client: Any) -> Correction:
+    def correction(self, client: Any) -> Term:
         return Cubic()
 
 
@@ -199,6 +199,39 @@ def test_a_term_of_another_form_has_a_value_of_its_own() -> None:
     # w - 4 + 3 w^2 = 0 at (-1 + 7) / 6
     end = fit_quadratic(Federated(1.0, objective=Adds()), With(searching), ONE, 1)
     assert end.item() == pytest.approx(1.0, abs=1e-9)
+
+
+# ---- a term beside a changed loss ----
+
+
+class Line(L.LightningModule):
+    """1/2 (w - 4)^2, with w the weight of a linear layer, at first 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(1, 1, bias=False)
+        nn.init.zeros_(self.layer.weight)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return 0.5 * (self.layer(batch[0]) - 4.0).square().mean()
+
+    def configure_optimizers(self) -> Optimizer:
+        return SGD(self.parameters(), lr=0.5)
+
+
+class DoubledWithPull(LocalObjective):
+    """2 F_k(w) + 1/2 |w - w'|^2."""
+
+    def correction(self, client: Any) -> ChangedLoss:
+        return ChangedLoss(lambda loss, forward: 2 * loss, term=Term(pull=1.0))
+
+
+def test_a_changed_loss_may_have_a_term_beside_it() -> None:
+    module = Line()
+    data = TensorDataModule([(torch.ones(1, 1),)], batch_size=1)
+    fit(Federated(1.0, objective=DoubledWithPull(), local_steps=2), module, data, 1)
+    # gradients 2 (w - 4) + w: -8 at 0, which leads to 4, and 4 there
+    assert module.layer.weight.item() == 2.0
 
 
 # ---- steps that pass by ----

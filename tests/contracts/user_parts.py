@@ -177,10 +177,17 @@ class Together(parts.LocalObjective):
     def __init__(self, *inner: parts.LocalObjective) -> None:
         self.inner = inner
 
-    def correction(self, client: parts.LocalClient) -> parts.Correction:
-        terms = [term for objective in self.inner if (term := objective.correction(client)) is not None]
-        linear = [term.linear for term in terms if term.linear is not None]
-        return parts.Correction(pull=sum(term.pull for term in terms), linear=sum(linear, self.federation.zeros()))
+    def correction(self, client: parts.LocalClient) -> parts.Term:
+        pull = 0.0
+        linear = self.federation.zeros()
+        for objective in self.inner:
+            term = objective.correction(client)
+            if term is not None:
+                assert isinstance(term, parts.Term)
+                pull += term.pull
+                if term.linear is not None:
+                    linear = linear + term.linear
+        return parts.Term(pull=pull, linear=linear)
 
     def on_client_end(self, result: parts.ClientResult) -> None:
         for objective in self.inner:

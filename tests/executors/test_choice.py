@@ -19,7 +19,7 @@ from lightning.pytorch.loggers import CSVLogger
 from torch import Tensor, nn
 
 from fl_lightning import FedAvg, TensorDataModule
-from fl_lightning.clients.steps import StepCounts
+from fl_lightning.clients.step_counts import StepCounts
 from fl_lightning.executors import AutoExecutor, SequentialExecutor, VectorizedExecutor
 
 

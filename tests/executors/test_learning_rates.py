@@ -11,7 +11,7 @@ from helpers.toys import quiet_trainer
 from torch import nn
 
 from fl_lightning import Federated, TensorDataModule
-from fl_lightning.parts import ClientResult, Correction, LocalClient, LocalObjective
+from fl_lightning.parts import ClientResult, LocalClient, LocalObjective, Term
 
 
 class Rates(LocalObjective):
@@ -24,11 +24,11 @@ class Rates(LocalObjective):
         self.linear = linear
         self.seen: dict[tuple[int, int], list[float]] = {}
 
-    def correction(self, client: LocalClient) -> Correction | None:
+    def correction(self, client: LocalClient) -> Term | None:
         # with a correction for one client and none for the others
         if not self.linear or client.task.client:
             return None
-        return Correction(pull=0.0, linear=torch.zeros_like(client.start))
+        return Term(pull=0.0, linear=torch.zeros_like(client.start))
 
     def on_client_end(self, result: ClientResult) -> None:
         self.seen[result.task.round, result.task.client] = list(result.summed_lr)

@@ -246,9 +246,11 @@ class ClientLoop(_TrainingEpochLoop):
     def look_at_batch(self, batch: Any, batch_idx: int) -> None:
         """Take gradients on a batch without a step: nothing is counted or logged, and no hook of batches runs."""
         assert self.correction is not None
+        walk = self.correction.walk
+        assert walk is not None
         self.stop.poll()
         self._window = 1
-        StepPasses(self, self._transfer(batch), batch_idx, is_quiet=True).run(self.correction.walk)
+        StepPasses(self, self._transfer(batch), batch_idx, is_quiet=True).run(walk)
         self._window = 0
 
     def hand_on_to_trainer(self) -> None:
@@ -281,13 +283,14 @@ class ClientLoop(_TrainingEpochLoop):
             return first.outputs
         progress = self.automatic_optimization.optim_progress.optimizer.step
         progress.increment_ready()
-        if first.correction.walks:
-            passes = StepPasses(self, batch, batch_idx, further)
-            passes.run(first.correction.walk)
-            outputs = passes.outputs
-        else:
+        walk = first.correction.walk
+        if walk is None:
             first.step()
             outputs = first.outputs
+        else:
+            passes = StepPasses(self, batch, batch_idx, further)
+            passes.run(walk)
+            outputs = passes.outputs
         progress.increment_completed()
         return outputs
 

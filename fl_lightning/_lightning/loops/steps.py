@@ -56,9 +56,6 @@ TrainingStep = Callable[[Any, int], Any]
 class StepCorrection(Protocol):
     """The changes that a client's local objective makes to its steps."""
 
-    #: Whether a step takes several gradients, by :meth:`walk`.
-    walks: bool
-
     def run_step(self, step: TrainingStep, batch: Any, batch_idx: int) -> Any:
         """Run ``training_step``, and return what it returned, with the loss to minimise."""
 
@@ -68,8 +65,9 @@ class StepCorrection(Protocol):
     def value(self) -> Tensor | float:
         """Return the value of the term whose gradient :meth:`correct` adds, at the present weights."""
 
-    def walk(self, passes: StepPasses) -> None:
-        """Take a step of several gradients."""
+    @property
+    def walk(self) -> Callable[[StepPasses], None] | None:
+        """Takes a step of several passes; ``None`` where a step takes one."""
 
 
 class Step(ABC):

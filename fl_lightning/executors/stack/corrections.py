@@ -10,13 +10,11 @@ from torch import Tensor
 from fl_lightning._lightning.errors import CannotVectorize
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.executors.stack.optimizer import along
-from fl_lightning.parts.objectives.base import Correction
-from fl_lightning.parts.objectives.several_points import Walk
-from fl_lightning.signatures import is_user_defined
+from fl_lightning.parts.objectives.corrections import ChangedLoss, Correction, Term
 
 
 class StackedCorrections:
-    """The clients' corrections, one a row; see :class:`~fl_lightning.parts.objectives.Correction`.
+    """The clients' terms, one a row; see :class:`~fl_lightning.parts.objectives.corrections.Term`.
 
     Args:
         corrections: Each client's, ``None`` for none.
@@ -25,7 +23,8 @@ class StackedCorrections:
         ascends: Whether the optimizer maximises, by each parameter tensor.
 
     Raises:
-        CannotVectorize: If a correction has an ``add`` of a user's own, which may count clients' steps.
+        CannotVectorize: If a correction is no term, if a term has an ``add`` that may count clients' steps, or if
+            clients freeze different parameters.
     """
 
     def __init__(
@@ -37,33 +36,31 @@ class StackedCorrections:
     ) -> None:
         self._ascends = ascends
         self._active = any(correction is not None for correction in corrections)
-        nothing = Correction()
-        given = [correction or nothing for correction in corrections]
-        self._frozen = given[0].frozen
-        if any(isinstance(correction, Walk) or correction.frozen != self._frozen for correction in given):
-            raise CannotVectorize("the local objective takes gradients at several points")
-        if any(correction.changes_step for correction in given):
-            raise CannotVectorize("the local objective changes the loss of each client")
-        self._own = given if any(type(correction).add is not Correction.add for correction in given) else []
-        _refuse_own(self._own)
-        self._pulls = [correction.pull for correction in given]
+        terms = _terms_of(corrections)
+        self._frozen = terms[0].frozen
+        if any(term.frozen != self._frozen for term in terms):
+            raise CannotVectorize("the local objective freezes other parameters for each client")
+        #: The terms, if some of them add gradients of another form; else none.
+        self._own: list[Term] = []
+        if not all(term.is_quadratic for term in terms):
+            self._own = terms
+        self._pulls = [term.pull for term in terms]
         #: Each client's additional weight decay.
-        self.weight_decays = [correction.weight_decay for correction in given]
+        self.weight_decays = [term.weight_decay for term in terms]
         self._starts: list[Tensor] = []
         self._linear: list[Tensor] = []
         if any(self._pulls) or self._own:
             views = [vector.parameter_views(start) for start in starts]
             self._starts = [torch.stack(rows) for rows in zip(*views, strict=True)]
-        if any(correction.linear is not None for correction in given):
+        if any(term.linear is not None for term in terms):
             zero = torch.zeros(vector.num_parameters, dtype=vector.dtype, device=vector.device)
-            views = [vector.parameter_views(zero if c.linear is None else c.linear) for c in given]
+            views = [vector.parameter_views(zero if term.linear is None else term.linear) for term in terms]
             self._linear = [torch.stack(rows) for rows in zip(*views, strict=True)]
-
         self._shifts: list[Tensor] | None = None
 
     @property
     def quadratic(self) -> bool:
-        """Whether all terms are those of :class:`Correction` itself, for all parameters."""
+        """Whether all terms are those of :class:`Term` itself, for all parameters."""
         return not self._own and not self._frozen
 
     def pulls(self, rows: Sequence[int]) -> float | Tensor:
@@ -115,7 +112,7 @@ class StackedCorrections:
                 gradient.neg_()
 
     def _add(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
-        """Add the terms of :class:`Correction` itself."""
+        """Add the terms of :class:`Term` itself."""
         equal = len(set(self._pulls)) == 1
         pulls = torch.tensor(self._pulls[: len(parameters[0])], dtype=torch.float64)
         for place, (parameter, gradient) in enumerate(zip(parameters, gradients, strict=True)):
@@ -131,7 +128,7 @@ class StackedCorrections:
                 gradient.add_(self._linear[place][: len(parameter)])
 
     def _correct_one_by_one(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
-        """Let corrections of another form add themselves."""
+        """Let terms of another form add themselves."""
         places = [place for place, gradient in enumerate(gradients) if gradient is not None]
         for row in range(len(parameters[0])):
             rows = [parameters[place].detach()[row] for place in places]
@@ -156,12 +153,26 @@ class StackedCorrections:
                 gradient.add_(term, alpha=-1 if ascends else 1)
 
 
-def _refuse_own(corrections: Sequence[Correction]) -> None:
-    """Raise ``CannotVectorize`` for an ``add`` of a user's own, which may count the clients' steps."""
+def _terms_of(corrections: Sequence[Correction | None]) -> list[Term]:
+    """Return the terms that clients add.
+
+    Raises:
+        CannotVectorize: If a correction is no term, or one with an ``add`` that may count steps.
+    """
+    terms: list[Term] = []
     for correction in corrections:
-        own = type(correction).add is not Correction.add and is_user_defined(type(correction))
-        if own and not getattr(correction, "stacks", False):
-            name = type(correction).__name__
-            raise CannotVectorize(
-                f"`{name}.add` may keep what it needs from step to step; if it does not, set `stacks = True`"
-            )
+        match correction:
+            case None:
+                terms.append(Term())
+            case Term() as term:
+                if not term.is_quadratic and not term.stacks:
+                    name = type(term).__name__
+                    raise CannotVectorize(
+                        f"`{name}.add` may keep what it needs from step to step; if it does not, set `stacks = True`"
+                    )
+                terms.append(term)
+            case ChangedLoss():
+                raise CannotVectorize("the local objective changes the loss of each client")
+            case _:
+                raise CannotVectorize("the local objective takes gradients at several points")
+    return terms

@@ -17,7 +17,8 @@ from fl_lightning.settings import Fraction
 
 if TYPE_CHECKING:
     from fl_lightning.parts.algorithm import Algorithm
-from fl_lightning.parts.objectives.base import Correction, LocalObjective
+from fl_lightning.parts.objectives.base import LocalObjective
+from fl_lightning.parts.objectives.corrections import Term
 
 
 @dataclass(eq=False)
@@ -67,12 +68,12 @@ class ControlVariates(LocalObjective):
         self.add_client_vectors("variates", federation.zeros(), federation.weights(self._weighting))
 
     @override
-    def correction(self, client: LocalClient) -> Correction:
+    def correction(self, client: LocalClient) -> Term:
         """Return ``<c - c_k, w>``; with option 1, take the gradient at the received model first."""
         own = self.variates[client.task.client]
         if self.option == 1:
             self._at_start[client.task.client] = self.without_personal(full_gradient(client, own))
-        return Correction(linear=(self.variates.mean - own).to(own.dtype))
+        return Term(linear=(self.variates.mean - own).to(own.dtype))
 
     @override
     def on_client_end(self, result: ClientResult) -> None:

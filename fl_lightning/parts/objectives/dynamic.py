@@ -11,7 +11,8 @@ from typing_extensions import override
 from fl_lightning.parts.client_vectors import ClientVectors
 from fl_lightning.parts.federation import Federation, LocalClient
 from fl_lightning.parts.messages import ClientResult
-from fl_lightning.parts.objectives.base import Correction, LocalObjective
+from fl_lightning.parts.objectives.base import LocalObjective
+from fl_lightning.parts.objectives.corrections import Term
 from fl_lightning.settings import Positive
 
 
@@ -73,12 +74,12 @@ class DynamicRegularizer(LocalObjective):
         return float(self._alphas[client])
 
     @override
-    def correction(self, client: LocalClient) -> Correction:
+    def correction(self, client: LocalClient) -> Term:
         """Return ``alpha_k <lambda_k, w> + alpha_k/2 |w - w_t|^2``."""
         alpha, dual = self.alpha_of(client.task.client), self.duals[client.task.client]
         if self.penalty == "gradient":
-            return Correction(pull=alpha, linear=alpha * dual)
-        return Correction(linear=alpha * (dual - client.received[: len(dual)]), weight_decay=alpha)
+            return Term(pull=alpha, linear=alpha * dual)
+        return Term(linear=alpha * (dual - client.received[: len(dual)]), weight_decay=alpha)
 
     @override
     def on_client_end(self, result: ClientResult) -> None:

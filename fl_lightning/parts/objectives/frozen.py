@@ -9,7 +9,8 @@ from typing_extensions import override
 
 from fl_lightning.parts.federation import Federation, LocalClient
 from fl_lightning.parts.layout import Patterns
-from fl_lightning.parts.objectives.base import Correction, LocalObjective
+from fl_lightning.parts.objectives.base import LocalObjective
+from fl_lightning.parts.objectives.corrections import Term
 
 
 @dataclass(eq=False)
@@ -29,11 +30,11 @@ class Frozen(LocalObjective):
 
     @override
     def setup(self, federation: Federation) -> None:
-        self._correction = Correction(frozen=federation.places(self.pattern))
+        self._term = Term(frozen=federation.places(self.pattern))
 
     @override
-    def correction(self, client: LocalClient) -> Correction:
-        return self._correction
+    def correction(self, client: LocalClient) -> Term:
+        return self._term
 
     @override
     def untrained(self, federation: Federation) -> Collection[str]:

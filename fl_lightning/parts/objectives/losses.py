@@ -21,7 +21,8 @@ from fl_lightning.parts.client_vectors import ClientVectors
 from fl_lightning.parts.federation import Federation, ForwardPass, LocalClient
 from fl_lightning.parts.layout import Patterns
 from fl_lightning.parts.messages import ClientResult, accumulator
-from fl_lightning.parts.objectives.base import Correction, LocalObjective
+from fl_lightning.parts.objectives.base import LocalObjective
+from fl_lightning.parts.objectives.corrections import ChangedLoss
 from fl_lightning.settings import NotNegative, Positive
 
 if TYPE_CHECKING:
@@ -56,12 +57,12 @@ class ModelContrast(LocalObjective):
         self.add_client_vectors("former", federation.model)
 
     @override
-    def correction(self, client: LocalClient) -> Correction | None:
+    def correction(self, client: LocalClient) -> ChangedLoss | None:
         """Return the contrast of the received and the former model."""
         if not self.mu:
             return None
         former = self.former.get(client.task.client)
-        return Correction(loss=partial(self._loss, client.received, former), output_layer=self.output_layer)
+        return ChangedLoss(loss=partial(self._loss, client.received, former), output_layer=self.output_layer)
 
     def _loss(self, received: Tensor, former: Tensor | None, loss: Tensor, forward: ForwardPass) -> Tensor:
         if former is None:  # the received one, too: a constant
@@ -139,11 +140,11 @@ class CalibratedLogits(LocalObjective):
     output_layer: str | None = None
 
     @override
-    def correction(self, client: LocalClient) -> Correction | None:
+    def correction(self, client: LocalClient) -> ChangedLoss | None:
         if not self.tau:
             return None
         shift = -self.tau * class_counts(client, "FedLC") ** -0.25
-        return Correction(shift=shift, output_layer=self.output_layer)
+        return ChangedLoss(shift=shift, output_layer=self.output_layer)
 
 
 @dataclass(eq=False)
@@ -165,10 +166,10 @@ class NotTrueDistillation(LocalObjective):
     output_layer: str | None = None
 
     @override
-    def correction(self, client: LocalClient) -> Correction | None:
+    def correction(self, client: LocalClient) -> ChangedLoss | None:
         if not self.beta:
             return None
-        return Correction(loss=partial(self._loss, client.received), output_layer=self.output_layer)
+        return ChangedLoss(loss=partial(self._loss, client.received), output_layer=self.output_layer)
 
     def _loss(self, received: Tensor, loss: Tensor, forward: ForwardPass) -> Tensor:
         others = F.one_hot(class_of_rows(forward, "FedNTD"), forward.logits.shape[1]) == 0
@@ -196,8 +197,8 @@ class Decorrelation(LocalObjective):
     output_layer: str | None = None
 
     @override
-    def correction(self, client: LocalClient) -> Correction | None:
-        return Correction(loss=self._loss, output_layer=self.output_layer) if self.beta else None
+    def correction(self, client: LocalClient) -> ChangedLoss | None:
+        return ChangedLoss(loss=self._loss, output_layer=self.output_layer) if self.beta else None
 
     def _loss(self, loss: Tensor, forward: ForwardPass) -> Tensor:
         z = forward.features
@@ -263,12 +264,12 @@ class Prototypes(LocalObjective):
         self._arrived: dict[tuple[int, int], Tensor] = {}
 
     @override
-    def correction(self, client: LocalClient) -> Correction | None:
+    def correction(self, client: LocalClient) -> ChangedLoss | None:
         """Return the term, with the prototypes that the client received with its model."""
         if not self.lam:
             return None
         loss = partial(self._loss, client.task.slot, self.past[client.task.round])
-        return Correction(loss=loss, output_layer=self.output_layer)
+        return ChangedLoss(loss=loss, output_layer=self.output_layer)
 
     def _loss(self, slot: int, means: Tensor | None, loss: Tensor, forward: ForwardPass) -> Tensor:
         z, target = forward.features, class_of_rows(forward, "FedProto")
@@ -365,12 +366,12 @@ class TwoHeads(LocalObjective):
         self._learnt: dict[int, Tensor] = {}
 
     @override
-    def correction(self, client: LocalClient) -> Correction:
+    def correction(self, client: LocalClient) -> ChangedLoss:
         """Return the shift of the logits, beside which the client's head is trained."""
         k = client.task.client
         self._learnt[k] = self.heads[k]
         prior = class_counts(client, "Fed-RoD").log()
-        return Correction(loss=partial(self._loss, k), shift=prior, output_layer=self._layer)
+        return ChangedLoss(loss=partial(self._loss, k), shift=prior, output_layer=self._layer)
 
     def _loss(self, client: int, loss: Tensor, forward: ForwardPass) -> Tensor:
         head = self._learnt[client].clone().requires_grad_()

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing_extensions import override
 
 from fl_lightning.parts.federation import LocalClient
-from fl_lightning.parts.objectives.base import Correction, LocalObjective, pull_to_received
+from fl_lightning.parts.objectives.base import LocalObjective
+from fl_lightning.parts.objectives.corrections import Term, pull_to_received
 from fl_lightning.settings import ScheduledWeight
 
 
@@ -32,7 +33,7 @@ class Proximal(LocalObjective):
     mu: ScheduledWeight
 
     @override
-    def correction(self, client: LocalClient) -> Correction | None:
+    def correction(self, client: LocalClient) -> Term | None:
         """Return the proximal term, with the mu of the round in which the client received its model."""
         mu = self.at("mu", client.task.round)
         return pull_to_received(mu, client, self.federation.num_parameters) if mu else None

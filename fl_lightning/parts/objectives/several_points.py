@@ -9,15 +9,22 @@ One step of each, which counters, schedules and logs see as one:
 * APFL: one step of v and one of w, both on one batch.
 
 The loss of a step is the one of its first pass; the other passes are not logged, and update no metric objects.
+
+A walk changes the client's parameters in place and asks for passes. FedSAM's, on a loss of ``w^2 / 2`` at w = 2 with
+``rho = 0.5`` and plain SGD with a learning rate of 0.1::
+
+    passes.gradient()                       the gradient at 2 is 2, so uphill is +1
+    way.go([2.5])                           w + rho g / |g|
+    passes.step(change=way.come_back)       the gradient at 2.5 is 2.5; back at 2, SGD steps to 2 - 0.1 * 2.5 = 1.75
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, ClassVar, Literal, Protocol
+from typing import Annotated, Generic, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -26,53 +33,11 @@ from typing_extensions import override
 from fl_lightning.parts.client_vectors import ClientVectors
 from fl_lightning.parts.federation import Federation, LocalClient
 from fl_lightning.parts.messages import ClientResult
-from fl_lightning.parts.objectives.base import Correction, LocalObjective, write_to
+from fl_lightning.parts.objectives.base import LocalObjective
+from fl_lightning.parts.objectives.corrections import Passes, Walk, write_to
 from fl_lightning.settings import Count, NotNegative, Positive
 
-
-class Passes(Protocol):
-    """The passes of one step of a :class:`Walk`: forward and backward, at the parameters' present values."""
-
-    def gradient(self, batch: int = 0) -> None:
-        """Compute each ``parameter.grad``; nothing is stepped. Where there is no gradient, the step ends here.
-
-        Args:
-            batch: Which of the step's batches to take, from 0.
-        """
-
-    def step(self, batch: int = 0, change: Callable[[], None] | None = None, model: int = 0) -> bool:
-        """Let the module's optimizer take a step; return False if a gradient scaler has skipped it.
-
-        Args:
-            batch: Which of the step's batches to take, from 0.
-            change: Called before the optimizer steps, when each ``parameter.grad`` is known, to change gradients and
-                parameters.
-            model: Which of the walk's models is stepped, from 0: the optimizer has a state, such as its momentum, for
-                each.
-        """
-
-
-class Walk(Correction, ABC):
-    """A client's steps, each of which takes gradients at several points."""
-
-    #: Whether what it does on a batch is a step, which counters, schedules, logs and hooks see.
-    is_step: ClassVar[bool] = True
-
-    def __init__(self) -> None:
-        super().__init__()
-
-    @abstractmethod
-    def walk(self, parameters: Sequence[Tensor], passes: Passes) -> None:
-        """Take one step.
-
-        Args:
-            parameters: All trained parameters of the client's model.
-            passes: Computes gradients and lets the optimizer step.
-        """
-
-    def sent(self, result: ClientResult) -> ClientResult:
-        """Return the result as the client sends it."""
-        return result
+_Walk = TypeVar("_Walk", bound=Walk)
 
 
 class Excursion:
@@ -106,22 +71,23 @@ class Excursion:
         self._is_away = False
 
 
-class WalkingObjective(LocalObjective, ABC):
+class WalkingObjective(LocalObjective, ABC, Generic[_Walk]):
     """An objective whose clients take gradients at several points, by a walk of their own."""
 
     @override
     def on_round_start(self, round_index: int) -> None:
         """Forget walks of a round that broke off."""
-        self._walks: dict[int, Walk] = {}
+        self._walks: dict[int, _Walk] = {}
 
     @override
-    def correction(self, client: LocalClient) -> Correction | None:
+    def correction(self, client: LocalClient) -> Walk | None:
         """Return the client's walk."""
-        self._walks[client.task.client] = self.walk(client)
-        return self._walks[client.task.client]
+        walk = self.walk(client)
+        self._walks[client.task.client] = walk
+        return walk
 
     @abstractmethod
-    def walk(self, client: LocalClient) -> Walk:
+    def walk(self, client: LocalClient) -> _Walk:
         """Return a new walk."""
 
     @override
@@ -131,7 +97,7 @@ class WalkingObjective(LocalObjective, ABC):
 
 
 @dataclass(eq=False)
-class SharpnessAware(WalkingObjective):
+class SharpnessAware(WalkingObjective["_Ascent"]):
     """Each step has the gradient at ``w + rho g / |g|``, with g the one at w (FedSAM, Qu et al. 2022; eq. (64)).
 
     Both gradients are taken on the same batch. Its loss is the one at w.
@@ -145,12 +111,12 @@ class SharpnessAware(WalkingObjective):
     rho: NotNegative = 0.05
 
     @override
-    def correction(self, client: LocalClient) -> Correction | None:
-        """Return the client's walk."""
+    def correction(self, client: LocalClient) -> Walk | None:
+        """Return the client's walk; ``None`` if it would go nowhere."""
         return super().correction(client) if self.rho else None
 
     @override
-    def walk(self, client: LocalClient) -> Walk:
+    def walk(self, client: LocalClient) -> _Ascent:
         """Return the way up and back."""
         return _Ascent(self.rho)
 
@@ -164,7 +130,6 @@ class _Ascent(Walk):
     """w, and the point uphill of it."""
 
     def __init__(self, rho: float) -> None:
-        super().__init__()
         self.rho = rho
 
     @override
@@ -179,7 +144,7 @@ class _Ascent(Walk):
 
 
 @dataclass(eq=False)
-class MoreauEnvelope(WalkingObjective):
+class MoreauEnvelope(WalkingObjective["_EnvelopeWalk"]):
     """``min_theta F_k(theta) + lam/2 |theta - w|^2`` as a function of w (pFedMe, Dinh et al. 2020, Algorithm 1).
 
     On each batch the client's model theta takes ``inner_steps`` steps of the module's optimizer, then w one along the
@@ -208,7 +173,7 @@ class MoreauEnvelope(WalkingObjective):
         self.add_client_vectors("own", federation.model)
 
     @override
-    def walk(self, client: LocalClient) -> Walk:
+    def walk(self, client: LocalClient) -> _EnvelopeWalk:
         """Return the steps of theta and w."""
         return _EnvelopeWalk(self)
 
@@ -228,7 +193,6 @@ class _EnvelopeWalk(Walk):
     """theta, which the module holds, and w."""
 
     def __init__(self, settings: MoreauEnvelope) -> None:
-        super().__init__()
         self.settings = settings
         #: w, shaped as the parameters; empty before the first step.
         self.w: list[Tensor] = []
@@ -249,7 +213,7 @@ class _EnvelopeWalk(Walk):
                 theta.grad += self.settings.lam * (theta.detach() - w)
 
     @override
-    def value(self, parameters: Sequence[Tensor], start: Sequence[Tensor], linear: Sequence[Tensor]) -> Tensor | float:
+    def value(self, parameters: Sequence[Tensor]) -> Tensor | float:
         """Return ``lam/2 |theta - w|^2``."""
         with torch.no_grad():
             squares = [(theta - w).square().sum() for theta, w in zip(parameters, self.w, strict=True)]
@@ -262,7 +226,7 @@ class _EnvelopeWalk(Walk):
 
 
 @dataclass(eq=False)
-class ModelMixture(WalkingObjective):
+class ModelMixture(WalkingObjective["_MixtureWalk"]):
     """Each client learns the mixture of a model of its own and the server's (APFL, Deng et al. 2020, Algorithm 1).
 
     On each batch v takes a step along the gradient by v of ``F_k(alpha v + (1 - alpha) w)``, which is alpha times the
@@ -293,7 +257,7 @@ class ModelMixture(WalkingObjective):
         self.add_client_vectors("alphas", torch.full_like(federation.model[:1], self.alpha))
 
     @override
-    def walk(self, client: LocalClient) -> Walk:
+    def walk(self, client: LocalClient) -> _MixtureWalk:
         """Return the steps of w and v."""
         k = client.task.client
         own = self.own[k][: self.federation.num_parameters].split(list(self.federation.lengths))
@@ -303,7 +267,6 @@ class ModelMixture(WalkingObjective):
     def on_client_end(self, result: ClientResult) -> ClientResult:
         """Keep v and alpha; send w."""
         walk = self._walks[result.client]
-        assert isinstance(walk, _MixtureWalk)
         self.own[result.client] = torch.cat([*(v.flatten() for v in walk.own), result.buffers]).to(result.vector)
         self.alphas[result.client] = torch.full_like(self.alphas[result.client], walk.alpha)
         return super().on_client_end(result)
@@ -325,7 +288,6 @@ class _MixtureWalk(Walk):
     """
 
     def __init__(self, own: Sequence[Tensor], alpha: float, alpha_lr: float) -> None:
-        super().__init__()
         self.own = list(own)
         self.alpha = alpha
         self.alpha_lr = alpha_lr
@@ -352,7 +314,7 @@ class _MixtureWalk(Walk):
 
 
 @dataclass(eq=False)
-class MetaLearning(WalkingObjective):
+class MetaLearning(WalkingObjective["_MetaWalk"]):
     """``F_k(w - alpha grad F_k(w))``: the loss after one step of fine-tuning (Per-FedAvg, Fallah et al. 2020).
 
     Each step takes a batch for the inner gradient and another for the gradient g at the point that it leads to. With
@@ -379,7 +341,7 @@ class MetaLearning(WalkingObjective):
         return 3 if self.gradient == "hessian-free" else 2
 
     @override
-    def walk(self, client: LocalClient) -> Walk:
+    def walk(self, client: LocalClient) -> _MetaWalk:
         """Return the steps of w."""
         return _MetaWalk(self)
 
@@ -388,7 +350,6 @@ class _MetaWalk(Walk):
     """w, the point of the inner step, and with second order two points beside w along its gradient."""
 
     def __init__(self, settings: MetaLearning) -> None:
-        super().__init__()
         self.settings = settings
 
     @override

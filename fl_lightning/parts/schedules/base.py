@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fl_lightning.parts.federation import LocalClient
 from fl_lightning.parts.messages import ClientResult, RoundReport, Task
-from fl_lightning.parts.objectives.base import Correction
+from fl_lightning.parts.objectives.corrections import Correction
 from fl_lightning.parts.part import Part
 from fl_lightning.parts.server import Server
 
@@ -76,7 +76,7 @@ class Schedule(Part, ABC):
         return received
 
     def correction(self, client: LocalClient) -> Correction | None:
-        """Return the term that is added to F_k in a further training, whose ``task.phase`` is not 0."""
+        """Return what is asked of the client's steps in a further training, whose ``task.phase`` is not 0."""
         return None
 
     def on_client_end(self, result: ClientResult) -> ClientResult | None:

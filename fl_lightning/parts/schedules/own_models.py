@@ -13,8 +13,7 @@ from fl_lightning.parts.client_vectors import ClientVectors
 from fl_lightning.parts.federation import Federation, LocalClient
 from fl_lightning.parts.layout import Patterns
 from fl_lightning.parts.messages import ClientResult, Task, further_tasks
-from fl_lightning.parts.objectives.base import Correction, pull_to_received, write_to
-from fl_lightning.parts.objectives.several_points import Passes, Walk
+from fl_lightning.parts.objectives.corrections import Correction, Passes, Term, Walk, pull_to_received, write_to
 from fl_lightning.parts.schedules.base import Play
 from fl_lightning.parts.schedules.synchronous import Synchronous
 from fl_lightning.parts.server import Server
@@ -61,7 +60,7 @@ class ProximalModels(_OwnModels):
         return self.own[task.client] if task.phase else received
 
     @override
-    def correction(self, client: LocalClient) -> Correction:
+    def correction(self, client: LocalClient) -> Term:
         """Return ``lam/2 |v - w_t|^2``, whose centre is not the model that the client starts from."""
         return pull_to_received(self.at("lam"), client, self.federation.num_parameters)
 
@@ -121,7 +120,7 @@ class FineTuning(_OwnModels):
         """Freeze what is not tuned, and take the steps if they are not the optimizer's."""
         if self.lr is not None:
             return _PlainSteps(self.lr, self._frozen)
-        return Correction(frozen=self._frozen) if self._frozen else None
+        return Term(frozen=self._frozen) if self._frozen else None
 
     @override
     def play(self, tasks: Sequence[Task], server: Server) -> Play:
@@ -183,15 +182,15 @@ class _PlainSteps(Walk):
     """Steps of SGD that leave nothing to the module's optimizers."""
 
     def __init__(self, lr: float, frozen: Collection[int]) -> None:
-        super().__init__()
-        self.lr, self._left = lr, frozen
+        self.lr = lr
+        self._frozen = frozen
 
     @override
     def walk(self, parameters: Sequence[Tensor], passes: Passes) -> None:
         """Step along the gradient."""
         passes.gradient()
         for place, parameter in enumerate(parameters):
-            if parameter.grad is not None and place not in self._left:
+            if parameter.grad is not None and place not in self._frozen:
                 write_to([parameter], [parameter - self.lr * parameter.grad])
 
 
@@ -241,7 +240,7 @@ class AdaptiveStart(_OwnModels):
         return torch.cat([torch.where(self._mixed, mix, received[:n]), received[n:]])
 
     @override
-    def correction(self, client: LocalClient) -> Correction:
+    def correction(self, client: LocalClient) -> Walk:
         """Return the steps of a_k."""
         k, n, lengths = client.task.client, self.federation.num_parameters, list(self.federation.lengths)
         apart = torch.where(self._mixed, client.received[:n] - self.own[k][:n], 0.0)
@@ -271,7 +270,6 @@ class _ShareWalk(Walk):
     is_step = False
 
     def __init__(self, lr: float, apart: Sequence[Tensor], shares: Sequence[Tensor]) -> None:
-        super().__init__()
         self.lr = lr
         self.apart = apart
         self.shares = list(shares)

@@ -12,7 +12,7 @@ from typing_extensions import override
 from fl_lightning.parts.exchanges.personal import PersonalParameters
 from fl_lightning.parts.federation import LocalClient
 from fl_lightning.parts.messages import Task, further_tasks
-from fl_lightning.parts.objectives.base import Correction
+from fl_lightning.parts.objectives.corrections import Term
 from fl_lightning.parts.part import walk
 from fl_lightning.parts.schedules.base import Play
 from fl_lightning.parts.schedules.synchronous import Synchronous
@@ -46,10 +46,10 @@ class PersonalFirst(Synchronous):
             yield f"`personal_parameters` must be one of the algorithm's exchanges, got {self.personal_parameters!r}."
 
     @override
-    def correction(self, client: LocalClient) -> Correction:
+    def correction(self, client: LocalClient) -> Term:
         """Freeze all but the personal parameters."""
         trained = self.federation.places(self.personal_parameters.pattern)
-        return Correction(frozen=frozenset(range(len(self.federation.lengths))) - trained)
+        return Term(frozen=frozenset(range(len(self.federation.lengths))) - trained)
 
     @override
     def start(self, task: Task, received: Tensor) -> Tensor:

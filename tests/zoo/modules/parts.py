@@ -10,7 +10,7 @@ from torch import Tensor
 from torchmetrics import MeanMetric
 
 from fl_lightning import Federated
-from fl_lightning.parts import Correction, Exchange, LocalObjective, Schedule
+from fl_lightning.parts import Exchange, LocalObjective, Schedule, Term
 from zoo.entry import Entry
 from zoo.modules.base import Classifier
 
@@ -52,11 +52,11 @@ class PassesOn(Exchange):
 class PullByLoss(LocalObjective):
     """The pull is the client's loss, before it trains."""
 
-    def correction(self, client: Any) -> Correction:
-        return Correction(pull=client.loss())
+    def correction(self, client: Any) -> Term:
+        return Term(pull=client.loss())
 
 
-class Pull(Correction):
+class Pull(Term):
     """Pulls back to the start."""
 
     strength = 0.05
@@ -75,10 +75,10 @@ class Stacking(Pull):
 class Kept(LocalObjective):
     """Returns the same correction for a client each time."""
 
-    def __init__(self, make: Callable[[], Correction]) -> None:
-        self.known = defaultdict[int, Correction](make)
+    def __init__(self, make: Callable[[], Term]) -> None:
+        self.known = defaultdict[int, Term](make)
 
-    def correction(self, client: Any) -> Correction:
+    def correction(self, client: Any) -> Term:
         return self.known[client.task.client]
 
 

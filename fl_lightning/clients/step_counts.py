@@ -1,0 +1,101 @@
+"""The arithmetic of a client's step, counted as it runs.
+
+A step of a linear layer of 8 inputs and 4 outputs on a batch of 16 samples takes one product forward and one backward
+for the weights' gradient: 2 * 2 * 16 * 8 * 4 = 2,048 floating-point operations. Executors ask what a step consists of,
+since a stack saves the calls of operations and not their arithmetic.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+_CONVOLUTIONS = ("convolution", "lstm", ".gru", "_gru", "rnn")
+#: Operations of steps that are more than products of matrices.
+_OTHERS = (
+    *_CONVOLUTIONS,
+    "batch_norm",
+    "layer_norm",
+    "group_norm",
+    "instance_norm",
+    "rms_norm",
+    "bmm",
+    "attention",
+    "embedding",
+    "pool",
+)
+
+
+#: Kernels of whole recurrent layers, for which torch's counter has no formula.
+_RECURRENT = ("aten.mkldnn_rnn_layer", "aten._cudnn_rnn", "aten.miopen_rnn")
+
+
+class StepCounts(TorchDispatchMode):
+    """Counts the arithmetic of operations while it is entered.
+
+    Attributes:
+        flops: Floating-point operations of products, convolutions and recurrences, forward and backward.
+        draws: Whether random numbers were drawn from the global generators.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flops = 0.0
+        self._names: set[str] = set()
+        self.draws = False
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation and count it."""
+        out = function(*args, **(kwargs or {}))
+        packet, name = function._overloadpacket, str(function._overloadpacket)
+        if packet in flop_registry:
+            self.flops += flop_registry[packet](*args, **(kwargs or {}), out_val=out)
+        elif name.startswith(_RECURRENT) and isinstance(args[0], torch.Tensor):
+            self.flops += _of_recurrence(*args[:3]) * (2 if name.endswith("_backward") else 1)
+        self._names.add(name)
+        seeded = torch.Tag.nondeterministic_seeded in function.tags and (kwargs or {}).get("generator") is None
+        self.draws = self.draws or seeded
+        return out
+
+    @property
+    def convolves(self) -> bool:
+        """Whether there are convolutions or recurrent layers."""
+        return self._has(_CONVOLUTIONS)
+
+    @property
+    def only_matrices(self) -> bool:
+        """Whether there are products of matrices and pointwise functions alone."""
+        return not self._has(_OTHERS)
+
+    def _has(self, kinds: Sequence[str]) -> bool:
+        return any(kind in name for name in self._names for kind in kinds)
+
+    def __str__(self) -> str:
+        kind = ", and convolutions or recurrent layers" if self.convolves else ""
+        return f"a client's step has {in_words(self.flops)} operations{kind}"
+
+
+def _of_recurrence(x: torch.Tensor, weight: Any, weight_hidden: Any) -> int:
+    """Return the operations of recurrent layers: two for each row of each step and each value of a weight matrix.
+
+    Args:
+        x: The input, shape ``(..., features)``; every layer has as many rows.
+        weight: The weight matrix of a layer's input; of some kernels, a list with the parameters of all layers.
+        weight_hidden: That of its hidden state; not used where there is a list.
+    """
+    weights = [weight, weight_hidden] if isinstance(weight, torch.Tensor) else weight
+    values: int = sum(each.numel() for each in weights if each.dim() == 2)
+    return 2 * (x.numel() // max(1, x.shape[-1])) * values
+
+
+def in_words(number: float) -> str:
+    """Return a number with a unit: ``4.1 million``."""
+    for unit, size in (("billion", 1e9), ("million", 1e6), ("thousand", 1e3)):
+        if number >= size:
+            return f"{number / size:.{max(0, 1 - int(math.log10(number / size)))}f} {unit}"
+    return f"{number:.0f}"
