@@ -299,9 +299,9 @@ def is_a(value: object, kind: Any) -> bool:
 
 ROOMS = ("", ".parts", ".partitioners", ".data", ".models", ".diagnostics", ".callbacks", ".executors")
 #: Made by the library, or of Lightning's.
-MADE_BY_THE_LIBRARY = """ArrivalRecord AsynchronousAlgorithm CannotVectorize Classifier ClientResult ClientVectors
-    Correction FeatureQPSolution FederatedLoop FederatedSplit Federation LabelPlot Layout Part PartitionStatistics
-    Payload QPSolution Round RoundReport Run RunningMean Server SynchronousAlgorithm Task Traffic Updates"""
+MADE_BY_THE_LIBRARY = """ArrivalRecord AsynchronousAlgorithm CannotVectorize ChangedLoss Classifier ClientResult
+    ClientVectors FeatureQPSolution FederatedLoop FederatedSplit Federation LabelPlot Layout Part PartitionStatistics
+    Payload QPSolution Round RoundReport Run RunningMean Server SynchronousAlgorithm Task Term Traffic Updates"""
 #: Keep plain numbers, which checkpoints hold.
 PLAIN = (fl.AggregationCallback, parts.Part, partitioners.Partitioner)
 #: Take long to make.
