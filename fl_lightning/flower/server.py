@@ -30,7 +30,7 @@ from fl_lightning.flower.tensors import (
 )
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.messages import ClientResult, Payload, Task, Upload
-from fl_lightning.parts.objectives.base import Correction
+from fl_lightning.parts.objectives.corrections import Term
 from fl_lightning.settings import check
 
 #: Flower's numbers of errors that say nothing of the client's program: the message or the node is lost.
@@ -292,10 +292,10 @@ class _FitAtServer:
         arrays = pack_model(self._run, model, self._changing)
         terms: dict[str, Any] = {}
         if self._algorithm.objective.runs_where == "server":
-            correction = self._correction(task, model)
-            terms = {"pull": correction.pull, "weight_decay": correction.weight_decay, "is_corrected": True}
-            if correction.linear is not None:
-                arrays["linear"] = to_array(correction.linear)
+            term = self._term(task, model)
+            terms = {"pull": term.pull, "weight_decay": term.weight_decay, "is_corrected": True}
+            if term.linear is not None:
+                arrays["linear"] = to_array(term.linear)
         return Order(
             client=task.client,
             name=clients._names[task.client],
@@ -307,10 +307,22 @@ class _FitAtServer:
             **terms,
         )
 
-    def _correction(self, task: Task, model: Tensor) -> Correction:
-        """Return the terms that the objective adds for a client, which are numbers."""
+    def _term(self, task: Task, model: Tensor) -> Term:
+        """Return the term that the objective adds for a client, which is numbers.
+
+        Raises:
+            TypeError: If the objective asks for something else.
+        """
         correction = self._run.correction(ClientAtWork(task, model, model, self._training))
-        return Correction() if correction is None else correction
+        if correction is None:
+            return Term()
+        if not isinstance(correction, Term):
+            objective = self._algorithm.objective
+            raise TypeError(
+                f'`correction` of {objective!r} must return a Term or None where `runs_where` is "server": only a '
+                f"term's numbers travel; got {type(correction).__name__}. Say where it runs, or train without Flower."
+            )
+        return correction
 
     def upload(self, task: Task, answer: Answer) -> Upload:
         """Return what a client has sent.

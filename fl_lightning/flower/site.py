@@ -35,7 +35,8 @@ from fl_lightning.parts.aggregations.base import Aggregation
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import LocalClient
 from fl_lightning.parts.messages import ClientResult
-from fl_lightning.parts.objectives.base import Correction, LocalObjective
+from fl_lightning.parts.objectives.base import LocalObjective
+from fl_lightning.parts.objectives.corrections import Term
 from fl_lightning.parts.part import Part, walk
 from fl_lightning.parts.samplers.base import ClientSampler
 from fl_lightning.parts.schedules.synchronous import Synchronous
@@ -315,11 +316,11 @@ class _Given(LocalObjective):
         self._order = order
 
     @override
-    def correction(self, client: LocalClient) -> Correction:
+    def correction(self, client: LocalClient) -> Term:
         """Return the terms."""
         linear = self._order.arrays.get("linear")
         given = None if linear is None else torch.from_numpy(linear).to(client.start.device)
-        return Correction(self._order.pull, given, self._order.weight_decay)
+        return Term(self._order.pull, given, self._order.weight_decay)
 
 
 class _ThisClient(ClientSampler):

@@ -19,13 +19,14 @@ import fl_lightning as fl
 from fl_lightning.models import add_lora
 from fl_lightning.parts import (
     Asynchronous,
+    ChangedLoss,
     ClientResult,
-    Correction,
     ForwardPass,
     LocalClient,
     LocalObjective,
     PersonalParameters,
     Prototypes,
+    Term,
     VirtualClock,
 )
 from fl_lightning.parts.part import personal_model, walk
@@ -400,14 +401,13 @@ def test_the_output_layer_may_have_an_adapter() -> None:
     assert losses[0] == pytest.approx(losses[1])
 
 
-def test_a_correction_may_have_the_loss_as_a_method() -> None:
-    class Halved(Correction):
-        def loss(self, loss: Tensor, forward: ForwardPass) -> Tensor:
-            return loss / 2
-
+def test_a_changed_loss_with_a_term_is_what_the_closure_returns() -> None:
     class Half(LocalObjective):
-        def correction(self, client: LocalClient) -> Correction:
-            return Halved(pull=0.5)
+        def correction(self, client: LocalClient) -> ChangedLoss:
+            return ChangedLoss(self.half, term=Term(pull=0.5))
+
+        def half(self, loss: Tensor, forward: ForwardPass) -> Tensor:
+            return loss / 2
 
     [whole], [half] = (fit(each, Net(), clients(6)) for each in (fl.FedAvg(1.0), fl.Federated(1.0, objective=Half())))
     assert half == whole / 2
