@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import lightning.pytorch as pl
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch import Tensor
-from torchmetrics import Metric
 
 from fl_lightning._lightning.logs.client_log import unnoticed
 from fl_lightning._lightning.loops.client_loop import CorrectsGradients
-from fl_lightning._lightning.loops.round_loop import RoundLoop
+from fl_lightning._lightning.loops.local_optimizers import Settings
+from fl_lightning._lightning.loops.round_loop import Progress, RoundLoop
 from fl_lightning._lightning.processes import warn_of_lost_results
 from fl_lightning._lightning.refusals import refuse_unsupported
-from fl_lightning._lightning.trainer_callbacks import monitored_values, restore_monitored_values
+from fl_lightning._lightning.trainer_callbacks import MonitoredValues, restore_monitored_values
 from fl_lightning.clients.batches import ClientBatches, LocalSettings, warn_of_single_samples
 from fl_lightning.clients.optimizer_checks import check_steps_known
+from fl_lightning.clients.shown_module import ShownModule, load_unsaved
 from fl_lightning.clients.training import LocalTraining, notify
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.descriptions import print_clients
@@ -26,7 +29,7 @@ from fl_lightning.executors import Executor, balance
 from fl_lightning.executors.machine import Threads, keep_freed_memory
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import Federation
-from fl_lightning.parts.layout import tensors_by_name
+from fl_lightning.parts.kept import snapshot
 from fl_lightning.parts.messages import ClientResult, Task, Upload, same_values
 from fl_lightning.parts.run import Run
 from fl_lightning.seeding import Stream, seed_global_generators
@@ -40,6 +43,42 @@ class LoopCallback(CorrectsGradients, ABC):
         """Let what was set on the callback hold from the next round on."""
 
 
+@dataclass
+class Carried:
+    """What a round hands to the next, besides models and the states of parts.
+
+    Attributes:
+        past_settings: Optimizers' settings of earlier rounds on whose models clients still train.
+        batches_done: The batches that each client has had in each phase, where its epochs go on from round to round.
+        invalid_rounds: Rounds in a row, up to now, that left out all clients that reported.
+        executor_states: The executor's state on each process at the last round's end.
+        executor_kind: The class of the executor whose states these are; one of another class cannot use them.
+    """
+
+    past_settings: dict[int, Settings] = field(default_factory=dict)
+    batches_done: dict[tuple[int, int], int] = field(default_factory=dict)
+    invalid_rounds: int = 0
+    executor_states: list[dict[str, Any]] = field(default_factory=list)
+    executor_kind: str = ""
+
+    def keep(self) -> None:
+        """Make the present state the boundary's; see :class:`~fl_lightning.parts.kept.Kept`."""
+        self._kept = {each.name: snapshot(getattr(self, each.name)) for each in fields(self)}
+
+    def put_back(self) -> None:
+        """Return to the boundary's state."""
+        self.load_state_dict(self._kept)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the boundary's state."""
+        return dict(self._kept)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take a checkpoint's state."""
+        for each in fields(self):
+            setattr(self, each.name, snapshot(state[each.name]))
+
+
 class FederatedLoop(RoundLoop):
     """Trains the clients of each round and lets the algorithm act on their results.
 
@@ -51,26 +90,21 @@ class FederatedLoop(RoundLoop):
         executor: Computes the tasks of a round.
         settings: How long clients train.
         callback: The callback that installs the loop, on which settings may be set between rounds.
-        max_invalid_rounds: Number of :attr:`invalid_rounds` that ends the fit with an error; ``None`` never ends it.
+        max_invalid_rounds: Number of :attr:`Carried.invalid_rounds` that ends the fit with an error; ``None`` never
+            ends it.
 
     Attributes:
         training: The clients' local training, once the fit has begun.
         threads: Torch's threads in the fit.
-        past_settings: Optimizers' settings of earlier rounds on whose models clients still train.
-        invalid_rounds: Rounds in a row, up to now, that left out all clients that reported.
+        carried: What a round hands to the next, besides models and the states of parts.
         fingerprints: Of the training clients and of the validation and test data, once they are known.
-        executor_states: The executor's state on each process at the last round's end.
-        executor_kind: The class of the executor whose states these are; one of another class cannot use them.
-        batches_done: The batches that each client has had in each phase, where its epochs go on from round to round.
-        restored: The algorithm's state in the checkpoint from which the fit goes on, until it begins.
-        restored_values: The values that callbacks monitored when the checkpoint was written.
+        restored: The callback's state in the checkpoint from which the fit goes on, until it begins.
     """
 
     training: LocalTraining
-    _published: Tensor  # the model that the user sees after the round under way
-    _values_before: Mapping[str, Tensor]  # the round that is trained
-    _done_before: dict[tuple[int, int], int]
-    _metrics: dict[str, Any]  # states of metric objects that are saved with the module, as that round found them
+    _shown_module: ShownModule
+    #: The model that the user sees after the round under way, shape ``(size,)``.
+    _published: Tensor
 
     def __init__(
         self,
@@ -86,15 +120,11 @@ class FederatedLoop(RoundLoop):
         self.executor = executor
         self.settings = settings
         self.callback = callback
-        self.past_settings: dict[int, Any] = {}
+        self.max_invalid_rounds = max_invalid_rounds
         self.threads = Threads()
-        self.batches_done: dict[tuple[int, int], int] = {}
-        self.invalid_rounds, self.max_invalid_rounds = 0, max_invalid_rounds
+        self.carried = Carried()
         self.fingerprints: tuple[str, str] | None = None
-        self.executor_states: list[dict[str, Any]] = []
-        self.executor_kind = type(executor).__name__
         self.restored: Mapping[str, Any] | None = None
-        self.restored_values: Mapping[str, Tensor] = {}
 
     @property
     def data(self) -> FederatedDataModule:
@@ -140,32 +170,58 @@ class FederatedLoop(RoundLoop):
 
     def on_fit_start(self) -> None:
         """Take the module's weights as the server's model, or go on from a checkpoint."""
-        self._begin_run()
-        self.epoch_loop.optimizers.past = self.past_settings
+        state = self.restored
+        self.restored = None
+        self.training = LocalTraining(self.epoch_loop, self.data, self.algorithm, self.settings)
+        self.algorithm.run = self._begin_run(state)
+        if state is not None:
+            restore_monitored_values(self.trainer, state["monitored"])
         check_steps_known(self.trainer, type(self.callback).__name__, self.algorithm)
         if self.training.vector.device.type == "cpu":
             keep_freed_memory()
-        if self.round_index == 0 or self.executor_kind != type(self.executor).__name__:
-            self.executor.reset()
-        elif self.executor_states:
-            own = self.trainer.global_rank if len(self.executor_states) == self.trainer.world_size else 0
-            self.executor.load_state_dict(self.executor_states[own])
-        self.executor.on_fit_start(self.training, self.algorithm)
+        self._begin_executor(is_resumed=state is not None)
 
-    def _begin_run(self) -> None:
-        """Begin the fit of the algorithm, or go on from a checkpoint or from an earlier fit."""
+        # Everything that a round may change is in these two lists. A round that breaks off puts it back.
+        self._shown_module = ShownModule(self.training.vector, self.algorithm.run)
+        self.kept_for_lightning = [
+            # The counters of rounds, batches and steps.
+            Progress(self),
+            # Optimizers and learning-rate schedules.
+            self.epoch_loop.optimizers,
+        ]
+        self.kept_for_callback = [
+            # The module's weights and metric objects.
+            self._shown_module,
+            # The server's model, the states of all parts with clients' vectors, and the traffic.
+            self.algorithm.run,
+            # Where clients' epochs go on, earlier settings, invalid rounds in a row, and the executors' states.
+            self.carried,
+            # What callbacks monitor.
+            MonitoredValues(self),
+        ]
+
+    def _begin_run(self, state: Mapping[str, Any] | None) -> Run:
+        """Begin the fit of the algorithm, or go on from a checkpoint's state or from an earlier fit."""
         algorithm = self.algorithm
-        self.training = LocalTraining(self.epoch_loop, self.data, algorithm, self.settings)
         federation = self.federation()
-        earlier = algorithm.run if algorithm.has_begun else None
-        state, self.restored = self.restored, None
         if state is not None:
-            algorithm.run = Run.resume(algorithm, federation, state)
-        elif earlier is not None and self.round_index > 0:
-            algorithm.run = Run.go_on(earlier, federation)
-        else:
-            algorithm.run = Run.begin(algorithm, federation, earlier)
-        restore_monitored_values(self.trainer, self.restored_values)
+            return Run.resume(algorithm, federation, state)
+        earlier = algorithm.run if algorithm.has_begun else None
+        if earlier is not None and self.round_index > 0:
+            return Run.go_on(earlier, federation)
+        return Run.begin(algorithm, federation, earlier)
+
+    def _begin_executor(self, is_resumed: bool) -> None:
+        """Let the executor begin; after a checkpoint with what one of its class has found."""
+        executor = self.executor
+        states = self.carried.executor_states
+        is_other = is_resumed and self.carried.executor_kind != type(executor).__name__
+        if self.round_index == 0 or is_other:
+            executor.reset()
+        elif is_resumed and states:
+            same_processes = len(states) == self.trainer.world_size
+            executor.load_state_dict(states[self.trainer.global_rank if same_processes else 0])
+        executor.on_fit_start(self.training, self.algorithm)
 
     def federation(self) -> Federation:
         """Return what the parts of an algorithm may know about the run."""
@@ -191,26 +247,18 @@ class FederatedLoop(RoundLoop):
 
     # ---- a round ----
 
-    def on_round_start(self) -> int:
+    def draw_clients(self) -> int:
         """Draw the clients; return how many batches this process will train, or about how many."""
-        algorithm, batches = self.algorithm, self.training.batches
+        algorithm = self.algorithm
+        batches = self.training.batches
         seed_global_generators(self.settings.run_seed, Stream.ROUND, self.round_index)
-        self._adopt_changes()
-        self._keep_boundary()
-        with self.stop.taking_back(self.on_round_abort):
-            self.callback.take_settings()
-            batches.count_anew()
-            algorithm.run.start_round(self.round_index, self.settings.full_work, self.training.score)
-            planned, expected = self._share_of(algorithm.tasks), algorithm.schedule.expected_tasks()
-            number = sum(map(batches.counted, planned))
-        return number - (-expected * batches.mean_counted() // self.trainer.world_size)
-
-    def _keep_boundary(self) -> None:
-        """Keep what is put back if the round breaks off, and saved inside of it."""
-        self._values_before = monitored_values(self)
-        self._done_before = self.batches_done.copy()
-        modules = self.training.vector.module.named_modules()
-        self._metrics = {path: part.state_dict() for path, part in modules if isinstance(part, Metric)}
+        self.callback.take_settings()
+        batches.count_anew()
+        algorithm.run.start_round(self.round_index, self.settings.full_work, self.training.score)
+        planned = sum(batches.counted(task) for task in self._share_of(algorithm.tasks))
+        # An asynchronous round's further tasks are shared out over the processes, rounded up.
+        further = math.ceil(algorithm.schedule.expected_tasks() * batches.mean_counted() / self.trainer.world_size)
+        return planned + further
 
     @property
     def is_unfinished(self) -> bool:
@@ -219,27 +267,29 @@ class FederatedLoop(RoundLoop):
 
     def finish(self) -> None:
         """Make clients' models of the last round; nothing is logged."""
-        self._adopt_changes()
-        self._keep_boundary()
-        self.training.on_round_start()
-        self.epoch_loop.on_clients_start()
+        self._start_clients()
         with unnoticed(self.trainer.lightning_module):
             self.algorithm.run.finish(self.round_index - 1, self._execute)
 
     def train_round(self) -> None:
         """Train this process's clients."""
-        algorithm, optimizers = self.algorithm, self.epoch_loop.optimizers
+        self._start_clients()
+        under_way = self.algorithm.schedule.rounds_under_way()
+        if under_way is not None:
+            self.carried.past_settings = self.epoch_loop.optimizers.keep_settings(self.round_index, under_way)
+        self._published = self.algorithm.run.play(self._execute)
+
+    def _start_clients(self) -> None:
+        """Let clients begin with what hooks have set, and written into the module, at the round's start."""
         self.training.on_round_start()
-        self._adopt_changes(in_round=True)
+        self.adopt_changes()
+        self.epoch_loop.optimizers.past = self.carried.past_settings
         self.epoch_loop.on_clients_start()
-        if (under_way := algorithm.schedule.rounds_under_way()) is not None:
-            optimizers.keep_settings(self.round_index, under_way)
-        self._published = algorithm.run.play(self._execute)
 
     def _execute(self, tasks: Sequence[Task]) -> Iterator[ClientResult | Upload]:
         """Train this process's share of tasks and yield their results."""
         if self.settings.continue_epochs:
-            self.training.batches.place(tasks, self.batches_done)
+            self.training.batches.place(tasks, self.carried.batches_done)
         share = self._share_of(tasks)
         self.training.announce(share)
         for result in self.executor.run(share, self.training, self.algorithm):
@@ -253,16 +303,15 @@ class FederatedLoop(RoundLoop):
             self._how_clients_train = how
             rank_zero_info(f"Clients train {how}.{self.threads}")
 
-    def _adopt_changes(self, *, in_round: bool = False) -> None:
-        """Take what hooks have written into the module since the last round as the server's model.
+    def adopt_changes(self) -> None:
+        """Take what hooks have written into the module as the server's model.
 
-        If the round breaks off, changes by hooks of the round's start are undone, because these hooks run again.
+        What hooks of the round's start have written is undone if the round breaks off, because they run again.
         """
-        run, present = self.algorithm.run, self.training.vector.read()
+        run = self.algorithm.run
+        present = self.training.vector.read()
         if not same_values(present, run.shown):
             run.adopt(present)
-            if not in_round:
-                run.shown = present
 
     def _share_of(self, tasks: Sequence[Task]) -> list[Task]:
         """Return the tasks that this process trains."""
@@ -277,9 +326,13 @@ class FederatedLoop(RoundLoop):
         executor_states = self.gather_objects(self.executor.state_dict())
         self.training.vector.write(self._published)
         report = self.algorithm.report
-        if report.reported or report.left_out:
-            self.invalid_rounds = 0 if report.reported else self.invalid_rounds + 1
-        self.executor_states, self.executor_kind = executor_states, type(self.executor).__name__
+        carried = self.carried
+        if report.reported:
+            carried.invalid_rounds = 0
+        elif report.left_out:
+            carried.invalid_rounds += 1
+        carried.executor_states = executor_states
+        carried.executor_kind = type(self.executor).__name__
 
     def on_round_complete(self) -> None:
         """Begin to count the round as done."""
@@ -307,53 +360,27 @@ class FederatedLoop(RoundLoop):
         """
         super().on_advance_end()
         # only now, so that the round is complete and its checkpoint written
-        if self.max_invalid_rounds is not None and self.invalid_rounds >= self.max_invalid_rounds:
+        invalid_rounds = self.carried.invalid_rounds
+        if self.max_invalid_rounds is not None and invalid_rounds >= self.max_invalid_rounds:
             raise FloatingPointError(
-                f"All clients of the last {self.invalid_rounds} rounds handed back NaN or infinite values, so the "
+                f"All clients of the last {invalid_rounds} rounds handed back NaN or infinite values, so the "
                 "model has not moved. Lower the learning rate or clip gradients, and start from an earlier checkpoint "
                 "or start again. `max_invalid_rounds` sets after how many such rounds the fit ends; None never ends it."
             )
 
-    def on_round_abort(self) -> None:
-        """Put the server's weights back and forget what clients handed in."""
-        self.training.vector.write(self.algorithm.run.shown)
-        self.batches_done = self._done_before
-        for path, state in self._metrics.items():
-            self.training.vector.module.get_submodule(path).load_state_dict(state)
-        self.algorithm.run.roll_back()
-
     # ---- checkpoints ----
 
     def boundary_state(self) -> dict[str, Any]:
-        """Return what the next round needs beside the algorithm's state."""
-        shown, vector = self.algorithm.run.shown, self.training.vector
-        values = self._values_before if self.in_round else monitored_values(self)
-        saved = vector.module.state_dict(keep_vars=True)
-        tensors = zip(vector.layout.names, vector.views(shown) if self.in_round else vector.tensors(), strict=True)
-        return {
-            "past": self.past_settings,
-            "invalid_rounds": self.invalid_rounds,
-            "executors": self.executor_states,
-            "executor_kind": self.executor_kind,
-            "threads": self.threads.chosen,
-            "batches_done": self._done_before if self.in_round else self.batches_done,
-            "monitored": {name: value.detach().cpu() for name, value in values.items()},
-            "buffers": {name: tensor.detach().cpu().clone() for name, tensor in tensors if name not in saved},
-        }
+        """Return the callback's part of a checkpoint, with torch's threads, which a fit chooses once."""
+        return {**super().boundary_state(), "threads": self.threads.chosen}
 
     def load_boundary_state(self, state: Mapping[str, Any]) -> None:
-        """Load the state saved by :meth:`boundary_state`."""
-        self.past_settings, self.invalid_rounds = state["past"], state["invalid_rounds"]
-        self.executor_states, self.threads.chosen = state["executors"], state["threads"]
-        self.batches_done = state["batches_done"]
-        self.executor_kind, self.restored_values = state["executor_kind"], state["monitored"]
-        module = self.trainer.lightning_module
-        held = tensors_by_name(module)
-        for name, values in state["buffers"].items():  # those that the module's `state_dict` leaves out
-            held[name].detach().copy_(values)
+        """Load a checkpoint's state, but for what must wait until the fit begins; see :attr:`restored`."""
+        self.restored = state
+        self.carried.load_state_dict(state)
+        self.threads.chosen = state["threads"]
+        load_unsaved(self.trainer.lightning_module, state["buffers"])
 
     def server_state_dict(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         """Return the module's ``state_dict`` with the weights published last instead of a client's."""
-        shown = self.algorithm.run.shown
-        metrics = {f"{path}.{name}": value for path, state in self._metrics.items() for name, value in state.items()}
-        return self.training.vector.with_values({**state_dict, **metrics}, shown)
+        return self._shown_module.of_boundary(state_dict)

@@ -70,10 +70,10 @@ def test_an_end_that_fails_is_taken_back(name: str, method: str, tmp_path: Path)
     path = tmp_path / "on_exception.ckpt"
     before, after = (torch.load(each, weights_only=True) for each in (tmp_path / "last.ckpt", path))
     assert rounds_in(path) == rounds_in(tmp_path / "last.ckpt") >= 1
-    for part in ("model", "moves", "traffic", "parts"):
-        assert plain(before["callbacks"][callback.state_key][part]) == plain(
-            after["callbacks"][callback.state_key][part]
-        ), part
+    states = [plain(each["callbacks"][callback.state_key]) for each in (before, after)]
+    for state in states:
+        del state["settings"]  # of which one names how the exchange fails
+    assert states[0] == states[1]
     assert plain(dict(module.state_dict())) == plain(dict(before["state_dict"])) == plain(dict(after["state_dict"]))
     assert outcome(fit(MAKE[name](Poked()), ckpt_path=path)) == uninterrupted(name)
     # the callback that failed serves, too: it begins with the checkpoint's state

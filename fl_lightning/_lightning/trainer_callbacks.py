@@ -116,6 +116,30 @@ def monitored_values(loop: _FitLoop) -> dict[str, Tensor]:
     return values
 
 
+class MonitoredValues:
+    """What callbacks monitor; see :class:`~fl_lightning.parts.kept.Kept`.
+
+    Args:
+        loop: The fit's loop.
+    """
+
+    def __init__(self, loop: _FitLoop) -> None:
+        self._loop = loop
+
+    def keep(self) -> None:
+        """Make the present values the boundary's; call it on all processes."""
+        self._kept = monitored_values(self._loop)
+
+    def put_back(self) -> None:
+        """Forget what the round has logged, which callbacks would see, and return to the boundary's values."""
+        self._loop.epoch_loop._results.reset()
+        restore_monitored_values(self._loop.trainer, self._kept)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the boundary's values, on the CPU."""
+        return {"monitored": {name: value.detach().cpu() for name, value in self._kept.items()}}
+
+
 def names_of_validation(trainer: pl.Trainer) -> set[str]:
     """Return the names that a validation which ends logged, and training does not; call it on all processes."""
     loop = trainer.fit_loop.epoch_loop

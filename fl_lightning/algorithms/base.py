@@ -31,7 +31,7 @@ from fl_lightning.clients.batches import LocalSettings
 from fl_lightning.executors import Executor, make_executor
 from fl_lightning.executors.auto import ExecutorName
 from fl_lightning.executors.machine import using_threads
-from fl_lightning.loop import FederatedLoop, LoopCallback
+from fl_lightning.loop import Carried, FederatedLoop, LoopCallback
 from fl_lightning.parts.aggregations.base import Aggregation
 from fl_lightning.parts.algorithm import Algorithm, InvalidUpdates
 from fl_lightning.parts.exchanges.base import Exchange
@@ -128,7 +128,7 @@ class AggregationCallback(LoopCallback):
         self._loaded_threads: int | None = None
         self._resumed: dict[str, Any] | None = None  # the state of a checkpoint, until the fit begins
         self._loop: FederatedLoop | None = None
-        self._past: tuple[Any, ...] = {}, 0, {}, None
+        self._past: tuple[Carried, Mapping[str, Any] | None] = Carried(), None
 
     def _local_settings(self) -> LocalSettings:
         return LocalSettings(self.local_epochs, self.local_steps, self.seed, self.state_dir, self.continue_epochs)
@@ -227,7 +227,7 @@ class AggregationCallback(LoopCallback):
         if trainer.current_epoch == 0:
             self.settings.resumed_seed = None  # another run's
         else:
-            loop.past_settings, loop.invalid_rounds, loop.batches_done, loop.restored = self._carried_over()
+            loop.carried, loop.restored = self._carried_over()
         loop.check()
         install_loop(trainer, loop)
         loop.data.trained_by = type(self).__name__
@@ -237,12 +237,11 @@ class AggregationCallback(LoopCallback):
         if trainer.loggers:
             log_run(trainer, pl_module, settings_of_run(self, loop))
 
-    def _carried_over(self) -> tuple[Any, ...]:
-        """Return the settings and counts that an earlier fit leaves to the next."""
-        loop = self._loop
-        if loop is None:
+    def _carried_over(self) -> tuple[Carried, Mapping[str, Any] | None]:
+        """Return what an earlier fit leaves to the next, and the checkpoint's state if it never began."""
+        if self._loop is None:
             return self._past
-        return loop.past_settings, loop.invalid_rounds, loop.batches_done, loop.restored
+        return self._loop.carried, self._loop.restored
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a pickle holds: all but the trainer and its loop."""
@@ -291,13 +290,14 @@ class AggregationCallback(LoopCallback):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the server's state at the last round's end, with every circulating model."""
-        if (loop := self._loop) is None:
+        loop = self._loop
+        if loop is None:
             return {}
         if loop.restored is not None:
             return dict(loop.restored)
-        if not self.algorithm.has_begun:
+        if not loop.kept:
             return {}
-        return {**self.algorithm.run.state_dict(), **loop.boundary_state(), **describe_run(self, loop)}
+        return {**loop.boundary_state(), **describe_run(self, loop)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take a checkpoint's state; the run goes on with the seed that it began with.
@@ -311,7 +311,6 @@ class AggregationCallback(LoopCallback):
         self._resumed = state_dict
         self._loop.load_boundary_state(state_dict)
         self.settings.resumed_seed = state_dict["seed"]
-        self._loop.restored = state_dict
 
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]

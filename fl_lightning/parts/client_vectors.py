@@ -23,7 +23,8 @@ class ClientVectors:
 
     A client without a vector of its own counts with the initial one and takes no memory. With several processes client
     k's vector lives on process ``k % num_ranks``, or on all processes if models circulate. New vectors count in the
-    mean from the next :meth:`commit` on, at the latest from the round's end. A round that breaks off forgets them.
+    mean from the next :meth:`commit` on, at the latest from the round's end. A round that breaks off forgets them; see
+    :class:`~fl_lightning.parts.kept.Kept`.
 
     Args:
         federation: The run.
@@ -35,13 +36,13 @@ class ClientVectors:
         self._federation, self._initial = federation, initial.detach().clone()
         self._weights = np.ones(federation.num_clients) if weights is None else np.asarray(weights, np.float64)
         folder = federation.state_dir
-        # As of the last round's end.
+        # The vectors of the last boundary, then those of this round that count in the mean, and those that do not yet.
         self._rows: dict[int, Tensor] | MappedVectors = {} if folder is None else MappedVectors(folder)
-        self._counted: dict[int, Tensor] = {}  # those of this round that count in the mean
-        self._new: dict[int, Tensor] = {}  # those that do not
+        self._counted: dict[int, Tensor] = {}
+        self._new: dict[int, Tensor] = {}
         #: The mean over all K clients, shape ``(length,)``, float64.
         self.mean: Tensor = self._initial.to(accumulator(initial), copy=True)
-        self._mean_before = self.mean
+        self._kept_mean = self.mean
 
     def __getitem__(self, client: int) -> Tensor:
         """Return a client's vector, shape ``(length,)``; not to be written to.
@@ -91,22 +92,25 @@ class ClientVectors:
         self.mean = self.mean + change / float(self._weights.sum())
         self._counted, self._new = counted, {}
 
-    def end_round(self) -> None:
-        """Keep the round's vectors."""
+    def keep(self) -> None:
+        """Make the vectors that count in the mean the boundary's."""
         for client, vector in self._counted.items():
             self._rows[client] = vector.cpu()
-        self._counted, self._mean_before = {}, self.mean
+        self._counted = {}
+        self._kept_mean = self.mean
 
-    def roll_back(self) -> None:
-        """Forget what the round changed."""
-        self._new, self._counted, self.mean = {}, {}, self._mean_before
+    def put_back(self) -> None:
+        """Forget what was handed in since the boundary."""
+        self._new = {}
+        self._counted = {}
+        self.mean = self._kept_mean
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the vectors of all processes' clients and the mean, as of the last round's end."""
+        """Return the boundary's vectors of all processes' clients, and their mean; call it on all processes."""
         mine = dict(self._rows.items())
         return {
             "clients": mine if self._federation.replicates else self._federation.join(mine),
-            "mean": self._mean_before,
+            "mean": self._kept_mean,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -114,7 +118,8 @@ class ClientVectors:
         for client, vector in state["clients"].items():
             if self._is_here(client):
                 self._rows[client] = vector.cpu()
-        self.mean = self._mean_before = state["mean"].to(self.mean.device)
+        self.mean = state["mean"].to(self.mean.device)
+        self._kept_mean = self.mean
 
 
 class MappedVectors:

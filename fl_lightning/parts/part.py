@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from fl_lightning.parts.client_vectors import ClientVectors
 from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.kept import snapshot
 from fl_lightning.parts.messages import ClientResult, Payload, Task
 from fl_lightning.seeding import Stream, torch_generator
 from fl_lightning.settings import at_round, check_fields, to_python
@@ -56,7 +57,8 @@ class Part:
     runs_at: ClassVar[Place | None] = None
     federation: Federation
     round: int = 0
-    _before: dict[str, Any] | None = None  # the state at the start of the round under way
+    #: The declared state of the last boundary; see :class:`~fl_lightning.parts.kept.Kept`.
+    _kept: dict[str, Any]
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -185,13 +187,14 @@ class Part:
     def begin_fit(self, federation: Federation) -> None:
         """Take the federation and declare the state of a new fit anew."""
         vars(self).pop("_states", None)
-        self.federation, self.round, self._before = federation, 0, None
+        self.federation = federation
+        self.round = 0
         self.setup(federation)
+        self.keep()
 
     def begin_round(self, round_index: int) -> None:
-        """Keep the state at a round's start, and begin the round."""
+        """Begin a round."""
         self.round = round_index
-        self._before = {name: _snapshot(value) for name, value in self._declared().items()}
         self.on_round_start(round_index)
 
     def commit_vectors(self) -> None:
@@ -199,27 +202,28 @@ class Part:
         for vectors in self.client_vectors.values():
             vectors.commit()
 
-    def end_round(self) -> None:
-        """Keep what the round changed."""
-        self._before = None
+    def keep(self) -> None:
+        """Make the declared state the boundary's."""
+        self._kept = snapshot(self._declared())
         for vectors in self.client_vectors.values():
-            vectors.end_round()
+            vectors.keep()
 
-    def roll_back(self) -> None:
-        """Return to the state at the round's start."""
-        for name, value in (self._before or {}).items():
+    def put_back(self) -> None:
+        """Return to the declared state of the boundary."""
+        for name, value in snapshot(self._kept).items():
             setattr(self, name, value)
-            if isinstance(value, ClientVectors):
-                value.roll_back()
-        self._before = None
+        for vectors in self.client_vectors.values():
+            vectors.put_back()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the declared state as of the last round's end; call it on all processes."""
-        held = self._declared() if self._before is None else self._before
-        return {
-            name: value.state_dict() if isinstance(value, ClientVectors) else to_python(_plain(self.saved(name, value)))
-            for name, value in held.items()
-        }
+        """Return the declared state of the boundary; call it on all processes."""
+        state: dict[str, Any] = {}
+        for name, value in self._kept.items():
+            if isinstance(value, ClientVectors):
+                state[name] = value.state_dict()
+            else:
+                state[name] = to_python(_plain(self.saved(name, value)))
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take a checkpoint's state, after :meth:`setup`.
@@ -240,6 +244,7 @@ class Part:
                 restored = self._restored(value, {})
                 restored = np.array(restored) if isinstance(held[name], np.ndarray) else restored
                 setattr(self, name, self.loaded(name, restored))
+        self.keep()
 
     def _restored(self, value: Any, moved: dict[Any, Tensor]) -> Any:
         """Return a checkpoint's value with its records, and with tensors on the module's device."""
@@ -299,12 +304,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
-
-
-def _snapshot(value: Any) -> Any:
-    """Return a copy of containers; tensors are assigned, never written to."""
-    if isinstance(value, dict):
-        return {key: _snapshot(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_snapshot(item) for item in value]
-    return value.copy() if hasattr(value, "copy") and not isinstance(value, ClientVectors) else value

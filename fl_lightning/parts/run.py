@@ -11,7 +11,8 @@ from torch import Tensor
 
 from fl_lightning.parts.aggregations.base import MeanAggregation
 from fl_lightning.parts.federation import Federation, LocalClient
-from fl_lightning.parts.messages import RoundReport, Task, Traffic, same_values
+from fl_lightning.parts.kept import Kept
+from fl_lightning.parts.messages import RoundReport, Task, same_values
 from fl_lightning.parts.objectives.corrections import Correction
 from fl_lightning.parts.part import Part, walk
 from fl_lightning.parts.round import Execute, Round, Score
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 class Run:
     """A fit of an algorithm. It begins by :meth:`begin`, :meth:`resume` or :meth:`go_on`.
 
-    A round is a transaction: :meth:`start_round`, :meth:`play`, then :meth:`end_round`. Broken off anywhere before,
-    :meth:`roll_back` leaves no trace of it.
+    A round is a transaction: :meth:`start_round`, :meth:`play`, then :meth:`end_round`. If it breaks off anywhere
+    before, :meth:`put_back` leaves no trace of it; see :class:`~fl_lightning.parts.kept.Kept`.
 
     Attributes:
         algorithm: The algorithm.
@@ -56,8 +57,7 @@ class Run:
         self.round = Round(self, 0, 0)
         # Whether the module was given another model than the server's at the last round's end.
         self._shows_other = False
-        # The run's own state at the start of the round under way.
-        self._before: tuple[Any, ...] | None = None
+        self.keep()
         keeper = next((part for part in self.parts if part.client_vectors), None)
         if algorithm.schedule.repeats_clients and keeper is not None:
             raise ValueError(f"`history` lets a client train on two models at once: {keeper!r} cannot keep its vector.")
@@ -92,6 +92,7 @@ class Run:
         run = cls(algorithm, replace(federation, model=state["first"].to(federation.model)))
         run.shown = shown.to(federation.model)
         run._load(state)
+        run.keep()
         return run
 
     @classmethod
@@ -101,6 +102,8 @@ class Run:
         Raises:
             ValueError: If the module has another size.
         """
+        # What was assigned since the last round counts.
+        earlier.keep()
         state = earlier.state_dict()
         _check_module(state, federation)
         if not same_values(earlier.shown, federation.model):
@@ -111,9 +114,11 @@ class Run:
                     stacklevel=2,
                 )
             else:
-                state = {**state, "model": federation.model, "shows_other": False}
+                state["model"] = federation.model
+                state["shows_other"] = False
         run = cls.resume(earlier.algorithm, federation, state)
         run.shown = federation.model
+        run.keep()
         return run
 
     def _begin_parts(self, federation: Federation) -> None:
@@ -174,31 +179,45 @@ class Run:
                 "or the module holds another model than the server's. Change them after an aggregation."
             )
         self.server.model = model
+        self.shown = model
 
     def replace_sampler(self, sampler: ClientSampler) -> None:
         """Let another sampler of the algorithm begin."""
         sampler.begin_fit(replace(self.federation, replicates=True))
         self.parts = walk(*self.algorithm.parts.values())
 
+    # ---- the boundary between two rounds ----
+
+    @property
+    def _changing(self) -> list[Kept]:
+        """What a round may change besides the run's own attributes."""
+        return [self.server, self.books, *self.parts]
+
+    def keep(self) -> None:
+        """Make the present state the boundary's."""
+        self._kept = (self.shown, self.round, self._shows_other)
+        for each in self._changing:
+            each.keep()
+
+    def put_back(self) -> None:
+        """Return to the boundary's state."""
+        self.shown, self.round, self._shows_other = self._kept
+        for each in self._changing:
+            each.put_back()
+
     def state_dict(self) -> dict[str, Any]:
-        """Return the state as of the last round's end; call it on all processes."""
-        server, traffic, _, shows_other = self._own_state() if self._before is None else self._before
-        model, moves, changing = server
+        """Return the boundary's state; call it on all processes."""
+        shown, _, shows_other = self._kept
+        state = {**self.server.state_dict(), **self.books.state_dict()}
         return {
-            "model": model,
-            "shown": None if same_values(self.shown, model) else self.shown,
+            **state,
+            "shown": None if same_values(shown, state["model"]) else shown,
+            "shows_other": shows_other,
             "first": self.federation.model,
             "names": list(self.federation.names),
             "lengths": list(self.federation.lengths),
-            "moves": moves,
-            "changing": sorted(changing),
-            "traffic": vars(traffic).copy(),
-            "shows_other": shows_other,
             "parts": {self._key(place): part.state_dict() for place, part in enumerate(self.parts)},
         }
-
-    def _own_state(self) -> tuple[Any, ...]:
-        return self.server.state, replace(self.books.traffic), self.round, self._shows_other
 
     def _key(self, place: int) -> str:
         return f"{place}-{type(self.parts[place]).__name__}"
@@ -208,8 +227,8 @@ class Run:
         if list(state["parts"]) != keys:
             before, now = (", ".join(key.partition("-")[2] for key in each) for each in (state["parts"], keys))
             raise ValueError(f"The checkpoint has the parts {before}, this run {now}. Use the same parts.")
-        self.server.state = state["model"].to(self.server.model), state["moves"], frozenset(state["changing"])
-        self.books.traffic = Traffic(**state["traffic"])
+        self.server.load_state_dict(state)
+        self.books.load_state_dict(state)
         self._shows_other = state["shows_other"]
         for key, part in zip(keys, self.parts, strict=True):
             part.load_state_dict(state["parts"][key])
@@ -217,8 +236,7 @@ class Run:
     # ---- a round ----
 
     def start_round(self, index: int, full_work: int = 1, score: Score | None = None) -> None:
-        """Keep the state at the round's start, and draw the round's clients; see :class:`Round`."""
-        self._before = self._own_state()
+        """Begin a round and draw its clients; see :class:`Round`."""
         self.round = Round(self, index, full_work)
         for part in self.parts:
             part.begin_round(index)
@@ -239,38 +257,25 @@ class Run:
             index: The last round, from 0.
             execute: Trains tasks; see :attr:`Execute`.
         """
-        schedule, last = self.algorithm.schedule, self.round
-        self._before = self._own_state()
+        schedule = self.algorithm.schedule
         self.round = Round(self, index, 0)
         for part in self.parts:
             part.begin_round(index)
         self.round.drive(schedule.finish(self.server), execute)
         self.books.count(self.round.report, self.server.changing)
         schedule.commit_vectors()
-        schedule.end_round()
-        for part in self.parts:
-            part.roll_back()
-        self.round = last
-        self._before = None
+        schedule.keep()
+        self.books.keep()
+        self.put_back()
 
     def end_round(self, shown: Tensor) -> None:
-        """Keep what the round changed; from now on it counts as done.
+        """Make the round's end the boundary; from now on the round counts as done.
 
         Args:
             shown: The model that the module holds, shape ``(size,)``.
         """
-        for part in self.parts:
-            part.end_round()
         self.shown = shown
-        self._before = None
-
-    def roll_back(self) -> None:
-        """Return to the state at the start of the round under way, if there is one."""
-        if self._before is not None:
-            self.server.state, self.books.traffic, self.round, self._shows_other = self._before
-            for part in self.parts:
-                part.roll_back()
-            self._before = None
+        self.keep()
 
     @property
     def report(self) -> RoundReport:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -55,16 +56,30 @@ class Server:
         # whether all results must be there before any of them is merged
         self._waits = exchange.colludes or not isinstance(aggregation, MeanAggregation)
         self.forget()
+        self.keep()
 
-    @property
-    def state(self) -> tuple[Tensor, int, frozenset[str]]:
-        """What changes from round to round."""
-        return self.model, self.moves, self.changing
+    # ---- the boundary between two rounds ----
 
-    @state.setter
-    def state(self, state: tuple[Tensor, int, frozenset[str]]) -> None:
-        self.model, self.moves, self.changing = state
+    def keep(self) -> None:
+        """Make the present state the boundary's; see :class:`~fl_lightning.parts.kept.Kept`."""
+        self._kept = (self.model, self.moves, self.changing)
+
+    def put_back(self) -> None:
+        """Return to the boundary's state."""
+        self.model, self.moves, self.changing = self._kept
         self.forget()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the boundary's state."""
+        model, moves, changing = self._kept
+        return {"model": model, "moves": moves, "changing": sorted(changing)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take a checkpoint's state."""
+        self.model = state["model"].to(self.model)
+        self.moves = state["moves"]
+        self.changing = frozenset(state["changing"])
+        self.keep()
 
     def forget(self) -> None:
         """Forget the results that were taken since the last move, and which buffers changed."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
 
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.messages import Payload, RoundReport, Traffic
@@ -33,6 +34,24 @@ class Books:
         self.payload = self._message(range(federation.layout.num_trained))
         self.left_out = algorithm.chain.payload_up(self.payload)
         self.traffic = Traffic()
+        self.keep()
+
+    def keep(self) -> None:
+        """Make the present counts the boundary's; see :class:`~fl_lightning.parts.kept.Kept`."""
+        self._kept = replace(self.traffic)
+
+    def put_back(self) -> None:
+        """Return to the boundary's counts."""
+        self.traffic = replace(self._kept)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the boundary's counts."""
+        return {"traffic": asdict(self._kept)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take a checkpoint's counts."""
+        self.traffic = Traffic(**state["traffic"])
+        self.keep()
 
     def _message(self, places: Iterable[int]) -> Payload:
         """Return the message of those of the model's tensors that travel."""

@@ -45,7 +45,7 @@ def main() -> None:
             vectors[client] = torch.full_like(model, float(client))
         peak = max(peak, own_memory())
         vectors.commit()
-        vectors.end_round()
+        vectors.keep()
     written = time.perf_counter() - began
     wrong = sum(float(vectors[client][-1]) != client for client in range(options.clients))
     read = time.perf_counter() - began - written

@@ -31,14 +31,14 @@ def test_vectors_without_room_are_an_error_and_stay_as_they_were(tmp_path: Path)
         for client in clients:
             store[client] = torch.full((VALUES,), float(client))
         store.commit()
-        store.end_round()
+        store.keep()
 
     with limited_files(100_000):  # the first file has 16 places, the next 32, which take 131,072 bytes
         hand_in(range(16))
         with pytest.raises(OSError, match="131,072 bytes") as error:
             hand_in(range(10, 20))
         assert error.value.filename == str(tmp_path)
-        store.roll_back()
+        store.put_back()
     assert store.mean.tolist() == [120 / 40] * VALUES  # 0 + 1 + ... + 15
     assert [store[client][0].item() for client in (10, 15, 16, 19)] == [10, 15, 0, 0]
     hand_in(range(20))

@@ -60,6 +60,7 @@ METHODS: dict[str, str] = {
     "loops.training_epoch_loop._TrainingEpochLoop": "on_save_checkpoint _should_check_val_epoch _should_accumulate",
     "loops.evaluation_loop._EvaluationLoop": "_store_dataloader_outputs",
     "loops.fit_loop._FitLoop": "setup_data reset on_run_start on_advance_start advance on_advance_end run",
+    "trainer.connectors.checkpoint_connector._CheckpointConnector": "_get_loops_state_dict",
     "trainer.connectors.logger_connector.logger_connector._LoggerConnector": (
         "on_batch_end on_epoch_end epoch_end_reached update_train_step_metrics update_train_epoch_metrics"
     ),
@@ -143,8 +144,7 @@ def test_timers_have_the_interval_that_is_set() -> None:
 REPLACED: list[tuple[type, type, set[str]]] = [
     (
         *(RoundLoop, _FitLoop),
-        {"setup_data", "reset", "on_run_start", "on_advance_start", "advance", "on_advance_end", "run"}
-        | {"on_run_end", "state_dict", "load_state_dict"},
+        {"setup_data", "reset", "on_run_start", "on_advance_start", "advance", "on_advance_end", "run", "on_run_end"},
     ),
     (ClientLoop, _TrainingEpochLoop, {"_should_accumulate", "on_save_checkpoint"}),
     (FederatedEvaluation, _EvaluationLoop, {"run"}),

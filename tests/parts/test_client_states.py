@@ -33,7 +33,7 @@ def states(tmp_path: Path, mapped: bool, num_clients: int = 4, **ranks: int) -> 
 def finish(store: ClientVectors) -> None:
     """End a round."""
     store.commit()
-    store.end_round()
+    store.keep()
 
 
 @pytest.mark.parametrize("mapped", [False, True], ids=["memory", "file"])

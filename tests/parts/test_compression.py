@@ -66,7 +66,7 @@ def test_the_largest_values_and_what_is_left() -> None:
     assert values.tolist() == [3.0, 0.0, 0.0, -4.0]
     assert payload.bits == 2 * (64 + 2)  # a position among four takes two bits
     exchange.kept.commit()
-    exchange.end_round()
+    exchange.keep()
     # -1 and .5 are owed: 0 - 1, 1 + .5, ...
     values, _ = sent(exchange, torch.tensor([0.0, 0.0, 1.0, 1.25], dtype=torch.float64), round_index=1)
     assert values.tolist() == [0.0, 0.0, 1.5, 1.25]

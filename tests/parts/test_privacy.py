@@ -128,7 +128,7 @@ def test_the_noise_has_the_deviation_that_is_accounted_for() -> None:
     for t in range(rounds):
         exchange.begin_round(t)
         seen, divisor = exchange.on_sum(total, 7.0)
-        exchange.end_round()
+        exchange.keep()
         assert divisor == 10.0  # the expected number, whatever the true one is
         noise.append(seen)
     drawn = torch.stack(noise)
@@ -150,7 +150,7 @@ def test_an_adaptive_bound_finds_the_quantile() -> None:
         for client, length in enumerate(norms):
             uploaded(exchange, length[None], client)
         exchange.on_sum(torch.zeros(1, dtype=torch.float64), 100.0)
-        exchange.end_round()
+        exchange.keep()
     assert exchange.clip_norm == pytest.approx(4 * 0.9, rel=0.08)
     assert exchange.values()["fed/clip_norm"] == exchange.clip_norm
     # z pays for the count too
@@ -288,7 +288,7 @@ def test_batch_statistics_are_refused(kind: Any, buffers: Any) -> None:
 def test_a_round_that_breaks_off_releases_nothing() -> None:
     exchange = attached(DifferentialPrivacy(1.0, noise_multiplier=1.0, delta=1e-5, adaptive_quantile=0.5), 4, 40)
     exchange.on_sum(torch.zeros(4, dtype=torch.float64), 40.0)
-    exchange.roll_back()
+    exchange.put_back()
     assert exchange.spent == 0.0
     assert exchange.clip_norm == 1.0
 
@@ -300,7 +300,7 @@ def moved_bound(length: float, seed: int = 0) -> float:
     for client in range(100):
         uploaded(exchange, torch.tensor([length], dtype=torch.float64), client)
     exchange.on_sum(torch.zeros(1, dtype=torch.float64), 100.0)
-    exchange.end_round()
+    exchange.keep()
     return exchange.clip_norm
 
 

@@ -25,7 +25,7 @@ def walk(server: ServerOptimizer, aggregates: list[list[float]]) -> list[list[fl
     for round_index, aggregate in enumerate(aggregates):
         server.begin_round(round_index)
         model = server.step(model, torch.tensor(aggregate, dtype=torch.float64))
-        server.end_round()
+        server.keep()
         way.append(model.tolist())
     return way
 

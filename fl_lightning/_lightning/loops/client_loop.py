@@ -77,7 +77,11 @@ class ClientLoop(_TrainingEpochLoop):
     # ---- once a round ----
 
     def on_round_start(self, num_batches: int) -> None:
-        """Note the optimizers' and schedules' settings, from which every client starts."""
+        """Count from the round's start, and log for clients.
+
+        Args:
+            num_batches: Batches that this process will train in the round, or about as many.
+        """
         self.batch_progress.reset_on_run()
         self.scheduler_progress.reset_on_run()
         self.automatic_optimization.optim_progress.reset_on_run()
@@ -102,6 +106,10 @@ class ClientLoop(_TrainingEpochLoop):
     def on_round_end(self) -> None:
         """Return to the settings at the round's start and clear what clients left in the optimizers."""
         self.optimizers.reset()
+        self.stop_counting()
+
+    def stop_counting(self) -> None:
+        """No longer count manual steps or log for clients."""
         self.manual_optimization.on_run_end()
         self.client_log.remove()
 
@@ -109,11 +117,6 @@ class ClientLoop(_TrainingEpochLoop):
         """Return what this process added in the round: batches that stepped, and optimizer steps."""
         stepped, steps = self._counts_at_start
         return self._batches_that_stepped - stepped, self._step_counter.completed - steps
-
-    @property
-    def steps_before_round(self) -> int:
-        """Optimizer steps up to the round's start."""
-        return self._counts_at_start[1]
 
     def set_round_counts(self, batches_that_stepped: int, steps: int) -> None:
         """Replace what this process added in the round by what all processes added."""

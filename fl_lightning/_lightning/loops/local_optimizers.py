@@ -90,9 +90,44 @@ class LocalOptimizers:
         #: With manual optimisation, the slot of the round's first client, and the settings that it left.
         self.first_client_end: tuple[int, Settings] | None = None
 
+    # ---- the boundary between two rounds ----
+
+    def keep(self) -> None:
+        """Make the present optimizers and schedules the boundary's; see :class:`~fl_lightning.parts.kept.Kept`."""
+        optimizers = self._trainer.optimizers
+        self._kept_memories = [_Memory(optimizer) for optimizer in optimizers]
+        self._kept_settings = self._settings()
+        # Clients' steps write to the tensors of a state.
+        self._kept_states = [
+            copy.deepcopy(optimizer.state_dict()["state"]) if optimizer.state else {} for optimizer in optimizers
+        ]
+
+    def put_back(self) -> None:
+        """Return to the boundary's optimizers and schedules, also where schedules have stepped."""
+        for memory in self._kept_memories:
+            memory.put_back()
+        self._clear_gradients()
+        _, schedules = self._kept_settings
+        self._set_schedules(schedules)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the boundary's optimizers and schedules as Lightning saves them."""
+        all_options, schedules = self._kept_settings
+        saved = []
+        for optimizer, options, state in zip(self._trainer.optimizers, all_options, self._kept_states, strict=True):
+            present = optimizer.state_dict()
+            # A hook of the round's start may have appended groups.
+            groups = present["param_groups"][: len(options)]
+            for group, values in zip(groups, options, strict=True):
+                _set_options(group, values)
+            saved.append({**present, "state": state, "param_groups": groups})
+        return {"optimizer_states": saved, "lr_schedulers": schedules}
+
+    # ---- a round ----
+
     def on_round_start(self) -> None:
-        """Note the settings to which a round that is broken off returns."""
-        self._start = self._for_clients = self._settings()
+        """Note the settings from which clients start, unless hooks of the round's start set others."""
+        self._for_clients = self._kept_settings
         self.first_client_end = None
 
     def on_clients_start(self) -> None:
@@ -106,15 +141,10 @@ class LocalOptimizers:
         """Note what optimizers hold, and what a checkpoint has of their state."""
         self._configured = list(map(_Memory, self._trainer.optimizers))
         self._parameters = [*self._trainer.lightning_module.parameters()]
-        self._states = [
-            copy.deepcopy(optimizer.state_dict()["state"]) if optimizer.state else {}
-            for optimizer in self._trainer.optimizers
-        ]
-
-    @property
-    def begin_with_state(self) -> bool:
-        """Whether ``configure_optimizers``, or a hook, has given optimizers a state; Adagrad's begins at step 0."""
-        return any(held.get("step", 1) for state in self._states for held in state.values())
+        #: Whether ``configure_optimizers``, or a hook, has given optimizers a state; Adagrad's begins at step 0.
+        self.begin_with_state = any(
+            held.get("step", 1) for optimizer in self._trainer.optimizers for held in optimizer.state.values()
+        )
 
     @property
     def options(self) -> Options:
@@ -127,34 +157,34 @@ class LocalOptimizers:
             for group, values in zip(optimizer.param_groups, groups, strict=True):
                 group.update(values)
 
-    def on_round_abort(self) -> None:
-        """Return to the settings of the round's start, also where schedules have stepped."""
-        self._restore(*self._start)
-        self._set_schedules(self._start[1])
-
-    def keep_settings(self, round_index: int, under_way: Collection[int]) -> None:
-        """Keep the settings of this round's clients for those that train later.
+    def keep_settings(self, round_index: int, under_way: Collection[int]) -> dict[int, Settings]:
+        """Keep the settings of this round's clients for those that train later, and return all that are kept.
 
         Args:
             round_index: This round.
             under_way: Earlier rounds whose clients have not all been trained; the others are forgotten.
         """
-        for number in [number for number in self.past if number not in under_way]:
-            del self.past[number]
+        self.past = {number: settings for number, settings in self.past.items() if number in under_way}
         self.past[round_index] = self._for_clients
+        return self.past
 
     def reset(self, round_index: int | None = None) -> None:
         """Clear gradients, and return to the configured state and the settings of a round, by default this one's."""
-        for optimizer, configured in zip(self._trainer.optimizers, self._configured, strict=False):
+        for configured in self._configured:
             configured.put_back()
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    parameter.grad = None  # `zero_grad` may be the user's own
-        for parameter in self._parameters:
-            parameter.grad = None
+        self._clear_gradients()
         present = self._for_clients
         self._began_with = present if round_index is None else self.past.get(round_index, present)
         self._restore(*self._began_with)
+
+    def _clear_gradients(self) -> None:
+        """Remove all gradients. An optimizer's ``zero_grad`` may be the user's own."""
+        for optimizer in self._trainer.optimizers:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    parameter.grad = None
+        for parameter in self._parameters:
+            parameter.grad = None
 
     @contextmanager
     def as_for_clients(self) -> Iterator[None]:
@@ -173,7 +203,7 @@ class LocalOptimizers:
         A client that began with an earlier round's settings does not count: they would lead back to that round.
         """
         known = self.first_client_end
-        is_first = not self._automatic and self._start[1] and (known is None or slot < known[0])
+        is_first = not self._automatic and self._for_clients[1] and (known is None or slot < known[0])
         if is_first and same_content(self._began_with, self._for_clients):
             self.first_client_end = slot, self._settings()
 
@@ -207,22 +237,10 @@ class LocalOptimizers:
         if self.first_client_end is not None:
             self._restore(*self.first_client_end[1])
 
-    def patch_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Put the round's start in the place of what a client left in the optimizers and schedules."""
-        options_at_start, schedules = self._start
-        for number, (state, options) in enumerate(
-            zip(checkpoint.get("optimizer_states", []), options_at_start, strict=False)
-        ):
-            state["state"] = self._states[number]
-            for group, values in zip(state["param_groups"], options, strict=True):
-                _set_options(group, values)
-        if "lr_schedulers" in checkpoint:
-            checkpoint["lr_schedulers"] = list(schedules)
-
     def _settings(self) -> Settings:
-        optimizers, configs = self._trainer.optimizers, self._trainer.lr_scheduler_configs
-        options = [[_options(group) for group in optimizer.param_groups] for optimizer in optimizers]
-        return options, [copy.deepcopy(config.scheduler.state_dict()) for config in configs]
+        options = [[_options(group) for group in optimizer.param_groups] for optimizer in self._trainer.optimizers]
+        schedules = [copy.deepcopy(config.scheduler.state_dict()) for config in self._trainer.lr_scheduler_configs]
+        return options, schedules
 
     def _restore(self, options: Options, schedules: list[dict[str, Any]]) -> None:
         """Set the optimizers' options and, where clients may have moved them, the schedules' states."""

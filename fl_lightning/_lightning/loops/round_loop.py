@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -29,6 +29,7 @@ from fl_lightning._lightning.loops.stopping import STATUS_OF_SIGTERM, StopReques
 from fl_lightning._lightning.processes import gather_objects, use_bare_module
 from fl_lightning._lightning.refusals import refuse_optimizers
 from fl_lightning._lightning.trainer_callbacks import let_checkpoints_save_again, stop_where_stopped
+from fl_lightning.parts.kept import Kept
 
 # The flag of Lightning's base class, without what its fit loop does besides when the flag is set.
 _RESTARTING: property = vars(_Loop)["restarting"]
@@ -37,18 +38,25 @@ _RESTARTING: property = vars(_Loop)["restarting"]
 class RoundLoop(_FitLoop, ABC):
     """Lightning's fit loop with rounds for epochs.
 
-    A checkpoint is always one of a round's boundary: a round counts as done when the server has acted and the schedules
-    have stepped, before hooks and validation run. Whatever breaks a round off before that leaves weights, optimizers
-    and progress as they were when it began.
+    A checkpoint is always one of a boundary between rounds: a round counts as done when the server has acted and the
+    schedules have stepped, before hooks and validation run. Whatever breaks a round off before that leaves weights,
+    optimizers and progress as they were when it began; see :mod:`fl_lightning.parts.kept`.
+
+    Attributes:
+        kept_for_lightning: What a round may change and Lightning saves in its own places of a checkpoint.
+        kept_for_callback: What a round may change and the callback's state holds in a checkpoint.
+        in_round: Whether a round has begun and is not done.
     """
 
     epoch_loop: ClientLoop
+    kept_for_lightning: Sequence[Kept] = ()
+    kept_for_callback: Sequence[Kept] = ()
+    in_round = False
 
     def take_over(self, stock: _FitLoop) -> None:
         """Continue with the settings, data source and progress of ``stock``."""
         self.__dict__.update({name: stock.__dict__[name] for name in vars(_FitLoop(self.trainer))})
         self.epoch_loop = ClientLoop.take_over(stock.epoch_loop)
-        self._round_start: dict[str, Any] | None = None
         self.stop = self.epoch_loop.stop = StopRequests(self.trainer)
         self.clients_train = False
 
@@ -63,7 +71,11 @@ class RoundLoop(_FitLoop, ABC):
         """Take the module's weights as the server's model, or go on from a checkpoint."""
 
     @abstractmethod
-    def on_round_start(self) -> int:
+    def adopt_changes(self) -> None:
+        """Take what hooks have written into the module as the server's model."""
+
+    @abstractmethod
+    def draw_clients(self) -> int:
         """Draw the round's clients and return how many batches this process will train."""
 
     @abstractmethod
@@ -81,10 +93,6 @@ class RoundLoop(_FitLoop, ABC):
     @abstractmethod
     def call_round_hooks(self) -> None:
         """Call the hooks of a round that is done, before it is validated."""
-
-    @abstractmethod
-    def on_round_abort(self) -> None:
-        """Put the server's weights back into the module."""
 
     @property
     @abstractmethod
@@ -115,11 +123,6 @@ class RoundLoop(_FitLoop, ABC):
         rounds = self.epoch_progress.current
         assert isinstance(rounds, _ProcessedTracker)
         return rounds
-
-    @property
-    def in_round(self) -> bool:
-        """Whether a round has begun and is not done."""
-        return self._round_start is not None
 
     def setup_data(self) -> None:
         """Estimate the steps of a round; clients' data are fetched client by client, never through one loader."""
@@ -168,10 +171,13 @@ class RoundLoop(_FitLoop, ABC):
 
     def on_advance_start(self) -> None:
         """Plan a round and call ``on_train_epoch_start``."""
-        planned = self.on_round_start()
-        self.max_batches = max(planned, 1)  # without batches Lightning ends the fit; a round may be empty
+        self.adopt_changes()
         with self.stop.taking_back(self._break_off):
-            self._begin_round(planned)
+            self._begin_round()
+            planned = self.draw_clients()
+            # Without batches Lightning ends the fit, but a round may be empty.
+            self.max_batches = max(planned, 1)
+            self.epoch_loop.on_round_start(planned)
             self.epoch_progress.increment_ready()
             call._call_callback_hooks(self.trainer, "on_train_epoch_start")
             call._call_lightning_module_hook(self.trainer, "on_train_epoch_start")
@@ -216,30 +222,14 @@ class RoundLoop(_FitLoop, ABC):
 
     def run_finish(self) -> None:
         """Let clients do what is left after the last round; progress, optimizers and schedules stay as they are."""
+        self.adopt_changes()
         with self.stop.taking_back(self._break_off):
-            self._begin_round(planned=1)
+            self._begin_round()
+            self.epoch_loop.on_round_start(num_batches=1)
             self._train_clients(self.finish)
             self.stop.agree()
             with interrupts_wait():
                 self._break_off()
-
-    def state_dict(self, destination: dict[str, Any] | None = None, prefix: str = "") -> dict[str, Any]:
-        """Return the loop's progress; inside a round, the progress at the round's start."""
-        if self._round_start is not None and destination is None and not prefix:
-            return self._round_start
-        return super().state_dict(destination, prefix)
-
-    def load_state_dict(self, state_dict: dict[str, Any], prefix: str = "") -> None:
-        """Take a checkpoint's progress."""
-        self._round_start = None
-        super().load_state_dict(state_dict, prefix)
-
-    def patch_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Give a checkpoint that is written inside a round the optimizers and schedules of the round's start."""
-        if self._round_start is None:
-            return
-        checkpoint["global_step"] = self.epoch_loop.steps_before_round
-        self.epoch_loop.optimizers.patch_checkpoint(checkpoint)
 
     def _validate(self) -> None:
         """Validate the model that the round left."""
@@ -255,12 +245,18 @@ class RoundLoop(_FitLoop, ABC):
 
     # ---- a round's ends ----
 
-    def _begin_round(self, planned: int) -> None:
-        """Keep what :meth:`_break_off` puts back."""
+    @property
+    def kept(self) -> list[Kept]:
+        """Everything that a round may change."""
+        return [*self.kept_for_lightning, *self.kept_for_callback]
+
+    def _begin_round(self) -> None:
+        """Keep what :meth:`_break_off` puts back; until the round's end, Lightning saves it instead of a client's."""
         with interrupts_wait():
-            self._round_start = self.state_dict()
-            self.epoch_loop.on_round_start(planned)
+            for each in self.kept:
+                each.keep()
             self.trainer.strategy.lightning_module_state_dict = self._module_state_dict  # type: ignore[method-assign]
+            self.in_round = True
 
     def _train_clients(self, train: Callable[[], None]) -> None:
         """Train clients; a process that is asked to stop leaves off at once, and meets the others after."""
@@ -287,19 +283,16 @@ class RoundLoop(_FitLoop, ABC):
         self.on_round_complete()
 
     def _break_off(self) -> None:
-        """Return to the round's start, if the round is not done: weights, optimizers, progress."""
-        start = self._round_start
-        if start is None:
+        """Return to the round's start, if the round is not done."""
+        if not self.in_round:
             return
-        self.on_round_abort()
-        self.epoch_loop.on_round_end()
-        self.epoch_loop.optimizers.on_round_abort()
+        self.epoch_loop.stop_counting()
+        for each in reversed(self.kept):
+            each.put_back()
         self._leave_round()
-        self.load_state_dict(start)
-        _RESTARTING.__set__(self, False)
 
     def _leave_round(self) -> None:
-        self._round_start = None
+        self.in_round = False
         self.trainer.strategy.__dict__.pop("lightning_module_state_dict", None)
 
     def _module_state_dict(self) -> dict[str, Any]:
@@ -316,6 +309,20 @@ class RoundLoop(_FitLoop, ABC):
         first_ends = [share[1] for share in shares if share[1] is not None]
         loop.optimizers.first_client_end = min(first_ends, key=itemgetter(0), default=None)
         join_results(loop._results, trainer.lightning_module, self.gather_objects, trainer.strategy.reduce)
+
+    # ---- checkpoints ----
+
+    def boundary_state(self) -> dict[str, Any]:
+        """Return the callback's part of a checkpoint. Outside of a round, this moment is a boundary."""
+        if not self.in_round:
+            for each in self.kept_for_callback:
+                each.keep()
+        return _union(self.kept_for_callback)
+
+    def patch_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Give a checkpoint that is written inside a round Lightning's counters and optimizers of the boundary."""
+        if self.in_round:
+            checkpoint.update(_union(self.kept_for_lightning))
 
     # ---- processes ----
 
@@ -337,6 +344,41 @@ class RoundLoop(_FitLoop, ABC):
         """While clients train, find out whether all processes still do."""
         if self.clients_train:
             self.stop.agree()
+
+
+class Progress:
+    """Lightning's counters of rounds, batches and steps; see :class:`~fl_lightning.parts.kept.Kept`.
+
+    Args:
+        loop: The fit's loop.
+    """
+
+    def __init__(self, loop: RoundLoop) -> None:
+        self._loop = loop
+
+    def keep(self) -> None:
+        """Make the present counts the boundary's."""
+        self._kept = self._loop.state_dict()
+        self._kept_steps = self._loop.trainer.global_step
+
+    def put_back(self) -> None:
+        """Return to the boundary's counts."""
+        self._loop.load_state_dict(self._kept)
+        # The loop takes a state as one that it restarts from.
+        _RESTARTING.__set__(self._loop, False)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the boundary's counts in the places that Lightning has for them."""
+        loops = self._loop.trainer._checkpoint_connector._get_loops_state_dict()
+        return {"global_step": self._kept_steps, "loops": {**loops, "fit_loop": self._kept}}
+
+
+def _union(kept: Iterable[Kept]) -> dict[str, Any]:
+    """Return the boundary's states in one dictionary."""
+    union: dict[str, Any] = {}
+    for each in kept:
+        union.update(each.state_dict())
+    return union
 
 
 def install_loop(trainer: pl.Trainer, loop: RoundLoop) -> None:
