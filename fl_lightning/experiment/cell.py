@@ -32,12 +32,10 @@ from fl_lightning.experiment.plan import Cell
 from fl_lightning.experiment.store import Result, code_version, draw_partition
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.part import walk
-from fl_lightning.parts.samplers.importance import ImportanceSampler
-from fl_lightning.parts.samplers.uniform import UniformSampler
-from fl_lightning.parts.schedules.redistribution import Redistribution
 
-_NEVER_EMPTY = (ImportanceSampler, UniformSampler)
-_MOST_CLASSES = 10  # that are tried as constant predictions, the most frequent ones
+#: The most frequent classes are tried as constant predictions.
+_MOST_CLASSES = 10
+_HINTS = ("many workers", "eval mode at the start", "Checkpoint directory", "treespec", "litlogger")
 
 
 @dataclass(frozen=True)
@@ -95,7 +93,7 @@ def quiet() -> Iterator[None]:
     logger.setLevel(logging.WARNING)
     try:
         with warnings.catch_warnings():
-            for hint in ("many workers", "eval mode at the start", "Checkpoint directory", "treespec", "litlogger"):
+            for hint in _HINTS:
                 warnings.filterwarnings("ignore", f".*{hint}.*")
             yield
     finally:
@@ -115,27 +113,39 @@ def run_cell(job: CellJob, watching: Sequence[Callback] = ()) -> Result:
     Raises:
         ValueError: If the configuration is wrong.
     """
-    folder, config = job.folder, job.cell.config
+    folder = job.folder
+    config = job.cell.config
     attempt = job.attempt
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "config.json", config)
     begun = datetime.now(UTC)
+
+    # Build the parts of the fit.
     data = _prepared_data(config)
-    model, method = build.model(config), build.method(config)
+    model = build.model(config)
+    method = build.method(config)
     initial = fingerprint([tensor for _, tensor in sorted(model.state_dict().items())])
-    best = best_checkpoint(attempt.file("best.ckpt"), config, method.algorithm)
-    keeper = KeepLast(attempt, job.checkpoint_seconds, code_version(), job.check_claim)
-    curve = CurveRecorder(attempt.file("curve.jsonl"))
     metric = build.metric(config)
-    pruning = Pruning(config, folder.parent, curve) if "pruning" in config else None
-    further = [*build.callbacks(config), curve, *watching, pruning, best, keeper]
-    callbacks = [method, metric, *(each for each in further if each is not None)]
+    curve = CurveRecorder(attempt.file("curve.jsonl"))
+    keeper = KeepLast(attempt, job.checkpoint_seconds, code_version(), job.check_claim)
+    callbacks: list[Callback] = [method, metric, *build.callbacks(config), curve, *watching]
+    pruning = None
+    if "pruning" in config:
+        pruning = Pruning(config, folder.parent, curve)
+        callbacks.append(pruning)
+    best = best_checkpoint(attempt.file("best.ckpt"), config, method.algorithm)
+    if best is not None:
+        callbacks.append(best)
+    callbacks.append(keeper)
     trainer = build.trainer(config, callbacks, default_root_dir=folder, logger=_logger(job))
+
+    # Fit and test.
     resumed = _checkpoint_to_resume(attempt, best)
     try:
         trainer.fit(model, datamodule=data, ckpt_path=resumed)
         seconds = keeper.seconds_so_far
-        if pruning is not None and pruning.score is not None:  # no model is tested
+        if pruning is not None and pruning.score is not None:
+            # No model is tested.
             outcome: Result = {"pruned": True, "val": pruning.score, "test": {}}
         else:
             outcome = _outcome(trainer, model, data, config["monitor"], best)
@@ -150,36 +160,47 @@ def run_cell(job: CellJob, watching: Sequence[Callback] = ()) -> Result:
             "code": ", then ".join(keeper.codes),
         }
         if trainer.logger is not None:
-            own = {name: value for name, value in result.items() if name not in ("test", "constant")}
-            trainer.logger.experiment.summary.update({**own, **result["test"]})  # type: ignore[attr-defined]
+            summary = {name: value for name, value in result.items() if name not in ("test", "constant")}
+            trainer.logger.experiment.summary.update({**summary, **result["test"]})  # type: ignore[attr-defined]
     except Exception as error:
         if resumed is not None:
             error.add_note(f"The fit was resumed from {resumed}. Delete that file to start the cell again.")
         raise
     finally:
-        if trainer.logger is not None:  # so that the next cell of this process starts its own run
+        # The next cell of this process starts a run of its own.
+        if trainer.logger is not None:
             trainer.logger.experiment.finish()  # type: ignore[attr-defined]
+
+    # Write the files; that of the result comes last, because the cell counts as finished from then on.
     job.check_claim()
     draw_partition(job.results, data, job.cell)
     write_csv(folder / "curve.csv", columns_of(curve.rounds, ["round"]), curve.rounds)
-    if clients := _rows_of_clients(metric, data):
+    clients = _rows_of_clients(metric, data)
+    if clients:
         write_csv(folder / "clients.csv", list(clients[0]), clients)
-    times = {"begun": begun.isoformat(timespec="seconds"), "ended": datetime.now(UTC).isoformat(timespec="seconds")}
-    about = {"resumed": resumed is not None, "device": str(trainer.strategy.root_device), **package_versions()}
-    write_json(folder / "run.json", {"seconds": seconds, **times, **about})
+    about = {
+        "seconds": seconds,
+        "begun": begun.isoformat(timespec="seconds"),
+        "ended": datetime.now(UTC).isoformat(timespec="seconds"),
+        "resumed": resumed is not None,
+        "device": str(trainer.strategy.root_device),
+        **package_versions(),
+    }
+    write_json(folder / "run.json", about)
     job.check_claim()
     write_json(folder / "result.json", result)
-    # nobody reads these beside a result
     remove_files(folder, "curve-*.jsonl", "last-*.ckpt", "best-*.ckpt", "failed.json")
     return result
 
 
 def _prepared_data(config: Mapping[str, Any]) -> FederatedDataModule:
+    """Return the data module of a cell, ready for use; random numbers then begin at the cell's seed."""
     L.seed_everything(config["seed"], verbose=False)
     data = build.datamodule(config)
     data.prepare_data()
     data.setup()
-    L.seed_everything(config["seed"], verbose=False)  # reading data may have drawn numbers
+    # Reading data may have drawn numbers.
+    L.seed_everything(config["seed"], verbose=False)
     return data
 
 
@@ -216,11 +237,15 @@ def _logger(job: CellJob) -> Any:
 
     cell = job.cell
     labels = {"data": cell.data, "method": cell.method, "fold": cell.fold, "seed": cell.seed, "values": cell.values}
-    tuned = [f"{name}={value}" for name, value in cell.values.items()]  # trials of a search differ in them alone
-    name = "-".join([cell.data, cell.method, str(cell.fold), str(cell.seed), *tuned])
-    config = {**labels, "cell": cell.config, "code": code_version(), **package_versions()}
-    settings = {"name": name, "group": f"{cell.data}-{cell.method}", "config": config, **job.wandb}
-    # each attempt has a folder of its own; `wandb sync` joins the folders of one id
+    # The trials of a search differ in their values alone.
+    values = [f"{name}={value}" for name, value in cell.values.items()]
+    settings = {
+        "name": "-".join([cell.data, cell.method, str(cell.fold), str(cell.seed), *values]),
+        "group": f"{cell.data}-{cell.method}",
+        "config": {**labels, "cell": cell.config, "code": code_version(), **package_versions()},
+        **job.wandb,
+    }
+    # Each attempt has a folder of its own; `wandb sync` joins the folders of one id.
     return WandbLogger(save_dir=job.folder, id=cell.id, resume="allow", **settings)
 
 
@@ -228,14 +253,19 @@ def _outcome(
     trainer: L.Trainer, model: L.LightningModule, data: FederatedDataModule, monitor: str, best: ModelCheckpoint | None
 ) -> Result:
     """Return the validation score and all test metrics of the selected model."""
-    path, rounds, score = None, trainer.current_epoch, trainer.callback_metrics.get(monitor)
+    path: str | None = None
+    rounds = trainer.current_epoch
+    score = trainer.callback_metrics.get(monitor)
     if best is not None:
-        path, score = best.best_model_path, best.best_model_score
+        path = best.best_model_path
+        score = best.best_model_score
         if not path or score is None or not bool(score.isfinite()):
             raise ValueError(_why_there_is_none(monitor, trainer, best))
         rounds = int(read_checkpoint(Path(path))["epoch"]) + 1
-    tested = trainer.test(model, datamodule=data, ckpt_path=path, verbose=False) if data.test_dataloader() else [{}]
-    test = {name: float(value) for name, value in tested[0].items()}
+    test = {}
+    if data.test_dataloader():
+        [tested] = trainer.test(model, datamodule=data, ckpt_path=path, verbose=False)
+        test = {name: float(value) for name, value in tested.items()}
     return {"best_round": rounds, "val": None if score is None else float(score), "test": test}
 
 
@@ -244,7 +274,8 @@ def _rows_of_clients(metric: ClientMetrics, data: FederatedDataModule) -> list[d
 
     These are the score of the model that all clients share and, if it has one, of the client's own model.
     """
-    names, owners = data.client_names, data.eval_client_ids("test")
+    names = data.client_names
+    owners = data.eval_client_ids("test")
     samples = Counter([] if owners is None else owners.tolist())
     own = metric.own_values.get("test", {})
     rows = []
@@ -265,8 +296,10 @@ def constant_scores(metric: ClientMetrics, data: FederatedDataModule) -> dict[st
 
     There are none if targets are no classes, or the metric takes other scores than those of classes.
     """
-    owners, name = data.eval_client_ids("test"), f"test_{metric.name}"
+    owners = data.eval_client_ids("test")
+    name = f"test_{metric.name}"
     found: dict[str, list[float]] = defaultdict(list)
+    # The metric decides what it takes, and says so by errors of any kind.
     with suppress(Exception):
         target = torch.cat([data.outputs_and_targets(batch, None)[1] for batch in data.test_dataloader()])
         counts = torch.bincount(target)
@@ -276,9 +309,18 @@ def constant_scores(metric: ClientMetrics, data: FederatedDataModule) -> dict[st
             preds[:, label] = 1
             found[name].append(float(metric.metric(preds, target)))
             if owners is not None:
-                scores = [float(metric.metric(*rows)) for _, rows in rows_of_clients(owners, preds, target)]
-                found[f"{name}_clients"].append(float(np.mean(list(filter(math.isfinite, scores)))))
-    return {key: max(filter(math.isfinite, scores)) for key, scores in found.items() if any(map(math.isfinite, scores))}
+                of_clients = [float(metric.metric(*rows)) for _, rows in rows_of_clients(owners, preds, target)]
+                found[f"{name}_clients"].append(float(np.mean(_finite(of_clients))))
+    best = {}
+    for key, scores in found.items():
+        known = _finite(scores)
+        if known:
+            best[key] = max(known)
+    return best
+
+
+def _finite(numbers: Sequence[float]) -> list[float]:
+    return [number for number in numbers if math.isfinite(number)]
 
 
 def best_checkpoint(path: Path, config: dict[str, Any], algorithm: Algorithm) -> ModelCheckpoint | None:
@@ -294,32 +336,31 @@ def best_checkpoint(path: Path, config: dict[str, Any], algorithm: Algorithm) ->
     """
     if config["select"] == "last":
         return None
-    every, rounds = int(config["trainer"].get("check_val_every_n_epoch", 1)), config["trainer"]["max_epochs"]
+    trainer = config["trainer"]
+    every = int(trainer.get("check_val_every_n_epoch", 1))
+    rounds = trainer["max_epochs"]
     if every > rounds:
         raise ValueError(f"No model would be validated: validation comes every {every} rounds of {rounds}.")
-    settings: dict[str, Any] = {name: config[name] for name in ("monitor", "mode")}
-    # clients' own models are in the algorithm's state
+    # Clients' own models are in the algorithm's state, which a checkpoint of weights lacks.
     has_own_models = any(part.has_personal for part in walk(*algorithm.parts.values()))
-    settings |= {"save_weights_only": not has_own_models, "enable_version_counter": False}
-    if config["select"] == "aggregated":
-        _check_aggregations(range(every, rounds + 1, every), rounds, algorithm)
-        return FederatedCheckpoint(path.parent, path.stem, save_last=False, **settings)
-    return ModelCheckpoint(path.parent, path.stem, every_n_epochs=every, **settings)
-
-
-def _check_aggregations(validated: range, rounds: int, algorithm: Algorithm) -> None:
+    settings: dict[str, Any] = {
+        "monitor": config["monitor"],
+        "mode": config["mode"],
+        "save_weights_only": not has_own_models,
+        "enable_version_counter": False,
+    }
+    if config["select"] == "virtual":
+        return ModelCheckpoint(path.parent, path.stem, every_n_epochs=every, **settings)
     schedule = algorithm.schedule
-    if not isinstance(schedule, Redistribution):
-        return
-    cycle = schedule.redistributions
-    # where a round may be empty, or a cycle may be extended, an aggregation may come in any later round
-    sampler_is_sure = algorithm.participation.available is None and type(algorithm.sampler) in _NEVER_EMPTY
-    is_regular = sampler_is_sure and not schedule.extend_cycle and schedule.evaluate != "aggregate"
-    if all(number % cycle for number in validated) and (is_regular or validated[-1] < cycle):
+    may_skip = algorithm.participation.available is not None or not algorithm.sampler.always_draws
+    validated = range(every, rounds + 1, every)
+    if not any(schedule.may_show_aggregate(number, may_skip_rounds=may_skip) for number in validated):
         raise ValueError(
-            f"No aggregated model would be validated: the server acts every {cycle} rounds of {rounds}, and validation "
-            f"comes every {validated.step}. Let `check_val_every_n_epoch` divide {cycle}, or `select: virtual`."
+            f"No aggregated model would be validated: validation comes every {every} of {rounds} rounds, and none of "
+            "these ends with a move of the server. Let `check_val_every_n_epoch` divide the rounds between its moves, "
+            "or give `select: virtual`."
         )
+    return FederatedCheckpoint(path.parent, path.stem, save_last=False, **settings)
 
 
 def _why_there_is_none(monitor: str, trainer: L.Trainer, best: ModelCheckpoint) -> str:

@@ -23,6 +23,8 @@ class ClientSampler(Part, ABC):
 
     #: Whether it counts the results of an asynchronous round instead of drawing clients.
     counts_results = False
+    #: Whether every round has a client where all can be reached.
+    always_draws = False
 
     @abstractmethod
     def cohort_size(self, num_clients: int) -> int:

@@ -32,6 +32,7 @@ class UniformSampler(ClientSampler):
         >>> trainer.fit(module, datamodule=data)
     """
 
+    always_draws = True
     clients_per_round: Count | Share
     rounding: Rounding = "floor"
 

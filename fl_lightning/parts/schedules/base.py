@@ -92,6 +92,15 @@ class Schedule(Part, ABC):
         """
         return None
 
+    def may_show_aggregate(self, rounds: int, *, may_skip_rounds: bool) -> bool:
+        """Return whether the model that is shown after so many rounds of a fit may be the server's.
+
+        Args:
+            rounds: Rounds from the fit's begin.
+            may_skip_rounds: Whether rounds may be without clients.
+        """
+        return True
+
     def further_models(self, sent: int) -> int:
         """Return how many models the server sends in the round besides one to each client of the round.
 

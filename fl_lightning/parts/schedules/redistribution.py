@@ -114,6 +114,14 @@ class Redistribution(Schedule):
         )
 
     @override
+    def may_show_aggregate(self, rounds: int, *, may_skip_rounds: bool) -> bool:
+        """Return whether a cycle may have ended, and if the mean of circulating models is shown, in this very round."""
+        # Cycles that are extended, or have rounds without clients, may end in any later round.
+        if self.evaluate == "aggregate" or self.extend_cycle or may_skip_rounds:
+            return rounds >= self.redistributions
+        return rounds % self.redistributions == 0
+
+    @override
     def slots(self, num_active: int, cohort_size: int, rng: np.random.Generator) -> Sequence[int]:
         """Return the slots that train in an inner round; see ``unequal``."""
         if not self.has_models_under_way:
