@@ -1,27 +1,32 @@
-"""Pages with tables and figures: HTML from one template; LaTeX and CSV of a table."""
+"""Pages with tables and figures: HTML from one template, in which pandas makes the tables; LaTeX and CSV of a table."""
 
 from __future__ import annotations
 
 import base64
 import io
-import itertools
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 
 import jinja2
 import pandas as pd
 from matplotlib.figure import Figure
+from pandas.io.formats.style import Styler
 
-_MOST_COLUMNS = 6  # side by side; more of them become rows
-_WIDE = 1000  # pixels; a wider figure takes the page's whole width
+#: More columns than these become rows.
+_MOST_COLUMNS = 6
+#: A figure of more pixels takes the page's whole width.
+_WIDE = 1000
+#: A cell of more characters asks for a wide column.
+_LONG = 30
 _LATEX = str.maketrans(
     {character: f"\\{character}" for character in "&%$#_{}"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "…": r"\ldots{}"}
     | {"±": r"$\pm$", "†": r"$^\dagger$", "‡": r"$^\ddagger$", "<": "$<$", ">": "$>$", "≥": r"$\geq$", "≤": r"$\leq$"}
 )
-_BOLD = "**"  # around a text in bold, as in Markdown
+#: Stands around a text in bold, as in Markdown.
+_BOLD = "**"
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +54,9 @@ class Table:
         if len(self.frame.columns) <= _MOST_COLUMNS:
             return self
         frame = self.frame.T.rename_axis(index=title)
-        frame.columns = pd.Index([row if isinstance(row, str) else ", ".join(row) for row in self.frame.index])
+        # A row has one name or a tuple of them.
+        names = [row if isinstance(row, str) else ", ".join(row) for row in self.frame.index]
+        frame.columns = pd.Index(names)
         return replace(self, frame=frame)
 
     @property
@@ -58,14 +65,9 @@ class Table:
         return self.frame.reset_index()
 
     @property
-    def are_texts(self) -> list[bool]:
-        """Whether each column of the flat table holds strings."""
-        return [True] * self.frame.index.nlevels + [name in self.texts for name in self.frame.columns]
-
-    def groups(self) -> Iterator[list[list[str]]]:
-        """Yield the rows that have the first name in common."""
-        for _, group in itertools.groupby(self.flat.to_numpy().tolist(), key=lambda row: row[0]):
-            yield list(group)
+    def numbers(self) -> list[str]:
+        """The columns of the flat table that hold numbers."""
+        return [name for name in self.frame.columns if name not in self.texts]
 
     def to_csv(self) -> str:
         """Return the table as CSV."""
@@ -73,20 +75,43 @@ class Table:
 
     def to_text(self, width: int) -> str:
         """Return the table for a screen: columns become rows, and a star stands for bold."""
-        starred = self.frame.map(lambda text: plain(text) + ("*" if is_bold(text) else " "))
+        # The blanks keep the numbers below each other.
+        starred = self.frame.map(lambda text: f"{plain(text)}*" if is_bold(text) else f"{text} ")
         note = textwrap.fill(self.note.replace("Bold:", "*:"), width)
         return f"{self.caption}\n\n{starred.T.to_string(line_width=width)}\n\n{note}"
 
+    def to_html(self) -> str:
+        """Return an HTML ``table``, in which successive rows of the same first name share its cell."""
+        first = self.flat.columns[0]
+        cells = self.flat.drop(columns=first)
+        # pandas merges equal names of an outer level. The numbers of the rows are an inner level, which is not shown.
+        cells.index = pd.MultiIndex.from_arrays([self.flat[first], cells.index])
+        cells.columns.name = first
+        texts = [name for name in cells.columns if name not in self.numbers]
+        # The style of these classes is in the page.
+        classes = cells.map(lambda cell: "best" if is_bold(cell) else "")
+        for name in texts:
+            classes[name] += cells[name].map(lambda cell: " text long" if len(cell) > _LONG else " text")
+        styler = Styler(cells, uuid=self.name, cell_ids=False)
+        styler.hide(axis="index", level=1).hide(axis="index", names=True)
+        styler.format(plain, escape="html")
+        styler.format(lambda text: plain(text).replace("-", "\N{MINUS SIGN}"), escape="html", subset=self.numbers)
+        styler.format_index(escape="html", axis="index").format_index(escape="html", axis="columns")
+        styler.set_td_classes(classes)
+        styler.set_table_styles({name: [{"selector": "", "props": "text-align: left"}] for name in texts})
+        if not self.header:
+            styler.hide(axis="columns")
+        return str(styler.to_html(bold_headers=False, table_attributes="" if self.header else 'class="facts"'))
+
     def to_latex(self) -> str:
         """Return a LaTeX ``table`` with a ``tabular``; it needs the package booktabs."""
-        numbers = [name for name, is_text in zip(self.flat.columns, self.are_texts, strict=True) if not is_text]
         styler = self.flat.style.hide(axis="index").format(_latex).format_index(_latex, axis="columns")
-        styler.format(lambda text: _latex(text).replace("-", "$-$"), subset=numbers)
+        styler.format(lambda text: _latex(text).replace("-", "$-$"), subset=self.numbers)
         styler.map(lambda text: "font-weight: bold" if is_bold(text) else "")
         if not self.header:
             styler.hide(axis="columns")
         latex = styler.to_latex(
-            column_format="".join("l" if is_text else "r" for is_text in self.are_texts),
+            column_format="".join("r" if name in self.numbers else "l" for name in self.flat.columns),
             caption=_latex(f"{self.caption} {self.note}".strip()),
             position_float="centering",
             hrules=True,
@@ -107,7 +132,8 @@ def is_bold(cell: str) -> bool:
 
 def plain(cell: str) -> str:
     """Return the text of a cell, which may be in bold."""
-    return cell[2:-2] if cell.startswith(_BOLD) and cell.endswith(_BOLD) and len(cell) > 3 else cell
+    is_marked = cell.startswith(_BOLD) and cell.endswith(_BOLD) and len(cell) >= 2 * len(_BOLD)
+    return cell.removeprefix(_BOLD).removesuffix(_BOLD) if is_marked else cell
 
 
 def _latex(cell: str) -> str:
@@ -131,7 +157,8 @@ class Picture:
     @property
     def wide(self) -> bool:
         """Whether it takes the page's whole width; a narrow screen scrolls it sideways, so that it can be read."""
-        return int.from_bytes(self.png[16:20], "big") > _WIDE  # the header of a PNG file
+        # The header of a PNG file has the width in these bytes.
+        return int.from_bytes(self.png[16:20], "big") > _WIDE
 
     @property
     def base64(self) -> str:
@@ -171,7 +198,7 @@ def page(title: str, sections: Sequence[Section], summary: str = "", warnings: S
     shown = [each for each in sections if each.text or each.tables or each.pictures or each.details]
     made = jinja2.Template(template, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     content = {"title": title, "sections": shown, "summary": summary, "warnings": warnings}
-    return str(made.render(content, plain=plain, is_bold=is_bold))
+    return str(made.render(content))
 
 
 def as_png(figure: Figure, dpi: int) -> bytes:
@@ -182,6 +209,6 @@ def as_png(figure: Figure, dpi: int) -> bytes:
         dpi: Resolution, in dots per inch.
     """
     buffer = io.BytesIO()
-    # "tight" keeps the labels of colour bars whole; the metadata would else name matplotlib's version
+    # "tight" keeps the labels of colour bars whole. The metadata would else name matplotlib's version.
     figure.savefig(buffer, format="png", dpi=dpi, bbox_inches="tight", metadata={"Software": None})
     return buffer.getvalue()
