@@ -1,4 +1,8 @@
-"""The tables of an experiment's report; each is ``None`` if there is nothing to show."""
+"""The tables of an experiment's report; each is ``None`` if there is nothing to show.
+
+A function here makes a dict of rows, each a dict of strings by column, and :func:`_frame` makes a frame of it. For the
+scores these are such as ``{("digits", "accuracy, %"): {"FedAvg": "91.20 ± 0.31", "RADFed": "92.02 ± 0.28 †"}}``.
+"""
 
 from __future__ import annotations
 
@@ -27,43 +31,56 @@ from fl_lightning.words import duration
 def score_table(results: Results) -> Table:
     """Return the mean and the standard deviation of each method's test score on each data set."""
     rows: dict[tuple[str, str], dict[str, str]] = {}
+    marks = results.tests["mark"]
     for data, gains in results.gains.iterrows():
-        scale, row = results.scale(data), rows.setdefault((data, results.metric(data)), {})
+        scale = results.scale(data)
+        means = results.means.loc[data]
+        spreads = results.scores.loc[data].std()
+        # Where all methods are equal, none is the best.
         best = gains.max() if gains.nunique() > 1 else math.nan
-        for method, sd in results.scores.loc[data].std().items():
-            numbers = [scale.text(number, spread=sd) for number in (results.means.loc[data, method], sd)]
-            mark = results.tests["mark"].get((data, method), "")
-            text = f"{' ± '.join(filter(None, numbers))} {mark}".strip()
+        row: dict[str, str] = {}
+        for method in results.methods:
+            sd = spreads[method]
+            text = _plus_minus(scale.text(means[method], spread=sd), scale.text(sd, spread=sd))
+            text = f"{text} {marks.get((data, method), '')}".strip()
             row[method] = bold(text) if gains[method] == best else text
+        rows[data, results.metric(data)] = row
     of_clients = any("(clients)" in metric for _, metric in rows)
-    return table("scores", _frame(rows, ["data", "metric"]), results, results.tests["mark"].any(), of_clients)
+    return table("scores", _frame(rows, ["data", "metric"]), results, marks.any(), of_clients)
 
 
 def relative_table(results: Results) -> Table | None:
     """Return the differences relative to the baseline, and averages over data sets of the same metric."""
-    changes, base = results.differences, results.baseline
+    changes = results.differences
+    base = results.baseline
     if changes.empty:
         return None
-    metrics = pd.Series({data: results.metric(data) for data in changes.index})
-    rows = {}
+    rows: dict[tuple[str, str], dict[str, str]] = {}
     for data, change in changes.iterrows():
-        gains, texts = results.sign(data) * change, change.map(signed)
-        texts = texts.mask((gains > 0) & (gains == gains.max()), texts.map(bold))
-        rows[data, metrics[data]] = {base: results.scale(data).text(results.means.loc[data, base]), **texts}
-    whole = metrics[results.means.loc[changes.index].notna().all(axis=1)]
-    averaged = [(metric, names.index) for metric, names in whole.groupby(whole, sort=False) if len(names) > 1]
-    for metric, names in averaged:
+        gains = results.sign(data) * change
+        row = {base: results.scale(data).text(results.means.loc[data, base])}
+        for method in results.others:
+            text = signed(change[method])
+            is_largest = gains[method] > 0 and gains[method] == gains.max()
+            row[method] = bold(text) if is_largest else text
+        rows[data, results.metric(data)] = row
+
+    # Averages take the data sets of one metric that all methods have finished.
+    finished = results.means.loc[changes.index].dropna().index
+    by_metric: dict[str, list[str]] = {}
+    for data in finished:
+        by_metric.setdefault(results.metric(data), []).append(data)
+    averaged = {metric: names for metric, names in by_metric.items() if len(names) > 1}
+    averages = {"ratio of means": relative_difference_of_means, "mean of ratios": mean_relative_difference}
+    for metric, names in averaged.items():
         means = results.means.loc[names]
         total = results.scale(names[0]).text(means[base].mean())
-        for title, average in (
-            ("ratio of means", relative_difference_of_means),
-            ("mean of ratios", mean_relative_difference),
-        ):
-            averages = {
-                name: signed(100 * average(means[name].to_numpy(), means[base].to_numpy())) for name in results.others
-            }
-            rows[f"{title}, {len(names)} sets", metric] = {base: total, **averages}
-    made = table("relative", _frame(rows, ["data", "metric"]), results, averaged, whole.nunique())
+        for title, average in averages.items():
+            row = {base: total}
+            for method in results.others:
+                row[method] = signed(100 * average(means[method].to_numpy(), means[base].to_numpy()))
+            rows[f"{title}, {len(names)} sets", metric] = row
+    made = table("relative", _frame(rows, ["data", "metric"]), results, averaged, len(by_metric))
     return made.turned_if_wide("method")
 
 
@@ -80,12 +97,14 @@ def significance_table(results: Results) -> Table | None:
     """Return the tests against the baseline."""
     rows = {}
     for (data, method), test in results.tests.iterrows():
-        scale, half = results.scale(data), (test["high"] - test["low"]) / 2
-        ends = [scale.text(test[end], half, sign=True) for end in ("low", "high")]
+        scale = results.scale(data)
+        half = (test["high"] - test["low"]) / 2
+        low = scale.text(test["low"], half, sign=True)
+        high = scale.text(test["high"], half, sign=True)
         corrected = f"{p_text(test['holm'])} {test['mark']}".strip()
         rows[data, method, results.metric(data)] = {
             "difference": scale.text(test["difference"], half, sign=True),
-            "95 % interval": ends[0] if ends[0] == ends[1] else f"[{', '.join(ends)}]",
+            "95 % interval": low if low == high else f"[{low}, {high}]",
             "pairs": str(test["pairs"]),
             "zeros": str(test["zeros"]),
             "p": p_text(test["p"]),
@@ -98,21 +117,21 @@ def significance_table(results: Results) -> Table | None:
 
 def rank_table(results: Results) -> Table | None:
     """Return the average ranks over the data sets that all methods have finished."""
-    gains, base = results.gains.dropna(), results.baseline
+    gains = results.gains.dropna()
+    base = results.baseline
     if len(gains) < 2 or len(results.methods) < 2:
         return None
     ranks = average_ranks({method: gains[method].to_numpy() for method in results.methods})
-    rows = {
-        method: {"average rank": f"{rank:.2f}"}
-        for method, rank in sorted(ranks.average.items(), key=lambda item: item[1])
-    }
-    smallest = ""
-    # differences of different metrics have no common scale; ranks have
-    if len({results.metric(data) for data in gains.index}) == 1 and base in gains:
-        for method, row in rows.items():
+    # Differences of different metrics have no common scale. Ranks have.
+    is_one_metric = len({results.metric(data) for data in gains.index}) == 1
+    is_tested = is_one_metric and base in gains
+    rows = {}
+    for method, rank in sorted(ranks.average.items(), key=lambda item: item[1]):
+        rows[method] = {"average rank": f"{rank:.2f}"}
+        if is_tested:
             test = signed_rank_test(gains[method].to_numpy(), gains[base].to_numpy())
-            row["p"] = "" if method == base else p_text(test.p_value)
-        smallest = p_text(2.0 ** (1 - len(gains)))
+            rows[method]["p"] = "" if method == base else p_text(test.p_value)
+    smallest = p_text(2.0 ** (1 - len(gains))) if is_tested else ""
     return table("ranks", _frame(rows, ["method"]), results, len(gains), p_text(ranks.p_value), smallest)
 
 
@@ -122,19 +141,28 @@ def client_table(results: Results) -> Table | None:
         return None
     rows = {}
     for (data, method), clients in results.clients.groupby(["data", "method"], sort=False):
-        scale, runs = results.scale(data), [run for _, run in clients.groupby(["fold", "seed"])]
-        worst = [run["score"].sort_values(ascending=results.sign(data) > 0)[: max(1, len(run) // 10)] for run in runs]
-        means = {
-            "mean": [run["score"].mean() for run in runs],
-            "weighted by samples": [np.average(run["score"], weights=run["samples"]) for run in runs],
-            "worst tenth": [scores.mean() for scores in worst],
+        scale = results.scale(data)
+        means = []
+        weighted = []
+        worst = []
+        for _, run in clients.groupby(["fold", "seed"]):
+            scores = run["score"]
+            worst_first = scores.sort_values(ascending=results.sign(data) > 0)
+            means.append(scores.mean())
+            weighted.append(np.average(scores, weights=run["samples"]))
+            worst.append(worst_first[: max(1, len(run) // 10)].mean())
+        row = {
+            "mean": scale.text(float(np.mean(means))),
+            "weighted by samples": scale.text(float(np.mean(weighted))),
+            "worst tenth": scale.text(float(np.mean(worst))),
+            "gain over alone": "",
+            "worse off than alone": "",
         }
-        gains = clients["gain"].dropna() if method != ALONE else pd.Series(dtype=float)
-        rows[data, method, results.metric(data)] = {
-            **{name: scale.text(float(np.mean(values))) for name, values in means.items()},
-            "gain over alone": scale.text(gains.mean(), sign=True),
-            "worse off than alone": f"{100 * (gains < 0).mean():.0f} %" if len(gains) else "",
-        }
+        gains = clients["gain"].dropna()
+        if method != ALONE and len(gains):
+            row["gain over alone"] = scale.text(gains.mean(), sign=True)
+            row["worse off than alone"] = f"{100 * (gains < 0).mean():.0f} %"
+        rows[data, method, results.metric(data)] = row
     return table("clients", _frame(rows, ["data", "method", "metric"]), results)
 
 
@@ -144,71 +172,107 @@ def paper_table(results: Results) -> Table | None:
     for data, changes in results.differences.iterrows():
         paper = results.table["data"][data].get("paper") or {}
         for method in results.methods:
-            if method == results.baseline and method in paper:
-                here, there = results.scale(data).text(results.means.loc[data, method]), f"{paper[method]:.2f}"
-                rows[data, results.metric(data), method] = [here, there, "", ""]
-            elif method in paper and math.isfinite(changes[method]):
+            if method not in paper:
+                continue
+            place = data, results.metric(data), method
+            if method == results.baseline:
+                here = results.scale(data).text(results.means.loc[data, method])
+                rows[place] = [here, f"{paper[method]:.2f}", "", ""]
+            elif math.isfinite(changes[method]):
                 p = results.tests["holm"].get((data, method), math.nan)
-                same = "yes" if np.sign(round(changes[method], 2)) == np.sign(paper[method]) else "no"
-                agrees = "not tested" if math.isnan(p) else same if p < LEVEL else "not significant"
-                here, there = signed(changes[method]), signed(paper[method])
-                rows[data, results.metric(data), method] = [here, there, agrees, p_text(p)]
+                agrees = _agreement(changes[method], paper[method], p)
+                rows[place] = [signed(changes[method]), signed(paper[method]), agrees, p_text(p)]
     if not rows:
         return None
     frame = _frame(rows, ["data", "metric", "method"], ["here", "paper", "same sign", "p, Holm"])
     return table("paper", frame, results, texts=["same sign"])
 
 
+def _agreement(here: float, paper: float, p: float) -> str:
+    """Return whether a difference, with its corrected p-value, has the sign of the paper's."""
+    if math.isnan(p):
+        return "not tested"
+    if p >= LEVEL:
+        return "not significant"
+    # The difference is compared as it is printed.
+    return "yes" if np.sign(round(here, 2)) == np.sign(paper) else "no"
+
+
 def published_table(results: Results) -> Table | None:
     """Return the scores beside those that others have published, and whether these are met."""
     rows = {}
     for data in results.data:
-        scale, spreads = results.scale(data), results.scores.loc[data].std()
-        for source, numbers in (results.table["data"][data].get("published") or {}).items():
-            for method in results.means.loc[data].dropna().index.intersection(list(numbers), sort=False):
-                number = numbers[method] if isinstance(numbers[method], Mapping) else {"score": numbers[method]}
-                here = results.means.loc[data, method], spreads[method]
-                there = number["score"] / scale.factor, number.get("sd", math.nan) / scale.factor
-                difference, allowed = here[0] - there[0], 2 * math.hypot(*np.nan_to_num([here[1], there[1]]))
-                rows[data, method, source] = [
-                    *(" ± ".join(filter(None, map(scale.text, score))) for score in (here, there)),
-                    scale.text(difference, sign=True),
-                    scale.text(allowed or math.nan),
-                    "" if not allowed else "yes" if abs(difference) <= allowed else "no",
-                ]
+        scale = results.scale(data)
+        means = results.means.loc[data].dropna()
+        spreads = results.scores.loc[data].std()
+        published = results.table["data"][data].get("published") or {}
+        for source, numbers in published.items():
+            for method in means.index.intersection(list(numbers), sort=False):
+                entry = numbers[method]
+                score = entry["score"] if isinstance(entry, Mapping) else entry
+                sd = entry.get("sd", math.nan) if isinstance(entry, Mapping) else math.nan
+                # What others have published is in the unit that is printed.
+                there = score / scale.factor
+                sd_there = sd / scale.factor
+                here = means[method]
+                sd_here = spreads[method]
+                allowed = 2 * math.hypot(*np.nan_to_num([sd_here, sd_there]))
+                met = ""
+                if allowed:
+                    met = "yes" if abs(here - there) <= allowed else "no"
+                rows[data, method, source] = {
+                    "here": _plus_minus(scale.text(here), scale.text(sd_here)),
+                    "published": _plus_minus(scale.text(there), scale.text(sd_there)),
+                    "difference": scale.text(here - there, sign=True),
+                    "allowed": scale.text(allowed or math.nan),
+                    "met": met,
+                }
     if not rows:
         return None
-    frame = _frame(rows, ["data", "method", "source"], ["here", "published", "difference", "allowed", "met"])
-    return table("published", frame, results, texts=["met"])
+    return table("published", _frame(rows, ["data", "method", "source"]), results, texts=["met"])
+
+
+def _plus_minus(mean: str, sd: str) -> str:
+    """Return a mean and its standard deviation; one run has none."""
+    return f"{mean} ± {sd}" if sd else mean
 
 
 def communication_table(results: Results) -> Table | None:
     """Return each method's cost to reach each target: the number of models sent."""
-    rows: dict[tuple[str, str], dict[str, str]] = {}
-    base = results.baseline
+    rows = {}
     for data in results.data:
         for target in results.table["data"][data].get("targets") or ():
-            runs = dict(iter(costs_to_target(results, data, target).groupby("method")))
-            means = {method: run["cost"].mean() for method, run in runs.items() if run["cost"].notna().all()}
-            if not runs:
-                continue
-            differ = len(set(means.values())) > 1 or len(means) < len(runs)
-            least = min(means.values(), default=None) if differ else None
-            row = rows.setdefault((data, _target(results, data, target)), dict.fromkeys(results.methods, ""))
-            for method, own in runs.items():
-                text = _cost(own, means.get(base) if method != base else None)
-                row[method] = bold(text) if method in means and means[method] == least else text
+            costs = costs_to_target(results, data, target)
+            if len(costs):
+                rows[data, _target(results, data, target)] = _costs_of_methods(results, costs)
     if not rows:
         return None
     return table("communication", _frame(rows, ["data", "target"]), results).turned_if_wide("method")
 
 
+def _costs_of_methods(results: Results, costs: pd.DataFrame) -> dict[str, str]:
+    """Return the cost of each method to reach a target, of which the least is in bold unless all are equal."""
+    runs = dict(iter(costs.groupby("method")))
+    # Methods of which each run has reached the target.
+    means = {method: own["cost"].mean() for method, own in runs.items() if own["cost"].notna().all()}
+    differ = len(set(means.values())) > 1 or len(means) < len(runs)
+    least = min(means.values(), default=None) if differ else None
+    row = dict.fromkeys(results.methods, "")
+    for method, own in runs.items():
+        base = means.get(results.baseline) if method != results.baseline else None
+        text = _cost(own, base)
+        row[method] = bold(text) if method in means and means[method] == least else text
+    return row
+
+
 def costs_to_target(results: Results, data: str, target: float) -> pd.DataFrame:
     """Return the ``cost`` of each run until it reaches a target, NaN if it does not, and ``sent`` of all rounds."""
-    curves, settings = results.curves[results.curves["data"] == data], results.table["data"][data]
+    settings = results.table["data"][data]
+    curves = results.curves[results.curves["data"] == data]
     values = curves[settings["monitor"]]
-    reached = curves[values >= target if settings["mode"] == "max" else values <= target]
-    first, last = reached.groupby(RUN)["cost"].first(), curves.dropna(subset=["cost"]).groupby(RUN)["cost"].last()
+    is_reached = values >= target if settings["mode"] == "max" else values <= target
+    first = curves[is_reached].groupby(RUN)["cost"].first()
+    last = curves.dropna(subset=["cost"]).groupby(RUN)["cost"].last()
     return pd.DataFrame({"cost": first.reindex(last.index), "sent": last})
 
 
@@ -216,10 +280,10 @@ def _cost(runs: pd.DataFrame, base: float | None) -> str:
     """Return the mean cost and its ratio to the baseline's; if a run has not reached the target, what it has sent."""
     unreached = runs[runs["cost"].isna()]
     if len(unreached):
-        reached = f" ({len(runs) - len(unreached)} of {len(runs)} runs)" if len(runs) > 1 else ""
-        return f"{_short(unreached['sent'].max())}+{reached}"
+        most = f"{_short(unreached['sent'].max())}+"
+        return f"{most} ({len(runs) - len(unreached)} of {len(runs)} runs)" if len(runs) > 1 else most
     mean = runs["cost"].mean()
-    return _short(mean) + ("" if base is None else f" ({mean / base:.2f}x)")
+    return _short(mean) if base is None else f"{_short(mean)} ({mean / base:.2f}x)"
 
 
 def _short(number: float) -> str:
@@ -235,12 +299,14 @@ def _target(results: Results, data: str, target: float) -> str:
 
 def privacy_table(results: Results) -> Table | None:
     """Return epsilon at the end of the runs of each method: the differential privacy that it spent."""
-    runs = results.curves.groupby(RUN)[["fed/epsilon", "fed/delta"]].last()
-    spent = runs.groupby(["data", "method"]).max().dropna()
+    of_runs = results.curves.groupby(RUN)[["fed/epsilon", "fed/delta"]].last()
+    spent = of_runs.groupby(["data", "method"]).max().dropna()
     if spent.empty:
         return None
-    cells = spent["fed/epsilon"].map("{:.3g}".format) + " at " + spent["fed/delta"].map("{:.3g}".format)
-    frame = cells.unstack().reindex(index=results.data, columns=results.methods).fillna("")
+    epsilon = spent["fed/epsilon"].map("{:.3g}".format)
+    delta = spent["fed/delta"].map("{:.3g}".format)
+    cells = (epsilon + " at " + delta).unstack()
+    frame = cells.reindex(index=results.data, columns=results.methods).fillna("")
     return table("privacy", frame, results).turned_if_wide("method")
 
 
@@ -248,28 +314,40 @@ def tuning_table(results: Results) -> Table | None:
     """Return the values that the searches have chosen."""
     rows = {}
     for (data, method), tried in results.tuning.groupby(["data", "method"], sort=False):
+        # Results may have a data set that the table has no more.
         monitor = str(results.table["data"].get(data, {}).get("monitor", ""))
-        for values, val in tried.loc[tried["chosen"] != "", ["values", "val"]].itertuples(index=False):
-            scale = Scale(percent=True, largest=1.0) if is_share(monitor) else Scale(False, abs(float(val or 0)))
+        failed = (tried["val"] == "").sum()
+        chosen = tried[tried["chosen"] != ""]
+        for values, val in zip(chosen["values"], chosen["val"], strict=True):
             rows[data, method] = {
                 "chosen": describe_point(json.loads(values)),
                 "validation metric": metric_name(monitor),
-                "its value": f"{scale.text(float(val))}{' %' if scale.percent else ''}" if val else "none",
+                "its value": _validation_score(monitor, val),
                 "points": str(len(tried)),
-                "failed": str((tried["val"] == "").sum() or ""),
+                "failed": str(failed) if failed else "",
             }
     if not rows:
         return None
     return table("tuning", _frame(rows, ["data", "method"]), results, texts=["chosen", "validation metric"])
 
 
+def _validation_score(monitor: str, val: str) -> str:
+    """Return the score of a point with its unit, as ``tuning.csv`` has it: empty if there is none."""
+    if not val:
+        return "none"
+    number = float(val)
+    if is_share(monitor):
+        return f"{Scale(percent=True, largest=1.0).text(number)} %"
+    return Scale(percent=False, largest=abs(number)).text(number)
+
+
 def failed_table(results: Results) -> Table | None:
     """Return the runs that failed, and those whose score is not finite."""
     diverged = results.diverged
-    errors = [
-        f"`{results.table['data'][data]['score']}` is {score}: the model may have diverged."
-        for data, score in zip(diverged["data"], diverged["score"], strict=True)
-    ]
+    errors = []
+    for data, score in zip(diverged["data"], diverged["score"], strict=True):
+        name = results.table["data"][data]["score"]
+        errors.append(f"`{name}` is {score}: the model may have diverged.")
     runs = pd.concat([results.failed, diverged.assign(error=errors)])
     if runs.empty:
         return None
@@ -281,12 +359,14 @@ def run_table(results: Results) -> Table:
     """Return the runs of each data set."""
     rows = {}
     for data in results.data:
-        runs, settings = results.scored[results.scored["data"] == data], results.table["data"][data]
+        settings = results.table["data"][data]
+        runs = results.scored[results.scored["data"] == data]
+        rounds = sorted(set(runs["rounds"].astype(int)))
         rows[data] = {
             "data module": _class_name(settings["datamodule"]),
             "model": _class_name(settings["model"]),
             "runs": str(len(runs)),
-            "rounds": ", ".join(f"{number:,}" for number in sorted(set(runs["rounds"].astype(int)))),
+            "rounds": ", ".join(f"{number:,}" for number in rounds),
             "score": f"{settings['score']}, best by {settings['monitor']}",
             "time of a fit": duration(runs["seconds"].mean()) if runs["seconds"].notna().any() else "",
             "partitions": ", ".join(sorted(set(runs["partition"].str[:8]))),
@@ -297,20 +377,38 @@ def run_table(results: Results) -> Table:
 
 def version_table(results: Results) -> Table:
     """Return versions, dates and times as facts."""
-    names = {"code": "code", "python": "Python", "torch": "PyTorch", "lightning": "Lightning", "numpy": "NumPy"}
-    facts = {title: _several(results.scored[name]) for name, title in (names | {"device": "device"}).items()}
-    facts |= {"dates of the runs": dates_of(results), "time of all fits": time_of(results)}
-    frame = pd.DataFrame({"value": {name: text for name, text in facts.items() if text}}).rename_axis("fact")
+    columns = {
+        "code": "code",
+        "Python": "python",
+        "PyTorch": "torch",
+        "Lightning": "lightning",
+        "NumPy": "numpy",
+        "device": "device",
+    }
+    facts = {title: _several(results.scored[column]) for title, column in columns.items()}
+    facts["dates of the runs"] = dates_of(results)
+    facts["time of all fits"] = time_of(results)
+    known = {title: text for title, text in facts.items() if text}
+    frame = pd.DataFrame({"value": known}).rename_axis("fact")
     return Table("versions", "", frame, texts=["value"], header=False)
 
 
 def dates_of(results: Results) -> str:
     """Return when the runs were made; empty if that is not known."""
-    first, last = results.scored["begun"].dropna().min(), results.scored["ended"].dropna().max()
+    first = results.scored["begun"].dropna().min()
+    last = results.scored["ended"].dropna().max()
+    # Without any date the minimum is NaN.
     if not (isinstance(first, str) and isinstance(last, str)):
         return ""
-    first, last = (moment[:16].replace("T", " ") for moment in (first, last))
-    return f"{first} to {last if last[:10] != first[:10] else last[11:]} UTC"
+    first = _minute(first)
+    last = _minute(last)
+    is_one_day = first[:10] == last[:10]
+    return f"{first} to {last[11:] if is_one_day else last} UTC"
+
+
+def _minute(moment: str) -> str:
+    """Return date and time of ``2026-11-29T08:15:30+00:00`` as ``2026-11-29 08:15``."""
+    return moment[:16].replace("T", " ")
 
 
 def time_of(results: Results) -> str:
@@ -325,12 +423,18 @@ def _several(values: pd.Series) -> str:
 
 def _class_name(spec: Any) -> str:
     """Return the class of a spec without its package: ``"CovertypeDataModule.named"``."""
-    parts = str(spec["class_path"] if isinstance(spec, dict) else spec).split(".")
-    classes = [place for place, part in enumerate(parts) if part[:1].isupper()]
-    return ".".join(parts[classes[0] if classes else -1 :])
+    path = str(spec["class_path"] if isinstance(spec, dict) else spec)
+    parts = path.split(".")
+    for place, part in enumerate(parts):
+        if part[:1].isupper():
+            return ".".join(parts[place:])
+    return parts[-1]
 
 
 def _frame(rows: Mapping[Any, Any], names: Sequence[str], columns: Sequence[str] | None = None) -> pd.DataFrame:
     """Return a frame of rows by their names, of which there are several if the index has several levels."""
-    index = pd.MultiIndex.from_tuples(rows, names=names) if len(names) > 1 else pd.Index(rows, name=names[0])
+    if len(names) > 1:
+        index: pd.Index = pd.MultiIndex.from_tuples(rows, names=names)
+    else:
+        index = pd.Index(rows, name=names[0])
     return pd.DataFrame(list(rows.values()), index=index, columns=columns)
