@@ -14,7 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 MARKS = "osD^vPX*<>"
-DASHES: Sequence[Any] = ("-", (0, (8, 1.5)), (0, (4, 1.5)), (0, (1.5, 1)))  # a curve below shows through the gaps
+#: A curve below shows through the gaps.
+DASHES: Sequence[Any] = ("-", (0, (8, 1.5)), (0, (4, 1.5)), (0, (1.5, 1)))
 COLORS = matplotlib.style.library["petroff10"]["axes.prop_cycle"].by_key()["color"]
 
 
@@ -31,7 +32,10 @@ def color(number: int) -> str:
 def label(name: str, width: int = 30) -> str:
     """Return a name in lines, as matplotlib draws it: no formula between dollars, and in legends from "_" on."""
     text = name.replace("$", r"\$")
-    return textwrap.fill(f" {text}" if text.startswith("_") else text, width, max_lines=3, placeholder="…")
+    # matplotlib leaves labels that begin with "_" out of legends.
+    if text.startswith("_"):
+        text = f" {text}"
+    return textwrap.fill(text, width, max_lines=3, placeholder="…")
 
 
 def whole_rounds(axes: Axes) -> None:
@@ -47,7 +51,10 @@ def in_percent(axis: Axis) -> None:
 
 def add_legend(figure: Figure, handles: Sequence[Any]) -> None:
     """Put a legend of two columns below the axes; the figure grows, so that the axes lose no height."""
-    if len(handles) > 1:
-        lines = 1 + max(handle.get_label().count("\n") for handle in handles)
-        figure.set_figheight(figure.get_figheight() + 0.19 * lines * ((len(handles) + 1) // 2))
-        figure.legend(handles=handles, ncols=2, loc="outside lower center")
+    if len(handles) < 2:
+        return
+    lines = 1 + max(handle.get_label().count("\n") for handle in handles)
+    rows = (len(handles) + 1) // 2
+    # A line of the legend is 0.19 inches high.
+    figure.set_figheight(figure.get_figheight() + 0.19 * lines * rows)
+    figure.legend(handles=handles, ncols=2, loc="outside lower center")

@@ -22,7 +22,8 @@ from fl_lightning.settings import PathLike, check
 from fl_lightning.words import quantity
 
 
-class ReportPage(type(Path())):  # type: ignore[misc]  # the path of this system
+# `type(Path())` is the kind of path of this system.
+class ReportPage(type(Path())):  # type: ignore[misc]
     """The path of a report's page, which a notebook shows."""
 
     def _repr_html_(self) -> str:
@@ -50,15 +51,16 @@ def experiment_report(results: str | os.PathLike[str], out: str | os.PathLike[st
     folder = Path(results) / "report" if out is None else Path(out)
     with style():
         sections = list(_sections(read))
-    taken: Counter[str] = Counter()  # some file systems do not tell A from a
+    # Some file systems do not tell A from a.
+    taken: Counter[str] = Counter()
     for section in sections:
         for table in section.tables:
             write_text(folder / "tables" / f"{table.name}.csv", table.to_csv())
             write_text(folder / "tables" / f"{table.name}.tex", table.to_latex())
         for picture in section.pictures:
-            taken[picture.name.lower()] += 1
-            number = taken[picture.name.lower()]
-            name = picture.name if number == 1 else f"{picture.name}-{number}"
+            key = picture.name.lower()
+            taken[key] += 1
+            name = picture.name if taken[key] == 1 else f"{picture.name}-{taken[key]}"
             with atomic_file(folder / "figures" / f"{name}.png") as temporary:
                 temporary.write_bytes(picture.png)
     content = page(str(read.table["name"]), sections, _summary(read), notes.warnings_of(read))
@@ -101,7 +103,13 @@ def _known(*made: Table | None) -> list[Table]:
 
 
 def _summary(results: Results) -> str:
-    axes = {"method": "methods", "data set": "data", "fold": "folds", "seed": "seeds"}
-    counts = [quantity(len(results.table[name]), title) for title, name in axes.items()]
-    times = tables.dates_of(results), tables.time_of(results)
-    return text("summary", results, counts, *times, notes.versions_of(results))
+    table = results.table
+    counts = [
+        quantity(len(table["methods"]), "method"),
+        quantity(len(table["data"]), "data set"),
+        quantity(len(table["folds"]), "fold"),
+        quantity(len(table["seeds"]), "seed"),
+    ]
+    return text(
+        "summary", results, counts, tables.dates_of(results), tables.time_of(results), notes.versions_of(results)
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -11,15 +12,18 @@ from matplotlib.figure import Figure
 
 from fl_lightning.experiment.statistics import most_representative_fold
 from fl_lightning.experiment.store import partition_picture
-from fl_lightning.report.drawing import DASHES, MARKS, add_legend, color, in_percent, label, whole_rounds
+from fl_lightning.report.drawing import COLORS, DASHES, MARKS, add_legend, color, in_percent, label, whole_rounds
 from fl_lightning.report.names import is_share, metric_name
 from fl_lightning.report.page import Picture, as_png
 from fl_lightning.report.results import ALONE, DIAGNOSTICS, Results
 
 _DPI = 130
-_LONGEST = 80  # characters of a file's name
-_FEW_POINTS = 30  # a curve of fewer points has marks
-_FEW_RUNS = 2  # the runs themselves are drawn, for a standard deviation of two numbers says little
+#: Characters of the longest name of a file.
+_LONGEST = 80
+#: A curve of fewer points has marks.
+_FEW_POINTS = 30
+#: So many runs are drawn themselves, because a standard deviation of two numbers says little.
+_FEW_RUNS = 2
 
 
 def curves(results: Results) -> Iterator[Picture]:
@@ -27,12 +31,12 @@ def curves(results: Results) -> Iterator[Picture]:
     for data in results.data:
         settings = results.table["data"][data]
         interval = int(settings["smoothing"])
-        of = " on the test set" if settings["validate_on_test"] else ""
+        where = " on the test set" if settings["validate_on_test"] else ""
         smoothed = f", means over {interval} validations" if interval > 1 else ""
         for column in results.curve_columns(data):
             figure, text = draw_curves(results, _methods(results, data), column, data, interval=interval)
             if text:
-                caption = f"{data}: {metric_name(column, stage=True)}{of}{smoothed}; {text}."
+                caption = f"{data}: {metric_name(column, stage=True)}{where}{smoothed}; {text}."
                 yield _picture("curve", f"{data}-{column}", caption, figure)
 
 
@@ -89,18 +93,24 @@ def draw_curves(
     Returns:
         The figure, and what lines and bands are, for a caption: the empty string if no run has the column.
     """
-    figure, counts, cut = Figure(), [], False
+    figure = Figure()
     axes = figure.subplots()
+    counts = []
+    is_cut = False
+    no_curves = results.curves.head(0)
     by_method = dict(iter(results.curves.groupby(["data", "method"])))
     for place, (name, group) in enumerate(lines.items()):
-        curves = by_method.get(group, results.curves.head(0))
+        curves = by_method.get(group, no_curves)
         runs = curves.pivot(index="round", columns=["fold", "seed"], values=column).dropna(axis=1, how="all")
+        # A mean over runs is of rounds in which all of them have a value.
         shared = runs.dropna()
         if shared.empty:
             continue
         counts.append(runs.shape[1])
-        cut |= bool((runs.count() > len(shared)).any())
-        points = shared.reset_index().groupby(np.arange(len(shared)) // interval).mean().set_index("round")
+        if (runs.count() > len(shared)).any():
+            is_cut = True
+        numbers_of_points = np.arange(len(shared)) // interval
+        points = shared.reset_index().groupby(numbers_of_points).mean().set_index("round")
         _draw_runs(axes, place, label(name), points)
     if not counts:
         return figure, ""
@@ -109,22 +119,48 @@ def draw_curves(
     if is_share(column):
         in_percent(axes.yaxis)
     add_legend(figure, axes.get_legend_handles_labels()[0])
-    least, most = min(counts), max(counts)
-    number = f"{most}" if least == most else f"{least} to {most}"
-    around = "band: ± one sd" if most > _FEW_RUNS else "thin lines: the runs"
-    text = "one run each" if most == 1 else f"line: mean over {number} runs, {around}"
-    return figure, text + (", where all runs of a line have values" if cut else "")
+    return figure, _text_of_lines(counts, is_cut)
+
+
+def _text_of_lines(counts: Sequence[int], is_cut: bool) -> str:
+    """Return what the lines of a figure are, for its caption.
+
+    Args:
+        counts: Number of runs of each line.
+        is_cut: Whether a line lacks rounds in which some of its runs have values.
+    """
+    least = min(counts)
+    most = max(counts)
+    if most == 1:
+        text = "one run each"
+    else:
+        number = f"{most}" if least == most else f"{least} to {most}"
+        around = "band: ± one sd" if most > _FEW_RUNS else "thin lines: the runs"
+        text = f"line: mean over {number} runs, {around}"
+    return f"{text}, where all runs of a line have values" if is_cut else text
 
 
 def _draw_runs(axes: Axes, place: int, name: str, runs: pd.DataFrame) -> None:
-    rounds, mean, hue = runs.index, runs.mean(axis=1), color(place)
-    # the first lines are wider, so that a line on top of them hides none
-    width, mark = max(1.4, 2.6 - 0.4 * place), MARKS[place % len(MARKS)] if len(runs) < _FEW_POINTS else ""
-    dashes = DASHES[(place + place // 10) % len(DASHES)]  # lines of one of the ten colours have different ones
-    axes.plot(rounds, mean, color=hue, label=name, linewidth=width, linestyle=dashes, marker=mark, markersize=3.5)
-    if 1 < runs.shape[1] <= _FEW_RUNS:
+    """Draw the mean of the columns of ``runs``, and the columns or their standard deviation around it."""
+    rounds = runs.index
+    mean = runs.mean(axis=1)
+    hue = color(place)
+    axes.plot(
+        rounds,
+        mean,
+        color=hue,
+        label=name,
+        # The first lines are wider, so that a line on top of them hides none.
+        linewidth=max(1.4, 2.6 - 0.4 * place),
+        # There are ten colours: the lines of one of them have different dashes.
+        linestyle=DASHES[(place + place // len(COLORS)) % len(DASHES)],
+        marker=MARKS[place % len(MARKS)] if len(runs) < _FEW_POINTS else "",
+        markersize=3.5,
+    )
+    num_runs = runs.shape[1]
+    if 1 < num_runs <= _FEW_RUNS:
         axes.plot(rounds, runs, color=hue, linewidth=0.6, alpha=0.55, zorder=1)
-    elif runs.shape[1] > _FEW_RUNS:
+    elif num_runs > _FEW_RUNS:
         sd = runs.std(axis=1)
         axes.fill_between(rounds, mean - sd, mean + sd, color=hue, alpha=0.13, linewidth=0)
 
@@ -135,8 +171,11 @@ def spread(results: Results) -> Iterator[Picture]:
         if results.scores.loc[data].count().max() < 2:
             continue
         fold = representative_fold(results, data)
-        notes = ["the shape of a mark is its fold"] if len(results.table["folds"]) > 1 else []
-        notes += [f"in full colour fold {fold}, whose gap is nearest to the mean gap"] if fold is not None else []
+        notes = []
+        if len(results.table["folds"]) > 1:
+            notes.append("the shape of a mark is its fold")
+        if fold is not None:
+            notes.append(f"in full colour fold {fold}, whose gap is nearest to the mean gap")
         note = f" ({'; '.join(notes)})" if notes else ""
         caption = f"{data}: test score of each run{note}; line: mean."
         yield _picture("spread", data, caption, draw_spread(results, data))
@@ -145,11 +184,13 @@ def spread(results: Results) -> Iterator[Picture]:
 def draw_spread(results: Results, data: str) -> Figure:
     """Draw the test score of each run, with one row for each method; folds other than the representative are pale."""
     figure, axes = _rows(results.methods)
-    fold, factor = representative_fold(results, data), results.scale(data).factor
+    fold = representative_fold(results, data)
+    factor = results.scale(data).factor
     for place, method in enumerate(results.methods):
         scores = factor * results.scores.loc[data, method].dropna()
-        offsets = np.linspace(-0.22, 0.22, len(scores)) if len(scores) != 1 else [0.0]
-        heights = pd.Series(place + np.array(offsets), index=scores.index)
+        # The marks of a row are spread over its height; a single one is in the middle.
+        offsets = np.zeros(1) if len(scores) == 1 else np.linspace(-0.22, 0.22, len(scores))
+        heights = pd.Series(place + offsets, index=scores.index)
         for run_fold, of_fold in scores.groupby(level="fold"):
             alpha = 1.0 if fold in (None, run_fold) else 0.35
             mark = MARKS[run_fold % len(MARKS)]
@@ -165,8 +206,11 @@ def gains(results: Results) -> Iterator[Picture]:
     for data, clients in results.clients.dropna().groupby("data"):
         figure = Figure()
         axes = figure.subplots()
-        for place, method in enumerate(name for name in results.methods if name != ALONE):
-            found = np.sort(clients.loc[clients["method"] == method, "gain"]) * results.scale(data).factor
+        others = [name for name in results.methods if name != ALONE]
+        factor = results.scale(data).factor
+        for place, method in enumerate(others):
+            of_method = clients.loc[clients["method"] == method, "gain"]
+            found = factor * np.sort(of_method)
             share = 100 * (np.arange(len(found)) + 0.5) / max(1, len(found))
             axes.plot(share, found, color=color(place), label=label(method), marker=".", linewidth=1.2)
         axes.axhline(0, color="black", linewidth=0.8)
@@ -188,8 +232,11 @@ def representative_fold(results: Results, data: str) -> int | None:
         return None
     method = "RADFed" if "RADFed" in results.others else results.others[-1]
     folds = results.scores.loc[data, [method, results.baseline]].groupby("fold").mean().dropna()
-    own, base = ({fold: [mean] for fold, mean in folds[name].items()} for name in (method, results.baseline))
-    return most_representative_fold(own, base) if len(folds) > 2 else None
+    if len(folds) < 3:
+        return None
+    scores = {fold: [mean] for fold, mean in folds[method].items()}
+    baselines = {fold: [mean] for fold, mean in folds[results.baseline].items()}
+    return most_representative_fold(scores, baselines)
 
 
 def draw_comparison(results: Results, title: str, names: Sequence[str]) -> Figure:
@@ -198,11 +245,14 @@ def draw_comparison(results: Results, title: str, names: Sequence[str]) -> Figur
     A bar is the difference of the means, a dot that of one pair of runs.
     """
     figure, axes = _rows(results.others, bars=len(names))
-    width, places = 0.8 / len(names), np.arange(len(results.others))
+    width = 0.8 / len(names)
+    places = np.arange(len(results.others))
     bars = []
     for number, data in enumerate(names):
         base = results.scores.loc[data, results.baseline]
-        pairs = results.scores.loc[data, results.others].sub(base, axis=0).div(base.where(base != 0).abs(), axis=0)
+        # Relative to a score of 0 there is no difference.
+        sizes = base.where(base != 0).abs()
+        pairs = results.scores.loc[data, results.others].sub(base, axis=0).div(sizes, axis=0)
         at = places + (number - (len(names) - 1) / 2) * width
         lengths = results.differences.loc[data, results.others]
         bars.append(axes.barh(at, lengths, 0.92 * width, color=color(number), alpha=0.55, label=label(data)))
@@ -220,7 +270,9 @@ def _rows(names: Sequence[str], bars: int = 1) -> tuple[Figure, Axes]:
     """Return a figure with a row for each name, and for the bars in each row."""
     shown = [label(name) for name in names]
     lines = 1 + max(name.count("\n") for name in shown)
-    figure = Figure(figsize=(5.2, 1.1 + max(1.6, len(shown) * max(0.26, 0.16 * bars, 0.15 * lines))))
+    # Inches.
+    row = max(0.26, 0.16 * bars, 0.15 * lines)
+    figure = Figure(figsize=(5.2, 1.1 + max(1.6, len(shown) * row)))
     axes = figure.subplots()
     axes.set_yticks(range(len(shown)), shown)
     axes.tick_params(axis="y", labelsize=9, length=0)
@@ -233,9 +285,10 @@ def _rows(names: Sequence[str], bars: int = 1) -> tuple[Figure, Axes]:
 def partitions(results: Results) -> Iterator[Picture]:
     """Yield the clients of each data set, in one of its partitions."""
     for data in results.data:
-        first = results.scored[results.scored["data"] == data]["partition"].iloc[0]
-        path = partition_picture(results.folder, first)
+        runs = results.scored[results.scored["data"] == data]
+        path = partition_picture(results.folder, fingerprint=runs["partition"].iloc[0])
         if path is not None:
+            # The name of the file is such as abcdef0123456789-fold_0-seed_1.
             _, fold, seed = path.stem.replace("_", " ").split("-", 2)
             caption = f"{data}: samples of each client by class; {fold}, {seed}."
             yield Picture(_file_name("partition", data), caption, path.read_bytes())
@@ -247,5 +300,5 @@ def _picture(kind: str, name: str, caption: str, figure: Figure) -> Picture:
 
 def _file_name(kind: str, name: str) -> str:
     """Return a name that every file system takes."""
-    plain = "".join(character if character.isalnum() or character in ".-" else "_" for character in name)
+    plain = re.sub(r"[^\w.-]", "_", name)
     return f"{kind}-{plain}"[:_LONGEST]

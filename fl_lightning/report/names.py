@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-_NAMES = {"acc": "accuracy", "f1": "F1", "r2": "R²"} | {
-    name: name.upper() for name in ("auroc", "auc", "auprc", "iou", "mae", "mape", "mse", "nll", "nrmse", "rmse")
-}
+_ABBREVIATIONS = ("auroc", "auc", "auprc", "iou", "mae", "mape", "mse", "nll", "nrmse", "rmse")
+_NAMES = {"acc": "accuracy", "f1": "F1", "r2": "R²"} | {name: name.upper() for name in _ABBREVIATIONS}
 _STAGES = {"val": "validation", "test": "test", "train": "training"}
 _SHARES = {"acc", "accuracy", "f1", "auroc", "auc", "precision", "recall"}
-_EPOCH = "_epoch"  # Lightning's ending for means over an epoch of what is also logged for batches
+#: Lightning's ending for means over an epoch of what is also logged for batches.
+_EPOCH = "_epoch"
 _ENDS = {
     "_clients": " (clients)",
     "_clients_pooled": " (all clients' samples)",
@@ -21,7 +21,8 @@ _ENDS = {
     "_clients_min": ", smallest of clients",
     "_clients_max": ", largest of clients",
 }
-_ROUNDING = 1e-12  # a smaller spread is one of rounding alone
+#: A smaller spread is one of rounding alone.
+_ROUNDING = 1e-12
 
 
 def metric_name(column: str, stage: bool = False) -> str:
@@ -46,10 +47,11 @@ def is_share(column: str) -> bool:
 
 def _base(column: str) -> tuple[str, str]:
     """Return the metric without its stage, and what its name says of clients."""
-    stage, _, name = column.partition("_")
-    name = name if stage in _STAGES and name else column
+    stage, _, rest = column.partition("_")
+    name = rest if stage in _STAGES and rest else column
+    # A metric may be called "_epoch".
     name = name.removesuffix(_EPOCH) or name
-    for end in sorted(_ENDS, key=len, reverse=True):
+    for end in _ENDS:
         if name.endswith(end):
             return name.removesuffix(end), end
     return name, ""
@@ -83,23 +85,30 @@ class Scale:
             spread: Its spread; a small one asks for more decimals.
             sign: Whether a positive number has a sign.
         """
-        value, spread, largest = (self.factor * number for number in (value, spread, self.largest))
+        value *= self.factor
+        spread *= self.factor
+        largest = self.factor * self.largest
         if not math.isfinite(value):
             return ""
         if 0 < largest < 0.01 or abs(value) >= 1e9:
             text = f"{value:+.3e}" if value else "0"
-        elif self.percent and not 0 < largest < 1:
-            text = signed(value, _decimals(2, spread))
         else:
-            usual = 4 if largest < 100 else max(0, 5 - math.floor(math.log10(largest)))
+            if self.percent and not 0 < largest < 1:
+                usual = 2
+            elif largest < 100:
+                usual = 4
+            else:
+                usual = max(0, 5 - math.floor(math.log10(largest)))
             text = signed(value, _decimals(usual, spread))
         return text if sign else text.removeprefix("+")
 
 
 def signed(value: float, digits: int = 2) -> str:
     """Return a number with its sign; zero has none, and what is not finite is the empty string."""
-    text = f"{value:+.{digits}f}" if math.isfinite(value) else ""
-    return text if not text or float(text) else text[1:]
+    if not math.isfinite(value):
+        return ""
+    text = f"{value:+.{digits}f}"
+    return text if float(text) else text[1:]
 
 
 def p_text(p: float) -> str:
@@ -111,4 +120,6 @@ def p_text(p: float) -> str:
 
 def _decimals(usual: int, spread: float) -> int:
     """Return how many decimals show a spread: the usual number, or two digits of one that is below its last decimal."""
-    return 1 - math.floor(math.log10(spread)) if _ROUNDING < spread < 10.0**-usual else usual
+    if _ROUNDING < spread < 10.0**-usual:
+        return 1 - math.floor(math.log10(spread))
+    return usual

@@ -14,7 +14,8 @@ from fl_lightning.report.results import LEVEL, RUN, Results
 from fl_lightning.report.texts import text
 from fl_lightning.words import quantity
 
-_MARGIN = 0.01  # above a constant prediction, as a share of 1
+#: A score that is above that of a constant prediction by less, as a share of 1, is at the level of chance.
+_MARGIN = 0.01
 
 
 def warnings_of(results: Results) -> list[str]:
@@ -28,18 +29,29 @@ def _warnings(results: Results) -> Iterator[str]:
     for sentence, names in known.groupby(known, sort=False):
         yield text("stand_in", names.index, sentence)
     yield reference_sentence(results)
-    if without := results.num_cells - len(results.scored):
-        yield text("incomplete", results, without - len(results.failed) - len(results.diverged))
+    without_score = results.num_cells - len(results.scored)
+    if without_score:
+        missing = without_score - len(results.failed) - len(results.diverged)
+        yield text("incomplete", results, missing)
     constants = results.scored.groupby("data")["constant_score"].mean()
-    for data in results.data:  # where a method is no better than a constant prediction
-        scale, means = results.scale(data), results.means.loc[data]
-        weak = means.index[means < constants[data] + _MARGIN].tolist()
-        if weak and results.sign(data) == 1 and scale.percent and math.isfinite(constants[data]):
-            yield text("at_chance", weak, data, scale.text(constants[data]))
-    if on_test := [data for data in results.data if results.table["data"][data]["validate_on_test"]]:
+    for data in results.data:
+        yield _chance_sentence(results, data, constants[data])
+    on_test = [data for data in results.data if results.table["data"][data]["validate_on_test"]]
+    if on_test:
         yield text("on_test", on_test)
-    if len(versions := versions_of(results)) > 1:
+    versions = versions_of(results)
+    if len(versions) > 1:
         yield text("versions", versions)
+
+
+def _chance_sentence(results: Results, data: str, constant: float) -> str:
+    """Return a sentence on methods that are no better than the best constant prediction; empty if there are none."""
+    scale = results.scale(data)
+    if results.sign(data) < 0 or not scale.percent or not math.isfinite(constant):
+        return ""
+    means = results.means.loc[data]
+    weak = means.index[means < constant + _MARGIN].tolist()
+    return text("at_chance", weak, data, scale.text(constant)) if weak else ""
 
 
 def versions_of(results: Results) -> list[str]:
@@ -49,16 +61,24 @@ def versions_of(results: Results) -> list[str]:
 
 def power_sentences(results: Results) -> list[str]:
     """Return sentences about the data sets that have too few runs for any difference to be significant."""
+    if not results.others:
+        return []
+    # Data sets with the same number of tested methods and of pairs share a sentence.
     few: dict[tuple[int, int], list[str]] = {}
-    for data in results.data if results.others else []:
+    for data in results.data:
         pairs = results.tests["pairs"].get(data, pd.Series(dtype=int))
-        if not len(pairs) or len(pairs) * _smallest_p(pairs.max()) >= LEVEL:
-            few.setdefault((len(pairs), pairs.max() if len(pairs) else 0), []).append(data)
+        methods = len(pairs)
+        most = pairs.max() if methods else 0
+        if not methods or methods * _smallest_p(most) >= LEVEL:
+            few.setdefault((methods, most), []).append(data)
     sentences = []
-    for (methods, pairs), names in sorted(few.items()):
-        needed = next(n for n in range(2, 100) if max(1, methods) * _smallest_p(n) < LEVEL)
-        smallest = p_text(_smallest_p(pairs)), p_text(min(1.0, methods * _smallest_p(pairs)))
-        sentences.append(text("no_power", results, names, methods, pairs, *smallest, needed))
+    for (methods, most), names in sorted(few.items()):
+        smallest = _smallest_p(most)
+        corrected = min(1.0, methods * smallest)
+        needed = 2
+        while max(1, methods) * _smallest_p(needed) >= LEVEL:
+            needed += 1
+        sentences.append(text("no_power", results, names, methods, most, p_text(smallest), p_text(corrected), needed))
     return sentences
 
 
@@ -73,8 +93,9 @@ def open_cycles(results: Results) -> str:
     curves = results.curves
     runs = curves.groupby(RUN, sort=False)
     place = runs.cumcount()
-    # the place of each run's last aggregation, which a run without any does not have
-    last = place.where(curves["fed/aggregated"] == 1).groupby([curves[key] for key in RUN], sort=False).max()
+    # The place of each run's last aggregation is NaN for a run without any.
+    aggregated = place.where(curves["fed/aggregated"] == 1)
+    last = aggregated.groupby([curves[key] for key in RUN], sort=False).max()
     after = (runs.size() - 1 - last).fillna(0).astype(int)
     for (data, method), late in after.groupby(level=["data", "method"], sort=False):
         if late.any():
@@ -86,10 +107,10 @@ def open_cycles(results: Results) -> str:
 def missing_columns(results: Results) -> str:
     """Return a sentence about columns that the table names and no run has a value of; empty if there are none."""
     curves = results.curves
-    missing = [
-        f"{column} of {data}"
-        for data in results.data
-        for column in results.curve_columns(data)
-        if not np.isfinite(curves.loc[curves["data"] == data, column]).any()
-    ]
+    missing = []
+    for data in results.data:
+        of_data = curves[curves["data"] == data]
+        for column in results.curve_columns(data):
+            if not np.isfinite(of_data[column]).any():
+                missing.append(f"{column} of {data}")
     return text("missing_columns", missing) if missing else ""

@@ -15,12 +15,13 @@ from fl_lightning.report.results import Results
 from fl_lightning.report.texts import table, text
 from fl_lightning.words import enumeration, quantity
 
-#: Settings of the machine or of the report, and those that are compared otherwise.
+#: Settings of the machine or of the report, and those that are compared otherwise, at any depth.
 _APART = {"accelerator", "cache_dir", "clients_at_once", "data_dir", "devices", "executor", "max_epochs", "weights"}
 _OF_DATA = ("datamodule", "model", "metric", "monitor", "mode", "score", "validate_on_test", "targets")
 _OF_METHOD = ("callback", "values", "tune", "take")
 _COUNTED = {"data": "data sets", "methods": "methods", "folds": "folds", "seeds": "seeds"}
-_LONGEST = 60  # characters of a value
+#: Characters of the longest value that is shown whole.
+_LONGEST = 60
 
 
 def reference_sentence(results: Results) -> str:
@@ -28,13 +29,17 @@ def reference_sentence(results: Results) -> str:
     found = differences(results)
     if not found:
         return ""
+    # These are named one by one; of the others their number is.
     names = {"rounds", *_COUNTED.values()}
-    parts = [
-        f"{setting}: {here} of {there}{f' ({enumeration(places, most=4)})' if places else ''}"
-        for places, setting, here, there in found
-        if setting in names
-    ]
-    if others := len(found) - len(parts):
+    parts = []
+    others = 0
+    for places, setting, here, there in found:
+        if setting not in names:
+            others += 1
+            continue
+        where = f" ({enumeration(places, most=4)})" if places else ""
+        parts.append(f"{setting}: {here} of {there}{where}")
+    if others:
         parts.append(quantity(others, "other setting"))
     return text("reference", results, parts)
 
@@ -65,22 +70,30 @@ def differences(results: Results) -> list[tuple[Sequence[str], str, str, str]]:
     of_table = _leaves(_of_table(here, there), _of_table(there, here))
     found: dict[tuple[str, str, str], list[str]] = {each: [] for each in of_table}
     for kind, settings_of in (("data", _of_data), ("methods", _of_method)):
-        for name in [name for name in here[kind] if name in there[kind]]:
+        for name in here[kind]:
+            if name not in there[kind]:
+                continue
             for each in _leaves(settings_of(here, name), settings_of(there, name)):
                 found.setdefault(each, []).append(name)
     return [(names, *each) for each, names in found.items()]
 
 
 def _of_table(table: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a whole table that are compared with those of another one."""
     settings: dict[str, Any] = {title: len(table[name]) for name, title in _COUNTED.items()}
-    same = [name for name in ("folds", "seeds") if len(table[name]) == len(other[name])]
-    settings |= {f"{name}, which": table[name] for name in same}
-    return settings | {name: table[name] for name in ("select", "baseline", "tuning")}
+    for name in ("folds", "seeds"):
+        # Of other numbers of folds the numbers alone are compared.
+        if len(table[name]) == len(other[name]):
+            settings[f"{name}, which"] = table[name]
+    for name in ("select", "baseline", "tuning"):
+        settings[name] = table[name]
+    return settings
 
 
 def _of_data(table: Mapping[str, Any], name: str) -> dict[str, Any]:
     own = table["data"][name]
-    trainer, values = ({**table[entry], **own[entry]} for entry in ("trainer", "values"))
+    trainer = {**table["trainer"], **own["trainer"]}
+    values = {**table["values"], **own["values"]}
     settings = {"rounds": f"{trainer['max_epochs']:,}", "trainer": trainer, "values": values}
     return settings | {entry: own[entry] for entry in _OF_DATA}
 
@@ -93,12 +106,12 @@ def _leaves(own: Any, other: Any, path: str = "") -> Iterator[tuple[str, str, st
     """Yield the settings that differ below a path, with their values here and there."""
     if own == other or path.rpartition(".")[2] in _APART:
         return
-    if isinstance(own, Mapping) and isinstance(other, Mapping):
-        for name in {**own, **other}:
-            below = path if name == "init_args" else f"{path}.{name}".removeprefix(".")
-            yield from _leaves(own.get(name), other.get(name), below)
-    else:
+    if not (isinstance(own, Mapping) and isinstance(other, Mapping)):
         yield path, _text(own), _text(other)
+        return
+    for name in {**own, **other}:
+        below = path if name == "init_args" else f"{path}.{name}".removeprefix(".")
+        yield from _leaves(own.get(name), other.get(name), below)
 
 
 def _text(value: Any) -> str:

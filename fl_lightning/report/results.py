@@ -17,7 +17,9 @@ from fl_lightning.experiment.statistics import holm, signed_rank_test, summarize
 from fl_lightning.report.names import Scale, is_share, metric_name
 
 LEVEL = 0.05
-ALONE = "Local"  # the method whose clients train alone
+#: The method whose clients train alone.
+ALONE = "Local"
+#: Marks of methods that are significantly better and worse than the baseline.
 BETTER, WORSE = "†", "‡"
 RUN = ["data", "method", "fold", "seed"]
 DIAGNOSTICS = {
@@ -30,7 +32,8 @@ _TUNING = ["data", "method", "values", "val", "chosen"]
 _ABOUT = ["begun", "ended", "seconds", "device", "python", "torch", "lightning", "numpy"]
 _TESTS = ["data", "method", "difference", "low", "high", "pairs", "zeros", "p", "gain"]
 _CLIENTS = {"fold": int, "seed": int, "client": int, "samples": int, "score": float, "own": float}
-_DIGITS = 12  # of means, so that those of the same numbers in another order are equal
+#: Means are rounded to so many decimals, so that those of the same numbers in another order are equal.
+_DIGITS = 12
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +72,9 @@ class Results:
     @property
     def others(self) -> list[str]:
         """The methods that are compared with the baseline; none if the baseline has no score."""
-        return [name for name in self.methods if name != self.baseline] if self.baseline in self.methods else []
+        if self.baseline not in self.methods:
+            return []
+        return [name for name in self.methods if name != self.baseline]
 
     # ---- runs ----
 
@@ -97,9 +102,11 @@ class Results:
     def scored(self) -> pd.DataFrame:
         """The finished runs with a finite score; with their times, devices and versions, NaN if not known."""
         runs = self.runs[np.isfinite(self.runs["score"])]
-        files = [self.folder / "cells" / cell / "run.json" for cell in runs["cell"]]
-        about = pd.DataFrame([read_json(file) if file.is_file() else {} for file in files], index=runs.index)
-        return runs.join(about.reindex(columns=_ABOUT))
+        about = []
+        for cell in runs["cell"]:
+            file = self.folder / "cells" / cell / "run.json"
+            about.append(read_json(file) if file.is_file() else {})
+        return runs.join(pd.DataFrame(about, index=runs.index).reindex(columns=_ABOUT))
 
     @cached_property
     def curves(self) -> pd.DataFrame:
@@ -111,9 +118,13 @@ class Results:
         Raises:
             ValueError: If a file cannot be read.
         """
-        shown = {name for entry in self.table["data"].values() for name in [entry["monitor"], *entry["curves"]]}
+        shown: set[str] = set()
+        for settings in self.table["data"].values():
+            shown |= {settings["monitor"], *settings["curves"]}
+        # A dict keeps the order, and the first of equal names.
         columns = list(dict.fromkeys(["round", *_COUNTS, *DIAGNOSTICS, *sorted(shown)]))
-        runs, values = [], []
+        runs: list[list[Any]] = []
+        values: list[np.ndarray] = []
         for *run, cell in self.scored[[*RUN, "cell"]].itertuples(index=False):
             path = self.folder / "cells" / cell / "curve.csv"
             try:
@@ -125,12 +136,13 @@ class Results:
                 ) from error
             runs += [run] * len(curve)
             values.append(curve)
-        curves = pd.concat(
-            [pd.DataFrame(runs, columns=RUN), pd.DataFrame(np.concatenate(values), columns=columns)], axis=1
-        )
-        trained = (curves["fed/clients"] + curves["fed/dropped"].fillna(0)).groupby([curves[key] for key in RUN])
-        clients_a_round = trained.cumsum() / curves["round"]
+        names = pd.DataFrame(runs, columns=RUN)
+        numbers = pd.DataFrame(np.concatenate(values), columns=columns)
+        curves = pd.concat([names, numbers], axis=1)
+        clients = curves["fed/clients"] + curves["fed/dropped"].fillna(0)
+        clients_a_round = clients.groupby([curves[key] for key in RUN]).cumsum() / curves["round"]
         cost = curves["fed/models_sent"] / (2 * clients_a_round)
+        # Where no client has trained yet, nothing was sent.
         return curves.assign(cost=cost.mask(clients_a_round == 0, 0.0))
 
     @cached_property
@@ -148,15 +160,20 @@ class Results:
                 continue
             with path.open(encoding="utf-8", newline="") as file:
                 names = next(csv.reader(file))
-            scored = names[names.index("samples") + 1 :]
-            own = scored[-1]  # behind the shared model's, if clients have models of their own
-            score = own if self.scores_own_models(run[0]) else scored[0]
-            rows += [(*run, *numbers) for numbers in _read_numbers(path, ["client", "samples", score, own]).tolist()]
-        found = pd.DataFrame(rows, columns=[*RUN, "client", "samples", "score", "own"]).dropna(subset=["score"])
-        found, same = found.astype(_CLIENTS), ["data", "fold", "seed", "client"]
+            # The column of the clients' own models, if they have some, is behind that of the shared model.
+            scores = names[names.index("samples") + 1 :]
+            own = scores[-1]
+            score = own if self.scores_own_models(run[0]) else scores[0]
+            for numbers in _read_numbers(path, ["client", "samples", score, own]).tolist():
+                rows.append((*run, *numbers))
+        found = pd.DataFrame(rows, columns=[*RUN, "client", "samples", "score", "own"])
+        found = found.dropna(subset=["score"]).astype(_CLIENTS)
+        # What the same client reaches with the same fold and seed when it trains alone.
+        same = ["data", "fold", "seed", "client"]
         alone = found[found["method"] == ALONE].set_index(same)["own"].rename("alone")
         found = found.drop(columns="own").join(alone, on=same)
-        return found.assign(gain=(found["score"] - found["alone"]) * found["data"].map(self.sign).astype(float))
+        signs = found["data"].map(self.sign).astype(float)
+        return found.assign(gain=(found["score"] - found["alone"]) * signs)
 
     # ---- scores ----
 
@@ -182,7 +199,8 @@ class Results:
         base = self.means.get(self.baseline, pd.Series(dtype=float))
         base = base[base != 0].dropna()
         ratios = self.means.loc[base.index, self.others].div(base, axis=0)
-        return (100 * (ratios - 1)).mul(np.sign(base), axis=0)  # -1 is more than -2
+        # A score of -1 is more than one of -2.
+        return (100 * (ratios - 1)).mul(np.sign(base), axis=0)
 
     @cached_property
     def tests(self) -> pd.DataFrame:
@@ -193,16 +211,30 @@ class Results:
         rows = []
         for data in self.data:
             for method in self.others:
-                pairs = self.scores.loc[data, [method, self.baseline]].dropna().to_numpy()
-                if len(pairs) > 1:
-                    test, difference = signed_rank_test(*pairs.T), summarize(pairs[:, 0] - pairs[:, 1])
-                    numbers = difference.mean, difference.low, difference.high, test.num_pairs, test.num_zeros
-                    rows.append(
-                        [data, method, *numbers, test.p_value, self.sign(data) * (test.positive - test.negative)]
-                    )
+                pairs = self.scores.loc[data, [method, self.baseline]].dropna()
+                if len(pairs) < 2:
+                    continue
+                scores = pairs[method].to_numpy()
+                baselines = pairs[self.baseline].to_numpy()
+                test = signed_rank_test(scores, baselines)
+                difference = summarize(scores - baselines)
+                rows.append(
+                    {
+                        "data": data,
+                        "method": method,
+                        "difference": difference.mean,
+                        "low": difference.low,
+                        "high": difference.high,
+                        "pairs": test.num_pairs,
+                        "zeros": test.num_zeros,
+                        "p": test.p_value,
+                        "gain": self.sign(data) * (test.positive - test.negative),
+                    }
+                )
         tests = pd.DataFrame(rows, columns=_TESTS).set_index(["data", "method"])
         tests["holm"] = tests.groupby("data")["p"].transform(lambda p: np.array(holm(p.to_numpy())))
-        tests["mark"] = np.where(tests["holm"] < LEVEL, np.where(tests["gain"] > 0, BETTER, WORSE), "")
+        direction = np.where(tests["gain"] > 0, BETTER, WORSE)
+        tests["mark"] = np.where(tests["holm"] < LEVEL, direction, "")
         return tests
 
     # ---- metrics ----
@@ -219,14 +251,15 @@ class Results:
     def sign(self, data: str) -> int:
         """Return 1 if larger scores are better, else -1."""
         settings = self.table["data"][data]
-        return 1 if (settings.get("score_mode") or settings["mode"]) == "max" else -1
+        mode = settings.get("score_mode") or settings["mode"]
+        return 1 if mode == "max" else -1
 
     def scale(self, data: str) -> Scale:
         """Return how the scores of a data set are written: in per cent if they are shares of 1."""
         scores = self.scores.loc[data]
-        share = is_share(str(self.table["data"][data]["score"]))
-        within = bool(scores.min(axis=None) >= 0 and scores.max(axis=None) <= 1)
-        return Scale(share and within, float(scores.abs().max(axis=None)))
+        is_within = bool(scores.min(axis=None) >= 0 and scores.max(axis=None) <= 1)
+        percent = is_within and is_share(str(self.table["data"][data]["score"]))
+        return Scale(percent, largest=float(scores.abs().max(axis=None)))
 
     def metric(self, data: str) -> str:
         """Return the score of a data set with its unit, such as ``"accuracy, %"``; the same ones can be averaged."""
@@ -243,11 +276,15 @@ def _read_numbers(path: Path, columns: list[str]) -> np.ndarray:
         ValueError: If a row is not whole, or a value is no number.
     """
     with path.open(encoding="utf-8", newline="") as file:
-        names, *rows = list(csv.reader(file)) or [[]]
-    numbers = np.full((len(rows), len(columns)), np.nan)
-    for place, row in enumerate(rows):
+        lines = list(csv.reader(file))
+    if not lines:
+        return np.empty((0, len(columns)))
+    names = lines[0]
+    rows = lines[1:]
+    for number, row in enumerate(rows, 2):
         if len(row) != len(names):
-            raise ValueError(f"line {place + 2} has {len(row)} values for {len(names)} columns")
+            raise ValueError(f"line {number} has {len(row)} values for {len(names)} columns")
+    numbers = np.full((len(rows), len(columns)), np.nan)
     for place, column in enumerate(columns):
         if column in names:
             at = names.index(column)
@@ -263,7 +300,9 @@ def read_results(folder: str | os.PathLike[str]) -> Results:
         ValueError: If no run has a score, or a file cannot be read.
     """
     folder = Path(folder)
-    results, table, tuning = (folder / name for name in ("results.csv", "table.json", "tuning.csv"))
+    results = folder / "results.csv"
+    table = folder / "table.json"
+    tuning = folder / "tuning.csv"
     if not results.is_file() or not table.is_file():
         raise FileNotFoundError(
             f"`results` must hold results.csv and table.json, and {folder} does not. Give the folder that "
@@ -271,7 +310,8 @@ def read_results(folder: str | os.PathLike[str]) -> Results:
         )
     try:
         runs = pd.DataFrame(read_csv(results)).reindex(columns=_RUNS, fill_value="")
-        runs = runs[(runs["status"] != "finished") | (runs["score"] != "")]  # `score` may be no test metric
+        # The `score` of the table may be no test metric, so that a run is finished without a score.
+        runs = runs[(runs["status"] != "finished") | (runs["score"] != "")]
         runs = runs.replace({"score": {"": "nan"}, "constant_score": {"": "nan"}})
         runs = runs.astype({"fold": int, "seed": int, "score": float, "constant_score": float})
         tried = pd.DataFrame(read_csv(tuning) if tuning.is_file() else [], columns=_TUNING)
