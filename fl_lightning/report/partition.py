@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -116,7 +117,8 @@ class PartitionReport:
         Raises:
             FileExistsError: If one of the files has another content and ``overwrite`` is false.
         """
-        png, html = (Path(folder) / f"partition.{ending}" for ending in ("png", "html"))
+        png = Path(folder) / "partition.png"
+        html = Path(folder) / "partition.html"
         write_new(png, self.png, "report", overwrite=overwrite)
         write_new(html, self.html.encode(), "report", overwrite=overwrite)
         return png, html
@@ -132,14 +134,10 @@ class PartitionReport:
         from PIL import Image
 
         run = logger.experiment
-        # into the summary of the run: a partition has no course over time that could be plotted
+        # They go into the summary of the run, because a partition has no course over time that could be plotted.
         run.summary.update(numbers)
-        run.log(
-            {
-                "partition/figure": wandb.Image(Image.open(io.BytesIO(self.png))),
-                "partition/report": wandb.Html(self.html, inject=False),
-            }
-        )
+        figure = wandb.Image(Image.open(io.BytesIO(self.png)))
+        run.log({"partition/figure": figure, "partition/report": wandb.Html(self.html, inject=False)})
 
 
 def partition_report(
@@ -186,7 +184,8 @@ def partition_report(
     summary = _summary(datamodule, features)
     numbers = summary.statistics
     title = f"{summary.data}: {quantity(numbers.num_samples, 'sample')}, {quantity(numbers.num_clients, 'client')}"
-    title += f", C-score {numbers.c_score:.3f}" if numbers.has_classes else ""
+    if numbers.has_classes:
+        title += f", C-score {numbers.c_score:.3f}"
     with style():
         figure = _draw(datamodule, max_clients, title)
         png = as_png(figure, dpi=150)
@@ -202,7 +201,7 @@ def partition_report(
 
 
 def _summary(datamodule: FederatedDataModule, features: SampleFeatures | None) -> PartitionSummary:
-    partition, sizes = datamodule.partition, datamodule.client_sizes
+    sizes = datamodule.client_sizes
     sets = {
         "training": f"{quantity(len(sizes), 'client')}, {quantity(int(sizes.sum()), 'sample')}",
         "validation": _evaluation_set(datamodule, "val"),
@@ -219,7 +218,7 @@ def _summary(datamodule: FederatedDataModule, features: SampleFeatures | None) -
         sets=sets,
         statistics=datamodule.statistics(),
         feature_skew=_skews(datamodule, features),
-        fingerprint=partition.fingerprint(),
+        fingerprint=datamodule.partition.fingerprint(),
     )
 
 
@@ -231,7 +230,8 @@ def _skews(datamodule: FederatedDataModule, features: SampleFeatures | None) -> 
         names = getattr(datamodule, "categorical_names", None)
     if features is None:
         return {}
-    columns = pd.DataFrame(features if isinstance(features, Mapping) else np.asarray(features), columns=names)
+    given = features if isinstance(features, Mapping) else np.asarray(features)
+    columns = pd.DataFrame(given, columns=names)
     partition = datamodule.partition
     needed = 1 + max(int(indices.max(initial=-1)) for indices in partition.indices)
     if len(columns) < needed or any(kind.kind not in "iub" for kind in columns.dtypes):
@@ -239,14 +239,18 @@ def _skews(datamodule: FederatedDataModule, features: SampleFeatures | None) -> 
             f"`features` must be categories, whole numbers of at least {needed} samples, got {len(columns)} values of "
             f"{', '.join(map(str, columns.dtypes))}. Put numbers into buckets by `numpy.digitize`."
         )
-    return {str(name): c_score(label_counts(partition, values.to_numpy(int))) for name, values in columns.items()}
+    skews = {}
+    for name, values in columns.items():
+        skews[str(name)] = c_score(label_counts(partition, values.to_numpy(int)))
+    return skews
 
 
 def _evaluation_set(datamodule: FederatedDataModule, stage: Literal["val", "test"]) -> str:
     loader = datamodule.val_dataloader() if stage == "val" else datamodule.test_dataloader()
     if not loader:
         return "none"
-    samples, clients = quantity(len(loader.dataset), "sample"), datamodule.eval_client_ids(stage)
+    samples = quantity(len(loader.dataset), "sample")
+    clients = datamodule.eval_client_ids(stage)
     if clients is None:
         return f"{samples} that belong to no client"
     return f"{quantity(len(np.unique(clients)), 'client')}, {samples}"
@@ -270,11 +274,13 @@ def _page(title: str, summary: PartitionSummary, png: bytes) -> str:
 
 def _draw(datamodule: FederatedDataModule, max_clients: int, title: str) -> Figure:
     """Draw the samples by class, their shares (unless there is one class alone), and the sizes of all clients."""
-    partition, labels = datamodule.partition, datamodule.labels
-    mixed = labels is not None and len(np.unique(labels)) > 1
-    heights = (3.4, 2.6, 2.2) if mixed else (3.4, 2.2)
+    partition = datamodule.partition
+    labels = datamodule.labels
+    has_classes = labels is not None and len(np.unique(labels)) > 1
+    # Inches. A figure of 13 inches can be read across a printed page.
+    heights = (3.4, 2.6, 2.2) if has_classes else (3.4, 2.2)
     width = 3 + 0.14 * min(max_clients, partition.num_clients)
-    figure = Figure(figsize=(min(max(width, 6.0), 13.0), sum(heights)))  # that can be read across a printed page
+    figure = Figure(figsize=(min(max(width, 6.0), 13.0), sum(heights)))
     top, *middle, bottom = figure.subplots(len(heights), height_ratios=heights)
     names = datamodule.present_class_names
     table = plot_label_distributions(partition, labels, max_clients=max_clients, class_names=names, axes=top).table
@@ -282,9 +288,10 @@ def _draw(datamodule: FederatedDataModule, max_clients: int, title: str) -> Figu
     top.set_title(title, loc="left", fontsize=11)
     if len(table) < partition.num_clients:
         top.set_xlabel(f"client, largest first ({len(table):,} of {partition.num_clients:,} clients)")
-    if mixed:
+    legend = top.get_legend()
+    if has_classes:
         _draw_mixes(middle[0], top, table)
-    elif (legend := top.get_legend()) is not None:
+    elif legend is not None:
         legend.remove()
     _draw_histogram(bottom, partition.sizes)
     return figure
@@ -301,9 +308,12 @@ def _draw_mixes(axes: Axes, top: Axes, table: pd.DataFrame) -> None:
 
 
 def _draw_histogram(axes: Axes, sizes: np.ndarray) -> None:
-    """Draw a histogram of the sizes of all clients, in bins of whole numbers: others would always be empty."""
+    """Draw a histogram of the sizes of all clients, in at most some 30 bins.
+
+    Their width is a whole number, because some narrower bins would always be empty.
+    """
     largest = max(1, int(sizes.max()))
-    width = -(-largest // 30)
+    width = math.ceil(largest / 30)
     edges = np.arange(0, largest + width + 1, width) - 0.5
     axes.hist(sizes, edges.tolist(), color="0.55", edgecolor="white")
     axes.axvline(sizes.mean(), color="black", linewidth=1, linestyle="--")

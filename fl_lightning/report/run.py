@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -24,14 +25,27 @@ from fl_lightning.words import quantity
 
 LogFolders = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 Curves = dict[str, list[tuple[int, float]]]
-_STAGES = ("train", "val", "test")  # each has one colour in all panels
-#: Sums over clients beside their mean; the panel of the clients' scores shows each client.
-_SPREADS = tuple(
-    f"_{of}_{end}" for of in ("clients", "personal") for end in ("std", "min", "max", "lowest10", "weighted")
+#: Each stage has one colour in all panels.
+_STAGES = ("train", "val", "test")
+#: Endings of numbers over clients beside their mean. The panel of the clients' scores shows each client.
+_SPREADS = (
+    "_clients_std",
+    "_clients_min",
+    "_clients_max",
+    "_clients_lowest10",
+    "_clients_weighted",
+    "_personal_std",
+    "_personal_min",
+    "_personal_max",
+    "_personal_lowest10",
+    "_personal_weighted",
 )
-_MOST_METRICS = 3  # with panels of their own, beside shares and losses
-_MOST_CLASSES = 12  # in the legend of a panel
-_FEW_POINTS = 30  # a curve of fewer points has marks at all of them
+#: So many metrics other than shares and losses have panels of their own.
+_MOST_METRICS = 3
+#: The legend of a panel names so many classes.
+_MOST_CLASSES = 12
+#: A curve of fewer points has marks at all of them.
+_FEW_POINTS = 30
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -73,22 +87,30 @@ def plot_run(
     check("`data`", data, FederatedDataModule | None)
     check("`clients`", clients, Mapping | None)
     log = _read(log_dir)
-    curves, unit = _curves_of(log), _unit(log)
-    panels: list[Callable[[Axes], None]] = [] if data is None else [partial(_draw_clients, data=data)]
-    panels += [partial(_draw_curves, {name: curves[name] for name in names}, unit) for names in _kinds(curves)]
+    unit = _unit(log)
+    curves = _curves_of(log)
+    kinds = _kinds(curves)
+    panels: list[Callable[[Axes], None]] = []
+    if data is not None:
+        panels.append(partial(_draw_clients, data=data))
+    for names in kinds:
+        panels.append(partial(_draw_curves, {name: curves[name] for name in names}, unit))
     scores = {stage: values for stage, values in (clients or {}).items() if values}
     if scores:
+        # If the log has one metric of clients, in several stages maybe, the scores are of this metric.
         metrics = {metric_name(name): name for name in curves if name.endswith("_clients")}
         metric = next(iter(metrics.values())) if len(metrics) == 1 else None
-        panels.append(partial(_draw_scores, scores, metric, None if data is None else data.client_names))
+        client_names = None if data is None else data.client_names
+        panels.append(partial(_draw_scores, scores, metric, client_names))
     if not panels:
         raise ValueError(
             "`log_dir` has no loss, no accuracy and no other metric of training, validation or test by round or "
             f"epoch, so there is nothing to draw, got {log_dir}."
         )
     columns = len(panels) if len(panels) < 4 else (len(panels) + 1) // 2
-    rows = -(-len(panels) // columns)
-    height = 3.4 + 0.1 * max(map(len, _kinds(curves)), default=0)  # the legend has two columns
+    rows = math.ceil(len(panels) / columns)
+    # A line of a legend has two of a panel's curves, and is 0.2 inches high.
+    height = 3.4 + 0.1 * max((len(names) for names in kinds), default=0)
     with style():
         figure = Figure(figsize=(5.2 * columns, height * rows))
         places = figure.subplots(rows, columns, squeeze=False).ravel()
@@ -117,19 +139,22 @@ def read_curves(log_dir: LogFolders) -> Curves:
 
 def _read(log_dir: LogFolders) -> pd.DataFrame:
     """Return the rows of some logs, as texts, and without their prefix; the empty string is no value."""
-    logs, folders = [], list(log_dir) if is_sequence(log_dir) else [log_dir]  # type: ignore[arg-type]
+    folders: list[Any] = list(log_dir) if is_sequence(log_dir) else [log_dir]  # type: ignore[arg-type]
     check("The number of folders in `log_dir`", len(folders), Count)
+    logs = []
     for folder in folders:
-        path = Path(folder) / "metrics.csv"  # type: ignore[arg-type]
+        path = Path(folder) / "metrics.csv"
         if not path.is_file():
             raise FileNotFoundError(
                 f"`log_dir` must hold metrics.csv, but there is no {path}. Give that of a CSVLogger that has logged a "
                 "fit: Trainer(logger=CSVLogger('runs'))."
             )
         log = pd.read_csv(path, dtype=str, keep_default_na=False)
+        # With the prefix "mine" the epoch's column is "mine-epoch".
         counters = [name for name in log if name.rpartition("-")[2] in ("epoch", "round")]
-        prefix = min(counters, key=len, default="epoch")[: -len("epoch")]  # "round" is as long
-        logs.append(log.rename(columns=lambda name, prefix=prefix: name.removeprefix(prefix)))
+        counter = min(counters, key=len, default="epoch")
+        prefix = counter.removesuffix("epoch").removesuffix("round")
+        logs.append(log.rename(columns={name: name.removeprefix(prefix) for name in log}))
     return pd.concat(logs, ignore_index=True).fillna("")
 
 
@@ -139,15 +164,20 @@ def _unit(log: pd.DataFrame) -> str:
 
 def _curves_of(log: pd.DataFrame) -> Curves:
     unit = _unit(log)
-    values = log[log[unit] != ""].drop(columns=["step", "epoch" if unit == "round" else "round"], errors="ignore")
+    other = "epoch" if unit == "round" else "round"
+    values = log[log[unit] != ""].drop(columns=["step", other], errors="ignore")
     values[unit] = values[unit].astype(float).astype(int)
-    if unit == "epoch":  # epochs count from 0, and an evaluation after the fit has the next one
+    if unit == "epoch":
         values = values[[name for name in values if not name.endswith("_step")]]
-        trained = values.loc[(values.filter(regex="^train") != "").any(axis=1), "epoch"]
-        values["epoch"] = 1 + values["epoch"].clip(upper=trained.max() if len(trained) else None)
+        # Epochs count from 0. An evaluation after the fit has the next one, and is of the last epoch of training.
+        is_trained = (values.filter(regex="^train") != "").any(axis=1)
+        trained = values.loc[is_trained, "epoch"]
+        last = trained.max() if len(trained) else None
+        values["epoch"] = 1 + values["epoch"].clip(upper=last)
     curves: Curves = {}
     for name in values.columns.drop(unit):
-        points = values.loc[values[name] != "", [unit, name]].drop_duplicates(unit, keep="last").sort_values(unit)
+        points = values.loc[values[name] != "", [unit, name]]
+        points = points.drop_duplicates(unit, keep="last").sort_values(unit)
         if len(points):
             curves[name] = list(zip(points[unit].tolist(), points[name].astype(float).tolist(), strict=True))
     return curves
@@ -166,13 +196,17 @@ def _kinds(curves: Curves) -> list[list[str]]:
         if name.startswith(_STAGES) and name not in shares and name not in losses:
             metrics.setdefault(metric_name(name.removesuffix("_clients")), []).append(name)
     others = list(metrics.values())
-    others = others if len(others) <= _MOST_METRICS else [[name for names in others for name in names]]
+    if len(others) > _MOST_METRICS:
+        others = [list(itertools.chain(*others))]
     return [names for names in (shares, losses, *others) if names]
 
 
 def _stage(name: str) -> int:
     """Return the place of a metric's stage, which is that of its colour; that after the last one for any other."""
-    return next((place for place, stage in enumerate(_STAGES) if name.startswith(stage)), len(_STAGES))
+    for place, stage in enumerate(_STAGES):
+        if name.startswith(stage):
+            return place
+    return len(_STAGES)
 
 
 def _draw_clients(axes: Axes, data: FederatedDataModule) -> None:
@@ -195,57 +229,77 @@ def _draw_curves(curves: Curves, unit: str, axes: Axes) -> None:
             if not any(map(math.isfinite, values)):
                 missing.append(f"{shown}: no finite value in {quantity(len(values), unit)}")
                 shown = f"{shown}: not finite"
+            # The first line is wide and has small marks, so that it shows below thin ones with rings.
             axes.plot(
                 rounds,
                 values,
                 color=color(stage),
                 label=shown,
                 linestyle=DASHES[number % len(DASHES)],
-                linewidth=1.2 if number else 2.0,  # a wide line with small marks shows below thin ones with rings
+                linewidth=1.2 if number else 2.0,
                 marker=MARKS[(stage + number) % len(MARKS)],
                 markersize=7 if number else 4,
                 markerfacecolor="none" if number else None,
                 markevery=0.12 if len(values) > _FEW_POINTS else None,
             )
-    places = [number for points in curves.values() for number, _ in points]
-    axes.update_datalim([(min(places), 0), (max(places), 0)], updatey=False)  # also rounds without a finite value
+    # The axis also shows rounds without a finite value. Points are in the order of their rounds.
+    first = min(points[0][0] for points in curves.values())
+    last = max(points[-1][0] for points in curves.values())
+    axes.update_datalim([(first, 0), (last, 0)], updatey=False)
     axes.autoscale_view()
     whole_rounds(axes)
-    share = is_share(next(iter(curves)))
-    kinds = {metric_name(name.removesuffix("_clients")) for name in curves}
-    several = "score" if share else "loss" if all("loss" in name for name in curves) else "value"
-    axes.set(xlabel=unit, ylabel=label(kinds.pop()) if len(kinds) == 1 else several)
+    axes.set(xlabel=unit, ylabel=_y_label(list(curves)))
     if len(missing) == len(curves):
         axes.text(0.5, 0.5, "\n".join(missing), transform=axes.transAxes, ha="center", va="center", fontsize=9)
         axes.set_yticks([])
         return
-    if share:
+    if is_share(next(iter(curves))):
         in_percent(axes.yaxis)
     axes.legend(ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.15))
+
+
+def _y_label(names: Sequence[str]) -> str:
+    """Return the label of the values of some curves: their metric, or a word for several metrics."""
+    metrics = {metric_name(name.removesuffix("_clients")) for name in names}
+    if len(metrics) == 1:
+        return label(metrics.pop())
+    if is_share(names[0]):
+        return "score"
+    return "loss" if all("loss" in name for name in names) else "value"
 
 
 def _draw_scores(
     scores: Mapping[str, Mapping[int, float]], metric: str | None, names: Sequence[str] | None, axes: Axes
 ) -> None:
     """Draw the score of each client, sorted within each set; ``metric`` is its name in the log, if that is known."""
-    places: dict[int, int] = {}
+    places: list[int] = []
+    clients: list[int] = []
+    known: list[float] = []
     start = 0
     for stage, values in scores.items():
-        finite = sorted((score, client) for client, score in values.items() if math.isfinite(score))
-        heights, own = [score for score, _ in finite], range(start, start + len(finite))
-        places |= dict(zip(own, [client for _, client in finite], strict=True))
-        start += max(1, len(finite)) + 1
-        axes.bar(own, heights, color=color(_stage(stage)))
-        counts = f"{len(values):,}" if len(finite) == len(values) else f"{len(finite):,} of {len(values):,} finite"
+        ranked = sorted((score, client) for client, score in values.items() if math.isfinite(score))
+        heights = [score for score, _ in ranked]
+        bars = range(start, start + len(ranked))
+        axes.bar(bars, heights, color=color(_stage(stage)))
+        if heights:
+            mean = sum(heights) / len(heights)
+            axes.plot([bars[0] - 0.5, bars[-1] + 0.5], [mean, mean], color="black", linewidth=1)
+        counts = f"{len(values):,}"
+        if len(ranked) < len(values):
+            counts = f"{len(ranked):,} of {len(values):,} finite"
         title = f"{'validation' if stage == 'val' else stage} ({counts})"
-        middle, top = (own.start + start - 2) / 2, axes.get_xaxis_transform()
-        axes.text(middle, 1.0, title, transform=top, ha="center", va="bottom", fontsize=9)
-        if finite:
-            axes.plot([own[0] - 0.5, own[-1] + 0.5], [sum(heights) / len(finite)] * 2, color="black", linewidth=1)
-    label_clients(axes, list(places), names_of(list(places.values()), names))
+        # A set without a finite score has room for its title.
+        width = max(1, len(bars))
+        middle = start + (width - 1) / 2
+        axes.text(middle, 1.0, title, transform=axes.get_xaxis_transform(), ha="center", va="bottom", fontsize=9)
+        places += bars
+        clients += [client for _, client in ranked]
+        known += heights
+        # There is a gap between two sets.
+        start += width + 1
+    label_clients(axes, places, names_of(clients, names))
     name = "score" if metric is None else label(metric_name(metric.removesuffix("_clients")))
     axes.set(xlabel="client, lowest first (line: mean)", ylabel=f"{name} of the last evaluation")
-    known = [score for values in scores.values() for score in values.values() if math.isfinite(score)]
     if all(0 <= score <= 1 for score in known) and (metric is None or is_share(metric)):
         axes.set_ylim(0, 1.03)
         in_percent(axes.yaxis)
