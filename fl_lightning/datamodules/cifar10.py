@@ -69,8 +69,10 @@ class CIFAR10DataModule(FromTorchvision, ImageDataModule):
 
     def paths(self) -> list[Path]:
         """Return the files as torchvision unpacks them."""
-        names = [name for name, _ in (*self.files.train_list, *self.files.test_list)]
-        return [self.data_dir / self.files.base_folder / name for name in (*names, self.files.meta["filename"])]
+        folder = self.data_dir / self.files.base_folder
+        names = [name for name, _ in self.files.train_list + self.files.test_list]
+        names.append(self.files.meta["filename"])
+        return [folder / name for name in names]
 
     def as_inputs(self, images: Tensor) -> Tensor:
         """Return the images as bytes, shape (60000, 3, 32, 32)."""
@@ -123,10 +125,11 @@ class CIFAR100DataModule(CIFAR10DataModule):
         """Return the targets, the classes by which a partitioner shares images out, and the names of the latter."""
         if "coarse" not in (self.target_labels, self.partition_labels):
             return labels, labels, names
-        # torchvision, which has checked the files, leaves the coarse classes out
-        train, test, meta = [pickle.loads(path.read_bytes(), encoding="latin1") for path in self.paths()]
-        coarse = np.array([*train["coarse_labels"], *test["coarse_labels"]], dtype=np.int64)
-        labels_of = {"fine": labels, "coarse": coarse}
-        names_of = {"fine": names, "coarse": meta["coarse_label_names"]}
-        classes = self.partition_labels or self.target_labels
-        return labels_of[self.target_labels], labels_of[classes], names_of[classes]
+        # torchvision has checked the files, but leaves the coarse classes out.
+        train, test, meta = (pickle.loads(path.read_bytes(), encoding="latin1") for path in self.paths())
+        coarse = np.array(train["coarse_labels"] + test["coarse_labels"], dtype=np.int64)
+        coarse_names = meta["coarse_label_names"]
+        targets = coarse if self.target_labels == "coarse" else labels
+        if (self.partition_labels or self.target_labels) == "coarse":
+            return targets, coarse, coarse_names
+        return targets, labels, names

@@ -15,21 +15,22 @@ from fl_lightning.words import short_repr
 def check_there(needed: Iterable[str | None], present: Iterable[Any], of: object, kind: str = "column") -> None:
     """Raise ``ValueError`` for the first column, or split, that is needed and not there."""
     present = list(present)
-    missing = next((name for name in needed if name is not None and name not in present), None)
-    if missing is not None:
-        raise ValueError(f"{of} has no {kind} {missing!r}; its {kind}s are {', '.join(map(str, present))}.")
+    for name in needed:
+        if name is not None and name not in present:
+            names = ", ".join(str(each) for each in present)
+            raise ValueError(f"{of} has no {kind} {name!r}; its {kind}s are {names}.")
 
 
 def check_complete(missing: np.ndarray, column: str) -> None:
     """Raise ``ValueError`` if a column has no value in a row; ``missing`` tells of each row, shape (N,)."""
     if missing.any():
-        raise ValueError(f"Column {column!r} has no value in row {missing.argmax()}, counted from 0; drop such rows.")
+        raise ValueError(f"Column {column!r} has no value in row {missing.argmax()}, counted from 0. Drop such rows.")
 
 
 def clients_of_column(
     column: str | None, partitioner: PartitionFunction | None, read: Callable[[str], np.ndarray]
 ) -> np.ndarray | None:
-    """Return the client of each sample, shape (N,), unless a partitioner makes the clients, which is then said.
+    """Return the client of each sample, shape (N,); ``None``, with a line that says so, if a partitioner makes clients.
 
     Args:
         column: The column of the clients, if there is one.
@@ -50,11 +51,11 @@ def encode_classes(values: np.ndarray, name: str) -> tuple[np.ndarray, list[str]
     """Number the distinct values in ascending order.
 
     Args:
-        values: Whole numbers, texts or truth values, shape (N,).
+        values: Whole numbers, strings or booleans, shape (N,).
         name: The name of the values in errors.
 
     Returns:
-        ``(labels, class_names)``: int64, shape (N,), and the values as texts.
+        ``(labels, class_names)``: int64, shape (N,), and the values as strings.
 
     Raises:
         ValueError: If the values are numbers that are not whole.
@@ -79,14 +80,14 @@ def numbers_to_predict(values: np.ndarray, name: str) -> np.ndarray:
         name: The name of the values in errors.
 
     Raises:
-        ValueError: If they are no numbers, or one is not finite in float32.
+        ValueError: If they are not numbers, or one is not finite in float32.
     """
+    wrong = values
     if values.dtype.kind in "biuf":
-        # numbers that are too large become infinite
+        # Numbers that are too large for float32 become infinite.
         with np.errstate(over="ignore"):
             numbers = values.astype(np.float32)
         wrong = values[~np.isfinite(numbers)]
-        if not wrong.size:
+        if wrong.size == 0:
             return numbers
-        values = wrong
-    raise ValueError(f"{name} must hold finite numbers, as `regression=True` needs, got {short_repr(values.flat[0])}.")
+    raise ValueError(f"{name} must hold finite numbers, as `regression=True` needs, got {short_repr(wrong.flat[0])}.")

@@ -112,20 +112,24 @@ class CovertypeDataModule(FederatedDataModule):
             name: COVCLS skews sizes and classes by a QP partition with mu = 1 and lambda = 0.1, whose burn-in stops as
                 early as the original code's. COVFEAT skews wilderness area and soil type too (theta = 0.1).
             data_dir: As in the class.
-            feature_partitioner: As in the class, instead of COVFEAT's own.
-            **options: Further arguments of the class, in place of the set-up's own.
+            feature_partitioner: As in the class, instead of that of COVFEAT.
+            **options: Further arguments of the class, in place of those of the set-up.
 
         Raises:
-            ValueError: If the name is unknown, or COVCLS is given a ``feature_partitioner`` beside its own.
+            ValueError: If the name is unknown, or COVCLS, which has a partitioner, is given a ``feature_partitioner``.
         """
         check("`name`", name, SetUp)
-        settings: dict[str, Any] = {"standardize": "global" if name.endswith("-G") else "local", "batch_size": 256}
+        settings: dict[str, Any] = {"batch_size": 256, "standardize": "local"}
+        if name.endswith("-G"):
+            settings["standardize"] = "global"
         if name.startswith("COVFEAT"):
             feature_partitioner = feature_partitioner or covfeat_partitioner
         else:
-            # without the original code's early stop the burn-in mixes the clients: a C-score of 0.5, 0.79 in Table I
+            # Without the early stop of the original code the burn-in mixes the clients: their C-score is 0.5 then, and
+            # 0.79 in Table I.
             settings["partitioner"] = QPPartitioner(100, 1.0, 0.1, burn_in_stop=1.1, seed=1020)
-        return cls(data_dir, feature_partitioner=feature_partitioner, **{**settings, **options})
+        settings.update(options)
+        return cls(data_dir, feature_partitioner=feature_partitioner, **settings)
 
     def prepare_data(self) -> None:
         """Download the file unless it is there."""
@@ -135,15 +139,18 @@ class CovertypeDataModule(FederatedDataModule):
     def load(self) -> Source:
         """Read the two classes' samples in the order of the file: float32, shape (N, 49)."""
         table = self._read()
-        rows = self._draw_rows(table[:, -1])
-        cover = table[:, -1]
-        # five of the indicators never occur in these classes
-        occurs = table[cover <= 2, :54].any(axis=0) | (np.arange(54) < 10)
-        labels = cover[rows].astype(np.int64) - 1
-        areas = table[rows, 10:14].argmax(axis=1)
-        soils = table[rows, 14:54].argmax(axis=1)
+        features = table[:, :54]
+        cover = table[:, 54]
+        # Five of the indicators, which follow ten numbers, never occur in these classes.
+        occurs = np.asarray(features[cover <= 2].any(axis=0))
+        occurs[:10] = True
+        rows = self._draw_rows(cover)
+        features = features[rows]
+        areas = features[:, 10:14].argmax(axis=1)
+        soils = features[:, 14:].argmax(axis=1)
         self.categorical_features = np.stack([areas, soils], axis=1)
-        x = table[rows, :54][:, occurs].astype(np.float32)
+        x = features[:, occurs].astype(np.float32)
+        labels = cover[rows].astype(np.int64) - 1
         dataset = TensorDataset(torch.from_numpy(x), torch.from_numpy(labels))
         return Source(dataset, labels, class_names=["spruce/fir", "lodgepole pine"])
 
@@ -155,15 +162,19 @@ class CovertypeDataModule(FederatedDataModule):
         if path is None:
             raise FileNotFoundError(f"There is no {self.folder / 'covtype.data.gz'}. {self._hint()}")
         with reading(path, "UCI's table"):
-            table: np.ndarray = pandas.read_csv(path, header=None, dtype=np.int16).to_numpy(dtype="<i2")
+            content = pandas.read_csv(path, header=None, dtype=np.int16)
+            table: np.ndarray = content.to_numpy(dtype="<i2")
             if hashlib.sha256(table.tobytes()).hexdigest() != CONTENT_SHA256:
                 raise ValueError("its content is not the data set's")
         return table
 
     def _file(self) -> Path | None:
         """Return the UCI file, gzipped or plain, or ``None``."""
-        files = [self.folder / name for name in ("covtype.data.gz", "covtype.data")]
-        return next((file for file in files if file.exists()), None)
+        for name in ("covtype.data.gz", "covtype.data"):
+            file = self.folder / name
+            if file.exists():
+                return file
+        return None
 
     def federate(self, source: Source) -> FederatedSplit:
         """Share the samples out by their classes, or by classes and categorical features."""
@@ -176,7 +187,7 @@ class CovertypeDataModule(FederatedDataModule):
         def partition(rows: np.ndarray) -> Partition:
             return make(features[rows])(labels[rows])
 
-        # the samples' numbers in place of labels: a split may hand over some of the samples
+        # The partitioner gets the samples' numbers in place of labels: a split may hand over some of the samples.
         return self.apply_split(np.arange(len(labels)), partition, source)
 
     def _draw_rows(self, label: np.ndarray) -> np.ndarray:

@@ -34,11 +34,13 @@ class DigitsDataModule(ImageDataModule):
 
     def load(self) -> Source:
         """Read the digits and enlarge them bilinearly to bytes, shape (1797, 3, 32, 32)."""
-        with files(__package__).joinpath("digits.npz").open("rb") as file, np.load(file) as digits:
+        content = files(__package__).joinpath("digits.npz")
+        with content.open("rb") as file, np.load(file) as digits:
             images = digits["images"]
             labels = digits["labels"].astype(np.int64)
-        # the digits have 17 levels, 0 to 16
+        # The digits have 17 levels, 0 to 16.
         gray = torch.from_numpy(images).float().unsqueeze(1) * (255 / 16)
-        gray = F.interpolate(gray, size=(32, 32), mode="bilinear").round().to(torch.uint8)
-        dataset = TensorDataset(gray.repeat(1, 3, 1, 1), torch.from_numpy(labels))
+        gray = F.interpolate(gray, size=(32, 32), mode="bilinear")
+        colour = gray.round().to(torch.uint8).repeat(1, 3, 1, 1)
+        dataset = TensorDataset(colour, torch.from_numpy(labels))
         return Source(dataset, labels, class_names=[str(digit) for digit in range(10)])

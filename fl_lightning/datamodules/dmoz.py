@@ -16,14 +16,11 @@ from torch.utils.data import TensorDataset
 from fl_lightning.data import FederatedDataModule, FederatedSplit, PartitionFunction, SampleSplit, Source, Split
 from fl_lightning.datamodules.dmoz_cache import EncodedPages, encoded_pages, top_level
 from fl_lightning.datamodules.files import as_path, resolve_data_dir, where_to_put
-from fl_lightning.partitioners import TopicGraph, TopicGraphPartitioner, entropy_curve, pick_client_topics
+from fl_lightning.partitioners import Partition, TopicGraph, TopicGraphPartitioner, entropy_curve, pick_client_topics
 from fl_lightning.settings import Count, Natural, check_arguments
 
-_FILES = {
-    ("dmoz", "content.rdf.u8"): "DMOZ's last dump of pages (12 March 2017; mirrors keep it), plain or with .gz behind",
-    ("dmoz", "structure.rdf.u8"): "the dump of topics of the same date, plain or with .gz behind",
-    ("glove", "glove.6B.50d.txt"): "GloVe's 6B vectors, 50 dimensions, of https://nlp.stanford.edu/data/glove.6B.zip",
-}
+_DUMP = "(12 March 2017; mirrors keep it), plain or gzipped with the suffix .gz"
+_VECTORS = "GloVe's 6B vectors, 50 dimensions, of https://nlp.stanford.edu/data/glove.6B.zip"
 
 
 class DMOZDataModule(FederatedDataModule):
@@ -89,7 +86,8 @@ class DMOZDataModule(FederatedDataModule):
         split: Split | None = None,
         **options: Any,
     ) -> None:
-        split = SampleSplit(val=0.0, test=0.3, seed=42, stratify=True) if split is None else split
+        if split is None:
+            split = SampleSplit(val=0.0, test=0.3, seed=42, stratify=True)
         super().__init__(partitioner, split=split, **options)
         self.data_dir = resolve_data_dir(data_dir)
         self.distribution = distribution
@@ -97,7 +95,10 @@ class DMOZDataModule(FederatedDataModule):
         self.root = root
         self.exclude = exclude
         self.max_tokens = max_tokens
-        self.cache_dir = self.data_dir / "dmoz" / "cache" if cache_dir is None else as_path("cache_dir", cache_dir)
+        if cache_dir is None:
+            self.cache_dir = self.data_dir / "dmoz" / "cache"
+        else:
+            self.cache_dir = as_path("cache_dir", cache_dir)
         check_arguments(self)
         self._tables: dict[torch.device, Tensor] = {}
 
@@ -108,17 +109,15 @@ class DMOZDataModule(FederatedDataModule):
     def load(self) -> Source:
         """Map the pages' words, int32, shape (N, max_tokens), and pick the client topics."""
         pages = self._pages()
-        with_pages, topic, sizes = np.unique(pages.page_topics.numpy(), return_inverse=True, return_counts=True)
+        page_topics = pages.page_topics.numpy()
+        with_pages, topic_of_page, sizes = np.unique(page_topics, return_inverse=True, return_counts=True)
         paths = [pages.topics[number] for number in with_pages]
-        self.graph = pick_client_topics(
-            dict(zip(paths, sizes.tolist(), strict=True)),
-            ((pages.topics[a], pages.topics[b]) for a, b in pages.relations.tolist()),
-            min_samples=self.min_samples,
-            root=self.root,
-        )
+        counts = dict(zip(paths, sizes.tolist(), strict=True))
+        relations = [(pages.topics[a], pages.topics[b]) for a, b in pages.relations.tolist()]
+        self.graph = pick_client_topics(counts, relations, min_samples=self.min_samples, root=self.root)
         labels = [str(top_level(topic)) for topic in self.graph.topics]
         names, self._client_labels = np.unique(labels, return_inverse=True)
-        self.homes = self.graph.homes(paths)[topic]
+        self.homes = self.graph.homes(paths)[topic_of_page]
         self._tables[torch.device("cpu")] = pages.vectors
         classes = self._client_labels[self.homes]
         dataset = TensorDataset(pages.tokens, torch.from_numpy(classes))
@@ -129,8 +128,12 @@ class DMOZDataModule(FederatedDataModule):
         if self.partitioner is None:
             return self.split.apply(self.homes, TopicGraphPartitioner(self.graph, self.distribution))
         by_class = self.partitioner
-        # a page's class is that of its client in d_0, for a topic and its ancestors have the same top level
-        return self.split.apply(self.homes, lambda homes: by_class(self._client_labels[homes]))
+
+        def partition(homes: np.ndarray) -> Partition:
+            # A page has the class of its client in d_0: a topic and its ancestors have the same top level.
+            return by_class(self._client_labels[homes])
+
+        return self.split.apply(self.homes, partition)
 
     def entropies(self, steps: int = 100) -> tuple[np.ndarray, float]:
         """Return the joint entropy of client and class over the training pages, in nats (eq. (53)).
@@ -140,15 +143,18 @@ class DMOZDataModule(FederatedDataModule):
         """
         training = np.sort(np.concatenate(list(self.federated_split.train.values())))
         homes = self.homes[training]
-        classes = self._client_labels[self.homes[training]]
+        classes = self._client_labels[homes]
+        curve = entropy_curve(self.graph, homes, classes, steps)
         iid = TopicGraphPartitioner(self.graph, "iid").clients(homes)
-        return entropy_curve(self.graph, homes, classes, steps), float(entropy_curve(self.graph, iid, classes, 0)[0])
+        [entropy_of_iid] = entropy_curve(self.graph, iid, classes, steps=0)
+        return curve, float(entropy_of_iid)
 
     def preprocess(self, tokens: Tensor) -> Tensor:
         """Return the word vectors of a batch, float32, shape (n, max_tokens, dimensions)."""
-        if tokens.device not in self._tables:
-            self._tables[tokens.device] = self._tables[torch.device("cpu")].to(tokens.device)
-        return F.embedding(tokens, self._tables[tokens.device])
+        device = tokens.device
+        if device not in self._tables:
+            self._tables[device] = self._tables[torch.device("cpu")].to(device)
+        return F.embedding(tokens, self._tables[device])
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Look up the words of a batch on its device; replaced inputs stay as they are."""
@@ -156,19 +162,23 @@ class DMOZDataModule(FederatedDataModule):
             return batch
         x, *others = batch
         x = self.preprocess(x)
-        # the precision plugin converted the batch's floats when there were none yet
-        return [x if self.trainer is None else self.trainer.precision_plugin.convert_input(x), *others]
+        # The precision plugin converted the batch's floats when there were none yet.
+        if self.trainer is not None:
+            x = self.trainer.precision_plugin.convert_input(x)
+        return [x, *others]
 
     def _pages(self) -> EncodedPages:
-        content, structure, vectors = [self._find(*place) for place in _FILES]
+        content = self._find("dmoz/content.rdf.u8", f"DMOZ's last dump of pages {_DUMP}")
+        structure = self._find("dmoz/structure.rdf.u8", f"DMOZ's last dump of topics {_DUMP}")
+        vectors = self._find("glove/glove.6B.50d.txt", _VECTORS)
         return encoded_pages(content, structure, vectors, self.exclude, self.max_tokens, self.cache_dir)
 
-    def _find(self, folder: str, name: str) -> Path:
-        path = self.data_dir / folder / name
-        for candidate in (path, path.with_name(f"{name}.gz")):
+    def _find(self, name: str, what: str) -> Path:
+        path = self.data_dir / name
+        for candidate in (path, path.with_name(f"{path.name}.gz")):
             if candidate.exists():
                 return candidate
         raise FileNotFoundError(
-            f"There is no {path}. {where_to_put(_FILES[folder, name], path.parent)} For a trial, "
+            f"There is no {path}. {where_to_put(what, path.parent)} For a trial, "
             "`fl_lightning.datamodules.dmoz_sample` makes up dumps."
         )

@@ -57,15 +57,18 @@ def encoded_pages(
     Raises:
         RuntimeError: If a dump is damaged, or has no pages or relations of the topics asked for.
     """
-    made_of = [_FORMAT, sorted(exclude), max_tokens, *map(checksum, (content, structure, vectors))]
-    path = cache_dir / f"{hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:24]}.pt"
+    checksums = [checksum(content), checksum(structure), checksum(vectors)]
+    made_of = json.dumps([_FORMAT, sorted(exclude), max_tokens, *checksums])
+    digest = hashlib.sha256(made_of.encode()).hexdigest()
+    path = cache_dir / f"{digest[:24]}.pt"
     if path.exists() and not is_whole(path):
         warnings.warn(f"The cache {path} does not agree with its checksums. It is made again.", stacklevel=2)
         path.unlink()
     if not path.exists():
+        pages = _read(content, structure, vectors, exclude, max_tokens)
         with atomic_file(path) as temporary:
-            torch.save(tuple(_read(content, structure, vectors, exclude, max_tokens)), temporary)
-    # a mapped tensor is copied where it is written to
+            torch.save(tuple(pages), temporary)
+    # A step that writes to a mapped tensor writes to a copy of the page in memory.
     return EncodedPages(*torch.load(path, mmap=True))
 
 
@@ -80,8 +83,11 @@ def _read(content: Path, structure: Path, vectors: Path, exclude: Sequence[str],
         if label is None or label in exclude:
             continue
         numbers = words.encode(title, description)
-        num_cut += len(numbers) > max_tokens
-        tokens.extend(numbers[:max_tokens] + [PAD] * (max_tokens - len(numbers)))
+        if len(numbers) > max_tokens:
+            num_cut += 1
+            numbers = numbers[:max_tokens]
+        tokens.extend(numbers)
+        tokens.extend([PAD] * (max_tokens - len(numbers)))
         page_topics.append(topics.setdefault(topic, len(topics)))
     if num_cut:
         warnings.warn(
@@ -92,21 +98,31 @@ def _read(content: Path, structure: Path, vectors: Path, exclude: Sequence[str],
     pairs = set[tuple[int, ...]]()
     for relation in read_relations(structure):
         labels = [top_level(topic) for topic in relation]
-        if not kept.isdisjoint(labels):
-            # of the topics that are left out, more than half of the dump, those of the top level will do
-            short = (t if label in kept else f"Top/{label}" for t, label in zip(relation, labels, strict=True))
-            pairs.add(tuple(sorted(topics.setdefault(topic, len(topics)) for topic in short)))
+        if kept.isdisjoint(labels):
+            continue
+        places = []
+        for topic, label in zip(relation, labels, strict=True):
+            # More than half of the dump's topics are left out. Of those the ones of the top level are enough.
+            short = topic if label in kept else f"Top/{label}"
+            places.append(topics.setdefault(short, len(topics)))
+        pairs.add(tuple(sorted(places)))
     if not pairs:
         raise RuntimeError(
             f"{content} and {structure} have no pages and relations of the same topics, other than "
             f"{', '.join(exclude) or 'none'}. Put DMOZ's two dumps of the same date there, or exclude fewer topics."
         )
-    rows = torch.frombuffer(tokens, dtype=torch.int32).view(-1, max_tokens)
-    places = torch.frombuffer(page_topics, dtype=torch.int32)
-    return EncodedPages(rows, places, list(topics), torch.tensor(sorted(pairs)), torch.from_numpy(words.vectors))
+    return EncodedPages(
+        tokens=torch.frombuffer(tokens, dtype=torch.int32).view(-1, max_tokens),
+        page_topics=torch.frombuffer(page_topics, dtype=torch.int32),
+        topics=list(topics),
+        relations=torch.tensor(sorted(pairs)),
+        vectors=torch.from_numpy(words.vectors),
+    )
 
 
 def top_level(topic: str) -> str | None:
     """Return the name of the topic of the top level that a topic is or lies below: Arts, of ``"Top/Arts/Music"``."""
-    steps = topic.split("/", 2)
-    return steps[1] if len(steps) > 1 and steps[0] == "Top" and steps[1] else None
+    if not topic.startswith("Top/"):
+        return None
+    name = topic.split("/")[1]
+    return name or None

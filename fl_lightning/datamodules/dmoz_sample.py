@@ -37,7 +37,7 @@ _HEADER = """<?xml version="1.0" encoding="UTF-8"?>
 <RDF xmlns:r="http://www.w3.org/TR/RDF/" xmlns:d="http://purl.org/dc/elements/1.0/" xmlns="http://dmoz.org/rdf/">
   <!-- Invented sample in the syntax of DMOZ's dumps -->
 """
-# what the real dumps hold now and then: escaped markup, bare ampersands, control characters, bytes that are no UTF-8
+# The real dumps hold these now and then: escaped markup, bare ampersands, control characters, bytes that are not UTF-8.
 _ODDITIES = (" R&amp;D", " &lt;b&gt;new&lt;/b&gt;", " Q & A", " \x0b", " \udcff\udcfe", " &#11;", " Café")
 _DESCRIPTION = "    <d:Description>{}</d:Description>\n"
 
@@ -48,7 +48,7 @@ def write_sample_dump(data_dir: str | os.PathLike[str], num_pages: int = 20_000,
     Half of the pages or so are in topics that :class:`~fl_lightning.datamodules.DMOZDataModule` leaves out.
 
     Args:
-        data_dir: Folder that a :class:`~fl_lightning.datamodules.DMOZDataModule` gets; made if need be.
+        data_dir: Folder that a :class:`~fl_lightning.datamodules.DMOZDataModule` gets; made if missing.
         num_pages: Number of pages, about 350 bytes each.
         seed: Seed of pages and relations; the same one writes the same bytes on every machine.
 
@@ -56,39 +56,55 @@ def write_sample_dump(data_dir: str | os.PathLike[str], num_pages: int = 20_000,
         FileExistsError: If one of the files is there already.
     """
     folder = Path(data_dir) / "dmoz"
-    if found := sorted(folder.glob("*.rdf.u8*")):
-        raise FileExistsError(f"There is a {found[0]} already, which may be DMOZ's own. Choose another `data_dir`.")
+    found = sorted(folder.glob("*.rdf.u8*"))
+    if found:
+        raise FileExistsError(f"There is a {found[0]} already, which may be a real one. Choose another `data_dir`.")
     rng = random.Random(seed)
     topics = list(_topics())
-    for name, entries in (("content", _pages(topics, num_pages, rng)), ("structure", _relations(topics, rng))):
-        with atomic_file(folder / f"{name}.rdf.u8") as temporary:
-            text = "".join([_HEADER, *entries, "</RDF>\n"])
-            temporary.write_text(text, encoding="utf-8", errors="surrogateescape", newline="\n")
+    _write(folder / "content.rdf.u8", _pages(topics, num_pages, rng))
+    _write(folder / "structure.rdf.u8", _relations(topics, rng))
+
+
+def _write(path: Path, entries: Iterator[str]) -> None:
+    with atomic_file(path) as temporary:
+        text = "".join([_HEADER, *entries, "</RDF>\n"])
+        temporary.write_text(text, encoding="utf-8", errors="surrogateescape", newline="\n")
 
 
 def _topics() -> Iterator[str]:
     """Yield the topics of four levels, parents before their children."""
     for label, words in _WORDS.items():
         yield f"Top/{label}"
-        for second in words.split():
-            below = ["", *(f"/{third}{fourth}" for third in _THIRD for fourth in _FOURTH)]
-            yield from (f"Top/{label}/{second.capitalize()}{path}" for path in below)
+        for word in words.split():
+            second = f"Top/{label}/{word.capitalize()}"
+            yield second
+            for third in _THIRD:
+                for fourth in _FOURTH:
+                    yield f"{second}/{third}{fourth}"
 
 
 def _pages(topics: list[str], num_pages: int, rng: random.Random) -> Iterator[str]:
     """Yield the pages: of each topic some, whose words are those of its label and common ones."""
     left_out = ("Top/News", "Top/Regional", "Top/World")
-    weights = [rng.randint(1, 9) ** 2 * (4 if topic.startswith(left_out) else 1) for topic in topics]
-    for number, topic in enumerate(sorted(rng.choices(topics, weights, k=num_pages))):
-        own = _WORDS[topic.split("/")[1]].split()
-        common = _COMMON.split()
-        shares = [0.35 / len(own)] * len(own) + [0.65 / len(common)] * len(common)
-        title = " ".join(rng.choices(own + common, shares, k=rng.randint(2, 5)))
-        text = " ".join(rng.choices(own + common, shares, k=rng.randint(4, 30)))
-        text += rng.choice(_ODDITIES) if rng.random() < 0.05 else ""
-        description = "" if rng.random() < 0.01 else _DESCRIPTION.format(f"{text.capitalize()}.")
+    weights = []
+    for topic in topics:
+        weight = rng.randint(1, 9) ** 2
+        weights.append(4 * weight if topic.startswith(left_out) else weight)
+    topic_of_page = sorted(rng.choices(topics, weights, k=num_pages))
+    common = _COMMON.split()
+    for number, topic in enumerate(topic_of_page):
+        of_label = _WORDS[topic.split("/")[1]].split()
+        words = of_label + common
+        shares = [0.35 / len(of_label)] * len(of_label) + [0.65 / len(common)] * len(common)
+        title = " ".join(rng.choices(words, shares, k=rng.randint(2, 5)))
+        text = " ".join(rng.choices(words, shares, k=rng.randint(4, 30)))
+        if rng.random() < 0.05:
+            text += rng.choice(_ODDITIES)
+        has_description = rng.random() >= 0.01
         yield f'  <ExternalPage about="http://www.example.com/{number}?a=1&amp;b=2">\n'
-        yield f"    <d:Title>{title.capitalize()}</d:Title>\n{description}"
+        yield f"    <d:Title>{title.capitalize()}</d:Title>\n"
+        if has_description:
+            yield _DESCRIPTION.format(f"{text.capitalize()}.")
         yield f"    <topic>{escape(topic)}</topic>\n  </ExternalPage>\n"
 
 
@@ -99,13 +115,21 @@ def _relations(topics: list[str], rng: random.Random) -> Iterator[str]:
         children.setdefault(topic.rpartition("/")[0], []).append(topic)
     upper = [topic for topic in topics if topic.count("/") < 3]
     for number, topic in enumerate(topics):
-        # half of the links lead to the two upper levels
+        # Half of the links lead to the upper levels.
         symbolic = rng.choice(upper if rng.random() < 0.5 else topics)
         related = rng.choice(upper if rng.random() < 0.5 else topics)
-        links = [(f"narrow{('', 1, 2)[place % 3]}", child) for place, child in enumerate(children.get(topic, ()))]
-        links += [(f"symbolic{number % 2 + 1}", f"Name:{symbolic}"), ("related", related)]
-        links += [("related", f"{topic}/Without_Pages"), ("altlang", f"Deutsch:Top/World/Deutsch/{number}")]
-        # some topics have pages and no entry of their own
-        if topic in upper or rng.random() > 0.03:
-            lines = "".join(f'    <{kind} r:resource="{escape(target)}"/>\n' for kind, target in links)
-            yield f'  <Topic r:id="{escape(topic)}">\n{lines}  </Topic>\n'
+        links = []
+        for place, child in enumerate(children.get(topic, ())):
+            suffix = ("", "1", "2")[place % 3]
+            links.append((f"narrow{suffix}", child))
+        links.append((f"symbolic{number % 2 + 1}", f"Name:{symbolic}"))
+        links.append(("related", related))
+        links.append(("related", f"{topic}/Without_Pages"))
+        links.append(("altlang", f"Deutsch:Top/World/Deutsch/{number}"))
+        # Some topics have pages and no entry here.
+        if topic not in upper and rng.random() <= 0.03:
+            continue
+        yield f'  <Topic r:id="{escape(topic)}">\n'
+        for kind, target in links:
+            yield f'    <{kind} r:resource="{escape(target)}"/>\n'
+        yield "  </Topic>\n"

@@ -39,7 +39,7 @@ PREDICTORS = (
 FEATURES = PHYSIOLOGY + PREDICTORS
 
 Cohort = Literal["paper", "demo"]
-# a hospital has more admissions than the first number, and a mortality of at most the second
+# A hospital has more admissions than the first number, and a mortality of at most the second.
 _LIMITS: dict[Cohort, tuple[int, float]] = {"paper": (100, 0.2), "demo": (5, 1.0)}
 
 
@@ -99,15 +99,20 @@ class EICUDataModule(FederatedDataModule):
         features[:, surgery] = np.nan_to_num(features[:, surgery], nan=0.0)
         labels = np.array(stays[DIED], dtype=np.int64)
         dataset = TensorDataset(torch.from_numpy(features), torch.from_numpy(labels))
-        return Source(dataset, labels, class_names=["survived", "died"], clients=stays["hospitalid"].to_numpy())
+        hospitals = stays["hospitalid"].to_numpy()
+        return Source(dataset, labels, class_names=["survived", "died"], clients=hospitals)
 
     def _read_stays(self) -> DataFrame:
         """Return the stays that are in all tables and whose outcome is known, ascending."""
         stays = self._read("patient", ("hospitalid",))
-        tables = {"apacheApsVar": PHYSIOLOGY, "apachePredVar": (*PREDICTORS, DIED), "apachePatientResult": ()}
-        for table, columns in tables.items():
-            stays = stays.merge(self._read(table, columns), on=STAY)
-        return stays[stays[DIED].isin((0, 1))].sort_values(STAY, ignore_index=True)
+        for table in (
+            self._read("apacheApsVar", PHYSIOLOGY),
+            self._read("apachePredVar", (*PREDICTORS, DIED)),
+            self._read("apachePatientResult", ()),
+        ):
+            stays = stays.merge(table, on=STAY)
+        is_known = stays[DIED].isin((0, 1))
+        return stays[is_known].sort_values(STAY, ignore_index=True)
 
     def _select(self, stays: DataFrame) -> DataFrame:
         """Return the stays in hospitals that meet the cohort's limits."""
@@ -133,13 +138,14 @@ class EICUDataModule(FederatedDataModule):
         import pandas
 
         path = self._find(table)
-        wanted = (STAY, *columns)
+        wanted = [STAY, *columns]
         with reading(path, f"eICU's table {table}"):
             if path.suffix.lower() == ".csv" and not path.read_bytes().endswith(b"\n"):
                 raise ValueError("its last line is cut off")
             content = pandas.read_csv(path, usecols=lambda name: name.lower() in wanted)
-            content = content.rename(columns=str.lower)[list(wanted)].apply(pandas.to_numeric)
-        # a result has a row for each version of APACHE
+            content = content.rename(columns=str.lower)
+            content = content[wanted].apply(pandas.to_numeric)
+        # A result has a row for each version of APACHE.
         return content.drop_duplicates(STAY)
 
     def _find(self, table: str) -> Path:

@@ -27,8 +27,9 @@ class FedTCGABRCADataModule(FederatedDataModule):
     events alone.
 
     Args:
-        path: FLamby's ``brca.csv``, with ``dataset_creation_scripts/train_test_split.csv`` beside it as in its
-            repository; or one table that also has the columns ``region`` (0 to 5) and ``fold`` (``train`` or ``test``).
+        path: FLamby's ``brca.csv``, with ``dataset_creation_scripts/train_test_split.csv`` in the same folder as in
+            its repository; or one table that also has the columns ``region`` (0 to 5) and ``fold`` (``train`` or
+            ``test``).
         partitioner: Shares the patients out in place of the regions.
         split: Which of FLamby's training patients validate; none if ``None``. Its test patients always test.
         **options: Further arguments of :class:`~fl_lightning.data.FederatedDataModule`.
@@ -50,21 +51,25 @@ class FedTCGABRCADataModule(FederatedDataModule):
         split: Split | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(partitioner, split=WithinClientSplit(0.0, 0.0) if split is None else split, **options)
+        if split is None:
+            split = WithinClientSplit(0.0, 0.0)
+        super().__init__(partitioner, split=split, **options)
         self.path = as_path("path", path)
 
     def load(self) -> Source:
         """Read the tables."""
         with reading(f"{self.path} and {self._split_file}", "FLamby's tables"):
             table = self._read()
-            x = table.drop(columns=[name for name in _NO_FEATURES if name in table]).to_numpy(np.float32)
+            features = table.drop(columns=list(_NO_FEATURES), errors="ignore")
+            x = features.to_numpy(np.float32)
             y = table[["E", "T"]].to_numpy(np.float32)
             if table.isna().any(axis=None):
                 raise ValueError("there are gaps")
         dataset = TensorDataset(torch.from_numpy(x), torch.from_numpy(y))
         test = np.flatnonzero(table["fold"] == "test")
         events = y[:, 0].astype(np.int64)
-        return Source(dataset, events, test, class_names=["censored", "died"], clients=table["region"].to_numpy())
+        regions = table["region"].to_numpy()
+        return Source(dataset, events, test, class_names=["censored", "died"], clients=regions)
 
     @property
     def _split_file(self) -> Path:
@@ -79,5 +84,6 @@ class FedTCGABRCADataModule(FederatedDataModule):
             return table
         split = pandas.read_csv(self._split_file)
         table = table.merge(split[["pid", "fold", "fold2"]], on="pid", how="left")
-        # `fold2` is train_0, for example
-        return table.assign(region=table["fold2"].str.rpartition("_")[2].astype(int))
+        # `fold2` ends with the region, such as "train_0".
+        regions = table["fold2"].str.rpartition("_")[2]
+        return table.assign(region=regions.astype(int))

@@ -27,19 +27,22 @@ def as_path(name: str, value: str | os.PathLike[str]) -> Path:
     """Return an argument as a path.
 
     Raises:
-        TypeError: If it is neither a path nor a text.
-        ValueError: If it is an empty text.
+        TypeError: If it is neither a path nor a string.
+        ValueError: If it is an empty string.
     """
-    return Path(check(f"`{name}`", value, str | os.PathLike))
+    path: str | os.PathLike[str] = check(f"`{name}`", value, str | os.PathLike)
+    return Path(path)
 
 
 def where_to_put(files: str, folder: Path, *, download: bool = False) -> str:
     """Return in a sentence how to get a data set's files into their folder, which is one of those in ``data_dir``."""
     hint = (
         f"Put {files} into {folder}, or name the folder above by `data_dir` or the environment variable "
-        f"{ENVIRONMENT_VARIABLE}"
+        f"{ENVIRONMENT_VARIABLE}."
     )
-    return f"{hint}; `download=True` fetches them in `prepare_data()`." if download else f"{hint}."
+    if download:
+        hint += " `download=True` downloads them in `prepare_data()`."
+    return hint
 
 
 def fetch(url: str, path: Path, hint: str) -> None:
@@ -67,7 +70,7 @@ def reading(files: object, kind: str) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise
-    # parsers raise exceptions of many kinds at files that are damaged, cut off or of another kind
+    # Parsers raise exceptions of many kinds for files that are damaged, cut off or of another kind.
     except Exception as error:
         raise RuntimeError(f"{files} cannot be read as {kind}: {str(error).strip()}") from error
 
@@ -82,8 +85,9 @@ class FromTorchvision(FederatedDataModule):
         **options: Further arguments of the other base class.
     """
 
-    #: torchvision's class, and its arguments
+    #: The class of torchvision.
     files: ClassVar[Any]
+    #: Its arguments.
     file_options: ClassVar[dict[str, Any]] = {}
 
     def __init__(
@@ -105,8 +109,10 @@ class FromTorchvision(FederatedDataModule):
 
     def prepare_data(self) -> None:
         """Download the files, or unpack an archive that is there, unless they are there."""
+        if self._is_there():
+            return
         archive = self.data_dir / getattr(self.files, "filename", "no archive")
-        if self._is_there() or not (self.download or archive.exists()):
+        if not self.download and not archive.exists():
             return
         try:
             self.files(self.data_dir, download=True, **self.file_options)
@@ -139,11 +145,14 @@ class FromTorchvision(FederatedDataModule):
             test = self.files(self.data_dir, train=False, **self.file_options)
         images, classes = self.samples(train)
         test_images, test_classes = self.samples(test)
-        # the names of MNIST's classes are "0 - zero" and so on
+        all_images = torch.cat([images, test_images])
+        all_classes = torch.cat([classes, test_classes])
+        # The names of MNIST's classes are "0 - zero" and so on.
         names = [name.split(" - ")[0] for name in train.classes]
-        targets, labels, names = self.targets_of(torch.cat([classes, test_classes]).numpy(), names)
-        dataset = TensorDataset(self.as_inputs(torch.cat([images, test_images])), torch.from_numpy(targets))
-        return Source(dataset, labels, np.arange(len(classes), len(labels)), names, pools_test=True)
+        targets, labels, names = self.targets_of(all_classes.numpy(), names)
+        dataset = TensorDataset(self.as_inputs(all_images), torch.from_numpy(targets))
+        test_indices = np.arange(len(images), len(all_images))
+        return Source(dataset, labels, test_indices, names, pools_test=True)
 
     def _is_there(self) -> bool:
         return all(path.exists() for path in self.paths())

@@ -49,7 +49,7 @@ class WordVectors:
 
 
 def tokenize(text: str) -> list[str]:
-    """Return the words of a text in lower case, and its special characters as words of their own.
+    """Return the words of a text in lower case; each special character is a word.
 
     Brackets, slashes, quotation marks and the like are detached wherever they stand; full stops, commas, colons,
     semicolons and apostrophes where a word ends, so that 3.5 and o'clock stay whole. The apostrophes of "'s" and "n't"
@@ -76,7 +76,7 @@ def read_word_vectors(path: str | os.PathLike[str]) -> WordVectors:
     vectors: list[np.ndarray] = []
     with reading(path, "GloVe's word vectors"), Path(path).open("rb") as lines:
         for line in tqdm(lines, desc=Path(path).name, unit=" words", leave=False, disable=None):
-            # "replace" keeps a word that is not UTF-8 as one that no text has
+            # "replace" keeps a word that is not UTF-8 as one that no text has.
             word, *numbers = line.decode("utf-8", "replace").rstrip().split(" ")
             words.append(word)
             vectors.append(np.array(numbers, dtype=np.float32))
@@ -84,4 +84,5 @@ def read_word_vectors(path: str | os.PathLike[str]) -> WordVectors:
     special = np.zeros((_SPECIAL_ROWS, table.shape[1]), dtype=np.float32)
     special[UNKNOWN] = 1
     special[SEPARATOR] = -1
-    return WordVectors({word: row for row, word in enumerate(words, _SPECIAL_ROWS)}, np.vstack([special, table]))
+    rows = {word: row for row, word in enumerate(words, start=_SPECIAL_ROWS)}
+    return WordVectors(rows, np.vstack([special, table]))

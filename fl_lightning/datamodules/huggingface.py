@@ -32,7 +32,14 @@ from fl_lightning.settings import Finite, check_arguments
 if TYPE_CHECKING:
     import datasets
 
-_BUILDERS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv", ".arrow": "arrow"}
+#: The builder of ``datasets`` for each kind of file.
+_BUILDERS = {
+    ".parquet": "parquet",
+    ".json": "json",
+    ".jsonl": "json",
+    ".csv": "csv",
+    ".arrow": "arrow",
+}
 #: Rows that are decoded at a time.
 _ROWS = 1000
 
@@ -47,7 +54,7 @@ class HuggingFaceDataModule(ImageDataModule):
         path: Name on the Hub, such as ``"flwrlabs/femnist"``; a folder that ``save_to_disk`` wrote; a ``.parquet``,
             ``.json``, ``.jsonl``, ``.csv`` or ``.arrow`` file; or one of ``datasets``' builders, with ``data_files``.
         inputs: The input column, or several columns of numbers, which become one vector each.
-        label: Column of the target: classes as numbers or texts.
+        label: Column of the target: classes as numbers or strings.
         client: Column of each sample's client, such as ``writer_id``; not needed with a partitioner.
         partitioner: Shares the samples out in place of the client column, which is then not used.
         name: Configuration of the data set.
@@ -67,7 +74,7 @@ class HuggingFaceDataModule(ImageDataModule):
 
     Raises:
         FileNotFoundError: If ``path`` names a file that is not there.
-        RuntimeError: If the data set cannot be loaded; at set-up, if inputs are no numbers or of several shapes.
+        RuntimeError: If the data set cannot be loaded; at set-up, if inputs are not numbers or of several shapes.
         ValueError: At set-up, if a column or split is missing or does not suit, or there is nothing to share samples
             out by.
 
@@ -100,7 +107,8 @@ class HuggingFaceDataModule(ImageDataModule):
         **options: Any,
     ) -> None:
         super().__init__(partitioner, **options)
-        self.path = os.fspath(as_path("path", path)) if not isinstance(path, str) else path
+        # A name on the Hub is no path, so a string stays as it is.
+        self.path = path if isinstance(path, str) else os.fspath(as_path("path", path))
         self.inputs = [inputs] if isinstance(inputs, str) else inputs
         self.label = label
         self.client = client
@@ -118,7 +126,8 @@ class HuggingFaceDataModule(ImageDataModule):
         self.std = channel_numbers("std", std)  # type: ignore[misc]
         if not self.inputs or label in self.inputs:
             raise ValueError(f"`inputs` must name one or more columns, and not the `label`, got {self.inputs}.")
-        if len(self.inputs) > 1 and (transform is not None or not in_memory):
+        needs_one_column = transform is not None or not in_memory
+        if needs_one_column and len(self.inputs) > 1:
             raise ValueError(f"`transform` and `in_memory=False` are for a single input column, got {self.inputs}.")
 
     def prepare_data(self) -> None:
@@ -135,23 +144,25 @@ class HuggingFaceDataModule(ImageDataModule):
         whole = datasets.concatenate_datasets(parts)
         clients = clients_of_column(self.client, self.partitioner, partial(_read_column, whole))
         target, names = self._targets(whole)
-        test = None if len(parts) == 1 else np.arange(len(parts[0]), len(whole))
         labels = None if self.regression else target.numpy()
+        test = None
+        if self.test_split is not None:
+            test = np.arange(len(parts[0]), len(whole))
         samples: Dataset[Any]
         if self.in_memory:
             samples = TensorDataset(self._inputs(whole), target)
         else:
             _check_complete(whole, self.inputs[0])
             inputs = TransformedDataset(whole.select_columns(self.inputs), self._convert_row)
-            # a tensor has samples by position, too
+            # A tensor has samples by position, too.
             samples = StackDataset(inputs, target)  # type: ignore[arg-type]
         return Source(samples, labels, test, names, clients=clients)
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Scale, normalise and augment images on their device; other inputs stay as they are."""
         x = batch[0]
-        is_images = isinstance(x, Tensor) and x.dtype == torch.uint8 and x.dim() == 4
-        return super().on_after_batch_transfer(batch, dataloader_idx) if is_images else batch
+        are_images = isinstance(x, Tensor) and x.dtype == torch.uint8 and x.dim() == 4
+        return super().on_after_batch_transfer(batch, dataloader_idx) if are_images else batch
 
     def _targets(self, whole: datasets.Dataset) -> tuple[Tensor, Sequence[str] | None]:
         """Return the targets, shape (N,), and the names of the classes."""
@@ -165,8 +176,8 @@ class HuggingFaceDataModule(ImageDataModule):
             return torch.from_numpy(labels), names
         if values.min() < 0:
             raise ValueError(
-                f"Column {self.label!r} of {self.path} has unlabelled samples, such as {int(values.argmin())}; do not "
-                "read the split that they are in."
+                f"Column {self.label!r} of {self.path} has samples without a label, such as {int(values.argmin())}. "
+                "Read other splits than theirs."
             )
         return torch.from_numpy(values.astype(np.int64)), names
 
@@ -175,16 +186,19 @@ class HuggingFaceDataModule(ImageDataModule):
         import datasets
 
         if len(self.inputs) > 1:
-            parts = [_read_column(whole, column) for column in self.inputs]
-            return torch.from_numpy(np.stack(parts, axis=1).astype(np.float32))
+            columns = [_read_column(whole, column) for column in self.inputs]
+            return torch.from_numpy(np.stack(columns, axis=1).astype(np.float32))
         [column] = self.inputs
         _check_complete(whole, column)
         if self.transform is None and not isinstance(whole.features[column], datasets.Image):
-            # many times faster than Python's numbers
+            # This is many times faster than Python's numbers.
             whole = whole.with_format("numpy")
-        batches = tqdm(whole.select_columns([column]).iter(_ROWS), f"Reading {column}", leave=False)
+        batches = whole.select_columns([column]).iter(_ROWS)
+        values = []
         with reading(f"Column {column!r} of {self.path}", "numbers or images of one shape"):
-            values = [torch.from_numpy(self._convert(value)) for batch in batches for value in batch[column]]
+            for batch in tqdm(batches, f"Reading {column}", leave=False):
+                for value in batch[column]:
+                    values.append(torch.from_numpy(self._convert(value)))
             if len({value.dtype for value in values}) > 1:
                 values = [value.float() for value in values]
             if values[0].dim() == 1:
@@ -193,9 +207,11 @@ class HuggingFaceDataModule(ImageDataModule):
 
     def _convert(self, value: Any) -> np.ndarray:
         """Return a value of the input column as an array: a single number is a vector of one feature."""
-        if self.transform is None and isinstance(value, Image.Image):
+        if self.transform is not None:
+            value = self.transform(value)
+        elif isinstance(value, Image.Image):
             return _pixels(value)
-        array = np.asarray(value if self.transform is None else self.transform(value))
+        array = np.asarray(value)
         if array.dtype.kind not in "biuf":
             raise ValueError(
                 f"a value is {array.dtype}. Give a `transform` that makes numbers of one value, such as a tokeniser: "
@@ -217,18 +233,22 @@ class HuggingFaceDataModule(ImageDataModule):
             content = self._open()
         if isinstance(content, datasets.Dataset):
             content = datasets.DatasetDict({"train": content})
-        splits = [split for split in (self.train_split, self.test_split) if split is not None]
+        splits = [self.train_split]
+        if self.test_split is not None:
+            splits.append(self.test_split)
         check_there(splits, content, self.path, "split")
-        # a saved format, such as "torch", would turn values into tensors
+        # A saved format, such as "torch", would turn values into tensors.
         return [content[split].with_format(None) for split in splits]
 
     def _open(self) -> datasets.Dataset | datasets.DatasetDict:
         import datasets
 
         path = Path(self.path)
-        if path.is_dir() and ((path / "state.json").exists() or (path / "dataset_dict.json").exists()):
+        # `save_to_disk` writes the first for one split, and the second for several.
+        if (path / "state.json").exists() or (path / "dataset_dict.json").exists():
             return datasets.load_from_disk(self.path)
-        if builder := _BUILDERS.get(path.suffix):
+        if path.suffix in _BUILDERS:
+            builder = _BUILDERS[path.suffix]
             return datasets.load_dataset(builder, data_files={"train": self.path}, cache_dir=self.cache_dir)
         return datasets.load_dataset(self.path, self.name, data_files=self.data_files, cache_dir=self.cache_dir)
 
@@ -254,4 +274,6 @@ def _pixels(image: Image.Image) -> np.ndarray:
     if image.mode not in ("L", "RGB"):
         image = image.convert("L" if image.mode == "1" else "RGB")
     pixels = np.array(image)
-    return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+    if pixels.ndim == 2:
+        return pixels[None]
+    return pixels.transpose(2, 0, 1)

@@ -47,7 +47,11 @@ class MNISTDataModule(FromTorchvision):
     def paths(self) -> list[Path]:
         """Return the files as torchvision unpacks them."""
         folder = self.data_dir / self.files.__name__ / "raw"
-        return [folder / f"{part}-{kind}-ubyte" for part in self.parts for kind in ("images-idx3", "labels-idx1")]
+        paths = []
+        for part in self.parts:
+            paths.append(folder / f"{part}-images-idx3-ubyte")
+            paths.append(folder / f"{part}-labels-idx1-ubyte")
+        return paths
 
     def as_inputs(self, images: Tensor) -> Tensor:
         """Return the images in [0, 1], shape (N, 1, 28, 28)."""
@@ -105,7 +109,9 @@ class EMNISTDataModule(MNISTDataModule):
     def samples(self, part: Any) -> tuple[Tensor, Tensor]:
         """Return the chosen letters, counted from 0; the files hold them transposed and counted from 1."""
         kept = part.targets <= self.num_classes
-        return part.data[kept].transpose(1, 2), part.targets[kept] - 1
+        images = part.data[kept].transpose(1, 2)
+        classes = part.targets[kept] - 1
+        return images, classes
 
     def targets_of(self, labels: np.ndarray, names: list[str]) -> tuple[np.ndarray, np.ndarray, list[str]]:
         """Return targets, classes and their names: torchvision's begin with one for 0."""

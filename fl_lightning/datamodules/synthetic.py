@@ -24,7 +24,7 @@ def _draw(
     same_model: bool,
     same_inputs: bool,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return samples of clients that each label their inputs by a linear model of their own, client after client.
+    """Return samples of clients, each of which labels its inputs by another linear model, client after client.
 
     Client i draws u_i ~ N(0, model_std) and a model W_i, b_i with entries ~ N(u_i, 1); and B_i ~ N(0, input_std) and a
     centre v_i with entries ~ N(B_i, 1). Its inputs are x ~ N(v_i, diag(j^-1.2)), and y = argmax(x W_i + b_i).
@@ -47,7 +47,9 @@ def _draw(
     """
 
     def draw_model(mean: float) -> tuple[np.ndarray, np.ndarray]:
-        return rng.normal(mean, 1.0, (num_features, num_classes)), rng.normal(mean, 1.0, num_classes)
+        weights = rng.normal(mean, 1.0, (num_features, num_classes))
+        bias = rng.normal(mean, 1.0, num_classes)
+        return weights, bias
 
     model_means = rng.normal(0.0, model_std, len(sizes))
     input_means = rng.normal(0.0, input_std, len(sizes))
@@ -122,7 +124,10 @@ class FedDynSyntheticDataModule(_SyntheticDataModule):
         split: Split | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(split=SampleSplit(val=0.0, test="official") if split is None else split, **options)
+        self.test_on_training = split is None
+        if split is None:
+            split = SampleSplit(val=0.0, test="official")
+        super().__init__(split=split, **options)
         self.gamma1 = gamma1
         self.gamma2 = gamma2
         self.gamma3 = gamma3
@@ -130,15 +135,22 @@ class FedDynSyntheticDataModule(_SyntheticDataModule):
         self.same_inputs = same_inputs
         self.seed = seed
         self._make(num_clients)
-        self.test_on_training = split is None
 
     def load(self) -> Source:
         """Generate the samples: float32, shape (N, 30), and classes 0 to 4."""
         rng = np.random.default_rng(self.seed)
-        sizes = rng.lognormal(np.log(200 + 0.001), self.gamma3, self.generated_clients).astype(np.int64)
-        sizes = np.maximum(sizes, 1)
-        stds = {"model_std": self.gamma1, "input_std": self.gamma2}
-        x, labels = _draw(rng, sizes, 30, 5, **stds, same_model=self.same_model, same_inputs=self.same_inputs)
+        drawn_sizes = rng.lognormal(np.log(200 + 0.001), self.gamma3, self.generated_clients)
+        sizes = np.maximum(drawn_sizes.astype(np.int64), 1)
+        x, labels = _draw(
+            rng,
+            sizes,
+            num_features=30,
+            num_classes=5,
+            model_std=self.gamma1,
+            input_std=self.gamma2,
+            same_model=self.same_model,
+            same_inputs=self.same_inputs,
+        )
         clients = np.repeat(np.arange(len(sizes)), sizes)
         test = None
         if self.test_on_training:
@@ -187,7 +199,9 @@ class FedProxSyntheticDataModule(_SyntheticDataModule):
         split: Split | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(split=WithinClientSplit(val=0.0, test=0.1) if split is None else split, **options)
+        if split is None:
+            split = WithinClientSplit(val=0.0, test=0.1)
+        super().__init__(split=split, **options)
         self.alpha = alpha
         self.beta = beta
         self.iid = iid
@@ -197,8 +211,18 @@ class FedProxSyntheticDataModule(_SyntheticDataModule):
     def load(self) -> Source:
         """Generate the samples: float32, shape (N, 60), and classes 0 to 9."""
         rng = np.random.default_rng(self.seed)
-        sizes = rng.lognormal(4.0, 2.0, self.generated_clients).astype(np.int64) + 50
-        stds = {"model_std": self.alpha, "input_std": self.beta}
-        x, labels = _draw(rng, sizes, 60, 10, **stds, same_model=self.iid, same_inputs=self.iid)
+        drawn_sizes = rng.lognormal(4.0, 2.0, self.generated_clients)
+        sizes = drawn_sizes.astype(np.int64) + 50
+        x, labels = _draw(
+            rng,
+            sizes,
+            num_features=60,
+            num_classes=10,
+            model_std=self.alpha,
+            input_std=self.beta,
+            same_model=self.iid,
+            same_inputs=self.iid,
+        )
+        clients = np.repeat(np.arange(len(sizes)), sizes)
         dataset = TensorDataset(torch.from_numpy(x), torch.from_numpy(labels))
-        return Source(dataset, labels, clients=np.repeat(np.arange(len(sizes)), sizes))
+        return Source(dataset, labels, clients=clients)

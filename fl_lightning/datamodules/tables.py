@@ -93,37 +93,46 @@ class TableDataModule(FederatedDataModule):
         self.categorical = categorical
         self.regression = regression
         check_arguments(self)
-        inputs = [*(features or ()), *categorical]
-        twice = next((name for name in inputs if name == label or inputs.count(name) > 1), None)
-        if twice is not None:
-            raise ValueError(
-                f"`features` and `categorical` must name each input once, and not the `label`, got {twice!r} twice."
-            )
+        named = [label, *(features or ()), *categorical]
+        for name in named:
+            if named.count(name) > 1:
+                raise ValueError(
+                    f"`features` and `categorical` must name each input once, and not the `label`, got {name!r} twice."
+                )
         self.feature_names: list[str] = []
 
     def load(self) -> Source:
         """Read the files: float32, shape (N, features)."""
         import pandas
 
-        keys = {*self.categorical, *([] if self.client is None else [self.client])}
-        keys |= set() if self.regression else {self.label}
-        # features are numbers
+        # These columns name classes and clients. The others are numbers.
+        keys = set(self.categorical)
+        if self.client is not None:
+            keys.add(self.client)
+        if not self.regression:
+            keys.add(self.label)
         keys -= set(self.features or ())
-        paths = [path for path in (self.path, self.test_path) if path is not None]
+        paths = [self.path]
+        if self.test_path is not None:
+            paths.append(self.test_path)
         frames = [_read(path, keys) for path in paths]
         features = self._numeric_columns(frames[0])
         for each, path in zip(frames, paths, strict=True):
             check_there([self.label, self.client, *features, *self.categorical], each.columns, path)
         frame = pandas.concat(frames, ignore_index=True)
-        # a value is the same in both files if it is written alike
-        for key in keys:
-            if not all(map(_is_parquet, paths)) and all(isinstance(value, str) for value in frame[key].dropna()):
-                frame[key] = _as_numbers(frame[key])
+        # A CSV file has strings. Numbers are made of them now, so that a value that is written alike in both files is
+        # the same.
+        if not all(_is_parquet(path) for path in paths):
+            for key in keys:
+                if all(isinstance(value, str) for value in frame[key].dropna()):
+                    frame[key] = _as_numbers(frame[key])
         clients = clients_of_column(self.client, self.partitioner, partial(_complete, frame))
         target = _complete(frame, self.label)
         name = f"`label` column {self.label!r}"
         x = torch.from_numpy(self._inputs(frame, features))
-        test = None if self.test_path is None else np.arange(len(frames[0]), len(frame))
+        test = None
+        if self.test_path is not None:
+            test = np.arange(len(frames[0]), len(frame))
         if self.regression:
             y = torch.from_numpy(numbers_to_predict(target, name))
             return Source(TensorDataset(x, y), test_indices=test, clients=clients)
@@ -135,17 +144,19 @@ class TableDataModule(FederatedDataModule):
             return list(self.features)
         used = {self.label, self.client, *self.categorical}
         left = [name for name in frame.columns if name not in used]
-        nameless = next((name for name in left if str(name).startswith("Unnamed: ")), None)
-        if nameless is not None:
-            raise ValueError(
-                f"{self.path} has a column without a name, {nameless!r}, most likely the row numbers that `to_csv` "
-                "wrote. Write the file with `index=False`, or name the inputs in `features`."
-            )
+        for name in left:
+            if str(name).startswith("Unnamed: "):
+                raise ValueError(
+                    f"{self.path} has a column without a name, {name!r}, most likely the row numbers that `to_csv` "
+                    "wrote. Write the file with `index=False`, or name the inputs in `features`."
+                )
         return left
 
     def _inputs(self, frame: DataFrame, numeric: list[str]) -> np.ndarray:
         x = _numbers(frame, numeric)
-        wrong = np.isinf(x) if self.impute is not None else ~np.isfinite(x)
+        wrong = ~np.isfinite(x)
+        if self.impute is not None:
+            wrong &= ~np.isnan(x)
         if wrong.any():
             column = numeric[int(wrong.any(axis=0).argmax())]
             raise ValueError(
@@ -156,7 +167,8 @@ class TableDataModule(FederatedDataModule):
         names = list(numeric)
         for column in self.categorical:
             codes, values = encode_classes(_complete(frame, column), f"Column {column!r}")
-            parts.append((codes[:, None] == np.arange(len(values))).astype(np.float32))
+            indicators = codes[:, None] == np.arange(len(values))
+            parts.append(indicators.astype(np.float32))
             names += [f"{column}={value}" for value in values]
         self.feature_names = names
         self.standardized_features = slice(0, len(numeric))  # type: ignore[misc]
@@ -168,37 +180,39 @@ def _is_parquet(path: Path) -> bool:
 
 
 def _read(path: Path, keys: Set[str]) -> DataFrame:
-    """Return a file's rows; the columns ``keys`` of a CSV file are texts."""
+    """Return a file's rows; the columns ``keys`` of a CSV file are strings."""
     import pandas
 
     with reading(path, "a CSV or Parquet file"), warnings.catch_warnings():
         if _is_parquet(path):
             return pandas.read_parquet(path)
-        # pandas warns of rows that are longer than the header
+        # pandas warns of rows that are longer than the header.
         warnings.simplefilter("error", pandas.errors.ParserWarning)
-        # without `index_col` the first column of such rows would become row numbers
+        # Without `index_col` the first column of such rows would become row numbers.
         return pandas.read_csv(path, dtype=dict.fromkeys(keys, str), index_col=False)
 
 
-def _as_numbers(texts: Series) -> Series:
-    """Return texts as numbers, unless two texts, such as 001 and 1, or 1.0 and 1, would become the same or others.
+def _as_numbers(strings: Series) -> Series:
+    """Return strings as numbers, unless two strings, such as 001 and 1, would become the same number.
 
-    Spaces around a number do not count.
+    Whole numbers must be written as Python writes them. Spaces around a number do not count.
     """
     import pandas
 
-    stripped = texts.str.strip()
+    stripped = strings.str.strip()
     try:
         numbers = pandas.to_numeric(stripped)
     except (ValueError, OverflowError):
-        return texts
+        return strings
     if numbers.dtype.kind in "iu":
-        return numbers if (numbers.astype(str) == stripped).all() else stripped
-    return numbers if numbers.nunique() == stripped.nunique() else stripped
+        is_same = (numbers.astype(str) == stripped).all()
+    else:
+        is_same = numbers.nunique() == stripped.nunique()
+    return numbers if is_same else stripped
 
 
 def _complete(frame: DataFrame, column: str) -> np.ndarray:
-    """Return a column's values, texts as ``str``; none may be missing."""
+    """Return a column's values; other values than numbers as strings. None may be missing."""
     check_complete(frame[column].isna().to_numpy(), column)
     values: np.ndarray = frame[column].to_numpy()
     return values if values.dtype.kind in "biuf" else values.astype(str)
@@ -208,13 +222,13 @@ def _numbers(frame: DataFrame, columns: Sequence[str]) -> np.ndarray:
     """Return columns of numbers, float32, shape (N, columns), NaN where one is missing."""
     from pandas.api.types import is_numeric_dtype
 
-    other = next((column for column in columns if not is_numeric_dtype(frame[column])), None)
-    if other is not None:
-        raise ValueError(
-            f"Column {other!r} does not hold numbers but {frame[other].dtype}. Name it in `categorical` to make "
-            "indicators of its values, or leave it out by `features`."
-        )
-    # numbers that are too large become infinite
+    for column in columns:
+        if not is_numeric_dtype(frame[column]):
+            raise ValueError(
+                f"Column {column!r} does not hold numbers but {frame[column].dtype}. Name it in `categorical` to make "
+                "indicators of its values, or leave it out by `features`."
+            )
+    # Numbers that are too large for float32 become infinite.
     with np.errstate(over="ignore"):
         values: np.ndarray = frame[list(columns)].to_numpy(dtype=np.float32, na_value=np.nan)
     return values

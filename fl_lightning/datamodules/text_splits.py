@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -53,10 +52,16 @@ class OrderedSplit(Split):
         self, labels: np.ndarray, partitioner: PartitionFunction, test_indices: np.ndarray | None
     ) -> FederatedSplit:
         """Partition, then cut each client's text; see :meth:`~fl_lightning.data.Split.split`."""
-        official = check_test_indices(test_indices, len(labels)) if isinstance(self.test, str) else None
-        wanted = [True, self.val > 0, self.test != 0]
-        parts = [self._cut(indices, official) for indices in partitioner(labels).indices]
-        parts = [part for part in parts if _has(part, wanted)]
+        official = None
+        if isinstance(self.test, str):
+            official = check_test_indices(test_indices, len(labels))
+        parts = []
+        for indices in partitioner(labels).indices:
+            train, val, test = self._cut(indices, official)
+            has_val = self.val == 0 or len(val) > 0
+            has_test = self.test == 0 or len(test) > 0
+            if len(train) > 0 and has_val and has_test:
+                parts.append((train, val, test))
         if not parts:
             raise ValueError(
                 f"No client is long enough for `val` {self.val}, `test` {self.test} and a `gap` of {self.gap} samples. "
@@ -72,14 +77,12 @@ class OrderedSplit(Split):
             end = whole_part((1 - self.val) * len(rest))
             return rest[:end], rest[end + self.gap :], test
         assert not isinstance(self.test, str)
-        first = whole_part((1 - self.val - self.test) * len(indices))
-        second = whole_part((1 - self.test) * len(indices))
-        return indices[:first], indices[first + self.gap : second], indices[second + self.gap :]
-
-
-def _has(part: Parts, wanted: Sequence[bool]) -> bool:
-    """Return whether a client has samples in each set that is wanted."""
-    return all(len(samples) > 0 for samples, is_wanted in zip(part, wanted, strict=True) if is_wanted)
+        train_end = whole_part((1 - self.val - self.test) * len(indices))
+        val_end = whole_part((1 - self.test) * len(indices))
+        train = indices[:train_end]
+        val = indices[train_end + self.gap : val_end]
+        test = indices[val_end + self.gap :]
+        return train, val, test
 
 
 class CropSplit(Split):
@@ -124,8 +127,10 @@ class CropSplit(Split):
     ) -> FederatedSplit:
         """Cut the stretches of the drawn clients; see :meth:`~fl_lightning.data.Split.split`."""
         whole = self.base.apply(labels, partitioner, test_indices)
-        clients = [client for client, test in whole.test.items() if len(test) > self.test]
-        clients = [client for client in clients if len(whole.train[client]) > self.train]
+        clients = []
+        for client, test in whole.test.items():
+            if len(test) > self.test and len(whole.train[client]) > self.train:
+                clients.append(client)
         if len(clients) < self.num_clients:
             raise ValueError(
                 f"`num_clients` is {self.num_clients}, but the clients with more than `train` = {self.train} training "
@@ -137,7 +142,8 @@ class CropSplit(Split):
         for client in rng.permutation(clients)[: self.num_clients].tolist():
             train = _crop(whole.train[client], self.train, rng, rng_of_ends)
             test = _crop(whole.test[client], self.test, rng, rng_of_ends)
-            parts.append((train, whole.val.get(client, train[:0]), test))
+            val = whole.val.get(client, train[:0])
+            parts.append((train, val, test))
         return _federated(parts)
 
 

@@ -38,7 +38,7 @@ class TorchDatasetDataModule(FederatedDataModule):
         **options: Further arguments of :class:`~fl_lightning.data.FederatedDataModule`.
 
     Raises:
-        TypeError: If a data set is not map-style, or targets are no whole numbers.
+        TypeError: If a data set is not map-style, or targets are not whole numbers.
         ValueError: If a data set is empty; if targets or clients are not one per sample; if there are ``clients`` and
             a ``partitioner``; at set-up, if a partitioner that goes by classes finds none.
 
@@ -70,8 +70,8 @@ class TorchDatasetDataModule(FederatedDataModule):
         super().__init__(partitioner, **options)
         if partitioner is not None and clients is not None:
             raise ValueError(
-                "Give `partitioner` or `clients`, not both: a partitioner shares the samples out without regard to "
-                "their clients."
+                "Give `partitioner` or `clients`, not both: a partitioner distributes the samples whatever their "
+                "clients are."
             )
         self.parts = [as_dataset("dataset", dataset)]
         self.targets = [_check_targets("targets", targets, self.parts[0])]
@@ -80,33 +80,43 @@ class TorchDatasetDataModule(FederatedDataModule):
             self.targets.append(_check_targets("test_targets", test_targets, self.parts[1]))
         elif test_targets is not None:
             raise ValueError("`test_targets` are of `test_dataset`, which is None. Give both or neither.")
-        self.clients = None if clients is None else client_keys("clients", clients, length(self.parts[0]))
+        self.clients: np.ndarray | None = None
+        if clients is not None:
+            self.clients = client_keys("clients", clients, length(self.parts[0]))
         self.collate_fn = collate_fn
         check_arguments(self, {"collate_fn": collate_fn})
 
     def _facts(self) -> list[str]:
-        return super()._facts() or [f"{type(self.parts[0]).__name__} of {length(self.parts[0])} samples"]
+        if self.is_set_up:
+            return super()._facts()
+        dataset = self.parts[0]
+        return [f"{type(dataset).__name__} of {length(dataset)} samples"]
 
     def load(self) -> Source:
         """Put the data sets together; only tensors are copied."""
         labels_of_parts = []
-        for part, given in zip(self.parts, self.targets, strict=True):
-            labels_of_parts.append(find_targets(part, self.outputs_and_targets) if given is None else given)
+        for part, targets in zip(self.parts, self.targets, strict=True):
+            if targets is None:
+                targets = find_targets(part, self.outputs_and_targets)
+            labels_of_parts.append(targets)
         labels = concatenate(labels_of_parts)
 
-        whole = self.parts[0] if len(self.parts) == 1 else ConcatDataset(self.parts)
-        tensors = tensors_of(whole)
-        number = length(self.parts[0])
-        has_test = len(self.parts) > 1
+        dataset, *test_dataset = self.parts
+        whole = dataset
         clients = self.clients
-        if clients is not None and has_test:
-            # samples of the test set have a client, too, which is never looked at
-            clients = np.pad(clients, (0, length(self.parts[1])), mode="edge")
+        test_indices = None
+        if test_dataset:
+            whole = ConcatDataset(self.parts)
+            test_indices = np.arange(length(dataset), length(whole))
+            if clients is not None:
+                # Samples of the test set need a client, too; nobody asks for it.
+                clients = np.pad(clients, (0, len(test_indices)), mode="edge")
+        tensors = tensors_of(whole)
         return Source(
             whole if tensors is None else TensorDataset(*tensors),
             labels,
-            test_indices=np.arange(number, length(whole)) if has_test else None,
-            class_names=_names_of(labels, getattr(self.parts[0], "classes", None)),
+            test_indices=test_indices,
+            class_names=_names_of(labels, getattr(dataset, "classes", None)),
             collate_fn=self.collate_fn,
             clients=clients,
             tests_clients=False,
@@ -114,8 +124,10 @@ class TorchDatasetDataModule(FederatedDataModule):
 
 
 def _names_of(labels: np.ndarray | None, names: Sequence[Any] | None) -> list[str] | None:
-    """Return the names of the classes as texts; ``None`` if a class, such as -1 for "unlabelled", has no name."""
-    if labels is None or names is None or labels.min(initial=0) < 0 or labels.max(initial=0) >= len(names):
+    """Return the names of the classes as strings; ``None`` if a class, such as -1 for "unlabelled", has no name."""
+    if labels is None or names is None:
+        return None
+    if labels.min(initial=0) < 0 or labels.max(initial=0) >= len(names):
         return None
     return [str(name) for name in names]
 
@@ -123,4 +135,5 @@ def _names_of(labels: np.ndarray | None, names: Sequence[Any] | None) -> list[st
 def _check_targets(name: str, values: Values | None, dataset: Dataset[Any]) -> np.ndarray | None:
     if values is None:
         return None
-    return one_per_sample(name, check_labels(values, name).astype(np.int64), length(dataset))
+    labels = check_labels(values, name).astype(np.int64)
+    return one_per_sample(name, labels, length(dataset))

@@ -46,6 +46,7 @@ class BackdoorSuccess(Callback):
     def __init__(self, backdoor: Trigger) -> None:
         self.backdoor = backdoor
         check_arguments(self)
+        # Samples that the model calls the target, and all that were stamped.
         self._counts = torch.zeros(2)
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
@@ -67,10 +68,13 @@ class BackdoorSuccess(Callback):
         dataloader_idx: int = 0,
     ) -> None:
         """Count the batch's samples."""
-        stamped = called(pl_module, self.backdoor.stamped(inputs_of(batch)))
-        scores, classes = scores_and_classes(*compared(trainer, batch, stamped, outputs))
-        others = classes != self.backdoor.target
-        self._counts += torch.stack([(scores.argmax(1)[others] == self.backdoor.target).sum(), others.sum()])
+        stamped = self.backdoor.stamped(inputs_of(batch))
+        predictions, targets = compared(trainer, batch, called(pl_module, stamped), outputs)
+        scores, classes = scores_and_classes(predictions, targets)
+        is_other_class = classes != self.backdoor.target
+        is_called_target = scores.argmax(dim=1) == self.backdoor.target
+        taken = is_called_target & is_other_class
+        self._counts += torch.stack([taken.sum(), is_other_class.sum()])
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Log the share."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,8 +16,9 @@ from fl_lightning.seeding import Stream, seed_global_generators, torch_generator
 
 def relative_distance(federated: Tensor, central: Tensor) -> float:
     """Return ``|w_FL - w_C| / |w_C|`` (DC; eq. (56)), both of shape ``(d,)``; infinite if ``w_C`` is 0."""
-    distance, length = (federated.double() - central.double()).norm(), central.double().norm()
-    return float(distance / length) if length > 0 else float("inf")
+    distance = (federated.double() - central.double()).norm()
+    length = central.double().norm()
+    return float(distance / length) if length > 0 else math.inf
 
 
 class CentralTwin(RoundObserver):
@@ -36,19 +38,24 @@ class CentralTwin(RoundObserver):
         self._twin: Tensor | None = None
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Start from the module's weights, unless a checkpoint brought the twin's."""
+        """Start from the module's weights, unless a checkpoint had the twin's."""
         vector = loop_of(trainer).training.vector
-        self._twin = vector.read() if self._twin is None else self._twin.to(vector.device)
+        if self._twin is None:
+            self._twin = vector.read()
+        self._twin = self._twin.to(vector.device)
 
     def on_round_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Train the twin on the data of the round's clients and compare."""
         assert self._twin is not None
-        loop, clients = loop_of(trainer), aggregation_of(trainer, self).algorithm.report.reported
-        vector = loop.training.vector
-        federated, n = vector.read(), vector.num_parameters
+        training = loop_of(trainer).training
+        clients = aggregation_of(trainer, self).algorithm.report.reported
+        federated = training.vector.read()
         if clients:
-            self._twin = _trained(loop.training, self._twin, sorted(clients))
-        self.values = {"fed/central_distance": relative_distance(federated[:n], self._twin[:n])}
+            self._twin = _trained(training, self._twin, sorted(clients))
+        # Buffers, which follow the parameters, do not count.
+        num_parameters = training.vector.num_parameters
+        distance = relative_distance(federated[:num_parameters], self._twin[:num_parameters])
+        self.values = {"fed/central_distance": distance}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the twin's weights."""
@@ -64,12 +71,14 @@ def _trained(training: LocalTraining, model: Tensor, clients: Sequence[int]) -> 
 
     The module's weights are as before, and nothing is logged.
     """
-    vector, batches = training.vector, training.batches
+    vector = training.vector
     held = vector.read()
     vector.write(model)
-    purpose = training.settings.run_seed, Stream.TWIN, training.trainer.current_epoch
-    seed_global_generators(*purpose)
-    training.quiet.train(batches.pooled(clients, torch_generator(*purpose, 1)))
+    seed = training.settings.run_seed
+    round_index = training.trainer.current_epoch
+    seed_global_generators(seed, Stream.TWIN, round_index)
+    order = torch_generator(seed, Stream.TWIN, round_index, 1)
+    training.quiet.train(training.batches.pooled(clients, order))
     trained = vector.read()
     vector.write(held)
     return trained

@@ -33,15 +33,17 @@ class Communication(RoundObserver):
         cost_to_target: The same in rounds of FedAvg.
 
     Raises:
-        TypeError: If ``monitor`` is not a text.
-        ValueError: If ``mode`` is unknown, or ``target`` is no finite number; in a fit, if the validation does not log
-            ``monitor``.
+        TypeError: If ``monitor`` is not a string.
+        ValueError: If ``mode`` is unknown, or ``target`` is not a finite number; in a fit, if the validation does not
+            log ``monitor``.
     """
 
     def __init__(
         self, target: Finite | None = None, monitor: str = "val_acc", mode: Literal["max", "min"] = "max"
     ) -> None:
-        self.target, self.monitor, self.mode = target, monitor, mode
+        self.target = target
+        self.monitor = monitor
+        self.mode = mode
         check_arguments(self)
         self.reset()
 
@@ -55,14 +57,15 @@ class Communication(RoundObserver):
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Check that clients train, and warn of a loss that would have to rise to the target."""
         super().setup(trainer, pl_module, stage)
-        if stage == "fit" and self.target is not None:
-            suitable = suitable_mode(self.monitor, self.mode)
-            if suitable is not None:
-                moves = "rises" if self.mode == "max" else "falls"
-                rank_zero_warn(
-                    f"Communication(monitor={self.monitor!r}) takes the target as reached when {self.monitor} {moves} "
-                    f'to it, because its `mode` is "{self.mode}". Give `mode="{suitable}"`.'
-                )
+        if stage != "fit" or self.target is None:
+            return
+        suitable = suitable_mode(self.monitor, self.mode)
+        if suitable is not None:
+            moves = "rises" if self.mode == "max" else "falls"
+            rank_zero_warn(
+                f"Communication(monitor={self.monitor!r}) takes the target as reached when {self.monitor} {moves} "
+                f'to it, because its `mode` is "{self.mode}". Give `mode="{suitable}"`.'
+            )
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Note that the validation metrics are known."""
@@ -102,16 +105,18 @@ class Communication(RoundObserver):
                 )
             return
         value = float(metrics[self.monitor])
-        if value >= target if self.mode == "max" else value <= target:
+        is_reached = value >= target if self.mode == "max" else value <= target
+        if is_reached:
+            vectors = aggregation_of(trainer, self).algorithm.objective.vectors_sent
             self.rounds_to_target = self._rounds
-            self.cost_to_target = self._rounds * aggregation_of(trainer, self).algorithm.objective.vectors_sent
+            self.cost_to_target = self._rounds * vectors
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Tell of a target with which nothing was ever compared."""
+        """Warn of a target with which nothing was ever compared."""
         if self.target is not None and self.monitor not in trainer.callback_metrics:
             rank_zero_warn(
-                f"Communication: {self.monitor!r} was never logged, since there was no validation, so that nothing was "
-                f"compared with `target={self.target!r}`. Give validation data, or leave `target` out."
+                f"Communication: there was no validation, so {self.monitor!r} was never logged and never compared with "
+                f"`target={self.target!r}`. Give validation data, or leave `target` out."
             )
 
     def __str__(self) -> str:
@@ -124,7 +129,8 @@ class Communication(RoundObserver):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take what a checkpoint's run had reached."""
-        self.rounds_to_target, self.cost_to_target = state_dict["rounds"], state_dict["cost"]
+        self.rounds_to_target = state_dict["rounds"]
+        self.cost_to_target = state_dict["cost"]
         self._rounds = state_dict["seen"]
 
 
@@ -136,32 +142,32 @@ class LocalCompute(RoundObserver):
     """
 
     def __init__(self) -> None:
-        self._new: list[tuple[int, int, int]] = []
+        # Client, steps and samples of each result of the round, on this process.
+        self._results: list[tuple[int, int, int]] = []
         self.reset()
 
     def reset(self) -> None:
         """Start to count."""
         self.rounds_of_client: Counter[int] = Counter()
-        self._steps = self._samples = 0
+        self._steps = 0
+        self._samples = 0
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Begin a round."""
-        self._new = []
+        self._results = []
 
     def on_client_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, result: ClientResult) -> None:
         """Note the client's work."""
-        self._new.append(
-            (result.task.client, result.num_steps, loop_of(trainer).training.batches.num_samples(result.task))
-        )
+        samples = loop_of(trainer).training.batches.num_samples(result.task)
+        self._results.append((result.task.client, result.num_steps, samples))
 
     def on_round_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Add up the round's work."""
-        for client, steps, samples in (
-            entry for share in loop_of(trainer).gather_objects(self._new) for entry in share
-        ):
-            self.rounds_of_client[client] += 1
-            self._steps += steps
-            self._samples += samples
+        for of_process in loop_of(trainer).gather_objects(self._results):
+            for client, steps, samples in of_process:
+                self.rounds_of_client[client] += 1
+                self._steps += steps
+                self._samples += samples
         self.values = {"fed/local_steps": self._steps, "fed/local_samples": self._samples}
 
     def state_dict(self) -> dict[str, Any]:
@@ -171,4 +177,5 @@ class LocalCompute(RoundObserver):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take the counts of a checkpoint."""
         self.rounds_of_client = Counter(state_dict["clients"])
-        self._steps, self._samples = state_dict["steps"], state_dict["samples"]
+        self._steps = state_dict["steps"]
+        self._samples = state_dict["samples"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from itertools import chain
 from typing import Literal
 
 import lightning.pytorch as pl
@@ -26,12 +28,14 @@ def pairwise_divergence(vectors: Tensor) -> float:
     """
     gram = vectors.double() @ vectors.double().T
     norms = gram.diagonal().sqrt()
-    gram = gram[norms > 0][:, norms > 0]
-    norms = norms[norms > 0]
+    has_length = norms > 0
+    gram = gram[has_length][:, has_length]
+    norms = norms[has_length]
     if len(norms) < 2:
-        return float("nan")
+        return math.nan
     first, second = torch.triu_indices(len(norms), len(norms), offset=1)
-    return float((1 - gram[first, second] / (norms[first] * norms[second])).mean())
+    cosines = gram[first, second] / (norms[first] * norms[second])
+    return float((1 - cosines).mean())
 
 
 class LocalDivergence(RoundObserver):
@@ -53,7 +57,8 @@ class LocalDivergence(RoundObserver):
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Forget the last round."""
-        self._vectors, self.values = [], {}
+        self._vectors = []
+        self.values = {}
 
     def on_client_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, result: ClientResult) -> None:
         """Keep the client's parameters, or its update."""
@@ -63,11 +68,15 @@ class LocalDivergence(RoundObserver):
 
     def on_round_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Compare the round's clients."""
-        loop = loop_of(trainer)
-        mine = self._vectors if trainer.world_size == 1 else [vector.cpu() for vector in self._vectors]
-        vectors = [vector for share in loop.gather_objects(mine) for vector in share]
-        divergence = pairwise_divergence(torch.stack(vectors)) if vectors else float("nan")
-        self.values = {} if divergence != divergence else {"fed/divergence": divergence}
+        vectors = self._vectors
+        if trainer.world_size > 1:
+            vectors = [vector.cpu() for vector in vectors]
+        vectors = list(chain.from_iterable(loop_of(trainer).gather_objects(vectors)))
+        if not vectors:
+            return
+        divergence = pairwise_divergence(torch.stack(vectors))
+        if not math.isnan(divergence):
+            self.values = {"fed/divergence": divergence}
 
 
 class UpdateNorms(RoundObserver):
@@ -81,7 +90,8 @@ class UpdateNorms(RoundObserver):
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Forget the last round."""
-        self._norms, self.values = [], {}
+        self._norms = []
+        self.values = {}
 
     def on_client_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, result: ClientResult) -> None:
         """Measure the client's update."""
@@ -89,8 +99,8 @@ class UpdateNorms(RoundObserver):
 
     def on_round_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Summarise the round's updates; those with NaN or infinite values are left out."""
-        shares = loop_of(trainer).gather_objects(self._norms)
-        norms = torch.tensor([norm for share in shares for norm in share], dtype=torch.float64)
+        gathered = chain.from_iterable(loop_of(trainer).gather_objects(self._norms))
+        norms = torch.tensor(list(gathered), dtype=torch.float64)
         norms = norms[norms.isfinite()]
         if len(norms):
             self.values = {

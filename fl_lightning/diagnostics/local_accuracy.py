@@ -33,41 +33,58 @@ class LocalAccuracy(RoundObserver):
     """
 
     def __init__(self, metric: Metric = accuracy, name: str = "acc") -> None:
-        self.metric, self.name = metric, name
+        self.metric = metric
+        self.name = name
         check_arguments(self)
-        self._results: list[tuple[int, float]] = []  # client and metric of each result of this process
+        # Client and metric of each result of the round, on this process.
+        self._results: list[tuple[int, float]] = []
         self.local: dict[int, float] = {}
         self.aggregated: dict[int, float] = {}
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Forget the last round."""
-        self._results, self.local, self.aggregated, self.values = [], {}, {}, {}
+        self._results = []
+        self.local = {}
+        self.aggregated = {}
+        self.values = {}
 
     def on_client_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, result: ClientResult) -> None:
         """Evaluate the client's model, unless it has NaN or infinite values: its largest score would be any class."""
         if not trainer.limit_val_batches or not bool(result.parameters.isfinite().all()):
             return
         client = result.task.client
-        self._results.append((client, self._measure(loop_of(trainer).training, client)))
+        value = self._measure(loop_of(trainer).training, client)
+        self._results.append((client, value))
 
     def on_round_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Evaluate the model that the user sees on the round's clients."""
         loop = loop_of(trainer)
         aggregated = {client: self._measure(loop.training, client) for client in dict(self._results)}
-        shares = loop.gather_objects((self._results, aggregated))
-        results = sorted(pair for share, _ in shares for pair in share)  # sums do not depend on the processes
-        metrics: dict[int, list[float]] = {}
+        results: list[tuple[int, float]] = []
+        aggregated_of_all: dict[int, float] = {}
+        for results_of_process, aggregated_of_process in loop.gather_objects((self._results, aggregated)):
+            results.extend(results_of_process)
+            aggregated_of_all.update(aggregated_of_process)
+        if not results:
+            return
+        # Sorted, so that sums do not depend on the processes.
+        results.sort()
+        values_of: dict[int, list[float]] = {}
         for client, value in results:
-            metrics.setdefault(client, []).append(value)
-        self.local = {client: sum(values) / len(values) for client, values in metrics.items()}
-        joined = {client: value for _, share in shares for client, value in share.items()}
-        self.aggregated = {client: joined[client] for client in metrics}
-        if results:
-            self.values = {
-                f"fed/local_{self.name}": sum(value for _, value in results) / len(results),
-                f"fed/aggregated_{self.name}": sum(self.aggregated.values()) / len(self.aggregated),
-            }
+            values_of.setdefault(client, []).append(value)
+        self.local = {client: _mean(values) for client, values in values_of.items()}
+        self.aggregated = {client: aggregated_of_all[client] for client in values_of}
+        self.values = {
+            f"fed/local_{self.name}": _mean([value for _, value in results]),
+            f"fed/aggregated_{self.name}": _mean(list(self.aggregated.values())),
+        }
 
     def _measure(self, training: LocalTraining, client: int) -> float:
         """Return the metric of a client's training samples, at the module's weights."""
-        return score_of(self, client, *training.quiet.predictions(training.batches.to_evaluate(client)))
+        batches = training.batches.to_evaluate(client)
+        predictions, targets = training.quiet.predictions(batches)
+        return score_of(self, client, predictions, targets)
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)

@@ -34,7 +34,8 @@ class RoundObserver(Callback):
         self.values = {}
         if stage == "fit":
             aggregation_of(trainer, self)
-            if trainer.current_epoch == 0:  # a checkpoint's state comes later
+            # The state of a checkpoint is loaded later.
+            if trainer.current_epoch == 0:
                 self.reset()
 
     def reset(self) -> None:
@@ -55,14 +56,16 @@ class RoundObserver(Callback):
 
 
 def _check_other_observers(trainer: pl.Trainer, observer: RoundObserver) -> None:
-    others = (each for each in fit_trainer(trainer).callbacks if isinstance(each, RoundObserver))
-    for other in others:
-        if other is not observer and (both := observer.values.keys() & other.values.keys()):
+    for other in fit_trainer(trainer).callbacks:
+        if other is observer or not isinstance(other, RoundObserver):
+            continue
+        both = observer.values.keys() & other.values.keys()
+        if both:
             first, second = sorted([type(observer).__name__, type(other).__name__])
             who = f"Two callbacks {first}" if first == second else f"{first} and {second}"
             raise ValueError(
-                f"{who} both log {min(both)!r}, and the loggers would get the mean of the two. Leave one out, or use "
-                "it in a run of its own; a subclass may give its `values` other names."
+                f"{who} both log {min(both)!r}, and the loggers would get the mean of the two. Leave one out, use it "
+                "in another run, or give the `values` of a subclass other names."
             )
 
 

@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _COLOURS = {"used": "tab:blue", "rejected": "tab:orange", "invalid": "tab:red", "lost": "0.75"}
-_AT_WORK = "0.9"  # the colour of work that has not ended
+#: The colour of work that has not ended.
+_AT_WORK = "0.9"
 _MOST_CLIENTS = 60
-_ROW = 0.17  # inches of a client in the picture, at least, so that the numbers of clients do not overlap
+#: Inches of a client's row in the picture: as many as keep the numbers of clients apart.
+_ROW = 0.17
 _PICTURES = (".png", ".pdf", ".svg")
 
 
@@ -55,7 +57,7 @@ class Timeline(RoundObserver):
             overwritten, the new one gets a number. None is written if ``None``.
 
     Raises:
-        TypeError: If ``path`` is no path.
+        TypeError: If ``path`` is not a path.
         ValueError: If it has another ending.
 
     Attributes:
@@ -110,7 +112,7 @@ class Timeline(RoundObserver):
         self.arrivals += schedule.report.arrivals
         clock = schedule.clock
         self.now = clock.time(schedule.now)
-        self.at_work = [(each.task.client, clock.time(each.sent)) for each in schedule.flights.values()]
+        self.at_work = [(flight.task.client, clock.time(flight.sent)) for flight in schedule.flights.values()]
         self.values = {"fed/contributing_clients": len(self.contributions)}
 
     @rank_zero_only
@@ -118,9 +120,11 @@ class Timeline(RoundObserver):
         """Write the figure."""
         if self.path is None or not self.arrivals:
             return
-        path, number = self.path, 1
+        path = self.path
+        number = 0
         while path.exists():
-            path, number = self.path.with_stem(f"{self.path.stem}-{number}"), number + 1
+            number += 1
+            path = self.path.with_stem(f"{self.path.stem}-{number}")
         path.parent.mkdir(parents=True, exist_ok=True)
         self.plot().savefig(path, dpi=120)
 
@@ -137,36 +141,46 @@ class Timeline(RoundObserver):
             RuntimeError: If nothing was recorded.
         """
         from matplotlib.figure import Figure
-        from matplotlib.ticker import MaxNLocator
 
         if not self.arrivals:
             raise RuntimeError("Nothing was recorded: plot a Timeline after `trainer.fit`.")
-        now = max(self.now, *(record.arrived for record in self.arrivals))
-        end = now if until is None else min(until, now)
-        shown = [record for record in self.arrivals if record.arrived <= end]
-        at_work = [(record.client, record.sent) for record in self.arrivals if record.arrived > end] + self.at_work
-        at_work = [(client, sent) for client, sent in at_work if sent < end]
-        seen = Counter([*(record.client for record in shown), *(client for client, _ in at_work)])
+        end = max(self.now, *(record.arrived for record in self.arrivals))
+        if until is not None:
+            end = min(until, end)
+        ended = [record for record in self.arrivals if record.arrived <= end]
+        at_work = [(record.client, record.sent) for record in self.arrivals if record.arrived > end]
+        at_work += self.at_work
+        begun = [(client, sent) for client, sent in at_work if sent < end]
+
+        seen = Counter(record.client for record in ended)
+        seen.update(client for client, _ in begun)
         clients = [client for client, _ in seen.most_common(_MOST_CLIENTS)]
-        heights = max(3.6, _ROW * len(clients)), 2.4
-        figure = Figure(figsize=(9.0, sum(heights)), layout="constrained")
-        when, late, who = figure.subplot_mosaic([["when", "when"], ["late", "who"]], height_ratios=heights).values()
-        rows = {client: row for row, client in enumerate(sorted(clients))}
-        _draw_times(when, shown, rows)
-        _draw_at_work(when, [(rows[client], sent) for client, sent in at_work if client in rows], end)
-        when.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
-        histogram = self.staleness
-        late.bar(list(histogram), list(histogram.values()), width=0.9, color="0.55")
-        late.set(xlabel="staleness", ylabel="results")
-        contributions = self.contributions
-        who.bar(list(contributions), list(contributions.values()), width=0.9, color=_COLOURS["used"])
-        who.set(xlabel="client", ylabel="results that were used")
-        for axes in (late, who):
-            for axis in (axes.xaxis, axes.yaxis):
-                axis.set_major_locator(MaxNLocator(integer=True))
-        for axes in (when, late, who):
+        row_of = {client: row for row, client in enumerate(sorted(clients))}
+        ended = [record for record in ended if record.client in row_of]
+        begun = [(client, sent) for client, sent in begun if client in row_of]
+
+        height_of_times = max(3.6, _ROW * len(clients))
+        height_of_counts = 2.4
+        figure = Figure(figsize=(9.0, height_of_times + height_of_counts), layout="constrained")
+        panels = figure.subplot_mosaic(
+            [["times", "times"], ["staleness", "contributions"]],
+            height_ratios=(height_of_times, height_of_counts),
+        )
+        times = panels["times"]
+        _draw_times(times, ended, row_of)
+        _draw_moves(times, [record.arrived for record in self.arrivals if record.moved and record.arrived <= end])
+        _draw_at_work(times, begun, row_of, end)
+        times.set_yticks(list(row_of.values()), [str(client) for client in row_of])
+        times.invert_yaxis()
+        times.set(xlabel="virtual time", ylabel="client")
+        times.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
+        _draw_counts(panels["staleness"], self.staleness, "0.55")
+        panels["staleness"].set(xlabel="staleness", ylabel="results")
+        _draw_counts(panels["contributions"], self.contributions, _COLOURS["used"])
+        panels["contributions"].set(xlabel="client", ylabel="results that were used")
+        for axes in panels.values():
             axes.spines[["top", "right"]].set_visible(False)
-        return TimelinePlot(figure, (when, late, who))
+        return TimelinePlot(figure, (times, panels["staleness"], panels["contributions"]))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the records."""
@@ -176,16 +190,17 @@ class Timeline(RoundObserver):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take the records of a checkpoint."""
         self.arrivals = [ArrivalRecord(*entry) for entry in state_dict["arrivals"]]
-        self.at_work, self.now = [tuple(entry) for entry in state_dict["at_work"]], state_dict["now"]
+        self.at_work = [(client, sent) for client, sent in state_dict["at_work"]]
+        self.now = state_dict["now"]
 
 
-def _draw_times(axes: Axes, shown: list[ArrivalRecord], rows: dict[int, int]) -> None:
-    """Draw when each client trains, in its row, and a line where the server moves."""
+def _draw_times(axes: Axes, ended: list[ArrivalRecord], row_of: dict[int, int]) -> None:
+    """Draw when each client trained, in its row."""
     for outcome, colour in _COLOURS.items():
-        records = [record for record in shown if record.outcome == outcome and record.client in rows]
+        records = [record for record in ended if record.outcome == outcome]
         if records:
             axes.barh(
-                [rows[record.client] for record in records],
+                [row_of[record.client] for record in records],
                 [record.arrived - record.sent for record in records],
                 left=[record.sent for record in records],
                 height=0.7,
@@ -194,16 +209,37 @@ def _draw_times(axes: Axes, shown: list[ArrivalRecord], rows: dict[int, int]) ->
                 linewidth=0.6,
                 label=outcome,
             )
-    for number, record in enumerate(record for record in shown if record.moved):
-        axes.axvline(record.arrived, color="black", linewidth=0.4, label="server moves" if number == 0 else None)
-    axes.set_yticks(list(rows.values()), [str(client) for client in rows])
-    axes.invert_yaxis()
-    axes.set(xlabel="virtual time", ylabel="client")
 
 
-def _draw_at_work(axes: Axes, begun: list[tuple[int, float]], end: float) -> None:
-    """Draw the work that has not ended: rows, and when it began."""
-    if begun:
-        rows, sent = zip(*begun, strict=True)
-        widths = [end - each for each in sent]
-        axes.barh(rows, widths, left=sent, height=0.7, color=_AT_WORK, hatch="///", edgecolor="0.7", label="at work")
+def _draw_moves(axes: Axes, moves: list[float]) -> None:
+    """Draw a line at each time at which the server moves."""
+    # Only the first line has a label, so that the legend has one entry.
+    label = "server moves"
+    for time in moves:
+        axes.axvline(time, color="black", linewidth=0.4, label=label)
+        label = "_"
+
+
+def _draw_at_work(axes: Axes, begun: list[tuple[int, float]], row_of: dict[int, int], end: float) -> None:
+    """Draw the work that has not ended: clients, and when each began."""
+    if not begun:
+        return
+    axes.barh(
+        [row_of[client] for client, _ in begun],
+        [end - sent for _, sent in begun],
+        left=[sent for _, sent in begun],
+        height=0.7,
+        color=_AT_WORK,
+        hatch="///",
+        edgecolor="0.7",
+        label="at work",
+    )
+
+
+def _draw_counts(axes: Axes, counts: Counter[int], colour: str) -> None:
+    """Draw a bar for each number that was counted."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.bar(list(counts), list(counts.values()), width=0.9, color=colour)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))

@@ -28,7 +28,7 @@ class VirtualTime(RoundObserver):
         now: Virtual time so far.
 
     Raises:
-        TypeError: If ``clock`` is none.
+        TypeError: If ``clock`` is not a clock.
         ValueError: When the fit begins, if there is not one speed for each client, or the algorithm is asynchronous.
     """
 
@@ -40,22 +40,24 @@ class VirtualTime(RoundObserver):
     def reset(self) -> None:
         """Start at time 0."""
         self.now = 0.0
-        self._ticks = self._worked = self._tasks = 0
+        self._ticks = 0
+        self._worked = 0
+        self._tasks = 0
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Learn the clients' durations."""
-        algorithm = aggregation_of(trainer, self).algorithm
-        if isinstance(algorithm.schedule, Asynchronous):
+        callback = aggregation_of(trainer, self)
+        if isinstance(callback.algorithm.schedule, Asynchronous):
             raise ValueError(
-                f"{type(aggregation_of(trainer, self)).__name__} keeps virtual time itself and logs it as "
-                "`fed/virtual_time`. Leave VirtualTime out."
+                f"{type(callback).__name__} logs its virtual time as `fed/virtual_time`, too. Leave VirtualTime out."
             )
         self.clock.setup(loop_of(trainer).federation())
 
     def on_round_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Add the round's time."""
         callback = aggregation_of(trainer, self)
-        full, durations = callback.settings.full_work, []
+        full = callback.settings.full_work
+        durations = []
         for task in callback.algorithm.tasks:
             share = Fraction(task.work or full, full)
             durations.append(self.clock.duration(task.client, self._tasks, share))
@@ -74,5 +76,7 @@ class VirtualTime(RoundObserver):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take the time of a checkpoint."""
-        self.now, self._ticks = state_dict["now"], state_dict["ticks"]
-        self._worked, self._tasks = state_dict["worked"], state_dict["tasks"]
+        self.now = state_dict["now"]
+        self._ticks = state_dict["ticks"]
+        self._worked = state_dict["worked"]
+        self._tasks = state_dict["tasks"]

@@ -56,8 +56,12 @@ class CharLSTM(Classifier):
     ) -> None:
         super().__init__(num_classes, lr, momentum, weight_decay)
         self.embedding = nn.Embedding(num_classes, embedding_dim)
-        widths = [embedding_dim] + [hidden_size] * (num_layers - 1)
-        self.layers = nn.Sequential(*(_LSTMLayer(width, hidden_size, cell, recurrence) for width in widths))
+        layers: list[nn.Module] = []
+        width = embedding_dim
+        for _ in range(num_layers):
+            layers.append(_LSTMLayer(width, hidden_size, cell, recurrence))
+            width = hidden_size
+        self.layers = nn.Sequential(*layers)
         self.logits = nn.Linear(hidden_size, num_classes)
         if cell == "tensorflow":
             nn.init.xavier_uniform_(self.embedding.weight)
@@ -65,7 +69,7 @@ class CharLSTM(Classifier):
             nn.init.zeros_(self.logits.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns logits of shape (batch, num_classes) for characters ``x``, integers of shape (batch, time)."""
+        """Return logits of shape (batch, num_classes) for characters ``x``, integers of shape (batch, time)."""
         states = self.layers(self.embedding(x.long()))
         logits: Tensor = self.logits(states[:, -1])
         return logits
@@ -82,20 +86,26 @@ class _LSTMLayer(nn.Module):
         super().__init__()
         self.hidden_size = hidden_size
         self.recurrence = recurrence
+        gates = 4 * hidden_size
         bound = 1 / math.sqrt(hidden_size)
-        # Glorot's initialisation looks at one matrix from input and state to the four gates
+        # Glorot's initialisation looks at one matrix from input and state to the four gates.
         if cell == "tensorflow":
-            bound = math.sqrt(6 / (input_size + hidden_size + 4 * hidden_size))
-        self.weight_ih = nn.Parameter(torch.empty(4 * hidden_size, input_size).uniform_(-bound, bound))
-        self.weight_hh = nn.Parameter(torch.empty(4 * hidden_size, hidden_size).uniform_(-bound, bound))
-        bias = torch.zeros(4 * hidden_size)
+            bound = math.sqrt(6 / (input_size + hidden_size + gates))
+
+        def drawn(*shape: int) -> nn.Parameter:
+            return nn.Parameter(torch.empty(shape).uniform_(-bound, bound))
+
+        self.weight_ih = drawn(gates, input_size)
+        self.weight_hh = drawn(gates, hidden_size)
         if cell == "tensorflow":
+            bias = torch.zeros(gates)
+            # The gate that forgets begins open.
             bias[hidden_size : 2 * hidden_size] = 1
             self.bias_ih = nn.Parameter(bias)
             self.register_buffer("bias_hh", torch.zeros_like(bias), persistent=False)
         else:
-            self.bias_ih = nn.Parameter(bias.uniform_(-bound, bound))
-            self.bias_hh = nn.Parameter(torch.empty_like(bias).uniform_(-bound, bound))
+            self.bias_ih = drawn(gates)
+            self.bias_hh = drawn(gates)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the outputs of all steps, (batch, time, hidden_size), for inputs (batch, time, input_size)."""
@@ -103,17 +113,30 @@ class _LSTMLayer(nn.Module):
             return self._plain(x)
         state = x.new_zeros(1, len(x), self.hidden_size)
         weights: list[Tensor] = [self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh]
-        outputs: Tensor = torch.lstm(x, (state, state), weights, True, 1, 0.0, self.training, False, True)[0]
+        outputs: Tensor
+        outputs, _, _ = torch.lstm(
+            x,
+            (state, state),
+            weights,
+            has_biases=True,
+            num_layers=1,
+            dropout=0.0,
+            train=self.training,
+            bidirectional=False,
+            batch_first=True,
+        )
         return outputs
 
     def _plain(self, x: Tensor) -> Tensor:
-        # the inputs' share of all steps at once: only the recurrent product needs the loop
+        # One product for the inputs of all steps: only that with the state needs the loop.
         steps = F.linear(x, self.weight_ih, self.bias_ih + self.bias_hh).unbind(1)
-        state = cell = torch.zeros_like(steps[0][:, : self.hidden_size])
+        state = torch.zeros_like(steps[0][:, : self.hidden_size])
+        cell = state
         outputs = []
         for step in steps:
-            i, f, g, o = (step + state @ self.weight_hh.T).chunk(4, dim=1)
-            cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
-            state = o.sigmoid() * cell.tanh()
+            gates = step + state @ self.weight_hh.T
+            into, forget, new, out = gates.chunk(4, dim=1)
+            cell = forget.sigmoid() * cell + into.sigmoid() * new.tanh()
+            state = out.sigmoid() * cell.tanh()
             outputs.append(state)
         return torch.stack(outputs, dim=1)

@@ -66,11 +66,14 @@ class Classifier(L.LightningModule):
         self.lr = to_number(lr)
         self.momentum = to_number(momentum)
         self.weight_decay = to_number(weight_decay)
-        self.val_metrics = nn.ModuleDict({name: _metric(name, int(num_classes)) for name in metrics})
-        self.test_metrics = nn.ModuleDict({name: _metric(name, int(num_classes)) for name in metrics})
+        self.val_metrics = nn.ModuleDict()
+        self.test_metrics = nn.ModuleDict()
+        for name in metrics:
+            self.val_metrics[name] = _metric(name, int(num_classes))
+            self.test_metrics[name] = _metric(name, int(num_classes))
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        """Returns the mean cross-entropy of a batch ``(x, y)``, y of shape (batch,) with integer labels."""
+        """Return the mean cross-entropy of a batch ``(x, y)``, y of shape (batch,) with integer labels."""
         x, y = batch
         logits = self(x)
         loss = F.cross_entropy(logits, y)
@@ -82,15 +85,15 @@ class Classifier(L.LightningModule):
         return loss
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> dict[str, Tensor]:
-        """Returns ``{"loss": ..., "preds": logits, "target": y}`` for a batch ``(x, y)``."""
+        """Return ``{"loss": ..., "preds": logits, "target": y}`` for a batch ``(x, y)``."""
         return self._evaluate(batch, "val", self.val_metrics)
 
     def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> dict[str, Tensor]:
-        """Returns ``{"loss": ..., "preds": logits, "target": y}`` for a batch ``(x, y)``."""
+        """Return ``{"loss": ..., "preds": logits, "target": y}`` for a batch ``(x, y)``."""
         return self._evaluate(batch, "test", self.test_metrics)
 
     def predict_step(self, batch: Tensor | Sequence[Tensor], batch_idx: int) -> Tensor:
-        """Returns logits of shape (batch, num_classes) for inputs ``x``, or for a data module's batch ``(x, y)``.
+        """Return logits of shape (batch, num_classes) for inputs ``x``, or for a data module's batch ``(x, y)``.
 
         The predicted classes are ``logits.argmax(dim=1)``, the probabilities ``logits.softmax(dim=1)``.
         """
@@ -98,7 +101,7 @@ class Classifier(L.LightningModule):
         return cast(Tensor, self(x))
 
     def configure_optimizers(self) -> Optimizer:
-        """Returns SGD over the parameters that are not frozen."""
+        """Return SGD over the parameters that are not frozen."""
         trainable = [parameter for parameter in self.parameters() if parameter.requires_grad]
         return SGD(trainable, lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
 

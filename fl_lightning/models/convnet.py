@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Literal
 
 from torch import Tensor, nn
@@ -64,17 +63,23 @@ class ConvNetClassifier(Classifier):
         super().__init__(num_classes, lr, momentum, weight_decay, metrics)
         side = _side_after(image_size, len(channels), _KERNEL - 1 if padding == "valid" else 0)
         layers: list[nn.Module] = []
-        for before, after in pairwise([in_channels, *channels]):
-            layers += [nn.Conv2d(before, after, _KERNEL, padding=padding), nn.ReLU(), nn.MaxPool2d(2)]
+        depth = in_channels
+        for next_depth in channels:
+            layers.append(nn.Conv2d(depth, next_depth, _KERNEL, padding=padding))
+            layers.append(nn.ReLU())
+            layers.append(nn.MaxPool2d(2))
+            depth = next_depth
         layers.append(nn.Flatten())
-        dense = [[in_channels, *channels][-1] * side * side, *hidden]
-        for width_in, width_out in pairwise(dense):
-            layers += [nn.Linear(width_in, width_out), nn.ReLU()]
-        layers.append(nn.Linear(dense[-1], num_classes))
+        width = depth * side * side
+        for next_width in hidden:
+            layers.append(nn.Linear(width, next_width))
+            layers.append(nn.ReLU())
+            width = next_width
+        layers.append(nn.Linear(width, num_classes))
         self.layers = nn.Sequential(*layers)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns logits of shape (batch, num_classes) for images (batch, in_channels, image_size, image_size)."""
+        """Return logits of shape (batch, num_classes) for images (batch, in_channels, image_size, image_size)."""
         logits: Tensor = self.layers(x)
         return logits
 

@@ -45,28 +45,29 @@ class CoxRegression(L.LightningModule):
         self.test_metrics = nn.ModuleDict({"cindex": ConcordanceIndex()})
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns log-risks, shape (n,)."""
+        """Return log-risks, shape (n,)."""
         risk: Tensor = self.linear(x).squeeze(1)
         return risk
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        """Returns the loss of a batch."""
+        """Return the loss of a batch."""
         x, y = batch
         loss = cox_loss(self(x), y)
         self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(y))
         return loss
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> dict[str, Tensor]:
-        """Returns ``{"preds": log-risks, "target": y}``."""
+        """Return ``{"preds": log-risks, "target": y}``."""
         return self._evaluate(batch, "val", self.val_metrics["cindex"])
 
     def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> dict[str, Tensor]:
-        """Returns ``{"preds": log-risks, "target": y}``."""
+        """Return ``{"preds": log-risks, "target": y}``."""
         return self._evaluate(batch, "test", self.test_metrics["cindex"])
 
     def configure_optimizers(self) -> Optimizer:
-        """Returns SGD or Adam."""
-        return (Adam if self.optimizer_name == "adam" else SGD)(self.parameters(), lr=self.lr)
+        """Return SGD or Adam."""
+        optimizer = Adam if self.optimizer_name == "adam" else SGD
+        return optimizer(self.parameters(), lr=self.lr)
 
     def _evaluate(self, batch: tuple[Tensor, Tensor], stage: str, metric: nn.Module) -> dict[str, Tensor]:
         x, y = batch
@@ -90,7 +91,8 @@ def cox_loss(risk: Tensor, target: Tensor) -> Tensor:
     order = target[:, 1].argsort(descending=True, stable=True)
     risk = risk[order]
     event = target[order, 0]
-    # a row has the differences from each sample's risk set, up to the diagonal
+    # A row has the differences from the samples in a sample's risk set: those up to the diagonal.
     differences = risk - risk.unsqueeze(1)
-    later = torch.ones_like(differences).triu(1).bool()
-    return (differences.masked_fill(later, -torch.inf).logsumexp(dim=1) * event).mean()
+    is_later = torch.ones_like(differences).triu(1).bool()
+    log_sums = differences.masked_fill(is_later, -torch.inf).logsumexp(dim=1)
+    return (log_sums * event).mean()

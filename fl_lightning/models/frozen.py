@@ -53,7 +53,7 @@ class FrozenPrefix(nn.Module):
         return super().train(False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Applies the layers without recording a graph.
+        """Apply the layers without recording a graph.
 
         Args:
             x: Inputs of shape (batch, ...), or the layers' outputs when ``bypass`` is set.
@@ -67,12 +67,13 @@ class FrozenPrefix(nn.Module):
         missing = -rows % _BLOCK_ROWS
         with torch.no_grad():
             if missing:
-                x = torch.cat([x, x.new_zeros(missing, *x.shape[1:])])
+                zeros = x.new_zeros(missing, *x.shape[1:])
+                x = torch.cat([x, zeros])
             output: Tensor = self.layers(x)
             return output[:rows].contiguous()
 
     def fingerprint(self) -> str:
-        """Returns a SHA-256 (hex) of the layers' weights, buffers and configuration.
+        """Return a SHA-256 (hex) of the layers' weights, buffers and configuration.
 
         The configuration is the layers' ``repr``, which names their classes and settings (an image size included).
         """

@@ -57,7 +57,7 @@ class LogisticRegressionClassifier(MLPClassifier):
     ) -> None:
         super().__init__(in_features, (), num_classes, lr, momentum, weight_decay, metrics)
         if optimizer == "adam" and momentum != 0:
-            raise ValueError(f"`momentum` must be 0 with `optimizer='adam'`, which has its own, got {momentum!r}.")
+            raise ValueError(f"`momentum` must be 0 with `optimizer='adam'`, which does not use it, got {momentum!r}.")
         self.l2 = l2
         self.optimizer_name = optimizer
         linear = nn.Linear(in_features, num_classes, bias)
@@ -72,12 +72,14 @@ class LogisticRegressionClassifier(MLPClassifier):
         return cast(nn.Linear, self.layers[-1]).weight
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        """Returns the objective on a batch ``(x, y)``: mean cross-entropy plus penalty."""
+        """Return the objective on a batch ``(x, y)``: mean cross-entropy plus penalty."""
         loss = super().training_step(batch, batch_idx)
-        return loss + 0.5 * self.l2 * self.weight.square().sum() if self.l2 else loss
+        if not self.l2:
+            return loss
+        return loss + 0.5 * self.l2 * self.weight.square().sum()
 
     def configure_optimizers(self) -> Optimizer:
-        """Returns SGD or Adam over all parameters."""
+        """Return SGD or Adam over all parameters."""
         if self.optimizer_name == "adam":
             return Adam(self.parameters(), lr=self.lr, weight_decay=self.weight_decay)
         return super().configure_optimizers()

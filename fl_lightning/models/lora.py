@@ -48,16 +48,17 @@ class LoRALinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the layer's output with that of the adapter."""
-        adapted: Tensor = self.layer(x) + self.scale * F.linear(F.linear(x, self.lora_A), self.lora_B)
-        return adapted
+        output: Tensor = self.layer(x)
+        of_adapter = F.linear(F.linear(x, self.lora_A), self.lora_B)
+        return output + self.scale * of_adapter
 
 
 def add_lora(
     module: nn.Module, targets: str | Sequence[str] = "*", rank: Count = 8, alpha: Positive | None = None
 ) -> nn.Module:
-    """Freeze a module, put adapters beside its linear layers, in place, and return it.
+    """Freeze a module, add adapters to its linear layers, in place, and return it.
 
-    What shall be trained besides the adapters is unfrozen afterwards: ``module.head.requires_grad_(True)``.
+    If more than the adapters shall be trained, unfreeze it afterwards: ``module.head.requires_grad_(True)``.
 
     Subclasses of ``nn.Linear`` get no adapters, since they may compute something else, nor does
     ``nn.MultiheadAttention``, which never calls its layers. A warning names those that ``targets`` match.
@@ -73,29 +74,35 @@ def add_lora(
     """
     check("`rank`", rank, Count)
     check("`alpha`", alpha, Positive | None)
+    if alpha is None:
+        alpha = rank
     patterns = [targets] if isinstance(targets, str) else targets
-    layers = {name: layer for name, layer in module.named_modules() if name and type(layer) is nn.Linear}
-    chosen = {name: layer for name, layer in layers.items() if _matches_any(name, patterns)}
+    names = []
+    chosen = {}
+    left_out = []
+    for name, layer in module.named_modules():
+        # The module itself has no name.
+        if not name:
+            continue
+        is_linear = type(layer) is nn.Linear
+        if is_linear:
+            names.append(name)
+        if not any(fnmatchcase(name, pattern) for pattern in patterns):
+            continue
+        if is_linear:
+            chosen[name] = layer
+        elif isinstance(layer, (nn.Linear, nn.MultiheadAttention)):
+            left_out.append(f"{name} ({type(layer).__name__})")
     if not chosen:
-        names = ", ".join(layers) or "none"
-        raise ValueError(f"`targets` must name linear layers of the module, got {targets!r}. There are: {names}.")
-    left_out = [
-        f"{name} ({type(layer).__name__})"
-        for name, layer in module.named_modules()
-        if isinstance(layer, (nn.Linear, nn.MultiheadAttention)) and name not in layers
-        if name and _matches_any(name, patterns)
-    ]
+        there_are = ", ".join(names) or "none"
+        raise ValueError(f"`targets` must name linear layers of the module, got {targets!r}. There are: {there_are}.")
     if left_out:
         rank_zero_warn(
-            f"`targets` match layers that get no adapters and are frozen: {', '.join(left_out)}. `add_lora` puts them "
-            "beside layers of the class `nn.Linear`: build attention of these, or unfreeze what shall be trained."
+            f"`targets` match layers that get no adapters and are frozen: {', '.join(left_out)}. `add_lora` adds them "
+            "to layers of the class `nn.Linear`: build attention of these, or unfreeze what shall be trained."
         )
     module.requires_grad_(False)
     for name, layer in chosen.items():
-        parent, _, child = name.rpartition(".")
-        setattr(module.get_submodule(parent), child, LoRALinear(layer, rank, rank if alpha is None else alpha))
+        parent, _, attribute = name.rpartition(".")
+        setattr(module.get_submodule(parent), attribute, LoRALinear(layer, rank, alpha))
     return module
-
-
-def _matches_any(name: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Literal
 
 from torch import Tensor, nn
@@ -54,15 +53,18 @@ class MLPClassifier(Classifier):
     ) -> None:
         super().__init__(num_classes, lr, momentum, weight_decay, metrics)
         layers: list[nn.Module] = [nn.Flatten()]
-        for width_in, width_out in pairwise([in_features, *hidden]):
-            layers += [nn.Linear(width_in, width_out), nn.ReLU()]
-        layers.append(nn.Linear([in_features, *hidden][-1], num_classes))
+        width = in_features
+        for next_width in hidden:
+            layers.append(nn.Linear(width, next_width))
+            layers.append(nn.ReLU())
+            width = next_width
+        layers.append(nn.Linear(width, num_classes))
         self.layers = nn.Sequential(*layers)
         if init == "truncated_normal":
             self.layers.apply(_truncated_normal)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns logits of shape (batch, num_classes) for ``x`` of shape (batch, ...)."""
+        """Return logits of shape (batch, num_classes) for ``x`` of shape (batch, ...)."""
         logits: Tensor = self.layers(x)
         return logits
 

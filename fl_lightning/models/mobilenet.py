@@ -80,27 +80,31 @@ class MobileNetV2Classifier(Classifier):
         weight_decay: NotNegative = 0.0,
         metrics: Sequence[MetricName] = ("acc",),
     ) -> None:
-        # checkpoints hold no paths
-        weights = str(weights) if isinstance(weights, os.PathLike) else weights
+        # A checkpoint must not hold a path.
+        if isinstance(weights, os.PathLike):
+            weights = str(weights)
         super().__init__(num_classes, lr, momentum, weight_decay, metrics)
         network = mobilenet_v2(weights=None)
         frozen = _FROZEN_LAYERS[trainable_from]
         new_tail = copy.deepcopy(network.features[frozen:])
         if weights is not None:
             _load_weights(network, weights)
-        resize = nn.Identity() if image_size is None else nn.Upsample(size=(image_size, image_size), mode="bilinear")
+        resize: nn.Module = nn.Identity()
+        if image_size is not None:
+            resize = nn.Upsample(size=(image_size, image_size), mode="bilinear")
         self.prefix = FrozenPrefix(nn.Sequential(resize, *network.features[:frozen]))
         self.tail = new_tail if reinitialize_tail else network.features[frozen:]
         logits = nn.Linear(network.last_channel, num_classes)
-        # as torchvision initialises it
+        # torchvision initialises the last layer like this.
         nn.init.normal_(logits.weight, std=0.01)
         nn.init.zeros_(logits.bias)
         self.classifier = nn.Sequential(nn.Dropout(dropout), logits)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns logits of shape (batch, num_classes) for images of shape (batch, 3, height, width)."""
+        """Return logits of shape (batch, num_classes) for images of shape (batch, 3, height, width)."""
         maps = self.tail(self.prefix(x))
-        logits: Tensor = self.classifier(F.adaptive_avg_pool2d(maps, 1).flatten(1))
+        features = F.adaptive_avg_pool2d(maps, 1).flatten(1)
+        logits: Tensor = self.classifier(features)
         return logits
 
 
@@ -120,8 +124,11 @@ def _load_weights(network: nn.Module, weights: str) -> None:
 
 def _in_data_folder() -> Path | None:
     """Return the file of the ImageNet weights, if it is in the folder of the data."""
-    places = (data_folder() / "weights" / _WEIGHTS_FILE, data_folder() / _WEIGHTS_FILE)
-    return next((place for place in places if place.is_file()), None)
+    for folder in (data_folder() / "weights", data_folder()):
+        file: Path = folder / _WEIGHTS_FILE
+        if file.is_file():
+            return file
+    return None
 
 
 def _download() -> Mapping[str, Any]:

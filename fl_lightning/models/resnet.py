@@ -47,9 +47,10 @@ class ResNet18Classifier(Classifier):
         super().__init__(num_classes, lr, momentum, weight_decay, metrics)
         if 64 % groups:
             raise ValueError(f"`groups` must divide 64, the channels of the first layers, got {groups}.")
-        self.network = resnet18(weights=None, num_classes=num_classes, norm_layer=partial(nn.GroupNorm, groups))
+        norm_layer = partial(nn.GroupNorm, groups)
+        self.network = resnet18(weights=None, num_classes=num_classes, norm_layer=norm_layer)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns logits of shape (batch, num_classes) for images of shape (batch, 3, height, width)."""
+        """Return logits of shape (batch, num_classes) for images of shape (batch, 3, height, width)."""
         logits: Tensor = self.network(x)
         return logits

@@ -53,22 +53,32 @@ class VGG9Classifier(Classifier):
         layers: list[nn.Module] = []
         for number, block in enumerate(_BLOCKS):
             for before, after in pairwise(block):
-                layers += [nn.Conv2d(before, after, 3, padding=1), nn.ReLU()]
+                layers.append(nn.Conv2d(before, after, 3, padding=1))
+                layers.append(nn.ReLU())
             layers.append(nn.MaxPool2d(2))
             if number == 1:
                 layers.append(nn.Dropout2d(0.05))
-        layers += [nn.Flatten(), nn.Dropout(0.1), nn.Linear(256 * 4 * 4, 512), nn.ReLU()]
-        layers += [nn.Linear(512, 512), nn.ReLU(), nn.Dropout(0.1), nn.Linear(512, num_classes)]
+        layers += [
+            nn.Flatten(),
+            nn.Dropout(0.1),
+            nn.Linear(256 * 4 * 4, 512),
+            nn.ReLU(),
+            nn.Linear(512, 512),
+            nn.ReLU(),
+            nn.Dropout(0.1),
+            nn.Linear(512, num_classes),
+        ]
         self.layers = nn.Sequential(*layers)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns logits of shape (batch, num_classes) for images (batch, 3, 32, 32)."""
+        """Return logits of shape (batch, num_classes) for images (batch, 3, 32, 32)."""
         logits: Tensor = self.layers(x)
         return logits
 
     def configure_optimizers(self) -> OptimizerLRScheduler:  # type: ignore[override]
-        """Returns SGD, with the schedule of ``cosine_rounds``."""
+        """Return SGD, with the schedule of ``cosine_rounds``."""
         optimizer = super().configure_optimizers()
         if self.cosine_rounds is None:
             return optimizer
-        return [optimizer], [CosineAnnealingLR(optimizer, self.cosine_rounds, eta_min=0.01 * self.lr)]
+        scheduler = CosineAnnealingLR(optimizer, self.cosine_rounds, eta_min=0.01 * self.lr)
+        return [optimizer], [scheduler]

@@ -26,7 +26,6 @@ import sys
 import time
 import warnings
 from contextlib import suppress
-from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
@@ -87,11 +86,15 @@ def read_options(argv: list[str]) -> tuple[Parser, Namespace]:
     first.add_argument("--preset", default="default")
     first.add_argument("--resume")
     chosen = first.parse_known_args(argv)[0]
-    base = Path(chosen.resume) / "config.yaml" if chosen.resume else PRESETS / f"{chosen.preset}.yaml"
-    if chosen.resume and not base.is_file():
-        parser.error(f"--resume {chosen.resume}: there is no run in that folder (no config.yaml).")
-    # the full parser names a wrong preset
-    return parser, parser.parse_args([*(["--config", str(base)] if base.is_file() else []), *argv])
+    base = PRESETS / f"{chosen.preset}.yaml"
+    if chosen.resume:
+        base = Path(chosen.resume) / "config.yaml"
+        if not base.is_file():
+            parser.error(f"--resume {chosen.resume}: there is no run in that folder (no config.yaml).")
+    # For a wrong preset there is no file, and the full parser raises the error.
+    if base.is_file():
+        argv = ["--config", str(base), *argv]
+    return parser, parser.parse_args(argv)
 
 
 def choose_data(options: Namespace, shared: dict[str, Any]) -> tuple[str, FederatedDataModule, L.LightningModule]:
@@ -124,7 +127,8 @@ def choose_data(options: Namespace, shared: dict[str, Any]) -> tuple[str, Federa
         finally:
             socket.setdefaulttimeout(None)
     settings = {key: options.data[key] for key in ("batch_size", "eval_batch_size", "shuffle", "drop_last")}
-    return name, DigitsDataModule(**shared, **settings), ConvNetClassifier(num_classes=10, lr=options.model.lr)
+    digits = DigitsDataModule(**shared, **settings)
+    return name, digits, ConvNetClassifier(num_classes=10, lr=options.model.lr)
 
 
 def make_loggers(folder: Path, tags: list[str], options: dict[str, Any]) -> list[Any]:
@@ -136,24 +140,31 @@ def make_loggers(folder: Path, tags: list[str], options: dict[str, Any]) -> list
 
     os.environ.setdefault("WANDB_SILENT", "true")
     online = False
-    with suppress(wandb.errors.Error, OSError):
-        online = os.environ.get("WANDB_MODE", "online") == "online" and bool(wandb.login(prompt=False))
-    before = sorted(folder.glob("wandb/*run-*-*"))
+    if os.environ.get("WANDB_MODE", "online") == "online":
+        with suppress(wandb.errors.Error, OSError):
+            online = bool(wandb.login(prompt=False))
+    # A resumed fit continues its run.
+    earlier_runs = sorted(folder.glob("wandb/*run-*-*"))
+    run_id = None
+    if earlier_runs:
+        run_id = earlier_runs[0].name.rpartition("-")[2]
     logger = WandbLogger(
         name=folder.name,
         project="fl-lightning",
         save_dir=folder,
         tags=tags,
         config=options,
-        id=before[0].name.rpartition("-")[2] if before else None,  # a resumed fit continues its run
-        resume="allow" if before else None,
+        id=run_id,
+        resume="allow" if run_id else None,
         mode="online" if online else "offline",
-        settings=wandb.Settings(console="off"),  # it would record every state of the progress bar
+        # The console would record every state of the progress bar.
+        settings=wandb.Settings(console="off"),
     )
     # The service of Weights & Biases then compares the best values of a sweep's runs, not the last ones.
     logger.experiment.define_metric("val_acc_clients", summary="max")
     text = "online, project fl-lightning."
-    if not online and rank_zero_only.rank == 0:  # other processes have no run
+    # Only the first process has a run.
+    if not online and rank_zero_only.rank == 0:
         run = os.path.relpath(Path(logger.experiment.dir).parent)
         text = f"offline (not logged in). To send this run later: wandb sync {shlex.quote(str(run))}"
     console.print(f"Weights & Biases: {text}", soft_wrap=True)
@@ -174,12 +185,15 @@ def run_folder(options: Namespace, name: str) -> Path:
         return Path(options.resume)
     if rank_zero_only.rank > 0:
         return Path(options.output) / name
-    for number in count(1):
-        folder = Path(options.output) / (name if number == 1 else f"{name}-{number}")
-        with suppress(FileExistsError):
+    folder = Path(options.output) / name
+    number = 1
+    while True:
+        try:
             folder.mkdir(parents=True)
-            break
-    return folder
+            return folder
+        except FileExistsError:
+            number += 1
+            folder = folder.with_name(f"{name}-{number}")
 
 
 def report(row: dict[str, Any], folder: Path, seconds: float) -> None:
@@ -210,30 +224,34 @@ def main(argv: list[str]) -> None:
     quiet()
     parser, options = read_options(argv)
     if options.data_dir is not None:
-        os.environ["FL_LIGHTNING_DATA"] = options.data_dir  # where MobileNetV2Classifier looks for its weights
+        # MobileNetV2Classifier looks there for its weights.
+        os.environ["FL_LIGHTNING_DATA"] = options.data_dir
     L.seed_everything(options.seed, verbose=False)
     parts = parser.instantiate(options)
-    data_name, data, model = choose_data(options, {"partitioner": parts.partitioner, "split": parts.split})
+    shared = {"partitioner": parts.partitioner, "split": parts.split}
+    data_name, data, model = choose_data(options, shared)
     method: AggregationCallback = parts.method
     method_name = type(method).__name__
     folder = run_folder(options, f"{data_name}-{method_name.lower()}-seed{options.seed}")
     if not options.resume and rank_zero_only.rank == 0:
         parser.save(options, folder / "config.yaml")
-    loggers = make_loggers(folder, [data_name, method_name, options.preset], yaml.safe_load(parser.dump(options)))
+    tags = [data_name, method_name, options.preset]
+    loggers = make_loggers(folder, tags, yaml.safe_load(parser.dump(options)))
     data.setup()
     if rank_zero_only.rank == 0:
         console.print(partition_report(data, folder, logger=loggers[0], overwrite=True))
         data.plot().table.to_csv(folder / "partition.csv")
     metrics = ClientMetrics()
-    # only aggregated models compete for the best one; last.ckpt holds the newest round
+    # Only aggregated models compete for the best one; last.ckpt holds the newest round.
     best = FederatedCheckpoint(folder, "best-{epoch}", monitor="val_acc_clients", mode="max")
     callbacks: list[Callback] = [method, metrics, best]
     if data_name == "cifar10" and not data.augmented:
         callbacks.append(FrozenPrefixCache(cache_dir=Path(options.output).parent / "features"))
     trainer = L.Trainer(**options.trainer, callbacks=callbacks, logger=loggers, default_root_dir=folder)
     begun = time.perf_counter()
+    resumed = str(folder / "last.ckpt") if options.resume else None
     with ends_by_interrupt(lambda: say_how_to_resume(trainer, folder)):
-        trainer.fit(model, datamodule=data, ckpt_path=str(folder / "last.ckpt") if options.resume else None)
+        trainer.fit(model, datamodule=data, ckpt_path=resumed)
     seconds = time.perf_counter() - begun
     if not best.best_model_path:
         console.print("No aggregated model was validated in these rounds: the last round's model is evaluated.")

@@ -31,11 +31,12 @@ STEPS = 100
 
 
 def write_sample() -> None:
-    """Write the invented dump, if it is missing, and put the vectors of GloVe beside it."""
+    """Write the invented dump, if it is missing, and put the vectors of GloVe into its folder."""
     if not (SAMPLE / "dmoz" / "structure.rdf.u8").exists():
         write_sample_dump(SAMPLE, num_pages=20_000, seed=0)
     vectors = Path(os.environ.get("FL_LIGHTNING_DATA", "data"), "glove", "glove.6B.50d.txt")
-    if vectors.is_file():  # else the data module says where to get them
+    # If they are missing, the data module says where to get them.
+    if vectors.is_file():
         (SAMPLE / "glove").mkdir(exist_ok=True)
         shutil.copy(vectors, SAMPLE / "glove")
 

@@ -1,4 +1,4 @@
-"""FLamby's Fed-TCGA-BRCA benchmark: Cox regression in six regions, nine strategies, beside FLamby's numbers.
+"""FLamby's Fed-TCGA-BRCA benchmark: Cox regression in six regions, nine strategies, compared with FLamby's numbers.
 
     python recipes/fed_tcga_brca.py PATH                        # all methods with five seeds, some minutes
     python recipes/fed_tcga_brca.py PATH --methods FedAvg FedAdam --seeds 42
@@ -15,15 +15,16 @@ from __future__ import annotations
 import argparse
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import mean, stdev
 from time import process_time
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import lightning as L
 import numpy as np
 import pandas as pd
+from lightning.pytorch.callbacks import Callback
 
 from fl_lightning import ClientMetrics, FedAdagrad, FedAdam, FedAvg, FedProx, FedYogi, Scaffold
 from fl_lightning.algorithms.base import AggregationCallback
@@ -32,10 +33,12 @@ from fl_lightning.metrics import c_index
 from fl_lightning.models import CoxRegression
 from fl_lightning.parts import ClientSampler
 
-REGIONS, ROUNDS = 6, 5
+REGIONS = 6
+ROUNDS = 5
 LOCAL: dict[str, Any] = {"local_steps": 100, "continue_epochs": True}
 ADAPTIVE: dict[str, Any] = {"beta1": 0.9, "tau": 1e-8, **LOCAL}
-# FLamby's mean and standard deviation over seeds 42 to 46 of the mean of the regions' C-indices, and of the pooled one
+#: FLamby's mean and standard deviation, over seeds 42 to 46, of the mean of the regions' C-indices; then the same of
+#: the pooled C-index.
 PUBLISHED = {
     "Pooled": (0.6759, 0.0949, 0.7041, 0.1144),
     "Local 0": (0.7282, 0.0378, 0.6948, 0.0426),
@@ -80,45 +83,74 @@ def order(seed: int) -> list[int]:
     return [int(region) for region in np.random.default_rng(seed).permutation(REGIONS)]
 
 
-# by method: learning rate, optimizer, rounds and the callback of a seed
-METHODS: dict[str, tuple[float, str, int, Callable[[int], AggregationCallback] | None]] = {
-    "Pooled": (0.1, "adam", 30, None),
-    **{f"Local {region}": (0.1, "adam", 1, alone(region)) for region in range(REGIONS)},
-    "Cyclic": (0.01, "sgd", 1, lambda seed: FedAvg(sampler=OneByOne([0]), local_steps=100)),
-    "Cyclic, handed on": (0.01, "sgd", ROUNDS, lambda seed: FedAvg(sampler=OneByOne(order(seed)), local_steps=100)),
-    "FedAvg": (0.1, "sgd", ROUNDS, lambda seed: FedAvg(1.0, **LOCAL)),
-    "FedProx": (0.1, "sgd", ROUNDS, lambda seed: FedProx(0.1, 1.0, **LOCAL)),
-    "Scaffold": (0.01, "sgd", ROUNDS, lambda seed: Scaffold(1.0, weighting="samples", **LOCAL)),
-    "FedAdam": (0.01, "sgd", ROUNDS, lambda seed: FedAdam(1.0, server_lr=0.1, beta2=0.999, **ADAPTIVE)),
-    "FedYogi": (0.01, "sgd", ROUNDS, lambda seed: FedYogi(1.0, server_lr=0.1, beta2=0.999, **ADAPTIVE)),
-    "FedAdagrad": (0.01, "sgd", ROUNDS, lambda seed: FedAdagrad(1.0, server_lr=1.0, **ADAPTIVE)),
+class Method(NamedTuple):
+    """The settings of a method."""
+
+    lr: float
+    optimizer: Literal["sgd", "adam"]
+    rounds: int
+    #: Makes the callback for a seed; ``None`` for central training.
+    callback: Callable[[int], AggregationCallback] | None
+
+
+def federated(lr: float, callback: Callable[[int], AggregationCallback]) -> Method:
+    """Return a method of five rounds by SGD."""
+    return Method(lr, "sgd", ROUNDS, callback)
+
+
+METHODS = {
+    "Pooled": Method(0.1, "adam", 30, None),
+    **{f"Local {region}": Method(0.1, "adam", 1, alone(region)) for region in range(REGIONS)},
+    "Cyclic": Method(0.01, "sgd", 1, lambda seed: FedAvg(sampler=OneByOne([0]), local_steps=100)),
+    "Cyclic, handed on": federated(0.01, lambda seed: FedAvg(sampler=OneByOne(order(seed)), local_steps=100)),
+    "FedAvg": federated(0.1, lambda seed: FedAvg(1.0, **LOCAL)),
+    "FedProx": federated(0.1, lambda seed: FedProx(0.1, 1.0, **LOCAL)),
+    "Scaffold": federated(0.01, lambda seed: Scaffold(1.0, weighting="samples", **LOCAL)),
+    "FedAdam": federated(0.01, lambda seed: FedAdam(1.0, server_lr=0.1, beta2=0.999, **ADAPTIVE)),
+    "FedYogi": federated(0.01, lambda seed: FedYogi(1.0, server_lr=0.1, beta2=0.999, **ADAPTIVE)),
+    "FedAdagrad": federated(0.01, lambda seed: FedAdagrad(1.0, server_lr=1.0, **ADAPTIVE)),
 }
 
 
 def run(path: Path, method: str, seed: int) -> dict[str, float]:
     """Return a method's C-index with a seed: the mean over the regions' test patients, and that of all together."""
-    lr, optimizer, rounds, callback = METHODS[method]
+    settings = METHODS[method]
     L.seed_everything(seed, verbose=False)
-    data, module = FedTCGABRCADataModule(path, batch_size=8), CoxRegression(lr=lr, optimizer=optimizer)  # type: ignore
-    callbacks = [ClientMetrics(c_index, "cindex"), *([] if callback is None else [callback(seed)])]
-    quiet: dict[str, Any] = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    trainer = L.Trainer(accelerator="cpu", max_epochs=rounds, callbacks=callbacks, enable_model_summary=False, **quiet)
+    data = FedTCGABRCADataModule(path, batch_size=8)
+    module = CoxRegression(lr=settings.lr, optimizer=settings.optimizer)
+    callbacks: list[Callback] = [ClientMetrics(c_index, "cindex")]
+    if settings.callback is not None:
+        callbacks.append(settings.callback(seed))
+    trainer = L.Trainer(
+        accelerator="cpu",
+        max_epochs=settings.rounds,
+        callbacks=callbacks,
+        logger=False,
+        enable_checkpointing=False,
+        enable_model_summary=False,
+        enable_progress_bar=False,
+    )
+    # FLamby's cyclic training tests the model of region 0, which is not trained if its turn would be the sixth.
     if method != "Cyclic" or 0 in order(seed)[:ROUNDS]:
         trainer.fit(module, datamodule=data)
     [scores] = trainer.test(module, datamodule=data, verbose=False)
     return {"regions": scores["test_cindex_clients"], "pooled": scores["test_cindex"]}
 
 
-def beside(runs: Sequence[Mapping[str, float]], method: str) -> list[tuple[str, float, float, float, float, float]]:
-    """Return by measure our mean and sd, FLamby's mean and sd, and the difference in standard errors."""
-    rows = []
-    known = [] if method not in PUBLISHED else np.reshape(PUBLISHED[method], (2, 2)).tolist()
-    for measure, (theirs, their_sd) in zip(("regions", "pooled"), known, strict=False):
-        ours = [each[measure] for each in runs]
-        sd = stdev(ours) if len(ours) > 1 else math.nan
-        error = math.hypot(sd / math.sqrt(len(ours)), their_sd / math.sqrt(len(SEEDS)))
-        rows.append((measure, mean(ours), sd, theirs, their_sd, (mean(ours) - theirs) / error))
-    return rows
+def compare(values: Sequence[float], theirs: float, their_sd: float) -> tuple[float, float, float]:
+    """Return our mean and sd over seeds, and its difference from FLamby's mean in standard errors."""
+    ours = mean(values)
+    sd = stdev(values) if len(values) > 1 else math.nan
+    error = math.hypot(sd / math.sqrt(len(values)), their_sd / math.sqrt(len(SEEDS)))
+    return ours, sd, (ours - theirs) / error
+
+
+def print_comparison(measure: str, values: Sequence[float], theirs: float, their_sd: float) -> None:
+    """Print our mean and sd, and FLamby's."""
+    ours, sd, errors = compare(values, theirs, their_sd)
+    here = f"{ours:.3f} ± {sd:.3f} here"
+    there = f"{theirs:.3f} ± {their_sd:.3f} by FLamby"
+    print(f"  {measure}: {here}, {there}, {errors:+.1f} errors apart")
 
 
 def main() -> None:
@@ -135,11 +167,13 @@ def main() -> None:
         begun = process_time()
         runs = [run(options.path, method, seed) for seed in options.seeds]
         seconds = (process_time() - begun) / len(runs)
-        rows += [{"method": method, "seed": seed, **each} for seed, each in zip(options.seeds, runs, strict=True)]
+        for seed, scores in zip(options.seeds, runs, strict=True):
+            rows.append({"method": method, "seed": seed, **scores})
         print(f"{method}: {seconds:.1f} s of CPU a fit")
-        for measure, ours, sd, theirs, their_sd, errors in beside(runs, method):
-            numbers = f"{ours:.3f} ± {sd:.3f} here, {theirs:.3f} ± {their_sd:.3f} by FLamby, {errors:+.1f} errors apart"
-            print(f"  {measure}: {numbers}")
+        if method in PUBLISHED:
+            regions, regions_sd, pooled, pooled_sd = PUBLISHED[method]
+            print_comparison("regions", [scores["regions"] for scores in runs], regions, regions_sd)
+            print_comparison("pooled", [scores["pooled"] for scores in runs], pooled, pooled_sd)
     pd.DataFrame(rows).to_csv(options.output, index=False)
 
 

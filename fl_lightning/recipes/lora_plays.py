@@ -32,8 +32,11 @@ from fl_lightning.diagnostics import Communication
 from fl_lightning.models import Classifier, add_lora
 
 console = Console()
-QUIET = ("logger", "enable_checkpointing", "enable_model_summary", "enable_progress_bar")
-SILENT: dict[str, Any] = dict.fromkeys(QUIET, False)
+SILENT: dict[str, Any] = {
+    "enable_checkpointing": False,
+    "enable_model_summary": False,
+    "enable_progress_bar": False,
+}
 
 
 class Block(nn.Module):
@@ -42,17 +45,32 @@ class Block(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
-        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
-        self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.query = nn.Linear(width, width)
+        self.key = nn.Linear(width, width)
+        self.value = nn.Linear(width, width)
+        self.out = nn.Linear(width, width)
+        self.before = nn.LayerNorm(width)
+        self.between = nn.LayerNorm(width)
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width),
+            nn.GELU(),
+            nn.Linear(4 * width, width),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the states after the block, shape (batch, 80, width)."""
-        layers, y = (self.query, self.key, self.value), self.before(x)
-        q, k, v = (layer(y).unflatten(-1, (self.heads, -1)).transpose(1, 2) for layer in layers)
-        x = x + self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+        y = self.before(x)
+        query = self._by_head(self.query(y))
+        key = self._by_head(self.key(y))
+        value = self._by_head(self.value(y))
+        attended = F.scaled_dot_product_attention(query, key, value)
+        x = x + self.out(attended.transpose(1, 2).flatten(2))
         states: Tensor = x + self.mlp(self.between(x))
         return states
+
+    def _by_head(self, y: Tensor) -> Tensor:
+        """Return states in the shape (batch, heads, 80, width / heads)."""
+        return y.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
 
 class CharTransformer(Classifier):
@@ -60,25 +78,33 @@ class CharTransformer(Classifier):
 
     def __init__(self, width: int = 64, blocks: int = 2, lr: float = 3e-3) -> None:
         super().__init__(num_classes=80, lr=lr)
-        self.embedding, self.positions = nn.Embedding(80, width), nn.Parameter(torch.randn(80, width) / 10)
+        self.embedding = nn.Embedding(80, width)
+        self.positions = nn.Parameter(torch.randn(80, width) / 10)
         self.blocks = nn.Sequential(*(Block(width, heads=4) for _ in range(blocks)))
         self.logits = nn.Linear(width, 80)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits of the next character, shape (batch, 80)."""
-        logits: Tensor = self.logits(self.blocks(self.embedding(x.int()) + self.positions)[:, -1])
+        states = self.blocks(self.embedding(x.int()) + self.positions)
+        logits: Tensor = self.logits(states[:, -1])
         return logits
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return Adam over what is not frozen."""
-        return torch.optim.Adam([p for p in self.parameters() if p.requires_grad], lr=self.lr)
+        trainable = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        return torch.optim.Adam(trainable, lr=self.lr)
 
 
 def roles(options: argparse.Namespace, test: int, val: int) -> ShakespeareDataModule:
     """Return the data whose training clients are the third of the roles that neither tests nor validates."""
-    split = ClientSplit(num_folds=3, fold=test, val_fold=val)
-    shared = {"min_lines": options.min_lines, "batch_size": 32, "stride": options.stride}
-    return ShakespeareDataModule(options.data_dir, source=options.source, split=split, **shared)
+    return ShakespeareDataModule(
+        options.data_dir,
+        source=options.source,
+        split=ClientSplit(num_folds=3, fold=test, val_fold=val),
+        min_lines=options.min_lines,
+        batch_size=32,
+        stride=options.stride,
+    )
 
 
 def pretrained(options: argparse.Namespace) -> dict[str, Tensor]:
@@ -89,14 +115,18 @@ def pretrained(options: argparse.Namespace) -> dict[str, Tensor]:
     epochs = options.pretrain_epochs
     console.print(f"Stand-in for a pre-trained model: trained from nothing for {epochs} epochs on other roles.")
     module = CharTransformer(lr=options.lr)
-    L.Trainer(max_epochs=epochs, limit_val_batches=0, **SILENT).fit(module, datamodule=roles(options, test=0, val=1))
+    trainer = L.Trainer(max_epochs=epochs, limit_val_batches=0, logger=False, **SILENT)
+    trainer.fit(module, datamodule=roles(options, test=0, val=1))
     return module.state_dict()
 
 
-def fine_tune(name: str, callback: AggregationCallback, weights: dict[str, Tensor], options: argparse.Namespace) -> Any:
-    """Return a row of the table: what travels, what it costs, and what comes out."""
+def fine_tune(
+    name: str, callback: AggregationCallback, weights: dict[str, Tensor], options: argparse.Namespace
+) -> list[str]:
+    """Return a row of the table: what travels, what it costs, and how good the result is."""
     L.seed_everything(options.seed, verbose=False)
-    module, data = CharTransformer(lr=options.lr), roles(options, test=2, val=0)
+    module = CharTransformer(lr=options.lr)
+    data = roles(options, test=2, val=0)
     module.load_state_dict(weights)
     if isinstance(callback, FedLoRA):
         add_lora(module, ["*.query", "*.value", "*.mlp.*"], options.rank)
@@ -104,15 +134,25 @@ def fine_tune(name: str, callback: AggregationCallback, weights: dict[str, Tenso
         max_epochs=options.rounds,
         check_val_every_n_epoch=options.validate_every or options.rounds,
         callbacks=[callback, Communication()],
-        **SILENT | {"logger": CSVLogger(options.logs, name, version="") if options.logs else False},
+        logger=CSVLogger(options.logs, name, version="") if options.logs else False,
+        **SILENT,
     )
     [before] = trainer.validate(module, datamodule=data, verbose=False)
     trainer.fit(module, datamodule=data)
     end = trainer.callback_metrics
-    trained = sum(p.numel() for p in module.parameters() if p.requires_grad)
-    accuracies = [f"{float(value):.1%}" for value in (before["val_acc"], end["val_acc"])]
-    error = f"{float(end['fed/lora_error']):.4f}" if "fed/lora_error" in end else ""
-    return name, f"{trained:,}", f"{float(end['fed/bytes_up']) / 1e6:.2f}", *accuracies, error
+    trained = sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
+    megabytes = float(end["fed/bytes_up"]) / 1e6
+    error = ""
+    if "fed/lora_error" in end:
+        error = f"{float(end['fed/lora_error']):.4f}"
+    return [
+        name,
+        f"{trained:,}",
+        f"{megabytes:.2f}",
+        f"{before['val_acc']:.1%}",
+        f"{float(end['val_acc']):.1%}",
+        error,
+    ]
 
 
 def main() -> None:
@@ -123,8 +163,11 @@ def main() -> None:
         "--source", choices=("gutenberg", "markdown", "leaf"), default="gutenberg", help="kind of files"
     )
     parser.add_argument("--weights", type=Path, help="folder of model.pt; default: a stand-in is trained")
-    for option, default in {"pretrain-epochs": 5, "rounds": 20, "clients": 10, "rank": 4, "seed": 0}.items():
-        parser.add_argument(f"--{option}", type=int, default=default, help="default: %(default)s")
+    parser.add_argument("--pretrain-epochs", type=int, default=5, help="default: %(default)s")
+    parser.add_argument("--rounds", type=int, default=20, help="default: %(default)s")
+    parser.add_argument("--clients", type=int, default=10, help="default: %(default)s")
+    parser.add_argument("--rank", type=int, default=4, help="default: %(default)s")
+    parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
     parser.add_argument("--validate-every", type=int, help="rounds between validations; default: after the last one")
     parser.add_argument("--logs", type=Path, help="folder for the metrics of every round, as CSV")
     parser.add_argument("--stride", type=int, default=64, help="characters between samples; default: %(default)s")
@@ -135,8 +178,12 @@ def main() -> None:
     warnings.filterwarnings("ignore", ".*does not have many workers.*")
     L.seed_everything(options.seed, verbose=False)
     weights = pretrained(options)
-    methods: dict[str, AggregationCallback] = {"full fine-tuning": FedAvg(options.clients)}
-    methods |= {f"FedLoRA, {mode}": FedLoRA(mode, options.clients) for mode in ("average", "ffa", "svd")}
+    methods: dict[str, AggregationCallback] = {
+        "full fine-tuning": FedAvg(options.clients),
+        "FedLoRA, average": FedLoRA("average", options.clients),
+        "FedLoRA, ffa": FedLoRA("ffa", options.clients),
+        "FedLoRA, svd": FedLoRA("svd", options.clients),
+    }
     table = Table("method", "trained", "MB up", "accuracy before", "after", "error of B A")
     for name, callback in methods.items():
         table.add_row(*fine_tune(name, callback, weights, options))

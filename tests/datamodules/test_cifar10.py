@@ -70,7 +70,7 @@ def test_missing_files_are_downloaded_once_by_prepare_data_alone(cifar, monkeypa
         utils.extract_archive(str(archive), str(root))
 
     monkeypatch.setattr("torchvision.datasets.cifar.download_and_extract_archive", download)
-    with pytest.raises(FileNotFoundError, match="`download=True` fetches"):
+    with pytest.raises(FileNotFoundError, match="`download=True`"):
         CIFAR10DataModule(cifar, IIDPartitioner(3)).setup("fit")
     for _ in range(2):
         assert len(ready(cifar).labels) == 24

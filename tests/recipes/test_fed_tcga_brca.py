@@ -19,17 +19,17 @@ LONG = [pytest.param(method, marks=pytest.mark.long) for method in ("Local 0", "
 @pytest.mark.realdata
 def test_the_mean_over_seeds_is_two_standard_errors_away_at_most(method: str, real_data: Path) -> None:
     runs = [RECIPE["run"](real_data / "fed_tcga_brca" / "brca.csv", method, seed) for seed in RECIPE["SEEDS"]]
-    for measure, *_, errors in RECIPE["beside"](runs, method):
+    regions, regions_sd, pooled, pooled_sd = RECIPE["PUBLISHED"][method]
+    for measure, theirs, their_sd in (("regions", regions, regions_sd), ("pooled", pooled, pooled_sd)):
+        _, _, errors = RECIPE["compare"]([scores[measure] for scores in runs], theirs, their_sd)
         assert abs(errors) <= 2, measure
 
 
 def test_means_and_standard_errors() -> None:
-    # 0.7282 ± 0.0378 and 0.6948 ± 0.0426 of five seeds; here two, with a standard deviation of 0.01 sqrt(2)
-    runs = [{"regions": score, "pooled": score} for score in (0.69, 0.71)]
-    rows = RECIPE["beside"](runs, "Local 0")
-    assert [row[:1] + row[3:5] for row in rows] == [("regions", 0.7282, 0.0378), ("pooled", 0.6948, 0.0426)]
-    assert rows[0][1:3] == pytest.approx((0.7, 0.01 * math.sqrt(2)))
-    assert rows[0][5] == pytest.approx(-0.0282 / math.sqrt(0.01**2 + 0.0378**2 / 5))
+    # 0.7282 ± 0.0378 of five seeds; here two, with a standard deviation of 0.01 sqrt(2)
+    ours, sd, errors = RECIPE["compare"]([0.69, 0.71], 0.7282, 0.0378)
+    assert (ours, sd) == pytest.approx((0.7, 0.01 * math.sqrt(2)))
+    assert errors == pytest.approx(-0.0282 / math.sqrt(0.01**2 + 0.0378**2 / 5))
 
 
 @pytest.mark.long
