@@ -1,119 +1,201 @@
 """The parts of federated algorithms. They need only torch and numpy, not Lightning."""
 
-from fl_lightning.parts.aggregations.adapters import AdapterMean as AdapterMean
-from fl_lightning.parts.aggregations.base import Aggregation as Aggregation
-from fl_lightning.parts.aggregations.base import MeanAggregation as MeanAggregation
-from fl_lightning.parts.aggregations.base import RunningMean as RunningMean
-from fl_lightning.parts.aggregations.fair import FairMean as FairMean
-from fl_lightning.parts.aggregations.means import CurrentMean as CurrentMean
-from fl_lightning.parts.aggregations.means import StaleMean as StaleMean
-from fl_lightning.parts.aggregations.means import WeightedMean as WeightedMean
-from fl_lightning.parts.aggregations.normalized import NormalizedMean as NormalizedMean
-from fl_lightning.parts.aggregations.robust import Bucketing as Bucketing
-from fl_lightning.parts.aggregations.robust import CenteredClipping as CenteredClipping
-from fl_lightning.parts.aggregations.robust import GeometricMedian as GeometricMedian
-from fl_lightning.parts.aggregations.robust import Krum as Krum
-from fl_lightning.parts.aggregations.robust import Median as Median
-from fl_lightning.parts.aggregations.robust import NearestNeighborMixing as NearestNeighborMixing
-from fl_lightning.parts.aggregations.robust import NormBounding as NormBounding
-from fl_lightning.parts.aggregations.robust import PreAggregation as PreAggregation
-from fl_lightning.parts.aggregations.robust import RobustAggregation as RobustAggregation
-from fl_lightning.parts.aggregations.robust import TrimmedMean as TrimmedMean
-from fl_lightning.parts.aggregations.robust import Updates as Updates
-from fl_lightning.parts.aggregations.stale import DynamicWeightMean as DynamicWeightMean
-from fl_lightning.parts.aggregations.stale import StalenessMixing as StalenessMixing
-from fl_lightning.parts.aggregations.stale import StalenessWeightedDeltas as StalenessWeightedDeltas
-from fl_lightning.parts.aggregations.staleness import constant as constant
-from fl_lightning.parts.aggregations.staleness import exponential as exponential
-from fl_lightning.parts.aggregations.staleness import hinge as hinge
-from fl_lightning.parts.aggregations.staleness import polynomial as polynomial
-from fl_lightning.parts.algorithm import Algorithm as Algorithm
-from fl_lightning.parts.client_vectors import ClientVectors as ClientVectors
-from fl_lightning.parts.clock import VirtualClock as VirtualClock
-from fl_lightning.parts.exchanges.attacks import ALittleIsEnough as ALittleIsEnough
-from fl_lightning.parts.exchanges.attacks import Attack as Attack
-from fl_lightning.parts.exchanges.attacks import Collusion as Collusion
-from fl_lightning.parts.exchanges.attacks import GaussianAttack as GaussianAttack
-from fl_lightning.parts.exchanges.attacks import InnerProductManipulation as InnerProductManipulation
-from fl_lightning.parts.exchanges.attacks import LocalAttack as LocalAttack
-from fl_lightning.parts.exchanges.attacks import Mimic as Mimic
-from fl_lightning.parts.exchanges.attacks import SignFlipping as SignFlipping
-from fl_lightning.parts.exchanges.base import Exchange as Exchange
-from fl_lightning.parts.exchanges.buffers import BufferExchange as BufferExchange
-from fl_lightning.parts.exchanges.clip import Clip as Clip
-from fl_lightning.parts.exchanges.compression import QSGD as QSGD
-from fl_lightning.parts.exchanges.compression import Compressor as Compressor
-from fl_lightning.parts.exchanges.compression import LowRank as LowRank
-from fl_lightning.parts.exchanges.compression import RandomK as RandomK
-from fl_lightning.parts.exchanges.compression import SignSGD as SignSGD
-from fl_lightning.parts.exchanges.compression import TopK as TopK
-from fl_lightning.parts.exchanges.personal import PersonalParameters as PersonalParameters
-from fl_lightning.parts.exchanges.privacy.client_level import DifferentialPrivacy as DifferentialPrivacy
-from fl_lightning.parts.exchanges.privacy.local import LocalDifferentialPrivacy as LocalDifferentialPrivacy
-from fl_lightning.parts.exchanges.privacy.secure import SecureAggregation as SecureAggregation
-from fl_lightning.parts.federation import Federation as Federation
-from fl_lightning.parts.federation import ForwardPass as ForwardPass
-from fl_lightning.parts.federation import LocalClient as LocalClient
-from fl_lightning.parts.layout import Layout as Layout
-from fl_lightning.parts.messages import ArrivalRecord as ArrivalRecord
-from fl_lightning.parts.messages import ClientResult as ClientResult
-from fl_lightning.parts.messages import Payload as Payload
-from fl_lightning.parts.messages import RoundReport as RoundReport
-from fl_lightning.parts.messages import Task as Task
-from fl_lightning.parts.messages import Traffic as Traffic
-from fl_lightning.parts.objectives.base import LocalObjective as LocalObjective
-from fl_lightning.parts.objectives.control_variates import ControlVariates as ControlVariates
-from fl_lightning.parts.objectives.corrections import ChangedLoss as ChangedLoss
-from fl_lightning.parts.objectives.corrections import Correction as Correction
-from fl_lightning.parts.objectives.corrections import Passes as Passes
-from fl_lightning.parts.objectives.corrections import Term as Term
-from fl_lightning.parts.objectives.corrections import Walk as Walk
-from fl_lightning.parts.objectives.dynamic import DynamicRegularizer as DynamicRegularizer
-from fl_lightning.parts.objectives.frozen import Frozen as Frozen
-from fl_lightning.parts.objectives.losses import CalibratedLogits as CalibratedLogits
-from fl_lightning.parts.objectives.losses import Decorrelation as Decorrelation
-from fl_lightning.parts.objectives.losses import ModelContrast as ModelContrast
-from fl_lightning.parts.objectives.losses import NotTrueDistillation as NotTrueDistillation
-from fl_lightning.parts.objectives.losses import Prototypes as Prototypes
-from fl_lightning.parts.objectives.losses import TwoHeads as TwoHeads
-from fl_lightning.parts.objectives.measured import MeasuredLoss as MeasuredLoss
-from fl_lightning.parts.objectives.proximal import Proximal as Proximal
-from fl_lightning.parts.objectives.several_points import MetaLearning as MetaLearning
-from fl_lightning.parts.objectives.several_points import ModelMixture as ModelMixture
-from fl_lightning.parts.objectives.several_points import MoreauEnvelope as MoreauEnvelope
-from fl_lightning.parts.objectives.several_points import SharpnessAware as SharpnessAware
-from fl_lightning.parts.part import Part as Part
-from fl_lightning.parts.round import Round as Round
-from fl_lightning.parts.run import Run as Run
-from fl_lightning.parts.samplers.base import ClientSampler as ClientSampler
-from fl_lightning.parts.samplers.importance import ImportanceSampler as ImportanceSampler
-from fl_lightning.parts.samplers.participation import Participation as Participation
-from fl_lightning.parts.samplers.selection import ActiveSampler as ActiveSampler
-from fl_lightning.parts.samplers.selection import Oort as Oort
-from fl_lightning.parts.samplers.selection import PowerOfChoice as PowerOfChoice
-from fl_lightning.parts.samplers.selection import TierSampler as TierSampler
-from fl_lightning.parts.samplers.uniform import BernoulliSampler as BernoulliSampler
-from fl_lightning.parts.samplers.uniform import UniformSampler as UniformSampler
-from fl_lightning.parts.schedules.asynchronous import Asynchronous as Asynchronous
-from fl_lightning.parts.schedules.asynchronous import SampledStaleness as SampledStaleness
-from fl_lightning.parts.schedules.base import Schedule as Schedule
-from fl_lightning.parts.schedules.calibration import PAPER_STALENESS as PAPER_STALENESS
-from fl_lightning.parts.schedules.calibration import calibrate_staleness as calibrate_staleness
-from fl_lightning.parts.schedules.clusters import Clusters as Clusters
-from fl_lightning.parts.schedules.own_models import AdaptiveStart as AdaptiveStart
-from fl_lightning.parts.schedules.own_models import FineTuning as FineTuning
-from fl_lightning.parts.schedules.own_models import ProximalModels as ProximalModels
-from fl_lightning.parts.schedules.personal_first import PersonalFirst as PersonalFirst
-from fl_lightning.parts.schedules.redistribution import Redistribution as Redistribution
-from fl_lightning.parts.schedules.synchronous import ClientAverage as ClientAverage
-from fl_lightning.parts.schedules.synchronous import Synchronous as Synchronous
-from fl_lightning.parts.server import Server as Server
-from fl_lightning.parts.servers.adaptive import Adaptive as Adaptive
-from fl_lightning.parts.servers.base import ServerOptimizer as ServerOptimizer
-from fl_lightning.parts.servers.dynamic import DynamicServer as DynamicServer
-from fl_lightning.parts.servers.mixing import Mixing as Mixing
-from fl_lightning.parts.servers.mixing import Momentum as Momentum
-from fl_lightning.parts.servers.torch import TorchServer as TorchServer
+from fl_lightning.parts.aggregations.adapters import AdapterMean
+from fl_lightning.parts.aggregations.base import Aggregation, MeanAggregation, RunningMean
+from fl_lightning.parts.aggregations.fair import FairMean
+from fl_lightning.parts.aggregations.means import CurrentMean, StaleMean, WeightedMean
+from fl_lightning.parts.aggregations.normalized import NormalizedMean
+from fl_lightning.parts.aggregations.robust import (
+    Bucketing,
+    CenteredClipping,
+    GeometricMedian,
+    Krum,
+    Median,
+    NearestNeighborMixing,
+    NormBounding,
+    PreAggregation,
+    RobustAggregation,
+    TrimmedMean,
+    Updates,
+)
+from fl_lightning.parts.aggregations.stale import DynamicWeightMean, StalenessMixing, StalenessWeightedDeltas
+from fl_lightning.parts.aggregations.staleness import constant, exponential, hinge, polynomial
+from fl_lightning.parts.algorithm import Algorithm
+from fl_lightning.parts.client_vectors import ClientVectors
+from fl_lightning.parts.clock import VirtualClock
+from fl_lightning.parts.exchanges.attacks import (
+    ALittleIsEnough,
+    Attack,
+    Collusion,
+    GaussianAttack,
+    InnerProductManipulation,
+    LocalAttack,
+    Mimic,
+    SignFlipping,
+)
+from fl_lightning.parts.exchanges.base import Exchange
+from fl_lightning.parts.exchanges.buffers import BufferExchange
+from fl_lightning.parts.exchanges.clip import Clip
+from fl_lightning.parts.exchanges.compression import QSGD, Compressor, LowRank, RandomK, SignSGD, TopK
+from fl_lightning.parts.exchanges.personal import PersonalParameters
+from fl_lightning.parts.exchanges.privacy.client_level import DifferentialPrivacy
+from fl_lightning.parts.exchanges.privacy.local import LocalDifferentialPrivacy
+from fl_lightning.parts.exchanges.privacy.secure import SecureAggregation
+from fl_lightning.parts.federation import Federation, ForwardPass, LocalClient
+from fl_lightning.parts.layout import Layout
+from fl_lightning.parts.messages import ArrivalRecord, ClientResult, Payload, RoundReport, Task, Traffic
+from fl_lightning.parts.objectives.base import LocalObjective
+from fl_lightning.parts.objectives.control_variates import ControlVariates
+from fl_lightning.parts.objectives.corrections import ChangedLoss, Correction, Passes, Term, Walk
+from fl_lightning.parts.objectives.dynamic import DynamicRegularizer
+from fl_lightning.parts.objectives.frozen import Frozen
+from fl_lightning.parts.objectives.losses import (
+    CalibratedLogits,
+    Decorrelation,
+    ModelContrast,
+    NotTrueDistillation,
+    Prototypes,
+    TwoHeads,
+)
+from fl_lightning.parts.objectives.measured import MeasuredLoss
+from fl_lightning.parts.objectives.proximal import Proximal
+from fl_lightning.parts.objectives.several_points import MetaLearning, ModelMixture, MoreauEnvelope, SharpnessAware
+from fl_lightning.parts.part import Part
+from fl_lightning.parts.round import Round
+from fl_lightning.parts.run import Run
+from fl_lightning.parts.samplers.base import ClientSampler
+from fl_lightning.parts.samplers.importance import ImportanceSampler
+from fl_lightning.parts.samplers.participation import Participation
+from fl_lightning.parts.samplers.selection import ActiveSampler, Oort, PowerOfChoice, TierSampler
+from fl_lightning.parts.samplers.uniform import BernoulliSampler, UniformSampler
+from fl_lightning.parts.schedules.asynchronous import Asynchronous, SampledStaleness
+from fl_lightning.parts.schedules.base import Schedule
+from fl_lightning.parts.schedules.calibration import PAPER_STALENESS, calibrate_staleness
+from fl_lightning.parts.schedules.clusters import Clusters
+from fl_lightning.parts.schedules.own_models import AdaptiveStart, FineTuning, ProximalModels
+from fl_lightning.parts.schedules.personal_first import PersonalFirst
+from fl_lightning.parts.schedules.redistribution import Redistribution
+from fl_lightning.parts.schedules.synchronous import ClientAverage, Synchronous
+from fl_lightning.parts.server import Server
+from fl_lightning.parts.servers.adaptive import Adaptive
+from fl_lightning.parts.servers.base import ServerOptimizer
+from fl_lightning.parts.servers.dynamic import DynamicServer
+from fl_lightning.parts.servers.mixing import Mixing, Momentum
+from fl_lightning.parts.servers.torch import TorchServer
 
-_FUNCTIONS = ("calibrate_staleness", "constant", "exponential", "hinge", "polynomial")
-__all__ = [name for name in globals() if name[0].isupper() or name in _FUNCTIONS]
+__all__ = [
+    "PAPER_STALENESS",
+    "QSGD",
+    "ALittleIsEnough",
+    "ActiveSampler",
+    "AdapterMean",
+    "Adaptive",
+    "AdaptiveStart",
+    "Aggregation",
+    "Algorithm",
+    "ArrivalRecord",
+    "Asynchronous",
+    "Attack",
+    "BernoulliSampler",
+    "Bucketing",
+    "BufferExchange",
+    "CalibratedLogits",
+    "CenteredClipping",
+    "ChangedLoss",
+    "ClientAverage",
+    "ClientResult",
+    "ClientSampler",
+    "ClientVectors",
+    "Clip",
+    "Clusters",
+    "Collusion",
+    "Compressor",
+    "ControlVariates",
+    "Correction",
+    "CurrentMean",
+    "Decorrelation",
+    "DifferentialPrivacy",
+    "DynamicRegularizer",
+    "DynamicServer",
+    "DynamicWeightMean",
+    "Exchange",
+    "FairMean",
+    "Federation",
+    "FineTuning",
+    "ForwardPass",
+    "Frozen",
+    "GaussianAttack",
+    "GeometricMedian",
+    "ImportanceSampler",
+    "InnerProductManipulation",
+    "Krum",
+    "Layout",
+    "LocalAttack",
+    "LocalClient",
+    "LocalDifferentialPrivacy",
+    "LocalObjective",
+    "LowRank",
+    "MeanAggregation",
+    "MeasuredLoss",
+    "Median",
+    "MetaLearning",
+    "Mimic",
+    "Mixing",
+    "ModelContrast",
+    "ModelMixture",
+    "Momentum",
+    "MoreauEnvelope",
+    "NearestNeighborMixing",
+    "NormBounding",
+    "NormalizedMean",
+    "NotTrueDistillation",
+    "Oort",
+    "Part",
+    "Participation",
+    "Passes",
+    "Payload",
+    "PersonalFirst",
+    "PersonalParameters",
+    "PowerOfChoice",
+    "PreAggregation",
+    "Prototypes",
+    "Proximal",
+    "ProximalModels",
+    "RandomK",
+    "Redistribution",
+    "RobustAggregation",
+    "Round",
+    "RoundReport",
+    "Run",
+    "RunningMean",
+    "SampledStaleness",
+    "Schedule",
+    "SecureAggregation",
+    "Server",
+    "ServerOptimizer",
+    "SharpnessAware",
+    "SignFlipping",
+    "SignSGD",
+    "StaleMean",
+    "StalenessMixing",
+    "StalenessWeightedDeltas",
+    "Synchronous",
+    "Task",
+    "Term",
+    "TierSampler",
+    "TopK",
+    "TorchServer",
+    "Traffic",
+    "TrimmedMean",
+    "TwoHeads",
+    "UniformSampler",
+    "Updates",
+    "VirtualClock",
+    "Walk",
+    "WeightedMean",
+    "calibrate_staleness",
+    "constant",
+    "exponential",
+    "hinge",
+    "polynomial",
+]
