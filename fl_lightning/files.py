@@ -17,7 +17,8 @@ from typing import IO
 
 ENVIRONMENT_VARIABLE = "FL_LIGHTNING_DATA"
 _DAY = 24 * 60 * 60.0
-_CHUNK = 2**20  # bytes
+_CHUNK_BYTES = 2**20
+#: What systems say that cannot take room for a file beforehand.
 _CANNOT_ALLOCATE = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
@@ -27,7 +28,7 @@ def data_folder() -> Path:
 
 
 @contextmanager
-def _beside(path: Path) -> Iterator[Path]:
+def _temporary(path: Path) -> Iterator[Path]:
     """Yield the path of a temporary file in the folder of another one, and remove it at the end."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
@@ -40,16 +41,17 @@ def _beside(path: Path) -> Iterator[Path]:
 def atomic_file(path: Path) -> Iterator[Path]:
     """Yield the path of a temporary file, to be written in the block, that takes the place of ``path`` at its end.
 
-    The folder is made if need be. If the block raises, ``path`` stays as it was. The file is on the disk before it
+    The folder is made if missing. If the block raises, ``path`` stays as it was. The file is on the disk before it
     takes its place, so that this holds when the power fails, too. Remains of killed processes are removed after a day.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     for old in path.parent.glob(f".{path.name}.*.tmp"):
-        with contextlib.suppress(OSError):  # another process may remove it at the same time
+        # Another process may remove it at the same time.
+        with contextlib.suppress(OSError):
             if time.time() - old.stat().st_mtime > _DAY:
                 old.unlink()
     try:
-        with _beside(path) as temporary:
+        with _temporary(path) as temporary:
             yield temporary
             _sync(temporary)
             os.replace(temporary, path)
@@ -57,7 +59,8 @@ def atomic_file(path: Path) -> Iterator[Path]:
     except OSError as error:
         if error.errno is None or error.filename is not None:
             raise
-        raise OSError(error.errno, error.strerror, str(path)) from error  # of a full disk it comes without a name
+        # The error of a full disk does not name the file.
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 @contextmanager
@@ -70,13 +73,13 @@ def linked_file(path: Path) -> Iterator[Path]:
     Raises:
         FileExistsError: If ``path`` exists.
     """
-    with _beside(path) as temporary:
+    with _temporary(path) as temporary:
         yield temporary
         _sync(temporary)
         try:
             os.link(temporary, path)
         except FileExistsError:
-            # NFS may repeat a call whose answer was lost: the second one then meets the link that the first one made
+            # NFS may repeat a call whose answer was lost: the second one then meets the link that the first one made.
             if temporary.stat().st_nlink < 2:
                 raise
         _sync(path.parent)
@@ -94,19 +97,21 @@ def write_new(path: Path, content: bytes, what: str, *, overwrite: bool = False)
     Raises:
         FileExistsError: If the file holds something else and ``overwrite`` is false.
     """
-    old = path.read_bytes() if path.exists() else None
-    if old not in (None, content) and not overwrite:
-        raise FileExistsError(
-            f"{path} holds something other than this {what}. Choose another place, or give `overwrite=True`."
-        )
-    if old != content:
-        with atomic_file(path) as temporary:
-            temporary.write_bytes(content)
+    if path.exists():
+        if path.read_bytes() == content:
+            return
+        if not overwrite:
+            raise FileExistsError(
+                f"{path} holds something other than this {what}. Choose another place, or give `overwrite=True`."
+            )
+    with atomic_file(path) as temporary:
+        temporary.write_bytes(content)
 
 
 def _sync(path: Path) -> None:
     """Wait until a file, or the names in a folder, are on the disk."""
-    if path.is_dir() and os.name == "nt":  # Windows opens no folders
+    # Windows cannot open a folder.
+    if path.is_dir() and os.name == "nt":
         return
     handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     try:
@@ -131,7 +136,7 @@ def reserve(file: IO[bytes], size: int, path: Path) -> None:
     try:
         _allocate(file, size)
     except OSError as error:
-        reason = f"{error.strerror}; {size:,} bytes are wanted for a file that is mapped into memory"
+        reason = f"{error.strerror}; a file that is mapped into memory needs {size:,} bytes"
         raise OSError(error.errno, reason, str(path)) from error
 
 
@@ -144,10 +149,11 @@ def _allocate(file: IO[bytes], size: int) -> None:
         except OSError as error:
             if error.errno not in _CANNOT_ALLOCATE:
                 raise
-    # macOS and some network file systems only take room for what is written
+    # macOS and some network file systems only take room for what is written.
     missing = size - file.seek(0, os.SEEK_END)
     while missing > 0:
-        missing -= file.write(bytes(min(missing, _CHUNK)))
+        zeros = bytes(min(missing, _CHUNK_BYTES))
+        missing -= file.write(zeros)
     file.flush()
 
 
@@ -156,8 +162,9 @@ def is_whole(path: Path) -> bool:
     try:
         with zipfile.ZipFile(path) as file:
             return file.testzip() is None
+    # A flipped bit in the table of contents can ask for anything.
     except (OSError, zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError):
-        return False  # a flipped bit in the table of contents can ask for anything
+        return False
 
 
 def checksum(path: Path) -> str:

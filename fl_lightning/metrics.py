@@ -16,19 +16,26 @@ from fl_lightning.words import short_repr
 
 Average = Literal["macro", "weighted"]
 
+#: Words in the names of metrics of which larger values are better, and of which smaller ones are.
 _LARGER = {"acc", "accuracy", "auc", "auroc", "cindex", "f1", "precision", "recall", "iou", "dice", "bleu", "r2"}
 _SMALLER = {"loss", "error", "err", "mae", "mape", "mse", "nll", "perplexity", "rmse", "std", "gap"}
-IGNORED = -100  # torch's default `ignore_index`
+#: The label that losses of torch leave out, the default of ``ignore_index``.
+IGNORED = -100
+
+
+# ---- scores and classes ----
 
 
 def scores_and_classes(preds: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """Return scores (N, C) and classes (N,), one row for each sample, pixel or token that has a label.
 
-    Predictions are scores of samples (n, C), of sequences (n, T, C) or of images (n, C, H, W): classes are last in
-    three dimensions and second in more, and in the other place where only that fits. A single logit, (n,), (n, 1) or
-    (n, 1, H, W), is of class 1, beside 0 for class 0. Targets are whole numbers of any type, booleans too, without the
-    predictions' dimension of classes or with 1 in its place; or they have the predictions' shape and are one-hot or
-    soft, and their class is the largest. Labels of -100, torch's ``ignore_index``, are left out.
+    Predictions are scores of samples (n, C), of sequences (n, T, C) or of images (n, C, H, W). In three dimensions the
+    classes are the last one, in more the second one; if only the other place fits, it is taken. A single logit, (n,),
+    (n, 1) or (n, 1, H, W), is the score of class 1, and that of class 0 is 0.
+
+    Targets are whole numbers of any type, booleans too. They have the predictions' shape without the classes, or with 1
+    in their place. Or they have the predictions' shape and are one-hot or soft; their class is then the largest. Labels
+    of -100, torch's ``ignore_index``, are left out.
 
     Args:
         preds: Scores, such as logits.
@@ -38,49 +45,66 @@ def scores_and_classes(preds: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         ValueError: If the two do not fit, as with numbers to predict, several labels for a sample or classes beyond
             C-1.
     """
-    scores = preds.reshape(-1, 1) if preds.ndim < 2 else preds
-    for axis in (2, 1) if scores.ndim == 3 else (1, scores.ndim - 1):
-        classes = _classes(target, scores.shape, axis)
-        if classes is not None:
-            break
-    else:
+    rows = _rows(preds.reshape(-1, 1) if preds.ndim < 2 else preds, target)
+    if rows is None:
         raise _misfit(preds, target)
-    scores, classes = scores.movedim(axis, -1).flatten(0, -2), classes.flatten()
-    is_single, whole = scores.shape[1] == 1, not classes.is_floating_point() or torch.equal(classes, classes.round())
-    if not whole or (is_single and not scores.is_floating_point()):
+    scores, classes = rows
+    is_whole = not classes.is_floating_point() or torch.equal(classes, classes.round())
+    if not is_whole:
         raise _misfit(preds, target)
-    if is_single:
-        scores = torch.cat([torch.zeros_like(scores), scores], dim=1)
     classes = classes.long()
-    low, high = map(int, classes.aminmax()) if len(classes) else (0, 0)
-    if low == IGNORED:
-        labelled = classes != IGNORED
-        return scores_and_classes(scores[labelled], classes[labelled])
-    if low < 0 or high >= scores.shape[1]:
+    if scores.shape[1] == 1:
+        # Whole numbers in one column are classes, or numbers to predict, but not logits.
+        if not scores.is_floating_point():
+            raise _misfit(preds, target)
+        scores = torch.cat([torch.zeros_like(scores), scores], dim=1)
+    is_labelled = classes != IGNORED
+    if not is_labelled.all():
+        scores = scores[is_labelled]
+        classes = classes[is_labelled]
+    if len(classes) and (classes.min() < 0 or classes.max() >= scores.shape[1]):
         raise _misfit(preds, target)
     return scores, classes
 
 
+def _rows(scores: Tensor, target: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Return scores (N, C) and classes (N,), ignored ones too; ``None`` if the two do not fit."""
+    axes = (2, 1) if scores.ndim == 3 else (1, scores.ndim - 1)
+    for axis in axes:
+        classes = _classes(target, scores.shape, axis)
+        if classes is not None:
+            return scores.movedim(axis, -1).flatten(0, -2), classes.flatten()
+    return None
+
+
 def _classes(target: Tensor, shape: torch.Size, axis: int) -> Tensor | None:
     """Return the classes of targets of predictions whose classes lie along ``axis``; ``None`` if they do not fit."""
-    if target.shape == shape[:axis] + shape[axis + 1 :]:
+    before = shape[:axis]
+    after = shape[axis + 1 :]
+    if target.shape == (*before, *after):
         return target
-    if target.shape == (*shape[:axis], 1, *shape[axis + 1 :]):
+    if target.shape == (*before, 1, *after):
         return target.squeeze(axis)
-    if target.shape == shape and (target >= 0).all() and ((target.double().sum(axis) - 1).abs() < 1e-3).all():
-        return target.argmax(axis)
+    if target.shape == shape and (target >= 0).all():
+        is_one = (target.double().sum(axis) - 1).abs() < 1e-3
+        if is_one.all():
+            return target.argmax(axis)
     return None
 
 
 def _misfit(preds: Tensor, target: Tensor) -> ValueError:
-    found = f" from {target.min().item():g} to {target.max().item():g}" if target.numel() else ""
+    found = f"{target.dtype}"
+    if target.numel():
+        found += f" from {target.min().item():g} to {target.max().item():g}"
     return ValueError(
         "Predictions must be scores of classes, such as (n, C), and targets whole numbers below C, such as (n,), got "
-        f"predictions of shape {tuple(preds.shape)} and targets of shape {tuple(target.shape)}, {target.dtype}{found}. "
-        "Give `target=` of the data module if the targets are another element of a batch, or a metric of "
-        "your own, such as "
+        f"predictions of shape {tuple(preds.shape)} and targets of shape {tuple(target.shape)}, {found}. Give `target=` "
+        "of the data module if the targets are another element of a batch, or another metric, such as "
         '`ClientMetrics(metric=lambda preds, target: (preds - target).square().mean().sqrt(), name="rmse")`.'
     )
+
+
+# ---- metrics ----
 
 
 def accuracy(preds: Tensor, target: Tensor) -> Tensor:
@@ -117,14 +141,14 @@ def weighted_f1(preds: Tensor, target: Tensor) -> Tensor:
     Raises:
         ValueError: If the two do not fit.
     """
-    preds, target = scores_and_classes(preds, target)
-    classes = preds.shape[1]
-    predicted = preds.argmax(dim=1)
-    hits = torch.bincount(target[predicted == target], minlength=classes)
-    samples = torch.bincount(target, minlength=classes)
-    either = samples + torch.bincount(predicted, minlength=classes)
-    # a class that neither occurs nor is predicted has weight 0
-    f1 = 2 * hits.double() / either.clamp(min=1)
+    scores, classes = scores_and_classes(preds, target)
+    num_classes = scores.shape[1]
+    predicted = scores.argmax(dim=1)
+    hits = torch.bincount(classes[predicted == classes], minlength=num_classes)
+    samples = torch.bincount(classes, minlength=num_classes)
+    predictions = torch.bincount(predicted, minlength=num_classes)
+    # A class that neither occurs nor is predicted has weight 0.
+    f1 = 2 * hits.double() / (samples + predictions).clamp(min=1)
     return (f1 * samples).sum() / samples.sum()
 
 
@@ -149,12 +173,15 @@ def auroc(preds: Tensor, target: Tensor, average: Average = "macro", one_class: 
     """
     check("`average`", average, Average)
     _check_one_class(one_class)
-    preds, target = scores_and_classes(preds.detach().cpu(), target.detach().cpu())
-    preds = preds.double()
-    present, samples = torch.unique(target, return_counts=True)
+    scores, classes = scores_and_classes(preds.detach().cpu(), target.detach().cpu())
+    scores = scores.double()
+    present, samples = torch.unique(classes, return_counts=True)
     if len(present) < 2:
         return torch.tensor(one_class, dtype=torch.float64)
-    areas = torch.stack([_area(_log_odds(preds, label), target == label) for label in present.tolist()])
+    area_of_classes = []
+    for label in present.tolist():
+        area_of_classes.append(_area(_log_odds(scores, label), classes == label))
+    areas = torch.stack(area_of_classes)
     weights = torch.ones_like(areas) if average == "macro" else samples.double()
     return (areas * weights).sum() / weights.sum()
 
@@ -191,7 +218,7 @@ class _OverAllSamples(Metric):
 class OneVsRestAUROC(_OverAllSamples):
     """:func:`auroc` as a torchmetrics metric: ``update(preds, target)``, and ``compute()`` over all samples seen.
 
-    Unlike torchmetrics' own, it does not count a class without samples as 0. It keeps all scores until ``reset``.
+    Unlike that of torchmetrics, it does not count a class without samples as 0. It keeps all scores until ``reset``.
 
     Args:
         average: As in :func:`auroc`.
@@ -227,15 +254,18 @@ def c_index(preds: Tensor, target: Tensor) -> Tensor:
     Returns:
         A float64 scalar on the CPU; NaN if no pair is comparable.
     """
-    risk, (event, time) = preds.detach().cpu().flatten(), target.detach().cpu().unbind(1)
-    earlier = (time[:, None] < time) | ((time[:, None] == time) & (event == 0))
-    comparable = (event[:, None] == 1) & earlier
+    risk = preds.detach().cpu().flatten()
+    event, time = target.detach().cpu().unbind(1)
+    # Entry (i, j) of each matrix compares sample i, which had its event first, with sample j.
+    is_before = time[:, None] < time
+    is_at_censoring = (time[:, None] == time) & (event == 0)
+    is_comparable = (event[:, None] == 1) & (is_before | is_at_censoring)
     ordered = (risk[:, None] > risk).double() + 0.5 * (risk[:, None] == risk)
-    return ordered[comparable].mean()
+    return ordered[is_comparable].mean()
 
 
 class ConcordanceIndex(_OverAllSamples):
-    """:func:`c_index` as a torchmetrics metric, over all samples seen; it is no mean of batches.
+    """:func:`c_index` as a torchmetrics metric, over all samples seen; it is not a mean over batches.
 
     Args:
         **kwargs: Arguments of ``torchmetrics.Metric``.
@@ -263,15 +293,18 @@ def _area(scores: Tensor, positive: Tensor) -> Tensor:
     """Return the share of (positive, negative) pairs that the scores order rightly, by the ranks of the positives."""
     if scores.isnan().any():
         return scores.new_tensor(math.nan)
-    place: Tensor
-    counts: Tensor
     _, place, counts = torch.unique(scores, return_inverse=True, return_counts=True)
-    last = counts.cumsum(0).double()
-    ranks = (last - (counts - 1) / 2)[place]  # ties share their mean rank
+    # Ties share their mean rank.
+    last_rank = counts.cumsum(0).double()
+    mean_rank = last_rank - (counts - 1) / 2
+    ranks = mean_rank[place]
     num_positive = positive.sum().double()
     num_negative = len(scores) - num_positive
     ordered: Tensor = ranks[positive].sum() - num_positive * (num_positive + 1) / 2
     return ordered / (num_positive * num_negative)
+
+
+# ---- names of metrics ----
 
 
 def larger_is_better(name: str) -> bool | None:
@@ -284,7 +317,9 @@ def larger_is_better(name: str) -> bool | None:
     words = set(re.split(r"[^a-z0-9]+", name.lower()))
     if words & _SMALLER:
         return False
-    return True if words & _LARGER else None
+    if words & _LARGER:
+        return True
+    return None
 
 
 def suitable_mode(name: str, mode: str) -> str | None:
@@ -295,5 +330,7 @@ def suitable_mode(name: str, mode: str) -> str | None:
         mode: ``"max"`` or ``"min"``.
     """
     larger = larger_is_better(name)
+    if larger is None:
+        return None
     suitable = "max" if larger else "min"
-    return None if larger is None or mode == suitable else suitable
+    return None if mode == suitable else suitable

@@ -1,9 +1,9 @@
 """Seeds derived from what a random choice is for, never from what was drawn before it.
 
-Every client's work is seeded by (seed, round, client) and every round's draw of clients by (seed, round). Parts of a
-user's own that draw from the global generators find them seeded, too. So results do not depend on the order in which
-clients are trained, on the executor or on the number of processes, and a resumed run draws what the uninterrupted one
-would have drawn.
+Every client's work is seeded by (seed, round, client) and every round's draw of clients by (seed, round). User-defined
+parts that draw from the global generators find them seeded, too. So results do not depend on the order in which clients
+are trained, on the executor or on the number of processes, and a resumed run draws what the uninterrupted one would
+have drawn.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 import torch
 
-_WITH_GENERATORS = ("cuda", "mps", "xpu")  # types of devices
+#: The types of devices that have generators.
+_WITH_GENERATORS = ("cuda", "mps", "xpu")
 
 
 class Stream(IntEnum):
@@ -57,7 +58,8 @@ def derive_seed(seed: int, stream: Stream, *parts: int) -> int:
 
     A zero as the last of one or two ``parts`` changes nothing, if ``seed`` is below ``2**32``.
     """
-    return int(_sequence(seed, stream, *parts).generate_state(1, np.uint64)[0]) >> 1
+    [state] = _sequence(seed, stream, *parts).generate_state(1, np.uint64)
+    return int(state) >> 1
 
 
 def numpy_generator(seed: int, stream: Stream, *parts: int) -> np.random.Generator:
@@ -77,12 +79,13 @@ def seed_global_generators(seed: int, stream: Stream, *parts: int) -> None:
 
 def seed_generators(value: int) -> None:
     """Seed the generators that user code draws from with one number."""
-    # not `torch.manual_seed`: it costs 0.1 to 0.4 ms, a large part of a small client's work
+    # `torch.manual_seed` would cost 0.1 to 0.4 ms, a large part of a small client's work.
     torch.default_generator.manual_seed(value)
     for module in (torch.cuda, torch.xpu):
         if module.is_initialized():
             module.manual_seed_all(value)
-    if torch.backends.mps.is_available() and not torch.mps._is_in_bad_fork():  # it cannot be used in a forked process
+    # MPS cannot be used in a forked process.
+    if torch.backends.mps.is_available() and not torch.mps._is_in_bad_fork():
         torch.mps.manual_seed(value)
     random.seed(value)
     np.random.seed(value & 0xFFFFFFFF)
@@ -92,22 +95,26 @@ def global_states(device: torch.device | None) -> tuple[Any, ...]:
     """Return the states of the generators that user code draws from: torch's (CPU and a device), numpy's, Python's."""
     module = _module_of(device)
     of_device = None if module is None else module.get_rng_state(device)
-    of_numpy = np.random.get_state(legacy=False)  # as a dict: half the time
+    # The state as a dict takes half the time.
+    of_numpy = np.random.get_state(legacy=False)
     return torch.get_rng_state(), of_device, of_numpy, random.getstate()
 
 
 def set_global_states(states: tuple[Any, ...], device: torch.device) -> None:
     """Put back what :func:`global_states` returned."""
-    torch.set_rng_state(states[0])
-    if states[1] is not None:
-        _module_of(device).set_rng_state(states[1], device)
-    np.random.set_state(states[2])
-    random.setstate(states[3])
+    of_torch, of_device, of_numpy, of_python = states
+    torch.set_rng_state(of_torch)
+    if of_device is not None:
+        _module_of(device).set_rng_state(of_device, device)
+    np.random.set_state(of_numpy)
+    random.setstate(of_python)
 
 
 def _module_of(device: torch.device | None) -> Any:
     """Return torch's module with the generators of a device; ``None`` if there is none, as for the CPU."""
-    return getattr(torch, device.type) if device is not None and device.type in _WITH_GENERATORS else None
+    if device is None or device.type not in _WITH_GENERATORS:
+        return None
+    return getattr(torch, device.type)
 
 
 @contextmanager
@@ -130,23 +137,29 @@ def seeded(seed: int, stream: Stream, *parts: int, device: torch.device) -> Iter
 
 def changed_generators(before: tuple[Any, ...], after: tuple[Any, ...]) -> set[str]:
     """Return of which packages' generators two results of :func:`global_states` differ: torch, numpy, random."""
+    torch_before, device_before, numpy_before, python_before = before
+    torch_after, device_after, numpy_after, python_after = after
     changed = set()
-    if not all(a is b or torch.equal(a, b) for a, b in zip(before[:2], after[:2], strict=True)):
+    if not torch.equal(torch_before, torch_after):
         changed.add("torch")
-    if not _same_state(before[2], after[2]):
+    if device_before is not None and not torch.equal(device_before, device_after):
+        changed.add("torch")
+    if not _same_state(numpy_before, numpy_after):
         changed.add("numpy")
-    if before[3] != after[3]:
+    if python_before != python_after:
         changed.add("random")
     return changed
 
 
 def _same_state(one: Any, other: Any) -> bool:
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(_same_state(value, other[key]) for key, value in one.items())
-    return bool(np.array_equal(one, other))
+    if not isinstance(one, dict):
+        return bool(np.array_equal(one, other))
+    return all(_same_state(value, other[key]) for key, value in one.items())
 
 
 def _sequence(seed: int, stream: Stream, *parts: int) -> np.random.SeedSequence:
     numbers = (seed, int(stream), *parts)
-    # an array of words is mixed as the numbers themselves are, at half the cost: every client is seeded
-    return np.random.SeedSequence(np.array(numbers, np.uint32) if max(numbers) < 2**32 else numbers)
+    if max(numbers) >= 2**32:
+        return np.random.SeedSequence(numbers)
+    # Numpy mixes an array of words as it mixes the numbers, at half the cost, and every client is seeded.
+    return np.random.SeedSequence(np.array(numbers, np.uint32))
