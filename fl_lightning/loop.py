@@ -363,7 +363,7 @@ class FederatedLoop(RoundLoop):
         invalid_rounds = self.carried.invalid_rounds
         if self.max_invalid_rounds is not None and invalid_rounds >= self.max_invalid_rounds:
             raise FloatingPointError(
-                f"All clients of the last {invalid_rounds} rounds handed back NaN or infinite values, so the "
+                f"All clients of the last {invalid_rounds} rounds returned NaN or infinite values, so the "
                 "model has not moved. Lower the learning rate or clip gradients, and start from an earlier checkpoint "
                 "or start again. `max_invalid_rounds` sets after how many such rounds the fit ends; None never ends it."
             )

@@ -98,8 +98,8 @@ def _misfit(preds: Tensor, target: Tensor) -> ValueError:
         found += f" from {target.min().item():g} to {target.max().item():g}"
     return ValueError(
         "Predictions must be scores of classes, such as (n, C), and targets whole numbers below C, such as (n,), got "
-        f"predictions of shape {tuple(preds.shape)} and targets of shape {tuple(target.shape)}, {found}. Give `target=` "
-        "of the data module if the targets are another element of a batch, or another metric, such as "
+        f"predictions of shape {tuple(preds.shape)} and targets of shape {tuple(target.shape)}, {found}. Give "
+        "`target=` of the data module if the targets are another element of a batch, or another metric, such as "
         '`ClientMetrics(metric=lambda preds, target: (preds - target).square().mean().sqrt(), name="rmse")`.'
     )
 

@@ -41,7 +41,7 @@ def check_whole(path: Path) -> None:
         raise FileNotFoundError(f"Checkpoint file not found: {path}")
     if not is_whole(path):
         raise DamagedCheckpointError(
-            f"{path} is damaged: its content does not agree with its checksums. Take another checkpoint, or start anew."
+            f"{path} is damaged: its content does not agree with its checksums. Take another one, or start again."
         )
 
 

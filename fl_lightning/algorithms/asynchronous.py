@@ -45,7 +45,7 @@ class AsynchronousCallback(AggregationCallback):
 
     def __post_init__(self) -> None:
         if self.speeds is not None and self.clock is not None:
-            raise ValueError("Give `speeds` or a `clock`, not both: a VirtualClock has its own speeds.")
+            raise ValueError("Give `speeds` or a `clock`, not both: a VirtualClock has speeds already.")
         if self.clock is None:
             self.clock = VirtualClock(100 if self.speeds is None else self.speeds)
         super().__post_init__()

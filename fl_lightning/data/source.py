@@ -155,5 +155,5 @@ def as_dataset(name: str, given: Any) -> Dataset[Any]:
             "table."
         )
     if len(given) == 0:
-        raise ValueError(f"`{name}` has no samples, got {short_repr(given)}. Look at how it was read or filtered.")
+        raise ValueError(f"`{name}` has no samples, got {short_repr(given)}. Check how it was read or filtered.")
     return cast("Dataset[Any]", given)

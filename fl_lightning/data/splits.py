@@ -263,7 +263,7 @@ def check_test_indices(test_indices: np.ndarray | None, num_samples: int) -> np.
     """
     if test_indices is None:
         raise ValueError(
-            "`test` is 'official', but this data set has no test part of its own: `test_indices` is None. Give `test` "
+            "`test` is 'official', but this data set comes without a test part: `test_indices` is None. Give `test` "
             "a fraction such as 0.1."
         )
     unique = np.unique(to_indices("test_indices", test_indices))

@@ -220,7 +220,7 @@ def make_executor(executor: ExecutorName | Executor, clients_at_once: int | None
     if clients_at_once is not None and (executor == "sequential" or isinstance(executor, Executor)):
         way = '"vectorized" or "auto"' if executor == "sequential" else f"VectorizedExecutor({clients_at_once})"
         raise ValueError(
-            f"`clients_at_once` has no effect beside executor={executor!r}, got {clients_at_once}. Leave it out, or "
+            f"`clients_at_once` has no effect with executor={executor!r}, got {clients_at_once}. Leave it out, or "
             f"give executor={way}."
         )
     check("`executor`", executor, ExecutorName if isinstance(executor, str) else Executor)

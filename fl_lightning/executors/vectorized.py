@@ -105,7 +105,7 @@ class VectorizedExecutor(Executor):
         check_elementwise(training.trainer.optimizers[0])
         if training.hooks.see_order:
             raise CannotVectorize(
-                "a callback has an `on_client_start` or an `on_client_end` of your own, which sees one client at a time"
+                "a callback has a user-defined `on_client_start` or `on_client_end`, which sees one client at a time"
             )
 
     def give_up(self, error: Exception) -> None:

@@ -77,7 +77,9 @@ class DataSet:
             score, monitor = (name.partition("_")[2] or name for name in (self.score, self.monitor))
             larger = self.mode == "max" if score == monitor else larger_is_better(score)
             if larger is None:
-                raise ValueError(f"`score_mode` must be max or min: nobody knows which {self.score!r} are better.")
+                raise ValueError(
+                    f"`score_mode` must be max or min: the name {self.score!r} does not say which values are better."
+                )
             self.score_mode = "max" if larger else "min"
 
 

@@ -76,7 +76,7 @@ def _check_extent(path: Path, text: str) -> None:
         elif isinstance(event, yaml.ScalarEvent):
             entries += 1
             if event.tag == _BINARY:
-                raise ValueError(f"{place}: bytes (`!!binary`) are no value of a table.")
+                raise ValueError(f"{place}: bytes (`!!binary`) cannot be a value of a table.")
             if event.anchor:
                 named[event.anchor] = 1
         elif isinstance(event, yaml.CollectionStartEvent):

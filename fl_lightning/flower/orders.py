@@ -192,7 +192,7 @@ def options_to_text(options: Options) -> str:
         return json.dumps([[_tagged(group) for group in groups] for groups in options])
     except TypeError as error:
         raise ValueError(
-            f"Optimizers' options must be numbers and texts to travel to real clients: {error}. Give learning rates "
+            f"Optimizers' options must be numbers and strings to travel to real clients: {error}. Give learning rates "
             "as numbers, not tensors."
         ) from error
 

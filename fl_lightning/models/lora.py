@@ -99,7 +99,7 @@ def add_lora(
     if left_out:
         rank_zero_warn(
             f"`targets` match layers that get no adapters and are frozen: {', '.join(left_out)}. `add_lora` adds them "
-            "to layers of the class `nn.Linear`: build attention of these, or unfreeze what shall be trained."
+            "to layers of the class `nn.Linear`: build attention of these, or unfreeze what must be trained."
         )
     module.requires_grad_(False)
     for name, layer in chosen.items():

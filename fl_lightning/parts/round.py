@@ -178,7 +178,7 @@ class Round:
         if not result.is_finite:
             if algorithm.invalid_updates == "raise":
                 raise FloatingPointError(
-                    f"Client {result.client} ({result.num_samples} samples) handed back NaN or infinite values. "
+                    f"Client {result.client} ({result.num_samples} samples) returned NaN or infinite values. "
                     'Lower the learning rate or clip gradients, or give `invalid_updates="skip"`.'
                 )
             return None

@@ -158,7 +158,7 @@ def test_shares_that_hold_out_nothing_are_a_warning() -> None:
 
 def test_an_official_test_part_must_exist() -> None:
     for test_indices, message in [
-        (None, "`test` is 'official', but this data set has no test part of its own.*a fraction such as 0.1"),
+        (None, "`test` is 'official'.*a fraction such as 0.1"),
         (np.array([0, 1000]), "`test_indices` must be from 0 to 999"),
     ]:
         with pytest.raises(ValueError, match=message):

@@ -67,7 +67,7 @@ class Pass:
         if not self.runs:
             raise MisconfigurationException(
                 f"`{type(self.optimizer).__name__}.step` was not given the closure, or has not called it, so nothing "
-                "was trained. An `optimizer_step` of your own must call `optimizer.step(closure=optimizer_closure)`."
+                "was trained. A user-defined `optimizer_step` must call `optimizer.step(closure=optimizer_closure)`."
             )
 
 

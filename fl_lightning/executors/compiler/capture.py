@@ -86,7 +86,7 @@ class CapturedStep:
     def __init__(self, stacked: StackedLoop, vector: StateVector) -> None:
         missing = [name for name in _OPTIONS if not hasattr(config, name)]
         if missing:
-            raise CannotVectorize(f"torch {torch.__version__} does not say what a step changes beside its tensors")
+            raise CannotVectorize(f"torch {torch.__version__} does not say what a step changes other than its tensors")
         self._vector, self._module = vector, stacked.module
         self._trainer = WatchedTrainer(stacked.trainer)
         self._context, self._hidden = stacked.trainer.precision_plugin.train_step_context, stacked.hidden_counters

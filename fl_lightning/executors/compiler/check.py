@@ -87,8 +87,8 @@ class Check:
                 gradients = torch.autograd.grad(loss, [*vector.parameters, *shared], allow_unused=True)
                 if any(gradient is not None for gradient in gradients[len(vector.parameters) :]):
                     raise CannotVectorize(
-                        "`training_step` computes with a tensor that requires gradients and is no parameter of the "
-                        "module, so its `.grad` would not be there after a stack"
+                        "`training_step` computes with a tensor that requires gradients and is not a parameter of "
+                        "the module, so its `.grad` would not be there after a stack"
                     )
                 # Embeddings may have sparse gradients alone, and dense ones in a stack.
                 dense = [None if each is None else each.to_dense() for each in gradients[: len(vector.parameters)]]

@@ -65,7 +65,7 @@ class Reader:
     def _log(self, name: str, value: Any, options: Any, of_metric: bool) -> None:
         options = dict(options)
         if options.get("reduce_fx", "mean") not in REDUCTIONS or options.get("enable_graph"):
-            raise CannotVectorize(f"`self.log({name!r}, ...)` has a `reduce_fx` of its own or keeps the graph")
+            raise CannotVectorize(f"`self.log({name!r}, ...)` has a user-defined `reduce_fx` or keeps the graph")
         changing = [key for key, option in options.items() if isinstance(option, fx.Node) and key != "batch_size"]
         if changing:
             raise CannotVectorize(f"`self.log({name!r}, ...)` has another `{changing[0]}` from step to step")

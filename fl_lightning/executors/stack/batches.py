@@ -108,7 +108,7 @@ def _stacked(tensors: Sequence[Tensor]) -> Tensor:
             )
         if type(tensor) is not Tensor or tensor.__dict__:
             raise CannotVectorize(
-                "batches hold tensors of a subclass or with attributes of their own; a stack holds plain ones"
+                "batches hold tensors of a subclass or with further attributes; a stack holds plain ones"
             )
     shape, strides = tensors[0].shape, tensors[0].stride()
     if tensors[0].is_contiguous() or 0 in shape:
@@ -174,7 +174,7 @@ def _check_containers(batch: Any) -> None:
     kind = type(batch).__name__
     if is_dataclass_instance(batch):
         if not isinstance(batch, _NoCollection):
-            raise CannotVectorize(f"batches hold {kind}, a dataclass that is a dictionary or a list besides")
+            raise CannotVectorize(f"batches hold {kind}, a dataclass that is also a dictionary or a list")
         parts: Iterable[Any] = _attributes(batch).values()
     else:
         parts = batch.values() if isinstance(batch, Mapping) else batch

@@ -138,7 +138,7 @@ class PerClientDraws(TorchDispatchMode):
             return function(*args, **kwargs)
         self.generators.note_draw()
         if kwargs.get("generator") is not None:
-            raise CannotVectorize("`training_step` draws from a generator of its own, which all clients share")
+            raise CannotVectorize("`training_step` draws from a generator that all clients share")
         if function is torch.ops.aten.randperm.default:  # `vmap` calls it once for each client
             row = self._rows[self._permutations % len(self._rows)]
             self._permutations += 1

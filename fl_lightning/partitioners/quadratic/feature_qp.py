@@ -213,7 +213,7 @@ def _as_category(name: str, values: np.ndarray, num_samples: int, num_buckets: i
     if values.shape != (num_samples,):
         raise ValueError(
             f"`{name}` must have one value for each of the {num_samples} samples, got shape {values.shape}. "
-            "SampleSplit sets samples aside and hands over the others alone: use ClientSplit or WithinClientSplit."
+            "SampleSplit distributes only some of the samples: use ClientSplit or WithinClientSplit."
         )
     if values.dtype.kind == "f":
         return quantile_buckets(values, num_buckets)

@@ -353,8 +353,8 @@ class TwoHeads(LocalObjective):
         for name in names:
             if len(federation.layout.shared_names.get(name, [])) > 1:
                 raise ValueError(
-                    f"`pattern` must name an output layer with tensors of its own, got {name}, which other layers use "
-                    "too: a client's head would change what they compute. Untie the output layer."
+                    f"`pattern` must name an output layer whose tensors no other layer uses, got {name}, which "
+                    "other layers use too: a client's head would change what they compute. Untie the output layer."
                 )
         self._places = federation.mask(names).nonzero().squeeze(1)
         self.heads: ClientVectors
