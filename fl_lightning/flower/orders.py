@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from fl_lightning._lightning.logs.client_log import LoggedMean
 from fl_lightning.algorithms.versions import __version__
 from fl_lightning.flower.records import Parcel, Plain
 from fl_lightning.parts.algorithm import Algorithm
@@ -107,6 +108,12 @@ class Answer:
         changed: Names of the buffers that training changed, and that the server did not know to change.
         summed_lr: Sums of the learning rates, for each parameter tensor, if a part needs them.
         losses: F_k at the received model, if the objective measures it; else empty.
+        batches: Batches after which a step was made, of all trainings of the round.
+        all_steps: Optimizer steps of all trainings of the round.
+        log_names: Names of the means that ``training_step`` logged; see :class:`LoggedMean`.
+        log_means: The means.
+        log_weights: Samples of which they are.
+        log_on_bar: Which of them the progress bar shows.
     """
 
     run: str
@@ -123,6 +130,18 @@ class Answer:
     changed: tuple[str, ...] = ()
     summed_lr: tuple[float, ...] = ()
     losses: tuple[float, ...] = ()
+    batches: int = 0
+    all_steps: int = 0
+    log_names: tuple[str, ...] = ()
+    log_means: tuple[float, ...] = ()
+    log_weights: tuple[int, ...] = ()
+    log_on_bar: tuple[bool, ...] = ()
+
+    @property
+    def logged(self) -> list[LoggedMean]:
+        """What the client's ``training_step`` logged."""
+        rows = zip(self.log_names, self.log_means, self.log_weights, self.log_on_bar, strict=True)
+        return [LoggedMean(*row) for row in rows]
 
     def to_parcel(self) -> Parcel:
         """Return the answer as it travels."""

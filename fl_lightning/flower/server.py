@@ -13,6 +13,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from fl_lightning._lightning.logs.client_log import log_means
 from fl_lightning.clients.training import ClientAtWork, LocalTraining
 from fl_lightning.data import ClientDatasetsModule
 from fl_lightning.executors import Executor
@@ -207,8 +208,11 @@ class FlowerClients(Executor):
         for task in tasks:
             training.show([task])
             if task.client in answers:
-                upload = fit.upload(task, answers[task.client])
+                answer = answers[task.client]
+                upload = fit.upload(task, answer)
                 self._taken[task.client] = task.round
+                training.loop.count_elsewhere(answer.batches, answer.all_steps)
+                log_means(training.trainer.lightning_module, answer.logged)
                 yield upload
 
     def _count_taken(self, round_index: int) -> None:

@@ -12,6 +12,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from typing_extensions import override
 
+from fl_lightning._lightning.logs.client_log import LoggedMean, logged_means
+from fl_lightning._lightning.loops.client_loop import ClientLoop
 from fl_lightning._lightning.loops.round_loop import begin_with_round
 from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.algorithms.versions import __version__
@@ -132,12 +134,13 @@ def train_client(
     }
     callbacks = trainer.pop("callbacks", None) or []
     given = callbacks if isinstance(callbacks, list) else [callbacks]
+    round_end = _RoundEnd()
     if taken := fixed.keys() & trainer.keys():
         raise ValueError(f"Arguments of the client's Trainer are fixed: {sorted(taken)}. Leave them out.")
-    one_round = pl.Trainer(callbacks=[*given, algorithm], **fixed, **trainer)
+    one_round = pl.Trainer(callbacks=[*given, algorithm, round_end], **fixed, **trainer)
     begin_with_round(one_round, order.round)
     one_round.fit(module, datamodule=data)
-    answer = fit.answer(algorithm.algorithm, outbox.result)
+    answer = fit.answer(algorithm.algorithm, outbox.result, round_end)
     kept.keep(order.counted, order.round, fit.vectors(algorithm.algorithm))
     return reply_to(message, answer.to_parcel())
 
@@ -244,8 +247,8 @@ class _FitAtSite(SequentialExecutor):
                 if vector is not None:
                     held[order.client] = torch.from_numpy(vector).to(algorithm.run.federation.model.device)
 
-    def answer(self, algorithm: Algorithm, result: ClientResult | None) -> Answer:
-        """Return what the client sends of its result."""
+    def answer(self, algorithm: Algorithm, result: ClientResult | None, end: _RoundEnd) -> Answer:
+        """Return what the client sends of its result, and of what it logged and counted."""
         order = self._order
         run = algorithm.run
         if result is None:
@@ -266,6 +269,12 @@ class _FitAtSite(SequentialExecutor):
             changed=tuple(sorted(run.server.changing - set(order.changing))),
             summed_lr=tuple(float(value) for value in result.summed_lr),
             losses=() if result.loss is None else (result.loss,),
+            batches=end.batches,
+            all_steps=end.steps,
+            log_names=tuple(each.name for each in end.logged),
+            log_means=tuple(each.mean for each in end.logged),
+            log_weights=tuple(each.weight for each in end.logged),
+            log_on_bar=tuple(each.on_bar for each in end.logged),
         )
 
     def vectors(self, algorithm: Algorithm) -> dict[str, np.ndarray]:
@@ -283,6 +292,27 @@ def _keepers(algorithm: Algorithm) -> dict[str, Part]:
     """Return the parts that may keep something of a client, by name."""
     parts = walk(algorithm.chain, algorithm.schedule, algorithm.objective)
     return {f"{place}-{type(part).__name__}": part for place, part in enumerate(parts)}
+
+
+class _RoundEnd(pl.Callback):
+    """Notes what the round has logged and counted.
+
+    Attributes:
+        logged: Means that ``training_step`` logged.
+        batches: Batches after which a step was made.
+        steps: Optimizer steps.
+    """
+
+    logged: Sequence[LoggedMean] = ()
+    batches = 0
+    steps = 0
+
+    @override
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.logged = logged_means(trainer)
+        loop = trainer.fit_loop.epoch_loop
+        assert isinstance(loop, ClientLoop)
+        self.batches, self.steps = loop.local_counts()
 
 
 class _Outbox(Aggregation):

@@ -10,7 +10,7 @@ import torch
 
 pytest.importorskip("flwr")
 
-from helpers.sites import Make, Sites, bytes_of, kept_in_simulation, net, simulate
+from helpers.sites import CLIENTS, VALIDATION, Make, Sites, bytes_of, kept_in_simulation, net, simulate, trainer
 
 from fl_lightning import (
     APFL,
@@ -32,6 +32,7 @@ from fl_lightning import (
     QFedAvg,
     RADFed,
     Scaffold,
+    TensorDataModule,
 )
 from fl_lightning.parts import LocalDifferentialPrivacy, TopK
 
@@ -95,3 +96,15 @@ def test_batch_norm_and_momentum_change_nothing_of_that(name: str) -> None:
     deployed = Sites(METHODS[name], module).fit()
     assert torch.equal(simulated.algorithm.server.model, deployed.algorithm.server.model)
     assert simulated.algorithm.traffic == deployed.algorithm.traffic
+
+
+def test_steps_and_means_that_clients_log_are_those_of_the_simulation() -> None:
+    make = partial(Ditto, 0.5, **EVERYBODY)
+    simulated = trainer(make(executor="sequential", seed=11))
+    simulated.fit(net(), datamodule=TensorDataModule(CLIENTS, val=VALIDATION, batch_size=5))
+    sites = Sites(make)
+    sites.fit()
+    assert sites.trainer.global_step == simulated.global_step == 2 * 2 * (2 + 4 + 3)
+    assert sites.trainer.callback_metrics.keys() == simulated.callback_metrics.keys()
+    for name, value in simulated.callback_metrics.items():
+        assert float(sites.trainer.callback_metrics[name]) == pytest.approx(float(value), rel=1e-6), name

@@ -41,7 +41,7 @@ class Net(L.LightningModule):
     def training_step(self, batch: list[torch.Tensor], batch_idx: int) -> torch.Tensor:
         x, y = batch
         loss = F.cross_entropy(self.head(self.body(x)), y)
-        self.log("train_loss", loss)
+        self.log("train_loss", loss, on_step=False, on_epoch=True)
         return loss
 
     def validation_step(self, batch: list[torch.Tensor], batch_idx: int) -> None:
@@ -73,7 +73,7 @@ def trainer(algorithm: AggregationCallback, rounds: int = 2, **options: Any) -> 
     """Return a trainer that prints and writes nothing."""
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     given = {**quiet, "enable_model_summary": False, "accelerator": "cpu", **options}
-    return L.Trainer(max_epochs=rounds, callbacks=[algorithm], **given)
+    return L.Trainer(max_epochs=rounds, callbacks=[algorithm, *given.pop("callbacks", [])], **given)
 
 
 def simulate(make: Make, rounds: int = 2, module: Net | None = None) -> AggregationCallback:
@@ -191,9 +191,7 @@ def arrays_of(message: Message) -> dict[str, np.ndarray]:
 
 def bytes_of(messages: Iterable[Message]) -> int:
     """Return how many bytes the numbers of all arrays have."""
-    return sum(
-        array.nbytes
-        for message in messages
-        if "train" in message.metadata.message_type
-        for array in arrays_of(message).values()
-    )
+    total = 0
+    for message in messages:
+        total += sum(array.nbytes for array in arrays_of(message).values())
+    return total

@@ -221,6 +221,45 @@ def _register(meta: _Metadata, module: pl.LightningModule, reduce_fn: Callable[.
     return registered
 
 
+class LoggedMean(NamedTuple):
+    """A mean over a client's batches that its module has logged in ``training_step``.
+
+    Attributes:
+        name: Its name among the metrics of an epoch.
+        mean: The mean, weighted by the batches' sizes.
+        weight: The sum of these sizes.
+        on_bar: Whether the progress bar shows it.
+    """
+
+    name: str
+    mean: float
+    weight: int
+    on_bar: bool
+
+
+def logged_means(trainer: pl.Trainer) -> list[LoggedMean]:
+    """Return the means that ``training_step`` has logged since the round began; nothing of metric objects."""
+    found = []
+    for metric in trainer.fit_loop._results.values():
+        meta = metric.meta
+        if not (metric.is_tensor and meta.on_epoch and meta.is_mean_reduction and meta.fx == "training_step"):
+            continue
+        weight = int(metric.cumulated_batch_size)
+        if weight:
+            mean = float(metric.value / metric.cumulated_batch_size)
+            found.append(LoggedMean(meta.forked_name(on_step=False), mean, weight, meta.prog_bar))
+    return found
+
+
+def log_means(module: pl.LightningModule, means: Sequence[LoggedMean]) -> None:
+    """Log what the ``training_step`` of a client elsewhere has logged; call it inside a round."""
+    before = module._current_fx_name
+    module._current_fx_name = "training_step"
+    for each in means:
+        module.log(each.name, each.mean, prog_bar=each.on_bar, on_step=False, on_epoch=True, batch_size=each.weight)
+    module._current_fx_name = before
+
+
 def log_round(trainer: pl.Trainer, module: pl.LightningModule, values: Mapping[str, float], **options: Any) -> None:
     """Log numbers that are the same on all processes, at a round's end.
 

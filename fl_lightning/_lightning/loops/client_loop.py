@@ -118,6 +118,11 @@ class ClientLoop(_TrainingEpochLoop):
         stepped, steps = self._counts_at_start
         return self._batches_that_stepped - stepped, self._step_counter.completed - steps
 
+    def count_elsewhere(self, batches_that_stepped: int, steps: int) -> None:
+        """Count what a client has done on another machine in this round."""
+        here = self.local_counts()
+        self.set_round_counts(here[0] + batches_that_stepped, here[1] + steps)
+
     def set_round_counts(self, batches_that_stepped: int, steps: int) -> None:
         """Replace what this process added in the round by what all processes added."""
         self._batches_that_stepped = self._counts_at_start[0] + batches_that_stepped

@@ -1,0 +1,1 @@
+"""A Flower app: FedProx on handwritten digits."""

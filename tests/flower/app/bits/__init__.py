@@ -1,0 +1,1 @@
+"""A Flower app for the tests with a real SuperLink."""

@@ -1,0 +1,100 @@
+"""What the server, the clients and the simulation share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fl_lightning import (
+    AggregationCallback,
+    Clip,
+    Ditto,
+    FedAdam,
+    FedAvg,
+    FedDyn,
+    FedPer,
+    FedProx,
+    RADFed,
+    Scaffold,
+    TensorDataModule,
+)
+from fl_lightning.parts import LocalDifferentialPrivacy, TopK
+
+SIZES = (18, 31, 24)
+EVERYBODY = {"clients_per_round": 1.0, "seed": 7}
+
+
+def _sparse(**options: Any) -> FedAvg:
+    return FedAvg(1.0, exchange=TopK(0.2), seed=7, **options)
+
+
+def _noised(**options: Any) -> FedAvg:
+    noise = LocalDifferentialPrivacy(0.3, noise_multiplier=0.5, delta=1e-3)
+    return FedAvg(1.0, exchange=[Clip(0.5), noise], seed=7, **options)
+
+
+METHODS: dict[str, Callable[..., AggregationCallback]] = {
+    "FedAvg": partial(FedAvg, 1.0, seed=7),
+    "FedProx": partial(FedProx, 0.1, **EVERYBODY),
+    "SCAFFOLD": partial(Scaffold, **EVERYBODY),
+    "FedDyn": partial(FedDyn, 0.1, **EVERYBODY),
+    "FedAdam": partial(FedAdam, **EVERYBODY),
+    "RADFed": partial(RADFed, 3, clients_per_round=3, seed=7),
+    "FedPer": partial(FedPer, "head", **EVERYBODY),
+    "Ditto": partial(Ditto, 0.5, **EVERYBODY),
+    "TopK": _sparse,
+    "noise": _noised,
+}
+
+
+class Net(L.LightningModule):
+    """Two layers with dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(0.2))
+        self.head = nn.Linear(8, 3)
+
+    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+        x, y = batch
+        loss = F.cross_entropy(self.head(self.body(x)), y)
+        self.log("train_loss", loss)
+        return loss
+
+    def validation_step(self, batch: list[Tensor], batch_idx: int) -> None:
+        x, y = batch
+        self.log("val_loss", F.cross_entropy(self.head(self.body(x)), y))
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def module() -> Net:
+    """Return the module, with the same first weights everywhere."""
+    torch.manual_seed(7)
+    return Net()
+
+
+def samples_of(client: int) -> tuple[Tensor, Tensor]:
+    """Return a client's samples."""
+    generator = torch.Generator().manual_seed(100 + client)
+    size = SIZES[client]
+    return torch.randn(size, 6, generator=generator), torch.randint(0, 3, (size,), generator=generator)
+
+
+def data_of(*clients: int) -> TensorDataModule:
+    """Return a data module of some clients."""
+    return TensorDataModule([samples_of(client) for client in clients], batch_size=8)
+
+
+def trainer(rounds: int, callback: AggregationCallback, **options: Any) -> L.Trainer:
+    """Return a trainer that prints nothing."""
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    given = {**quiet, "enable_checkpointing": False, "accelerator": "cpu", **options}
+    return L.Trainer(max_epochs=rounds, callbacks=[callback, *given.pop("callbacks", [])], **given)

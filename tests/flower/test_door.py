@@ -1,0 +1,154 @@
+"""What real clients cannot do ends with a line that says what to write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+
+pytest.importorskip("flwr")
+
+from helpers.sites import CLIENTS, VALIDATION, Make, Net, Sites, net, trainer
+
+from fl_lightning import (
+    IFCA,
+    FedAsync,
+    FedAvg,
+    FedAvgFineTuned,
+    FedDyn,
+    Participation,
+    Scaffold,
+    TensorDataModule,
+)
+from fl_lightning.flower import FlowerClients
+from fl_lightning.parts import QSGD, Clip, Exchange, ImportanceSampler, PowerOfChoice, TopK
+
+
+class Own(Exchange):
+    """Of a user, who says nothing of other machines."""
+
+
+class OwnAtClient(Exchange):
+    """Of a user, who says that it works at the client."""
+
+    runs_at = "client"
+
+    def upload(self, result: Any) -> Any:
+        return result.with_delta(0.5 * result.delta)
+
+
+def with_exchange(*exchange: Exchange, make: Make = FedAvg) -> Make:
+    return lambda **more: make(clients_per_round=1.0, exchange=list(exchange), **more)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (partial(FedAsync, clients_per_round=2), "on a virtual clock.* Give a synchronous algorithm"),
+        (partial(FedAvg, participation=Participation(dropout=0.5)), "`participation` imagines failures"),
+        (partial(FedAvg, sampler=ImportanceSampler(2)), "`sampler` must not look at clients' data"),
+        (partial(FedAvg, sampler=PowerOfChoice(2, num_candidates=3)), "`sampler` must not look at clients' data"),
+        (partial(IFCA, 2, clients_per_round=1.0), "it is not known where"),
+        (partial(FedAvgFineTuned, clients_per_round=1.0), "it is not known where FineTuning"),
+        (with_exchange(Own()), 'write `runs_at = "client"` in the body of the class Own'),
+        (partial(Scaffold, clients_per_round=1.0, option=1), r"Give Scaffold\(option=2\)"),
+        (with_exchange(Clip(1.0), make=Scaffold), "cannot have Clip"),
+        (with_exchange(Clip(1.0), make=partial(FedDyn, 0.1)), "cannot have Clip"),
+        (with_exchange(TopK(0.2, link="down")), 'Give `link="up"`'),
+        (with_exchange(QSGD(4)), "it is not known where QSGD"),
+        (partial(FedAvg, continue_epochs=True, local_steps=2), "`continue_epochs=True` is kept by the server"),
+    ],
+)
+def test_what_real_clients_cannot_do_is_named_before_they_are_asked(make: Make, words: str) -> None:
+    sites = Sites(make)
+    with pytest.raises(ValueError, match=f"FlowerClients: .*{words}"):
+        sites.fit()
+    assert all(message.metadata.message_type == "query" for message in sites.questions)
+
+
+def test_a_part_of_ones_own_works_at_the_client_if_it_says_so() -> None:
+    from helpers.sites import simulate
+
+    make = with_exchange(OwnAtClient())
+    assert torch.equal(Sites(make).fit().algorithm.server.model, simulate(make).algorithm.server.model)
+
+
+def test_local_buffers_are_named_where_there_are_buffers() -> None:
+    make = partial(FedAvg, 1.0, buffers="local")
+    with pytest.raises(ValueError, match='`buffers="local"` shows the mean'):
+        Sites(make, partial(net, norm=True)).fit()
+    Sites(make).fit(rounds=1)
+
+
+class BySteps(Net):
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+class ByHand(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+
+
+class RateInTensor(Net):
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=torch.tensor(0.1))
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        (BySteps, "Give interval='epoch'"),
+        (ByHand, "Use automatic optimisation"),
+        (RateInTensor, "Give learning rates as numbers, not tensors"),
+    ],
+)
+def test_modules_that_need_the_server_inside_of_a_round_are_named(module: Callable[[], Net], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Sites(partial(FedAvg, 1.0), module).fit()
+
+
+def test_callbacks_that_see_clients_are_named_at_the_server() -> None:
+    class Watching(L.Callback):
+        def on_client_end(self, *given: Any) -> None: ...
+
+    sites = Sites(partial(FedAvg, 1.0))
+    clients = FlowerClients(sites, num_clients=3)  # type: ignore[arg-type]
+    algorithm = FedAvg(1.0, executor=clients)
+    fit = L.Trainer(max_epochs=1, callbacks=[algorithm, Watching()], logger=False, enable_checkpointing=False)
+    with pytest.raises(ValueError, match=r"Give them to `train_client\(callbacks=\[...\]\)`"):
+        fit.fit(net(), datamodule=clients.data_module(batch_size=5))
+
+
+def test_data_of_other_sizes_are_named() -> None:
+    clients = FlowerClients(Sites(partial(FedAvg, 1.0)), num_clients=3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"clients of \[9, 17\] samples, and the connected ones have \[9, 17, 12\]"):
+        trainer(FedAvg(1.0, executor=clients)).fit(net(), datamodule=TensorDataModule(CLIENTS[:2]))
+
+
+def test_validation_by_models_of_the_clients_own_is_named() -> None:
+    clients = FlowerClients(Sites(partial(FedAvg, 1.0)), num_clients=3)  # type: ignore[arg-type]
+    from fl_lightning import FedPer
+
+    data = TensorDataModule(CLIENTS, val=[VALIDATION] * 3)
+    with pytest.raises(ValueError, match="clients are evaluated by models of their own"):
+        trainer(FedPer("head", executor=clients)).fit(net(), datamodule=data)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"num_clients": 0}, "`num_clients` must be at least 1, got 0"),
+        ({"num_clients": 2, "timeout": 0.0}, "more than 0"),
+    ],
+)
+def test_arguments_out_of_their_range_are_named(given: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        FlowerClients(Sites(partial(FedAvg, 1.0)), **given)

@@ -1,0 +1,165 @@
+"""Clients that do not answer, SuperNodes that are started again, and servers that go on from a checkpoint."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("flwr")
+
+from helpers.sites import Make, Sites, kept_in_simulation, simulate
+from lightning.pytorch.callbacks import ModelCheckpoint
+from typing_extensions import override
+
+from fl_lightning import Ditto, FedAvg, FedDyn, FedPer
+from fl_lightning.parts import ClientSampler, TopK
+
+
+class Listed(ClientSampler):
+    """Draws the listed clients of each round, in their order."""
+
+    def __init__(self, *rounds: list[int]) -> None:
+        self.rounds = rounds
+
+    @override
+    def cohort_size(self, num_clients: int) -> int:
+        return max(map(len, self.rounds))
+
+    @override
+    def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray) -> np.ndarray:
+        return np.array(self.rounds[self.round])
+
+    @property
+    @override
+    def draws_in_random_order(self) -> bool:
+        return True
+
+
+ALL = [0, 1, 2]
+KEEPING: dict[str, Make] = {
+    "FedPer": partial(FedPer, "head"),
+    "Ditto": partial(Ditto, 0.5),
+    "FedDyn": partial(FedDyn, 0.1),
+    "error feedback": lambda **more: FedAvg(exchange=TopK(0.3), **more),
+}
+
+
+@pytest.mark.parametrize("name", KEEPING)
+def test_a_client_that_answers_too_late_has_dropped_out_and_takes_its_round_back(name: str) -> None:
+    method = KEEPING[name]
+    sites = Sites(
+        partial(method, sampler=Listed(ALL, ALL, ALL)), silent=lambda client, number: (client, number) == (1, 1)
+    )
+    deployed = sites.fit(rounds=3)
+    simulated = simulate(partial(method, sampler=Listed(ALL, [0, 2], ALL)), rounds=3)
+
+    assert torch.equal(deployed.algorithm.server.model, simulated.algorithm.server.model)
+    for client in ALL:
+        kept = sites.kept(100 + client)
+        expected = kept_in_simulation(simulated, client)
+        assert kept.keys() == expected.keys()
+        assert all(np.array_equal(kept[key], expected[key]) for key in expected)
+
+
+def test_a_client_without_an_answer_counts_as_dropped() -> None:
+    sites = Sites(partial(FedAvg, 1.0), silent=lambda client, number: client == 1)
+    report = sites.fit(rounds=1).algorithm.report
+    assert (report.reported, report.dropped, report.sent) == ([0, 2], 1, 3)
+
+
+def test_a_client_whose_node_has_left_counts_as_dropped() -> None:
+    sites = Sites(partial(FedAvg, 1.0))
+
+    def leave(client: int, number: int) -> bool:
+        sites.contexts.pop(101, None)
+        return False
+
+    sites.silent = leave
+    report = sites.fit(rounds=2).algorithm.report
+    assert (report.reported, report.dropped) == ([0, 2], 1)
+
+
+def test_a_super_node_that_is_started_again_takes_part_again(tmp_path: Path) -> None:
+    sites = Sites(partial(FedPer, "head", sampler=Listed(ALL, ALL, ALL)), state_dir=tmp_path)
+
+    def die(client: int, number: int) -> bool:
+        """Lose the answer of client 1 in the second round, and start its node anew."""
+        dies = (client, number) == (1, 1)
+        if dies:
+            del sites.contexts[101]
+            sites.connect(1, 201, 1)
+        return dies
+
+    sites.silent = die
+    deployed = sites.fit(rounds=3)
+    simulated = simulate(partial(FedPer, "head", sampler=Listed(ALL, [0, 2], ALL)), rounds=3)
+    assert torch.equal(deployed.algorithm.server.model, simulated.algorithm.server.model)
+    assert deployed.algorithm.report.reported == ALL
+
+
+def test_a_super_node_that_has_lost_what_the_client_keeps_says_so() -> None:
+    sites = Sites(partial(FedPer, "head", clients_per_round=1.0))
+
+    def lose(client: int, number: int) -> bool:
+        sites.connect(1, 101, 1)
+        return False
+
+    sites.silent = lose
+    with pytest.raises(RuntimeError, match=r"Client 1 .*does not have what it kept then"):
+        sites.fit()
+
+
+def test_a_super_node_that_has_lost_its_state_goes_on_where_the_client_keeps_nothing() -> None:
+    sites = Sites(partial(FedAvg, 1.0))
+
+    def lose(client: int, number: int) -> bool:
+        sites.connect(1, 101, 1)
+        return False
+
+    sites.silent = lose
+    assert torch.equal(sites.fit().algorithm.server.model, simulate(partial(FedAvg, 1.0)).algorithm.server.model)
+
+
+@pytest.mark.parametrize("name", ["FedPer", "error feedback"])
+def test_a_server_that_is_started_again_goes_on_from_its_checkpoint_with_the_same_bits(
+    name: str, tmp_path: Path
+) -> None:
+    method = partial(KEEPING[name], clients_per_round=1.0)
+    saved = {"callbacks": [ModelCheckpoint(tmp_path, save_last=True)], "enable_checkpointing": True}
+    whole = Sites(method)
+    expected = whole.fit(rounds=3).algorithm.server.model
+
+    first = Sites(method, state_dir=tmp_path / "sites")
+    first.fit(rounds=2, **saved)
+    # Clients have trained in a third round, whose answers a server took that was killed before it could save them.
+    late = Sites(method, state_dir=tmp_path / "sites")
+    late.fit(rounds=3, ckpt_path=str(tmp_path / "last.ckpt"))
+    again = Sites(method, state_dir=tmp_path / "sites")
+    resumed = again.fit(rounds=3, ckpt_path=str(tmp_path / "last.ckpt"))
+    assert torch.equal(resumed.algorithm.server.model, expected)
+
+
+def test_a_client_whose_values_are_not_finite_is_left_out_and_sends_no_arrays() -> None:
+    sites = Sites(partial(FedAvg, 1.0))
+    x, y = sites.clients[1]
+    sites.clients[1] = (x * torch.inf, y)
+    report = sites.fit(rounds=1).algorithm.report
+    assert (report.reported, report.left_out, report.dropped) == ([0, 2], [1], 0)
+    answer = next(reply for reply in sites.replies if reply.metadata.src_node_id == 101 and "run" in _values(reply))
+    assert not dict(answer.content["fl-lightning.arrays"])
+
+
+def _values(message: Any) -> Any:
+    return message.content["fl-lightning.values"]
+
+
+def test_an_error_of_a_client_ends_the_fit_with_its_words() -> None:
+    sites = Sites(partial(FedAvg, 1.0))
+    sites.clients[2] = (torch.randn(12, 9), sites.clients[2][1])
+    with pytest.raises(RuntimeError, match=r"Client 2 ended with an error: .*shapes cannot be multiplied"):
+        sites.fit()

@@ -1,0 +1,150 @@
+"""A SuperLink and three SuperNodes on this machine: the bits of the simulation, and what survives a kill.
+
+Each message starts a Python at a site, so that a round takes as long as a library is imported: some minutes a test.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("flwr")
+
+from helpers.sites import kept_in_simulation
+
+APP = Path(__file__).parent / "app"
+sys.path.insert(0, str(APP))
+from bits import task  # noqa: E402
+
+pytestmark = pytest.mark.flower
+ROOT = Path(__file__).parents[2]
+TOOLS = Path(sys.executable).parent
+MOST_SECONDS = 3600
+
+
+class Network:
+    """A SuperLink and its SuperNodes.
+
+    Args:
+        folder: Where they write.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = _free_port()
+        home = folder / "home"
+        home.mkdir()
+        address = f'address = "127.0.0.1:{self.port}"\ninsecure = true\n'
+        (home / "config.toml").write_text(f'[superlink]\ndefault = "here"\n\n[superlink.here]\n{address}')
+        paths = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+        quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "OMP_NUM_THREADS": "1"}
+        tools = os.pathsep.join([str(TOOLS), os.environ["PATH"]])
+        self.environment = {**os.environ, **quiet, "FLWR_HOME": str(home), "PYTHONPATH": paths, "PATH": tools}
+        options = ["--port", str(self.port), "--disable-runtime-dependency-installation"]
+        self.running = {"superlink": self._start("superlink", ["flower-superlink", "--insecure", *options])}
+        _wait(lambda: _answers(self.port))
+        for client in range(3):
+            self.start_node(client)
+
+    def start_node(self, client: int) -> None:
+        """Start the SuperNode of a client."""
+        address = ["--superlink", f"127.0.0.1:{self.port}", "--port", str(_free_port())]
+        command = ["flower-supernode", "--insecure", *address, "--node-config", f"client={client}"]
+        self.running[f"node-{client}"] = self._start(f"node-{client}", command)
+
+    def run(self, **config: Any) -> None:
+        """Run the app, and wait until it is submitted."""
+        given = {"folder": str(self.folder), **config}
+        text = " ".join(
+            f'{name}="{value}"' if isinstance(value, str) else f"{name}={value}" for name, value in given.items()
+        )
+        subprocess.run(["flwr", "run", str(APP), "here", "--run-config", text], env=self.environment, check=True)
+
+    def wait_for(self, name: str) -> None:
+        """Wait until a file of the folder is there."""
+        _wait((self.folder / name).exists)
+
+    def kill(self, name: str) -> None:
+        """Kill a process and those that it started, without a chance to say goodbye."""
+        os.killpg(self.running.pop(name).pid, signal.SIGKILL)
+
+    def _start(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
+        log = (self.folder / f"{name}.log").open("ab")
+        return subprocess.Popen(
+            command, env=self.environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Iterator[Network]:
+    started = Network(tmp_path)
+    yield started
+    for name in list(started.running):
+        started.kill(name)
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as asked:
+        return asked.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _wait(is_there: Any) -> None:
+    deadline = time.monotonic() + MOST_SECONDS
+    while not is_there():
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+
+
+def simulated(name: str, rounds: int) -> Any:
+    algorithm = task.METHODS[name](executor="sequential")
+    task.trainer(rounds, algorithm).fit(task.module(), datamodule=task.data_of(0, 1, 2))
+    return algorithm
+
+
+def kept_at_site(folder: Path, run: str, client: int) -> dict[str, np.ndarray]:
+    with np.load(folder / "kept" / f"client-{client}-{run}.npz") as file:
+        return {name.partition("-")[2]: file[name] for name in file.files if name.startswith("new/")}
+
+
+def check(folder: Path, name: str, rounds: int) -> None:
+    """Compare what came out of a fit with the simulation."""
+    expected = simulated(name, rounds)
+    found = torch.load(folder / f"{name}.pt", weights_only=True)
+    assert torch.equal(found["model"], expected.algorithm.server.model), name
+    for client in range(3):
+        kept = kept_at_site(folder, found["kept"], client)
+        vectors = kept_in_simulation(expected, client)
+        assert kept.keys() == vectors.keys(), name
+        assert all(np.array_equal(kept[key], vectors[key]) for key in vectors), name
+    assert found["traffic"] == vars(expected.algorithm.traffic), name
+
+
+def test_ten_methods_have_the_tensors_of_the_simulation_after_three_rounds(network: Network) -> None:
+    network.run(methods=",".join(task.METHODS), rounds=3)
+    network.wait_for("done")
+    for name in task.METHODS:
+        check(network.folder, name, rounds=3)
+        found = torch.load(network.folder / f"{name}.pt", weights_only=True)
+        down, up = found["bytes"]
+        # The server computes the control variate that a client of SCAFFOLD would send; positions fill whole bytes.
+        besides = 4 * 83 * 9 if name == "SCAFFOLD" else 0
+        assert down == found["traffic"]["bits_down"] // 8
+        assert 0 <= up + besides - found["traffic"]["bits_up"] // 8 <= 9
