@@ -227,7 +227,7 @@ class _FitAtSite(SequentialExecutor):
             )
         changing = traveling_buffers(run, order.changing)
         run.server.changing = frozenset(order.changing)
-        run.adopt(unpack_model(run, first, order.arrays, changing))
+        run.server.model = unpack_model(run, first, order.arrays, changing)
         training.loop.optimizers.take_options(options_from_text(order.options))
         self._take_kept(algorithm)
 
