@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
+from lightning.pytorch.callbacks import Callback
+
+from fl_lightning._lightning.fit_trainer import fit_trainer
+from fl_lightning.callbacks import ExamplePrivacy
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.flower.tensors import is_sparse
 from fl_lightning.parts.algorithm import Algorithm
@@ -17,8 +21,19 @@ from fl_lightning.parts.samplers.base import ClientSampler
 
 def refuse(algorithm: Algorithm, training: LocalTraining) -> None:
     """Raise ``ValueError`` if real clients cannot train as the algorithm, the trainer or the data ask for."""
+    refuse_callbacks(fit_trainer(training.trainer).callbacks)
     for problem in (*_in_parts(algorithm), *_in_exchanges(algorithm), *_in_training(algorithm, training)):
         raise ValueError(f"FlowerClients: {problem}")
+
+
+def refuse_callbacks(callbacks: Iterable[Callback]) -> None:
+    """Raise ``ValueError`` for callbacks that cannot work on either side."""
+    for callback in callbacks:
+        if isinstance(callback, ExamplePrivacy):
+            raise ValueError(
+                "FlowerClients: ExamplePrivacy draws its noise from the run's seed, which the server knows, and its "
+                "count would end with each round. Give `exchange=LocalDifferentialPrivacy(...)`."
+            )
 
 
 def _in_parts(algorithm: Algorithm) -> Iterator[str]:

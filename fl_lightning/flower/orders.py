@@ -158,7 +158,7 @@ class Answer:
 
 
 def _to_parcel(record: Order | Answer) -> Parcel:
-    values: dict[str, Plain] = {"form": FORM, "version": __version__}
+    values: dict[str, Plain] = dict(versions().values)
     for each in fields(record):
         value = getattr(record, each.name)
         if each.name == "arrays":
@@ -183,6 +183,11 @@ def _content(parcel: Parcel, kind: type[Order] | type[Answer]) -> dict[str, Any]
     if kind is Order:
         content.setdefault("changing", ())
     return content
+
+
+def versions(**values: Plain) -> Parcel:
+    """Return a parcel of plain values that begins with the versions of this side."""
+    return Parcel({"form": FORM, "version": __version__, **values})
 
 
 def check_version(parcel: Parcel) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 from torch.utils.data import Dataset
@@ -19,8 +18,8 @@ from fl_lightning.data import ClientDatasetsModule
 from fl_lightning.executors import Executor
 from fl_lightning.flower.door import refuse
 from fl_lightning.flower.kept import NEVER
-from fl_lightning.flower.orders import Answer, Order, check_version, describe_algorithm, options_to_text
-from fl_lightning.flower.records import Grid, Message, Parcel, message_to, received
+from fl_lightning.flower.orders import Answer, Order, check_version, describe_algorithm, options_to_text, versions
+from fl_lightning.flower.records import Grid, Message, message_to, received
 from fl_lightning.flower.tensors import (
     layout_digest,
     pack_model,
@@ -140,7 +139,7 @@ class FlowerClients(Executor):
         nodes = list(self.grid.get_node_ids())
         self._sites = {node: site for node, site in self._sites.items() if node in nodes}
         new = [node for node in nodes if node not in self._sites]
-        questions = [message_to(node, "query", Parcel({"form": 1}), self.timeout) for node in new]
+        questions = [message_to(node, "query", versions(), self.timeout) for node in new]
         for reply in self._replies(questions):
             parcel = received(reply)
             check_version(parcel)
@@ -359,7 +358,7 @@ class _FitAtServer:
             loss=answer.losses[0] if answer.losses else None,
             numbers=answer.numbers,
         )
-        if not bool(torch.isfinite(result.parameters).all()):
+        if not result.is_finite:
             return Upload(task, None)
         return Upload(task, result, frozenset(answer.changed))
 

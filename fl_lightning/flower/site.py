@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import lightning.pytorch as pl
@@ -16,15 +18,15 @@ from fl_lightning._lightning.logs.client_log import LoggedMean, logged_means
 from fl_lightning._lightning.loops.client_loop import ClientLoop
 from fl_lightning._lightning.loops.round_loop import begin_with_round
 from fl_lightning.algorithms.base import AggregationCallback
-from fl_lightning.algorithms.versions import __version__
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.federated_split import Stage
 from fl_lightning.data.samples import FederatedSamples
 from fl_lightning.executors.sequential import SequentialExecutor
+from fl_lightning.flower.door import refuse_callbacks
 from fl_lightning.flower.kept import KeptVectors
-from fl_lightning.flower.orders import FORM, Answer, Order, describe_algorithm, options_from_text
-from fl_lightning.flower.records import Context, Message, Parcel, received, reply_to
+from fl_lightning.flower.orders import Answer, Order, check_version, describe_algorithm, options_from_text, versions
+from fl_lightning.flower.records import Context, Message, received, reply_to
 from fl_lightning.flower.tensors import (
     layout_digest,
     pack_result,
@@ -35,6 +37,7 @@ from fl_lightning.flower.tensors import (
 )
 from fl_lightning.parts.aggregations.base import Aggregation
 from fl_lightning.parts.algorithm import Algorithm
+from fl_lightning.parts.exchanges.privacy.local import LocalDifferentialPrivacy
 from fl_lightning.parts.federation import LocalClient
 from fl_lightning.parts.messages import ClientResult
 from fl_lightning.parts.objectives.base import LocalObjective
@@ -62,14 +65,15 @@ def query_client(
         The reply.
 
     Raises:
-        ValueError: If the client has no number or name, or the data are not those of one client.
+        ValueError: If the client has no number or name, the data are not those of one client, or the server has another
+            version of the library.
     """
+    check_version(received(message))
     name = _name_of(context, client)
     data.prepare_data()
     data.setup("fit")
     _check_alone(data)
-    samples = int(data.client_sizes[0])
-    return reply_to(message, Parcel({"form": FORM, "version": __version__, "name": name, "samples": samples}))
+    return reply_to(message, versions(name=name, samples=int(data.client_sizes[0])))
 
 
 def train_client(
@@ -81,6 +85,7 @@ def train_client(
     *,
     client: int | str | None = None,
     state_dir: PathLike | None = None,
+    secret_noise: bool = True,
     **trainer: Any,
 ) -> Message:
     """Train the client as the server's message asks, and return what it sends.
@@ -98,6 +103,9 @@ def train_client(
             ``--node-config``.
         state_dir: Folder for the vectors that the client keeps; without one they are in Flower's state, which ends with
             the SuperNode's process and with Flower's run.
+        secret_noise: Whether the noise of :class:`~fl_lightning.parts.LocalDifferentialPrivacy` is drawn at the site
+            from a number that nobody knows. With False it is the simulation's, from the run's seed: the server knows
+            the seed, and can remove the noise.
         **trainer: Arguments of Lightning's Trainer, such as ``gradient_clip_val``, which the server has too.
 
     Returns:
@@ -108,6 +116,7 @@ def train_client(
             one client.
     """
     check("`algorithm`", algorithm, AggregationCallback)
+    check("`secret_noise`", secret_noise, bool)
     order = Order.from_parcel(received(message))
     name = _name_of(context, client)
     if name != order.name:
@@ -121,7 +130,7 @@ def train_client(
     data.federated_samples = _SamplesOfSite(data.federated_samples, order)
 
     kept = KeptVectors(context, state_dir, order.run, order.client)
-    fit = _FitAtSite(order, kept)
+    fit = _FitAtSite(order, kept, secret_noise)
     outbox = fit.prepare(algorithm)
     fixed: dict[str, Any] = {
         "max_epochs": order.round + 1,
@@ -134,6 +143,7 @@ def train_client(
     }
     callbacks = trainer.pop("callbacks", None) or []
     given = callbacks if isinstance(callbacks, list) else [callbacks]
+    refuse_callbacks(given)
     round_end = _RoundEnd()
     if taken := fixed.keys() & trainer.keys():
         raise ValueError(f"Arguments of the client's Trainer are fixed: {sorted(taken)}. Leave them out.")
@@ -184,12 +194,14 @@ class _FitAtSite(SequentialExecutor):
     Args:
         order: What the server asks for.
         kept: What the client keeps.
+        secret_noise: Whether local noise is drawn from a number that nobody knows.
     """
 
-    def __init__(self, order: Order, kept: KeptVectors) -> None:
+    def __init__(self, order: Order, kept: KeptVectors, secret_noise: bool) -> None:
         super().__init__()
         self._order = order
         self._kept = kept
+        self._secret_noise = secret_noise
 
     def prepare(self, callback: AggregationCallback) -> _Outbox:
         """Let an algorithm train this client alone, and put what it would hand to the server into the outbox."""
@@ -230,6 +242,9 @@ class _FitAtSite(SequentialExecutor):
         run.server.model = unpack_model(run, first, order.arrays, changing)
         training.loop.optimizers.take_options(options_from_text(order.options))
         self._take_kept(algorithm)
+        for part in walk(algorithm.chain):
+            if isinstance(part, LocalDifferentialPrivacy) and self._secret_noise:
+                part.federation = replace(part.federation, seed=secrets.randbits(128))
 
     def _take_kept(self, algorithm: Algorithm) -> None:
         order = self._order

@@ -102,8 +102,8 @@ def unpack_result(run: Run, start: Tensor, arrays: Mapping[str, np.ndarray], buf
     if "places" not in arrays:
         values = _checked("model", arrays, before)
     else:
-        places = unpack_places(arrays["places"], len(arrays["values"]), len(before))
-        changed = torch.from_numpy(arrays["values"]).to(before)
+        changed = _checked("values", arrays, before.new_empty(len(arrays["values"])))
+        places = unpack_places(arrays["places"], len(changed), len(before))
         values = before.index_copy(0, torch.from_numpy(places).to(before.device), changed)
     return _unpack_buffers(run, _with_sent(run, start, values), arrays, buffers)
 

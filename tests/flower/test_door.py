@@ -16,6 +16,7 @@ from helpers.sites import CLIENTS, VALIDATION, Make, Net, Sites, net, trainer
 
 from fl_lightning import (
     IFCA,
+    ExamplePrivacy,
     FedAsync,
     FedAvg,
     FedAvgFineTuned,
@@ -125,6 +126,16 @@ def test_callbacks_that_see_clients_are_named_at_the_server() -> None:
     fit = L.Trainer(max_epochs=1, callbacks=[algorithm, Watching()], logger=False, enable_checkpointing=False)
     with pytest.raises(ValueError, match=r"Give them to `train_client\(callbacks=\[...\]\)`"):
         fit.fit(net(), datamodule=clients.data_module(batch_size=5))
+
+
+def test_privacy_of_samples_is_named_on_both_sides() -> None:
+    def privacy() -> ExamplePrivacy:
+        return ExamplePrivacy(clip=1.0, noise_multiplier=1.0, delta=1e-3)
+
+    with pytest.raises(ValueError, match=r"Give `exchange=LocalDifferentialPrivacy\(...\)`"):
+        Sites(partial(FedAvg, 1.0)).fit(callbacks=[privacy()])
+    with pytest.raises(RuntimeError, match=r"Client 1 .*Give `exchange=LocalDifferentialPrivacy\(...\)`"):
+        Sites(partial(FedAvg, 1.0), options={"callbacks": [privacy()]}).fit()
 
 
 def test_data_of_other_sizes_are_named() -> None:

@@ -12,33 +12,12 @@ import torch
 
 pytest.importorskip("flwr")
 
+from helpers.listed import Listed
 from helpers.sites import Make, Sites, kept_in_simulation, simulate
 from lightning.pytorch.callbacks import ModelCheckpoint
-from typing_extensions import override
 
 from fl_lightning import Ditto, FedAvg, FedDyn, FedPer
-from fl_lightning.parts import ClientSampler, TopK
-
-
-class Listed(ClientSampler):
-    """Draws the listed clients of each round, in their order."""
-
-    def __init__(self, *rounds: list[int]) -> None:
-        self.rounds = rounds
-
-    @override
-    def cohort_size(self, num_clients: int) -> int:
-        return max(map(len, self.rounds))
-
-    @override
-    def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray) -> np.ndarray:
-        return np.array(self.rounds[self.round])
-
-    @property
-    @override
-    def draws_in_random_order(self) -> bool:
-        return True
-
+from fl_lightning.parts import TopK
 
 ALL = [0, 1, 2]
 KEEPING: dict[str, Make] = {

@@ -98,6 +98,20 @@ def test_batch_norm_and_momentum_change_nothing_of_that(name: str) -> None:
     assert simulated.algorithm.traffic == deployed.algorithm.traffic
 
 
+def test_local_noise_is_secret_unless_the_bits_of_the_simulation_are_asked_for() -> None:
+    make = METHODS["local noise"]
+    known = simulate(make, rounds=1).algorithm
+    first = Sites(make, options={}).fit(rounds=1).algorithm
+    second = Sites(make, options={}).fit(rounds=1).algorithm
+    models = [each.server.model for each in (known, first, second)]
+    assert not torch.equal(models[0], models[1])
+    assert not torch.equal(models[1], models[2])
+    # All have the clipped mean update, and noise of 0.5 * 0.3 at each client.
+    apart = torch.stack(models).std(0)
+    assert 0.02 < float(apart.mean()) < 0.15
+    assert first.chain.members[-1].values() == known.chain.members[-1].values() != {}
+
+
 def test_steps_and_means_that_clients_log_are_those_of_the_simulation() -> None:
     make = partial(Ditto, 0.5, **EVERYBODY)
     simulated = trainer(make(executor="sequential", seed=11))

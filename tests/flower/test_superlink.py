@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ pytestmark = pytest.mark.flower
 ROOT = Path(__file__).parents[2]
 TOOLS = Path(sys.executable).parent
 MOST_SECONDS = 3600
+#: How long clients have for a round of some seconds, on a busy machine.
+PATIENCE_SECONDS = 240.0
 
 
 class Network:
@@ -113,20 +116,15 @@ def _wait(is_there: Any) -> None:
         time.sleep(0.5)
 
 
-def simulated(name: str, rounds: int) -> Any:
-    algorithm = task.METHODS[name](executor="sequential")
-    task.trainer(rounds, algorithm).fit(task.module(), datamodule=task.data_of(0, 1, 2))
-    return algorithm
-
-
 def kept_at_site(folder: Path, run: str, client: int) -> dict[str, np.ndarray]:
     with np.load(folder / "kept" / f"client-{client}-{run}.npz") as file:
         return {name.partition("-")[2]: file[name] for name in file.files if name.startswith("new/")}
 
 
-def check(folder: Path, name: str, rounds: int) -> None:
-    """Compare what came out of a fit with the simulation."""
-    expected = simulated(name, rounds)
+def check(folder: Path, name: str, rounds: int, make: Any) -> Any:
+    """Compare what came out of a fit with the simulation, and return that."""
+    expected = make(executor="sequential")
+    task.trainer(rounds, expected).fit(task.module(), datamodule=task.data_of(0, 1, 2))
     found = torch.load(folder / f"{name}.pt", weights_only=True)
     assert torch.equal(found["model"], expected.algorithm.server.model), name
     for client in range(3):
@@ -134,17 +132,48 @@ def check(folder: Path, name: str, rounds: int) -> None:
         vectors = kept_in_simulation(expected, client)
         assert kept.keys() == vectors.keys(), name
         assert all(np.array_equal(kept[key], vectors[key]) for key in vectors), name
-    assert found["traffic"] == vars(expected.algorithm.traffic), name
+    return expected
 
 
 def test_ten_methods_have_the_tensors_of_the_simulation_after_three_rounds(network: Network) -> None:
-    network.run(methods=",".join(task.METHODS), rounds=3)
+    names = [name for name in task.METHODS if name != "failures"]
+    network.run(methods=",".join(names), rounds=3)
     network.wait_for("done")
-    for name in task.METHODS:
-        check(network.folder, name, rounds=3)
+    for name in names:
+        expected = check(network.folder, name, 3, task.METHODS[name])
         found = torch.load(network.folder / f"{name}.pt", weights_only=True)
+        assert found["traffic"] == vars(expected.algorithm.traffic), name
         down, up = found["bytes"]
         # The server computes the control variate that a client of SCAFFOLD would send; positions fill whole bytes.
         besides = 4 * 83 * 9 if name == "SCAFFOLD" else 0
         assert down == found["traffic"]["bits_down"] // 8
         assert 0 <= up + besides - found["traffic"]["bits_up"] // 8 <= 9
+
+
+def test_a_silent_client_a_killed_super_node_and_a_killed_server_leave_the_bits_of_a_run_without_these_clients(
+    network: Network,
+) -> None:
+    folder = network.folder
+    config = {"methods": "failures", "rounds": 4, "timeout": PATIENCE_SECONDS}
+    # In the first round client 2 answers too late.
+    (folder / "trap-2").write_text(f"0 {PATIENCE_SECONDS + 20}")
+    # In the second one the power of client 1 is cut, and comes back.
+    (folder / "trap-1").write_text("1 6000")
+    network.run(**config)
+    network.wait_for("caught-1-1")
+    network.kill("node-1")
+    kill_written(folder / "caught-1-1")
+    network.start_node(1)
+    # In the fourth one the server is killed, after some clients have trained.
+    (folder / "trap-2").write_text("3 6000")
+    network.wait_for("caught-2-3")
+    kill_written(folder / "server")
+    kill_written(folder / "caught-2-3")
+    network.run(**config)
+    network.wait_for("done")
+    check(folder, "failures", 4, partial(task.with_failures, [0, 1], [0, 2], [0, 1, 2], [0, 1, 2]))
+
+
+def kill_written(path: Path) -> None:
+    """Kill the process whose number is in a file."""
+    os.kill(int(path.read_text()), signal.SIGKILL)

@@ -94,6 +94,7 @@ class Sites:
         silent: Says whether a client's answer of a round is lost, by client and round.
         state_dir: The sites' folder for what they keep.
         names: What the clients call themselves.
+        options: Further arguments of ``train_client``.
         questions: All messages from the server.
         replies: All messages from the clients.
         contexts: Flower's context of each node.
@@ -104,6 +105,7 @@ class Sites:
     silent: Callable[[int, int], bool] = lambda client, number: False
     state_dir: Path | None = None
     names: tuple[Any, ...] = (0, 1, 2)
+    options: dict[str, Any] = field(default_factory=lambda: {"secret_noise": False})
     clients: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=lambda: list(CLIENTS))
     questions: list[Message] = field(default_factory=list)
     replies: list[Message] = field(default_factory=list)
@@ -148,9 +150,8 @@ class Sites:
         if self.change is not None:
             self.change(question.content["fl-lightning.values"], question.content["fl-lightning.arrays"])
         algorithm = self.make(seed=11)
-        return train_client(
-            question, context, self.module(), data, algorithm, state_dir=self.state_dir, accelerator="cpu"
-        )
+        options = {"state_dir": self.state_dir, "accelerator": "cpu", **self.options}
+        return train_client(question, context, self.module(), data, algorithm, **options)
 
     def fit(self, rounds: int = 2, ckpt_path: str | None = None, **options: Any) -> AggregationCallback:
         """Fit with the sites, and return the callback."""

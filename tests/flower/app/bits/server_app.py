@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -46,12 +47,13 @@ def _bytes(message: Message) -> int:
 def main(grid: Grid, context: Context) -> None:
     config: dict[str, Any] = dict(context.run_config)
     folder = Path(config["folder"])
+    (folder / "server").write_text(str(os.getpid()))
     for name in config["methods"].split(","):
         counting = Counting(grid)
         clients = FlowerClients(counting, num_clients=len(task.SIZES), timeout=float(config["timeout"]))
         algorithm = task.METHODS[name](executor=clients)
         (folder / "method").write_text(name)
-        checkpoint = ModelCheckpoint(folder / name, save_last=True, save_top_k=0)
+        checkpoint = ModelCheckpoint(folder / name, save_last=True)
         last = folder / name / "last.ckpt"
         trainer = task.trainer(config["rounds"], algorithm, callbacks=[checkpoint], enable_checkpointing=True)
         data = clients.data_module(batch_size=8)

@@ -8,6 +8,7 @@ from typing import Any
 
 import lightning as L
 import torch
+from helpers.listed import Listed
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -51,6 +52,14 @@ METHODS: dict[str, Callable[..., AggregationCallback]] = {
     "TopK": _sparse,
     "noise": _noised,
 }
+
+
+def with_failures(*rounds: list[int], **options: Any) -> FedAvg:
+    """Return a method whose clients keep remainders, with the clients of each round in the order of the list."""
+    return FedAvg(sampler=Listed(*rounds), exchange=TopK(0.2), seed=7, **options)
+
+
+METHODS["failures"] = partial(with_failures, *[[0, 1, 2]] * 4)
 
 
 class Net(L.LightningModule):
