@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -52,7 +53,8 @@ class Workload:
         if not self.sigma:
             return [self.samples] * self.clients
         draws = np.random.default_rng(0).lognormal(0.0, self.sigma, self.clients)
-        return np.maximum(1, np.rint(self.samples * draws / draws.mean())).astype(int).tolist()
+        sizes = np.rint(self.samples * draws / draws.mean()).astype(int)
+        return np.maximum(1, sizes).tolist()
 
 
 WORKLOADS = {
@@ -87,7 +89,8 @@ def make_clients(work: Workload) -> Clients:
     else:
         x = torch.randn(number, *work.shape, generator=generator)
         teacher = torch.randn(work.classes, x[0].numel(), generator=generator)
-        y = torch.cat([(part.flatten(1) @ teacher.T).argmax(1) for part in x.split(5000)])
+        scores = [part.flatten(1) @ teacher.T for part in x.split(5000)]
+        y = torch.cat(scores).argmax(1)
     return list(zip(x.split(sizes), y.split(sizes), strict=True))
 
 
@@ -144,7 +147,9 @@ def make_module(name: str, lr: float) -> Any:
             return loss
 
     torch.manual_seed(0)
-    return CharLSTM(lr=lr) if name == "W4" else Counting() if name == "M1" else Network()
+    if name == "W4":
+        return CharLSTM(lr=lr)
+    return Counting() if name == "M1" else Network()
 
 
 class PlainLSTM(nn.Module):
@@ -157,43 +162,86 @@ class PlainLSTM(nn.Module):
         self.logits = nn.Linear(256, 80)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.logits(self.lstm(self.embedding(x))[0][:, -1])
+        states, _ = self.lstm(self.embedding(x))
+        return self.logits(states[:, -1])
 
 
 def convolutions() -> nn.Sequential:
     """Return two convolutions and a dense layer, for images of 3x32x32."""
-    layers = [nn.Conv2d(3, 32, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 5), nn.ReLU(), nn.MaxPool2d(2)]
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(1600, 10))
+    return nn.Sequential(
+        nn.Conv2d(3, 32, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(1600, 10),
+    )
 
 
 def tail() -> nn.Sequential:
     """Return MobileNetV2's last bottleneck, its last convolution and the classifier, for features of 160x3x3."""
-    block = [nn.Conv2d(160, 960, 1, bias=False), nn.BatchNorm2d(960), nn.ReLU6()]
-    block += [nn.Conv2d(960, 960, 3, padding=1, groups=960, bias=False), nn.BatchNorm2d(960), nn.ReLU6()]
-    block += [nn.Conv2d(960, 320, 1, bias=False), nn.BatchNorm2d(320)]
-    head = [nn.Conv2d(320, 1280, 1, bias=False), nn.BatchNorm2d(1280), nn.ReLU6(), nn.AdaptiveAvgPool2d(1)]
-    return nn.Sequential(*block, *head, nn.Flatten(), nn.Linear(1280, 10))
+    return nn.Sequential(
+        nn.Conv2d(160, 960, 1, bias=False),
+        nn.BatchNorm2d(960),
+        nn.ReLU6(),
+        nn.Conv2d(960, 960, 3, padding=1, groups=960, bias=False),
+        nn.BatchNorm2d(960),
+        nn.ReLU6(),
+        nn.Conv2d(960, 320, 1, bias=False),
+        nn.BatchNorm2d(320),
+        nn.Conv2d(320, 1280, 1, bias=False),
+        nn.BatchNorm2d(1280),
+        nn.ReLU6(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(1280, 10),
+    )
 
 
 def with_dropout() -> nn.Sequential:
     """Return a perceptron with dropout, 60-64-10."""
-    return nn.Sequential(nn.Linear(60, 64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 10))
+    return nn.Sequential(
+        nn.Linear(60, 64),
+        nn.ReLU(),
+        nn.Dropout(0.2),
+        nn.Linear(64, 10),
+    )
 
 
 def normalised() -> nn.Sequential:
     """Return a perceptron with layer normalisation, 60-64-64-10."""
-    first = [nn.Linear(60, 64), nn.LayerNorm(64), nn.GELU()]
-    return nn.Sequential(*first, nn.Linear(64, 64), nn.LayerNorm(64), nn.GELU(), nn.Linear(64, 10))
+    return nn.Sequential(
+        nn.Linear(60, 64),
+        nn.LayerNorm(64),
+        nn.GELU(),
+        nn.Linear(64, 64),
+        nn.LayerNorm(64),
+        nn.GELU(),
+        nn.Linear(64, 10),
+    )
 
 
 def of_pfl() -> nn.Sequential:
     """Return the network of pfl-research's benchmark on CIFAR-10 (its `simple_cnn`, Glorot's uniform weights)."""
-    features = [nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.25)]
-    head = [nn.Flatten(), nn.Linear(64 * 14 * 14, 128), nn.ReLU(), nn.Dropout(0.5), nn.Linear(128, 10)]
-    for layer in (*features, *head):
+    network = nn.Sequential(
+        nn.Conv2d(3, 32, 3),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Dropout(0.25),
+        nn.Flatten(),
+        nn.Linear(64 * 14 * 14, 128),
+        nn.ReLU(),
+        nn.Dropout(0.5),
+        nn.Linear(128, 10),
+    )
+    for layer in network:
         if isinstance(layer, nn.Conv2d | nn.Linear):
             nn.init.xavier_uniform_(layer.weight)
-    return nn.Sequential(*features, *head)
+    return network
 
 
 #: By the workload; the others are perceptrons.
@@ -226,10 +274,22 @@ class ByHand(ABC):
         work: Workload | None = None,
         device: str = "cpu",
     ) -> None:
-        self.work, self._clock, self.device = work or WORKLOADS[name], clock, device
+        self.work = work or WORKLOADS[name]
+        self._clock = clock
+        self.device = device
         self.clients = [(x.to(device), y.to(device)) for x, y in clients]
         self.generator = torch.Generator().manual_seed(1)
         self._prepare(name)
+
+    def draw(self) -> list[int]:
+        """Draw the clients of a round."""
+        order = torch.randperm(len(self.clients), generator=self.generator)
+        return order[: self.work.per_round].tolist()
+
+    def num_batches(self, client: int) -> int:
+        """Return the number of batches of a client's epoch."""
+        _, y = self.clients[client]
+        return math.ceil(len(y) / self.work.batch_size)
 
     @abstractmethod
     def _prepare(self, name: str) -> None:
@@ -259,8 +319,11 @@ def make_algorithm(name: str, work: Workload, executor: str) -> Any:
     from fl_lightning.parts import UniformSampler
 
     sampler = UniformSampler(work.per_round)
-    sampler.draw = RememberedDraws(sampler.draw)  # no class of its own: parts of a user's own are seeded at each call
+    # A user-defined sampler would be seeded at each call, which takes time.
+    sampler.draw = RememberedDraws(sampler.draw)
     options = {"sampler": sampler, "executor": executor, "seed": 1}
     if name == "W5":
         return RADFed(15, **options)
-    return FedDyn(0.01, **options) if name == "W6" else FedAvg(**options)
+    if name == "W6":
+        return FedDyn(0.01, **options)
+    return FedAvg(**options)

@@ -42,8 +42,13 @@ class Stopwatch(L.Callback):
         is_over: Callable[[int, float], bool] = lambda rounds, seconds: False,
         profiled: int | None = None,
     ) -> None:
-        self._drawn, self._tell, self._clock, self._loops = drawn, tell, clock, beside
-        self._block, self._is_over, self._profiled = block, is_over, profiled
+        self._drawn = drawn
+        self._tell = tell
+        self._clock = clock
+        self._loops = beside
+        self._block = block
+        self._is_over = is_over
+        self._profiled = profiled
         self._rounds: list[float] = []
         self._beside: list[list[float]] = []
         self._figures: dict[str, Any] = {}
@@ -73,9 +78,14 @@ class Stopwatch(L.Callback):
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         peak = float(trainer.strategy.reduce(torch.tensor(peak_memory()), reduce_op="sum"))
         if trainer.is_global_zero:
-            accuracy, used = float(trainer.callback_metrics.get("val_acc", 0.0)), trainer.fit_loop.executor.describe()
-            times = {"rounds": self._rounds, "beside": self._beside}
-            self._tell({**self._figures, **times, "accuracy": accuracy, "peak_gb": peak, "used": used})
+            figures = {
+                "rounds": self._rounds,
+                "beside": self._beside,
+                "accuracy": float(trainer.callback_metrics.get("val_acc", 0.0)),
+                "peak_gb": peak,
+                "used": trainer.fit_loop.executor.describe(),
+            }
+            self._tell(self._figures | figures)
 
 
 def fit(
@@ -108,17 +118,27 @@ def fit(
     algorithm = make_algorithm(name, work, executor)
     drawn = algorithm.sampler.draw.rounds
     data = TensorDataModule(clients, val=val, batch_size=work.batch_size, eval_batch_size=1000)
+    module = make_module(name, work.lr)
     with tempfile.TemporaryDirectory() as folder:
-        quiet = {"enable_checkpointing": False, "enable_model_summary": False, "num_sanity_val_steps": 0}
-        callbacks = [algorithm, Stopwatch(drawn, tell, **stopwatch)]
-        trainer = {"enable_progress_bar": False, "logger": CSVLogger(folder), **quiet, **trainer}
-        L.Trainer(callbacks=callbacks, **trainer).fit(make_module(name, work.lr), datamodule=data)
+        options = {
+            "callbacks": [algorithm, Stopwatch(drawn, tell, **stopwatch)],
+            "logger": CSVLogger(folder),
+            "enable_checkpointing": False,
+            "enable_model_summary": False,
+            "enable_progress_bar": False,
+            "num_sanity_val_steps": 0,
+        }
+        options.update(trainer)
+        L.Trainer(**options).fit(module, datamodule=data)
     return drawn
 
 
 def first_samples(clients: Clients, most_clients: int, most_samples: int | None = None) -> tuple[torch.Tensor, ...]:
     """Return the samples of the first clients, for validation."""
-    return tuple(torch.cat(tensors)[:most_samples] for tensors in zip(*clients[:most_clients], strict=True))
+    first = clients[:most_clients]
+    x = torch.cat([x for x, _ in first])
+    y = torch.cat([y for _, y in first])
+    return x[:most_samples], y[:most_samples]
 
 
 def peak_memory() -> float:
@@ -128,8 +148,16 @@ def peak_memory() -> float:
 
 def read_profile(profiled: profile) -> dict[str, Any]:
     """Return the launches of a round, the seconds of its kernels together, and of the longest ones."""
-    events = profiled.key_averages()
-    own = {event.key: event.self_device_time_total / 1e6 for event in events if event.self_device_time_total}
-    launches = (event.count for event in events if "LaunchKernel" in event.key or "GraphLaunch" in event.key)
-    longest = dict(sorted(own.items(), key=lambda item: -item[1])[:12])
-    return {"launches": sum(launches), "device_seconds": sum(own.values()), "kernels": longest}
+    launches = 0
+    seconds = {}
+    for event in profiled.key_averages():
+        if "LaunchKernel" in event.key or "GraphLaunch" in event.key:
+            launches += event.count
+        if event.self_device_time_total:
+            seconds[event.key] = event.self_device_time_total / 1e6
+    longest = sorted(seconds, key=lambda kernel: -seconds[kernel])[:12]
+    return {
+        "launches": launches,
+        "device_seconds": sum(seconds.values()),
+        "kernels": {kernel: seconds[kernel] for kernel in longest},
+    }

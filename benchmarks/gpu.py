@@ -49,28 +49,30 @@ def card(options: argparse.Namespace) -> Iterator[Measurement]:
 def rounds(options: argparse.Namespace) -> Iterator[Measurement]:
     """Rounds of each workload, by hand and by each executor."""
     for name in options.workloads:
-        for per_round in options.cohorts or dict.fromkeys((ALL[name].per_round, 100)):
+        # The workload's cohort may be 100, too.
+        usual = dict.fromkeys((ALL[name].per_round, 100))
+        for per_round in options.cohorts or usual:
             for kind in loops_of(name, options.device):
-                yield (
-                    f"{name} {per_round} {kind}",
-                    partial(by_hand, name, kind, per_round, options.device, options.each),
-                )
+                measure = partial(by_hand, name, kind, per_round, options.device, options.each)
+                yield f"{name} {per_round} {kind}", measure
             for way in WAYS:
-                yield f"{name} {per_round} {way}", partial(by_fit, name, way, per_round, options.device, options.each)
+                measure = partial(by_fit, name, way, per_round, options.device, options.each)
+                yield f"{name} {per_round} {way}", measure
 
 
 def clients(options: argparse.Namespace) -> Iterator[Measurement]:
     """Rounds of as many clients as a stack has."""
     for name in options.workloads:
         for number in options.cohorts or [2**k for k in range(10)]:
-            work = partial(by_fit, name, "vectorized", number, options.device, options.each, number)
-            yield f"{name} {number}", work
+            measure = partial(by_fit, name, "vectorized", number, options.device, options.each, at_once=number)
+            yield f"{name} {number}", measure
 
 
 def pfl(options: argparse.Namespace) -> Iterator[Measurement]:
     """The benchmark of pfl-research on CIFAR-10, with its central evaluations."""
+    per_round = ALL["P1"].per_round
     for way in WAYS:
-        yield way, partial(by_fit, "P1", way, ALL["P1"].per_round, options.device, 6 * options.each, every=10)
+        yield way, partial(by_fit, "P1", way, per_round, options.device, 6 * options.each, every=10)
 
 
 PARTS: dict[str, Callable[[argparse.Namespace], Iterator[Measurement]]] = {
@@ -83,9 +85,14 @@ PARTS: dict[str, Callable[[argparse.Namespace], Iterator[Measurement]]] = {
 
 def machine(device: str) -> dict[str, Any]:
     """Return the names and versions of what measures."""
-    name = torch.cuda.get_device_name() if device == "cuda" else platform.processor()
-    packages = {package: version(package) for package in ("torch", "lightning", "numpy")}
-    return {"device": name, "cuda": torch.version.cuda, "python": platform.python_version(), **packages}
+    return {
+        "device": torch.cuda.get_device_name() if device == "cuda" else platform.processor(),
+        "cuda": torch.version.cuda,
+        "python": platform.python_version(),
+        "torch": version("torch"),
+        "lightning": version("lightning"),
+        "numpy": version("numpy"),
+    }
 
 
 def run_part(part: str, options: argparse.Namespace, until: float) -> int:
@@ -103,15 +110,21 @@ def run_part(part: str, options: argparse.Namespace, until: float) -> int:
             continue
         begun = time.perf_counter()
         try:
-            found[key] = measure()
+            figures = measure()
         except Exception as error:
-            found[key] = {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()[-3000:]}
-        found[key]["took"] = time.perf_counter() - begun
+            figures = {
+                "error": f"{type(error).__name__}: {error}",
+                "traceback": traceback.format_exc()[-3000:],
+            }
+        figures["took"] = time.perf_counter() - begun
+        found[key] = figures
         path.with_suffix(".new").write_text(json.dumps(found, indent=1))
         os.replace(path.with_suffix(".new"), path)
-        said = found[key].get("error") or f"{found[key].get('seconds', found[key]['took']):.4f} s"
-        print(f"{part}: {key}: {said}", flush=True)
-        if "CUDA error" in found[key].get("error", ""):  # nothing works after that in this process
+        error = figures.get("error", "")
+        seconds = figures.get("seconds", figures["took"])
+        print(f"{part}: {key}: {error or f'{seconds:.4f} s'}", flush=True)
+        # After an error of CUDA nothing works in this process.
+        if "CUDA error" in error:
             sys.exit("The device has failed; run the same command again for the other measurements.")
     return missing
 
@@ -132,11 +145,16 @@ def main() -> None:
     options.output.mkdir(parents=True, exist_ok=True)
     until = time.perf_counter() + options.seconds
     parts = PARTS if "all" in options.parts else options.parts
-    missing = {part: run_part(part, options, until) for part in parts if part != "report"}
+    left = []
+    for part in parts:
+        if part == "report":
+            continue
+        missing = run_part(part, options, until)
+        if missing:
+            left.append(f"{missing} of {part}")
     print_report(options.output)
-    left = ", ".join(f"{number} of {part}" for part, number in missing.items() if number)
     if left:
-        print(f"Measurements left: {left}. The same command makes them.")
+        print(f"Measurements left: {', '.join(left)}. The same command makes them.")
 
 
 if __name__ == "__main__":

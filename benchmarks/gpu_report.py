@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+_NUMBER = "{:,.4g}".format
 _COLUMNS = {
     "seconds": "s a round",
     "samples_a_second": "samples a second",
@@ -20,11 +21,14 @@ _COLUMNS = {
 
 def print_report(folder: Path) -> None:
     """Print what a folder's files hold."""
-    found = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+    found = {}
+    for path in sorted(folder.glob("*.json")):
+        found[path.stem] = json.loads(path.read_text())
     card = found.get("card", {})
     for facts in ("machine", "peaks"):
         if facts in card:
-            print(f"\n{pd.Series(card[facts]).to_string(float_format='{:,.4g}'.format)}")
+            shown = pd.Series(card[facts]).to_string(float_format=_NUMBER)
+            print(f"\n{shown}")
     for part, title in (
         ("rounds", "workload, clients of a round, way"),
         ("clients", "workload, clients at once"),
@@ -32,7 +36,8 @@ def print_report(folder: Path) -> None:
     ):
         rows = {key: row for key, row in found.get(part, {}).items() if "seconds" in row}
         if rows:
-            print(f"\n{title}\n{_table(rows, card).to_string(float_format='{:,.4g}'.format, na_rep='')}")
+            shown = _table(rows, card).to_string(float_format=_NUMBER, na_rep="")
+            print(f"\n{title}\n{shown}")
     for part, measurements in found.items():
         for key, value in measurements.items():
             if "error" in value:
@@ -41,9 +46,18 @@ def print_report(folder: Path) -> None:
 
 def _table(rows: dict[str, Any], card: dict[str, Any]) -> pd.DataFrame:
     """Return the measurements, with the least share of the time that the card needs, and the plain loop's time."""
-    frame = pd.DataFrame.from_dict(rows, orient="index").reindex(columns=list(_COLUMNS)).rename(columns=_COLUMNS)
-    frame["least / taken"] = [_share(card.get(f"needs {key.split()[0]}", {}), row, card) for key, row in rows.items()]
-    plain = [rows.get(f"{key.rpartition(' ')[0]} plain", {}).get("seconds", math.nan) for key in rows]
+    frame = pd.DataFrame.from_dict(rows, orient="index")
+    frame = frame.reindex(columns=list(_COLUMNS)).rename(columns=_COLUMNS)
+    least = []
+    plain = []
+    for key, row in rows.items():
+        workload = key.split()[0]
+        needs = card.get(f"needs {workload}", {})
+        least.append(_share(needs, row, card))
+        # The last word of a key is the way: the plain loop, an executor and so on.
+        round_of_plain = rows.get(f"{key.rpartition(' ')[0]} plain", {})
+        plain.append(round_of_plain.get("seconds", math.nan))
+    frame["least / taken"] = least
     frame["plain / this"] = plain / frame["s a round"]
     return frame.dropna(axis=1, how="all")
 

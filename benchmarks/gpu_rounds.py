@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -21,14 +22,21 @@ from torch.utils.flop_counter import FlopCounterMode
 from fl_lightning.executors import SequentialExecutor, VectorizedExecutor
 
 LOOPS = {"plain": PlainLoop, "graphs": GraphedLoop, "bare": BareProducts}
-_LEFT_OUT = 2  # rounds at the start: trials, graphs, memory
-_FEWEST, _MOST = 3, 200  # rounds that are timed
+#: Rounds at the start that are not timed: trials, graphs, memory.
+_LEFT_OUT = 2
+#: Rounds that are timed, at least and at most.
+_FEWEST = 3
+_MOST = 200
 
 
 def loops_of(name: str, device: str) -> list[str]:
     """Return the loops by hand that have a workload."""
-    graphs = device == "cuda" and WORKLOADS[name].optimizer == "SGD" and name != "W6"
-    return ["plain", *["graphs"] * graphs, *["bare"] * (name in SERVED)]
+    loops = ["plain"]
+    if device == "cuda" and WORKLOADS[name].optimizer == "SGD" and name != "W6":
+        loops.append("graphs")
+    if name in SERVED:
+        loops.append("bare")
+    return loops
 
 
 def by_hand(name: str, kind: str, per_round: int, device: str, seconds: float) -> dict[str, Any]:
@@ -36,12 +44,14 @@ def by_hand(name: str, kind: str, per_round: int, device: str, seconds: float) -
     work, clients = _cohort_of(name, per_round)
     _forget_peak(device)
     loop = LOOPS[kind](name, clients, _clock_of(device), work, device)
-    generator, is_over = torch.Generator().manual_seed(2), _after(seconds, _LEFT_OUT)
+    generator = torch.Generator().manual_seed(2)
+    is_over = _after(seconds, _LEFT_OUT)
     drawn: list[list[int]] = []
     taken: list[float] = []
     while not is_over(len(taken), sum(taken)):
-        drawn.append(torch.randperm(work.clients, generator=generator)[:per_round].tolist())
-        taken.append(loop.round(drawn[-1]))
+        cohort = torch.randperm(work.clients, generator=generator)[:per_round].tolist()
+        drawn.append(cohort)
+        taken.append(loop.round(cohort))
     return _figures(work, clients, taken[_LEFT_OUT:], drawn[_LEFT_OUT:], device)
 
 
@@ -67,11 +77,16 @@ def by_fit(
         "profiled": _LEFT_OUT,
         "is_over": _after(seconds, _LEFT_OUT + 1),
     }
+    executor: Any = way
+    if way == "sequential":
+        executor = SequentialExecutor()
+    elif way == "vectorized":
+        executor = VectorizedExecutor(at_once)
     drawn = fit(
         name,
         work,
         clients,
-        {"sequential": SequentialExecutor(), "vectorized": VectorizedExecutor(at_once)}.get(way, way),
+        executor,
         told.update,
         stopwatch,
         first_samples(clients, 200, 10_000),
@@ -81,10 +96,15 @@ def by_fit(
         limit_val_batches=1.0 if every else 0,
         check_val_every_n_epoch=every or 1,
     )
-    found = _figures(work, clients, told["rounds"][_LEFT_OUT + 1 :], drawn[_LEFT_OUT + 1 :], device)
+    first_timed = _LEFT_OUT + 1
+    found = _figures(work, clients, told["rounds"][first_timed:], drawn[first_timed:], device)
     steps = max(_batches(work, clients, drawn[_LEFT_OUT]))
-    found |= {"used": told["used"], "kernels": told["kernels"], "launches_a_step": told["launches"] / steps}
-    return found | ({"busy": told["device_seconds"] / found["seconds"]} if device == "cuda" else {})
+    found["used"] = told["used"]
+    found["kernels"] = told["kernels"]
+    found["launches_a_step"] = told["launches"] / steps
+    if device == "cuda":
+        found["busy"] = told["device_seconds"] / found["seconds"]
+    return found
 
 
 def needs(name: str) -> dict[str, float]:
@@ -97,14 +117,21 @@ def needs(name: str) -> dict[str, float]:
     work = WORKLOADS[name]
     network = make_network(name)
     size = sum(parameter.numel() for parameter in network.parameters())
-    x = make_clients(replace(work, clients=1, samples=work.batch_size, sigma=0.0))[0][0]
+    one_batch = replace(work, clients=1, samples=work.batch_size, sigma=0.0)
+    [(x, _)] = make_clients(one_batch)
+    classes = torch.zeros(len(x), dtype=torch.int64)
     with FlopCounterMode(display=False) as counter:
-        F.cross_entropy(network(x), torch.zeros(len(x), dtype=torch.int64)).backward()
+        F.cross_entropy(network(x), classes).backward()
     flops = counter.get_total_flops() / len(x)
     if work.characters:
-        gates = [4 * 256 * (8 + 256), 4 * 256 * (256 + 256)]
-        flops = 6.0 * (work.shape[0] * sum(gates) + 256 * 80)
-    return {"flops_a_sample": flops, "bytes_a_step": 16.0 * size, "bytes_a_sample": 8.0 * x[0].numel()}
+        gates = 4 * 256 * (8 + 256) + 4 * 256 * (256 + 256)
+        logits = 256 * 80
+        flops = 6.0 * (work.shape[0] * gates + logits)
+    return {
+        "flops_a_sample": flops,
+        "bytes_a_step": 16.0 * size,
+        "bytes_a_sample": 8.0 * x[0].numel(),
+    }
 
 
 def peaks(device: str) -> dict[str, float]:
@@ -113,17 +140,23 @@ def peaks(device: str) -> dict[str, float]:
     def seconds(statement: str, **names: torch.Tensor) -> float:
         return Timer(statement, globals=names).blocked_autorange(min_run_time=0.2).median
 
-    n, length = (8192, 2**28) if device == "cuda" else (512, 2**22)
+    is_gpu = device == "cuda"
+    side = 8192 if is_gpu else 512
+    length = 2**28 if is_gpu else 2**22
     found = {}
-    for precision, dtype in (("float32", torch.float32), ("tf32", torch.float32), ("bfloat16", torch.bfloat16)):
+    for precision in ("float32", "tf32", "bfloat16"):
         torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
-        a = torch.randn(n, n, device=device, dtype=dtype)
-        found[f"{precision}_flops"] = 2 * n**3 / seconds("a @ a", a=a)
+        dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
+        a = torch.randn(side, side, device=device, dtype=dtype)
+        found[f"{precision}_flops"] = 2 * side**3 / seconds("a @ a", a=a)
     torch.backends.cuda.matmul.allow_tf32 = False
-    block, host = torch.randn(length, device=device), torch.randn(length, pin_memory=device == "cuda")
+    block = torch.randn(length, device=device)
+    host = torch.randn(length, pin_memory=is_gpu)
     target = torch.empty_like(block)
-    found["bytes_a_second"] = 2 * block.nbytes / seconds("target.copy_(block)", target=target, block=block)
-    found["upload_bytes_a_second"] = host.nbytes / seconds("target.copy_(host)", target=target, host=host)
+    copying = seconds("target.copy_(block)", target=target, block=block)
+    found["bytes_a_second"] = 2 * block.nbytes / copying
+    uploading = seconds("target.copy_(host)", target=target, host=host)
+    found["upload_bytes_a_second"] = host.nbytes / uploading
     found["launch_seconds"] = seconds("one.add_(1)", one=torch.zeros(1, device=device))
     return found
 
@@ -146,23 +179,31 @@ def _clock_of(device: str) -> Callable[[], float]:
 
 
 def _forget_peak(device: str) -> None:
-    """Begin to note the largest memory of a GPU anew."""
+    """Begin again to note the largest memory of a GPU."""
     if device == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
 
 
 def _after(seconds: float, left_out: int) -> Callable[[int, float], bool]:
-    """Return whether rounds are enough, by their number and their seconds."""
-    return lambda rounds, spent: rounds >= left_out + (_FEWEST if spent > seconds else _MOST)
+    """Return a function that says whether rounds are enough, by their number and their seconds."""
+
+    def is_over(rounds: int, spent: float) -> bool:
+        needed = _FEWEST if spent > seconds else _MOST
+        return rounds >= left_out + needed
+
+    return is_over
 
 
 def _figures(
     work: Workload, clients: Clients, taken: Sequence[float], drawn: Sequence[Sequence[int]], device: str
 ) -> dict[str, Any]:
     """Return the median and the quartiles of rounds' seconds, samples a second, steps and memory."""
-    samples = sum(len(clients[client][1]) for own in drawn for client in own)
-    batches = [_batches(work, clients, own) for own in drawn]
+    samples = 0
+    batches = []
+    for cohort in drawn:
+        samples += sum(len(clients[client][1]) for client in cohort)
+        batches.append(_batches(work, clients, cohort))
     low, middle, high = statistics.quantiles(taken, n=4)
     return {
         "clients_a_round": work.per_round,
@@ -178,4 +219,4 @@ def _figures(
 
 def _batches(work: Workload, clients: Clients, drawn: Sequence[int]) -> list[int]:
     """Return the numbers of batches of some clients."""
-    return [-(-len(clients[client][1]) // work.batch_size) for client in drawn]
+    return [math.ceil(len(clients[client][1]) / work.batch_size) for client in drawn]

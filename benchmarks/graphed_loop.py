@@ -9,7 +9,8 @@ from plain_loop import PlainLoop
 from torch import Tensor
 from torch.nn import functional as F
 
-_WARM_UP = 3  # steps before a capture, as torch's documentation asks for
+#: Steps before a capture, as torch's documentation asks for.
+_WARM_UP = 3
 
 
 @dataclass
@@ -29,11 +30,14 @@ class GraphedLoop(PlainLoop):
 
     def _train(self, client: int) -> Tensor:
         x, y = self.clients[client]
-        self._steps = {} if self._steps is None else self._steps
+        if self._steps is None:
+            self._steps = {}
         order = torch.randperm(len(x), generator=self.generator).to(self.device)
         batches = order.split(self.work.batch_size)
-        for size in {len(index) for index in batches} - self._steps.keys():
-            self._steps[size] = self._capture(x[:size], y[:size])
+        for index in batches:
+            size = len(index)
+            if size not in self._steps:
+                self._steps[size] = self._capture(x[:size], y[:size])
         self._write(self.server)
         for index in batches:
             step = self._steps[len(index)]
@@ -56,7 +60,8 @@ class GraphedLoop(PlainLoop):
 
     def _step(self, step: _Step) -> None:
         parameters = list(self.network.parameters())
-        gradients = torch.autograd.grad(F.cross_entropy(self.network(step.x), step.y), parameters)
+        loss = F.cross_entropy(self.network(step.x), step.y)
+        gradients = torch.autograd.grad(loss, parameters)
         with torch.no_grad():
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 parameter.add_(gradient, alpha=-self.work.lr)

@@ -32,18 +32,25 @@ class PlainLoop(ByHand):
         self.duals = {} if name == "W6" else None
 
     def _read(self) -> Tensor:
-        return torch.cat([p.detach().flatten() for p in self.network.parameters()])
+        with torch.no_grad():
+            return nn.utils.parameters_to_vector(self.network.parameters())
 
     def _write(self, vector: Tensor) -> None:
         with torch.no_grad():
-            parts = vector.split([p.numel() for p in self.network.parameters()])
-            for parameter, part in zip(self.network.parameters(), parts, strict=True):
-                parameter.copy_(part.view_as(parameter))
+            for parameter, part in zip(self.network.parameters(), self._split(vector), strict=True):
+                parameter.copy_(part)
+
+    def _split(self, vector: Tensor) -> list[Tensor]:
+        """Return the parts of a vector in the shapes of the parameters."""
+        parameters = list(self.network.parameters())
+        parts = vector.split([parameter.numel() for parameter in parameters])
+        return [part.view_as(parameter) for parameter, part in zip(parameters, parts, strict=True)]
 
     def round(self, drawn: Sequence[int] = ()) -> float:
         """Train a round of some clients, or of drawn ones, and return its seconds."""
         begun = self._clock()
-        drawn = drawn or torch.randperm(len(self.clients), generator=self.generator)[: self.work.per_round].tolist()
+        if not drawn:
+            drawn = self.draw()
         total = torch.zeros_like(self.server)
         for client in drawn:
             total += self._train(client)
@@ -53,20 +60,24 @@ class PlainLoop(ByHand):
     def _train(self, client: int) -> Tensor:
         x, y = self.clients[client]
         self._write(self.server)
-        optimizer = getattr(torch.optim, self.work.optimizer)(self.network.parameters(), lr=self.work.lr)
-        dual = None if self.duals is None else self.duals.get(client, torch.zeros_like(self.server))
-        start = [p.detach().clone() for p in self.network.parameters()] if dual is not None else []
-        parts = dual.split([p.numel() for p in self.network.parameters()]) if dual is not None else []
-        for index in torch.randperm(len(x), generator=self.generator).to(self.device).split(self.work.batch_size):
+        make_optimizer = getattr(torch.optim, self.work.optimizer)
+        optimizer = make_optimizer(self.network.parameters(), lr=self.work.lr)
+        # FedDyn's term in the gradient is alpha (dual + w - start).
+        constants: list[Tensor] = []
+        if self.duals is not None:
+            dual = self.duals.get(client, torch.zeros_like(self.server))
+            constants = self._split(dual - self.server)
+        order = torch.randperm(len(x), generator=self.generator).to(self.device)
+        for index in order.split(self.work.batch_size):
             loss = F.cross_entropy(self.network(x[index]), y[index])
             optimizer.zero_grad()
             loss.backward()
             with torch.no_grad():
-                for parameter, first, part in zip(self.network.parameters(), start, parts, strict=False):
-                    parameter.grad += 0.01 * (part.view_as(parameter) + parameter - first)
+                for parameter, constant in zip(self.network.parameters(), constants, strict=False):
+                    parameter.grad += 0.01 * (constant + parameter)
             optimizer.step()
         trained = self._read()
-        if dual is not None:
+        if self.duals is not None:
             self.duals[client] = dual + trained - self.server
         return trained
 
@@ -78,18 +89,23 @@ class PlainLoop(ByHand):
 
 def accuracy(network: nn.Module, clients: Clients) -> float:
     """Return a network's accuracy on the first clients' samples, on which every row is measured."""
+    hits = 0
+    samples = 0
     with torch.no_grad():
-        hits = sum(int((network(x).argmax(1) == y).sum()) for x, y in clients[:10])
-    return hits / sum(len(y) for _, y in clients[:10])
+        for x, y in clients[:10]:
+            hits += int((network(x).argmax(1) == y).sum())
+            samples += len(y)
+    return hits / samples
 
 
 def make_loop(name: str, kind: str, clock: Callable[[], float]) -> ByHand:
     """Return a workload's plain loop, or its bare products, in this process."""
-    return (BareProducts if kind == "bare" else PlainLoop)(name, make_clients(WORKLOADS[name]), clock)
+    loop = BareProducts if kind == "bare" else PlainLoop
+    return loop(name, make_clients(WORKLOADS[name]), clock)
 
 
 class PlainProcess:
-    """A :class:`PlainLoop` in a process of its own, which trains a round when it is told to.
+    """A :class:`PlainLoop` in another process, which trains a round when it is told to.
 
     Args:
         name: The workload.
@@ -109,7 +125,7 @@ class PlainProcess:
 
 
 if __name__ == "__main__":
-    own_name, own_kind, own_clock = sys.argv[1:]
-    loop = make_loop(own_name, own_kind, CLOCKS[own_clock])
+    loop = make_loop(name=sys.argv[1], kind=sys.argv[2], clock=CLOCKS[sys.argv[3]])
     for line in sys.stdin:
-        print(loop.round([int(client) for client in line.split()]), flush=True)
+        clients = [int(client) for client in line.split()]
+        print(loop.round(clients), flush=True)

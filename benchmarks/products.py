@@ -22,57 +22,76 @@ class BareProducts(ByHand):
 
     def _prepare(self, name: str) -> None:
         device = self.device
-        layers = [layer for layer in make_network(name) if isinstance(layer, nn.Linear)]
-        self.server = [(layer.weight.detach().to(device), layer.bias.detach().to(device)) for layer in layers]
-        k, b = self.work.per_round, self.work.batch_size
-        self.outputs = [torch.empty(k, b, len(weight), device=device) for weight, _ in self.server]
-        self.passed = [torch.empty(k, b, weight.shape[1], device=device) for weight, _ in self.server]
+        samples = (self.work.per_round, self.work.batch_size)
+        self.server = []
+        # The memory of each layer's outputs, and of the gradients that it passes on.
+        self.outputs = []
+        self.passed = []
+        for layer in make_network(name):
+            if isinstance(layer, nn.Linear):
+                self.server.append((layer.weight.detach().to(device), layer.bias.detach().to(device)))
+                self.outputs.append(torch.empty(*samples, layer.out_features, device=device))
+                self.passed.append(torch.empty(*samples, layer.in_features, device=device))
 
     def round(self, drawn: Sequence[int] = ()) -> float:
         """Train a round of some clients, or of drawn ones, and return its seconds."""
         begun = self._clock()
-        k, b = self.work.per_round, self.work.batch_size
-        drawn = drawn or torch.randperm(len(self.clients), generator=self.generator)[:k].tolist()
-        drawn = sorted(drawn, key=lambda client: -len(self.clients[client][1]))
-        batches = [-(-len(self.clients[client][1]) // b) for client in drawn]
-        x, targets, weights = self._gather(drawn, batches[0] * b)
-        models = [(weight.repeat(k, 1, 1), bias.repeat(k, 1, 1)) for weight, bias in self.server]
+        if not drawn:
+            drawn = self.draw()
+        num_clients = self.work.per_round
+        batch_size = self.work.batch_size
+        drawn = sorted(drawn, key=self.num_batches, reverse=True)
+        batches = [self.num_batches(client) for client in drawn]
+        x, targets, weights = self._gather(drawn, batches[0] * batch_size)
+        models = []
+        for weight, bias in self.server:
+            models.append((weight.repeat(num_clients, 1, 1), bias.repeat(num_clients, 1, 1)))
         for step in range(batches[0]):
             active = sum(number > step for number in batches)
-            span = slice(step * b, (step + 1) * b)
+            of_step = (slice(active), slice(step * batch_size, (step + 1) * batch_size))
             at_work = [(weight[:active], bias[:active]) for weight, bias in models]
-            self._step(at_work, x[:active, span], targets[:active, span], weights[:active, span])
+            self._step(at_work, x[of_step], targets[of_step], weights[of_step])
         self.server = [(weight.mean(0), bias.mean(0)[0]) for weight, bias in models]
         return self._clock() - begun
 
     def _gather(self, drawn: list[int], most: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return inputs, targets as negative weights of the right class, and samples' weights, in the epoch's order."""
-        work, k = self.work, len(drawn)
-        x = torch.empty(k, most, *work.shape, device=self.device)
-        y = torch.zeros(k, most, 1, dtype=torch.int64, device=self.device)
-        weights = torch.zeros(k, most, 1, device=self.device)
+        work = self.work
+        num_clients = len(drawn)
+        x = torch.empty(num_clients, most, *work.shape, device=self.device)
+        y = torch.zeros(num_clients, most, 1, dtype=torch.int64, device=self.device)
+        weights = torch.zeros(num_clients, most, 1, device=self.device)
         for row, client in enumerate(drawn):
-            own_x, own_y = self.clients[client]
-            n, last = len(own_y), len(own_y) % work.batch_size
-            order = torch.randperm(n, generator=self.generator).to(self.device)
-            torch.index_select(own_x, 0, order, out=x[row, :n])
-            x[row, n:] = 0
-            torch.index_select(own_y, 0, order, out=y[row, :n, 0])
-            weights[row, :n] = 1 / work.batch_size
-            weights[row, n - last : n] = 1 / max(1, last)
-        targets = torch.zeros(k, most, work.classes, device=self.device).scatter_(2, y, -weights)
+            client_x, client_y = self.clients[client]
+            size = len(client_y)
+            order = torch.randperm(size, generator=self.generator).to(self.device)
+            torch.index_select(client_x, 0, order, out=x[row, :size])
+            x[row, size:] = 0
+            torch.index_select(client_y, 0, order, out=y[row, :size, 0])
+            weights[row, :size] = 1 / work.batch_size
+            # A last batch of fewer samples is a mean over these.
+            in_last_batch = size % work.batch_size
+            if in_last_batch:
+                weights[row, size - in_last_batch : size] = 1 / in_last_batch
+        targets = torch.zeros(num_clients, most, work.classes, device=self.device)
+        targets.scatter_(2, y, -weights)
         return x, targets, weights
 
     def _step(self, models: list[tuple[Tensor, Tensor]], x: Tensor, targets: Tensor, weights: Tensor) -> None:
-        hidden, last, k = [x], len(models) - 1, len(x)
+        num_clients = len(x)
+        last = len(models) - 1
+        hidden = [x]
         for number, (weight, bias) in enumerate(models):
-            out = torch.baddbmm(bias, hidden[-1], weight.transpose(1, 2), out=self.outputs[number][:k])
+            memory = self.outputs[number][:num_clients]
+            out = torch.baddbmm(bias, hidden[-1], weight.transpose(1, 2), out=memory)
             hidden.append(out if number == last else out.relu_())
         gradient = torch.addcmul(targets, torch.softmax(hidden[-1], 2), weights)
         for number in range(last, -1, -1):
             weight, bias = models[number]
-            passed = torch.bmm(gradient, weight, out=self.passed[number][:k]) if number else None
+            # The inputs need no gradient.
+            if number > 0:
+                passed = torch.bmm(gradient, weight, out=self.passed[number][:num_clients])
             weight.baddbmm_(gradient.transpose(1, 2), hidden[number], alpha=-self.work.lr)
             bias.add_(gradient.sum(1, keepdim=True), alpha=-self.work.lr)
-            if passed is not None:
+            if number > 0:
                 gradient = passed.mul_(hidden[number] > 0)

@@ -32,9 +32,10 @@ def record(work: Callable[[], Any]) -> list[Event]:
     events: list[Event] = []
 
     def note(frame: Any, event: str, argument: Any) -> None:
-        path, name = frame.f_code.co_filename, frame.f_code.co_qualname
-        if path.startswith(ROOT) and not name.endswith(("comp>", "genexpr>")):
-            events.append((event, name, path))
+        code = frame.f_code
+        is_comprehension = code.co_qualname.endswith(("comp>", "genexpr>"))
+        if code.co_filename.startswith(ROOT) and not is_comprehension:
+            events.append((event, code.co_qualname, code.co_filename))
 
     sys.setprofile(note)
     work()
@@ -69,16 +70,21 @@ def main() -> None:
     """Print the three counts."""
     warnings.simplefilter("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    fit()  # what is made once in a process
+    # The first fit makes what is made once in a process.
+    fit()
     events = record(fit)
-    for title, part in {
-        "FedAvg(0.5)": record(lambda: FedAvg(0.5))[1:],
-        "a result": between(events, ("return", "LocalTraining.train"), ("call", "RunningMean.add")),
-        "a round": between(events, ("call", "RoundLoop.on_advance_start"), ("return", "RoundLoop.advance")),
-    }.items():
-        calls = [(name, path) for event, name, path in part if event == "call"]
-        functions, files = len(set(calls)), len({path for _, path in calls})
-        print(f"{title:14}{len(calls):6} calls {functions:5} functions {files:5} files")
+    constructor = record(lambda: FedAvg(0.5))
+    print_calls("FedAvg(0.5)", constructor[1:])
+    print_calls("a result", between(events, ("return", "LocalTraining.train"), ("call", "RunningMean.add")))
+    print_calls("a round", between(events, ("call", "RoundLoop.on_advance_start"), ("return", "RoundLoop.advance")))
+
+
+def print_calls(title: str, events: list[Event]) -> None:
+    """Print the number of calls, and of the functions and files that they reach."""
+    calls = [(name, path) for event, name, path in events if event == "call"]
+    functions = len(set(calls))
+    files = len({path for _, path in calls})
+    print(f"{title:14}{len(calls):6} calls {functions:5} functions {files:5} files")
 
 
 if __name__ == "__main__":

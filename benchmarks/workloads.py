@@ -1,13 +1,12 @@
 """Seconds per round of each executor inside ``Trainer.fit`` against a plain PyTorch loop, in interleaved pairs.
 
 Between two rounds of ``Trainer.fit`` (CSV logger, ``self.log``, callbacks, with ``--progress-bar`` the bar) the same
-round, of the same clients, runs in a plain loop, in a process of its own without Lightning: one model, one client after
+round, of the same clients, runs in a plain loop, in another process without Lightning: one model, one client after
 the other, tensors in memory, a new optimizer for each client; the short rounds of W2 and H2 go in turn by
-tens. The first rounds are left out; the table gives medians and the range of the pairs' ratios. Each row is a process
-of its own, with the peak of its resident memory (of several processes: their sum). With ``--bare`` the same round runs
-a third time, as bare batched products without any framework (W1, W2, W7, H1, H2, M1), the limit of what stacks can
-reach. With ``--one-process`` the loops go in turn in our own process, so that none finds its caches used by another
-process.
+tens. The first rounds are left out; the table gives medians and the range of the pairs' ratios. Each row is a separate
+process, with the peak of its resident memory (of several processes: their sum). With ``--bare`` the same round runs a
+third time, as bare batched products without any framework (W1, W2, W7, H1, H2, M1), the limit of what stacks can reach.
+With ``--one-process`` the loops go in turn in this process, so that none finds its caches used by another process.
 
     python benchmarks/workloads.py [--short] [--workloads W1 W2] [--executors sequential vectorized] [--devices 1 2]
         [--bare] [--one-process] [--clock processor]
@@ -15,7 +14,7 @@ process.
 W1 784-200-200-10 perceptron, W2 logistic regression, W3 32-64 convolutions on 3x32x32, W4 character LSTM, W5 the last
 block of a MobileNetV2 from cached features under RADFed, W6 the perceptron of W1 under FedDyn, W7 the paper's Covertype
 round, H1 and H2 a perceptron and a logistic regression on clients of log-normal sizes, M1 the perceptron of W1 with a
-metric object, D1 and N1 perceptrons of a user's own on such clients: dropout with Adam, layer normalisation with AdamW,
+metric object, D1 and N1 user-defined perceptrons on such clients: dropout with Adam, layer normalisation with AdamW,
 P1 the benchmark of pfl-research on CIFAR-10 (50 of 1,000 users of 50 samples, two convolutions and dropout).
 Data are random. ``--clock processor`` counts the time that the training thread has the processor, for
 machines on which others work; it is for one process and one thread.
@@ -25,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import resource
 import statistics
@@ -43,22 +43,39 @@ LIMITS = {"W1 sequential": 3.0, "W1 vectorized": 1.6, "W2 sequential": 3.5, "W2 
 
 def one_row(options: argparse.Namespace) -> None:
     """Measure one row in this process and print it as JSON."""
-    name, executor, (devices, rounds) = *options.one[:2], map(int, options.one[2:])
-    clock, block, work = CLOCKS[options.clock], BLOCKS.get(name, 1), WORKLOADS[name]
+    name, executor = options.one[:2]
+    devices = int(options.one[2])
+    clock = CLOCKS[options.clock]
+    block = BLOCKS.get(name, 1)
+    # The first round is left out.
+    rounds = int(options.one[3]) * block + 1
+    work = WORKLOADS[name]
     clients = make_clients(work)
     if executor == "plain":
         loop = PlainLoop(name, clients, clock)
-        seconds = [loop.round() for _ in range(rounds * block + 1)]
+        seconds = [loop.round() for _ in range(rounds)]
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
-        tell({"rounds": seconds, "beside": [[each] for each in seconds], "accuracy": loop.accuracy(), "peak_gb": peak})
+        tell(
+            {
+                "rounds": seconds,
+                "beside": [[each] for each in seconds],
+                "accuracy": loop.accuracy(),
+                "peak_gb": peak,
+            }
+        )
         return
-    import fits  # and Lightning, which the plain loop's memory is without
+    # This imports Lightning, which must not count in the memory of the plain loop.
+    import fits
 
-    kinds = ["plain", "bare"] if options.bare and name in SERVED else ["plain"]
-    beside = [
-        make_loop(name, kind, clock) if options.one_process else PlainProcess(name, kind, options.clock)
-        for kind in kinds
-    ]
+    kinds = ["plain"]
+    if options.bare and name in SERVED:
+        kinds.append("bare")
+    beside = []
+    for kind in kinds:
+        if options.one_process:
+            beside.append(make_loop(name, kind, clock))
+        else:
+            beside.append(PlainProcess(name, kind, options.clock))
     fits.fit(
         name,
         work,
@@ -67,12 +84,12 @@ def one_row(options: argparse.Namespace) -> None:
         tell,
         {"clock": clock, "beside": beside, "block": block},
         fits.first_samples(clients, 10),
-        max_epochs=rounds * block + 1,
+        max_epochs=rounds,
         accelerator="cpu",
         devices=devices,
         strategy="ddp_fork" if devices > 1 else "auto",
         enable_progress_bar=options.progress_bar,
-        check_val_every_n_epoch=rounds * block + 1,
+        check_val_every_n_epoch=rounds,
     )
 
 
@@ -82,11 +99,16 @@ def tell(row: dict[str, Any]) -> None:
 
 
 def measure(name: str, executor: str, devices: int, rounds: int, options: argparse.Namespace) -> dict[str, Any] | None:
-    """Measure one row in a process of its own."""
+    """Measure one row in another process."""
     command = [sys.executable, __file__, "--one", name, executor, str(devices), str(rounds), "--clock", options.clock]
-    flags = ("progress_bar", "bare", "one_process")
-    command += [f"--{flag.replace('_', '-')}" for flag in flags if getattr(options, flag)]
-    environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+    if options.progress_bar:
+        command.append("--progress-bar")
+    if options.bare:
+        command.append("--bare")
+    if options.one_process:
+        command.append("--one-process")
+    environment = dict(os.environ)
+    environment.setdefault("OMP_NUM_THREADS", "1")
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     lines = [line for line in done.stdout.splitlines() if line.startswith("ROW ")]
     if not lines:
@@ -112,43 +134,55 @@ def main() -> None:
         one_row(options)
         return
     if options.short:
-        options.workloads, options.executors, options.devices = ["W1", "W2"], ["sequential", "vectorized"], [1]
-    if (options.clock == "processor" or options.one_process) and options.devices != [1]:
+        options.workloads = ["W1", "W2"]
+        options.executors = ["sequential", "vectorized"]
+        options.devices = [1]
+    is_of_one_process = options.clock == "processor" or options.one_process
+    if is_of_one_process and options.devices != [1]:
         parser.error("--clock processor and --one-process are of one process: give --devices 1")
     best = print_table(options)
     if options.short:
-        slow = [place for place, limit in LIMITS.items() if best.get(place, float("inf")) > limit]
+        slow = [f"{row} (limit {limit})" for row, limit in LIMITS.items() if best.get(row, math.inf) > limit]
         if slow:
-            sys.exit(
-                "Failed, or slower than its limit: " + ", ".join(f"{name} (limit {LIMITS[name]})" for name in slow)
-            )
+            sys.exit(f"Failed, or slower than its limit: {', '.join(slow)}")
 
 
 def print_table(options: argparse.Namespace) -> dict[str, float]:
     """Print the table and return the smallest ratio of each row's pairs."""
     header = f"{'':4}{'executor':12}{'devices':>8}{'s a round':>11}{'plain':>9}{'ratio':>7}{'range':>15}"
-    print(header + (f"{'bare':>9}{'ratio':>7}{'range':>15}" if options.bare else "") + f"{'GB':>7}{'acc':>7}")
+    if options.bare:
+        header += f"{'bare':>9}{'ratio':>7}{'range':>15}"
+    print(f"{header}{'GB':>7}{'acc':>7}")
     best = {}
     for name in options.workloads:
         rounds = 3 if options.short else ROUNDS[name]
-        rows = [] if options.short else [("plain", 1)]
-        rows += [(executor, devices) for devices in options.devices for executor in options.executors]
+        rows = []
+        if not options.short:
+            rows.append(("plain", 1))
+        for devices in options.devices:
+            rows.extend((executor, devices) for executor in options.executors)
         for executor, devices in rows:
             row = measure(name, executor, devices, rounds, options)
             if row is None:
                 continue
-            ours, *others = by_block([row["rounds"], *zip(*row["beside"], strict=True)], BLOCKS.get(name, 1))
+            block = BLOCKS.get(name, 1)
+            ours = by_block(row["rounds"], block)
+            others = [by_block(column, block) for column in zip(*row["beside"], strict=True)]
             best[f"{name} {executor}"] = min(a / b for a, b in zip(ours, others[0], strict=True))
-            figures = f"{statistics.median(ours):11.4f}" + "".join(beside_figures(ours, other) for other in others)
-            figures += " " * (31 if options.bare and len(others) == 1 else 0) + f"{row['peak_gb']:7.2f}"
-            print(f"{name:4}{executor:12}{devices:8d}{figures}{row['accuracy']:7.3f} {row.get('used', '')}", flush=True)
+            line = f"{name:4}{executor:12}{devices:8d}{statistics.median(ours):11.4f}"
+            for other in others:
+                line += beside_figures(ours, other)
+            if options.bare and len(others) == 1:
+                # Bare products do not serve this workload.
+                line += " " * 31
+            line += f"{row['peak_gb']:7.2f}{row['accuracy']:7.3f} {row.get('used', '')}"
+            print(line, flush=True)
     return best
 
 
-def by_block(columns: Sequence[Sequence[float]], block: int) -> list[list[float]]:
-    """Return the mean of each block's rounds in each column, without the first round."""
-    starts = range(1, len(columns[0]), block)
-    return [[statistics.mean(column[start : start + block]) for start in starts] for column in columns]
+def by_block(rounds: Sequence[float], block: int) -> list[float]:
+    """Return the mean of each block's rounds, without the first round."""
+    return [statistics.mean(rounds[start : start + block]) for start in range(1, len(rounds), block)]
 
 
 def beside_figures(ours: Sequence[float], other: Sequence[float]) -> str:
