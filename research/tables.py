@@ -22,7 +22,8 @@ BLOCK = re.compile(r"(<!-- table\n(.*?)\n-->\n\n)(?:\|[^\n]*\n)*", re.DOTALL)
 
 def read(*names: str) -> pd.DataFrame:
     """Return the rows of some files of results."""
-    return pd.concat([pd.read_csv(HERE / "results" / f"{name}.csv") for name in names], ignore_index=True)
+    files = [pd.read_csv(HERE / "results" / f"{name}.csv") for name in names]
+    return pd.concat(files, ignore_index=True)
 
 
 def fixed(value: float, digits: int = 2) -> str:
@@ -49,11 +50,12 @@ def scores(
     *names: str, methods: Iterable[str], metric: str = "test_f1_clients", rows: str | list[str] = "fold"
 ) -> pd.DataFrame:
     """Return test scores in %: a row for each fold, say, and a column for each method."""
-    return 100 * read(*names).pivot_table(metric, rows, "method")[list(methods)]
+    table = read(*names).pivot_table(metric, rows, "method")
+    return 100 * table[list(methods)]
 
 
 def compared(scores: pd.DataFrame, mean: str = "") -> pd.DataFrame:
-    """Return scores as text, then those of RADFed relative to both FedAvgs'; `mean` names a row of means."""
+    """Return scores as strings, then those of RADFed relative to both FedAvgs'; `mean` names a row of means."""
     table = scores.map(fixed)
     if mean:
         table.loc[mean] = scores.apply(spread)
@@ -66,12 +68,17 @@ def compared(scores: pd.DataFrame, mean: str = "") -> pd.DataFrame:
 def markdown(table: pd.DataFrame) -> str:
     """Return a frame as a table of Markdown; its index is the first column."""
     table = table.rename_axis(columns=None).reset_index().astype(object).fillna("")
-    rows = [list(table.columns), ["---"] * table.shape[1], *table.values.tolist()]
-    return "".join("| " + " | ".join(map(str, row)) + " |\n" for row in rows)
+    header = list(table.columns)
+    rows = [header, ["---"] * len(header), *table.values.tolist()]
+    lines = []
+    for row in rows:
+        cells = " | ".join(str(value) for value in row)
+        lines.append(f"| {cells} |\n")
+    return "".join(lines)
 
 
 def filled(page: Path) -> str:
-    """Return the text of a page with its tables made anew."""
+    """Return the text of a page with its tables made again."""
     names = dict(globals())
 
     def fill(block: re.Match[str]) -> str:

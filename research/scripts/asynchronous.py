@@ -42,27 +42,30 @@ def main() -> None:
     torch.set_num_threads(1)
     clock = VirtualClock(lambda n, rng: rng.lognormal(0.0, 0.5, n) * 100)
     shared = {"clock": clock, "concurrency": args.concurrency}
-    callback = FedAsync(ARRIVALS, **shared) if args.buffer_size == 1 else FedBuff(args.buffer_size, ARRIVALS, **shared)
-    algorithm = callback.algorithm
+    if args.buffer_size == 1:
+        algorithm = FedAsync(ARRIVALS, **shared).algorithm
+    else:
+        algorithm = FedBuff(args.buffer_size, ARRIVALS, **shared).algorithm
     sizes = np.full(args.clients, 10)
     model = torch.zeros(args.parameters)
     began = time.perf_counter()
-    algorithm.run = Run.begin(
-        algorithm, Federation(sizes=sizes, model=model, layout=Layout.of_parameters(args.parameters))
-    )
+    federation = Federation(sizes=sizes, model=model, layout=Layout.of_parameters(args.parameters))
+    algorithm.run = Run.begin(algorithm, federation)
     print(f"{args.clients:,} clients begin: {time.perf_counter() - began:.2f} s")
-    before, rounds = peak(), []
+    before = peak()
+    rounds = []
     for round_index in range(args.rounds):
         began = time.perf_counter()
         one_round(algorithm, round_index)
         rounds.append((time.perf_counter() - began) / ARRIVALS * 1e6)
     later = rounds[1:] or rounds
     print(f"an arrival: {statistics.median(later):.1f} us (rounds from {min(later):.1f} to {max(later):.1f})")
-    schedule, each = algorithm.schedule, args.parameters * 4 / 1e6
-    flights, results = schedule.flights.values(), len(schedule.results)
+    flights = algorithm.schedule.flights.values()
+    results = len(algorithm.schedule.results)
     models = len({id(flight.model) for flight in flights})
+    megabytes = (models + results) * args.parameters * 4 / 1e6
     print(f"under way: {len(flights):,}; models held: {models:,}, results ahead: {results:,}")
-    print(f"that is {(models + results) * each:,.0f} MB; the process grew by {peak() - before:,.0f} MB")
+    print(f"that is {megabytes:,.0f} MB; the process grew by {peak() - before:,.0f} MB")
 
 
 def one_round(algorithm: Algorithm, round_index: int) -> None:

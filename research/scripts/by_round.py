@@ -40,22 +40,34 @@ def read_data(cell: Cell) -> FederatedDataModule:
 def play(cell: Cell, data: FederatedDataModule, number: int, folder: Path) -> None:
     """Train one more round, test, and write what came out."""
     folder.mkdir(parents=True, exist_ok=True)
-    checkpoint, begun = folder / "last.ckpt", time.process_time()
+    checkpoint = folder / "last.ckpt"
+    begun = time.process_time()
     L.seed_everything(cell.seed, verbose=False)
-    module, metric = build.model(cell.config), build.metric(cell.config)
+    module = build.model(cell.config)
+    metric = build.metric(cell.config)
     config = {**cell.config, "trainer": {**cell.config["trainer"], "max_epochs": number}}
     callbacks = [build.method(config), metric]
     trainer = build.trainer(config, callbacks, default_root_dir=folder, logger=False, enable_checkpointing=False)
     trainer.fit(module, datamodule=data, ckpt_path=checkpoint if number > 1 else None)
     trainer.save_checkpoint(folder / "new.ckpt")
-    seconds, val = time.process_time() - begun, dict(trainer.callback_metrics)
+    seconds = time.process_time() - begun
+    val = {name: float(value) for name, value in trainer.callback_metrics.items()}
     [test] = trainer.test(module, datamodule=data, verbose=False)
     samples = Counter(data.eval_client_ids("test").tolist())
-    scores = [{"client": k, "samples": samples[k], "test_acc": score} for k, score in metric.values["test"].items()]
+    clients = []
+    for client, score in metric.values["test"].items():
+        clients.append({"client": client, "samples": samples[client], "test_acc": score})
     os.replace(folder / "new.ckpt", checkpoint)
-    row = {"val": {name: float(value) for name, value in val.items()}, "test": test, "clients": scores}
-    head = {"method": cell.method, "seed": cell.seed, "round": number, "seconds": seconds}
-    (folder / f"round{number}.json").write_text(json.dumps({**head, **row}))
+    row = {
+        "method": cell.method,
+        "seed": cell.seed,
+        "round": number,
+        "seconds": seconds,
+        "val": val,
+        "test": test,
+        "clients": clients,
+    }
+    (folder / f"round{number}.json").write_text(json.dumps(row))
 
 
 def number_of(path: Path) -> int:
@@ -65,17 +77,23 @@ def number_of(path: Path) -> int:
 
 def collect(cells: list[Cell], output: Path) -> None:
     """Write the two files."""
-    rounds, clients = [], []
+    rounds = []
+    clients = []
     for cell in cells:
-        for path in sorted((output / f"{cell.method}-{cell.seed}").glob("round*.json"), key=number_of):
+        folder = output / f"{cell.method}-{cell.seed}"
+        for path in sorted(folder.glob("round*.json"), key=number_of):
             found = json.loads(path.read_text())
             head = {name: found[name] for name in ("method", "seed", "round")}
-            scores = {f"{part}{end}": round(found[part][f"{part}_acc_personal{end}"], 6)
-                      for part in ("val", "test") for end in ("", "_weighted")}  # fmt: skip
-            rounds.append({**head, **scores, "seconds": round(found["seconds"], 1)})
-            clients += [{**head, **client, "test_acc": round(client["test_acc"], 6)} for client in found["clients"]]
-    for name, rows in (("rounds", rounds), ("clients", clients)):
-        pd.DataFrame(rows).to_csv(output / f"{name}.csv", index=False, lineterminator="\n")
+            row = dict(head)
+            for part in ("val", "test"):
+                for end in ("", "_weighted"):
+                    row[f"{part}{end}"] = round(found[part][f"{part}_acc_personal{end}"], 6)
+            row["seconds"] = round(found["seconds"], 1)
+            rounds.append(row)
+            for client in found["clients"]:
+                clients.append({**head, **client, "test_acc": round(client["test_acc"], 6)})
+    pd.DataFrame(rounds).to_csv(output / "rounds.csv", index=False, lineterminator="\n")
+    pd.DataFrame(clients).to_csv(output / "clients.csv", index=False, lineterminator="\n")
 
 
 if __name__ == "__main__":
@@ -89,11 +107,17 @@ if __name__ == "__main__":
     warnings.filterwarnings("ignore")
     table = read_table(options.table)
     every = table_cells(table, planned(table))
-    loaded = (None, None)
+    in_turn = sorted(every, key=lambda cell: (cell.method in options.last, cell.seed))
+    # The data of one seed are in memory at a time.
+    data = None
+    seed_of_data = None
     for number in range(1, options.rounds + 1):
-        for cell in sorted(every, key=lambda cell: (cell.method in options.last, cell.seed)):
+        for cell in in_turn:
             folder = options.output / f"{cell.method}-{cell.seed}"
-            if not (folder / f"round{number}.json").exists():
-                loaded = loaded if loaded[0] == cell.seed else (cell.seed, read_data(cell))
-                play(cell, loaded[1], number, folder)
+            if (folder / f"round{number}.json").exists():
+                continue
+            if data is None or seed_of_data != cell.seed:
+                data = read_data(cell)
+                seed_of_data = cell.seed
+            play(cell, data, number, folder)
     collect(every, options.output)

@@ -20,7 +20,9 @@ import fl_lightning.files
 from fl_lightning import FedAvg, FederatedCheckpoint, TensorDataModule
 from fl_lightning.models import MLPClassifier
 
-CLIENTS, SAMPLES, BATCH = 10, 320, 32
+CLIENTS = 10
+SAMPLES = 320
+BATCH = 32
 
 
 class Stopwatch:

@@ -38,7 +38,9 @@ def main() -> None:
     federation = Federation(
         np.ones(options.clients), model, Layout.of_parameters(options.parameters), state_dir=options.state_dir
     )
-    vectors, before, began = ClientVectors(federation, model), own_memory(), time.perf_counter()
+    vectors = ClientVectors(federation, model)
+    before = own_memory()
+    began = time.perf_counter()
     peak = before
     for start in range(0, options.clients, options.per_round):
         for client in range(start, start + options.per_round):

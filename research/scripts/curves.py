@@ -17,7 +17,8 @@ def draw(axes: plt.Axes, runs: pd.DataFrame, x: str, y: str, label: str) -> None
     """Draw each method's mean over seeds after each round, at the mean of x, and a band of one standard deviation."""
     for number, (method, run) in enumerate(runs.dropna(subset=y).groupby("method", sort=False)):
         by_round = run.groupby("round")
-        mean, deviation = 100 * by_round[y].mean(), 100 * by_round[y].std().fillna(0)
+        mean = 100 * by_round[y].mean()
+        deviation = 100 * by_round[y].std().fillna(0)
         places = mean.index if x == "round" else by_round[x].mean()
         marker = "o" if len(mean) < 12 else None
         axes.plot(places, mean, linestyle=LOOKS[number % len(LOOKS)], marker=marker, markersize=4, label=method)

@@ -3,7 +3,7 @@
     python research/scripts/data_modules.py --data_dir data
     python research/scripts/data_modules.py --data_dir data --figures docs/images
 
-Every start is a process of its own, with one thread: ``prepare_data()`` and ``setup()``, after the imports. Files are
+Every start is a separate process, with one thread: ``prepare_data()`` and ``setup()``, after the imports. Files are
 linked into a temporary folder first, so that no cache is there at the first start and none is left behind. Modules
 whose files are missing are named and left out. DMOZ reads an invented dump of ``--pages`` pages.
 """
@@ -100,7 +100,8 @@ def table(name: str, folder: Path) -> None:
 def start(name: str, folder: Path) -> dict[str, float]:
     """Start a module; memory is the growth of the process's largest size."""
     datamodule = MODULES[name](folder)
-    before, begin = _peak(), time.perf_counter()
+    before = _peak()
+    begin = time.perf_counter()
     datamodule.prepare_data()
     datamodule.setup()
     seconds = time.perf_counter() - begin
@@ -139,7 +140,9 @@ def draw_entropy(path: Path, folder: Path) -> None:
     datamodule.prepare_data()
     datamodule.setup()
     curve, iid = datamodule.entropies(100)
-    shown = {f"d{step}": round(float(curve[step]), 3) for step in (0, 1, 5, 10, 25, 50, 75, 100)}
+    shown = {}
+    for step in (0, 1, 5, 10, 25, 50, 75, 100):
+        shown[f"d{step}"] = round(float(curve[step]), 3)
     bound = float(np.log(datamodule.partition.num_clients * 12))
     print(f"\nDMOZ, {datamodule.partition.num_clients} clients: {shown}, d_iid {iid:.3f}, bound {bound:.3f}")
     figure = Figure(figsize=(6.4, 3.6), layout="constrained")

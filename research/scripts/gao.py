@@ -34,49 +34,48 @@ def curves_of(folder: Path) -> pd.DataFrame:
 
 def at_readings(curves: pd.DataFrame) -> pd.DataFrame:
     """Return the accuracy of each run when a number of uploads or moves was first reached; NaN if it was not."""
-    keys = ["method", "experiment", "seed"]
-    return pd.DataFrame(
-        {
-            name: curves[curves[column] >= number].groupby(keys, sort=False)["accuracy"].first()
-            for name, (column, number) in READINGS.items()
-        }
-    )
+    readings = {}
+    for name, (column, number) in READINGS.items():
+        reached = curves[curves[column] >= number]
+        runs = reached.groupby(["method", "experiment", "seed"], sort=False)
+        readings[name] = runs["accuracy"].first()
+    return pd.DataFrame(readings)
 
 
 def draw(axes: plt.Axes, curves: pd.DataFrame, line: str, x: str) -> None:
     """Draw mean and sample standard deviation over seeds, where all runs of a line have values."""
-    for name, own in curves.groupby(line, sort=False):
-        runs = [run for _, run in own.groupby("seed")]
+    for name, of_line in curves.groupby(line, sort=False):
+        runs = [run for _, run in of_line.groupby("seed")]
         places = np.unique(np.concatenate([run[x] for run in runs]))
-        low, high = max(run[x].min() for run in runs), min(run[x].max() for run in runs)
+        low = max(run[x].min() for run in runs)
+        high = min(run[x].max() for run in runs)
         places = places[(places >= low) & (places <= high)]
         values = np.array([np.interp(places, run[x], run["accuracy"]) for run in runs])
-        axes.plot(places, values.mean(0), label=name)
+        mean = values.mean(0)
+        axes.plot(places, mean, label=name)
         if len(runs) > 1:
             sd = values.std(0, ddof=1)
-            axes.fill_between(places, values.mean(0) - sd, values.mean(0) + sd, alpha=0.15)
+            axes.fill_between(places, mean - sd, mean + sd, alpha=0.15)
     axes.set_xlabel("virtual time" if x == "time" else x)
     axes.legend(frameon=False)
 
 
 if __name__ == "__main__":
-    devices, methods = (curves_of(Path(folder)) for folder in sys.argv[1:3])
+    devices = curves_of(Path(sys.argv[1]))
+    methods = curves_of(Path(sys.argv[2]))
     found = at_readings(pd.concat([devices, methods]).drop_duplicates())
-    print(found.groupby(["method", "experiment"], sort=False).agg(["mean", "std", "count"]).round(1).to_string())
+    over_seeds = found.groupby(["method", "experiment"], sort=False).agg(["mean", "std", "count"])
+    print(over_seeds.round(1).to_string())
     ours = found.loc["dynamic weights"]
     for other in ("PAPAYA", "FedAsync"):
-        print(f"\ndynamic weights minus {other}, by seed\n{(ours - found.loc[other].reindex(ours.index)).to_string()}")
+        differences = ours - found.loc[other].reindex(ours.index)
+        print(f"\ndynamic weights minus {other}, by seed\n{differences.to_string()}")
     figure, panels = plt.subplots(1, 3, figsize=(13, 4.2), sharey=True, layout="constrained")
-    for axes, (title, curves, line, x) in zip(
-        panels,
-        (
-            ("Fig. 4: FedAsync", devices, "experiment", "uploads"),
-            ("Fig. 5: experiment 1.4", methods, "method", "uploads"),
-            ("Fig. 5 by virtual time", methods, "method", "time"),
-        ),
-        strict=True,
-    ):
-        draw(axes, curves, line, x)
-        axes.set_title(title)
+    draw(panels[0], devices, "experiment", "uploads")
+    draw(panels[1], methods, "method", "uploads")
+    draw(panels[2], methods, "method", "time")
+    panels[0].set_title("Fig. 4: FedAsync")
+    panels[1].set_title("Fig. 5: experiment 1.4")
+    panels[2].set_title("Fig. 5 by virtual time")
     panels[0].set_ylabel("test accuracy, %")
     figure.savefig(sys.argv[3], dpi=120)

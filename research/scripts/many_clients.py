@@ -1,6 +1,6 @@
 r"""Memory and time of a round against the number of clients, most of which are not selected.
 
-Each federation runs in a process of its own, on one thread; times are those of its processor.
+Each federation runs in a separate process, on one thread; times are those of its processor.
 
     python research/scripts/many_clients.py                         # 6 samples a client, 50 a round, a 64-32-10 MLP
     python research/scripts/many_clients.py --clients 1000 100000 --samples 10 --per-round 100 --features 784 --hidden
@@ -41,8 +41,9 @@ class RoundTimer(L.Callback):
         self.begun = time.process_time()
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        # the validation of a round comes before its end
-        self.seconds.append(time.process_time() - self.begun - sum(self.validations[len(self.seconds) :]))
+        # The validation of a round comes before its end, and does not count.
+        validation = sum(self.validations[len(self.seconds) :])
+        self.seconds.append(time.process_time() - self.begun - validation)
         self.anonymous = max(self.anonymous, anonymous())
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -53,8 +54,10 @@ class RoundTimer(L.Callback):
 
 
 def anonymous() -> float:
-    """Return the process's own memory in MB, without mapped files."""
-    return int(re.search(r"RssAnon:\s+(\d+)", Path("/proc/self/status").read_text())[1]) / 1024  # type: ignore[index]
+    """Return the memory of this process in MB, without mapped files."""
+    status = Path("/proc/self/status").read_text()
+    [kilobytes] = re.findall(r"RssAnon:\s+(\d+)", status)
+    return int(kilobytes) / 1024
 
 
 def measure(num_clients: int, options: argparse.Namespace) -> dict[str, float]:
@@ -66,18 +69,23 @@ def measure(num_clients: int, options: argparse.Namespace) -> dict[str, float]:
     y = torch.randint(0, 10, (num_clients * options.samples,))
     clients = list(zip(x.split(options.samples), y.split(options.samples), strict=True))
     shared: dict[str, Any] = {"clients_per_round": options.per_round, "state_dir": options.state_dir}
-    callback = {
-        "FedAvg": lambda: FedAvg(**shared),
-        "FedDyn": lambda: FedDyn(0.01, **shared),
-        "FedPer": lambda: FedPer(f"layers.{1 + 2 * len(options.hidden)}", **shared),
-    }[options.algorithm]()
-    own = anonymous()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     timer = RoundTimer()
+    callbacks: list[L.Callback] = [timer]
+    if options.algorithm == "FedAvg":
+        callbacks.append(FedAvg(**shared))
+    elif options.algorithm == "FedDyn":
+        callbacks.append(FedDyn(0.01, **shared))
+    else:
+        output_layer = f"layers.{1 + 2 * len(options.hidden)}"
+        callbacks.append(FedPer(output_layer, **shared))
+    if options.evaluate:
+        callbacks.append(ClientMetrics())
+    anonymous_before = anonymous()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     trainer = L.Trainer(
         max_epochs=options.rounds + 1,
         accelerator="cpu",
-        callbacks=[timer, callback, *([ClientMetrics()] if options.evaluate else [])],
+        callbacks=callbacks,
         num_sanity_val_steps=0,
         enable_progress_bar=False,
         enable_checkpointing=False,
@@ -85,21 +93,22 @@ def measure(num_clients: int, options: argparse.Namespace) -> dict[str, float]:
         logger=False,
     )
     module = MLPClassifier(options.features, options.hidden, 10)
-    trainer.fit(
-        module, datamodule=TensorDataModule(clients, clients if options.evaluate else None, batch_size=options.samples)
-    )
+    val = clients if options.evaluate else None
+    trainer.fit(module, datamodule=TensorDataModule(clients, val, batch_size=options.samples))
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     seconds = timer.seconds[1:] or timer.seconds
-    return {
+    figures = {
         "clients": num_clients,
         "ms a round": 1000 * statistics.median(seconds),
         "min": 1000 * min(seconds),
         "max": 1000 * max(seconds),
         "data MB": (x.nbytes + y.nbytes) / 2**20,
         "fit adds MB": (after - before) / 1024,
-        "anonymous": timer.anonymous - own,
-        **({"ms to score": 1000 * statistics.median(timer.validations)} if options.evaluate else {}),
+        "anonymous": timer.anonymous - anonymous_before,
     }
+    if options.evaluate:
+        figures["ms to score"] = 1000 * statistics.median(timer.validations)
+    return figures
 
 
 def main() -> None:
@@ -124,7 +133,8 @@ def main() -> None:
         row = json.loads(output.splitlines()[-1])
         if index == 0:
             print("".join(f"{name:>14}" for name in row))
-        print("".join(f"{value:14,.1f}" if isinstance(value, float) else f"{value:14,}" for value in row.values()))
+        cells = [f"{value:14,.1f}" if isinstance(value, float) else f"{value:14,}" for value in row.values()]
+        print("".join(cells))
 
 
 if __name__ == "__main__":

@@ -38,11 +38,16 @@ class ProjectionNet(Classifier):
         super().__init__(num_classes, lr, momentum, weight_decay)
         layers: list[nn.Module] = []
         for before, after in ((3, 6), (6, 16)):
-            layers += [nn.Conv2d(before, after, 5), nn.ReLU(), nn.MaxPool2d(2)]
+            layers.append(nn.Conv2d(before, after, 5))
+            layers.append(nn.ReLU())
+            layers.append(nn.MaxPool2d(2))
         layers.append(nn.Flatten())
         for before, after in ((400, 120), (120, 84), (84, 84)):
-            layers += [nn.Linear(before, after), nn.ReLU()]
-        self.layers = nn.Sequential(*layers, nn.Linear(84, 256), nn.Linear(256, num_classes))
+            layers.append(nn.Linear(before, after))
+            layers.append(nn.ReLU())
+        layers.append(nn.Linear(84, 256))
+        layers.append(nn.Linear(256, num_classes))
+        self.layers = nn.Sequential(*layers)
 
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.layers(x)
@@ -80,9 +85,15 @@ def train(method: AggregationCallback, rounds: int, checkpoint: Path) -> list[fl
     )
     data.validates_on_test = True
     recorder = Recorder()
-    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
     trainer = L.Trainer(
-        accelerator="auto", max_epochs=rounds, callbacks=[method, recorder], num_sanity_val_steps=0, **quiet
+        accelerator="auto",
+        max_epochs=rounds,
+        callbacks=[method, recorder],
+        num_sanity_val_steps=0,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
     )
     trainer.fit(ProjectionNet(), datamodule=data, ckpt_path=checkpoint if checkpoint.exists() else None)
     trainer.save_checkpoint(checkpoint)
@@ -99,10 +110,10 @@ if __name__ == "__main__":
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore")
     options.folder.mkdir(parents=True, exist_ok=True)
-    curves = {
-        name: train(METHODS[name](local_epochs=10, seed=0), options.rounds, options.folder / f"{name}.ckpt")
-        for name in options.methods
-    }
+    curves = {}
+    for name in options.methods:
+        method = METHODS[name](local_epochs=10, seed=0)
+        curves[name] = train(method, options.rounds, options.folder / f"{name}.ckpt")
     table = pd.DataFrame(curves, index=pd.RangeIndex(1, options.rounds + 1, name="round")).round(4)
     print(table)
     if options.output:

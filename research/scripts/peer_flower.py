@@ -38,9 +38,11 @@ def actor_state(name: str, path: str) -> tuple[nn.Module, Clients]:
 def train_client(message: Message, context: Context) -> Message:
     """Train a client for an epoch."""
     config: Any = message.content.config_records["config"]
-    name, partition = config["workload"], int(context.node_config["partition-id"])
+    name = config["workload"]
+    partition = int(context.node_config["partition-id"])
     network, clients = actor_state(name, config["path"])
-    work, (x, y) = WORKLOADS[name], clients[partition]
+    work = WORKLOADS[name]
+    x, y = clients[partition]
     generator = torch.Generator().manual_seed(config["server-round"] * work.clients + partition)
     network.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
     optimizer = torch.optim.SGD(network.parameters(), lr=work.lr)
@@ -70,7 +72,8 @@ class StrictFedAvg(FedAvg):
 
 def train_flower(name: str, actors: int, number: int, rounds: Rounds) -> dict[str, Any]:
     """Train for a number of rounds; return the pairs of seconds, the accuracy and the version."""
-    work, network = WORKLOADS[name], make_network(name)
+    work = WORKLOADS[name]
+    network = make_network(name)
     server_app = ServerApp()
     with tempfile.NamedTemporaryFile(suffix=".pt") as file:
         torch.save(make_clients(work), file.name)

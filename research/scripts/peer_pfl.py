@@ -62,7 +62,8 @@ def train_pfl(name: str, number: int, rounds: Rounds) -> dict[str, Any]:
     """Train for a number of rounds; return the pairs of seconds, the accuracy and the version."""
     os.environ["PFL_PYTORCH_DEVICE"] = "cpu"
     work = WORKLOADS[name]
-    clients, generator = make_clients(work), torch.Generator().manual_seed(1)
+    clients = make_clients(work)
+    generator = torch.Generator().manual_seed(1)
 
     def make_dataset(client: int) -> PyTorchTensorDataset:
         # pfl takes a client's batches in order, so a client that is drawn is shuffled as a whole

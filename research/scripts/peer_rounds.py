@@ -12,7 +12,8 @@ class Rounds:
 
     def __init__(self, plain: PlainProcess) -> None:
         self.pairs: list[tuple[float, float]] = []
-        self._plain, self._begun = plain, time.perf_counter()
+        self._plain = plain
+        self._begun = time.perf_counter()
 
     def end(self) -> None:
         """A round has ended; the next begins when the plain one has been run."""

@@ -25,9 +25,11 @@ def privacy(runs: pd.DataFrame, folder: Path, figure: plt.Figure) -> None:
     """Draw a line for each way to clip over epsilon, at a logarithmic scale, and FedAvg's level."""
     parts = runs["method"].str.split(", epsilon ", expand=True)
     known = runs.assign(line=parts[0], x=parts[1].astype(float), accuracy=runs["score"])
+    is_fedavg = known["x"].isna()
     axes = figure.subplots()
-    draw(dict(iter(known.dropna(subset="x").groupby("line"))), axes, "epsilon, at delta = 1e-4")
-    axes.axhline(100 * known.loc[known["x"].isna(), "score"].mean(), color="black", linestyle="--", label="FedAvg")
+    draw(dict(iter(known[~is_fedavg].groupby("line"))), axes, "epsilon, at delta = 1e-4")
+    level = 100 * known.loc[is_fedavg, "score"].mean()
+    axes.axhline(level, color="black", linestyle="--", label="FedAvg")
     axes.set_xscale("log")
 
 
@@ -51,9 +53,12 @@ def robustness(runs: pd.DataFrame, folder: Path, figure: plt.Figure) -> None:
     parts = runs["data"].str.extract(r"(.*), (\d+) %")
     known = runs.assign(attack=parts[0], x=parts[1].astype(float).fillna(0), accuracy=runs["score"])
     attacks = known["attack"].dropna().unique()
-    for axes, attack in zip(figure.subplots(1, len(attacks), sharey=True), attacks, strict=True):
-        own = known[known["attack"].isna() | (known["attack"] == attack)]
-        draw(dict(iter(own.groupby("method", sort=False))), axes, "attackers, %")
+    # Runs without attackers belong to the line of each attack.
+    without = known["attack"].isna()
+    panels = figure.subplots(1, len(attacks), sharey=True)
+    for axes, attack in zip(panels, attacks, strict=True):
+        shown = known[without | (known["attack"] == attack)]
+        draw(dict(iter(shown.groupby("method", sort=False))), axes, "attackers, %")
         axes.set_title(attack)
 
 
@@ -63,5 +68,6 @@ if __name__ == "__main__":
         folder = source / function.__name__
         figure = plt.figure(figsize=(width, 4.2), layout="constrained")
         function(pd.read_csv(folder / "results.csv"), folder, figure)
-        figure.legend(*figure.axes[0].get_legend_handles_labels(), frameon=False, loc="outside right center")
+        handles, labels = figure.axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, frameon=False, loc="outside right center")
         figure.savefig(target / f"travels_{function.__name__}.png", dpi=110)

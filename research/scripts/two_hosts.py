@@ -35,7 +35,12 @@ def train(name: str, nodes: int, output: Path) -> None:
     sizes = [20 + 5 * k for k in range(38)]
     x = torch.randn(sum(sizes), 20, generator=generator).double()
     y = (x @ torch.randn(20, 10, generator=generator).double()).argmax(1)
-    options: dict[str, Any] = {"clients_per_round": 8, "local_epochs": 2, "seed": 3, "executor": "vectorized"}
+    options: dict[str, Any] = {
+        "clients_per_round": 8,
+        "local_epochs": 2,
+        "seed": 3,
+        "executor": "vectorized",
+    }
     made = {
         "FedAvg": lambda: FedAvg(**options),
         "RADFed": lambda: RADFed(2, **options),
@@ -56,7 +61,8 @@ def train(name: str, nodes: int, output: Path) -> None:
         enable_checkpointing=False,
         enable_model_summary=False,
     )
-    trainer.fit(module, datamodule=TensorDataModule(list(zip(x.split(sizes), y.split(sizes), strict=True))))
+    clients = list(zip(x.split(sizes), y.split(sizes), strict=True))
+    trainer.fit(module, datamodule=TensorDataModule(clients))
     assert trainer.world_size == nodes
     if trainer.is_global_zero:
         torch.save(module.state_dict(), output)
