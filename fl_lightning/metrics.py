@@ -62,7 +62,8 @@ def scores_and_classes(preds: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     if not is_labelled.all():
         scores = scores[is_labelled]
         classes = classes[is_labelled]
-    if len(classes) and (classes.min() < 0 or classes.max() >= scores.shape[1]):
+    is_class = (classes >= 0) & (classes < scores.shape[1])
+    if not is_class.all():
         raise _misfit(preds, target)
     return scores, classes
 
@@ -207,7 +208,8 @@ class _OverAllSamples(Metric):
 
     def compute(self) -> Tensor:
         """Return the metric of all samples kept, a float32 scalar."""
-        preds, target = dim_zero_cat(self.preds), dim_zero_cat(self.target)
+        preds = dim_zero_cat(self.preds)
+        target = dim_zero_cat(self.target)
         return self.score(preds, target).to(device=preds.device, dtype=torch.float32)
 
     def score(self, preds: Tensor, target: Tensor) -> Tensor:

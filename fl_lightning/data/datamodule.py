@@ -253,7 +253,7 @@ class FederatedDataModule(L.LightningDataModule):
         return with_test_clients(split, numbers)
 
     def apply_split(self, labels: np.ndarray | int, partitioner: PartitionFunction, source: Source) -> FederatedSplit:
-        """Apply the split to a source; a test set of its own is the only test set.
+        """Apply the split to a source; a test set that comes with it is the only test set.
 
         It is set aside before the partition, and belongs to no client. Samples that the split would test on are trained
         on instead; those of no client are left out. With ``test="official"``, or a source that ``pools_test``, the
@@ -355,7 +355,8 @@ class FederatedDataModule(L.LightningDataModule):
         """Return the source with the chosen clients' samples changed."""
         if not self.poisons:
             return source
-        x, *others = (tensor.clone() for tensor in rows_of(source))
+        copies = [tensor.clone() for tensor in rows_of(source)]
+        x, *others = copies
         # The targets are a view of one of the other tensors.
         _, y = self.outputs_and_targets([x, *others], None)
         train = list(split.train.values())

@@ -51,7 +51,7 @@ def drawn_together(orders: Sequence[Tensor], generator: torch.Generator) -> Tens
 
 
 class PooledOrder(Sampler[int]):
-    """Draws the samples of all training clients together, each client's in the way of its own.
+    """Draws the samples of all training clients together, each client's in its order.
 
     Args:
         size: Number of samples.

@@ -54,7 +54,8 @@ class ClientSplit(Split):
         self.val_fold = val_fold
         self.seed = seed
         check_arguments(self)
-        if max(fold, val_fold or 0) >= num_folds or val_fold == fold:
+        given = [fold] if val_fold is None else [fold, val_fold]
+        if max(given) >= num_folds or val_fold == fold:
             raise ValueError(
                 f"`fold` and `val_fold` must be two folds below `num_folds`, which is {num_folds}, got {fold} and "
                 f"{val_fold}."
@@ -100,7 +101,7 @@ class SampleSplit(Split):
 
     Raises:
         ValueError: If an argument is out of range; on ``apply``, if there is no official test part, or it holds indices
-            that are no samples, or if there are no classes to stratify by.
+            that are not samples, or if there are no classes to stratify by.
 
     Example:
         >>> from fl_lightning.partitioners import IIDPartitioner

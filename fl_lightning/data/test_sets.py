@@ -36,7 +36,8 @@ def with_test_set(
             if client != GLOBAL:
                 train[client] = np.append(train.get(client, test[:0]), rest[indices])
     val = {client: rest[indices] for client, indices in of_rest.val.items()}
-    return FederatedSplit(dict(sorted(train.items())), val, {GLOBAL: test}, in_samples(rest, of_rest.partition))
+    partition = in_samples(rest, of_rest.partition)
+    return FederatedSplit(dict(sorted(train.items())), val, {GLOBAL: test}, partition)
 
 
 def with_test_clients(split: FederatedSplit, clients: np.ndarray) -> FederatedSplit:

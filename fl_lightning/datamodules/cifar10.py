@@ -126,7 +126,8 @@ class CIFAR100DataModule(CIFAR10DataModule):
         if "coarse" not in (self.target_labels, self.partition_labels):
             return labels, labels, names
         # torchvision has checked the files, but leaves the coarse classes out.
-        train, test, meta = (pickle.loads(path.read_bytes(), encoding="latin1") for path in self.paths())
+        contents = [pickle.loads(path.read_bytes(), encoding="latin1") for path in self.paths()]
+        train, test, meta = contents
         coarse = np.array(train["coarse_labels"] + test["coarse_labels"], dtype=np.int64)
         coarse_names = meta["coarse_label_names"]
         targets = coarse if self.target_labels == "coarse" else labels

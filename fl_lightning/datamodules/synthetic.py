@@ -86,7 +86,7 @@ class _SyntheticDataModule(FederatedDataModule):
 class FedDynSyntheticDataModule(_SyntheticDataModule):
     """The synthetic data of FedDyn (Acar et al. 2021): 30 features, 5 classes, about 200 samples a client.
 
-    All samples train; the test set is a copy of all of them, as in the original code. With a ``split`` of your own
+    All samples train; the test set is a copy of all of them, as in the original code. If a ``split`` is given,
     there is no copy. The gammas are standard deviations, as in that code; the paper calls them variances, which is the
     same for 0 and 1.
 

@@ -38,14 +38,14 @@ class TableDataModule(FederatedDataModule):
     values, ascending. ``standardize`` changes only the numeric features.
 
     Clients, classes and categorical values of a CSV file are numbers if each is written as that number: where one is
-    ``001``, in the file or in the test file, all of the column are texts, and ``1`` is another one.
+    ``001``, in the file or in the test file, all of the column are strings, and ``1`` is another one.
 
     Args:
         path: The file: Parquet if it ends in ``.parquet`` or ``.pq``, else CSV, maybe gzipped (``.csv.gz``).
         label: Column of the target. Its distinct values, ascending, are the classes.
         client: Column of each row's client; not needed with a partitioner.
         features: Columns of numbers that are inputs; all other columns if ``None``, which must then have names.
-        categorical: Input columns that become indicators, numbers or texts.
+        categorical: Input columns that become indicators, numbers or strings.
         partitioner: Shares the rows out in place of the client column, which is then not used, nor an input.
         test_path: A file of the same columns that is the test set, whatever the split: no row trains, and each belongs
             to its client.

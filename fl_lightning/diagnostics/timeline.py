@@ -112,7 +112,9 @@ class Timeline(RoundObserver):
         self.arrivals += schedule.report.arrivals
         clock = schedule.clock
         self.now = clock.time(schedule.now)
-        self.at_work = [(flight.task.client, clock.time(flight.sent)) for flight in schedule.flights.values()]
+        self.at_work = []
+        for flight in schedule.flights.values():
+            self.at_work.append((flight.task.client, clock.time(flight.sent)))
         self.values = {"fed/contributing_clients": len(self.contributions)}
 
     @rank_zero_only

@@ -11,7 +11,7 @@ from fl_lightning.settings import Natural, NotNegative, check
 
 
 def add_feature_noise(x: Tensor, partition: Partition, level: float, seed: int = 0) -> Tensor:
-    """Return inputs to which each client has added Gaussian noise of its own level (Li et al. 2022, noise-based skew).
+    """Return inputs to which each client has added Gaussian noise of another level (Li et al. 2022, noise-based skew).
 
     The standard deviation of client i is ``level * i / (K - 1)``: client 0 has none, the last one ``level``. A sample
     keeps its noise, which depends on the seed, the client and the sample's place there; it is not drawn again in every

@@ -230,7 +230,7 @@ class TopicGraphPartitioner:
 
     Raises:
         TypeError: On call, if the homes are not integers.
-        ValueError: If an argument is out of range; on call, if a home is no client or a client ends without samples.
+        ValueError: If an argument is out of range; on call, if a home is not a client or a client ends without samples.
 
     Example:
         >>> import numpy as np

@@ -3,7 +3,7 @@
     python research/scripts/asynchronous.py time --clients 100000
     python research/scripts/asynchronous.py memory --clients 10000 --parameters 200000 --buffer_size 100
 
-Every client hands back the model that it received. ``time`` runs rounds of 1,000 arrivals of a model of one parameter,
+Every client returns the model that it received. ``time`` runs rounds of 1,000 arrivals of a model of one parameter,
 so that what is measured is the heap, the books and the server's arithmetic on next to nothing; ``memory`` lets
 ten arrivals a client go by with a large model, and names what is held.
 """

@@ -69,7 +69,7 @@ class FeatureQPPartitioner(DrawsRandomSolution):
     are used, and the clients' classes and categories are as near to the drawn mixes as possible. That solution is not
     unique; Algorithm 3 moves it at random.
 
-    It takes features besides the labels. A split or a data module passes only labels, so bind the features:
+    It takes features in addition to the labels. A split or a data module passes only labels, so bind the features:
     ``functools.partial(partitioner, features=features)``.
 
     Equations are numbered as in ``docs/references.md``.
@@ -121,7 +121,7 @@ class FeatureQPPartitioner(DrawsRandomSolution):
             features: Categorical features of each sample: shape (num_samples, J), or arrays of shape (num_samples,) by
                 name. Whole numbers, booleans and strings are categories as they are. Floating-point numbers are cut
                 into buckets; :func:`quantile_buckets` does that for whole numbers. For the original code's
-                reading, in which each category is a feature of its own, give indicator columns.
+                reading, in which each category is a separate feature, give indicator columns.
 
         Raises:
             TypeError: If labels are not integers.
