@@ -48,7 +48,7 @@ class HuggingFaceDataModule(ImageDataModule):
     """Serves ``(x, y)`` from columns of a data set, by its client column or by a partitioner.
 
     The kind of x depends on the column: images stay bytes, shape (n, C, H, W), which are scaled to [0, 1] and
-    normalised a batch at a time on the device; numbers and lists of numbers become tensors; strings need a ``transform``.
+    normalised a batch at a time on the device; numbers and lists of numbers become tensors; a string needs ``transform``.
 
     Args:
         path: Name on the Hub, such as ``"flwrlabs/femnist"``; a folder that ``save_to_disk`` wrote; a ``.parquet``,
