@@ -47,8 +47,9 @@ _ROWS = 1000
 class HuggingFaceDataModule(ImageDataModule):
     """Serves ``(x, y)`` from columns of a data set, by its client column or by a partitioner.
 
-    The kind of x depends on the column. Images stay bytes, shape (n, C, H, W), which are scaled to [0, 1] and normalised
-    a batch at a time on the device. Numbers and lists of numbers become tensors. Strings need a ``transform``.
+    The kind of x depends on the column. Images stay bytes, shape (n, C, H, W), which are scaled to [0, 1] and
+    normalised a batch at a time on the device. Numbers and lists of numbers become tensors. Strings need a
+    ``transform``.
 
     Args:
         path: Name on the Hub, such as ``"flwrlabs/femnist"``; a folder that ``save_to_disk`` wrote; a ``.parquet``,
