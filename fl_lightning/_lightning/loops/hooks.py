@@ -17,7 +17,8 @@ from fl_lightning._lightning.logs.progress_bars import set_total
 
 #: Progress bars are redrawn at most this often; drawing after every batch costs more than a small model's step.
 PROGRESS_BAR_SECONDS = 0.1
-_drawn: WeakKeyDictionary[Callback, float] = WeakKeyDictionary()  # when each progress bar was drawn last
+#: When each progress bar was drawn last.
+_drawn: WeakKeyDictionary[Callback, float] = WeakKeyDictionary()
 #: Hooks of a training step; each sees one model's batch or gradients.
 STEP_HOOKS = (
     "on_train_batch_start",
@@ -31,7 +32,7 @@ STEP_HOOKS = (
 
 def enter_fx(module: pl.LightningModule, name: str | None) -> str | None:
     """Tell ``self.log`` which hook runs, and return which one ran before."""
-    # past `nn.Module.__setattr__`, which costs more than a small hook
+    # This goes past `nn.Module.__setattr__`, which costs more than a small hook.
     attributes = module.__dict__
     previous: str | None = attributes["_current_fx_name"]
     attributes["_current_fx_name"] = name
@@ -52,11 +53,11 @@ class Hook:
         self._module = module = trainer.lightning_module
         self._name = name
         self._profile = fit_trainer(trainer).profiler.profile
-        self._callbacks = [
-            (_throttled(callback, name), f"[Callback]{callback.state_key}.{name}")
-            for callback in (fit_trainer(trainer).callbacks if callbacks is None else callbacks)
-            if is_overridden(name, callback, parent=Callback)
-        ]
+        #: The hook of each callback that has it, and its name for the profiler.
+        self._callbacks: list[tuple[Callable[..., Any], str]] = []
+        for callback in fit_trainer(trainer).callbacks if callbacks is None else callbacks:
+            if is_overridden(name, callback, parent=Callback):
+                self._callbacks.append((_throttled(callback, name), f"[Callback]{callback.state_key}.{name}"))
         self._module_hook: Callable[..., Any] | None = None
         if callbacks is None and is_overridden(name, module):
             self._module_hook = getattr(module, name)
@@ -75,7 +76,8 @@ class Hook:
         """Run the callbacks' hooks."""
         if not self._callbacks:
             return
-        module, trainer = self._module, self._trainer
+        module = self._module
+        trainer = self._trainer
         previous = enter_fx(module, self._name)
         for hook, action in self._callbacks:
             with self._profile(action):
@@ -97,17 +99,19 @@ class Hook:
 def _throttled(callback: Callback, name: str) -> Callable[..., Any]:
     """Return the callback's hook; for Lightning's own progress bars, one that redraws at most every 0.1 s."""
     hook: Callable[..., Any] = getattr(callback, name)
-    if name != "on_train_batch_end" or not any(
-        getattr(type(callback), name) is getattr(bar, name) for bar in (TQDMProgressBar, RichProgressBar)
-    ):
+    of_bars = [getattr(bar, name) for bar in (TQDMProgressBar, RichProgressBar)]
+    if name != "on_train_batch_end" or getattr(type(callback), name) not in of_bars:
         return hook
 
     def redraw(trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         now = time.monotonic()
-        if now - _drawn.get(callback, 0.0) >= PROGRESS_BAR_SECONDS or batch_idx + 1 >= trainer.num_training_batches:
+        number = batch_idx + 1
+        is_last = number >= trainer.num_training_batches
+        if is_last or now - _drawn.get(callback, 0.0) >= PROGRESS_BAR_SECONDS:
             _drawn[callback] = now
-            if batch_idx + 1 > trainer.num_training_batches:  # an asynchronous round guesses how many there will be
-                set_total(callback, batch_idx + 1)  # type: ignore[arg-type]
+            # An asynchronous round only guesses how many batches there will be.
+            if number > trainer.num_training_batches:
+                set_total(callback, number)  # type: ignore[arg-type]
             hook(trainer, module, outputs, batch, batch_idx)
 
     return redraw

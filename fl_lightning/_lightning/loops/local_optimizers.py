@@ -1,4 +1,18 @@
-"""Optimizers and learning-rate schedules of a round: every client starts from the same settings."""
+"""Optimizers and learning-rate schedules of a round: every client starts from the same settings.
+
+Clients train one after the other with the one optimizer that the module has. So before each client the optimizer is put
+back to what it was when ``configure_optimizers`` had made it. In a round with three clients and SGD with momentum::
+
+    on_round_start              the learning rate is 0.1
+    on_clients_start            a hook has set 0.05: all clients of this round begin with it
+    reset, client 4 trains      its momentum grows from 0, and a schedule by steps lowers its rate
+    reset, client 0 trains      momentum is 0 and the rate 0.05 again
+    reset, client 7 trains
+    reset, advance_schedules    the schedule by steps walks once what it walked for a client of the mean length
+
+A schedule by epochs steps once a round. If the module optimises manually it steps its schedules itself; then the round
+ends with the settings that its first client left.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +30,10 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 from torch.utils._pytree import tree_leaves
 
+#: The options of each optimizer's groups, without their parameters.
 Options = list[list[dict[str, Any]]]
-Settings = tuple[Options, list[dict[str, Any]]]  # of the optimizers' groups, and the schedules' states
+#: The options of the optimizers, and the states of the schedules.
+Settings = tuple[Options, list[dict[str, Any]]]
 #: What every optimizer has besides its state and groups; learning-rate schedules wrap `step` and set `_opt_called`.
 _COMMON = {*vars(SGD([torch.zeros(1)])), "step", "_opt_called", "_warned_capturable_if_run_uncaptured"}
 _COMMON -= {"state", "param_groups"}
@@ -26,7 +42,8 @@ _COMMON -= {"state", "param_groups"}
 def unscale_before_hooks(optimizers: Sequence[Optimizer]) -> None:
     """Let a gradient scaler unscale before hooks change gradients: fused optimizers would do so in their steps."""
     for optimizer in optimizers:
-        vars(optimizer)["_step_supports_amp_scaling"] = False  # what Lightning and the scaler ask
+        # Lightning and the scaler ask this attribute.
+        vars(optimizer)["_step_supports_amp_scaling"] = False
 
 
 def is_step_skipped(trainer: pl.Trainer, optimizer: Optimizer) -> bool:
@@ -55,14 +72,22 @@ def unscale(trainer: pl.Trainer, optimizer: Optimizer) -> bool:
 
 def maximized(optimizers: Iterable[Optimizer]) -> set[int]:
     """Return the ids of the parameters whose optimizers maximise the loss (``maximize=True``)."""
-    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-    return {id(parameter) for group in groups if group.get("maximize") for parameter in group["params"]}
+    ids: set[int] = set()
+    for group in _groups(optimizers):
+        if group.get("maximize"):
+            ids.update(id(parameter) for parameter in group["params"])
+    return ids
 
 
 def maximizes(optimizers: Iterable[Optimizer]) -> bool | None:
     """Return whether the module's loss is maximised, so that clients minimise its negative; None if it is both."""
-    asked = {bool(group.get("maximize")) for optimizer in optimizers for group in optimizer.param_groups}
+    asked = {bool(group.get("maximize")) for group in _groups(optimizers)}
     return None if len(asked) > 1 else True in asked
+
+
+def _groups(optimizers: Iterable[Optimizer]) -> Iterator[dict[str, Any]]:
+    for optimizer in optimizers:
+        yield from optimizer.param_groups
 
 
 class LocalOptimizers:
@@ -79,7 +104,8 @@ class LocalOptimizers:
     def __init__(self, trainer: pl.Trainer, batches_per_client: Callable[[], int]) -> None:
         self._trainer = trainer
         self._batches_per_client = batches_per_client
-        self._mean_batches = 0  # of the round
+        #: Mean number of a client's batches in the round.
+        self._mean_batches = 0
         self._automatic = trainer.lightning_module.automatic_optimization
         by_step = [config for config in trainer.lr_scheduler_configs if config.interval == "step"]
         #: Schedules that step after a client's optimizer steps.
@@ -97,10 +123,7 @@ class LocalOptimizers:
         optimizers = self._trainer.optimizers
         self._kept_memories = [_Memory(optimizer) for optimizer in optimizers]
         self._kept_settings = self._settings()
-        # Clients' steps write to the tensors of a state.
-        self._kept_states = [
-            copy.deepcopy(optimizer.state_dict()["state"]) if optimizer.state else {} for optimizer in optimizers
-        ]
+        self._kept_states = [_copied_state(optimizer) for optimizer in optimizers]
 
     def put_back(self) -> None:
         """Return to the boundary's optimizers and schedules, also where schedules have stepped."""
@@ -138,13 +161,15 @@ class LocalOptimizers:
             self._mean_batches = self._batches_per_client()
 
     def _remember(self) -> None:
-        """Note what optimizers hold, and what a checkpoint has of their state."""
-        self._configured = list(map(_Memory, self._trainer.optimizers))
-        self._parameters = [*self._trainer.lightning_module.parameters()]
+        """Note what optimizers hold before clients train."""
+        optimizers = self._trainer.optimizers
+        self._configured = [_Memory(optimizer) for optimizer in optimizers]
+        self._parameters = list(self._trainer.lightning_module.parameters())
+        states: list[dict[str, Any]] = []
+        for optimizer in optimizers:
+            states += optimizer.state.values()
         #: Whether ``configure_optimizers``, or a hook, has given optimizers a state; Adagrad's begins at step 0.
-        self.begin_with_state = any(
-            held.get("step", 1) for optimizer in self._trainer.optimizers for held in optimizer.state.values()
-        )
+        self.begin_with_state = any(state.get("step", 1) for state in states)
 
     @property
     def options(self) -> Options:
@@ -202,8 +227,11 @@ class LocalOptimizers:
 
         A client that began with an earlier round's settings does not count: they would lead back to that round.
         """
+        _, schedules = self._for_clients
+        if self._automatic or not schedules:
+            return
         known = self.first_client_end
-        is_first = not self._automatic and self._for_clients[1] and (known is None or slot < known[0])
+        is_first = known is None or slot < known[0]
         if is_first and same_content(self._began_with, self._for_clients):
             self.first_client_end = slot, self._settings()
 
@@ -231,21 +259,25 @@ class LocalOptimizers:
         left them.
         """
         accumulate = int(self._trainer.accumulate_grad_batches)
-        for step in range(self._schedule_steps if self.by_step else 0):
-            # the last step may come after fewer batches
-            self.step_in_client(step + 1, min((step + 1) * accumulate, self._mean_batches))
+        if self.by_step:
+            for step in range(1, self._schedule_steps + 1):
+                # The last step may come after fewer batches.
+                self.step_in_client(step, min(step * accumulate, self._mean_batches))
         if self.first_client_end is not None:
-            self._restore(*self.first_client_end[1])
+            _, settings = self.first_client_end
+            self._restore(*settings)
 
     def _settings(self) -> Settings:
-        options = [[_options(group) for group in optimizer.param_groups] for optimizer in self._trainer.optimizers]
+        options: Options = []
+        for optimizer in self._trainer.optimizers:
+            options.append([_options(group) for group in optimizer.param_groups])
         schedules = [copy.deepcopy(config.scheduler.state_dict()) for config in self._trainer.lr_scheduler_configs]
         return options, schedules
 
     def _restore(self, options: Options, schedules: list[dict[str, Any]]) -> None:
         """Set the optimizers' options and, where clients may have moved them, the schedules' states."""
         for optimizer, groups in zip(self._trainer.optimizers, options, strict=True):
-            # a callback that unfreezes layers appends groups
+            # A callback that unfreezes layers appends groups.
             for group, values in zip(optimizer.param_groups, groups, strict=False):
                 _set_options(group, values)
         if self.by_step or not self._automatic:
@@ -260,18 +292,14 @@ class _Memory:
     """The state, groups and attributes of an optimizer, and of those that it wraps, as SAM and Lookahead do."""
 
     def __init__(self, optimizer: Optimizer) -> None:
-        self._optimizers = [optimizer]
-        for each in self._optimizers:
-            parts = [part for value in vars(each).values() for part in (value if type(value) is list else [value])]
-            inner = [part for part in parts if isinstance(part, Optimizer)]
-            self._optimizers += [one for one in inner if not any(one is known for known in self._optimizers)]
+        self._optimizers = _with_wrapped(optimizer)
         held = [_held_by(each) for each in self._optimizers]
-        #: What is no container, tensor or array is not copied: parameters, optimizers, modules.
-        self._kept = {id(leaf): leaf for leaf in tree_leaves(held) if not _changes(leaf)}
+        # What is no container, tensor or array is not copied: parameters, optimizers, modules.
+        self._not_copied = {id(leaf): leaf for leaf in tree_leaves(held) if not _changes(leaf)}
         self._held = self._copied(held)
 
     def _copied(self, held: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return copy.deepcopy(held, {**self._kept})
+        return copy.deepcopy(held, dict(self._not_copied))
 
     def put_back(self) -> None:
         """Put everything back as it was."""
@@ -279,6 +307,26 @@ class _Memory:
             for name in _held_by(optimizer).keys() - held.keys():
                 delattr(optimizer, name)
             vars(optimizer).update(held)
+
+
+def _with_wrapped(optimizer: Optimizer) -> list[Optimizer]:
+    """Return an optimizer and those in its attributes, or in lists there, in theirs and so on, each once."""
+    found: dict[int, Optimizer] = {}
+    waiting = [optimizer]
+    while waiting:
+        each = waiting.pop(0)
+        if id(each) in found:
+            continue
+        found[id(each)] = each
+        for value in vars(each).values():
+            parts = value if type(value) is list else [value]
+            waiting += [part for part in parts if isinstance(part, Optimizer)]
+    return list(found.values())
+
+
+def _copied_state(optimizer: Optimizer) -> dict[str, Any]:
+    """Return a copy of an optimizer's state as it is saved, for steps write to its tensors."""
+    return copy.deepcopy(optimizer.state_dict()["state"]) if optimizer.state else {}
 
 
 def _held_by(optimizer: Optimizer) -> dict[str, Any]:
@@ -291,7 +339,11 @@ def _changes(leaf: Any) -> bool:
 
 def _options(group: dict[str, Any]) -> dict[str, Any]:
     """Return a parameter group without its parameters; schedules set a learning rate in a tensor in place."""
-    return {k: v.clone() if isinstance(v, Tensor) else v for k, v in group.items() if k != "params"}
+    options = {name: value for name, value in group.items() if name != "params"}
+    for name, value in options.items():
+        if isinstance(value, Tensor):
+            options[name] = value.clone()
+    return options
 
 
 def _set_options(group: dict[str, Any], options: dict[str, Any]) -> None:

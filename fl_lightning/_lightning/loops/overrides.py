@@ -28,9 +28,10 @@ _OF_PRECISION = (
 
 def global_hooks() -> str | None:
     """Return which hooks are registered for the whole process, of modules or optimizers; ``None`` if there are none."""
-    hooks = (held for name, held in vars(module).items() if name.startswith(("_global_forward", "_global_backward")))
-    if any(held for held in hooks if isinstance(held, dict)):
-        return "hooks of modules"
+    for name, held in vars(module).items():
+        is_registry = name.startswith(("_global_forward", "_global_backward")) and isinstance(held, dict)
+        if is_registry and held:
+            return "hooks of modules"
     return "step hooks of optimizers" if optimizers_have_global_hooks() else None
 
 
@@ -40,27 +41,31 @@ def optimizers_have_global_hooks() -> bool:
 
 
 def overridden_in_strategy(strategy: Strategy) -> str | None:
-    """Return the name of a method of a step that is not Lightning's, ``None`` if all are."""
+    """Return the first method of a step that is not Lightning's; ``None`` if all are."""
     return _other_than(strategy, _OF_STRATEGY, (Strategy, SingleDeviceStrategy, DDPStrategy))
 
 
 def overridden_in_precision(precision: Precision, stock: Sequence[type] = (Precision, MixedPrecision)) -> str | None:
-    """Return the name of a method after the training step that is none of the ``stock`` classes', ``None`` if all are.
+    """Return the first backward, clipping or step method that is overridden; ``None`` if there is none.
 
-    Backward pass, clipping and optimizer step are left as they are by :class:`Precision`.
+    Args:
+        precision: The precision plugin.
+        stock: Classes whose methods do not count as overridden. :class:`Precision` changes nothing of a step.
     """
     return _other_than(precision, _OF_PRECISION, stock)
 
 
 def replaced_in_optimizer(optimizer: Optimizer) -> str | None:
-    """Return the name of a method that was replaced in an optimizer object, ``None`` if there is none.
+    """Return the first method that was replaced in an optimizer object; ``None`` if there is none.
 
     Learning-rate schedules wrap ``step`` to count its calls; that does not count.
     """
     for name in ("step", "zero_grad"):
-        own: Any = vars(optimizer).get(name)
-        counts = getattr(own, "_wrapped_by_lr_sched", False)
-        if own is not None and not (counts and own.__wrapped__ is getattr(type(optimizer), name)):
+        replaced: Any = vars(optimizer).get(name)
+        if replaced is None:
+            continue
+        counts_alone = getattr(replaced, "_wrapped_by_lr_sched", False)
+        if not counts_alone or replaced.__wrapped__ is not getattr(type(optimizer), name):
             return name
     return None
 
@@ -68,7 +73,7 @@ def replaced_in_optimizer(optimizer: Optimizer) -> str | None:
 def _other_than(part: Any, names: Sequence[str], stock: Sequence[type]) -> str | None:
     for name in names:
         known = [getattr(kind, name, None) for kind in stock]
-        if name in vars(part) or not any(getattr(type(part), name, None) is method for method in known):
+        if name in vars(part) or getattr(type(part), name, None) not in known:
             return name
     return None
 
@@ -82,10 +87,13 @@ def is_plain_transfer(trainer: pl.Trainer) -> bool:
 
 def has_transfer_hooks(trainer: pl.Trainer) -> bool:
     """Whether a user's module, data module or strategy sees batches on their way."""
-    module, data = trainer.lightning_module, fit_trainer(trainer).datamodule
-    names = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
-    overridden = any(is_overridden(name, module) or (data is not None and is_overridden(name, data)) for name in names)
-    return overridden or overridden_in_strategy(trainer.strategy) == "batch_to_device"
+    data = fit_trainer(trainer).datamodule
+    for name in ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer"):
+        if is_overridden(name, trainer.lightning_module):
+            return True
+        if data is not None and is_overridden(name, data):
+            return True
+    return overridden_in_strategy(trainer.strategy) == "batch_to_device"
 
 
 #: Options of SGD's parameter groups under which a step is ``parameter -= lr * gradient``.
@@ -115,8 +123,9 @@ def is_plain_sgd(optimizer: Optimizer, but: str = "") -> bool:
 
 def step_plain_sgd(optimizer: Optimizer) -> None:
     """Step every parameter that has a gradient; see :func:`is_plain_sgd`."""
+    # Schedules warn if they are stepped before an optimizer that lacks this mark.
     attributes: dict[str, Any] = optimizer.__dict__
-    attributes["_opt_called"] = True  # schedules warn if they are stepped before the optimizer
+    attributes["_opt_called"] = True
     with torch.no_grad():
         for group in optimizer.param_groups:
             parameters = [parameter for parameter in group["params"] if parameter.grad is not None]

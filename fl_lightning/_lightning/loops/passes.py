@@ -99,7 +99,7 @@ class StepPasses:
         """Let a walk take its step from these passes."""
         with suppress(NoGradient):
             walk(self)
-        # a step that has ended early takes its batches all the same
+        # A step that has ended early takes its batches all the same.
         for _ in self._further:
             pass
 

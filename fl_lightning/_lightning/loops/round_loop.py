@@ -1,4 +1,23 @@
-"""A fit loop whose epoch is a round: everything of a round that Lightning has to know."""
+"""Lightning's fit loop with rounds for epochs.
+
+A fit of one round, as Lightning's trainer calls this loop; what stands to the right is the federated loop's::
+
+    run
+        on_run_start
+            prepare                 hooks and optimizers are resolved     on_fit_start
+        on_advance_start                                                  adopt_changes
+            _begin_round            everything that a round may change is kept
+            hooks: on_train_epoch_start                                   draw_clients
+        advance
+            _train_clients          batch by batch                        train_round
+            _complete_round         one step, of which a checkpoint holds all or nothing
+                                                                          on_round_end, on_round_complete
+        on_advance_end                                                    call_round_hooks
+            validation, logs, hooks: on_train_epoch_end; checkpoints
+        on_run_end                  clients do what is left               finish
+
+Whatever fails between ``_begin_round`` and the end of ``_complete_round`` leads to ``_break_off``.
+"""
 
 from __future__ import annotations
 
@@ -147,7 +166,8 @@ class RoundLoop(_FitLoop, ABC):
             super().run()
             self.on_no_round()
         except SIGTERMException as stop:
-            stop.code = STATUS_OF_SIGTERM  # else the program would end as if it had done all
+            # Without it the program would end as if it had done all.
+            stop.code = STATUS_OF_SIGTERM
             self.stop.requeue()
             raise
         finally:
@@ -163,7 +183,8 @@ class RoundLoop(_FitLoop, ABC):
         """Prepare the clients' loop."""
         trainer = self.trainer
         use_bare_module(trainer)
-        if not torch.cuda.is_available():  # else torch's optimizers search for the driver's library in each step
+        if not torch.cuda.is_available():
+            # With it torch's optimizers would search for the driver's library in each step.
             os.environ.pop("PYTORCH_NVML_BASED_CUDA_CHECK", None)
         self.epoch_loop.prepare(self.batches_per_client)
         refuse_optimizers(trainer)
@@ -205,7 +226,7 @@ class RoundLoop(_FitLoop, ABC):
         trainer._logger_connector.epoch_end_reached()
         call._call_callback_hooks(trainer, "on_train_epoch_end", monitoring_callbacks=False)
         call._call_lightning_module_hook(trainer, "on_train_epoch_end")
-        # all metrics are known, and the checkpoints that follow hold the step
+        # All metrics are known now, and the checkpoints that follow hold the schedules' step.
         self.epoch_loop.update_lr_schedulers("epoch", update_plateau_schedulers=True)
         call._call_callback_hooks(trainer, "on_train_epoch_end", monitoring_callbacks=True)
         trainer._logger_connector.on_epoch_end()
@@ -266,7 +287,8 @@ class RoundLoop(_FitLoop, ABC):
                 train()
                 self.epoch_loop.on_clients_end()
         except SIGTERMException:
-            if self.trainer.world_size == 1 or self.trainer.received_sigterm:  # all processes know of it
+            # If all processes know of it, there is nobody to meet.
+            if self.trainer.world_size == 1 or self.trainer.received_sigterm:
                 raise
         finally:
             self.clients_train = False
@@ -301,12 +323,19 @@ class RoundLoop(_FitLoop, ABC):
 
     def _join_processes(self) -> None:
         """Join counters, logged numbers and hand-stepped schedules over all processes."""
-        trainer, loop = self.trainer, self.epoch_loop
+        trainer = self.trainer
+        loop = self.epoch_loop
         if trainer.world_size == 1:
             return
-        shares = self.gather_objects((loop.local_counts(), loop.optimizers.first_client_end))
-        loop.set_round_counts(*(sum(counts) for counts in zip(*(share[0] for share in shares), strict=True)))
-        first_ends = [share[1] for share in shares if share[1] is not None]
+        batches_that_stepped = 0
+        steps = 0
+        first_ends = []
+        for counts, first_end in self.gather_objects((loop.local_counts(), loop.optimizers.first_client_end)):
+            batches_that_stepped += counts[0]
+            steps += counts[1]
+            if first_end is not None:
+                first_ends.append(first_end)
+        loop.set_round_counts(batches_that_stepped, steps)
         loop.optimizers.first_client_end = min(first_ends, key=itemgetter(0), default=None)
         join_results(loop._results, trainer.lightning_module, self.gather_objects, trainer.strategy.reduce)
 
@@ -332,7 +361,8 @@ class RoundLoop(_FitLoop, ABC):
         if self.trainer.world_size == 1:
             return total
         self._meet()
-        return self.trainer.strategy.reduce(total, reduce_op="sum")  # in place
+        # This writes to the tensor that it is given.
+        return self.trainer.strategy.reduce(total, reduce_op="sum")
 
     def gather_objects(self, mine: Any) -> list[Any]:
         """Return the object of every process, in the order of ranks."""
@@ -386,9 +416,10 @@ def install_loop(trainer: pl.Trainer, loop: RoundLoop) -> None:
     loop.take_over(trainer.fit_loop)
     trainer.fit_loop = loop
     loop.stop.install()
-    for timer in (callback for callback in fit_trainer(trainer).callbacks if isinstance(callback, Timer)):
-        # the fit stops at a round's end; after every batch, processes would wait for those that train fewer
-        timer._interval = Interval.epoch
+    for callback in fit_trainer(trainer).callbacks:
+        if isinstance(callback, Timer):
+            # The fit stops at a round's end. After every batch, processes would wait for those that train fewer.
+            callback._interval = Interval.epoch
     if fit_trainer(trainer).reload_dataloaders_every_n_epochs:
         rank_zero_warn("`reload_dataloaders_every_n_epochs` has no effect on clients: their data come from no loader.")
 

@@ -29,9 +29,13 @@ log = logging.getLogger(__name__)
 
 STATUS_OF_SIGTERM = 143
 """Exit status of a program that SIGTERM ends, as a shell gives it: 128 and the signal's number."""
-_STOP, _REQUEUE = 1, 2
-_LOOK_EVERY = 0.2  # seconds between two looks into the store; each takes about 0.1 ms
-_fits = count()  # the same on all processes, which make the same fits
+#: What a process was asked for; of several requests the largest counts.
+_STOP = 1
+_REQUEUE = 2
+#: Seconds between two looks into the store, each of which takes about 0.1 ms.
+_LOOK_EVERY = 0.2
+#: Numbers of fits; the same on all processes, which make the same fits.
+_fits = count()
 
 
 @contextmanager
@@ -67,11 +71,15 @@ class StopRequests:
     """
 
     def __init__(self, trainer: pl.Trainer) -> None:
-        self._trainer, self._connector = trainer, trainer._signal_connector
+        self._trainer = trainer
+        self._connector = trainer._signal_connector
         self._asked = 0
         self.requeued = False
         self._signum: Any = None
-        self._in_fit = self._told = False
+        self._in_fit = False
+        #: Whether this process has told the others.
+        self._told = False
+        #: When this process last looked into the store.
         self._looked = 0.0
         self._store: Any = None
         self._key = ""
@@ -99,7 +107,8 @@ class StopRequests:
     def requeue(self) -> None:
         """When SLURM asked for it, save its checkpoint and have the job queued again; call it on all processes."""
         if self._asked == _REQUEUE:
-            self._asked, self.requeued = _STOP, True
+            self._asked = _STOP
+            self.requeued = True
             self._connector._slurm_sigusr_handler_fn(self._signum, None)  # type: ignore[arg-type]
 
     # ---- signals ----
@@ -110,13 +119,14 @@ class StopRequests:
         if not self._asked and launcher is not None:
             launcher.kill(signum)
         self._asked = max(self._asked, _STOP)
-        # with several processes Lightning's loops would leave at once, each at a place of its own
+        # With several processes Lightning's loops would leave at once, each at a place of its own.
         if self._trainer.world_size == 1 or not self._in_fit:
             self._connector.received_sigterm = True
 
     def _on_requeue(self, signum: int, frame: FrameType | None) -> None:
-        # a checkpoint that is written from within the handler could be one of a half-finished aggregation
-        self._asked, self._signum = _REQUEUE, signum
+        # A checkpoint that is written from within the handler could be one of a half-finished aggregation.
+        self._asked = _REQUEUE
+        self._signum = signum
 
     @contextmanager
     def taking_back(self, take_back: Callable[[], None]) -> Iterator[None]:
@@ -157,14 +167,15 @@ class StopRequests:
             work = torch.distributed.all_reduce(asked, torch.distributed.ReduceOp.MAX, async_op=True)
             assert work is not None
             pause = 1e-5
-            # blocked in the collective, Python would run no handler, and the others would not hear of the signal
+            # Blocked in the collective, Python would run no handler, and the others would not hear of the signal.
             while not work.is_completed():
                 if self._asked:
                     self._tell()
                 time.sleep(pause)
                 pause = min(2 * pause, 1e-3)
             work.wait()
-            agreed = int(asked)  # a signal in the meantime waits for the next time
+            # A signal that has come in the meantime waits for the next time.
+            agreed = int(asked)
         if agreed:
             self._asked = agreed
             self._connector.received_sigterm = True
