@@ -225,7 +225,8 @@ class FederatedLoop(RoundLoop):
 
     def federation(self) -> Federation:
         """Return what the parts of an algorithm may know about the run."""
-        trainer, vector = self.trainer, self.training.vector
+        trainer = self.trainer
+        vector = self.training.vector
         return Federation(
             sizes=self.data.client_sizes,
             model=vector.read(),
@@ -359,7 +360,7 @@ class FederatedLoop(RoundLoop):
             FloatingPointError: If all clients hand back invalid values in too many rounds.
         """
         super().on_advance_end()
-        # only now, so that the round is complete and its checkpoint written
+        # The error comes only now, when the round is complete and its checkpoint written.
         invalid_rounds = self.carried.invalid_rounds
         if self.max_invalid_rounds is not None and invalid_rounds >= self.max_invalid_rounds:
             raise FloatingPointError(

@@ -63,7 +63,7 @@ class FederatedCheckpoint(ChosenCheckpoint):
         ... )
     """
 
-    # nothing is saved inside of rounds; with a hook that says so, the clients of a round can be stacked
+    # Nothing is saved inside of rounds. With a hook that says so, the clients of a round can be stacked.
     on_train_batch_end = Callback.on_train_batch_end
 
     def __init__(
@@ -82,7 +82,8 @@ class FederatedCheckpoint(ChosenCheckpoint):
         for name, value in options.items():
             if name in kinds:
                 check(f"`{name}` of FederatedCheckpoint", value, kinds[name])
-        if options.get("mode", "min") != "min" and monitor is None:  # LightningCLI gives all defaults
+        # LightningCLI gives all defaults, so that "min" may not have been asked for.
+        if options.get("mode", "min") != "min" and monitor is None:
             raise ValueError(
                 f"`mode` has no effect without `monitor`, got {options['mode']!r}. Give `monitor` the name of a logged "
                 "value, such as 'val_acc'."
@@ -93,9 +94,11 @@ class FederatedCheckpoint(ChosenCheckpoint):
                 'ModelCheckpoint\'s `mode` is "min". Give `mode="max"`, or `mode="min"` if that is meant.'
             )
         super().__init__(dirpath, filename, monitor, save_last=False, **options)
-        self.keeps_last, self.last_every_n_epochs = save_last, last_every_n_epochs
+        self.keeps_last = save_last
+        self.last_every_n_epochs = last_every_n_epochs
         self._last: Path | None = None
-        self._outdated: list[str] = []  # best files that go when `last.ckpt` no longer names them
+        #: Best files that are removed when `last.ckpt` no longer names them.
+        self._outdated: list[str] = []
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Find the folder.
@@ -107,7 +110,7 @@ class FederatedCheckpoint(ChosenCheckpoint):
         if stage == "fit" and folder and "://" not in folder and not fit_trainer(trainer).fast_dev_run:
             make_folder("dirpath", folder, "Give another folder, or leave `dirpath` out for the logger's.")
         with warnings.catch_warnings():
-            # a fit that resumes finds the files of the run before, and a new one overwrites none
+            # A fit that resumes finds the files of the run before, and a new one overwrites none.
             warnings.filterwarnings("ignore", ".*exists and is not empty")
             super().setup(trainer, pl_module, stage)
         use_whole_files(trainer)
@@ -134,7 +137,8 @@ class FederatedCheckpoint(ChosenCheckpoint):
 
     def _remove_outdated(self, trainer: pl.Trainer) -> None:
         for path in self._outdated:
-            if path not in self.best_k_models:  # a resumed fit may have written it again
+            # A resumed fit may have written the file again.
+            if path not in self.best_k_models:
                 trainer.strategy.remove_checkpoint(path)
         self._outdated = []
 
@@ -152,30 +156,35 @@ class FederatedCheckpoint(ChosenCheckpoint):
         algorithm: Algorithm | None = getattr(trainer.fit_loop, "algorithm", None)
         if algorithm is None:
             return True
-        # in other rounds there is no such score
-        scores_own_models = "_personal" in (self.monitor or "")
-        return algorithm.run.aggregated and (algorithm.run.personal_is_current or not scores_own_models)
+        # In rounds in which clients' own models are not made there is no score of them.
+        if "_personal" in (self.monitor or "") and not algorithm.run.personal_is_current:
+            return False
+        return algorithm.run.aggregated
 
     def _keep_last(self, trainer: pl.Trainer) -> None:
         folder = str(self.dirpath)
-        if "://" in folder:  # a remote store takes a file whole or not at all
+        # A remote store takes a file whole or not at all.
+        if "://" in folder:
             self.last_model_path = f"{folder}/{self.CHECKPOINT_NAME_LAST}{self.FILE_EXTENSION}"
             trainer.save_checkpoint(self.last_model_path, weights_only=False)
             return
         if self._last is None:
             path = str(self._path_of_last(Path(folder))) if trainer.is_global_zero else ""
             self._last = Path(trainer.strategy.broadcast(path))
-            self._is_whole = trainer.is_global_zero and is_whole(self._last)  # an earlier fit's may be damaged
-        self.last_model_path = str(self._last)  # it is part of the checkpoint
+            # An earlier fit's file may be damaged. Those of this fit are whole.
+            self._is_whole = trainer.is_global_zero and is_whole(self._last)
+        # The path is part of the checkpoint.
+        self.last_model_path = str(self._last)
         save_whole(trainer, self._last, keep_previous=self._is_whole)
-        self._is_whole = True  # this fit wrote it
+        self._is_whole = True
 
     def _path_of_last(self, folder: Path) -> Path:
         """Return the file that this run has written already, or one that no other run has."""
         for version in count():
             name = self.CHECKPOINT_NAME_LAST + (f"-v{version}" if version else "")
             path = folder / f"{name}{self.FILE_EXTENSION}"
-            if str(path) == self.last_model_path or not (path.exists() or before(path).exists()):
+            is_taken = path.exists() or before(path).exists()
+            if str(path) == self.last_model_path or not is_taken:
                 return path
         raise AssertionError
 
@@ -187,7 +196,8 @@ class FederatedCheckpoint(ChosenCheckpoint):
         The file that is chosen is compared with its checksums when it is read.
         """
         chosen = set()
-        for path in {Path(path.replace(f".previous{self.FILE_EXTENSION}", self.FILE_EXTENSION)) for path in paths}:
+        newest = {path.replace(f".previous{self.FILE_EXTENSION}", self.FILE_EXTENSION) for path in paths}
+        for path in map(Path, newest):
             if path.exists():
                 chosen.add(str(path))
                 continue

@@ -23,7 +23,11 @@ class Held(NamedTuple):
 
 def ids_of_metrics(module: nn.Module) -> set[int]:
     """Return the ``id`` of each torchmetrics object in a module, and of all parts of it."""
-    return {id(part) for metric in module.modules() if isinstance(metric, Metric) for part in metric.modules()}
+    ids: set[int] = set()
+    for metric in module.modules():
+        if isinstance(metric, Metric):
+            ids.update(id(part) for part in metric.modules())
+    return ids
 
 
 class Attributes:
@@ -45,15 +49,18 @@ class Attributes:
         """Return what the attributes hold."""
         state = []
         for part in self.parts:
-            own = {name: value for name, value in vars(part).items() if name not in _OF_TORCH}
-            state.append({name: Held(value, _content(value)) for name, value in own.items()})
+            held: dict[str, Held] = {}
+            for name, value in vars(part).items():
+                if name not in _OF_TORCH:
+                    held[name] = Held(value, _content(value))
+            state.append(held)
         return state
 
     def write(self, state: list[dict[str, Held]]) -> None:
         """Put back what :meth:`read` returned."""
         for part, held in zip(self.parts, state, strict=True):
             attributes = vars(part)
-            for name in [name for name in attributes if name not in held and name not in _OF_TORCH]:
+            for name in set(attributes) - set(held) - _OF_TORCH:
                 del attributes[name]
             for name, (value, content) in held.items():
                 attributes[name] = value

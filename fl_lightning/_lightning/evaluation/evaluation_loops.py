@@ -57,13 +57,16 @@ class SharedEvaluation(FederatedEvaluation):
 
     def setup_data(self) -> None:
         """Let the data module apply the limit of batches to all samples, before they are shared out."""
-        trainer, data, before = self.trainer, getattr(self.trainer, "datamodule", None), self._max_batches
+        trainer = self.trainer
+        data = getattr(trainer, "datamodule", None)
+        before = self._max_batches
         name = f"limit_{self._stage.dataloader_prefix}_batches"
         limit = getattr(trainer, name)
         if limit == 0 or not isinstance(data, FederatedDataModule) or not data.shares_evaluation:
             super().setup_data()
             return
-        data.limit_evaluation = limited = partial(_parse_num_batches, self._stage, limit_batches=limit)
+        limited = partial(_parse_num_batches, self._stage, limit_batches=limit)
+        data.limit_evaluation = limited
         setattr(trainer, name, 1.0)
         try:
             super().setup_data()
@@ -72,20 +75,20 @@ class SharedEvaluation(FederatedEvaluation):
             data.limit_evaluation = None
         if self._combined_loader is None or self._max_batches is before:
             return
-        loaders = zip(self._combined_loader.flattened, self._max_batches, strict=True)
-        self._max_batches = [
-            number if isinstance(getattr(loader, "sampler", None), EvaluationShare) else limited(number)
-            for loader, number in loaders
-        ]
+        # A loader that the data module has not shared out is limited as in Lightning.
+        max_batches = []
+        for loader, number in zip(self._combined_loader.flattened, self._max_batches, strict=True):
+            is_shared = isinstance(getattr(loader, "sampler", None), EvaluationShare)
+            max_batches.append(number if is_shared else limited(number))
+        self._max_batches = max_batches
 
     def reset(self) -> None:
         """Prepare an evaluation, and find out whether all processes have batches of each loader."""
         super().reset()
-        several = self.num_dataloaders > 1
-        self._joins = not several or all(gather_objects(self.trainer, all(self.max_batches)))
+        self._joins = self.num_dataloaders <= 1 or all(gather_objects(self.trainer, all(self.max_batches)))
 
     def _store_dataloader_outputs(self) -> None:
-        # every process comes here once for each loader, unless one is empty in some of them
+        # Every process comes here once for each loader, unless one is empty in some of them.
         if self._joins:
             gather = partial(gather_objects, self.trainer)
             join_results(self._results, self.trainer.lightning_module, gather, self.trainer.strategy.reduce)
@@ -147,8 +150,9 @@ def size_of_batch(trainer: pl.Trainer, batch_idx: int, samples: int, owner: obje
 
 
 def _is_in_order(loader: DataLoader[object]) -> bool:
+    if type(loader.batch_sampler) is not BatchSampler:
+        return False
     sampler = loader.sampler
-    is_in_order = type(sampler) is SequentialSampler or (
-        isinstance(sampler, DistributedSampler) and not sampler.shuffle
-    )
-    return is_in_order and type(loader.batch_sampler) is BatchSampler
+    if isinstance(sampler, DistributedSampler):
+        return not sampler.shuffle
+    return type(sampler) is SequentialSampler

@@ -21,7 +21,8 @@ from fl_lightning.data.targets import (
 
 def rule_of(trainer: pl.Trainer) -> OutputsAndTargets:
     """Return what says which element of a batch is the target: the data module, if it is a federated one."""
-    rule: OutputsAndTargets = getattr(getattr(trainer, "datamodule", None), "outputs_and_targets", outputs_and_targets)
+    data = getattr(trainer, "datamodule", None)
+    rule: OutputsAndTargets = getattr(data, "outputs_and_targets", outputs_and_targets)
     return rule
 
 
@@ -55,7 +56,8 @@ def compared(trainer: pl.Trainer, batch: Any, outputs: Any, of_step: Any = None)
         target = rule(batch, of_step)[1]
         try:
             preds = rule(batch, outputs)[0]
-        except UnknownTargetError:  # the default rule, which leaves outputs as they are
+        except UnknownTargetError:
+            # This is the default rule, which leaves outputs as they are.
             preds = outputs
     if not isinstance(preds, Tensor) or not isinstance(target, Tensor):
         raise TypeError(
@@ -111,7 +113,7 @@ def _by_position(preds: Tensor, target: Tensor) -> Tensor:
     """Return the predictions of a batch with one row for each of its targets, or as they are if they do not fit."""
     if preds.shape == target.shape:
         return preds.flatten()
-    # classes are last in three dimensions and second in more, as for `scores_and_classes`
+    # Classes are last in three dimensions and second in more, as for `scores_and_classes`.
     for axis in (2, 1) if preds.ndim == 3 else (1, preds.ndim - 1):
         if preds.shape[:axis] + preds.shape[axis + 1 :] == target.shape:
             return preds.movedim(axis, -1).flatten(0, -2)

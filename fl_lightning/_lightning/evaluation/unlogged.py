@@ -28,7 +28,9 @@ class UnloggedTraining:
     """
 
     def __init__(self, loop: ClientLoop, preserved: Callable[[], AbstractContextManager[None]]) -> None:
-        self._loop, self._preserved, self._module = loop, preserved, loop.trainer.lightning_module
+        self._loop = loop
+        self._preserved = preserved
+        self._module = loop.trainer.lightning_module
 
     def gradients(self, batches: Iterable[Any], names: Sequence[str]) -> Iterator[tuple[int, dict[str, Tensor]]]:
         """Yield each batch's place and gradient by parameter name, in eval mode; the next batch overwrites it.
@@ -66,7 +68,8 @@ class UnloggedTraining:
         Args:
             steps: The batches of each optimizer step.
         """
-        trainer, loop = self._loop.trainer, self._loop
+        loop = self._loop
+        trainer = loop.trainer
         optimizer: Optimizer = trainer.optimizers[0]
         index = count()
         with loop.optimizers.as_for_clients(), unnoticed(self._module):
@@ -102,7 +105,8 @@ class UnloggedTraining:
             with unnoticed(self._module), self._loop.trainer.precision_plugin.train_step_context():
                 output = torch.func.functional_call(self._step, named, args)
         finally:
-            if begin is not None:  # also into lists that the step has replaced
+            if begin is not None:
+                # The step may have replaced lists, which get their content back here.
                 self.attributes.write(begin)
             self.attributes.write(before)
         loss = output.get("loss") if isinstance(output, Mapping) else output
@@ -120,12 +124,13 @@ class UnloggedTraining:
     def predictions(self, batches: Iterable[Any]) -> tuple[Tensor, Tensor]:
         """Return the module's predictions and the targets of batches, in eval mode."""
         with unnoticed(self._module), self._eval_mode(), torch.no_grad():
-            loop, module = self._loop, self._module
-            return joined([read_batch(loop.trainer, module, loop._transfer(batch)) for batch in batches])
+            loop = self._loop
+            return joined([read_batch(loop.trainer, self._module, loop._transfer(batch)) for batch in batches])
 
     def targets(self, batches: Iterable[Any]) -> Tensor:
         """Return the targets of batches."""
-        read, loop = rule_of(self._loop.trainer), self._loop
+        loop = self._loop
+        read = rule_of(loop.trainer)
         return torch.cat([read(loop._transfer(batch), None)[1] for batch in batches])
 
     def _check_automatic(self) -> None:
@@ -151,7 +156,7 @@ class UnloggedTraining:
     @contextmanager
     def _eval_mode(self) -> Iterator[None]:
         """Set eval mode; put back the modes, and what steps change, such as queues, counters and teachers."""
-        # cuDNN has no backward pass for recurrent layers in eval mode
+        # cuDNN has no backward pass for recurrent layers in eval mode.
         recurrent = any(isinstance(part, nn.RNNBase) for part in self._module.modules())
         with (
             preserved_modes(self._module),

@@ -1,4 +1,9 @@
-"""``self.log`` inside clients: Lightning's own on the first call of a fit, then straight to its running sums."""
+"""``self.log`` inside clients: Lightning's own on the first call of a fit, then straight to its running sums.
+
+For each ``self.log("train_loss", loss)`` in ``training_step`` Lightning checks all arguments, and finds the metric
+``training_step.train_loss`` of its results. Here the second call of a fit adds ``loss`` times the batch's size to the
+sum that this metric holds, and the size to its count, as Lightning would have done in the end.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +39,10 @@ class ClientLog:
     def __init__(self, module: pl.LightningModule, results: _ResultCollection) -> None:
         self._module = module
         self._results = results
+        #: The options and the metric of each (hook, name) that has been logged.
         self._known: dict[tuple[str | None, str], tuple[dict[str, Any], _ResultMetric]] = {}
-        self._entered: set[str | None] = set()  # hooks that logged in this round
+        #: Hooks that logged in this round.
+        self._entered: set[str | None] = set()
 
     def install(self) -> None:
         """Shadow ``module.log``, and the callbacks' references to it, for a round."""
@@ -50,19 +57,20 @@ class ClientLog:
     def remove(self) -> None:
         """Give the module its own ``log`` back."""
         self._results.__dict__.pop("log", None)
-        if self._module.__dict__.get("log") is self:  # no hook has set another
+        # A hook may have set another one.
+        if self._module.__dict__.get("log") is self:
             del self._module.__dict__["log"]
             self._point_callbacks_to(self._module.log)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # a copy of the module that is made inside a round logs as the copy, and does not copy the trainer
+        # A copy of the module that is made inside a round logs as the copy, and does not copy the trainer.
         return getattr, (self._module, "log")
 
     def _point_callbacks_to(self, log: Callable[..., None]) -> None:
         for callback in fit_trainer(self._module.trainer).callbacks:
             callback.log = log  # type: ignore[attr-defined]  # as Lightning sets it
 
-    # it counts, and a compiled `training_step` would be compiled anew for each number
+    # It counts, and a compiled `training_step` would be compiled again for each number.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def __call__(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
         """Log ``value`` as ``LightningModule.log`` does; same arguments."""
@@ -73,11 +81,14 @@ class ClientLog:
             if known is not None:
                 _enter_hook(self._module.trainer, self._results, fx)
         options = {key: option for key, option in kwargs.items() if key != "batch_size"}
-        if known is None or args or known[0] != options or not self._update(known[1], value, kwargs.get("batch_size")):
-            type(self._module).log(self._module, name, value, *args, **kwargs)
-            metric = self._results.get(f"{fx}.{name}")
-            if metric is not None and not (args or metric.meta.enable_graph):
-                self._known[fx, name] = options, metric
+        if known is not None and not args:
+            known_options, metric = known
+            if options == known_options and self._update(metric, value, kwargs.get("batch_size")):
+                return
+        type(self._module).log(self._module, name, value, *args, **kwargs)
+        registered = self._results.get(f"{fx}.{name}")
+        if registered is not None and not args and not registered.meta.enable_graph:
+            self._known[fx, name] = options, registered
 
     def _log_here(self, *args: Any, **kwargs: Any) -> None:
         _ResultCollection.log(self._results, *args, **{**kwargs, "sync_dist": False})
@@ -95,8 +106,7 @@ class ClientLog:
             if metric.meta.on_epoch and metric.meta.is_mean_reduction:
                 weight = self._batch_size() if batch_size is None else batch_size
         _ResultMetric.update(metric, value, weight)
-        metric._computed, metric.has_reset = None, False
-        metric._update_count += 1
+        _note_update(metric)
         return True
 
     def _batch_size(self) -> int:
@@ -110,21 +120,31 @@ class ClientLog:
 def unnoticed(module: pl.LightningModule) -> Iterator[None]:
     """Drop what a module logs, and leave its torchmetrics objects as they are."""
     attributes = module.__dict__
-    before = {name: attributes[name] for name in ("log",) if name in attributes}
+    own_log = attributes.get("log")
     states = [(metric, _metric_state(metric)) for metric in module.modules() if isinstance(metric, Metric)]
     attributes["log"] = _drop
     try:
         yield
     finally:
         del attributes["log"]
-        attributes.update(before)
+        if own_log is not None:
+            attributes["log"] = own_log
         for metric, state in states:
             metric.__dict__.update(state)
 
 
 def _metric_state(metric: Metric) -> dict[str, Any]:
-    names = ("_update_count", "_computed", "_forward_cache", "_is_synced")
-    return {**metric._copy_state_dict(), **{name: vars(metric)[name] for name in names}}
+    state = metric._copy_state_dict()
+    for name in ("_update_count", "_computed", "_forward_cache", "_is_synced"):
+        state[name] = vars(metric)[name]
+    return state
+
+
+def _note_update(metric: _ResultMetric) -> None:
+    """Do what torchmetrics does around an update."""
+    metric._computed = None
+    metric.has_reset = False
+    metric._update_count += 1
 
 
 def _drop(*args: Any, **kwargs: Any) -> None:
@@ -173,11 +193,11 @@ def join_results(
         metric = results.get(key)
         if metric is None:
             metric = results[key] = _register(rows[0].meta, module, reduce_fn)
-        metric._update_count += 1
-        metric._computed, metric.has_reset = None, False
+        _note_update(metric)
         if metric.is_tensor:
             _join(metric, rows)
-    in_one_order = {**{key: results[key] for key in joined}, **results}
+    in_one_order = {key: results[key] for key in joined}
+    in_one_order.update(results)
     results.clear()
     results.update(in_one_order)
 
@@ -191,14 +211,18 @@ class _Row(NamedTuple):
 
     @classmethod
     def of(cls, metric: _ResultMetric) -> _Row:
-        meta = replace(metric.meta, _sync=replace(metric.meta.sync, fn=None))  # it would bring the trainer along
-        values = [metric.value, getattr(metric, "cumulated_batch_size", None)] if metric.is_tensor else [None, None]
-        return cls(meta, *(None if value is None else value.detach().cpu() for value in values))
+        # The function that reduces would bring the trainer along.
+        meta = replace(metric.meta, _sync=replace(metric.meta.sync, fn=None))
+        if not metric.is_tensor:
+            return cls(meta, None, None)
+        weight: Tensor | None = getattr(metric, "cumulated_batch_size", None)
+        return cls(meta, metric.value.detach().cpu(), None if weight is None else weight.detach().cpu())
 
 
 def _join(metric: _ResultMetric, rows: Sequence[_Row]) -> None:
     """Put the number of all processes in the place of one's own, computed, so that Lightning does not join it again."""
-    meta, device = metric.meta, metric.value.device
+    meta = metric.meta
+    device = metric.value.device
     values = torch.stack([row.value for row in rows if row.value is not None]).to(device)
     if meta.is_mean_reduction or meta.is_sum_reduction:
         metric.value = values.sum(0)
@@ -265,12 +289,14 @@ def log_round(trainer: pl.Trainer, module: pl.LightningModule, values: Mapping[s
 
     A number that has been logged before updates Lightning's metric at once: a call of ``module.log`` takes 1 ms.
     """
-    if trainer.barebones:  # it warns of every value that is logged
+    # A barebones trainer warns of every value that is logged.
+    if trainer.barebones:
         return
-    results, fx, is_stock = trainer._results, module._current_fx_name, not has_own_log(module)
+    results = None if has_own_log(module) else trainer._results
+    fx = module._current_fx_name
     for name, value in values.items():
         metric = None if results is None else results.get(f"{fx}.{name}")
-        if results is not None and metric is not None and metric.is_tensor and is_stock:
+        if results is not None and metric is not None and metric.is_tensor:
             _enter_hook(trainer, results, fx)
             number = torch.tensor(float(value), dtype=metric.value.dtype, device=metric.value.device)
             results.update_metrics(f"{fx}.{name}", number, 1)

@@ -13,7 +13,8 @@ from tqdm.auto import tqdm
 
 from fl_lightning.words import duration
 
-_LATEST = 20  # rounds whose mean duration is that of the rounds to come
+#: So many rounds, the latest, tell how long the rounds to come will take.
+_LATEST = 20
 Item = TypeVar("Item")
 
 

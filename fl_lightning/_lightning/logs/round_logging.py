@@ -30,7 +30,9 @@ class RoundLog:
     """
 
     def __init__(self, trainer: pl.Trainer, round_number: int, *, final: bool = False) -> None:
-        self._trainer, self._round, self._final = trainer, round_number, final
+        self._trainer = trainer
+        self._round = round_number
+        self._final = final
         self._connector = trainer._logger_connector
         self._stock = type(self._connector).log_metrics
 
@@ -71,7 +73,7 @@ class RoundLog:
             return
         known = _over_rounds.setdefault(logger, set())
         for name in values.keys() - known:
-            # W&B's own step counts calls, and Lightning's the optimizer steps of all clients
+            # W&B's own step counts calls, and Lightning's the optimizer steps of all clients.
             run.define_metric(f"{prefix}{name}", step_metric=None if name == "round" else f"{prefix}round")
             known.add(name)
         logger.log_metrics(values, step=self._trainer.fit_loop.epoch_loop._batches_that_stepped)
