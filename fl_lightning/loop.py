@@ -319,7 +319,8 @@ class FederatedLoop(RoundLoop):
         if self.trainer.world_size == 1:
             return sorted(tasks, key=lambda task: task.slot)
         costs = [self.training.batches.number(task) for task in tasks]
-        return balance(tasks, costs, self.trainer.world_size, self.algorithm.run.owner)[self.trainer.global_rank]
+        shares = balance(tasks, costs, self.trainer.world_size, self.algorithm.run.owner)
+        return shares[self.trainer.global_rank]
 
     def on_round_end(self) -> None:
         """Load the model that the user sees."""

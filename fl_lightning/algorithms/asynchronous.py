@@ -40,8 +40,9 @@ class AsynchronousCallback(AggregationCallback):
     clock: VirtualClock | None = None
     concurrency: Count | None = None
     lookahead: Count | None = None
-    sampler: ClientSampler | None = field(default=None, init=False)  # clients train whenever they are free
-    participation: Participation | None = field(default=None, init=False)  # the clock says who is there
+    # Clients train whenever they are free, and the clock says who is there, so these are no arguments.
+    sampler: ClientSampler | None = field(default=None, init=False)
+    participation: Participation | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         if self.speeds is not None and self.clock is not None:

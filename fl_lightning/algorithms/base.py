@@ -17,7 +17,7 @@ from fl_lightning._lightning.logs.round_logging import RoundLog, log_run, rounds
 from fl_lightning._lightning.loops.round_loop import install_loop
 from fl_lightning._lightning.trainer_callbacks import check_alone
 from fl_lightning.algorithms.log_lines import log_above_bars, log_as_before
-from fl_lightning.algorithms.options import choose_sampler, with_clients_per_round, without_trainer
+from fl_lightning.algorithms.options import choose_sampler, without_trainer
 from fl_lightning.algorithms.resuming import (
     check_checkpoint,
     check_resumable,
@@ -39,7 +39,6 @@ from fl_lightning.parts.exchanges.buffers import Buffers
 from fl_lightning.parts.objectives.base import LocalObjective
 from fl_lightning.parts.samplers.base import ClientSampler
 from fl_lightning.parts.samplers.participation import Participation
-from fl_lightning.parts.samplers.uniform import Arrivals, UniformSampler
 from fl_lightning.parts.schedules.base import Schedule
 from fl_lightning.parts.servers.base import ServerOptimizer
 from fl_lightning.settings import Count, Natural, PathLike, check, check_fields, check_lightning
@@ -112,23 +111,39 @@ class AggregationCallback(LoopCallback):
 
     def __post_init__(self) -> None:
         check_fields(self)
-        for name, usual in self.aggregation_settings.items() if self.aggregation is not None else ():
-            if (value := getattr(self, name)) != usual:
-                raise ValueError(
-                    f"`{name}={value!r}` belongs to the algorithm's own aggregation, which "
-                    f"`aggregation={self.aggregation!r}` replaces. Give only one of the two."
-                )
+        if self.aggregation is not None:
+            self._check_aggregation_settings()
         self.settings = self._local_settings()
-        self._executor, self._executor_given = make_executor(self.executor, self.clients_at_once), self.executor
+        self._make_executor()
         self.sampler = self.make_sampler(getattr(self, "clients_per_round", None), self.sampler)
-        self.clients_per_round = self._number_taken = _number_of(self.sampler)
+        self._note_number()
         self.algorithm = self.configure_algorithm()
         self._fitting = False
         self._loaded_rounds: int | None = None
         self._loaded_threads: int | None = None
-        self._resumed: dict[str, Any] | None = None  # the state of a checkpoint, until the fit begins
+        #: The state of a checkpoint, until the fit begins.
+        self._resumed: dict[str, Any] | None = None
         self._loop: FederatedLoop | None = None
         self._past: tuple[Carried, Mapping[str, Any] | None] = Carried(), None
+
+    def _check_aggregation_settings(self) -> None:
+        """Raise ``ValueError`` if settings are given of the aggregation that the argument ``aggregation`` replaces."""
+        for name, usual in self.aggregation_settings.items():
+            value = getattr(self, name)
+            if value != usual:
+                raise ValueError(
+                    f"`{name}={value!r}` belongs to the algorithm's own aggregation, which "
+                    f"`aggregation={self.aggregation!r}` replaces. Give only one of the two."
+                )
+
+    def _make_executor(self) -> None:
+        self._executor_given = self.executor
+        self._executor = make_executor(self.executor, self.clients_at_once)
+
+    def _note_number(self) -> None:
+        """Show the sampler's number of clients; ``None`` if it has no such number."""
+        self.clients_per_round: Any = getattr(self.sampler, "clients_per_round", None)
+        self._number_taken = self.clients_per_round
 
     def _local_settings(self) -> LocalSettings:
         return LocalSettings(self.local_epochs, self.local_steps, self.seed, self.state_dir, self.continue_epochs)
@@ -177,9 +192,8 @@ class AggregationCallback(LoopCallback):
         return choose_sampler(clients_per_round, sampler)
 
     def __repr__(self) -> str:
-        is_usual = type(self.sampler) in (UniformSampler, Arrivals) and self.clients_per_round is not None
-        hidden = {"sampler" if is_usual else "clients_per_round"}
-        return represent(self, leave_out=sorted(hidden))
+        is_number = self.sampler is not None and self.sampler.is_number_of_clients
+        return represent(self, leave_out=["sampler" if is_number else "clients_per_round"])
 
     def take_settings(self) -> None:
         """Take the sampler, or the number of clients, and the local work that were set since the last round.
@@ -191,14 +205,15 @@ class AggregationCallback(LoopCallback):
             ValueError: If a value is out of its range, or the sampler cannot be combined with another part.
         """
         present = self.algorithm.sampler
-        # 1 is one client, 1.0 are all; a sampler may change its own number
+        # 1 is one client, and 1.0 are all. A sampler may change its own number.
         if self.sampler is present and str(self.clients_per_round) != str(self._number_taken):
-            self.sampler = with_clients_per_round(present, self.clients_per_round)
+            self.sampler = present.with_clients_per_round(self.clients_per_round)
         if self.sampler is not present:
             self.algorithm.replace_sampler(check("`sampler`", self.sampler, ClientSampler))
-        self.clients_per_round = self._number_taken = _number_of(self.sampler)
+        self._note_number()
         work = self._local_settings()
-        self.settings.local_epochs, self.settings.local_steps = work.local_epochs, work.local_steps
+        self.settings.local_epochs = work.local_epochs
+        self.settings.local_steps = work.local_steps
 
     # ---- the loop ----
 
@@ -214,18 +229,20 @@ class AggregationCallback(LoopCallback):
         use_whole_files(trainer)
         prepare_evaluation(trainer, self._with_threads_of_fit)
         if not self._fitting:
-            rounds = self._loaded_rounds or (self._loop.round_index if self._loop else 0)
-            RoundLog(trainer, rounds, final=True).install()
+            trained = self._loop.round_index if self._loop else 0
+            RoundLog(trainer, self._loaded_rounds or trained, final=True).install()
             return
         log_above_bars()
-        self._loaded_rounds = self._loaded_threads = None
+        self._loaded_rounds = None
+        self._loaded_threads = None
         self.take_settings()
         if self.executor is not self._executor_given:
-            self._executor, self._executor_given = make_executor(self.executor, self.clients_at_once), self.executor
+            self._make_executor()
         check_alone(self, AggregationCallback, trainer, "aggregation callbacks", "there is one server")
         loop = FederatedLoop(trainer, self.algorithm, self._executor, self.settings, self, self.max_invalid_rounds)
         if trainer.current_epoch == 0:
-            self.settings.resumed_seed = None  # another run's
+            # The seed of a checkpoint is another run's.
+            self.settings.resumed_seed = None
         else:
             loop.carried, loop.restored = self._carried_over()
         loop.check()
@@ -252,7 +269,8 @@ class AggregationCallback(LoopCallback):
         RoundLog.remove(trainer)
         log_as_before()
         if stage == "fit" and self._loop is not None:
-            self._loop.executor.on_fit_end()  # `executor` may have been set since then
+            # The argument `executor` may have been set since then.
+            self._loop.executor.on_fit_end()
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         """End the fit as :meth:`teardown` does, which does not follow an exception; after a signal say how to go on."""
@@ -276,11 +294,18 @@ class AggregationCallback(LoopCallback):
 
     def check_rounds(self, max_epochs: int | None, num_clients: int | None = None) -> None:
         """Warn when the number of rounds does not suit the schedule."""
-        schedule, known = self.algorithm.schedule, num_clients is not None or isinstance(self.clients_per_round, int)
-        if max_epochs is not None and max_epochs > 0 and (known or not schedule.asynchronous):
-            arrivals = self.algorithm.sampler.cohort_size(num_clients or 0) if schedule.asynchronous else 0
-            if warning := schedule.unsuitable_rounds(max_epochs, arrivals):
-                rank_zero_warn(warning)
+        if max_epochs is None or max_epochs <= 0:
+            return
+        schedule = self.algorithm.schedule
+        arrivals = 0
+        if schedule.asynchronous:
+            # A fraction of the clients is no number yet.
+            if num_clients is None and not isinstance(self.clients_per_round, int):
+                return
+            arrivals = self.algorithm.sampler.cohort_size(num_clients or 0)
+        warning = schedule.unsuitable_rounds(max_epochs, arrivals)
+        if warning:
+            rank_zero_warn(warning)
 
     # ---- logs and checkpoints ----
 
@@ -305,8 +330,9 @@ class AggregationCallback(LoopCallback):
         Raises:
             ValueError: If the checkpoint belongs to other clients or another algorithm.
         """
+        # A checkpoint may be loaded only to be evaluated.
         if self._loop is None or not self._fitting:
-            return  # a checkpoint that is only evaluated
+            return
         check_resumable(state_dict, self._loop)
         self._resumed = state_dict
         self._loop.load_boundary_state(state_dict)
@@ -331,8 +357,3 @@ class AggregationCallback(LoopCallback):
         if self._loop is not None:
             self._loop.patch_checkpoint(checkpoint)
             checkpoint["wandb_run_ids"] = wandb_run_ids(trainer)
-
-
-def _number_of(sampler: ClientSampler | None) -> Any:
-    """Return the clients of a round; ``None`` if the sampler has no such number."""
-    return getattr(sampler, "clients_per_round", None)

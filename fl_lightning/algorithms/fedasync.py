@@ -66,8 +66,11 @@ class FedAsync(AsynchronousCallback):
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm."""
-        schedule, mixing = self.schedule(max_staleness=self.max_staleness), StalenessMixing(self.mixing, self.staleness)
-        return self.compose(schedule=schedule, objective=proximal(self.rho), aggregation=mixing)
+        return self.compose(
+            schedule=self.schedule(max_staleness=self.max_staleness),
+            objective=proximal(self.rho),
+            aggregation=StalenessMixing(self.mixing, self.staleness),
+        )
 
     def schedule(self, **how: Any) -> Asynchronous:
         """Return the schedule of a clock, or of staleness drawn from a history."""

@@ -100,13 +100,12 @@ class FedBuff(AsynchronousCallback):
             flush_rounds=self.flush_rounds,
             broadcast_threshold=self.broadcast_threshold,
         )
+        server_lr = 1.0 if self.server_lr is None else self.server_lr
         return self.compose(
             schedule=schedule,
             objective=proximal(self.mu),
             aggregation=StalenessWeightedDeltas(self.staleness, self.weighting, self.divide_by, self.average_staleness),
-            server_optimizer=Mixing(1.0 if self.server_lr is None else self.server_lr)
-            if self.server is None
-            else self.server,
+            server_optimizer=Mixing(server_lr) if self.server is None else self.server,
         )
 
 

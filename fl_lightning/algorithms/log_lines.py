@@ -17,10 +17,13 @@ def log_above_bars() -> None:
     bar would wipe the text out when it is drawn again.
     """
     for handler in _handlers():
-        asked = getattr(handler.stream, "isatty", None)  # a user-defined stream need not know
-        closed = getattr(handler.stream, "closed", False)
-        if asked is not None and not closed and asked() and not isinstance(handler.stream, _AboveBars):
-            handler.setStream(_AboveBars(handler.stream))  # type: ignore[arg-type]  # all that a handler uses
+        # A user-defined stream need not know whether it is a terminal.
+        isatty = getattr(handler.stream, "isatty", None)
+        if isatty is None or getattr(handler.stream, "closed", False):
+            continue
+        if isatty() and not isinstance(handler.stream, _AboveBars):
+            # It has all that a handler uses of a stream.
+            handler.setStream(_AboveBars(handler.stream))  # type: ignore[arg-type]
 
 
 def log_as_before() -> None:
@@ -33,8 +36,8 @@ def log_as_before() -> None:
 def _handlers() -> Iterator[logging.StreamHandler[TextIO]]:
     loggers = [logging.root, *logging.root.manager.loggerDict.values()]
     for logger in loggers:
-        for handler in getattr(logger, "handlers", []):  # a placeholder has none
-            # some look their stream up whenever they write
+        # A placeholder has no handlers, and some handlers look their stream up whenever they write.
+        for handler in getattr(logger, "handlers", []):
             if isinstance(handler, logging.StreamHandler) and vars(handler).get("stream") is not None:
                 yield handler
 
@@ -47,7 +50,8 @@ class _AboveBars:
 
     def write(self, text: str) -> int:
         """Print the text above the bars of rich or of tqdm, if there are any."""
-        if getattr(sys.stderr, "rich_proxied_file", None) is self.terminal:  # rich shows bars, and prints above them
+        # While rich shows bars, its own stand-in for the terminal prints above them.
+        if getattr(sys.stderr, "rich_proxied_file", None) is self.terminal:
             return sys.stderr.write(text)
         with tqdm.external_write_mode(file=self.terminal):
             return self.terminal.write(text)

@@ -60,7 +60,8 @@ class FedLoRA(AggregationCallback):
         """Return the algorithm."""
         if self.mode == "svd" and self.aggregation is not None:
             raise ValueError('`mode="svd"` is an aggregation, which `aggregation` replaces. Give only one of the two.')
-        if self.mode == "ffa":  # with one A for all the mean of B is exact, so that there is no error to log
+        if self.mode == "ffa":
+            # With one A for all the mean of B is exact, so that there is no error to log.
             return self.compose(aggregation=WeightedMean(self.weighting))
         return self.compose(aggregation=AdapterMean(self.mode == "svd", self.weighting))
 

@@ -15,10 +15,12 @@ def without_trainer(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Return a callback's attributes without those that reach the trainer; the executor is a new one in its state."""
     executor = make_executor(attributes["_executor_given"], attributes["clients_at_once"])
     present: Executor = attributes["_executor"]
-    if executor is not present:  # it is not the user's
+    # An executor that the user has given is pickled itself.
+    if executor is not present:
         executor.load_state_dict(present.state_dict())
-    # Lightning lends its callbacks the module's ways to log
-    kept = {name: value for name, value in attributes.items() if name not in ("log", "log_dict")}
+    # Lightning lends its callbacks the module's ways to log.
+    lent = ("log", "log_dict")
+    kept = {name: value for name, value in attributes.items() if name not in lent}
     return {**kept, "_loop": None, "_executor": executor}
 
 
@@ -32,10 +34,12 @@ def choose_sampler(clients_per_round: int | float | None, sampler: ClientSampler
     if sampler is None:
         return UniformSampler(0.1 if clients_per_round is None else clients_per_round)
     check("`sampler`", sampler, ClientSampler)
-    said = getattr(sampler, "clients_per_round", None), getattr(sampler, "probability", None)
-    given = to_number(clients_per_round)  # 1 is one client, 1.0 are all
-    agrees = any(type(each) is type(given) and each == given for each in said)
-    if clients_per_round is not None and not agrees:
+    if clients_per_round is None:
+        return sampler
+    # 1 is one client, and 1.0 are all, so the types must agree.
+    given = to_number(clients_per_round)
+    said = [getattr(sampler, name, None) for name in ("clients_per_round", "probability")]
+    if not any(type(each) is type(given) and each == given for each in said):
         raise ValueError(
             f"Give `clients_per_round` or a `sampler`, not both; got {clients_per_round!r} and {sampler!r}. A "
             "sampler sets the number of clients itself."
@@ -55,17 +59,3 @@ def choose_arrivals(clients_per_round: int | float | None, sampler: ClientSample
             "Give `clients_per_round`, the number of results in a round, and `concurrency`, that of clients at work."
         )
     return Arrivals(0.1 if clients_per_round is None else clients_per_round)
-
-
-def with_clients_per_round(sampler: ClientSampler, clients_per_round: int | float) -> ClientSampler:
-    """Return a copy of a sampler with another number of clients.
-
-    Raises:
-        AttributeError: If the sampler is neither a :class:`UniformSampler` nor the number of arrivals.
-        ValueError: If the number is out of its range.
-    """
-    if type(sampler) is Arrivals:
-        return Arrivals(clients_per_round)
-    if type(sampler) is UniformSampler:
-        return UniformSampler(clients_per_round, sampler.rounding)
-    raise AttributeError(f"`clients_per_round` is set by the sampler {sampler!r}. Set `sampler` to another one.")

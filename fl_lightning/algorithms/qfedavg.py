@@ -50,8 +50,9 @@ class QFedAvg(AggregationCallback):
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm."""
         measured = MeasuredLoss()
+        # The losses cost a pass over the clients' data, so they are not measured for nothing.
         return self.compose(
-            objective=measured if self.aggregation is None else None,  # it costs a pass over the clients' data
+            objective=measured if self.aggregation is None else None,
             aggregation=FairMean(self.q, measured, self.lipschitz),
             server_optimizer=Mixing(self.server_lr),
         )

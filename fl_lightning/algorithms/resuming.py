@@ -46,7 +46,8 @@ def _of_training(data: FederatedDataModule) -> str:
 
 
 def _of_evaluation(data: FederatedDataModule) -> str:
-    split, texts = data.federated_split, []
+    split = data.federated_split
+    texts = []
     for name, parts in (("validation", split.val), ("test", split.test)):
         number = sum(map(len, parts.values()))
         texts.append(f"{number} {name} samples, {_digest_of(data, parts).hexdigest()[:12]}")
@@ -92,10 +93,11 @@ def _settings_of_data(data: FederatedDataModule) -> dict[str, Any]:
 
 def _optimizers(trainer: pl.Trainer) -> list[tuple[str, dict[str, str]]]:
     """Return the class of each optimizer, and the settings with which it was made."""
-    return [
-        (type(each).__name__, {name: short_repr(value) for name, value in getattr(each, "defaults", {}).items()})
-        for each in trainer.optimizers
-    ]
+    described = []
+    for optimizer in trainer.optimizers:
+        settings = {name: short_repr(value) for name, value in getattr(optimizer, "defaults", {}).items()}
+        described.append((type(optimizer).__name__, settings))
+    return described
 
 
 def check_resumable(saved: Mapping[str, Any], loop: FederatedLoop) -> None:
@@ -130,28 +132,32 @@ def log_changes(saved: Mapping[str, Any], callback: object, loop: FederatedLoop)
         ValueError: If the module has optimizers of other classes, which cannot take the checkpoint's state.
     """
     present = describe_run(callback, loop)
-    before, now = ([kind for kind, _ in each["optimizers"]] for each in (saved, present))
+    before = [kind for kind, _ in saved["optimizers"]]
+    now = [kind for kind, _ in present["optimizers"]]
     if before and before != now:
         raise ValueError(
             f"The checkpoint has the state of {', '.join(before)}, and `configure_optimizers` now returns "
             f"{', '.join(now)}, which cannot use it. Resume with the same optimizers. To go on from the weights "
             f"alone: {LOAD_WEIGHTS}."
         )
-    pairs = zip(saved["optimizers"], present["optimizers"], strict=False)
-    if changes := [change for (_, old), (_, new) in pairs for change in _changes(old, new)]:
+    changes: list[str] = []
+    for (_, old), (_, new) in zip(saved["optimizers"], present["optimizers"], strict=False):
+        changes += _changes(old, new)
+    if changes:
         rank_zero_info(f"Optimizers go on with the checkpoint's settings, not the given ones: {', '.join(changes)}.")
-    if changes := _changes(saved["settings"], present["settings"]):
+    changes = _changes(saved["settings"], present["settings"])
+    if changes:
         rank_zero_info(f"Resuming with other settings than the checkpoint's: {', '.join(changes)}.")
     own = loop.settings.seed
     seed = default_seed() if own is None else own
-    if (own is not None or a_seed_was_given()) and saved["seed"] != seed:
+    was_given = own is not None or a_seed_was_given()
+    if was_given and saved["seed"] != seed:
         rank_zero_info(f"Seed {seed} is not used: the checkpoint's seed {saved['seed']} goes on.")
 
 
 def _changes(saved: Mapping[str, str], present: Mapping[str, str]) -> list[str]:
-    return [
-        f"{name} {saved[name]} -> {text}" for name, text in present.items() if name in saved and saved[name] != text
-    ]
+    changed = [name for name, text in present.items() if name in saved and saved[name] != text]
+    return [f"{name} {saved[name]} -> {present[name]}" for name in changed]
 
 
 def check_checkpoint(
@@ -176,8 +182,10 @@ def check_checkpoint(
         rank_zero_info(f"The checkpoint has no state of a federated algorithm, so {key} starts from its weights.")
     _tell_other_wandb_run(checkpoint.get("wandb_run_ids", []), wandb_runs)
     known: Mapping[str, Any] = checkpoint.get("hyper_parameters", {})
-    both = [name for name in hparams if name in known]
-    if changes := _changes(*({name: short_repr(each[name]) for name in both} for each in (known, hparams))):
+    saved = {name: short_repr(value) for name, value in known.items()}
+    present = {name: short_repr(value) for name, value in hparams.items()}
+    changes = _changes(saved, present)
+    if changes:
         rank_zero_info(
             f"The module's hyperparameters differ from the checkpoint's: {', '.join(changes)}. Optimizers and "
             "schedules keep the checkpoint's settings, including learning rates."

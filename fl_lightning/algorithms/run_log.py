@@ -18,7 +18,8 @@ from fl_lightning.words import short_repr
 
 #: Values that the progress bar shows.
 IN_THE_BAR = ("fed/epsilon", "fed/local_epsilon")
-_MOST_ITEMS = 100  # of a list; longer ones are cut
+#: Longer lists are shown shortened.
+_MOST_ITEMS = 100
 
 
 def settings_of_run(callback: object, loop: FederatedLoop) -> dict[str, Any]:
@@ -52,7 +53,10 @@ def log_values(trainer: pl.Trainer, pl_module: pl.LightningModule, values: Mappi
 
 def _described(instance: object) -> dict[str, Any]:
     """Return an object's class and the values of its arguments."""
-    return {"name": type(instance).__name__, **{name: _plain(value) for name, value in arguments(instance).items()}}
+    described: dict[str, Any] = {"name": type(instance).__name__}
+    for name, value in arguments(instance).items():
+        described[name] = _plain(value)
+    return described
 
 
 def _plain(value: object) -> Any:

@@ -71,7 +71,8 @@ class Scaffold(AggregationCallback):
         """Warn of a momentum by which control variates would grow without bounds."""
         if self.option != 2:
             return
-        if other := other_optimizers(trainer, self.momentum):
+        other = other_optimizers(trainer, self.momentum)
+        if other:
             rank_zero_warn(
                 f"Scaffold has `momentum={self.momentum}`, but the module has {other}, so that control variates are "
                 "not the clients' mean gradients; with too little momentum here they grow without bounds. Use "

@@ -8,9 +8,13 @@ from importlib.metadata import version
 
 __version__ = "0.1.0"
 
-_installed = cache(version)  # reads a package's files, which takes milliseconds
+#: Without the cache each look-up would read a package's files, which takes milliseconds.
+_installed = cache(version)
 
 
 def package_versions() -> dict[str, str]:
     """Return the versions of Python, torch, Lightning and NumPy."""
-    return {"python": platform.python_version(), **{name: _installed(name) for name in ("torch", "lightning", "numpy")}}
+    versions = {"python": platform.python_version()}
+    for name in ("torch", "lightning", "numpy"):
+        versions[name] = _installed(name)
+    return versions

@@ -30,13 +30,16 @@ class ShownModule:
 
     def keep(self) -> None:
         """Make the module's present state the boundary's."""
-        module = self._vector.module
         self._kept = self._run.shown
-        self._kept_metrics = {
-            path: part.state_dict() for path, part in module.named_modules() if isinstance(part, Metric)
-        }
-        held = dict(zip(self._vector.layout.names, self._vector.tensors(), strict=True))
-        self._kept_unsaved = {name: held[name].detach().cpu().clone() for name in self._unsaved}
+        self._kept_metrics: dict[str, dict[str, Any]] = {}
+        for path, part in self._vector.module.named_modules():
+            if isinstance(part, Metric):
+                self._kept_metrics[path] = part.state_dict()
+        self._kept_unsaved: dict[str, Tensor] = {}
+        if self._unsaved:
+            held = dict(zip(self._vector.layout.names, self._vector.tensors(), strict=True))
+            for name in self._unsaved:
+                self._kept_unsaved[name] = held[name].detach().cpu().clone()
 
     def put_back(self) -> None:
         """Give the module the boundary's weights and metrics."""

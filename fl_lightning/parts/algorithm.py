@@ -84,13 +84,15 @@ class Algorithm:
             raise ValueError(reason)
 
     def _conflicts(self) -> Iterator[str]:
-        schedule, objective = self.schedule, self.objective
+        schedule = self.schedule
+        objective = self.objective
         if schedule.asynchronous and any(vars(self.participation).values()):
             yield "`participation` needs rounds. For clients that come and go give `VirtualClock(online=, dropout=)`."
         if objective.starts_from_server and not schedule.starts_from_server:
             yield f"`objective` cannot be {objective!r} with {schedule!r}: its clients start from the server's model."
         for part in walk(*self.parts.values()):
-            yield from part.check_with(self) or ()  # a user's method may raise its own error
+            # A user's method may return nothing, and raise its own error.
+            yield from part.check_with(self) or ()
 
     @property
     def parts(self) -> dict[str, Part]:
@@ -119,7 +121,8 @@ class Algorithm:
         Raises:
             ValueError: If it cannot be combined with another part.
         """
-        before, self.sampler = self.sampler, sampler
+        before = self.sampler
+        self.sampler = sampler
         try:
             self._check_parts()
         except ValueError:

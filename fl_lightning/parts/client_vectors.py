@@ -33,7 +33,8 @@ class ClientVectors:
     """
 
     def __init__(self, federation: Federation, initial: Tensor, weights: np.ndarray | None = None) -> None:
-        self._federation, self._initial = federation, initial.detach().clone()
+        self._federation = federation
+        self._initial = initial.detach().clone()
         self._weights = np.ones(federation.num_clients) if weights is None else np.asarray(weights, np.float64)
         folder = federation.state_dir
         # The vectors of the last boundary, then those of this round that count in the mean, and those that do not yet.
@@ -63,8 +64,9 @@ class ClientVectors:
     def __setitem__(self, client: int, vector: Tensor) -> None:
         """Take a client's new vector, shape ``(length,)``."""
         vector = vector.detach().to(self._initial.dtype)
-        # a view would keep, and save, the whole model
-        self._new[client] = vector.clone() if vector.untyped_storage().nbytes() > vector.nbytes else vector
+        # A view would keep, and save, the whole model.
+        is_view = vector.untyped_storage().nbytes() > vector.nbytes
+        self._new[client] = vector.clone() if is_view else vector
 
     def _is_here(self, client: int) -> bool:
         return self._federation.replicates or client % self._federation.num_ranks == self._federation.rank
@@ -81,16 +83,20 @@ class ClientVectors:
         if self._federation.replicates:
             self._new = self._federation.join(self._new)
         for client in sorted(self._new):
-            new, old = self._new[client].to(change), self._known(client).to(change)
-            difference = (new - old).masked_fill_(new == old, 0.0)  # infinite values that stay are no change
+            new = self._new[client].to(change)
+            old = self._known(client).to(change)
+            # Infinite values that stay are no change.
+            difference = (new - old).masked_fill_(new == old, 0.0)
             change.add_(difference, alpha=float(self._weights[client]))
         if not self._federation.replicates:
             change = self._federation.sum_over_ranks(change)
         counted = {**self._counted, **self._new}
         if counted and isinstance(self._rows, MappedVectors):
-            self._rows.make_room(counted)  # a full disk breaks the round off
+            # A full disk breaks the round off here, while nothing has changed.
+            self._rows.make_room(counted)
         self.mean = self.mean + change / float(self._weights.sum())
-        self._counted, self._new = counted, {}
+        self._counted = counted
+        self._new = {}
 
     def keep(self) -> None:
         """Make the vectors that count in the mean the boundary's."""
@@ -144,7 +150,7 @@ class MappedVectors:
 
     @override
     def __reduce__(self) -> tuple[Any, ...]:
-        # a pickle holds the vectors; where it is read, they go into a file of their own
+        # A pickle holds the vectors. Where it is read, they go into a file of their own.
         return _mapped, (self._folder, {client: vector.clone() for client, vector in self.items()})
 
     def __contains__(self, client: object) -> bool:
@@ -155,14 +161,17 @@ class MappedVectors:
 
     def __setitem__(self, client: int, vector: Tensor) -> None:
         self.make_room({client: vector})
-        self._map[self._places.setdefault(client, len(self._places))] = vector.detach().cpu().numpy()
+        place = self._places.setdefault(client, len(self._places))
+        self._map[place] = vector.detach().cpu().numpy()
 
     def make_room(self, vectors: Mapping[int, Tensor]) -> None:
         """Make the file long enough for these vectors; if that fails, nothing has changed."""
-        number = len(self._places) + sum(client not in self._places for client in vectors)
+        new = [client for client in vectors if client not in self._places]
+        number = len(self._places) + len(new)
         if number <= len(self._map):
             return
-        row = next(iter(vectors.values())).detach().cpu().numpy()
+        first = next(iter(vectors.values()))
+        row = first.detach().cpu().numpy()
         length = max(16, 2 * len(self._map), number)
         reserve(self._file, length * row.nbytes, self._folder)
         self._map = np.memmap(self._file, dtype=row.dtype, mode="r+", shape=(length, len(row)))
@@ -170,9 +179,10 @@ class MappedVectors:
     def items(self) -> Iterator[tuple[int, Tensor]]:
         """Yield (client, vector) pairs; the vectors are views of the file."""
         if self._places:
-            # one tensor behind all views: a checkpoint writes it from the file, without a copy of each row
+            # With one tensor behind all views a checkpoint writes it from the file, without a copy of each row.
             rows = torch.from_numpy(self._map[: len(self._places)])
-            yield from ((client, rows[place]) for client, place in self._places.items())
+            for client, place in self._places.items():
+                yield client, rows[place]
 
 
 def _mapped(folder: Path, vectors: dict[int, Tensor]) -> MappedVectors:

@@ -24,8 +24,10 @@ Number = int | float | Fraction
 Speeds = Positive | Sequence[Positive] | Callable[[int, np.random.Generator], Any]
 Windows = Mapping[int, Sequence[tuple[Number, Number]]]
 
-_FINEST = 10**12  # ticks in a unit of time; beyond it durations are rounded to a billionth of the shortest
-_RANDOM = 10**9  # ticks in a unit of time where durations have a random part
+#: Most ticks in a unit of time; beyond it durations are rounded to a billionth of the shortest.
+_FINEST = 10**12
+#: Ticks in a unit of time where durations have a random part.
+_RANDOM = 10**9
 _FOREVER = 2**200
 
 
@@ -91,19 +93,26 @@ class VirtualClock(ShowsArguments):
             KeyError: If a column is missing.
             ValueError: If clients or numbers are wrong.
         """
-        with Path(path).open(encoding="utf-8-sig", newline="") as file:
-            rows = [(int(row["client"]), row) for row in csv.DictReader(file)]
-        speeds = {client: Fraction(row["speed"]) for client, row in rows}
-        delays = {client: Fraction(row.get("delay") or 0) for client, row in rows}
+        speeds: dict[int, Fraction] = {}
+        delays: dict[int, Fraction] = {}
         online: dict[int, list[Any]] = {}
-        for client, row in rows:
-            if row.get("online_from"):
-                until = math.inf if row["online_until"] == "inf" else Fraction(row["online_until"])
-                online.setdefault(client, []).append((Fraction(row["online_from"]), until))
+        with Path(path).open(encoding="utf-8-sig", newline="") as file:
+            for row in csv.DictReader(file):
+                client = int(row["client"])
+                speeds[client] = Fraction(row["speed"])
+                delays[client] = Fraction(row.get("delay") or 0)
+                if row.get("online_from"):
+                    begin = Fraction(row["online_from"])
+                    end = math.inf if row["online_until"] == "inf" else Fraction(row["online_until"])
+                    online.setdefault(client, []).append((begin, end))
         clients = range(len(speeds))
         if set(speeds) != set(clients):
             raise ValueError(f"{path} must have a line for each client from 0 to K-1, got lines for {sorted(speeds)}.")
-        given = {"speeds": [speeds[k] for k in clients], "delay": [delays[k] for k in clients], "online": online}
+        given = {
+            "speeds": [speeds[client] for client in clients],
+            "delay": [delays[client] for client in clients],
+            "online": online,
+        }
         return cls(**{**given, **options})
 
     # ---- a fit ----
@@ -116,21 +125,29 @@ class VirtualClock(ShowsArguments):
         """
         number = federation.num_clients
         self._seed = federation.seed if self.seed is None else self.seed
-        speeds, work, online = self.speeds, self.work, self.online or {}
+        speeds = self.speeds
+        work = self.work
+        online = self.online or {}
         if callable(speeds):
-            speeds = check("`speeds`", speeds(number, numpy_generator(self._seed, Stream.CLOCK)), Sequence[Positive])
+            drawn = speeds(number, numpy_generator(self._seed, Stream.CLOCK))
+            speeds = check("`speeds`", drawn, Sequence[Positive])
         if max(online, default=0) >= number:
             raise ValueError(f"`online` must name training clients, 0 to {number - 1}, got {max(online)}.")
         works = _each("work", federation.local_work(work) if isinstance(work, str) else work, number)
-        paces, delays = _each("speeds", speeds, number), _each("delay", self.delay, number)
+        paces = _each("speeds", speeds, number)
+        delays = _each("delay", self.delay, number)
         exact = [units / pace + wait for units, pace, wait in zip(works, paces, delays, strict=True)]
-        edges = [edge for windows in online.values() for window in windows for edge in window if edge != math.inf]
-        self.ticks_per_unit = _common_ticks([*exact, *map(_exact, edges)], bool(self.jitter))
+
+        # Durations, and times at which clients come and go, are whole numbers of ticks.
+        times = list(exact)
+        for windows in online.values():
+            for window in windows:
+                times += [_exact(edge) for edge in window if edge != math.inf]
+        self.ticks_per_unit = _common_ticks(times, bool(self.jitter))
         self._durations = [max(1, round(duration * self.ticks_per_unit)) for duration in exact]
-        self._windows = {
-            client: sorted((self._ticks(begin), self._ticks(end)) for begin, end in windows)
-            for client, windows in online.items()
-        }
+        self._windows: dict[int, list[tuple[int, int]]] = {}
+        for client, windows in online.items():
+            self._windows[client] = sorted((self._ticks(begin), self._ticks(end)) for begin, end in windows)
 
     def duration(self, client: int, number: int, share: Fraction | int = 1) -> int:
         """Return how many ticks a client's task takes.

@@ -235,14 +235,20 @@ class Federation:
         """Return the results of all processes, in the order of ranks."""
         if self.num_ranks == 1:
             return mine
-        shares = self.gather([result.to(torch.device("cpu")) for result in mine])
-        return [result.to(self.model.device) for share in shares for result in share]
+        results: list[ClientResult] = []
+        for share in self.gather([result.to(torch.device("cpu")) for result in mine]):
+            results += [result.to(self.model.device) for result in share]
+        return results
 
     def join(self, mine: dict[_Key, Any]) -> dict[_Key, Any]:
         """Return the entries of all processes' mappings, in the order of their keys."""
         if self.num_ranks == 1:
             return mine
-        cpu, kinds = torch.device("cpu"), (Tensor, ClientResult)
-        on_cpu = {key: value.to(cpu) if isinstance(value, kinds) else value for key, value in mine.items()}
-        entries = [entry for share in self.gather(on_cpu) for entry in share.items()]
-        return dict(sorted(entries, key=lambda entry: entry[0]))
+        on_cpu = dict(mine)
+        for key, value in mine.items():
+            if isinstance(value, (Tensor, ClientResult)):
+                on_cpu[key] = value.to(torch.device("cpu"))
+        joined: dict[_Key, Any] = {}
+        for share in self.gather(on_cpu):
+            joined.update(share)
+        return {key: joined[key] for key in sorted(joined)}

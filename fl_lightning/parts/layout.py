@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -107,9 +108,11 @@ class Layout:
         Args:
             vector: A model, shape ``(size,)``, or its trained parameters alone, shape ``(num_parameters,)``.
         """
-        number = len(self.names) if len(vector) == self.size else self.num_trained
-        parts = vector.split(self.lengths[:number])
-        return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=False)]
+        lengths = self.lengths
+        if len(vector) != self.size:
+            lengths = lengths[: self.num_trained]
+        pairs = zip(vector.split(lengths), self.shapes, strict=False)
+        return [part.view(shape) for part, shape in pairs]
 
     def named(self, vector: Tensor) -> dict[str, Tensor]:
         """Return the views of a vector by the tensors' names."""
@@ -144,9 +147,9 @@ class Layout:
             layers = self._layers_of(name)
             matched = []
             for names in layers:
-                hits = [pattern for pattern in patterns if any(_matches(each, pattern) for each in names)]
+                hits = {pattern for pattern in patterns if _matches_any(names, pattern)}
                 matched.append(bool(hits))
-                used.update(hits)
+                used |= hits
             if any(matched) and not all(matched):
                 shown = " and ".join(names[0] for names in layers)
                 missing = [names[0] for names, is_named in zip(layers, matched, strict=True) if not is_named]
@@ -187,7 +190,8 @@ class Layout:
             bits += self.lengths[place] * self.bits[place]
         if not values or bits % values == 0:
             return Payload(values, bits // max(1, values))
-        return Payload(values, math.nextafter(bits / values, 0))  # so that rounding up gives the total
+        # The next smaller number is taken, so that rounding up gives the total.
+        return Payload(values, math.nextafter(bits / values, 0))
 
 
 def tensors_by_name(module: nn.Module) -> dict[str, Tensor]:
@@ -203,16 +207,27 @@ def find_shared_names(module: nn.Module, names: Iterable[str]) -> dict[str, list
         names: One name of each tensor.
     """
     known: dict[str, Tensor] = {}
-    held: dict[int, dict[tuple[int, str], list[str]]] = {}
+    # The names of each tensor, by the layer that holds it: a layer that has several names holds the tensor once.
+    by_layer: defaultdict[int, defaultdict[tuple[int, str], list[str]]] = defaultdict(lambda: defaultdict(list))
     for path, part in module.named_modules(remove_duplicate=False):
         for key, tensor in (*part._parameters.items(), *part._buffers.items()):
-            if tensor is not None:
-                name = f"{path}.{key}".lstrip(".")
-                known[name] = tensor
-                # a layer that has several names holds the tensor once
-                held.setdefault(id(tensor), {}).setdefault((id(part), key), []).append(name)
-    found = {name: list(held[id(known[name])].values()) for name in names if name in known}
-    return {name: layers for name, layers in found.items() if layers != [[name]]}
+            if tensor is None:
+                continue
+            name = f"{path}.{key}".lstrip(".")
+            known[name] = tensor
+            layer = (id(part), key)
+            by_layer[id(tensor)][layer].append(name)
+    shared: dict[str, list[list[str]]] = {}
+    for name in names:
+        if name in known:
+            layers = list(by_layer[id(known[name])].values())
+            if layers != [[name]]:
+                shared[name] = layers
+    return shared
+
+
+def _matches_any(names: Iterable[str], pattern: str) -> bool:
+    return any(_matches(name, pattern) for name in names)
 
 
 def _matches(name: str, pattern: str) -> bool:

@@ -44,8 +44,12 @@ class Task:
     @property
     def seeds(self) -> tuple[int, ...]:
         """What the task's random numbers depend on, besides the run's seed."""
-        further = (self.repetition, self.phase) if self.phase else (self.repetition,) if self.repetition else ()
-        return (self.round, self.client, *further)
+        # Numbers that are 0 are left out at the end, so that most tasks have two seeds.
+        if self.phase:
+            return self.round, self.client, self.repetition, self.phase
+        if self.repetition:
+            return self.round, self.client, self.repetition
+        return self.round, self.client
 
     @property
     def sending(self) -> Task:
@@ -55,7 +59,9 @@ class Task:
 
 def further_tasks(tasks: Iterable[Task], work: int | None = None, phase: int = 1) -> list[Task]:
     """Return the tasks of a further training of the same clients, with other work if it is given."""
-    return [replace(task, phase=phase, work=task.work if work is None else work) for task in tasks]
+    if work is None:
+        return [replace(task, phase=phase) for task in tasks]
+    return [replace(task, phase=phase, work=work) for task in tasks]
 
 
 @dataclass(frozen=True)
@@ -159,7 +165,8 @@ class ClientResult:
         """Whether the parameters, the buffers that training changed and the loss are finite."""
         if self.loss is not None and not math.isfinite(self.loss):
             return False
-        if math.isfinite(self.vector.sum()):  # nearly always, and cheaper than a test of each value
+        # The sum is nearly always finite, and cheaper than a test of each value.
+        if math.isfinite(self.vector.sum()):
             return True
         before = self.start[self._length :]
         constant = (self.buffers == before) | (self.buffers.isnan() & before.isnan())

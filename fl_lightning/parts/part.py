@@ -65,9 +65,10 @@ class Part:
 
     @override
     def __repr__(self) -> str:
-        # in the order of the arguments; a dataclass shows inherited fields first
-        held = {name: vars(self)[name] for name in signature(type(self)).parameters if name in vars(self)}
-        return f"{type(self).__name__}({', '.join(f'{name}={short_repr(value)}' for name, value in held.items())})"
+        # The order is that of the arguments; a dataclass would show inherited fields first.
+        names = [name for name in signature(type(self)).parameters if name in vars(self)]
+        shown = ", ".join(f"{name}={short_repr(vars(self)[name])}" for name in names)
+        return f"{type(self).__name__}({shown})"
 
     # ---- hooks ----
 
@@ -170,7 +171,7 @@ class Part:
             place: Numbers that keep draws of one client apart, such as those of two parts.
             stream: What the numbers are for; the library's parts have streams of their own.
         """
-        # the round draws as a client would that comes after all others
+        # The round draws as a client would that comes after all others.
         seeds = (self.round, self.federation.num_clients) if task is None else task.seeds
         return torch_generator(self.federation.seed, stream, *place, *seeds)
 
@@ -249,15 +250,19 @@ class Part:
     def _restored(self, value: Any, moved: dict[Any, Tensor]) -> Any:
         """Return a checkpoint's value with its records, and with tensors on the module's device."""
         if isinstance(value, Tensor):
+            # What was shared stays so.
             here = value.to(self.federation.model.device)
-            return moved.setdefault((value.data_ptr(), value.shape), here)  # what was shared stays so
+            return moved.setdefault((value.data_ptr(), value.shape), here)
         if isinstance(value, list):
             return [self._restored(item, moved) for item in value]
         if not isinstance(value, Mapping):
             return value
         items = {key: self._restored(item, moved) for key, item in value.items()}
+        if _KIND not in items:
+            return items
         kinds = {kind.__name__: kind for kind in (*_RECORDS, *self.records)}
-        return kinds[items.pop(_KIND)](**items) if _KIND in items else items
+        record = kinds[items.pop(_KIND)]
+        return record(**items)
 
     def saved(self, name: str, value: Any) -> Any:
         """Return a declared state as a checkpoint holds it; override it for other objects."""
@@ -300,7 +305,12 @@ def walk(*held: Any) -> list[Part]:
 def _plain(value: Any) -> Any:
     """Return records as dicts with the name of their class, so that ``torch.load(weights_only=True)`` reads them."""
     if is_dataclass(value):
-        return {_KIND: type(value).__name__, **{each.name: _plain(getattr(value, each.name)) for each in fields(value)}}
+        plain: dict[str, Any] = {_KIND: type(value).__name__}
+        for each in fields(value):
+            plain[each.name] = _plain(getattr(value, each.name))
+        return plain
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value

@@ -57,8 +57,11 @@ class Round:
             ValueError: If a part cannot play the round.
         """
         algorithm = self._run.algorithm
-        sampler, schedule, participation = algorithm.sampler, algorithm.schedule, algorithm.participation
-        sizes, seed = self._run.federation.sizes, self._run.federation.seed
+        sampler = algorithm.sampler
+        schedule = algorithm.schedule
+        participation = algorithm.participation
+        sizes = self._run.federation.sizes
+        seed = self._run.federation.seed
         schedule.cohort_size = sampler.cohort_size(len(sizes))
         if schedule.asynchronous:
             return
@@ -71,24 +74,31 @@ class Round:
         is_other_model = schedule.circulates and schedule.has_models_under_way
         to_score = [int(client) for client in sampler.clients_to_score(rng, available)]
         if score is not None and to_score:
-            looks = [Task(k, k, int(sizes[k]), round=self._index, message=int(is_other_model)) for k in to_score]
+            message = int(is_other_model)
+            looks = [Task(k, k, int(sizes[k]), round=self._index, message=message) for k in to_score]
             sampler.take_scores(score(looks))
             self.report.scored = len(to_score)
             for part in walk(algorithm.chain):
                 part.commit_vectors()
 
         drawn = np.asarray(sampler.draw(len(sizes), rng, available)).reshape(-1)
-        if len(drawn) and (len(np.unique(drawn)) < len(drawn) or not np.isin(drawn, available).all()):
+        are_distinct = len(np.unique(drawn)) == len(drawn)
+        if not are_distinct or not np.isin(drawn, available).all():
             raise ValueError(f"`{type(sampler).__name__}.draw` must return distinct `available` clients, got {drawn}.")
         drawn = drawn.astype(np.int64)
-        known = set(to_score) & set(drawn.tolist()) if self.report.scored and not is_other_model else set()
-        drawn = drawn if sampler.draws_in_random_order else rng.permutation(drawn)
+        known: set[int] = set()
+        if self.report.scored and not is_other_model:
+            known = set(to_score) & set(drawn.tolist())
+        if not sampler.draws_in_random_order:
+            drawn = rng.permutation(drawn)
 
         # Some of them drop out, or do a part of the work; the others get the schedule's slots.
         clients, work = participation.outcome(drawn, self._full_work, chances)
         slots = schedule.slots(len(clients), schedule.cohort_size, rng)
-        chosen = zip(slots, clients.tolist(), work, strict=False)
-        self.tasks = [Task(slot, k, int(sizes[k]), part, self._index, is_known=k in known) for slot, k, part in chosen]
+        tasks = []
+        for slot, client, share in zip(slots, clients.tolist(), work, strict=False):
+            tasks.append(Task(slot, client, int(sizes[client]), share, self._index, is_known=client in known))
+        self.tasks = tasks
         self.report.known = len(known)
         self.report.dropped = len(drawn) - len(clients)
         self.report.sent = self.report.dropped + len(self.tasks)
@@ -105,9 +115,12 @@ class Round:
             FloatingPointError: If a client or a part returns NaN or infinite values that cannot be left out.
             RuntimeError: If the schedule leaves results untaken, or the server's model was written to.
         """
-        run, schedule, server = self._run, self._run.algorithm.schedule, self._run.server
+        run = self._run
+        schedule = run.algorithm.schedule
+        server = run.server
         num_parameters = run.federation.num_parameters
-        model, version = server.model, server.model._version
+        model = server.model
+        version = model._version
 
         shown = self.drive(schedule.play(self.tasks, server), execute)
         shown = checked_vector(schedule, "play", shown, server.model, finite=num_parameters)
@@ -141,7 +154,8 @@ class Round:
 
         A result of a further training stays on its client. A client that does not answer has dropped out.
         """
-        algorithm, report = self._run.algorithm, self.report
+        algorithm = self._run.algorithm
+        report = self.report
         silent = sum(1 for task in tasks if not task.phase)
         for result in execute(tasks):
             if isinstance(result, Upload):
@@ -173,7 +187,9 @@ class Round:
     def _upload(self, result: ClientResult) -> ClientResult | None:
         """Do what a client does after its training; return its result as it leaves the exchange, if it is valid."""
         algorithm = self._run.algorithm
-        schedule, objective, exchange = algorithm.schedule, algorithm.objective, algorithm.chain
+        schedule = algorithm.schedule
+        objective = algorithm.objective
+        exchange = algorithm.chain
         result = replace(result, loss=objective.loss_of(result.task))
         if not result.is_finite:
             if algorithm.invalid_updates == "raise":
@@ -209,18 +225,22 @@ class Round:
 
     def _end_parts(self) -> None:
         """Join the processes' reports, count the messages, and let all parts end the round."""
-        run, algorithm = self._run, self._run.algorithm
-        shares = run.federation.gather((self.report, self._scores))
-        self.report = algorithm.schedule.report or replace(
-            self.report,
-            reported=sorted(client for report, _ in shares for client in report.reported),
-            left_out=sorted(client for report, _ in shares for client in report.left_out),
-            uploads=[payload for report, _ in shares for payload in report.uploads],
-            numbers=sum(report.numbers for report, _ in shares),
-        )
+        run = self._run
+        algorithm = run.algorithm
+        joined = replace(self.report, reported=[], left_out=[], uploads=[], numbers=0)
+        joined_scores: dict[int, float] = {}
+        for report, scores in run.federation.gather((self.report, self._scores)):
+            joined.reported += report.reported
+            joined.left_out += report.left_out
+            joined.uploads += report.uploads
+            joined.numbers += report.numbers
+            joined_scores.update(sorted(scores.items()))
+        joined.reported.sort()
+        joined.left_out.sort()
+        self.report = algorithm.schedule.report or joined
+        self._scores = joined_scores
         run.server.join_changing()
         run.books.count(self.report, run.server.changing)
-        self._scores = {client: score for _, scores in shares for client, score in sorted(scores.items())}
         if algorithm.sampler.scored_at is not None:
             algorithm.sampler.take_scores(self._scores)
         for record in self.report.arrivals:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -153,7 +153,8 @@ class Run:
         if not isinstance(algorithm.aggregation, MeanAggregation):
             everywhere.append(algorithm.aggregation)
         elsewhere = {id(part) for part in walk(exchange, algorithm.schedule, algorithm.objective)}
-        alike = {id(part) for part in walk(*everywhere)} - elsewhere | {id(part) for part in everywhere}
+        alike = {id(part) for part in walk(*everywhere)} - elsewhere
+        alike |= {id(part) for part in everywhere}
         begun = {id(part) for part in exchanges}
         for part in self.parts:
             if id(part) in begun:
@@ -225,7 +226,8 @@ class Run:
     def _load(self, state: Mapping[str, Any]) -> None:
         keys = [self._key(place) for place in range(len(self.parts))]
         if list(state["parts"]) != keys:
-            before, now = (", ".join(key.partition("-")[2] for key in each) for each in (state["parts"], keys))
+            before = _classes_in(state["parts"])
+            now = _classes_in(keys)
             raise ValueError(f"The checkpoint has the parts {before}, this run {now}. Use the same parts.")
         self.server.load_state_dict(state)
         self.books.load_state_dict(state)
@@ -363,10 +365,16 @@ class Run:
         return joined
 
 
+def _classes_in(keys: Iterable[str]) -> str:
+    """Return the classes that the keys of parts in a checkpoint name."""
+    return ", ".join(key.partition("-")[2] for key in keys)
+
+
 def _check_module(state: Mapping[str, Any], federation: Federation) -> None:
     """Raise ``ValueError`` if a state is of a module with other tensors."""
-    sizes = len(federation.model), *federation.lengths
-    if state["names"] != list(federation.names) or (len(state["model"]), *state["lengths"]) != sizes:
+    same_names = state["names"] == list(federation.names)
+    same_lengths = state["lengths"] == list(federation.lengths)
+    if not same_names or not same_lengths or len(state["model"]) != len(federation.model):
         raise ValueError(
             f"The module must have the trained and frozen tensors of the server's model, {len(state['model'])} "
             f"values in all, got others, {len(federation.model)} values. Go on with the same module."

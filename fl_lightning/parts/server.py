@@ -52,8 +52,9 @@ class Server:
         #: Number of values of each buffer.
         self._buffers = dict(zip(layout.buffers, layout.lengths[layout.num_trained :], strict=True))
         self.changing: frozenset[str] = frozenset()
-        self._length: int | None = None  # of the vectors of which an aggregation takes the mean
-        # whether all results must be there before any of them is merged
+        # Length of the vectors of which an aggregation takes the mean.
+        self._length: int | None = None
+        # Whether all results must be there before any of them is merged.
         self._waits = exchange.colludes or not isinstance(aggregation, MeanAggregation)
         self.forget()
         self.keep()
@@ -84,7 +85,8 @@ class Server:
     def forget(self) -> None:
         """Forget the results that were taken since the last move, and which buffers changed."""
         self._results: list[ClientResult] = []
-        self._mean, self._buffer_mean = RunningMean(), RunningMean()
+        self._mean = RunningMean()
+        self._buffer_mean = RunningMean()
         self._everywhere = False
         self._seen: set[str] = set()
 
@@ -99,9 +101,8 @@ class Server:
         if len(self.changing) == len(self._buffers):
             return frozenset()
         _, start = self.federation.layout.split(result.start)
-        before = start.split(list(self._buffers.values()))
-        after = result.buffers.split(list(self._buffers.values()))
-        pairs = zip(self._buffers, before, after, strict=True)
+        lengths = list(self._buffers.values())
+        pairs = zip(self._buffers, start.split(lengths), result.buffers.split(lengths), strict=True)
         return frozenset(name for name, old, new in pairs if not same_values(old, new)) - self.changing
 
     def note_changed(self, names: frozenset[str]) -> None:
@@ -135,10 +136,10 @@ class Server:
                 that has it.
         """
         self._everywhere = everywhere
-        rank, ranks = self.federation.rank, self.federation.num_ranks
+        federation = self.federation
         if self._waits:
             self._results.append(result)
-        elif not everywhere or result.task.slot % ranks == rank:
+        elif not everywhere or result.task.slot % federation.num_ranks == federation.rank:
             self._add(result)
 
     def _add(self, result: ClientResult) -> None:
@@ -153,7 +154,8 @@ class Server:
 
     def replace(self, model: Tensor) -> None:
         """Move to a model that a schedule has aggregated itself, shape ``(size,)``."""
-        self.model, self.moves = self.keep_constant(model.to(self.model.dtype)), self.moves + 1
+        self.model = self.keep_constant(model.to(self.model.dtype))
+        self.moves += 1
 
     def move(self) -> bool:
         """Move to what the results merge into; return false, and stay, if there were none. Call it on all processes."""
@@ -181,15 +183,16 @@ class Server:
         model = self.model if aggregation.merges_buffers else parameters
         results = self._all_results() if self._waits else ()
 
-        # A mean streams: each process adds its own results, and the sums are joined.
         if isinstance(aggregation, MeanAggregation):
+            # A mean streams: each process adds its own results, of clients whose vectors it has, and the sums are
+            # joined.
             for result in results:
-                if result.client % federation.num_ranks == federation.rank:  # where its vectors are
+                if result.client % federation.num_ranks == federation.rank:
                     self._add(result)
             merged = self._finish(aggregation, model)
             mean, _ = self._buffer_mean.pop(federation, buffers)
-        # Any other aggregation gets all results, on every process.
         else:
+            # Any other aggregation gets all results, on every process.
             if not aggregation.merges_buffers:
                 for result in results:
                     self._buffer_mean.add(result.buffers, aggregation.weight_of(result))
@@ -208,15 +211,20 @@ class Server:
         """Return what an aggregation makes of the mean over all processes."""
         federation = self.federation
         if federation.num_ranks > 1:
-            self._length = max((length for length in federation.gather(self._length) if length), default=None)
-        mean, weight = self._mean.pop(federation, None if self._length is None else model.new_zeros(self._length))
+            # A process without results learns the length from the others.
+            known = [length for length in federation.gather(self._length) if length]
+            self._length = max(known, default=None)
+        empty = None if self._length is None else model.new_zeros(self._length)
+        mean, weight = self._mean.pop(federation, empty)
         if mean is None and not aggregation.acts_alone:
             return None
-        return aggregation.finish(model, mean, weight)  # type: ignore[arg-type]  # ``None`` where it acts alone
+        # An aggregation that acts alone gets `None` for the mean of no results.
+        return aggregation.finish(model, mean, weight)  # type: ignore[arg-type]
 
     def _all_results(self) -> Sequence[ClientResult]:
         """Return the results that wait, of all processes, in the order of slots, or of arrivals."""
-        federation, results, exchange = self.federation, self._results, self._exchange
+        results = self._results
         if not self._everywhere:
-            results = sorted(federation.gather_results(results), key=lambda result: result.task.slot)
-        return exchange.collude(results) if exchange.colludes else results
+            gathered = self.federation.gather_results(results)
+            results = sorted(gathered, key=lambda result: result.task.slot)
+        return self._exchange.collude(results) if self._exchange.colludes else results

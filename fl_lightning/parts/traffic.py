@@ -87,7 +87,8 @@ class Books:
         further_vectors = objective.vectors_sent - 1
         traffic.send_down(self.payload, further_vectors * report.sent)
         traffic.send_up(self.payload, further_vectors * reported)
-        if self.payload.values:  # else each client trains alone
+        # Without values each client trains alone, and no models travel.
+        if self.payload.values:
             traffic.models_down += models + further_vectors * report.sent
             traffic.models_up += objective.vectors_sent * reported
 

@@ -74,6 +74,23 @@ def test_a_sampler_may_change_its_own_number() -> None:
     assert callback.clients_per_round == 6
 
 
+def test_a_number_keeps_how_the_sampler_rounds_and_does_not_replace_a_sampler_of_another_class() -> None:
+    class Own(UniformSampler):
+        """Draws as its base does, but the library does not know that."""
+
+    callback = FedAvg(sampler=UniformSampler(0.3, rounding="ceil"))
+    callback.clients_per_round = 0.7
+    callback.take_settings()
+    assert (callback.sampler.clients_per_round, callback.sampler.rounding) == (0.7, "ceil")
+    assert "sampler" not in repr(callback)
+
+    callback = FedAvg(sampler=Own(2))
+    assert "sampler=" in repr(callback)
+    callback.clients_per_round = 3
+    with pytest.raises(AttributeError, match="sampler"):
+        callback.take_settings()
+
+
 def test_a_sampler_that_needs_scores_may_come_later() -> None:
     # the gradient of client k at w is w - k; nobody has a score before the sampler comes
     sampler = ImportanceSampler(2, gamma=0.5)

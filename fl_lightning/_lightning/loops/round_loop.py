@@ -74,7 +74,8 @@ class RoundLoop(_FitLoop, ABC):
 
     def take_over(self, stock: _FitLoop) -> None:
         """Continue with the settings, data source and progress of ``stock``."""
-        self.__dict__.update({name: stock.__dict__[name] for name in vars(_FitLoop(self.trainer))})
+        for name in vars(_FitLoop(self.trainer)):
+            self.__dict__[name] = stock.__dict__[name]
         self.epoch_loop = ClientLoop.take_over(stock.epoch_loop)
         self.stop = self.epoch_loop.stop = StopRequests(self.trainer)
         self.clients_train = False

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -25,6 +25,10 @@ class ClientSampler(Part, ABC):
     counts_results = False
     #: Whether every round has a client where all can be reached.
     always_draws = False
+    #: Whether the number of clients in a round stands for the sampler, so that users need not see it. A subclass may
+    #: draw otherwise, so it does not inherit the answer: each class says so itself, and the callback asks
+    #: :attr:`is_number_of_clients`.
+    stands_for_number: ClassVar[bool] = False
 
     @abstractmethod
     def cohort_size(self, num_clients: int) -> int:
@@ -33,6 +37,20 @@ class ClientSampler(Part, ABC):
         Raises:
             ValueError: If the federation is too small for the sampler's setting.
         """
+
+    @property
+    def is_number_of_clients(self) -> bool:
+        """Whether the sampler's own class says :attr:`stands_for_number`."""
+        return bool(vars(type(self)).get("stands_for_number", False))
+
+    def with_clients_per_round(self, clients_per_round: int | float) -> "ClientSampler":
+        """Return the sampler that draws another number of clients in the same way.
+
+        Raises:
+            AttributeError: If another number does not tell how the sampler draws.
+            ValueError: If the number is out of its range.
+        """
+        raise AttributeError(f"`clients_per_round` is set by the sampler {self!r}. Set `sampler` to another one.")
 
     def describe_round(self, num_clients: int) -> str:
         """Return how many clients train in a round, in words: "10 train"."""

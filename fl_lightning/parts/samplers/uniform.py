@@ -1,7 +1,7 @@
 """Clients drawn uniformly, or each by chance."""
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 import numpy as np
 from typing_extensions import override
@@ -33,8 +33,15 @@ class UniformSampler(ClientSampler):
     """
 
     always_draws = True
+    stands_for_number: ClassVar[bool] = True
     clients_per_round: Count | Share
     rounding: Rounding = "floor"
+
+    @override
+    def with_clients_per_round(self, clients_per_round: int | float) -> ClientSampler:
+        if not self.is_number_of_clients:
+            return super().with_clients_per_round(clients_per_round)
+        return replace(self, clients_per_round=clients_per_round)
 
     @override
     def cohort_size(self, num_clients: int) -> int:
@@ -73,6 +80,7 @@ class Arrivals(UniformSampler):
     """
 
     counts_results = True
+    stands_for_number: ClassVar[bool] = True
 
     @override
     def describe_round(self, num_clients: int) -> str:
