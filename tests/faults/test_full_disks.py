@@ -55,7 +55,7 @@ def test_a_fit_without_room_ends_with_an_error_at_the_rounds_start(tmp_path: Pat
     # 8 KiB a client: 16 places fit into 192 KiB, the 32 of the third round do not
     module, callback = Quadratic(0.5, [0.0] * VALUES), FedDyn(0.1, 8, state_dir=tmp_path, seed=1)
     trainer = quiet_trainer(max_epochs=9, callbacks=[callback])
-    with limited_files(192 << 10), pytest.raises(OSError, match="262,144 bytes are wanted for a file that is mapped"):
+    with limited_files(192 << 10), pytest.raises(OSError, match="262,144 bytes"):
         trainer.fit(module, datamodule=vector_clients(40))
     assert torch.equal(module.w.detach().flatten(), callback.algorithm.server.model)
     assert trainer.current_epoch > 0
@@ -79,7 +79,7 @@ def test_room_is_taken_by_writing_where_the_system_cannot_reserve_it(
     assert path.stat().st_size == 3_000_000
     assert path.stat().st_blocks * 512 >= 3_000_000
     assert path.read_bytes()[:6] == b"head\0\0"
-    with path.open("r+b") as file, limited_files(4_000_000), pytest.raises(OSError, match="5,000,000 bytes are wanted"):
+    with path.open("r+b") as file, limited_files(4_000_000), pytest.raises(OSError, match="5,000,000 bytes"):
         reserve(file, 5_000_000, path)
 
 
