@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import lightning.pytorch as pl
@@ -68,8 +68,10 @@ def _plain(value: object) -> Any:
     if isinstance(value, Chain):
         return [_plain(member) for member in value.members]
     if is_dataclass(value) and not isinstance(value, type):
-        fields = {name: _plain(getattr(value, name)) for name in value.__dataclass_fields__ if name != "_"}
-        return {"name": type(value).__name__, **fields}
+        described: dict[str, Any] = {"name": type(value).__name__}
+        for each in fields(value):
+            described[each.name] = _plain(getattr(value, each.name))
+        return described
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)) and len(value) <= _MOST_ITEMS:
