@@ -1,16 +1,23 @@
-"""One client's ``training_step``, captured by ``torch.compile``, which also guards what it depends on."""
+"""One client's ``training_step``, captured by ``torch.compile``, which also guards what it depends on.
+
+The first client's batch is given to the compiled step::
+
+    compiled(module, batch, 0)      # Dynamo reads `training_step`, and calls the backend with its graph
+    graph(x, weight, y)             # the backend's function notes the graph's inputs, and computes nothing
+
+Each input that is one of the module's parameters or buffers, or a tensor of the batch, becomes the place of a stack;
+what is left is shared by all clients. A step whose guards still hold only notes its inputs again.
+"""
 
 from __future__ import annotations
 
-import ast
 import re
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
@@ -21,31 +28,33 @@ from fl_lightning._lightning.stacks.recording import Logged
 from fl_lightning._lightning.stacks.stacked_loop import StackedLoop
 from fl_lightning._lightning.stacks.watching import WatchedTrainer
 from fl_lightning.clients.state_vector import StateVector
-from fl_lightning.executors.compiler.causes import EFFECTS, cause_of, changes, errors_of_step, readable
+from fl_lightning.executors.compiler.causes import cause_of, changes, effects_of, errors_of_step
 from fl_lightning.executors.compiler.dependence import Dependence
 from fl_lightning.executors.compiler.graph import Place, StackedGraph
-from fl_lightning.executors.compiler.notes import (
-    WatchedMetrics,
-    logging_to,
-    note_log,
-)
-from fl_lightning.executors.compiler.reader import Reader
+from fl_lightning.executors.compiler.notes import WatchedMetrics, logging_to, note_log
+from fl_lightning.executors.compiler.reader import Kept, Reader
 from fl_lightning.executors.stack.batches import StackedBatch, leaves_of
 
-_CACHED = ".__wrapped__"  # of `functools.lru_cache`, in the names of guards
-#: Options of Dynamo: say what a step changes beside its tensors; capture `.item()`; look at hooks of modules, too.
+#: Options of Dynamo.
 _OPTIONS: dict[str, Any] = {
+    # It says what a step changes beside its tensors.
     "side_effect_replay_policy": "error",
+    # `.item()` is captured.
     "capture_scalar_outputs": True,
+    # Hooks of modules are guarded, too.
     "skip_nnmodule_hook_guards": False,
-    "specialize_float": True,  # what a fit captures must not depend on what others had before in the process
-    "use_numpy_random_stream": True,  # which refuses numpy's draws; otherwise torch would draw in their place
+    # What a fit captures must not depend on what others had before in the process.
+    "specialize_float": True,
+    # It refuses numpy's draws; otherwise torch would draw in their place.
+    "use_numpy_random_stream": True,
     "recompile_limit": 24,
 }
+#: How often a step may set the mode of a layer before its graph is that of the mode that it sets.
+_ATTEMPTS = 3
+#: What Dynamo calls a module, or its buffers.
+_OF_MODULES = re.compile(r"L\['module'\](\.(_modules|__dict__\['_modules'\])\['\w+'\])*(\._buffers|\._modules)?")
 
-_numbers = count()  # of functions
-
-# ---- a captured step ----
+_function_numbers = count()
 
 
 @dataclass(eq=False)
@@ -56,20 +65,39 @@ class Step:
         source: The graph as it was captured.
         graph: The same graph, with the loss and the tensors to keep as its outputs.
         logged: What it logs and gives to metric objects, without tensors.
-        kept: For each tensor to keep: whether it is one number, and whether it has a row for each sample, as is known
-            of weighted steps.
-        guards: On what the step depends beside its tensors: what it is called, and what of it.
+        kept: What each tensor to keep is.
+        dependence: On what the step depends beside its tensors.
     """
 
     source: fx.Graph
     graph: StackedGraph
     logged: Logged
-    kept: list[tuple[bool, bool]]
-    guards: Dependence
+    kept: list[Kept]
+    dependence: Dependence
 
     def tensors(self, kept: Sequence[Tensor]) -> list[Tensor]:
-        """Return what was kept, as it is logged."""
-        return [t.reshape(len(t)) if one else t for t, (one, _) in zip(kept, self.kept, strict=True)]
+        """Return what was kept, shape ``(K, ...)`` each, as it is logged: numbers have shape ``(K,)``."""
+        found = []
+        for tensor, kind in zip(kept, self.kept, strict=True):
+            found.append(tensor.reshape(len(tensor)) if kind.is_number else tensor)
+        return found
+
+
+class _Call(NamedTuple):
+    """A call of a captured graph, as the backend's function notes it."""
+
+    graph: fx.GraphModule
+    inputs: Sequence[Any]
+    outputs: Sequence[Tensor]
+
+
+class _Change(NamedTuple):
+    """An attribute of a module that a step has set."""
+
+    held: dict[str, Any]
+    name: str
+    old: Any
+    new: Any
 
 
 class CapturedStep:
@@ -84,73 +112,43 @@ class CapturedStep:
     """
 
     def __init__(self, stacked: StackedLoop, vector: StateVector) -> None:
-        missing = [name for name in _OPTIONS if not hasattr(config, name)]
-        if missing:
+        if not all(hasattr(config, name) for name in _OPTIONS):
             raise CannotVectorize(f"torch {torch.__version__} does not say what a step changes other than its tensors")
-        self._vector, self._module = vector, stacked.module
+        self._vector = vector
+        self._module = stacked.module
         self._trainer = WatchedTrainer(stacked.trainer)
-        self._context, self._hidden = stacked.trainer.precision_plugin.train_step_context, stacked.hidden_counters
+        self._context = stacked.trainer.precision_plugin.train_step_context
+        self._hidden_counters = stacked.hidden_counters
         self._metrics = WatchedMetrics(self._module)
         self._changing = stacked.changing_in_clients
         self._takes_index = stacked.takes_index
-        step = _step_with_index if self._takes_index else _step
-        # a function of its own for each fit: Dynamo keeps what it captures with a function's code, and only so many
-        # for shorter batches another one, so that sizes stay constants in the graph of full batches
-        # by file and name of the code it remembers which sizes have changed
-        functions = [
-            FunctionType(step.__code__.replace(co_name=f"step_{next(_numbers)}"), step.__globals__) for _ in range(2)
-        ]
-        options: Any = {"guard_filter_fn": self._note_guards}
-        self._compiled = [  # `torch.compile` takes entries out of its options
-            torch.compile(own, backend=self._backend, fullgraph=True, options={**options}) for own in functions
-        ]
+        # Shorter batches have a function of their own, so that sizes stay constants in the graph of full batches.
+        self._of_full_batches = self._compile()
+        self._of_short_batches = self._compile()
         self._steps: dict[fx.GraphModule, Step] = {}
-        self._called: tuple[fx.GraphModule, Sequence[Any], Sequence[Tensor]] | None = None
-        self._guards = Dependence()
+        self._called: _Call | None = None
+        self._dependence = Dependence()
+
+    def _compile(self) -> Callable[..., Any]:
+        """Return a compiled step.
+
+        Dynamo keeps what it captures with a function's code, and only so many; by the code's file and name it remembers
+        which sizes have changed. So each has a code of its own name.
+        """
+        code = _captured_loss.__code__.replace(co_name=f"step_{next(_function_numbers)}")
+        function = FunctionType(code, _captured_loss.__globals__)
+        options: Any = {"guard_filter_fn": self._note_guards}
+        compiled: Callable[..., Any] = torch.compile(function, backend=self._backend, fullgraph=True, options=options)
+        return compiled
 
     def begin_stack(self) -> None:
         """Look which metric objects the module has."""
         self._metrics.find()
 
-    def _backend(self, graph: fx.GraphModule, inputs: Any, **options: Any) -> Any:
-        outputs: Any = graph.graph.output_node().args[0]
-        source = fx.Graph()
-        source.output(source.graph_copy(graph.graph, {}))
-        found = [node for node in source.nodes if node.op == "get_attr" and node.target in graph._parameters]
-        held = [graph._parameters[node.target] for node in found]  # type: ignore[index]
-        for node in found:  # a parameter that the step has from the optimizer: an input as all others
-            node.op, node.target = "placeholder", node.name
-        own = fx.GraphModule(graph, source)
-
-        def call(*given: Any) -> tuple[Tensor, ...]:
-            self._called = own, (*given, *held), tuple(torch.zeros(()) for _ in outputs)
-            return self._called[2]
-
-        return call
-
-    def _note_guards(self, guards: Any) -> list[bool]:
-        self._guards = Dependence.of(guards, self._changing())
-        return [True] * len(guards)
-
-    @contextmanager
-    def _noting(self) -> Iterator[None]:
-        """Let the module note what it logs and gives to metric objects, and see no counters."""
-        with (
-            logging_to(self._module, note_log),
-            self._metrics.noting(),
-            self._trainer.watched(),
-            self._hidden(),
-            self._context(),
-            torch.enable_grad(),
-        ):
-            yield
-
     def alone(self, batch: Any, batch_idx: int) -> Any:
         """Run the step as it is on the module's own weights, and return its loss."""
         with self._context(), torch.enable_grad():
-            arguments = (batch, batch_idx) if self._takes_index else (batch,)
-            output = self._module.training_step(*arguments)
-        return output["loss"] if isinstance(output, dict) else output
+            return _loss(self._module, batch, batch_idx, self._takes_index)
 
     def __call__(self, batch: StackedBatch, batch_idx: int, *, short: bool = False) -> tuple[Step, list[Any]]:
         """Return the captured step for batches of a kind, and its inputs: places of stacks, and what clients share.
@@ -164,126 +162,184 @@ class CapturedStep:
             CannotVectorize: If it cannot be captured.
         """
         single = batch.rebuild([tensor[0] for tensor in batch.tensors])
-        number = len(self._vector.parameters)
-        own = self._vector.tensors()
-        places = {id(tensor): Place("parameters", place) for place, tensor in enumerate(own[:number])}
-        places |= {id(tensor): Place("buffers", place) for place, tensor in enumerate(own[number:])}
-        tensors = [leaf for leaf in leaves_of(single) if isinstance(leaf, Tensor)]
-        places |= {id(tensor): Place("batch", place) for place, tensor in enumerate(tensors)}
         self._called = None
-        loss, assigned = self._capture(self._compiled[short], single, batch_idx)
-        if self._called is None or not isinstance(loss, Tensor):
+        compiled = self._of_short_batches if short else self._of_full_batches
+        loss, new_buffers = self._capture(compiled, single, batch_idx)
+        called = self._called
+        if called is None or not isinstance(loss, Tensor):
             raise CannotVectorize("`training_step` returns no loss that is computed from the batch and the weights")
-        module, given, outputs = self._called
-        if module not in self._steps:
-            inputs_by_id = {id(value): number for number, value in enumerate(given)}
-            numbers = {id(value): number for number, value in enumerate(outputs)}
-            pairs = {numbers[id(new)]: inputs_by_id.get(id(old), -1) for old, new in assigned}
-            if {numbers.get(id(loss), 0), *pairs} != set(range(len(outputs))) or -1 in pairs.values():
-                raise CannotVectorize("`training_step` changes the module, of which there is one for all clients")
-            self._steps[module] = self.read(module.graph, self._guards, numbers.get(id(loss), 0), pairs)
-        inputs = [places.get(id(value), value) if isinstance(value, Tensor) else value for value in given]
-        return self._steps[module], inputs
+        if called.graph not in self._steps:
+            place_of_loss, assigned = _assignments(called, loss, new_buffers)
+            self._steps[called.graph] = self.read(called.graph.graph, self._dependence, place_of_loss, assigned)
+        places = self._places(single)
+        return self._steps[called.graph], [places.get(id(value), value) for value in called.inputs]
 
-    def _capture(self, compiled: Any, batch: Any, batch_idx: int) -> tuple[Any, list[tuple[Any, Any]]]:
-        """Call a compiled step, which notes its graph and its inputs; return the loss, and old and new buffers.
+    def _places(self, batch: Any) -> dict[int, Place]:
+        """Return the places of the stacks of the module's tensors and of a batch's, by the tensors' identities."""
+        parameters = self._vector.parameters
+        buffers = self._vector.tensors()[len(parameters) :]
+        of_batch = [leaf for leaf in leaves_of(batch) if isinstance(leaf, Tensor)]
+        places: dict[int, Place] = {}
+        for kind, tensors in (("parameters", parameters), ("buffers", buffers), ("batch", of_batch)):
+            for number, tensor in enumerate(tensors):
+                places[id(tensor)] = Place(kind, number)
+        return places
 
-        Raises:
-            CannotVectorize: If it cannot be captured, or changes something beside its tensors.
-        """
-        modes = [(part, part.training) for part in self._module.modules()]
-        for _ in range(3):
-            before = [(held, dict(held)) for part in self._module.modules() for held in _attributes(part)]
-            try:
-                loss = self._call(compiled, batch, batch_idx, "error")
-            except Exception as error:
-                effects = EFFECTS.search(str(error))
-                names = [] if effects is None else ast.literal_eval(effects[1])
-                if not names or not all(map(_OF_MODULES.fullmatch, names)):
-                    raise CannotVectorize(cause_of(error)) from error
-                # It writes into modules alone, which is looked at below.
-                with errors_of_step():
-                    loss = self._call(compiled, batch, batch_idx, "silent")
-            # what it writes into the module itself is there already, but for buffers, or a mode that it sets
-            changed = [
-                (held, name, own.get(name), held.get(name))
-                for held, own in before
-                for name in own.keys() | held.keys()
-                if own.get(name) is not held.get(name)
-            ]
-            if any(name != "training" for _, name, _, _ in changed):
-                for held, own in before:
-                    held.clear()
-                    held.update(own)
-            buffers = [id(part._buffers) for part in self._module.modules()]
-            others = {name for held, name, _, _ in changed if id(held) not in buffers and name != "training"}
-            if others:
-                raise CannotVectorize(changes([f"self.{name}" for name in sorted(others)]))
-            if all(name != "training" for _, name, _, _ in changed):
-                return loss, [(old, new) for _, _, old, new in changed]
-        for part, mode in modes:
-            part.training = mode
-        raise CannotVectorize("`training_step` sets another mode of a layer each time")
-
-    def _call(self, compiled: Any, batch: Any, batch_idx: int, policy: str) -> Any:
-        options = {**_OPTIONS, "side_effect_replay_policy": policy}
-        with self._noting(), config.patch(**options), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            loss = compiled(self._module, batch, batch_idx)
-        return loss
-
-    def read(self, source: fx.Graph, guards: Dependence, loss: int = 0, assigned: dict[int, int] | None = None) -> Step:
+    def read(
+        self, source: fx.Graph, dependence: Dependence, loss: int = 0, assigned: dict[int, int] | None = None
+    ) -> Step:
         """Return a captured graph as a step.
 
         Args:
             source: The graph.
-            guards: On what it depends.
+            dependence: On what it depends.
             loss: The loss's place among its outputs.
             assigned: For outputs that become buffers, the buffers' places among its inputs.
 
         Raises:
             CannotVectorize: If it does with metric objects, logged values or gradients what a stack cannot do.
         """
-        if guards.refusal is not None:
-            raise CannotVectorize(guards.refusal)
-        names = {name for name, _ in guards.guards}
-        if any(
-            name.endswith(".grad") and "CLOSURE_MATCH" not in kind for name, kind in guards.guards
-        ):  # no `torch.func.grad`
-            raise CannotVectorize("`training_step` reads gradients (`p.grad`), which a stack takes after it")
-        if any(name.endswith(".state.default_factory") for name in names):  # a dictionary of this kind
-            raise CannotVectorize("`training_step` reads the optimizer's state, of which a stack has another")
-        caches = sorted(readable(name[: -len(_CACHED)]) for name in names if name.endswith(_CACHED))
-        caches = [name for name in caches if not name.startswith("torch.")]
-        if caches:  # Dynamo passes over the cache
-            raise CannotVectorize(f"`training_step` calls `{caches[0]}`, whose results are kept in a cache")
+        if dependence.refusal is not None:
+            raise CannotVectorize(dependence.refusal)
         reader = Reader(source, self._metrics.known, loss, assigned or {})
-        return Step(source, StackedGraph(source.owning_module, reader.graph), reader.logged, reader.kept, guards)
+        graph = StackedGraph(source.owning_module, reader.graph)
+        return Step(source, graph, reader.logged, reader.kept, dependence)
+
+    # ---- what Dynamo calls ----
+
+    def _backend(self, module: fx.GraphModule, inputs: Any, **options: Any) -> Callable[..., tuple[Tensor, ...]]:
+        """Return what Dynamo calls in the place of a graph: it notes the graph's inputs, and returns as many zeros."""
+        outputs: Any = module.graph.output_node().args[0]
+        source = fx.Graph()
+        source.output(source.graph_copy(module.graph, {}))
+        # A parameter that the step has from the optimizer becomes an input as all others.
+        from_optimizer: list[Tensor] = []
+        for node in source.nodes:
+            if node.op == "get_attr" and node.target in module._parameters:
+                from_optimizer.append(getattr(module, node.target))
+                node.op = "placeholder"
+                node.target = node.name
+        graph = fx.GraphModule(module, source)
+
+        def call(*given: Any) -> tuple[Tensor, ...]:
+            zeros = tuple(torch.zeros(()) for _ in outputs)
+            self._called = _Call(graph, (*given, *from_optimizer), zeros)
+            return zeros
+
+        return call
+
+    def _note_guards(self, guards: Any) -> list[bool]:
+        """Note on what the step that is being captured depends; all guards stay."""
+        self._dependence = Dependence.of(guards, self._changing())
+        return [True] * len(guards)
+
+    # ---- the capture ----
+
+    def _capture(self, compiled: Callable[..., Any], batch: Any, batch_idx: int) -> tuple[Any, list[_Change]]:
+        """Call a compiled step, which notes its graph and its inputs; return the loss, and the new buffers.
+
+        Raises:
+            CannotVectorize: If it cannot be captured, or changes something beside its tensors.
+        """
+        parts = list(self._module.modules())
+        modes = [part.training for part in parts]
+        # Buffers that a step assigns become outputs of its graph.
+        dicts_of_buffers = {id(part._buffers) for part in parts}
+        for _ in range(_ATTEMPTS):
+            before = [(held, dict(held)) for part in parts for held in _dicts_of(part)]
+            loss = self._call_checked(compiled, batch, batch_idx)
+            changed = _changes(before)
+            others = [change for change in changed if change.name != "training"]
+            if others:
+                for held, own in before:
+                    held.clear()
+                    held.update(own)
+            names = {change.name for change in others if id(change.held) not in dicts_of_buffers}
+            if names:
+                raise CannotVectorize(changes([f"self.{name}" for name in sorted(names)]))
+            if len(others) == len(changed):
+                return loss, others
+            # It has set the mode of a layer: the next graph is that of this mode.
+        for part, mode in zip(parts, modes, strict=True):
+            part.training = mode
+        raise CannotVectorize("`training_step` sets another mode of a layer each time")
+
+    def _call_checked(self, compiled: Callable[..., Any], batch: Any, batch_idx: int) -> Any:
+        """Call a compiled step; it may change tensors, and attributes of modules."""
+        try:
+            return self._call(compiled, batch, batch_idx, "error")
+        except Exception as error:
+            effects = effects_of(error)
+            if not effects or not all(map(_OF_MODULES.fullmatch, effects)):
+                raise CannotVectorize(cause_of(error)) from error
+        with errors_of_step():
+            return self._call(compiled, batch, batch_idx, "silent")
+
+    def _call(self, compiled: Callable[..., Any], batch: Any, batch_idx: int, policy: str) -> Any:
+        options = {**_OPTIONS, "side_effect_replay_policy": policy}
+        with (
+            logging_to(self._module, note_log),
+            self._metrics.noting(),
+            self._trainer.watched(),
+            self._hidden_counters(),
+            self._context(),
+            torch.enable_grad(),
+            config.patch(**options),
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("ignore")
+            return compiled(self._module, batch, batch_idx, self._takes_index)
 
 
-def _step_with_index(module: Any, batch: Any, batch_idx: int) -> Any:
-    if not _is_captured():
-        raise CannotVectorize(_SWITCHED_OFF)
-    output = module.training_step(batch, batch_idx)
+def _loss(module: Any, batch: Any, batch_idx: int, takes_index: bool) -> Any:
+    """Run ``training_step`` and return its loss."""
+    output = module.training_step(batch, batch_idx) if takes_index else module.training_step(batch)
     return output["loss"] if isinstance(output, dict) else output
 
 
-def _step(module: Any, batch: Any, batch_idx: int) -> Any:
+def _captured_loss(module: Any, batch: Any, batch_idx: int, takes_index: bool) -> Any:
+    """The function that is compiled."""
     if not _is_captured():
-        raise CannotVectorize(_SWITCHED_OFF)
-    output = module.training_step(batch)
-    return output["loss"] if isinstance(output, dict) else output
+        raise CannotVectorize(
+            "PyTorch's Dynamo, which captures steps, is switched off (`TORCHDYNAMO_DISABLE`, `set_stance`)"
+        )
+    return _loss(module, batch, batch_idx, takes_index)
 
 
 #: By a name of its own, so that guards tell it from a question of the user's step.
 _is_captured = torch.compiler.is_dynamo_compiling
-_SWITCHED_OFF = "PyTorch's Dynamo, which captures steps, is switched off (`TORCHDYNAMO_DISABLE`, `set_stance`)"
 
 
-def _attributes(part: nn.Module) -> list[dict[str, Any]]:
+def _dicts_of(part: nn.Module) -> list[dict[str, Any]]:
     """Return what holds a module's attributes, buffers, parameters and submodules."""
     return [part.__dict__, part._buffers, part._parameters, part._modules]
 
 
-#: What Dynamo calls a module, or its buffers.
-_OF_MODULES = re.compile(r"L\['module'\](\.(_modules|__dict__\['_modules'\])\['\w+'\])*(\._buffers|\._modules)?")
+def _changes(before: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> list[_Change]:
+    """Return what was set since, given what holds attributes, and copies of it from before."""
+    changed = []
+    for held, own in before:
+        for name in own.keys() | held.keys():
+            old = own.get(name)
+            new = held.get(name)
+            if old is not new:
+                changed.append(_Change(held, name, old, new))
+    return changed
+
+
+def _assignments(called: _Call, loss: Tensor, new_buffers: Sequence[_Change]) -> tuple[int, dict[int, int]]:
+    """Return the loss's place among a call's outputs, and the places of inputs that take other outputs.
+
+    Raises:
+        CannotVectorize: If there are outputs that are neither the loss nor new buffers.
+    """
+    inputs = {id(value): place for place, value in enumerate(called.inputs)}
+    outputs = {id(value): place for place, value in enumerate(called.outputs)}
+    place_of_loss = outputs.get(id(loss), 0)
+    assigned: dict[int, int] = {}
+    for change in new_buffers:
+        assigned[outputs[id(change.new)]] = inputs.get(id(change.old), -1)
+    is_known = {place_of_loss, *assigned} == set(range(len(called.outputs)))
+    if not is_known or -1 in assigned.values():
+        raise CannotVectorize("`training_step` changes the module, of which there is one for all clients")
+    return place_of_loss, assigned

@@ -11,7 +11,7 @@ from pathlib import Path
 from fl_lightning._lightning.errors import CannotVectorize, describe_error
 
 #: How Dynamo lists what a step changes beside its tensors.
-EFFECTS = re.compile(r"side effects happened.*double check: (\[.*\])")
+_EFFECTS = re.compile(r"side effects happened.*double check: (\[.*\])")
 _LIBRARY = Path(__file__).parents[2]
 #: Folders of the library whose lines are not the user's.
 _OWN = str(_LIBRARY / "executors"), str(_LIBRARY / "_lightning")
@@ -37,8 +37,9 @@ def cause_of(error: Exception) -> str:
     explained = re.search(r"Explanation: (.*)", text)
     words = explained[1].strip().rstrip(".") if explained else describe_error(error)
     cause = message[1] if message else f"a step cannot be stacked: {words}"
-    if (effects := EFFECTS.search(text)) is not None:
-        cause = changes(sorted(map(readable, ast.literal_eval(effects[1]))))
+    effects = effects_of(error)
+    if effects:
+        cause = changes(sorted(map(readable, effects)))
     cause = next((known for phrase, known in _CAUSES.items() if phrase in text), cause)
     lines = (
         re.findall(r'File "([^"]+)", line (\d+)', text.split("from user code:")[-1])
@@ -70,6 +71,12 @@ _CAUSES = {
     "accessing `data` under vmap": "`training_step` writes to a parameter's `.data`",
     "Dynamo does not support RNN": "`nn.LSTM`, `nn.GRU` and `nn.RNN` compute one model at a time",
 }
+
+
+def effects_of(error: Exception) -> list[str]:
+    """Return what a step changes beside its tensors, as Dynamo names it; nothing if another error was raised."""
+    found = _EFFECTS.search(str(error))
+    return [] if found is None else ast.literal_eval(found[1])
 
 
 def changes(names: Sequence[str]) -> str:

@@ -1,4 +1,8 @@
-"""The comparison of a captured step, once, with the module itself."""
+"""The comparison of a captured step, once, with the module itself.
+
+The loss, gradients, buffers, logs and calls of metric objects that the graph of the worked example gives for the first
+and for the last client are compared with those of ``training_step`` as it is, on these clients' weights and batches.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +18,15 @@ from fl_lightning._lightning.errors import CannotVectorize
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.executors.compiler.capture import CapturedStep, Step
 from fl_lightning.executors.compiler.causes import errors_of_step
-from fl_lightning.executors.compiler.graph import Computed, Stacks
+from fl_lightning.executors.compiler.graph import Stacks
 from fl_lightning.executors.compiler.traces import same, without_trace
 from fl_lightning.executors.stack.batches import StackedBatch
 from fl_lightning.seeding import preserved_generators, set_global_states
 
-#: Relative to the largest value.
+#: How far values may differ, relative to the largest.
 _TOLERANCES = {torch.float64: 1e-9, torch.float32: 2e-4}
-_MIXED = 5e-2  # where a part of the step is computed in half precision
+#: The same where a part of the step is computed in half precision.
+_MIXED = 5e-2
 
 
 class Check:
@@ -36,7 +41,9 @@ class Check:
     """
 
     def __init__(self, captured: CapturedStep, vector: StateVector, *, mixed: bool) -> None:
-        self._captured, self._vector, self._mixed = captured, vector, mixed
+        self._captured = captured
+        self._vector = vector
+        self._mixed = mixed
 
     def __call__(
         self,
@@ -65,15 +72,19 @@ class Check:
         """
         if step.graph.checked:
             return
-        generators, vector = stacks.draws.generators, self._vector
-        shared = [value for value in inputs if isinstance(value, Tensor) and value.requires_grad]
-        copies = replace(stacks, update=None, batch=_copies(stacks.batch), buffers=_copies(stacks.buffers))
+        generators = stacks.draws.generators
         states = [generators.state(row) for row in rows]
+        # A step writes to buffers, and may write to its batch.
+        batch_copies = [tensor.clone() for tensor in stacks.batch]
+        buffers = [tensor.clone() for tensor in stacks.buffers]
+        copies = replace(stacks, update=None, batch=batch_copies, buffers=buffers)
         computed = step.graph.run(copies, inputs, flat=flat)
         if generators.steps_draw:
             _check_metrics_draw_nothing(step)
+        shared = [value for value in inputs if isinstance(value, Tensor) and value.requires_grad]
+        kept = step.tensors(computed.kept)
+        vector = self._vector
         held = vector.read()
-        tensors = step.tensors(computed.kept)
         try:
             for place in sorted({0, len(rows) - 1}):
                 own = [tensor[place].detach().reshape(-1) for tensor in (*stacks.parameters, *stacks.buffers)]
@@ -83,18 +94,13 @@ class Check:
                     set_global_states(states[place], held.device)
                     with errors_of_step():
                         loss = self._captured.alone(single, index)
-                    traces.compare(step.logged, [tensor[place] for tensor in tensors], self._bound(loss))
-                gradients = torch.autograd.grad(loss, [*vector.parameters, *shared], allow_unused=True)
-                if any(gradient is not None for gradient in gradients[len(vector.parameters) :]):
-                    raise CannotVectorize(
-                        "`training_step` computes with a tensor that requires gradients and is not a parameter of "
-                        "the module, so its `.grad` would not be there after a stack"
-                    )
-                # Embeddings may have sparse gradients alone, and dense ones in a stack.
-                dense = [None if each is None else each.to_dense() for each in gradients[: len(vector.parameters)]]
-                self._compare(computed, place, loss, dense)
-                for one, other in zip(vector.tensors()[len(vector.parameters) :], copies.buffers, strict=True):
-                    same("a buffer", one, other[place], self._bound(loss), 1.0)
+                    bound = self._bound(loss)
+                    traces.compare(step.logged, [tensor[place] for tensor in kept], bound)
+                same("the loss", loss, computed.losses[place], bound, 1.0)
+                self._compare_gradients(loss, shared, computed.gradients, place, bound)
+                of_module = vector.tensors()[len(vector.parameters) :]
+                for buffer, stacked in zip(of_module, buffers, strict=True):
+                    same("a buffer", buffer, stacked[place], bound, 1.0)
         finally:
             vector.write(held)
         generators.rewind(rows, states)
@@ -103,27 +109,38 @@ class Check:
     def _bound(self, loss: Tensor) -> float:
         return _MIXED if self._mixed else _TOLERANCES.get(loss.dtype, _MIXED)
 
-    def _compare(self, computed: Computed, place: int, loss: Tensor, gradients: Sequence[Tensor | None]) -> None:
-        bound = self._bound(loss)
-        size = max((float(g.abs().max()) for g in gradients if g is not None and g.numel()), default=0.0)
-        same("the loss", loss, computed.losses[place], bound, 1.0)
-        for name, one, other in zip(self._vector.names, gradients, computed.gradients, strict=True):
+    def _compare_gradients(
+        self, loss: Tensor, shared: Sequence[Tensor], stacked: Sequence[Tensor | None], place: int, bound: float
+    ) -> None:
+        """Compare the gradients of a client's loss with those at a place of a stack; ``shared`` tensors have none."""
+        vector = self._vector
+        number = len(vector.parameters)
+        gradients = torch.autograd.grad(loss, [*vector.parameters, *shared], allow_unused=True)
+        if any(gradient is not None for gradient in gradients[number:]):
+            raise CannotVectorize(
+                "`training_step` computes with a tensor that requires gradients and is not a parameter of the module, "
+                "so its `.grad` would not be there after a stack"
+            )
+        # Embeddings may have sparse gradients alone, and dense ones in a stack.
+        alone = [None if gradient is None else gradient.to_dense() for gradient in gradients[:number]]
+        largest = 0.0
+        for gradient in alone:
+            if gradient is not None and gradient.numel():
+                largest = max(largest, float(gradient.abs().max()))
+        for name, one, other in zip(vector.names, alone, stacked, strict=True):
             if (one is None) != (other is None):
                 raise CannotVectorize(f"the gradient of {name!r} is there alone or in a stack only")
             if one is not None and other is not None:
-                same(f"the gradient of {name!r}", one, other[place], bound, size)
+                same(f"the gradient of {name!r}", one, other[place], bound, largest)
 
 
 def _check_metrics_draw_nothing(step: Step) -> None:
     """Raise ``CannotVectorize`` for metric objects whose draws might take turns with those of a step."""
-    for part in [part for call in step.logged.metric_calls for part in call.metric.modules()]:
-        is_known = not isinstance(part, Metric) or type(part).__module__.startswith("torchmetrics.")
-        if not is_known and not getattr(part, "stacks", False):
-            raise CannotVectorize(
-                f"`training_step` draws random numbers, and the metric object {type(part).__name__} might; if it does "
-                "not, set its attribute `stacks = True`"
-            )
-
-
-def _copies(tensors: Sequence[Tensor]) -> list[Tensor]:
-    return [tensor.clone() for tensor in tensors]
+    for call in step.logged.metric_calls:
+        for part in call.metric.modules():
+            is_known = not isinstance(part, Metric) or type(part).__module__.startswith("torchmetrics.")
+            if not is_known and not getattr(part, "stacks", False):
+                raise CannotVectorize(
+                    f"`training_step` draws random numbers, and the metric object {type(part).__name__} might; if it "
+                    "does not, set its attribute `stacks = True`"
+                )

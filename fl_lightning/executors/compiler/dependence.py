@@ -1,11 +1,12 @@
 """On what a captured step depends beside its tensors.
 
-Dynamo captures a step as it runs once, and guards whatever of Python it has looked at::
+Dynamo captures a step as it runs once, and guards whatever of Python it has looked at. Where the worked example
+returned this instead, there would be one guard more::
 
     return loss * (2 if self.current_epoch > 3 else 1)     # guard: self.trainer.current_epoch == 0
 
-When a guard no longer holds, the step is captured again. What changes from step to step is told by the objects that a
-guard looks at, and so is what no stack can do.
+When a guard no longer holds, the step is captured again. The objects that guards look at also tell what no stack can
+do, and what changes from one step of a client to the next.
 """
 
 from __future__ import annotations
@@ -19,11 +20,17 @@ from typing import Any
 import torch
 
 from fl_lightning._lightning.stacks.watching import is_watched
+from fl_lightning.executors.compiler.causes import readable
 
-_INDEX = "batch_idx"  # in the names of guards
-_OF_LIBRARY = "_is_captured"  # the question of the library itself, in the names of guards
+#: How Dynamo names the batch's index.
+_INDEX = "batch_idx"
+#: How it names the library's own question whether a step is captured.
+_OF_LIBRARY = "_is_captured"
+#: How it names a function that `functools.lru_cache` wraps.
+_CACHED = ".__wrapped__"
 #: Functions that tell a step whether it is captured.
 _ASKING = (torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, torch._dynamo.is_compiling)
+_TORCH = str(Path(torch.__file__).parent)
 
 
 @dataclass(frozen=True)
@@ -48,22 +55,45 @@ class Dependence:
             guards: The guards.
             changing: Identities of objects that hold what changes from step to step.
         """
-        refusal = None
         changes = False
+        refusal: str | None = None
         for guard in guards:
             value = guard.value if guard.has_value else None
-            changes = changes or _INDEX in guard.name or id(value) in changing
-            if any(value is asking for asking in _ASKING) and not _is_of_torch(guard):
-                refusal = "`training_step` asks whether it is compiled, and does something else if it is"
-            if guard.guard_type == "CLASS_MATCH" and is_watched(value):
-                refusal = "`training_step` asks for the type of a metric object or of the trainer; use `isinstance`"
+            if _INDEX in guard.name or id(value) in changing:
+                changes = True
+            refusal = refusal or _refusal(guard, value)
         return cls(frozenset(map(_seen_by, guards)), changes, refusal)
+
+
+def _refusal(guard: Any, value: Any) -> str | None:
+    """Return why a step that depends on this cannot be stacked; ``None`` if it can."""
+    name: str = guard.name
+    if any(value is asking for asking in _ASKING) and not _is_of_torch(guard):
+        return "`training_step` asks whether it is compiled, and does something else if it is"
+    if guard.guard_type == "CLASS_MATCH" and is_watched(value):
+        return "`training_step` asks for the type of a metric object or of the trainer; use `isinstance`"
+    # A closure of this name is that of `torch.func.grad`.
+    if name.endswith(".grad") and guard.guard_type != "CLOSURE_MATCH":
+        return "`training_step` reads gradients (`p.grad`), which a stack takes after it"
+    # An optimizer's state is a dictionary with a default.
+    if name.endswith(".state.default_factory"):
+        return "`training_step` reads the optimizer's state, of which a stack has another"
+    # Dynamo calls the function itself, and passes over its cache.
+    if name.endswith(_CACHED):
+        function = readable(name.removesuffix(_CACHED))
+        if not function.startswith("torch."):
+            return f"`training_step` calls `{function}`, whose results are kept in a cache"
+    return None
 
 
 def _seen_by(guard: Any) -> tuple[str, str]:
     """Return what a guard looks at, and what of it: of a dictionary, say, whether it has a certain key."""
-    options = getattr(guard.orig_guard.create_fn, "keywords", {}) if guard.guard_type != "TENSOR_MATCH" else ""
-    return re.sub(r"(__builtins_dict__)_\d+", r"\1", guard.name), f"{guard.guard_type} {options}"  # counted by graphs
+    options: Any = ""
+    if guard.guard_type != "TENSOR_MATCH":
+        options = getattr(guard.orig_guard.create_fn, "keywords", {})
+    # Dynamo counts its graphs in this name.
+    name = re.sub(r"(__builtins_dict__)_\d+", r"\1", guard.name)
+    return name, f"{guard.guard_type} {options}"
 
 
 def _is_of_torch(guard: Any) -> bool:
@@ -71,4 +101,4 @@ def _is_of_torch(guard: Any) -> bool:
     if _OF_LIBRARY in guard.name:
         return True
     frames = guard.orig_guard.user_stack
-    return bool(frames) and frames[-1].filename.startswith(str(Path(torch.__file__).parent))
+    return bool(frames) and frames[-1].filename.startswith(_TORCH)

@@ -1,5 +1,10 @@
 """Steps of clients whose batches have unequal sizes: batches are filled up, and means over samples weighted.
 
+Of clients whose batches have 4 and 2 samples, with the worked example::
+
+    x of shape (2, 4, in), weights [[1/4, 1/4, 1/4, 1/4], [1/2, 1/2, 0, 0]]
+    loss = (weights * mse_loss(prediction, y, reduction="none")).sum()
+
 That is the same where a step treats each sample by itself, and its loss and logged numbers are means over them. The
 graph tells both (``samples``, ``rows``), and that the steps of shorter batches differ from it in the number of samples
 alone (``sizes``). Values are compared once besides.
@@ -9,21 +14,40 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fl_lightning._lightning.stacks.recording import Logged, TensorPlace
+from fl_lightning._lightning.stacks.recording import LogCall, Logged, TensorPlace
 from fl_lightning.executors.compiler.capture import CapturedStep, Step
 from fl_lightning.executors.compiler.check import Check
-from fl_lightning.executors.compiler.graph import Computed, DependsOnNumber, Stacks
+from fl_lightning.executors.compiler.graph import Computed, Stacks
+from fl_lightning.executors.compiler.number_of_clients import DependsOnNumber
 from fl_lightning.executors.compiler.samples import weighted_graph
 from fl_lightning.executors.compiler.sizes import NotOfSamples, Sizes, find_sizes
 from fl_lightning.executors.stack.batches import StackedBatch
 from fl_lightning.executors.stack.randomness import ClientGenerators
 
+#: How far values may differ, relative to the largest.
 _BOUNDS = {torch.float64: 1e-9, torch.float32: 1e-4}
+_BOUND_OF_HALF = 5e-2
+
+
+class _Short(NamedTuple):
+    """The step of batches of one size, as it is.
+
+    Attributes:
+        size: The samples of these batches.
+        batch: The batches.
+        step: Their captured step.
+        inputs: Its inputs.
+    """
+
+    size: int
+    batch: StackedBatch
+    step: Step
+    inputs: list[Any]
 
 
 class WeightedSteps:
@@ -35,11 +59,16 @@ class WeightedSteps:
     """
 
     def __init__(self, captured: CapturedStep, check: Check) -> None:
-        self._captured, self._check = captured, check
-        self._steps: dict[Step, Step | None] = {}
+        self._captured = captured
+        self._check = check
+        #: By the step of whole batches; ``None`` where there is none.
+        self._weighted: dict[Step, Step | None] = {}
+        #: Where the graphs of whole batches have the number of samples.
         self._sizes: dict[Step, Sizes] = {}
+        #: Whether a weighted step computes what a step of shorter batches computes.
         self._proven: dict[tuple[Step, Step], bool] = {}
-        self._settled = set[tuple[Step, int]]()  # sizes whose step depends on nothing but what the whole one does
+        #: Steps of whole batches, and sizes whose step depends on nothing but what that of whole batches does.
+        self._settled: set[tuple[Step, int]] = set()
 
     def find(
         self, batch: StackedBatch, sizes: Collection[int], parameters: list[Tensor], generators: ClientGenerators
@@ -56,126 +85,157 @@ class WeightedSteps:
             NotOfSamples: If there is none.
             CannotVectorize: If a step cannot be captured.
         """
-        size = batch.tensors[0].shape[1]
+        largest = batch.tensors[0].shape[1]
         whole, inputs = self._captured(batch, 0)
-        captured: list[tuple[int, StackedBatch, Step, list[Any]]] = []
-        for own in sorted({size, *sizes}, reverse=True):
-            if (whole, own) in self._settled:
-                continue
-            short = StackedBatch([tensor[:, :own] for tensor in batch.tensors])
-            other, others = self._captured(short, 0, short=own < size)
-            if other.guards.changes:
-                raise NotOfSamples
-            if own < size:
-                self._note(whole, find_sizes(whole.source, inputs, other.source, others, size))
-            captured.append((own, short, other, others))
-        if whole not in self._steps:
-            self._steps[whole] = self._weigh(whole, inputs, size)
-        step = self._steps[whole]
-        if step is None:
+        shorts: list[_Short] = []
+        for size in sorted({largest, *sizes}, reverse=True):
+            if (whole, size) not in self._settled:
+                short = self._capture_short(batch, size)
+                if size < largest:
+                    self._note_sizes(whole, find_sizes(whole.source, inputs, short.step.source, short.inputs, largest))
+                shorts.append(short)
+        if whole not in self._weighted:
+            self._weighted[whole] = self._weigh(whole, inputs, largest)
+        weighted = self._weighted[whole]
+        if weighted is None:
             raise NotOfSamples
-        for own, short, other, others in captured:
-            if (step, other) not in self._proven:
+        for short in shorts:
+            if (weighted, short.step) not in self._proven:
+                weighted = self._weighted[whole] = _without_sizes_of_logs(weighted, short, largest)
                 stacks = Stacks(parameters, [], batch.tensors, generators.drawing(range(len(parameters[0]))))
-                step = self._steps[whole] = _with_sizes(step, other, size, own)
-                self._proven[step, other] = self._prove(step, inputs, other, others, stacks, short, generators)
-            if not self._proven[step, other]:
+                self._proven[weighted, short.step] = self._prove(weighted, inputs, short, stacks)
+            if not self._proven[weighted, short.step]:
                 raise NotOfSamples
-            if other.guards.guards <= whole.guards.guards:
-                self._settled.add((whole, own))
-        return step, inputs
+            if short.step.dependence.guards <= whole.dependence.guards:
+                self._settled.add((whole, short.size))
+        return weighted, inputs
 
-    def _note(self, whole: Step, sizes: Sizes) -> None:
+    def _capture_short(self, batch: StackedBatch, size: int) -> _Short:
+        """Return the step of the first samples of some batches."""
+        short = StackedBatch([tensor[:, :size] for tensor in batch.tensors])
+        step, inputs = self._captured(short, 0, short=size < batch.tensors[0].shape[1])
+        if step.dependence.changes:
+            raise NotOfSamples
+        return _Short(size, short, step, inputs)
+
+    def _note_sizes(self, whole: Step, sizes: Sizes) -> None:
         """Note where a graph has the number of samples, as a shorter batch tells; all of them must tell the same."""
         known = self._sizes.get(whole)
         if known is None:
             self._sizes[whole] = sizes
-            self._steps.pop(whole, None)
+            self._weighted.pop(whole, None)
         elif known != sizes:
             raise NotOfSamples
 
     def _weigh(self, whole: Step, inputs: Sequence[Any], size: int) -> Step | None:
         try:
-            return self._captured.read(weighted_graph(whole, inputs, size, self._sizes.get(whole)), whole.guards)
+            graph = weighted_graph(whole, inputs, size, self._sizes.get(whole))
+            return self._captured.read(graph, whole.dependence)
         except NotOfSamples:
             return None
 
-    def _prove(
-        self,
-        step: Step,
-        inputs: Sequence[Any],
-        short: Step,
-        others: Sequence[Any],
-        stacks: Stacks,
-        batch: StackedBatch,
-        generators: ClientGenerators,
-    ) -> bool:
-        """Whether the weighted step of filled-up batches computes what the step of shorter batches computes."""
-        number, size = batch.tensors[0].shape[:2]
-        rows, largest = range(number), stacks.batch[0].shape[1]
-        alone = replace(stacks, batch=[tensor.clone() for tensor in batch.tensors])
-        self._check(short, others, alone, batch, 0, rows, flat=False)
+    def _prove(self, weighted: Step, inputs: Sequence[Any], short: _Short, stacks: Stacks) -> bool:
+        """Whether the weighted step of filled-up batches computes what the step of shorter batches computes.
+
+        Args:
+            weighted: The weighted step.
+            inputs: Its inputs.
+            short: The step of shorter batches.
+            stacks: The clients' tensors, with whole batches.
+        """
+        number, largest = stacks.batch[0].shape[:2]
+        rows = range(number)
+        generators = stacks.draws.generators
+        # A step may write to its batch.
+        alone = replace(stacks, batch=[tensor.clone() for tensor in short.batch.tensors])
+        self._check(short.step, short.inputs, alone, short.batch, 0, rows, flat=False)
         states = [generators.state(row) for row in rows]
-        theirs = short.graph.run(alone, others, flat=False)
+        expected = short.step.graph.run(alone, short.inputs, flat=False)
         generators.rewind(rows, states)
-        weights = torch.zeros_like(stacks.parameters[0].detach().reshape(number, -1)[:, :1]).repeat(1, largest)
-        weights[:, :size] = 1 / size
-        step.graph.checked = True
+        weighted.graph.checked = True
+        parameter = stacks.parameters[0]
+        weights = torch.zeros(number, largest, dtype=parameter.dtype, device=parameter.device)
+        weights[:, : short.size] = 1 / short.size
         places = torch.arange(largest, device=weights.device)
-        for chosen in (places, places.clamp(max=size - 1)):  # samples of weight 0: any others, or the last one again
-            draws = generators.drawing(rows, [size] * number, largest)
-            filled = replace(stacks, batch=[t[:, chosen] for t in stacks.batch], weights=weights, draws=draws)
+        # Samples of weight 0 are any others, or the last one again.
+        for chosen in (places, places.clamp(max=short.size - 1)):
+            batch = [tensor[:, chosen] for tensor in stacks.batch]
+            draws = generators.drawing(rows, [short.size] * number, largest)
+            filled = replace(stacks, batch=batch, weights=weights, draws=draws)
             try:
-                mine = step.graph.run(filled, inputs, flat=True)
+                found = weighted.graph.run(filled, inputs, flat=True)
             except DependsOnNumber:
                 return False
             finally:
                 generators.rewind(rows, states)
-            if not _agree(step, mine, short, theirs, size):
+            if not _agree(weighted, found, short, expected):
                 return False
         return True
 
 
-def _with_sizes(step: Step, short: Step, size: int, own: int) -> Step:
-    """Return a step without the ``batch_size`` of logged values where that is the number of a batch's samples."""
-    calls = []
-    for one, other in zip(step.logged.calls, short.logged.calls, strict=False):
-        options = dict(one.options)
-        if options.get("batch_size") == size != own and (
-            other.weight is not None or other.options["batch_size"] == own
-        ):
+def _without_sizes_of_logs(weighted: Step, short: _Short, largest: int) -> Step:
+    """Return a weighted step without the ``batch_size`` of logged values where that is the number of samples."""
+    calls: list[LogCall] = []
+    for call, other in zip(weighted.logged.calls, short.step.logged.calls, strict=False):
+        options = dict(call.options)
+        is_of_samples = options.get("batch_size") == largest != short.size
+        # That of the shorter batch is a tensor, or a number.
+        if is_of_samples and (other.weight is not None or other.options["batch_size"] == short.size):
             del options["batch_size"]
-        calls.append(replace(one, options=options))
-    return replace(step, logged=replace(step.logged, calls=calls)) if calls != step.logged.calls else step
+        calls.append(replace(call, options=options))
+    if calls == weighted.logged.calls:
+        return weighted
+    return replace(weighted, logged=replace(weighted.logged, calls=calls))
 
 
-def _agree(step: Step, mine: Computed, short: Step, theirs: Computed, size: int) -> bool:
-    ours, other = step.logged, short.logged
-    same = [len(_places(each)) for each in (ours, other)], [len(each.calls) for each in (ours, other)]
-    if any(one != two for one, two in same):
+def _agree(weighted: Step, found: Computed, short: _Short, expected: Computed) -> bool:
+    """Whether a weighted step, and one of shorter batches, have logged and computed the same."""
+    places = _places(weighted.logged)
+    other_places = _places(short.step.logged)
+    calls = weighted.logged.calls
+    other_calls = short.step.logged.calls
+    if len(places) != len(other_places) or len(calls) != len(other_calls):
         return False
-    for one, two in zip(ours.calls, other.calls, strict=True):
-        sizes = {call.options.get("batch_size") for call in (one, two)} if "batch_size" in one.options else {None}
-        if one.weight is not None or len(sizes) > 1 or not one.logs_as(two) or one.reduction != "mean":
+    if not all(map(_log_alike, calls, other_calls)):
+        return False
+    bound = _BOUNDS.get(found.losses.dtype, _BOUND_OF_HALF)
+    if not _are_close(found.losses, expected.losses, bound):
+        return False
+    for gradient, other_gradient in zip(found.gradients, expected.gradients, strict=True):
+        if (gradient is None) != (other_gradient is None):
             return False
-    pairs = [(mine.losses, theirs.losses), *zip(mine.gradients, theirs.gradients, strict=True)]
-    for place, other_place in zip(_places(ours), _places(other), strict=True):
-        a, b = mine.kept[place], theirs.kept[other_place]
-        pairs.append((a[:, :size] if step.kept[place][1] else a, b))
-    bound = _BOUNDS.get(mine.losses.dtype, 5e-2)
-    return all(_close(a, b, bound) for a, b in pairs)
+        if gradient is not None and other_gradient is not None and not _are_close(gradient, other_gradient, bound):
+            return False
+    for place, other_place in zip(places, other_places, strict=True):
+        kept = found.kept[place]
+        if weighted.kept[place].of_samples:
+            kept = kept[:, : short.size]
+        if not _are_close(kept, expected.kept[other_place], bound):
+            return False
+    return True
+
+
+def _log_alike(call: LogCall, other: LogCall) -> bool:
+    """Whether a weighted step's call of ``self.log`` logs a mean over samples, as another step's does."""
+    is_of_size = "batch_size" in call.options
+    if is_of_size and call.options["batch_size"] != other.options.get("batch_size"):
+        return False
+    return call.weight is None and call.reduction == "mean" and call.logs_as(other)
 
 
 def _places(logged: Logged) -> list[int]:
     """Return the places of the tensors that are logged, and given to metric objects."""
-    leaves = [leaf for call in logged.metric_calls for leaf in call.leaves if isinstance(leaf, TensorPlace)]
-    return [*(call.value for call in logged.calls if isinstance(call.value, int)), *(leaf.place for leaf in leaves)]
+    places = [call.value for call in logged.calls if isinstance(call.value, int)]
+    for call in logged.metric_calls:
+        places += [leaf.place for leaf in call.leaves if isinstance(leaf, TensorPlace)]
+    return places
 
 
-def _close(one: Tensor | None, other: Tensor | None, bound: float) -> bool:
-    if one is None or other is None:
-        return one is other
-    if one.shape != other.shape:
-        return one.numel() == other.numel() and _close(one.reshape(-1), other.reshape(-1), bound)
+def _are_close(one: Tensor, other: Tensor, bound: float) -> bool:
+    """Whether two tensors of as many values are the same, but for a bound relative to the largest value."""
+    if one.numel() != other.numel():
+        return False
+    one = one.double().reshape(-1)
+    other = other.double().reshape(-1)
     largest = float(other.nan_to_num().abs().max()) if other.numel() else 0.0
-    return torch.allclose(one.double(), other.double(), rtol=bound, atol=bound * (1e-3 + largest), equal_nan=True)
+    return torch.allclose(one, other, rtol=bound, atol=bound * (1e-3 + largest), equal_nan=True)

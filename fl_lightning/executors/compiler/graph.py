@@ -1,4 +1,17 @@
-"""The graph of a captured training step, computed for the models of several clients at once."""
+"""The graph of a captured training step, computed for the models of several clients at once.
+
+There are two ways, and the form of a step decides which one it takes. The worked example, for K clients::
+
+    prediction = linear(x, weight)       # mapped: the graph of one client under `torch.func.vmap`
+    loss = mse_loss(prediction, y)       # autograd makes the backward pass
+
+    prediction = bmm(x, weight.transpose(1, 2))                            # flat: the operations that `vmap` and
+    error = sub(prediction, y)                                             # autograd have called, as one list
+    ...
+    weight.baddbmm_(slope.transpose(1, 2), x, beta=1, alpha=-lr)           # where plain SGD steps the weights at once
+
+A flat list takes some 0.1 s to make, and its steps half the time of mapped ones, most of which is spent in calls.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +24,14 @@ import torch
 from torch import Tensor, fx
 from torch._C import _functorch
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils import _pytree as pytree
 
 from fl_lightning._lightning.errors import CannotVectorize
 from fl_lightning.executors.compiler.causes import errors_of_step
-from fl_lightning.executors.compiler.simplification import as_called_fastest, simplify, step_at_end
+from fl_lightning.executors.compiler.number_of_clients import FEW, MORE, graph_for, resized
+from fl_lightning.executors.compiler.simplification import call_fastest, simplify, step_at_end
 from fl_lightning.executors.compiler.unmapped import replace_unmapped
 from fl_lightning.executors.stack.inplace_sgd import InPlaceSgd
 from fl_lightning.executors.stack.randomness import PerClientDraws, draws_by_name, mapped_dirichlet
-
-_TRACED = 5, 6  # neighbouring numbers of clients, from whose graphs that of any other number follows
-
-
-class DependsOnNumber(CannotVectorize):
-    """A step of filled-up batches has other operations for another number of clients."""
 
 
 class Place(NamedTuple):
@@ -42,8 +49,8 @@ class Stacks:
         parameters: The trained parameters, leaves.
         buffers: The buffers, which a step may write to.
         batch: The tensors of a batch.
-        weights: Of each sample in its client's batch, shape ``(K, B)``; ``None`` where all batches are whole.
         draws: Draws random numbers client by client.
+        weights: Of each sample in its client's batch, shape ``(K, B)``; ``None`` where all batches are whole.
         update: Steps a parameter at once; ``None`` where gradients are wanted.
     """
 
@@ -54,13 +61,18 @@ class Stacks:
     weights: Tensor | None = None
     update: InPlaceSgd | None = None
 
+    @property
+    def number(self) -> int:
+        """The number of clients, K."""
+        return len(self.parameters[0])
+
     def __getitem__(self, place: Place) -> Tensor:
         """Return the stack of a name."""
         if place.kind == "zeros":
-            return torch.zeros(len(self.parameters[0]), device=self.parameters[0].device)
+            return torch.zeros(self.number, device=self.parameters[0].device)
         held: Any = getattr(self, place.kind)
-        found: Tensor = held if place.kind == "weights" else held[place.number]
-        return found
+        stack: Tensor = held if place.kind == "weights" else held[place.number]
+        return stack
 
 
 class Computed(NamedTuple):
@@ -69,7 +81,8 @@ class Computed(NamedTuple):
     Attributes:
         losses: The clients' losses, shape ``(K,)``.
         kept: What they log and give to metric objects, shape ``(K, ...)`` each.
-        gradients: Of the sum of the losses, or ``None``, one for each parameter.
+        gradients: Of the sum of the losses, one for each parameter, or ``None``. Where parameters have been stepped
+            these are the parameters.
         stepped: Whether the parameters have been stepped.
     """
 
@@ -79,11 +92,23 @@ class Computed(NamedTuple):
     stepped: bool
 
 
-class _Flat(NamedTuple):
+class _Traced(NamedTuple):
+    """Forward and backward pass as one graph.
+
+    Attributes:
+        graph: The graph; its outputs are the losses, what is kept, and the gradients.
+        used: The places of the parameters that have a gradient.
+    """
+
+    graph: fx.Graph
+    used: list[int]
+
+
+class _FlatList(NamedTuple):
     """A flat list of operations: forward pass, backward pass and, where it ``steps``, the optimizer's step."""
 
     run: Callable[..., Sequence[Tensor]]
-    used: list[int]  # the parameters that have a gradient
+    used: list[int]
     steps: bool
 
 
@@ -96,11 +121,12 @@ class StackedGraph:
     """
 
     def __init__(self, root: fx.GraphModule | None, graph: fx.Graph) -> None:
-        self.takes_zeros = replace_unmapped(graph)
+        self._takes_zeros = replace_unmapped(graph)
         self._module = fx.GraphModule(root or {}, graph)
         self._draws = any(map(draws_by_name, graph.nodes))
-        self._traced: dict[Any, list[tuple[fx.Graph, list[int]]]] = {}
-        self._flat: dict[Any, _Flat] = {}
+        self._traced: dict[Any, _Traced] = {}
+        self._flat: dict[Any, _FlatList] = {}
+        #: What the step under way is taken with, for the functions that its flat list calls.
         self._now: Stacks | None = None
         #: Whether a step of it has been compared with the module itself.
         self.checked = False
@@ -111,30 +137,30 @@ class StackedGraph:
         Args:
             stacks: The clients' tensors.
             inputs: For each input the :class:`Place` of a stack, or the value that all clients share.
-            flat: Whether to make a flat list of operations of it, which costs some 0.1 s for each new form; forms with
-                ``stacks.weights`` serve any number of clients.
+            flat: Whether it is taken as a flat list. Lists with ``stacks.weights`` serve any number of clients.
 
         Raises:
             CannotVectorize: If the step changes what clients share, or parameters.
             DependsOnNumber: If there are weights, and other operations for other numbers of clients.
         """
-        inputs = [
-            *inputs,
-            *[Place("weights", 0)] * (stacks.weights is not None),
-            *[Place("zeros", 0)] * self.takes_zeros,
-        ]
+        given = list(inputs)
+        if stacks.weights is not None:
+            given.append(Place("weights", 0))
+        if self._takes_zeros:
+            given.append(Place("zeros", 0))
         if self.checked:
-            return self._run(stacks, inputs, flat=flat)
-        # A step that writes to weights or to what clients share is refused, and must not have written to them.
-        shared = [value.detach().clone() if isinstance(value, Tensor) else value for value in inputs]
-        for copied, value in zip(shared, inputs, strict=True):
-            if isinstance(value, Tensor):
-                copied.requires_grad_(value.requires_grad)
-        parameters = [parameter.detach().clone().requires_grad_() for parameter in stacks.parameters]
-        computed = self._run(replace(stacks, parameters=parameters), shared, flat=flat)
-        originals = [*inputs, *stacks.parameters]
-        for copied, value in zip([*shared, *parameters], originals, strict=True):
-            if isinstance(value, Tensor) and not _same_values(copied, value) and not computed.stepped:
+            return self._run(stacks, given, flat=flat)
+        return self._run_on_copies(stacks, given, flat=flat)
+
+    def _run_on_copies(self, stacks: Stacks, inputs: Sequence[Any], *, flat: bool) -> Computed:
+        """Take a step that may write to weights, or to what clients share: it is refused, and has not written there."""
+        copies = [_copy(value) for value in inputs]
+        parameters = [_copy(parameter) for parameter in stacks.parameters]
+        computed = self._run(replace(stacks, parameters=parameters), copies, flat=flat)
+        if computed.stepped:
+            return computed
+        for copied, original in zip([*copies, *parameters], [*inputs, *stacks.parameters], strict=True):
+            if isinstance(original, Tensor) and not _same_values(copied, original):
                 raise CannotVectorize(
                     "`training_step` writes to parameters, or to a tensor of which there is one for all clients"
                 )
@@ -145,7 +171,9 @@ class StackedGraph:
         depth = _functorch.get_dynamic_layer_stack_depth()
         self._now = stacks
         try:
-            return (self._run_flat if flat else self._run_mapped)(stacks, inputs, values)
+            if flat:
+                return self._run_flat(stacks, inputs, values)
+            return self._run_mapped(stacks, inputs, values)
         finally:
             self._now = None
             # A transform in a step that failed has begun, and has not ended.
@@ -155,22 +183,23 @@ class StackedGraph:
 
     def _mapped(self, inputs: Sequence[Any]) -> Callable[..., tuple[Tensor, ...]]:
         """Return the graph as a function of its tensors, mapped over clients."""
-        given = [value for value in inputs if isinstance(value, (Tensor, Place))]
-        if not any(isinstance(value, Place) for value in given):
+        tensors = [value for value in inputs if isinstance(value, (Tensor, Place))]
+        if not any(isinstance(value, Place) for value in tensors):
             raise CannotVectorize("`training_step` computes with neither weights nor a batch")
 
-        def one(*tensors: Tensor) -> tuple[Tensor, ...]:
-            each = iter(tensors)
-            found: tuple[Tensor, ...] = self._module.forward(
-                *[next(each) if isinstance(value, (Tensor, Place)) else value for value in inputs]
-            )
-            return found
+        def of_one_client(*own: Tensor) -> tuple[Tensor, ...]:
+            rest = iter(own)
+            arguments = [next(rest) if isinstance(value, (Tensor, Place)) else value for value in inputs]
+            outputs: tuple[Tensor, ...] = self._module.forward(*arguments)
+            return outputs
 
-        dims = tuple(0 if isinstance(value, Place) else None for value in given)
-        return torch.func.vmap(one, in_dims=dims, randomness="different" if self._draws else "error")  # type: ignore[no-any-return]
+        dims = tuple(0 if isinstance(value, Place) else None for value in tensors)
+        randomness = "different" if self._draws else "error"
+        return torch.func.vmap(of_one_client, in_dims=dims, randomness=randomness)  # type: ignore[no-any-return]
 
     def _run_mapped(self, stacks: Stacks, inputs: Sequence[Any], values: Sequence[Any]) -> Computed:
-        mapped, tensors = self._mapped(inputs), [value for value in values if isinstance(value, Tensor)]
+        mapped = self._mapped(inputs)
+        tensors = [value for value in values if isinstance(value, Tensor)]
         with errors_of_step():
             if self._draws:
                 with stacks.draws, mapped_dirichlet():
@@ -178,82 +207,89 @@ class StackedGraph:
             else:
                 losses, *kept = mapped(*tensors)
             gradients = torch.autograd.grad(losses.sum(), stacks.parameters, allow_unused=True)
-        return Computed(
-            losses.detach().reshape(len(losses)), [tensor.detach() for tensor in kept], list(gradients), False
-        )
+        losses = losses.detach().reshape(len(losses))
+        return Computed(losses, [tensor.detach() for tensor in kept], list(gradients), stepped=False)
 
     # ---- flat ----
 
     def _run_flat(self, stacks: Stacks, inputs: Sequence[Any], values: Sequence[Any]) -> Computed:
-        number, steps = len(stacks.parameters[0]), stacks.update is not None
-        form = tuple(
-            (value.shape[isinstance(place, Place) :], value.stride(), value.dtype)
-            if isinstance(value, Tensor)
-            else value
-            for value, place in zip(values, inputs, strict=True)
-        )
-        key = form, number, steps
-        if key not in self._flat:
-            numbers = (number,) if stacks.weights is None else _TRACED
-            self._flat[key] = self._flatten(*self._graph(form, numbers, number, inputs, values), steps=steps)
-        flat = self._flat[key]
+        form = tuple(map(_form, values, inputs))
+        key = form, stacks.number, stacks.update is not None
+        flat = self._flat.get(key)
+        if flat is None:
+            flat = self._flat[key] = self._flatten(stacks, form, inputs, values)
+        tensors = [value for value in values if isinstance(value, Tensor)]
         # The casts of autocast are operations of the list.
         with torch.no_grad(), _without_autocast(stacks.parameters[0].device.type), errors_of_step():
-            losses, *found = flat.run(*[value for value in values if isinstance(value, Tensor)])
-        kept = found if flat.steps else found[: len(found) - len(flat.used)]
+            losses, *found = flat.run(*tensors)
         gradients: list[Tensor | None] = [None] * len(stacks.parameters)
-        own = [stacks.parameters[place] for place in flat.used] if flat.steps else found[len(kept) :]
-        for place, gradient in zip(flat.used, own, strict=True):
+        if flat.steps:
+            for place in flat.used:
+                gradients[place] = stacks.parameters[place]
+            return Computed(losses, found, gradients, stepped=True)
+        num_kept = len(found) - len(flat.used)
+        for place, gradient in zip(flat.used, found[num_kept:], strict=True):
             gradients[place] = gradient
-        return Computed(losses, kept, gradients, flat.steps)
+        return Computed(losses, found[:num_kept], gradients, stepped=False)
 
-    def _graph(
-        self, form: Any, numbers: Sequence[int], number: int, inputs: Sequence[Any], values: Sequence[Any]
-    ) -> tuple[fx.Graph, list[int]]:
-        """Return the graph for a number of clients, from those that are traced for some numbers."""
-        if (form, numbers) not in self._traced:
-            self._traced[form, numbers] = [
-                self._trace(inputs, [_resized(v, n, place) for v, place in zip(values, inputs, strict=True)])
-                for n in numbers
-            ]
-        (graph, used), *others = self._traced[form, numbers]
-        return (_between(graph, others[0][0], number) if others else graph), used
+    def _flatten(self, stacks: Stacks, form: Any, inputs: Sequence[Any], values: Sequence[Any]) -> _FlatList:
+        number = stacks.number
+        if stacks.weights is None:
+            traced = self._traced_for(number, form, inputs, values)
+        else:
+            few = self._traced_for(FEW, form, inputs, values)
+            more = self._traced_for(MORE, form, inputs, values)
+            traced = _Traced(graph_for(number, few.graph, more.graph), few.used)
+        steps = stacks.update is not None
+        graph = fx.Graph()
+        graph.output(graph.graph_copy(traced.graph, {}))
+        # It takes tensors and returns a list.
+        graph.set_codegen(fx.graph.CodeGen())
+        if steps:
+            step_at_end(graph, traced.used, self._step)
+        graph.eliminate_dead_code(is_impure_node=self._is_impure)
+        call_fastest(graph)
+        return _FlatList(fx.GraphModule(traced.graph.owning_module or {}, graph).forward, traced.used, steps)
 
-    def _trace(self, inputs: Sequence[Any], values: Sequence[Any]) -> tuple[fx.Graph, list[int]]:
-        """Return forward and backward pass as one graph, and the places of the parameters that have a gradient."""
-        given = [place for place in inputs if isinstance(place, (Tensor, Place))]
-        leaves = [place.number if isinstance(place, Place) and place.kind == "parameters" else None for place in given]
-        mapped, used = self._mapped(inputs), list[int]()
+    def _traced_for(self, number: int, form: Any, inputs: Sequence[Any], values: Sequence[Any]) -> _Traced:
+        """Return forward and backward pass for a number of clients."""
+        if (form, number) not in self._traced:
+            tensors = []
+            for value, place in zip(values, inputs, strict=True):
+                if isinstance(value, Tensor):
+                    tensors.append(resized(value, number) if isinstance(place, Place) else value)
+            self._traced[form, number] = self._trace(inputs, tensors)
+        return self._traced[form, number]
 
-        def step(*tensors: Tensor) -> list[Tensor]:
-            own = [
-                t.detach() if leaf is None else t.detach().requires_grad_()
-                for t, leaf in zip(tensors, leaves, strict=True)
-            ]
+    def _trace(self, inputs: Sequence[Any], tensors: Sequence[Tensor]) -> _Traced:
+        places = [value for value in inputs if isinstance(value, (Tensor, Place))]
+        mapped = self._mapped(inputs)
+        used: list[int] = []
+
+        def step(*given: Tensor) -> list[Tensor]:
+            own = [tensor.detach() for tensor in given]
+            parameters: dict[int, Tensor] = {}
+            for tensor, place in zip(own, places, strict=True):
+                if isinstance(place, Place) and place.kind == "parameters":
+                    parameters[place.number] = tensor.requires_grad_()
             with mapped_dirichlet():
                 losses, *kept = mapped(*own)
-            wanted = {leaf: tensor for leaf, tensor in zip(leaves, own, strict=True) if leaf is not None}
-            found = torch.autograd.grad(losses, list(wanted.values()), torch.ones_like(losses), allow_unused=True)
-            gradients = {leaf: g for leaf, g in zip(wanted, found, strict=True) if g is not None}
-            used[:] = gradients
-            return [losses.detach().reshape(len(losses)), *(tensor.detach() for tensor in kept), *gradients.values()]
+            ones = torch.ones_like(losses)
+            gradients = torch.autograd.grad(losses, list(parameters.values()), ones, allow_unused=True)
+            outputs = [losses.detach().reshape(len(losses)), *(tensor.detach() for tensor in kept)]
+            used.clear()
+            for number, gradient in zip(parameters, gradients, strict=True):
+                if gradient is not None:
+                    used.append(number)
+                    outputs.append(gradient)
+            return outputs
 
-        tensors = [value.detach() for value in values if isinstance(value, Tensor)]
         with errors_of_step():
-            traced = make_fx(step, tracing_mode="fake", _allow_non_fake_inputs=True)(*tensors)
+            traced = make_fx(step, tracing_mode="fake", _allow_non_fake_inputs=True)(*[t.detach() for t in tensors])
         simplify(traced.graph, self._draw)
-        return traced.graph, list(used)
+        return _Traced(traced.graph, used)
 
-    def _flatten(self, traced: fx.Graph, used: list[int], *, steps: bool) -> _Flat:
-        graph = fx.Graph()
-        graph.output(graph.graph_copy(traced, {}))
-        graph.set_codegen(fx.graph.CodeGen())  # tensors in, a list out
-        if steps:
-            step_at_end(graph, used, self._step)
-        graph.eliminate_dead_code(is_impure_node=self._is_impure)
-        for node in graph.nodes:
-            node.target = as_called_fastest(node.target)
-        return _Flat(fx.GraphModule(traced.owning_module or {}, graph).forward, used, steps)
+    # ---- what a flat list calls ----
 
     def _is_impure(self, node: fx.Node) -> bool:
         if isinstance(node.target, torch._ops.OpOverload):
@@ -269,44 +305,25 @@ class StackedGraph:
         return self._now.draws.draw(function, args, kwargs)
 
 
-def _without_autocast(device: str) -> AbstractContextManager[Any]:
-    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
-
-
-def _resized(value: Any, number: int, place: Any) -> Any:
-    """Return a stack like another one, of a number of clients."""
-    if not isinstance(place, Place) or len(value) == number:
+def _form(value: Any, place: Any) -> Any:
+    """Return what a flat list depends on of an input: all but its values and, for stacks, the number of clients."""
+    if not isinstance(value, Tensor):
         return value
-    return value.detach().new_empty_strided((number, *value.shape[1:]), value.stride())
+    shape = value.shape[1:] if isinstance(place, Place) else value.shape
+    return shape, value.stride(), value.dtype
 
 
-def _between(one: fx.Graph, other: fx.Graph, number: int) -> fx.Graph:
-    """Return the graph for another number of clients, given two: their sizes are linear in it.
+def _without_autocast(device: str) -> AbstractContextManager[Any]:
+    if torch.is_autocast_enabled(device):
+        return torch.autocast(device, enabled=False)
+    return nullcontext()
 
-    Raises:
-        DependsOnNumber: If the two differ in more than sizes.
-    """
-    graph, copies, twins = fx.Graph(one.owning_module), dict[Any, Any](), dict[Any, Any]()
 
-    def find(a: Any, b: Any) -> Any:
-        if isinstance(a, fx.Node) and twins[a] is b:
-            return copies[a]
-        if type(a) is int and type(b) is int:
-            return a + (b - a) * (number - _TRACED[0])
-        if type(a) is not type(b) or a != b:
-            raise DependsOnNumber
-        return a
-
-    if len(one.nodes) != len(other.nodes):
-        raise DependsOnNumber
-    for node, twin in zip(one.nodes, other.nodes, strict=True):
-        twins[node] = twin
-        (leaves, spec), (others, other_spec) = (pytree.tree_flatten((n.args, n.kwargs)) for n in (node, twin))
-        if (node.op, node.target, spec) != (twin.op, twin.target, other_spec):
-            raise DependsOnNumber
-        args, kwargs = pytree.tree_unflatten(list(map(find, leaves, others)), spec)
-        copies[node] = graph.create_node(node.op, node.target, args, kwargs, node.name, node.type)
-    return graph
+def _copy(value: Any) -> Any:
+    """Return a copy of a tensor; other values as they are."""
+    if not isinstance(value, Tensor):
+        return value
+    return value.detach().clone().requires_grad_(value.requires_grad)
 
 
 def _same_values(one: Tensor, other: Tensor) -> bool:

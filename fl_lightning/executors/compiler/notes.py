@@ -1,10 +1,12 @@
 """Logs and calls of metric objects as nodes of a step's graph.
 
-While a step is captured, ``self.log`` and the metric objects note what they are given instead of acting on it::
+While a step is captured, ``self.log`` and the metric objects note what they are given instead of acting on it. The
+line ``self.log("loss", loss)`` of the worked example becomes one node of the graph, and a metric object two::
 
-    self.log("acc", self.accuracy(scores, y))     # as the user writes it
-    value = _metric_call(0, "forward", scores, y)  # as the graph has it
-    _logged("acc", value, {})
+    logged("loss", loss, {})
+
+    value = metric_call(0, "forward", scores, y)   # self.log("acc", self.accuracy(scores, y))
+    logged("acc", value, {})
 
 A metric object stays the very object that it is, of a subclass of its own class, so that a step which asks what it is
 gets the right answer. All that it holds is hidden: its state is one for all clients, and its other attributes may be
@@ -29,8 +31,8 @@ from fl_lightning._lightning.stacks.watching import become, watched_class
 
 MetricObject = Metric | MetricCollection
 
-REDUCTIONS = ("mean", "sum", "max", "min")
-_FUNCTIONS = (torch.mean, torch.sum, torch.max, torch.min)
+#: The functions by which Lightning makes one number of those of several batches, by their names.
+REDUCTIONS = {"mean": torch.mean, "sum": torch.sum, "max": torch.max, "min": torch.min}
 #: The arguments of ``self.log`` after its name and value, in their order.
 _ARGUMENTS = tuple(inspect.signature(pl.LightningModule.log).parameters)[3:]
 #: What every module has: torch needs it to call a module, and to go through the parts of one.
@@ -60,29 +62,34 @@ NOTES = (logged, metric_call, part_of_value)
 @contextmanager
 def logging_to(module: nn.Module, log: Callable[..., None]) -> Iterator[None]:
     """Let a module, and the modules in it, log to a function, as inside ``training_step``."""
-    held: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    before: list[tuple[dict[str, Any], Any, str | None]] = []
     for part in module.modules():
         if isinstance(part, pl.LightningModule):
-            own = vars(part)
-            held.append((own, {name: own.get(name) for name in ("log", "_current_fx_name")}))
-            own.update(log=log, _current_fx_name="training_step")
+            attributes = vars(part)
+            before.append((attributes, attributes.get("log"), part._current_fx_name))
+            attributes["log"] = log
+            part._current_fx_name = "training_step"
     try:
         yield
     finally:
-        for own, before in held:
-            own.update(before)
-            if before["log"] is None:
-                del own["log"]
+        for attributes, own_log, hook in before:
+            attributes["_current_fx_name"] = hook
+            if own_log is None:
+                del attributes["log"]
+            else:
+                attributes["log"] = own_log
 
 
 def note_log(name: str, value: Any, *args: Any, **kwargs: Any) -> None:
     """Note what is logged, in the place of ``self.log``."""
     options = dict(zip(_ARGUMENTS, args, strict=False))
     options.update(kwargs)
-    reduction = options.get("reduce_fx", "mean")
-    if not isinstance(reduction, str):
-        found = [text for text, function in zip(REDUCTIONS, _FUNCTIONS, strict=True) if reduction is function]
-        options["reduce_fx"] = found[0] if found else ""
+    given = options.get("reduce_fx", "mean")
+    if not isinstance(given, str):
+        options["reduce_fx"] = ""
+        for reduction, function in REDUCTIONS.items():
+            if given is function:
+                options["reduce_fx"] = reduction
     if isinstance(value, MetricObject):
         logged(name, value._number_in_step, options, True)
     else:
@@ -98,9 +105,12 @@ class WatchedMetrics:
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
-        #: All metric objects that were found, in the order of their numbers.
+        #: All metric objects that were ever found; a metric object's number is its place here.
         self.known: list[MetricObject] = []
-        self._held: list[MetricObject] = []
+        self._numbers: dict[int, int] = {}
+        # What the module has now, by identity: since `==` of two metrics is a metric.
+        self._present: dict[int, MetricObject] = {}
+        self._members: dict[int, dict[str, MetricObject]] = {}
 
     def find(self) -> None:
         """Look which metric objects the module has, and what is in its collections.
@@ -108,33 +118,35 @@ class WatchedMetrics:
         Raises:
             CannotVectorize: If one has forward hooks.
         """
-        found = list({id(metric): metric for metric in metric_objects(self._module)}.values())
-        self._parts: dict[int, dict[str, MetricObject]] = {}
-        for metric in found:
+        self._present.clear()
+        self._members.clear()
+        for metric in metric_objects(self._module):
+            self._present[id(metric)] = metric
             if isinstance(metric, MetricCollection):
-                parts = metric.items(keep_base=False, copy_state=False)
-                self._parts[id(metric)] = {str(name): part for name, part in parts}
-        in_others = [part for parts in self._parts.values() for part in parts.values()]
-        self._held = list({id(metric): metric for metric in (*found, *in_others)}.values())
-        for metric in self._held:
+                members = metric.items(keep_base=False, copy_state=False)
+                self._members[id(metric)] = {str(name): member for name, member in members}
+        for members_by_name in self._members.values():
+            for member in members_by_name.values():
+                self._present[id(member)] = member
+        for identity, metric in self._present.items():
             if metric._forward_hooks or metric._forward_pre_hooks:
                 raise CannotVectorize(
                     "a metric object has forward hooks, which a stack would call once for all clients"
                 )
-            if not any(metric is known for known in self.known):
+            if identity not in self._numbers:
+                self._numbers[identity] = len(self.known)
                 self.known.append(metric)
 
     @contextmanager
     def noting(self) -> Iterator[None]:
         """Let the metric objects note what they are given."""
-        numbers = {id(metric): number for number, metric in enumerate(self.known)}
         before: list[tuple[Any, Any, dict[str, Any]]] = []
-        for metric in self._held:
+        for metric in self._present.values():
             before.append((metric, type(metric), dict(vars(metric))))
         for metric, kind, attributes in before:
             shown = {name: value for name, value in attributes.items() if name in _OF_TORCH}
-            shown["_number_in_step"] = numbers[id(metric)]
-            shown["_parts_in_step"] = self._parts.get(id(metric), {})
+            shown["_number_in_step"] = self._numbers[id(metric)]
+            shown["_members_in_step"] = self._members.get(id(metric), {})
             become(metric, _watched(kind), shown)
         try:
             yield
@@ -145,20 +157,24 @@ class WatchedMetrics:
                 become(metric, kind, attributes)
 
 
-def metric_objects(module: nn.Module) -> Iterator[MetricObject]:
-    """Yield the metric objects of a module that are in no others."""
+def metric_objects(module: nn.Module) -> list[MetricObject]:
+    """Return the metric objects of a module that are in no others, each once."""
+    found: dict[int, MetricObject] = {}
     for child in module.children():
-        if isinstance(child, MetricObject):
-            yield child
-        else:
-            yield from metric_objects(child)
+        own = [child] if isinstance(child, MetricObject) else metric_objects(child)
+        for metric in own:
+            found[id(metric)] = metric
+    return list(found.values())
+
+
+# ---- what watched metric objects do ----
 
 
 def _forward(self: Any, *args: Any, **kwargs: Any) -> Any:
     value = metric_call(self._number_in_step, "forward", *args, **kwargs)
-    if not self._parts_in_step:
+    if not self._members_in_step:
         return value
-    return {name: part_of_value(value, name) for name in self._parts_in_step}
+    return {name: part_of_value(value, name) for name in self._members_in_step}
 
 
 def _update(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -166,7 +182,7 @@ def _update(self: Any, *args: Any, **kwargs: Any) -> None:
 
 
 def _items(self: Any, *args: Any, **kwargs: Any) -> Any:
-    return self._parts_in_step.items()
+    return self._members_in_step.items()
 
 
 def _hash(self: Any) -> int:
@@ -177,7 +193,12 @@ def _hash(self: Any) -> int:
 @cache
 def _watched(kind: Any) -> type:
     """Return the subclass of a metric's class that notes what it is given, and shows nothing else."""
-    members: dict[str, Any] = {"forward": _forward, "update": _update, "__hash__": _hash, "__setattr__": _set}
+    members: dict[str, Any] = {
+        "forward": _forward,
+        "update": _update,
+        "__hash__": _hash,
+        "__setattr__": _set,
+    }
     if issubclass(kind, MetricCollection):
         # Lightning's `log_dict` asks whether metrics share states, and goes through all of them in any case.
         members.update(items=_items, _enable_compute_groups=True)

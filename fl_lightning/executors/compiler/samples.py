@@ -1,11 +1,14 @@
 """A step's graph with weights of samples, by which it takes means over them.
 
-Of each node it is found out what it has, from the inputs to the loss::
+Of each node it is found out what it has, from the inputs to the loss. In the worked example::
 
-    z = linear(x, w)               # a value for each sample, since x has one and samples do not mix
-    losses = (z - y).square()      # a value for each sample
-    loss = losses.mean()           # their mean: (losses * weights).sum() from now on
-    return loss + decay            # a mean, and what no sample is in
+    prediction = linear(x, weight)                 # a value for each sample, since x has one and samples do not mix
+    loss = mse_loss(prediction, y)                 # their mean: a weighted one from now on
+
+and if the step went on::
+
+    errors = (prediction - y).square()             # a value for each sample
+    loss = errors.mean() + decay                   # a mean, and what no sample is in
 """
 
 from __future__ import annotations
@@ -32,12 +35,16 @@ _SAMPLES = "samples"
 _MEAN = "mean"
 _SUM = "sum"
 _OTHER = "other"
+
+_DIVISIONS = {"div", "truediv", "true_divide"}
+#: Sums with something else, by which a sum over samples would no longer be the number of samples times a mean.
+_SHIFTS = {"add", "sub", "radd"}
+#: Functions of which a mean of values is the mean of their results.
 _LINEAR = {
-    *("add", "sub", "radd", "neg", "mul", "div", "truediv", "true_divide"),
-    *("detach", "item", "float", "double", "to", "view", "reshape", "squeeze", "clone"),
+    *_DIVISIONS,
+    *_SHIFTS,
+    *("neg", "mul", "detach", "item", "float", "double", "to", "view", "reshape", "squeeze", "clone"),
 }
-
-
 #: Functions whose arguments say the shape of what they return.
 _SHAPED = {"view", "reshape", "expand", "unflatten"}
 
@@ -57,37 +64,28 @@ def weighted_graph(step: Step, inputs: Sequence[Any], size: int, sizes: Sizes | 
     graph = fx.Graph(step.source.owning_module)
     copies: dict[fx.Node, fx.Node] = {}
     outputs: Any = graph.graph_copy(step.source, copies)
-    places = iter(inputs)
-    given = [node for node in graph.nodes if node.op == "placeholder"]
-    with graph.inserting_after(given[-1]):
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    with graph.inserting_after(placeholders[-1]):
         weights = graph.placeholder("weights")
-    sized = {} if sizes is None else {copies[node]: places for node, places in sizes.arguments.items()}
-    rows = None if sizes is None else {copies[node] for node in sizes.rows}
+    sized: dict[fx.Node, set[int]] = {}
+    rows: set[fx.Node] | None = None
+    if sizes is not None:
+        sized = {copies[node]: places for node, places in sizes.arguments.items()}
+        rows = {copies[node] for node in sizes.rows}
     kinds = _Kinds(weights, size, sized, rows)
+    for node, place in zip(placeholders, inputs, strict=True):
+        kinds.add_input(node, place)
     for node in list(graph.nodes):
-        if node is weights:
-            kinds[node] = _OTHER
-        elif node.op == "placeholder":
-            kinds[node] = _kind_of_input(node, next(places), kinds)
-        else:
-            kinds[node] = kinds.find(node)
-        node.meta["of_samples"] = kinds[node] is _SAMPLES
-    if kinds[outputs[0]] in (_SAMPLES, _SUM):
+        if node.op != "placeholder":
+            kinds.add(node)
+    if kinds.of[outputs[0]] in (_SAMPLES, _SUM):
         raise NotOfSamples
     graph.output(outputs)
     return graph
 
 
-def _kind_of_input(node: fx.Node, place: Any, kinds: _Kinds) -> str:
-    if not isinstance(place, Place) or place.kind == "parameters":
-        return _OTHER
-    if place.kind == "buffers" or not kinds.rows.leads(node):
-        raise NotOfSamples
-    return _SAMPLES
-
-
-class _Kinds(dict[fx.Node, str]):
-    """What each node has.
+class _Kinds:
+    """What each node of a graph has; nodes that take means become weighted ones.
 
     Args:
         weights: The input that holds the samples' weights.
@@ -97,122 +95,160 @@ class _Kinds(dict[fx.Node, str]):
     """
 
     def __init__(self, weights: fx.Node, size: int, sized: dict[fx.Node, set[int]], rows: set[fx.Node] | None) -> None:
-        super().__init__()
-        self._weights, self._size, self._sized = weights, size, sized
-        self.rows = Rows(size, lambda node: self.get(node) is _SAMPLES, rows)
+        self.of: dict[fx.Node, str] = {weights: _OTHER}
+        self._weights = weights
+        self._size = size
+        self._sized = sized
+        self._rows = Rows(size, lambda node: self.of.get(node) is _SAMPLES, rows)
 
-    def find(self, node: fx.Node) -> str:
-        """Return what a node has; a node that takes a mean takes a weighted one from now on."""
-        given = {self[own] for own in node.all_input_nodes}
-        sized = self._sized.get(node, set())
+    def add_input(self, node: fx.Node, place: Any) -> None:
+        """Find out what an input has."""
+        if not isinstance(place, Place) or place.kind == "parameters":
+            self._note(node, _OTHER)
+        elif place.kind == "buffers" or not self._rows.leads(node):
+            raise NotOfSamples
+        else:
+            self._note(node, _SAMPLES)
+
+    def add(self, node: fx.Node) -> None:
+        """Find out what a node has, after those that it is given."""
+        self._note(node, self._find(node))
+
+    def _note(self, node: fx.Node, kind: str) -> None:
+        self.of[node] = kind
+        node.meta["of_samples"] = kind is _SAMPLES
+
+    def _find(self, node: fx.Node) -> str:
+        given = {self.of[own] for own in node.all_input_nodes}
+        is_sized = node in self._sized
         if node.target in NOTES:
             self._check_note(node, given)
             return _OTHER
-        if self.rows.makes_rows(node) and given <= {_OTHER, _SAMPLES}:
+        if _MEAN in given or _SUM in given:
+            return self._of_means(node, given)
+        if self._rows.makes_rows(node):
             return _SAMPLES
-        if _SAMPLES in given and self.rows.makes_constants(node) and not sized:
-            return _OTHER
-        if given <= {_OTHER} and not draws_by_name(node):
-            if sized:
+        if _SAMPLES not in given:
+            if is_sized and not draws_by_name(node):
                 raise NotOfSamples
+            if not draws_by_name(node):
+                return _OTHER
+        elif self._rows.makes_constants(node) and not is_sized:
             return _OTHER
-        if given <= {_OTHER, _SAMPLES}:
-            if self.rows.treats_alone(node):
-                self._check_sized(node)
-                return _SAMPLES
-            if draws_by_name(node) or sized:
+        if self._rows.treats_alone(node):
+            # It may have the number of samples in a shape, and not compute with it.
+            if is_sized and name_of(node) not in _SHAPED:
                 raise NotOfSamples
-            return _take_mean(node, self._weights, self._size, self.rows)
-        return self._of_means(node, given)
+            return _SAMPLES
+        if is_sized or draws_by_name(node):
+            raise NotOfSamples
+        return self._take_mean(node)
 
     def _check_note(self, node: fx.Node, given: set[str]) -> None:
         """Raise ``NotOfSamples`` if a value of each sample is logged, or a number of samples is handed on."""
         if _SUM in given or (node.target is logged and _SAMPLES in given):
             raise NotOfSamples
-        leaves, _ = pytree.tree_flatten((node.args, node.kwargs))
         options: Any = node.args[2] if node.target is logged else {}
         allowed = options.get("batch_size")
+        leaves, _ = pytree.tree_flatten((node.args, node.kwargs))
         if any(leaves[place] is not allowed for place in self._sized.get(node, ())):
             raise NotOfSamples
 
-    def _check_sized(self, node: fx.Node) -> None:
-        """Raise ``NotOfSamples`` if a function of rows computes with the number of samples, other than in a shape."""
-        if self._sized.get(node) and name_of(node) not in _SHAPED:
-            raise NotOfSamples
-
     def _of_means(self, node: fx.Node, given: set[str]) -> str:
-        """Return what a linear function of means or sums is."""
+        """Return what a linear function of means, or of sums, is."""
         name = name_of(node)
-        sized = self._sized.get(node, set())
-        means = [own for own in node.all_input_nodes if self[own] in (_MEAN, _SUM)]
-        divides = name in ("div", "truediv", "true_divide")
-        scales = divides or name == "mul"
-        if _SAMPLES in given or name not in _LINEAR or {_MEAN, _SUM} <= given:
-            raise NotOfSamples
-        if scales and (len(means) > 1 or (divides and node.args[0] not in means)):
+        if _SAMPLES in given or {_MEAN, _SUM} <= given or name not in _LINEAR:
             raise NotOfSamples
         kind = _SUM if _SUM in given else _MEAN
-        if not sized:
-            shifts = name in ("add", "sub", "radd") and len(means) < 2
-            if kind is _SUM and shifts:
+        means = [own for own in node.all_input_nodes if self.of[own] is kind]
+        divides = name in _DIVISIONS
+        scales = divides or name == "mul"
+        if scales and len(means) > 1:
+            raise NotOfSamples
+        if divides and node.args[0] not in means:
+            raise NotOfSamples
+        if node in self._sized:
+            # A sum divided by the number of samples is a mean, and a mean times that number a sum.
+            if divides and kind is _SUM:
+                return _MEAN
+            if name == "mul" and kind is _MEAN:
+                return _SUM
+            raise NotOfSamples
+        if kind is _SUM and name in _SHIFTS and len(means) < 2:
+            raise NotOfSamples
+        return kind
+
+    def _take_mean(self, node: fx.Node) -> str:
+        """Let a node take a weighted mean, or a sum; return which."""
+        name = name_of(node)
+        if name in ("mean", "sum") and set(node.kwargs) <= {"dim"}:
+            value, *rest = node.args
+            dim: Any = node.kwargs.get("dim", rest[0] if rest else None)
+            if isinstance(dim, (list, tuple)) and len(dim) == 1:
+                dim = dim[0]
+            if dim not in (None, 0):
                 raise NotOfSamples
-            return kind
-        if not scales or (divides and kind is _MEAN) or (not divides and kind is _SUM):
+            size = self._size if name == "sum" else None
+            node.op = "call_function"
+            node.target = _weighted_mean
+            node.args = (value, self._weights, size, dim is None)
+            node.kwargs = {}
+            return _SUM if name == "sum" else _MEAN
+        function: Any = node.target
+        # Losses are the functions of `torch.nn.functional` that are written in Python and have a reduction.
+        if getattr(F, name, None) is not function or not inspect.isfunction(function):
             raise NotOfSamples
-        return _MEAN if divides else _SUM
-
-
-def _take_mean(node: fx.Node, weights: fx.Node, size: int, rows: Rows) -> str:
-    """Let a node take a weighted mean, or a sum; return which."""
-    name = name_of(node)
-    value, *rest = node.args
-    if name in ("mean", "sum") and set(node.kwargs) <= {"dim"}:
-        dim = node.kwargs.get("dim", rest[0] if rest else None)
-        dim = dim[0] if isinstance(dim, (list, tuple)) and len(dim) == 1 else dim
-        if dim not in (None, 0):
+        signature = inspect.signature(function)
+        if "reduction" not in signature.parameters:
             raise NotOfSamples
-        node.args, node.kwargs = (value, weights, size if name == "sum" else None, dim is None), {}
-        node.op, node.target = "call_function", _weighted_mean
-        return _SUM if name == "sum" else _MEAN
-    if getattr(F, name, None) is node.target and "reduction" in inspect.signature(node.target).parameters:
-        bound = inspect.signature(node.target).bind(*node.args, **node.kwargs)
-        options = bound.arguments
-        if options.get("reduction", "mean") != "mean" or not {options.get("size_average"), options.get("reduce")} <= {
-            None
-        }:
+        options = signature.bind(*node.args, **node.kwargs).arguments
+        by_mean = options.get("reduction", "mean") == "mean"
+        has_old_options = options.get("size_average") is not None or options.get("reduce") is not None
+        if not by_mean or has_old_options or not self._rows.takes_losses(node):
             raise NotOfSamples
-        if not rows.takes_losses(node, name):
-            raise NotOfSamples
-        node.args, node.kwargs = (name, weights), {**options, "reduction": "none"}
-        node.target = _weighted_counts if name in ("cross_entropy", "nll_loss") else _weighted_loss
+        node.target = _weighted_loss_of_classes if name in ("cross_entropy", "nll_loss") else _weighted_loss
+        node.args = (name, self._weights)
+        node.kwargs = {**options, "reduction": "none"}
         return _MEAN
-    raise NotOfSamples
+
+
+# ---- what weighted graphs call ----
 
 
 def _weighted_mean(value: Tensor, weights: Tensor, size: int | None, of_all: bool) -> Tensor:
     """Return the weighted mean over samples, or, times ``size``, what is a sum where all weights are ``1 / size``."""
-    value = value if value.is_floating_point() else value.to(weights.dtype)
+    if not value.is_floating_point():
+        value = value.to(weights.dtype)
     if of_all and value.dim() > 1:
-        value = value.flatten(1).mean(1) if size is None else value.flatten(1).sum(1)
-    found = (value * weights.to(value.dtype).view(-1, *(1,) * (value.dim() - 1))).sum(0)
-    return found if size is None else found * size
+        flat = value.flatten(1)
+        value = flat.mean(1) if size is None else flat.sum(1)
+    mean = (value * _along_samples(weights, value)).sum(0)
+    return mean if size is None else mean * size
 
 
 def _weighted_loss(name: str, weights: Tensor, **options: Any) -> Tensor:
-    return _weighted_mean(mapped_function(getattr(F, name))(**options), weights, None, True)
+    losses = mapped_function(getattr(F, name))(**options)
+    return _weighted_mean(losses, weights, None, True)
 
 
-def _weighted_counts(name: str, weights: Tensor, **options: Any) -> Tensor:
+def _weighted_loss_of_classes(name: str, weights: Tensor, **options: Any) -> Tensor:
     """Return a loss of classes, whose mean counts targets by their class's weight, and those ignored not at all."""
-    target, weight, ignored = options["target"], options.get("weight"), options.get("ignore_index", -100)
-    if name == "cross_entropy" and weight is not None and options.get("label_smoothing"):
+    target = options["target"]
+    class_weights = options.get("weight")
+    ignored = options.get("ignore_index", -100)
+    if name == "cross_entropy" and class_weights is not None and options.get("label_smoothing"):
         raise NotOfSamples
     if target.is_floating_point():
         return _weighted_loss(name, weights, **options)
     losses = mapped_function(getattr(F, name))(**options)
     counts: Tensor = target != ignored
-    if weight is not None:
-        counts = counts * weight[torch.where(target == ignored, 0, target)]
-    own = weights.to(losses.dtype).view(-1, *(1,) * (losses.dim() - 1))
+    if class_weights is not None:
+        counts = counts * class_weights[torch.where(target == ignored, 0, target)]
+    own = _along_samples(weights, losses)
     mean: Tensor = (losses * (own / (counts * own).sum())).sum()
     return mean
+
+
+def _along_samples(weights: Tensor, value: Tensor) -> Tensor:
+    """Return weights, shape ``(B,)``, to be multiplied with a value of shape ``(B, ...)``."""
+    return weights.to(value.dtype).view(-1, *[1] * (value.dim() - 1))

@@ -1,4 +1,12 @@
-"""Flat lists of operations, made shorter: a small model's step takes as long as its calls, not as its arithmetic."""
+"""Flat lists of operations, made shorter: a small model's step takes as long as its calls, not as its arithmetic.
+
+What ``vmap`` and autograd call for one layer of the worked example, and what is left of it::
+
+    product = bmm(x, weight_t)
+    same = view(product, [K, B, out])            # left out: it has this shape already
+    prediction = add(same, bias)                 # prediction = baddbmm(bias, x, weight_t)
+    gradient = transpose(bmm(x_t, slope), 1, 2)  # step(0, slope_t, x): the step adds the product at once
+"""
 
 from __future__ import annotations
 
@@ -10,11 +18,16 @@ import torch
 from torch import Tensor, fx
 
 aten = torch.ops.aten
-_IN_BATCHES = {(1, 2), (2, 1), (-1, -2), (-2, -1)}  # of dimensions, that `transpose` turns in a batched product
+#: The dimensions that `transpose` turns in a batched product.
+_IN_BATCHES = {(1, 2), (2, 1), (-1, -2), (-2, -1)}
 _NOTHING = {aten.alias.default, aten.detach.default}
 _RESHAPES = {
-    *(aten.expand.default, aten.view.default, aten._unsafe_view.default, aten.reshape.default),
-    *(aten.permute.default, aten.transpose.int),
+    aten.expand.default,
+    aten.view.default,
+    aten._unsafe_view.default,
+    aten.reshape.default,
+    aten.permute.default,
+    aten.transpose.int,
 }
 
 
@@ -23,82 +36,137 @@ def simplify(graph: fx.Graph, draw: Callable[..., Any]) -> None:
     calls = [node.target for node in graph.nodes if isinstance(node.target, torch._ops.OpOverload)]
     writes = any(target._schema.is_mutable for target in calls)
     for node in list(graph.nodes):
-        first: Any = node.args[0] if node.args else None
-        same = isinstance(first, fx.Node) and _form(first) is not None and _form(first) == _form(node)
         if node.op != "call_function":
             continue
-        is_copied = node.target is aten.clone.default and not writes and _is_new(first)
-        is_one = node.target is aten.mul.Scalar and node.args[1] == 1
-        if node.target in _NOTHING or is_copied or (same and (node.target in _RESHAPES or is_one)):
-            node.replace_all_uses_with(first)
+        same = _is_same_as(node, writes)
+        if same is not None:
+            node.replace_all_uses_with(same)
             graph.erase_node(node)
-        elif node.target is aten.add.Tensor and not node.kwargs and any(map(_is_product, node.args)):
-            offset, product = node.args if _is_product(node.args[1]) else node.args[::-1]
-            alike = [isinstance(each, fx.Node) and _form(each)[2] == _form(node)[2] for each in node.args]
-            if all(alike) and len(product.users) == 1 and _form(node)[0] == _form(product)[0]:
-                node.target, node.args = aten.baddbmm.default, (offset, *product.args)
-        elif node.target is aten.transpose.int and _undoes(node, first):
-            node.replace_all_uses_with(first.args[0])  # type: ignore[union-attr]
-            graph.erase_node(node)
-        elif node.target is aten.view.default and _squeezes(node, first):
-            node.target, node.args = aten.sum.dim_IntList, first.args[:2]  # type: ignore[union-attr]
+        elif node.target is aten.add.Tensor:
+            _add_within_product(node)
+        elif node.target is aten.view.default and _squeezes(node):
+            # A sum that does not keep its dimension.
+            node.target = aten.sum.dim_IntList
+            node.args = node.args[0].args[:2]
         elif torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
-            node.target, node.args = draw, (node.target, *node.args)
-    for node in graph.nodes:  # kernels may lay their results out otherwise than the traced ones
-        if node.target in (aten.view.default, aten._unsafe_view.default) and not writes:
+            node.args = (node.target, *node.args)
+            node.target = draw
+    if writes:
+        return
+    # Kernels may lay their results out otherwise than the traced ones, so that a view is not possible.
+    for node in graph.nodes:
+        if node.target in (aten.view.default, aten._unsafe_view.default):
             node.target = aten.reshape.default
 
 
 def step_at_end(graph: fx.Graph, used: Sequence[int], step: Callable[..., Any]) -> None:
-    """Step each parameter by its gradient; where that is a product, by the product at once."""
+    """Step each parameter by its gradient; where that is a product, by its two factors.
+
+    Args:
+        graph: The graph, whose last outputs are gradients; they are no outputs afterwards.
+        used: The places of the parameters that have them.
+        step: Steps the parameter at a place.
+    """
     output = graph.output_node()
-    outputs = list(output.args[0])  # type: ignore[arg-type, call-overload]
+    outputs: list[Any] = list(output.args[0])  # type: ignore[arg-type, call-overload]
     number = len(outputs) - len(used)
     with graph.inserting_before(output):
         for place, gradient in zip(used, outputs[number:], strict=True):
-            turned = gradient.target is aten.transpose.int and gradient.args[1:] in _IN_BATCHES
-            product: Any = gradient.args[0] if turned else gradient
-            if not _is_product(product) or len(gradient.users) > 1:
-                factors: Any = (gradient,)
-            else:
-                factors = [_turned(graph, f) for f in product.args[::-1]] if turned else product.args
-            graph.call_function(step, (place, *factors))
+            graph.call_function(step, (place, *_factors(graph, gradient)))
     output.args = (outputs[:number],)
 
 
-def as_called_fastest(target: Any) -> Any:
-    """Return the function of ``torch`` that does the same as an overload, in half the time that a call takes."""
-    if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten" or target._schema.is_mutable:
-        return target
-    function = getattr(torch, target.overloadpacket.__name__, None)
-    takes_gaps = "Tensor?[]" in str(target._schema)  # as indices of `x[:, [0, 2]]`, which the function does not take
-    return function if isinstance(function, BuiltinFunctionType) and not takes_gaps else target
+def _factors(graph: fx.Graph, gradient: fx.Node) -> Sequence[Any]:
+    """Return the two factors of which a gradient is the product, or the gradient."""
+    if len(gradient.users) > 1:
+        return (gradient,)
+    if _is_product(gradient):
+        return gradient.args
+    product: Any = gradient.args[0] if gradient.args else None
+    if not _is_turned(gradient) or not _is_product(product):
+        return (gradient,)
+    one, other = product.args
+    return _turned(graph, other), _turned(graph, one)
+
+
+def _turned(graph: fx.Graph, factor: Any) -> Any:
+    """Return the transposed factor of a batched product."""
+    if _is_turned(factor):
+        return factor.args[0]
+    return graph.call_function(aten.transpose.int, (factor, 1, 2))
+
+
+def call_fastest(graph: fx.Graph) -> None:
+    """Call functions of ``torch`` that do the same as overloads, in half the time that a call takes."""
+    for node in graph.nodes:
+        target = node.target
+        if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten" or target._schema.is_mutable:
+            continue
+        # As indices of `x[:, [0, 2]]`, which the function does not take.
+        takes_gaps = "Tensor?[]" in str(target._schema)
+        function = getattr(torch, target.overloadpacket.__name__, None)
+        if isinstance(function, BuiltinFunctionType) and not takes_gaps:
+            node.target = function
+
+
+# ---- questions about nodes ----
+
+
+def _is_same_as(node: fx.Node, writes: bool) -> Any:
+    """Return the node whose tensor a node returns as it is; ``None`` if it computes another."""
+    first: Any = node.args[0] if node.args else None
+    if node.target in _NOTHING:
+        return first
+    if node.target is aten.clone.default:
+        return first if not writes and _is_new(first) else None
+    if not isinstance(first, fx.Node):
+        return None
+    is_one = node.target is aten.mul.Scalar and node.args[1] == 1
+    if is_one or node.target in _RESHAPES:
+        form = _form(node)
+        if form is not None and form == _form(first):
+            return first
+    is_turned_back = node.target is first.target is aten.transpose.int
+    if is_turned_back and _form(node) == _form(first.args[0]):
+        return first.args[0]
+    return None
+
+
+def _add_within_product(node: fx.Node) -> None:
+    """Let a sum with a batched product be one call, if both are of one type and the product is used for it alone."""
+    one, other = node.args
+    offset: Any
+    product: Any
+    if _is_product(other):
+        offset, product = one, other
+    else:
+        offset, product = other, one
+    if not _is_product(product) or node.kwargs or not isinstance(offset, fx.Node) or len(product.users) > 1:
+        return
+    shape, _, dtype = _form(node)
+    if _form(product)[0] == shape and _form(product)[2] == _form(offset)[2] == dtype:
+        node.target = aten.baddbmm.default
+        node.args = (offset, *product.args)
 
 
 def _is_product(value: Any) -> bool:
     return isinstance(value, fx.Node) and value.target is aten.bmm.default
 
 
-def _undoes(node: fx.Node, first: Any) -> bool:
-    """Whether a transposition undoes another one."""
-    return isinstance(first, fx.Node) and first.target is aten.transpose.int and _form(node) == _form(first.args[0])  # type: ignore[arg-type]
+def _is_turned(node: fx.Node) -> bool:
+    """Whether a node is a batched product, or a factor of one, that is transposed."""
+    return node.target is aten.transpose.int and node.args[1:] in _IN_BATCHES
 
 
-def _turned(graph: fx.Graph, factor: Any) -> Any:
-    """Return the transposed factor of a batched product."""
-    if factor.target is aten.transpose.int and factor.args[1:] in _IN_BATCHES:
-        return factor.args[0]
-    return graph.call_function(aten.transpose.int, (factor, 1, 2))
-
-
-def _squeezes(node: fx.Node, first: Any) -> bool:
+def _squeezes(node: fx.Node) -> bool:
     """Whether a view leaves out the dimension over which a sum was taken."""
-    if not isinstance(first, fx.Node) or first.target is not aten.sum.dim_IntList or first.args[2:] != (True,):
+    total: Any = node.args[0]
+    if not isinstance(total, fx.Node) or total.target is not aten.sum.dim_IntList or total.args[2:] != (True,):
         return False
-    dims: Any = first.args[1]
-    if len(dims) != 1 or first.kwargs or len(first.users) > 1:
+    dims: Any = total.args[1]
+    if len(dims) != 1 or total.kwargs or len(total.users) > 1:
         return False
-    shape = list(first.meta["val"].shape)
+    shape = list(total.meta["val"].shape)
     del shape[dims[0]]
     return list(node.meta["val"].shape) == shape
 
@@ -106,9 +174,14 @@ def _squeezes(node: fx.Node, first: Any) -> bool:
 def _is_new(node: Any) -> bool:
     """Whether a node's tensor is no view of another one."""
     target = node.target
-    return isinstance(target, torch._ops.OpOverload) and not any(own.alias_info for own in target._schema.returns)
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    return not any(own.alias_info for own in target._schema.returns)
 
 
 def _form(node: Any) -> Any:
+    """Return a node's shape, strides and type; ``None`` if it stands for no tensor."""
     value = node.meta.get("val")
-    return (tuple(value.shape), value.stride(), value.dtype) if isinstance(value, Tensor) else None
+    if not isinstance(value, Tensor):
+        return None
+    return tuple(value.shape), value.stride(), value.dtype

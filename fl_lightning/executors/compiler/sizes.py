@@ -1,17 +1,18 @@
 """Finds the number of a batch's samples in a step's graph, by comparing it with the graph of a shorter batch.
 
-The graphs of a batch of 4 and of one of 3 samples must be the same, operation by operation, but for that number::
+The graphs of a batch of 4 and of one of 3 samples must be the same, operation by operation, but for that number. Where
+the worked example computed its loss by hand::
 
-    total = loss.sum()                     total = loss.sum()
-    mean = total / 4                       mean = total / 3      # this argument is the number of samples
-    wide = total * 4                       wide = total * 4      # this one is not
+    total = errors.sum()                   total = errors.sum()
+    loss = total / 4                       loss = total / 3      # this argument is the number of samples
+    wide = loss * 4                        wide = loss * 4       # this one is not
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
@@ -38,6 +39,13 @@ class Sizes:
     rows: set[fx.Node] = field(default_factory=set)
 
 
+class _Pair(NamedTuple):
+    """The numbers of samples of the two batches."""
+
+    full: int
+    short: int
+
+
 def find_sizes(graph: fx.Graph, inputs: Sequence[Any], shorter: fx.Graph, others: Sequence[Any], size: int) -> Sizes:
     """Compare a step's graph with that of a shorter batch.
 
@@ -51,58 +59,59 @@ def find_sizes(graph: fx.Graph, inputs: Sequence[Any], shorter: fx.Graph, others
     Raises:
         NotOfSamples: If they differ in more than the number of samples.
     """
-    found = Sizes()
-    twins: dict[fx.Node, fx.Node] = {}
-    ours = dict(zip([node for node in graph.nodes if node.op == "placeholder"], inputs, strict=True))
-    theirs = dict(zip([node for node in shorter.nodes if node.op == "placeholder"], others, strict=True))
-    own = _samples(theirs)
+    given = _by_node(graph, inputs)
+    given_shorter = _by_node(shorter, others)
+    samples = _Pair(size, _samples(given_shorter))
+    # Where sizes may differ, a graph has nodes that stand for them.
     nodes = [node for node in shorter.nodes if _sizes_of(node) is None]
     if len(nodes) != len(graph.nodes):
         raise NotOfSamples
+    found = Sizes()
+    twins: dict[fx.Node, fx.Node] = {}
     for node, twin in zip(graph.nodes, nodes, strict=True):
         twins[node] = twin
-        if node.op != twin.op or (node.op != "placeholder" and node.target != twin.target):
+        if node.op != twin.op or node.op == "get_attr":
             raise NotOfSamples
-        if node.op == "placeholder" and not _is_same_input(ours[node], theirs[twin]):
-            raise NotOfSamples
-        if node.op == "get_attr":
+        if node.op == "placeholder":
+            if not _is_same_input(given[node], given_shorter[twin]):
+                raise NotOfSamples
+        elif node.target != twin.target:
             raise NotOfSamples
         leaves, spec = pytree.tree_flatten((node.args, node.kwargs))
-        own_leaves, own_spec = pytree.tree_flatten(fx.map_arg((twin.args, twin.kwargs), _as_number))
-        if spec != own_spec:
+        twin_leaves, twin_spec = pytree.tree_flatten(fx.map_arg((twin.args, twin.kwargs), _as_size))
+        if spec != twin_spec:
             raise NotOfSamples
-        for place, (one, other) in enumerate(zip(leaves, own_leaves, strict=True)):
-            if _is_number_of_samples(one, other, twins, size, own):
+        for place, (one, other) in enumerate(zip(leaves, twin_leaves, strict=True)):
+            if isinstance(one, fx.Node):
+                if twins[one] is not other:
+                    raise NotOfSamples
+            elif type(one) is int and type(other) is int and (one, other) == samples:
                 found.arguments.setdefault(node, set()).add(place)
-        if _has_rows(node, twin, size, own):
+            elif type(one) is not type(other) or one != other:
+                raise NotOfSamples
+        if _has_rows(node, twin, samples):
             found.rows.add(node)
     return found
 
 
-def _is_number_of_samples(one: Any, other: Any, twins: dict[fx.Node, fx.Node], size: int, own: int) -> bool:
-    """Return whether an argument is the number of samples; raise ``NotOfSamples`` if it differs otherwise."""
-    if isinstance(one, fx.Node):
-        if twins[one] is not other:
-            raise NotOfSamples
-        return False
-    if type(one) is int and type(other) is int and (one, other) == (size, own):
-        return True
-    if type(one) is not type(other) or one != other:
-        raise NotOfSamples
-    return False
+def _by_node(graph: fx.Graph, inputs: Sequence[Any]) -> dict[fx.Node, Any]:
+    """Return what is given for each input of a graph."""
+    nodes = [node for node in graph.nodes if node.op == "placeholder"]
+    return dict(zip(nodes, inputs, strict=True))
 
 
-def _samples(inputs: dict[fx.Node, Any]) -> int:
+def _samples(given: dict[fx.Node, Any]) -> int:
     """Return how many samples the batch had when a graph was captured."""
-    for node, value in inputs.items():
+    for node, value in given.items():
         if isinstance(value, Place) and value.kind == "batch":
             return _number(node.meta["example_value"].shape[0])
     raise NotOfSamples
 
 
-def _as_number(node: fx.Node) -> Any:
-    found = _sizes_of(node)
-    return node if found is None else found
+def _as_size(node: fx.Node) -> Any:
+    """Return the size that a node stands for; other nodes as they are."""
+    size = _sizes_of(node)
+    return node if size is None else size
 
 
 def _sizes_of(node: fx.Node) -> Any:
@@ -116,32 +125,37 @@ def _sizes_of(node: fx.Node) -> Any:
 
 
 def _is_same_input(one: Any, other: Any) -> bool:
-    return one is other or (not isinstance(one, Tensor) and not isinstance(other, Tensor) and one == other)
+    if isinstance(one, Tensor) or isinstance(other, Tensor):
+        return one is other
+    return bool(one == other)
 
 
-def _has_rows(node: fx.Node, twin: fx.Node, size: int, own: int) -> bool:
+def _has_rows(node: fx.Node, twin: fx.Node, samples: _Pair) -> bool:
     """Return whether a node's tensors have a row for each sample; raise ``NotOfSamples`` for other differences."""
-    values = [_values(each.meta.get("example_value")) for each in (node, twin)]
-    if len(values[0]) != len(values[1]):
+    values = _values(node)
+    twin_values = _values(twin)
+    if len(values) != len(twin_values):
         raise NotOfSamples
-    has_rows = []
-    for one, other in zip(*values, strict=True):
+    have_rows = []
+    for one, other in zip(values, twin_values, strict=True):
         if not isinstance(one, Tensor) or not isinstance(other, Tensor):
-            has_rows.append(False)
+            have_rows.append(False)
             continue
-        shapes = list(zip(one.shape, map(_number, other.shape), strict=False))
         if one.dim() != other.dim() or one.dtype != other.dtype:
             raise NotOfSamples
-        if any(a != b and (a, b) != (size, own) for a, b in shapes):
+        sizes = list(zip(one.shape, map(_number, other.shape), strict=True))
+        if any(a != b and (a, b) != samples for a, b in sizes):
             raise NotOfSamples
-        has_rows.append(bool(shapes) and shapes[0] == (size, own))
-    return bool(has_rows) and all(has_rows)
+        have_rows.append(bool(sizes) and sizes[0] == samples)
+    return bool(have_rows) and all(have_rows)
 
 
-def _values(value: Any) -> Sequence[Any]:
+def _values(node: fx.Node) -> Sequence[Any]:
+    value = node.meta.get("example_value")
     return value if isinstance(value, (tuple, list)) else [value]
 
 
 def _number(size: Any) -> int:
-    found: int = size if type(size) is int else size.node.hint
-    return found
+    """Return a size as a number, where it may be a symbol."""
+    number: int = size if type(size) is int else size.node.hint
+    return number

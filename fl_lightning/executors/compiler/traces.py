@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -19,11 +20,12 @@ from fl_lightning._lightning.evaluation.attributes import Attributes
 from fl_lightning._lightning.loops.local_optimizers import same_content
 from fl_lightning._lightning.stacks.log_replay import call_metric
 from fl_lightning._lightning.stacks.recording import Logged, logged_type
+from fl_lightning.executors.compiler.causes import changes
 from fl_lightning.executors.compiler.notes import logging_to, metric_objects
 
 _SIGNATURE = inspect.signature(pl.LightningModule.log)
 #: What torchmetrics puts on each metric object, bound to that object.
-_BOUND = ("update", "compute", "_update_signature")
+_BOUND = {"update", "compute", "_update_signature"}
 
 
 class Traces:
@@ -35,7 +37,7 @@ class Traces:
     """
 
     def __init__(self, module: nn.Module, values: list[tuple[str, Any]]) -> None:
-        self._metrics = list({id(metric): metric for metric in metric_objects(module)}.values())
+        self._metrics = metric_objects(module)
         self._before = copy.deepcopy(self._metrics)
         self._attributes = Attributes(module)
         self._held = self._attributes.read()
@@ -53,8 +55,7 @@ class Traces:
             CannotVectorize: If anything differs.
         """
         self._compare_attributes()
-        names = [call.name for call in logged.calls]
-        if names != [name for name, _ in self._values]:
+        if [call.name for call in logged.calls] != [name for name, _ in self._values]:
             raise CannotVectorize("`training_step` logs other names in a stack")
         for call, (name, value) in zip(logged.calls, self._values, strict=True):
             if not isinstance(call.value, int):
@@ -71,36 +72,35 @@ class Traces:
         for part, before, now in zip(self._attributes.parts, self._held, self._attributes.read(), strict=True):
             if isinstance(part, MetricCollection):
                 continue
-            names = sorted(before.keys() | now.keys())
-            changed = [name for name in names if not _is_as_before(before.get(name), now.get(name))]
-            if changed:
-                raise CannotVectorize(
-                    f"`training_step` changes `self.{changed[0]}`, of which there is one for all clients"
-                )
+            for name in sorted(before.keys() | now.keys()):
+                if not _is_as_before(before.get(name), now.get(name)):
+                    raise CannotVectorize(changes([f"self.{name}"]))
 
     def _compare_metrics(self, logged: Logged, tensors: Sequence[Tensor], bound: float) -> None:
         """Make the noted calls on metric objects as they were before, and compare what the objects hold."""
-        expected = copy.deepcopy(self._before)
-        twins: dict[int, Any] = {}
-        for metric, twin in zip(self._metrics, expected, strict=True):
-            for part, other in zip(metric.modules(), twin.modules(), strict=True):
-                twins[id(part)] = other
+        pairs = self._with_copies(copy.deepcopy(self._before))
+        twins = {id(part): twin for part, twin in pairs}
         for call in logged.metric_calls:
             call_metric(call, tensors, twins[id(call.metric)])
-        for metric, twin in zip(self._metrics, expected, strict=True):
-            for part, other in zip(metric.modules(), twin.modules(), strict=True):
-                _compare_metric(part, other, bound)
+        for part, twin in pairs:
+            _compare_metric(part, twin, bound)
 
     def undo(self) -> None:
         """Put the metric objects and the attributes back."""
-        for metric, before in zip(self._metrics, self._before, strict=True):
-            for part, other in zip(metric.modules(), before.modules(), strict=True):
-                own = vars(part)
-                kept = {name: own[name] for name in ("_modules", *_BOUND) if name in own}
-                own.clear()
-                own.update(vars(other))
-                own.update(kept)
+        for part, before in self._with_copies(self._before):
+            attributes = vars(part)
+            kept = {name: attributes[name] for name in ("_modules", *_BOUND) if name in attributes}
+            attributes.clear()
+            attributes.update(vars(before))
+            attributes.update(kept)
         self._attributes.write(self._held)
+
+    def _with_copies(self, copies: Sequence[nn.Module]) -> list[tuple[nn.Module, Any]]:
+        """Return the metric objects, and all that is in them, each with its copy."""
+        pairs: list[tuple[nn.Module, Any]] = []
+        for metric, copied in zip(self._metrics, copies, strict=True):
+            pairs += zip(metric.modules(), copied.modules(), strict=True)
+        return pairs
 
 
 @contextmanager
@@ -108,7 +108,7 @@ def without_trace(module: nn.Module) -> Iterator[Traces]:
     """Let a step run as it is, but for what it logs; put back what it changes beside tensors."""
     values = list[tuple[str, Any]]()
     with logging_to(module, partial(_take, values)):
-        # the attributes that are put back include the function for logs
+        # The attributes that are put back include the function for logs.
         traces = Traces(module, values)
         try:
             yield traces
@@ -119,7 +119,10 @@ def without_trace(module: nn.Module) -> Iterator[Traces]:
 def _take(values: list[tuple[str, Any]], name: str, value: Any, *args: Any, **kwargs: Any) -> None:
     """Take what a step logs, in the place of ``self.log``."""
     _SIGNATURE.bind(None, name, value, *args, **kwargs)
-    values.append((name, value.detach().clone() if isinstance(value, Tensor) else value))
+    if isinstance(value, Tensor):
+        # The step may go on to write to it.
+        value = value.detach().clone()
+    values.append((name, value))
 
 
 def _is_as_before(before: Any, now: Any) -> bool:
@@ -130,15 +133,16 @@ def _is_as_before(before: Any, now: Any) -> bool:
 
 def _compare_metric(one: Any, other: Any, bound: float) -> None:
     """Raise if two metric objects hold something else."""
-    kind = type(one).__name__
     if not isinstance(one, (Metric, MetricCollection)):
         return
-    own = {name: value for name, value in vars(one).items() if name not in _BOUND}
-    others = {name: value for name, value in vars(other).items() if name not in _BOUND}
-    if own.keys() != others.keys():
+    kind = type(one).__name__
+    own = vars(one)
+    others = vars(other)
+    names = own.keys() - _BOUND
+    if names != others.keys() - _BOUND:
         raise CannotVectorize(f"`training_step` sets attributes of a metric object ({kind})")
-    for name, value in own.items():
-        numbers = _numbers(value)
+    for name in sorted(names):
+        numbers = _numbers(own[name])
         expected = _numbers(others[name])
         if len(numbers) != len(expected):
             raise CannotVectorize(f"a metric object ({kind}) is given something else in a stack")
@@ -150,20 +154,38 @@ def _numbers(value: Any) -> list[Tensor]:
     """Return the numbers that an attribute holds, as tensors."""
     if isinstance(value, (bool, int, float, Tensor)):
         return [torch.as_tensor(value)]
-    if isinstance(value, (list, tuple)):
-        return [number for each in value for number in _numbers(each)]
     if isinstance(value, dict):
-        return [number for each in value.values() for number in _numbers(each)]
-    return []
+        value = list(value.values())
+    if not isinstance(value, (list, tuple)):
+        return []
+    found: list[Tensor] = []
+    for each in value:
+        found += _numbers(each)
+    return found
 
 
 def same(what: str, one: Tensor, other: Tensor, bound: float, size: float) -> None:
-    """Raise ``CannotVectorize`` if two tensors differ by more than a bound, relative to their size."""
+    """Raise ``CannotVectorize`` if two tensors differ by more than a bound.
+
+    Args:
+        what: What they are.
+        one: The tensor of a client alone.
+        other: The tensor of the stack, of as many values in any shape.
+        bound: The bound, relative to the largest value plus ``size``.
+        size: What else a difference is compared with; NaN counts as 0.
+    """
     if one.numel() != other.numel():
         raise CannotVectorize(f"{what} has another shape in a stack")
-    one, other = one.detach().double().reshape(-1), other.detach().double().reshape(-1)
     if not one.numel():
         return
-    most = bound * (float(one.nan_to_num().abs().max()) + (size if size == size else 0.0))
-    if not bool((((one - other).abs() <= most) | (one.isnan() & other.isnan()) | (one == other)).all()):
-        raise CannotVectorize(f"{what} differs in a stack by {float((one - other).abs().max()):.1g}")
+    one = one.detach().double().reshape(-1)
+    other = other.detach().double().reshape(-1)
+    largest = float(one.nan_to_num().abs().max())
+    if not math.isnan(size):
+        largest += size
+    difference = (one - other).abs()
+    are_nan = one.isnan() & other.isnan()
+    # Two infinities are equal, and their difference is not a number.
+    is_same = (difference <= bound * largest) | are_nan | (one == other)
+    if not bool(is_same.all()):
+        raise CannotVectorize(f"{what} differs in a stack by {float(difference.max()):.1g}")

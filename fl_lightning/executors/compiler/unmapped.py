@@ -22,14 +22,14 @@ from torch.nn import functional as F
 
 from fl_lightning._lightning.errors import CannotVectorize
 
-_CHECKS = ("_assert_scalar", "sym_constrain_range", "_check", "_check_is_size", "sym_constrain_range_for_size")
-
+#: Questions about numbers, which stay tensors here.
+_CHECKS = {"_assert_scalar", "sym_constrain_range", "_check", "_check_is_size", "sym_constrain_range_for_size"}
 #: Of functions that ``torch.func``'s transforms in a step call, the argument that counts transforms within each other.
 _LEVELS = {"_add_batch_dim": 2, "_remove_batch_dim": 1, "_wrap_for_grad": 1, "_unwrap_for_grad": 1}
 
 
 def replace_unmapped(graph: fx.Graph) -> bool:
-    """Let functions of a graph be replaced by such as can be mapped; numbers that ``item()`` takes stay tensors.
+    """Replace functions of a graph that cannot be mapped; numbers that ``item()`` takes stay tensors.
 
     Returns:
         Whether the graph has got one more input: a zero of each client.
@@ -38,25 +38,33 @@ def replace_unmapped(graph: fx.Graph) -> bool:
     for node in list(graph.nodes):
         if node.op not in ("call_function", "call_method"):
             continue
-        function = getattr(Tensor, node.target, None) if node.op == "call_method" else node.target
+        function: Any = node.target
+        if isinstance(function, str):
+            function = getattr(Tensor, function, None)
         name = getattr(function, "__name__", "")
-        if name in _LEVELS:
-            node.args = tuple(a + 1 if place == _LEVELS[name] else a for place, a in enumerate(node.args))  # type: ignore[operator]
-        if function is operator.truediv and not isinstance(node.meta.get("example_value"), Tensor):
-            node.target = _divided
-        of_everything = len(node.args) == 1 and not node.kwargs and function in _OF_EVERYTHING
-        first = node.args[0] if node.args else node.kwargs.get("mean", node.kwargs.get("input"))
         if name in _CHECKS:
             graph.erase_node(node)
-        elif of_everything or function in _INSTEAD:
-            node.op, node.target = "call_function", (_OF_EVERYTHING if of_everything else _INSTEAD)[function]
-        elif name in _FILLS and isinstance(first, fx.Node):
+            continue
+        if name in _LEVELS:
+            # The clients' own transform is around all of them.
+            level: Any = node.args[_LEVELS[name]]
+            node.update_arg(_LEVELS[name], level + 1)
+        filled = node.args[0] if node.args else node.kwargs.get("mean", node.kwargs.get("input"))
+        if function is operator.truediv and not isinstance(node.meta.get("example_value"), Tensor):
+            node.target = _divided
+        elif len(node.args) == 1 and not node.kwargs and function in _OF_EVERYTHING:
+            node.op = "call_function"
+            node.target = _OF_EVERYTHING[function]
+        elif function in _INSTEAD:
+            node.op = "call_function"
+            node.target = _INSTEAD[function]
+        elif name in _FILLS and isinstance(filled, fx.Node):
             if zeros is None:
-                last = [each for each in graph.nodes if each.op == "placeholder"][-1]
-                with graph.inserting_after(last):
+                inputs = [each for each in graph.nodes if each.op == "placeholder"]
+                with graph.inserting_after(inputs[-1]):
                     zeros = graph.placeholder("zeros")
             with graph.inserting_before(node):
-                node.replace_input_with(first, graph.call_function(_of_each_client, (first, zeros)))
+                node.replace_input_with(filled, graph.call_function(_of_each_client, (filled, zeros)))
     return zeros is not None
 
 
@@ -65,25 +73,38 @@ def mapped_function(function: Callable[..., Any]) -> Callable[..., Any]:
     return _INSTEAD.get(function, function)
 
 
+# ---- numbers ----
+
+
 def _of_each_client(value: Any, zero: Tensor) -> Any:
-    return (
-        value + zero.to(value.dtype) if isinstance(value, Tensor) and not _functorch.is_batchedtensor(value) else value
-    )
+    """Return a tensor that all clients share as one of each client."""
+    if not isinstance(value, Tensor) or _functorch.is_batchedtensor(value):
+        return value
+    return value + zero.to(value.dtype)
 
 
 def _as_number(tensor: Any) -> Any:
+    """Return a tensor in the place of the number that ``item()`` takes of it, in the type that Python has for it."""
     if not isinstance(tensor, Tensor):
         return tensor
-    return tensor.detach().double() if tensor.is_floating_point() else tensor.detach()
+    number = tensor.detach()
+    return number.double() if number.is_floating_point() else number
 
 
 def _divided(one: Any, other: Any) -> Any:
     """Divide numbers as Python does, in double precision."""
-    return (one.double() if isinstance(one, Tensor) else one) / (other.double() if isinstance(other, Tensor) else other)
+    one = one.double() if isinstance(one, Tensor) else one
+    other = other.double() if isinstance(other, Tensor) else other
+    return one / other
 
 
 def _as_tensor(value: Any, **options: Any) -> Tensor:
-    return value.to(**options) if isinstance(value, Tensor) else torch.scalar_tensor(value, **options)
+    if isinstance(value, Tensor):
+        return value.to(**options)
+    return torch.scalar_tensor(value, **options)
+
+
+# ---- tables and indices ----
 
 
 def _embedding(
@@ -99,10 +120,12 @@ def _embedding(
         raise CannotVectorize(
             "an embedding with `max_norm` or `scale_grad_by_freq` writes to its weight or counts indices"
         )
-    found = weight.index_select(0, input.reshape(-1)).reshape(*input.shape, weight.shape[1])  # which looks at the range
+    # It looks whether indices are in range.
+    found = weight.index_select(0, input.reshape(-1)).reshape(*input.shape, weight.shape[1])
     if padding_idx is None:
         return found
-    return torch.where((input == padding_idx % len(weight)).unsqueeze(-1), found.detach(), found)
+    is_padding = (input == padding_idx % len(weight)).unsqueeze(-1)
+    return torch.where(is_padding, found.detach(), found)
 
 
 def _embedding_of_table(
@@ -120,17 +143,24 @@ def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
 
 
 def _index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
-    return input.clone().index_fill_(dim, index, value)  # which does the same as without `vmap`
+    # In place it does the same as without `vmap`.
+    return input.clone().index_fill_(dim, index, value)
 
 
 def _select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
-    start = index % input.shape[dim] if -input.shape[dim] <= index < 0 else index
+    size = input.shape[dim]
+    start = index + size if -size <= index < 0 else index
     return torch.slice_scatter(input, src.unsqueeze(dim), dim, start, start + 1)
 
 
+# ---- layers and losses ----
+
+
 def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    is_fused = input.device.type != "cpu" and not inplace  # drawn as alone
-    if not training or not 0 < p < 1 or is_fused or not _functorch.is_batchedtensor(input):
+    # On other devices one kernel draws and scales, as for a client alone.
+    is_fused = input.device.type != "cpu" and not inplace
+    draws = training and 0 < p < 1
+    if not draws or is_fused or not _functorch.is_batchedtensor(input):
         return F.dropout(input, p, training, inplace)
     kept = torch.empty_like(input).bernoulli_(1 - p).div_(1 - p)
     return input.mul_(kept) if inplace else input * kept
@@ -151,24 +181,29 @@ def _cross_entropy(
     Torch's own cannot be mapped with weights and smoothing together.
     """
     by_mean = reduction == "mean" and size_average is None and reduce is None
-    of_classes = not target.is_floating_point()
-    of_samples = of_classes and weight is None and not label_smoothing and (input.dim(), target.dim()) == (2, 1)
-    if of_samples and (by_mean or reduction == "none") and not torch.is_autocast_enabled(input.device.type):
+    has_classes = not target.is_floating_point()
+    is_plain = has_classes and weight is None and not label_smoothing and (input.dim(), target.dim()) == (2, 1)
+    if is_plain and (by_mean or reduction == "none") and not torch.is_autocast_enabled(input.device.type):
         losses: Tensor = _NllLosses.apply(F.log_softmax(input, 1), target, ignore_index)
         return losses.sum() / (target != ignore_index).sum() if by_mean else losses
-    is_mapped = weight is None or not label_smoothing or not by_mean or not of_classes
-    options = {"size_average": size_average, "ignore_index": ignore_index, "reduce": reduce, "reduction": reduction}
-    smoothing = label_smoothing if is_mapped else 0.0
-    usual = F.cross_entropy(input, target, weight, label_smoothing=smoothing, **options)  # type: ignore[arg-type]
-    if weight is None or is_mapped:
-        return usual
-    along = 1 if input.dim() > 1 else 0  # classes lie along this dimension
-    shape = [-1 if dim == along else 1 for dim in range(input.dim())]
+    options: Any = {
+        "size_average": size_average,
+        "ignore_index": ignore_index,
+        "reduce": reduce,
+        "reduction": reduction,
+    }
+    if weight is None or not label_smoothing or not by_mean or not has_classes:
+        return F.cross_entropy(input, target, weight, label_smoothing=label_smoothing, **options)
+    usual = F.cross_entropy(input, target, weight, **options)
+    # What smoothing adds is the weighted mean over all classes, those of ignored targets left out.
+    dim_of_classes = 1 if input.dim() > 1 else 0
+    shape = [1] * input.dim()
+    shape[dim_of_classes] = -1
+    of_all_classes = -(F.log_softmax(input, dim_of_classes) * weight.view(shape)).sum(dim_of_classes)
     counts = target != ignore_index
-    missing = -(F.log_softmax(input, along) * weight.view(shape)).sum(along)
     total = torch.where(counts, weight[torch.where(counts, target, 0)], 0).sum()
-    smooth = torch.where(counts, missing, 0).sum() / total
-    return (1 - label_smoothing) * usual + label_smoothing / input.shape[along] * smooth
+    smooth = torch.where(counts, of_all_classes, 0).sum() / total
+    return (1 - label_smoothing) * usual + label_smoothing / input.shape[dim_of_classes] * smooth
 
 
 class _NllLosses(torch.autograd.Function):
@@ -196,15 +231,17 @@ class _NllLosses(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: Any, scores: Tensor, target: Tensor, ignore_index: int) -> tuple[Tensor, int]:
         """Return the losses of all clients as if their samples were those of one."""
-        of_scores, of_target, _ = in_dims
-        scores = (
-            scores.movedim(of_scores, 0) if of_scores is not None else scores.expand(info.batch_size, *scores.shape)
-        )
-        target = (
-            target.movedim(of_target, 0) if of_target is not None else target.expand(info.batch_size, *target.shape)
-        )
+        scores = _with_clients_first(scores, in_dims[0], info.batch_size)
+        target = _with_clients_first(target, in_dims[1], info.batch_size)
         losses = _NllLosses.apply(scores.flatten(0, 1), target.flatten(), ignore_index)
         return losses.unflatten(0, target.shape), 0
+
+
+def _with_clients_first(tensor: Tensor, dim: int | None, number: int) -> Tensor:
+    """Return a tensor whose first dimension is that of the clients; one that they share is repeated."""
+    if dim is None:
+        return tensor.expand(number, *tensor.shape)
+    return tensor.movedim(dim, 0)
 
 
 def _gaussian_nll_loss(
@@ -220,13 +257,18 @@ def _gaussian_nll_loss(
     variance = var.unsqueeze(-1) if var.shape == input.shape[:-1] else var
     if variance.dim() != input.dim():
         raise CannotVectorize("`gaussian_nll_loss` has variances of another shape")
-    is_negative = (var < 0).any().long()  # which is an error, also of `gather`
+    # A negative variance is an error, and so is the index 1 of one value.
+    is_negative = (var < 0).any().long()
     variance = variance + 0 * variance.new_zeros(1).gather(0, is_negative.reshape(1))
+    # The gradient does not see that small ones are raised.
     with torch.no_grad():
-        variance.clamp_(min=eps)  # the gradient does not see it
+        variance.clamp_(min=eps)
     losses = 0.5 * (torch.log(variance) + (input - target) ** 2 / variance)
-    losses = losses + 0.5 * math.log(2 * math.pi) if full else losses
-    return losses if reduction == "none" else losses.sum() if reduction == "sum" else losses.mean()
+    if full:
+        losses = losses + 0.5 * math.log(2 * math.pi)
+    if reduction == "none":
+        return losses
+    return losses.sum() if reduction == "sum" else losses.mean()
 
 
 def _normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: Tensor | None = None) -> Tensor:
@@ -243,7 +285,8 @@ def _lstm_cell(
     b_hh: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     hidden, cell = hx
-    taken, kept, new, shown = (F.linear(input, w_ih, b_ih) + F.linear(hidden, w_hh, b_hh)).chunk(4, 1)
+    gates = F.linear(input, w_ih, b_ih) + F.linear(hidden, w_hh, b_hh)
+    taken, kept, new, shown = gates.chunk(4, 1)
     cell = kept.sigmoid() * cell + taken.sigmoid() * new.tanh()
     return shown.sigmoid() * cell.tanh(), cell
 
@@ -267,6 +310,7 @@ def _is_differentiated(tensor: Tensor) -> bool:
     return tensor.requires_grad
 
 
+#: What is called in the place of other functions.
 _INSTEAD: dict[Any, Callable[..., Any]] = {
     F.embedding: _embedding,
     torch.embedding: _embedding_of_table,
@@ -277,17 +321,26 @@ _INSTEAD: dict[Any, Callable[..., Any]] = {
     F.normalize: _normalize,
     torch.scalar_tensor: _as_tensor,
     torch.sym_float: _as_number,
-    **dict.fromkeys((Tensor.item, torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default), _as_number),
+    Tensor.item: _as_number,
+    torch.ops.aten.item.default: _as_number,
+    torch.ops.aten._local_scalar_dense.default: _as_number,
     torch.lstm_cell: _lstm_cell,
     torch.dropout: lambda input, p, train: _dropout(input, p, train),
-    **dict.fromkeys((torch.select_scatter, Tensor.select_scatter), _select_scatter),
-    **dict.fromkeys((torch.index_fill, Tensor.index_fill), _index_fill),
+    torch.select_scatter: _select_scatter,
+    Tensor.select_scatter: _select_scatter,
+    torch.index_fill: _index_fill,
+    Tensor.index_fill: _index_fill,
 }
+#: What is called in the place of functions that are given a tensor and nothing else.
 _OF_EVERYTHING: dict[Any, Callable[..., Tensor]] = {
-    **dict.fromkeys((torch.max, Tensor.max), torch.amax),
-    **dict.fromkeys((torch.min, Tensor.min), torch.amin),
-    **dict.fromkeys((torch.median, Tensor.median), _without_ties("median")),
-    **dict.fromkeys((torch.nanmedian, Tensor.nanmedian), _without_ties("nanmedian")),
+    torch.max: torch.amax,
+    Tensor.max: torch.amax,
+    torch.min: torch.amin,
+    Tensor.min: torch.amin,
+    torch.median: _without_ties("median"),
+    Tensor.median: _without_ties("median"),
+    torch.nanmedian: _without_ties("nanmedian"),
+    Tensor.nanmedian: _without_ties("nanmedian"),
 }
-#: Methods that fill a tensor with random numbers.
-_FILLS = ("normal", "normal_", "uniform_", "bernoulli", "bernoulli_", "exponential_", "poisson")
+#: Functions that fill a tensor with random numbers.
+_FILLS = {"normal", "normal_", "uniform_", "bernoulli", "bernoulli_", "exponential_", "poisson"}

@@ -225,7 +225,7 @@ class GroupedSteps(StackSteps):
         key = repr((batch.kind(), *forms))
         if key not in self._steps:
             found = self._captured(batch, index, short=batch.size() != self._stack.batch_size)
-            if found[0].guards.changes:
+            if found[0].dependence.changes:
                 return found
             self._steps[key] = found
         return self._steps[key]
