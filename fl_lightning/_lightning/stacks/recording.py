@@ -1,8 +1,18 @@
-"""Records what one ``training_step`` of several clients logs and gives to metrics, until Lightning receives it."""
+"""Records what one ``training_step`` of several clients logs and gives to metrics, until Lightning receives it.
+
+The line ``self.log("loss", loss)`` of a step of K clients is kept as::
+
+    Entry(
+        logged=Logged(calls=[LogCall("training_step", "loss", {}, value=0)]),     # 0: the first of the tensors
+        tensors=[losses],                                                          # shape (K,)
+        slots=[...],                                                               # which clients these are
+        steps=[True, ...],                                                         # each has made an optimizer step
+    )
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -69,11 +79,15 @@ class LogCall:
 
     def logs_as(self, other: LogCall) -> bool:
         """Return whether another call has the same name and options; the batch size may be another one."""
-        if self is other or self.key != other.key:
-            return self is other
-        metrics = [call.value if isinstance(call.value, Metric) else None for call in (self, other)]
-        options = [{**call.options, "batch_size": None} for call in (self, other)]
-        return metrics[0] is metrics[1] and options[0] == options[1]
+        if self is other:
+            return True
+        if self.key != other.key or self._metric is not other._metric:
+            return False
+        return {**self.options, "batch_size": None} == {**other.options, "batch_size": None}
+
+    @property
+    def _metric(self) -> Metric | None:
+        return self.value if isinstance(self.value, Metric) else None
 
 
 @dataclass
@@ -123,7 +137,7 @@ class Entry:
         tensors: Its tensors, shape ``(K, ...)`` each.
         slots: The clients' slots, in the order of the tensors' rows.
         steps: Whether an optimizer step ended with each client's batch.
-        batch: Returns the first client's batch, for its size, where all batches are of one size.
+        batch: The first client's batch, for its size, where all batches are of one size.
         sizes: Each client's batch size, where it is known.
         settings: The optimizer's settings at the step, where they change within a client.
     """
@@ -132,7 +146,7 @@ class Entry:
     tensors: Sequence[Tensor]
     slots: Sequence[int]
     steps: Sequence[bool]
-    batch: Callable[[], Any] | None = None
+    batch: Any = None
     sizes: Sequence[int] | None = None
     settings: list[dict[str, Any]] | None = None
     #: The values that metric objects returned, for each client's row and each call.
@@ -143,8 +157,7 @@ class Entry:
     def batch_sizes(self) -> Sequence[int]:
         """Return each client's batch size."""
         if self.sizes is None:
-            assert self.batch is not None
-            self.sizes = [extract_batch_size(self.batch())] * len(self.slots)
+            self.sizes = [extract_batch_size(self.batch)] * len(self.slots)
         return self.sizes
 
     def values(self, call: LogCall) -> Tensor:
@@ -165,8 +178,14 @@ class Entry:
         """Return what one client logged."""
         if not isinstance(call.value, BatchValue):
             return self.values(call)[row]
-        returned = self.returned[row, call.value.call]
-        if call.value.key is not None and call.value.key not in returned:
-            raise CannotVectorize("a collection of metric objects returns values under other names than those of each")
-        value = returned if call.value.key is None else returned[call.value.key]
-        return as_logged(value if isinstance(value, Tensor) else torch.as_tensor(value, dtype=logged_type()))
+        number, key = call.value
+        value = self.returned[row, number]
+        if key is not None:
+            if key not in value:
+                raise CannotVectorize(
+                    "a collection of metric objects returns values under other names than those of each"
+                )
+            value = value[key]
+        if not isinstance(value, Tensor):
+            value = torch.as_tensor(value, dtype=logged_type())
+        return as_logged(value)

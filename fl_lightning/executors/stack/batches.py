@@ -1,4 +1,8 @@
-"""Batches of several clients, stacked."""
+"""Batches of several clients, stacked.
+
+In the worked example each client's batch is a list ``[x, y]``; that of a stack holds ``x`` of shape ``(K, B, in)`` and
+``y`` of shape ``(K, B, out)``. Batches may also be tensors in any containers that Lightning moves to a device.
+"""
 
 from __future__ import annotations
 
@@ -23,35 +27,30 @@ class StackedBatch:
 
     Args:
         tensors: The batches' tensors, stacked, shape ``(K, ...)``.
-        template: The first client's batch.
-        others: What the batches hold beside tensors.
+        first: The first client's batch; ``None`` for a list of tensors.
     """
 
-    def __init__(self, tensors: list[Tensor], template: Any = None, others: Sequence[Any] = ()) -> None:
-        self.tensors, self._others = tensors, others
-        self._template = [tensor[0] for tensor in tensors] if template is None else template
-        self._is_plain = _is_plain(self._template)
+    def __init__(self, tensors: list[Tensor], first: Any = None) -> None:
+        self.tensors = tensors
+        self.first = [tensor[0] for tensor in tensors] if first is None else first
+        self._is_plain = _is_plain(self.first)
 
-    def rebuild(self, tensors: Sequence[Any]) -> Any:
-        """Return a batch that holds the given tensors in the place of its own."""
+    def rebuild(self, tensors: Sequence[Tensor]) -> Any:
+        """Return the first client's batch with the given tensors in the place of its own."""
         if self._is_plain:
-            return type(self._template)(tensors)
-        given, kept = iter(tensors), iter(self._others)
-        return _with_each(self._template, lambda leaf: next(given if isinstance(leaf, Tensor) else kept))
+            return type(self.first)(tensors)
+        rest = iter(tensors)
+        return _with_each(self.first, lambda leaf: next(rest) if isinstance(leaf, Tensor) else leaf)
 
     def size(self) -> int:
         """Return the number of samples, if tensors have samples first."""
         shape = self.tensors[0].shape if self.tensors else ()
         return shape[1] if len(shape) > 1 else 1
 
-    def kind(self) -> Any:
-        """Return what is equal for batches that hold the same beside their tensors' shapes and values."""
-        others = [(type(o), o if type(o) in _PLAIN else id(o)) for o in self._others]
-        return _structure(self._template, lambda leaf: Tensor if isinstance(leaf, Tensor) else None), *others
-
-    def first(self) -> Any:
-        """Return the batch of the first of the clients that were stacked."""
-        return self._template
+    def form(self) -> Any:
+        """Return what is equal for batches that differ in values, and in the number of clients, alone."""
+        kind = _structure(self.first, lambda leaf: Tensor if isinstance(leaf, Tensor) else _identity(leaf))
+        return kind, *((tensor.shape[1:], tensor.stride()[1:], tensor.dtype) for tensor in self.tensors)
 
 
 def stack_batches(batches: Sequence[Any]) -> StackedBatch:
@@ -62,12 +61,34 @@ def stack_batches(batches: Sequence[Any]) -> StackedBatch:
     """
     first = batches[0]
     if _is_plain(first):
-        return StackedBatch([_stacked(parts) for parts in zip(*batches, strict=True)], first)
-    for batch in batches:
-        _check_containers(batch)
-    columns = list(zip(*map(leaves_of, batches), strict=True))
-    tensors = [_stacked(values) for values in columns if isinstance(values[0], Tensor)]
-    return StackedBatch(tensors, first, [values[0] for values in columns if not isinstance(values[0], Tensor)])
+        columns = zip(*batches, strict=True)
+    else:
+        for batch in batches:
+            _check_containers(batch)
+        columns = zip(*map(leaves_of, batches), strict=True)
+    return StackedBatch([_stacked(column) for column in columns if isinstance(column[0], Tensor)], first)
+
+
+def by_shape(batches: Iterable[tuple[int, Any]]) -> list[tuple[list[int], list[Any]]]:
+    """Group (row, batch) pairs by structure and shapes, in the order of first appearance; return (rows, batches)."""
+    groups: dict[Any, tuple[list[int], list[Any]]] = {}
+    for row, batch in batches:
+        rows, members = groups.setdefault(_shape(batch), ([], []))
+        rows.append(row)
+        members.append(batch)
+    return list(groups.values())
+
+
+def select(tensor: Tensor, rows: Sequence[int]) -> Tensor:
+    """Return the given rows, which ascend; a view where they are neighbours."""
+    first = rows[0]
+    last = rows[-1]
+    if last - first + 1 == len(rows):
+        return tensor if len(rows) == len(tensor) else tensor[first : last + 1]
+    return tensor.index_select(0, torch.tensor(rows, device=tensor.device))
+
+
+# ---- tensors ----
 
 
 def copied(batch: Any) -> Any:
@@ -94,7 +115,9 @@ def _copied_leaf(leaf: Any) -> Any:
 
 def _memory_of(tensor: Tensor) -> Tensor:
     """Return the memory from a tensor's first value to its last, with all gaps."""
-    extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    extent = 1
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        extent += (size - 1) * stride
     return tensor.as_strided((extent,), (1,))
 
 
@@ -110,100 +133,11 @@ def _stacked(tensors: Sequence[Tensor]) -> Tensor:
             raise CannotVectorize(
                 "batches hold tensors of a subclass or with further attributes; a stack holds plain ones"
             )
-    shape, strides = tensors[0].shape, tensors[0].stride()
-    if tensors[0].is_contiguous() or 0 in shape:
-        return torch.stack(tensors)  # type: ignore[arg-type]
+    first = tensors[0]
+    if first.is_contiguous() or 0 in first.shape:
+        return torch.stack(list(tensors))
     memory = torch.stack([_memory_of(tensor) for tensor in tensors])
-    return memory.as_strided((len(tensors), *shape), (memory.shape[1], *strides))
-
-
-def _is_plain(batch: Any) -> bool:
-    """Whether a batch is a list or tuple of tensors."""
-    return type(batch) in (list, tuple) and all(isinstance(part, Tensor) for part in batch)
-
-
-def _structure(batch: Any, of_leaf: Callable[[Any], Any]) -> Any:
-    """Return a batch's containers and keys, with what stands for each leaf."""
-    if _is_leaf(batch):
-        return of_leaf(batch)
-    if isinstance(batch, Mapping):
-        return type(batch), *((key, _structure(value, of_leaf)) for key, value in batch.items())
-    if is_dataclass_instance(batch):
-        return type(batch), *((name, _structure(value, of_leaf)) for name, value in _attributes(batch).items())
-    return type(batch), *(_structure(part, of_leaf) for part in batch)
-
-
-def _attributes(value: Any) -> dict[str, Any]:
-    """Return the attributes of a dataclass or a container."""
-    own = fields(value) if is_dataclass_instance(value) else ()
-    return {**{field.name: getattr(value, field.name) for field in own}, **getattr(value, "__dict__", {})}
-
-
-class _NoCollectionKind(type):
-    def __instancecheck__(cls, value: Any) -> bool:
-        # tensors first: whether they are sequences takes Python 0.2 ms
-        return isinstance(value, Tensor | str | bytes) or not isinstance(value, Mapping | Sequence)
-
-
-class _NoCollection(metaclass=_NoCollectionKind):
-    """Anything that is neither a mapping nor a sequence."""
-
-
-def _is_leaf(value: Any) -> bool:
-    return isinstance(value, _NoCollection) and not is_dataclass_instance(value)
-
-
-def _with_each(batch: Any, put: Callable[[Any], Any]) -> Any:
-    """Return a batch with what a function makes of each leaf in its place."""
-
-    def of(part: Any) -> Any:
-        if not is_dataclass_instance(part):
-            return put(part)
-        made = copy.copy(part)
-        for name, value in _attributes(part).items():  # what `__post_init__` has set, too
-            object.__setattr__(made, name, _with_each(value, put))  # of a frozen one, too
-        return made
-
-    return apply_to_collection(batch, _NoCollection, of)
-
-
-def _check_containers(batch: Any) -> None:
-    """Raise ``CannotVectorize`` if a container has attributes that another one of the same contents has not."""
-    if _is_leaf(batch):
-        return
-    kind = type(batch).__name__
-    if is_dataclass_instance(batch):
-        if not isinstance(batch, _NoCollection):
-            raise CannotVectorize(f"batches hold {kind}, a dataclass that is also a dictionary or a list")
-        parts: Iterable[Any] = _attributes(batch).values()
-    else:
-        parts = batch.values() if isinstance(batch, Mapping) else batch
-        held = {} if type(batch) in _BUILT_IN else _attributes(batch)
-        if held and not same_content(held, _attributes(_with_each(batch, _itself))):
-            raise CannotVectorize(f"batches hold {kind} with attributes ({', '.join(held)}), which a stack would lose")
-    for part in parts:
-        _check_containers(part)
-
-
-def _itself(leaf: Any) -> Any:
-    return leaf
-
-
-def leaves_of(batch: Any) -> list[Any]:
-    """Return what a batch holds, without the containers."""
-    found: list[Any] = []
-    _with_each(batch, found.append)
-    return found
-
-
-def by_shape(batches: Iterable[tuple[int, Any]]) -> list[tuple[list[int], list[Any]]]:
-    """Group (row, batch) pairs by structure and shapes, in the order of first appearance; return (rows, batches)."""
-    groups: dict[Any, tuple[list[int], list[Any]]] = {}
-    for row, batch in batches:
-        rows, members = groups.setdefault(_shape(batch), ([], []))
-        rows.append(row)
-        members.append(batch)
-    return list(groups.values())
+    return memory.as_strided((len(tensors), *first.shape), (memory.shape[1], *first.stride()))
 
 
 def _shape(batch: Any) -> Any:
@@ -213,14 +147,97 @@ def _shape(batch: Any) -> Any:
 
 
 def _shape_of_leaf(leaf: Any) -> Any:
-    if isinstance(leaf, Tensor):
-        return leaf.shape, leaf.dtype, None if leaf.is_contiguous() else leaf.stride()
+    if not isinstance(leaf, Tensor):
+        return _identity(leaf)
+    return leaf.shape, leaf.dtype, None if leaf.is_contiguous() else leaf.stride()
+
+
+def _identity(leaf: Any) -> Any:
+    """Return what tells something that is no tensor from others."""
     return type(leaf), leaf if type(leaf) in _PLAIN else id(leaf)
 
 
-def select(tensor: Tensor, rows: Sequence[int]) -> Tensor:
-    """Return the given rows, which ascend; a view where they are neighbours."""
-    first, last = rows[0], rows[-1]
-    if last - first + 1 == len(rows):
-        return tensor if len(rows) == len(tensor) else tensor[first : last + 1]
-    return tensor.index_select(0, torch.tensor(rows, device=tensor.device))
+# ---- containers ----
+
+
+def leaves_of(batch: Any) -> list[Any]:
+    """Return what a batch holds, without the containers."""
+    found: list[Any] = []
+    _with_each(batch, found.append)
+    return found
+
+
+class _NoCollectionKind(type):
+    def __instancecheck__(cls, value: Any) -> bool:
+        # Tensors first: whether they are sequences takes Python 0.2 ms.
+        return isinstance(value, Tensor | str | bytes) or not isinstance(value, Mapping | Sequence)
+
+
+class _NoCollection(metaclass=_NoCollectionKind):
+    """Anything that is neither a mapping nor a sequence."""
+
+
+def _is_plain(batch: Any) -> bool:
+    """Whether a batch is a list or tuple of tensors."""
+    return type(batch) in (list, tuple) and all(isinstance(part, Tensor) for part in batch)
+
+
+def _is_leaf(value: Any) -> bool:
+    return isinstance(value, _NoCollection) and not is_dataclass_instance(value)
+
+
+def _structure(batch: Any, of_leaf: Callable[[Any], Any]) -> Any:
+    """Return a batch's containers and keys, with what stands for each leaf."""
+    if _is_leaf(batch):
+        return of_leaf(batch)
+    if is_dataclass_instance(batch):
+        parts: Iterable[Any] = _attributes(batch).items()
+    elif isinstance(batch, Mapping):
+        parts = batch.items()
+    else:
+        parts = enumerate(batch)
+    return type(batch), *((key, _structure(part, of_leaf)) for key, part in parts)
+
+
+def _with_each(batch: Any, put: Callable[[Any], Any]) -> Any:
+    """Return a batch with what a function makes of each leaf in its place."""
+
+    def make(part: Any) -> Any:
+        if not is_dataclass_instance(part):
+            return put(part)
+        made = copy.copy(part)
+        # What `__post_init__` has set, too, and in a frozen one.
+        for name, value in _attributes(part).items():
+            object.__setattr__(made, name, _with_each(value, put))
+        return made
+
+    return apply_to_collection(batch, _NoCollection, make)
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """Return the attributes of a dataclass or a container."""
+    attributes: dict[str, Any] = {}
+    if is_dataclass_instance(value):
+        attributes = {field.name: getattr(value, field.name) for field in fields(value)}
+    attributes.update(getattr(value, "__dict__", {}))
+    return attributes
+
+
+def _check_containers(batch: Any) -> None:
+    """Raise ``CannotVectorize`` if a container has attributes that another one of the same contents has not."""
+    if _is_leaf(batch):
+        return
+    kind = type(batch).__name__
+    parts: Iterable[Any]
+    if is_dataclass_instance(batch):
+        if not isinstance(batch, _NoCollection):
+            raise CannotVectorize(f"batches hold {kind}, a dataclass that is also a dictionary or a list")
+        parts = _attributes(batch).values()
+    else:
+        parts = batch.values() if isinstance(batch, Mapping) else batch
+        attributes = {} if type(batch) in _BUILT_IN else _attributes(batch)
+        if attributes and not same_content(attributes, _attributes(_with_each(batch, lambda leaf: leaf))):
+            names = ", ".join(attributes)
+            raise CannotVectorize(f"batches hold {kind} with attributes ({names}), which a stack would lose")
+    for part in parts:
+        _check_containers(part)

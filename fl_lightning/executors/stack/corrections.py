@@ -1,4 +1,8 @@
-"""The terms that local objectives add to the gradients of several clients."""
+"""The terms that local objectives add to the gradients of several clients.
+
+To the gradient of the worked example's weights ``w``, which start at ``w'``, each client adds its own
+``pull (w - w') + linear``, with a pull of shape ``(K,)`` and a linear term of the weights' shape ``(K, out, in)``.
+"""
 
 from __future__ import annotations
 
@@ -50,12 +54,11 @@ class StackedCorrections:
         self._starts: list[Tensor] = []
         self._linear: list[Tensor] = []
         if any(self._pulls) or self._own:
-            views = [vector.parameter_views(start) for start in starts]
-            self._starts = [torch.stack(rows) for rows in zip(*views, strict=True)]
+            self._starts = _stacked_parameters(vector, starts)
         if any(term.linear is not None for term in terms):
             zero = torch.zeros(vector.num_parameters, dtype=vector.dtype, device=vector.device)
-            views = [vector.parameter_views(zero if term.linear is None else term.linear) for term in terms]
-            self._linear = [torch.stack(rows) for rows in zip(*views, strict=True)]
+            linear = [zero if term.linear is None else term.linear for term in terms]
+            self._linear = _stacked_parameters(vector, linear)
         self._shifts: list[Tensor] | None = None
 
     @property
@@ -82,7 +85,9 @@ class StackedCorrections:
             return -self._linear[place]
         start = self._starts[place]
         shift = start * along(torch.tensor(self._pulls, dtype=torch.float64), start)
-        return shift.sub_(self._linear[place]) if self._linear else shift
+        if self._linear:
+            shift.sub_(self._linear[place])
+        return shift
 
     def __bool__(self) -> bool:
         """Whether any client's objective adds anything."""
@@ -131,12 +136,13 @@ class StackedCorrections:
         """Let terms of another form add themselves."""
         places = [place for place, gradient in enumerate(gradients) if gradient is not None]
         for row in range(len(parameters[0])):
-            rows = [parameters[place].detach()[row] for place in places]
-            for view, place in zip(rows, places, strict=True):
+            own = [parameters[place].detach()[row] for place in places]
+            for view, place in zip(own, places, strict=True):
                 view.grad = gradients[place][row]  # type: ignore[index]
             starts = [self._starts[place][row] for place in places]
-            self._own[row].add(rows, starts, [self._linear[place][row] for place in places] if self._linear else [])
-            for view, place in zip(rows, places, strict=True):
+            linear = [self._linear[place][row] for place in places] if self._linear else []
+            self._own[row].add(own, starts, linear)
+            for view, place in zip(own, places, strict=True):
                 gradients[place][row].copy_(view.grad)  # type: ignore[index, arg-type]
 
     def decay(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None], decays: Tensor) -> None:
@@ -176,3 +182,9 @@ def _terms_of(corrections: Sequence[Correction | None]) -> list[Term]:
             case _:
                 raise CannotVectorize("the local objective takes gradients at several points")
     return terms
+
+
+def _stacked_parameters(vector: StateVector, flat: Sequence[Tensor]) -> list[Tensor]:
+    """Return vectors of the parameters' values, one for each client, as a stack for each parameter."""
+    views = [vector.parameter_views(own) for own in flat]
+    return [torch.stack(rows) for rows in zip(*views, strict=True)]

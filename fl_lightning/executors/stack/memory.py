@@ -10,16 +10,21 @@ import torch
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.parts.messages import Task
 
-_SHARE = 0.125  # of all memory, not of what is free at the moment: a stack's size decides on roundings
-_COPIES = 6  # of a model: weights, gradients, optimizer state, start, correction, result
-_CPU_STACK = 32 * 2**20  # bytes of weights; steps of larger stacks wait for memory, and gain nothing
+#: A stack's share of all memory, not of what is free at the moment: a stack's size decides on roundings.
+_SHARE = 0.125
+#: Copies of a model: weights, gradients, optimizer state, start, correction, result.
+_COPIES = 6
+#: Bytes of weights of a stack on a CPU; steps of larger ones wait for memory, and gain nothing.
+_CPU_STACK = 32 * 2**20
 
 
 def memory_budget(training: LocalTraining) -> float:
     """Return the bytes that a stack may take: an eighth of the memory, shared by the processes of a machine."""
     device = training.vector.device
-    processes = max(1, training.trainer.world_size // training.trainer.num_nodes)
-    return _SHARE * total_memory(device) / (processes if device.type == "cpu" else 1)
+    budget = _SHARE * total_memory(device)
+    if device.type == "cpu":
+        budget /= max(1, training.trainer.world_size // training.trainer.num_nodes)
+    return budget
 
 
 def clients_that_fit(training: LocalTraining, tasks: Sequence[Task]) -> int:
@@ -34,10 +39,12 @@ def clients_that_fit(training: LocalTraining, tasks: Sequence[Task]) -> int:
     Returns:
         At least 1.
     """
-    vector, budget, weights = training.vector, memory_budget(training), _weights(training)
+    weights = _weights(training)
     samples = max(task.num_samples for task in tasks) * training.batches.bytes_per_sample
-    most = min(len(tasks), budget / max(1, _COPIES * weights + samples))
-    return max(1, int(min(most, _CPU_STACK // max(1, weights)) if vector.device.type == "cpu" else most))
+    most = min(len(tasks), memory_budget(training) / max(1, _COPIES * weights + samples))
+    if training.vector.device.type == "cpu":
+        most = min(most, _CPU_STACK // max(1, weights))
+    return max(1, int(most))
 
 
 def why_one_fits(training: LocalTraining) -> str:

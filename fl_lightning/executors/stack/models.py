@@ -1,8 +1,8 @@
-"""The models of several clients as stacked tensors."""
+"""The models of several clients as stacked tensors: in the worked example, weights of shape ``(K, out, in)``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -22,28 +22,28 @@ class ModelStack:
 
     def __init__(self, vector: StateVector, starts: Sequence[Tensor]) -> None:
         self._dtype = vector.dtype
-        like = vector.tensors()
-        if all(start is starts[0] for start in starts):
-            rows = [view.expand(len(starts), *view.shape) for view in vector.views(starts[0])]
-        else:
-            rows = [torch.stack(views) for views in zip(*map(vector.views, starts), strict=True)]
-        stacked = [_copy(row, tensor) for row, tensor in zip(rows, like, strict=True)]
-        number = len(vector.parameters)
-        self._whole = stacked
+        self._num_parameters = len(vector.parameters)
+        starts_alike = all(start is starts[0] for start in starts)
+        views = [vector.views(start) for start in (starts[:1] if starts_alike else starts)]
+        self._whole: list[Tensor] = []
+        for tensor, *rows in zip(vector.tensors(), *views, strict=True):
+            stacked = rows[0].expand(len(starts), *tensor.shape) if starts_alike else torch.stack(rows)
+            self._whole.append(_copy(stacked, tensor))
         #: Clients still at work.
         self.active = len(starts)
         #: The parameters of the clients at work, leaves of the graph, shape ``(active, *shape)`` each.
-        self.parameters = [tensor.requires_grad_() for tensor in stacked[:number]]
+        self.parameters = [tensor.requires_grad_() for tensor in self._whole[: self._num_parameters]]
         #: Their buffers.
-        self.buffers = stacked[number:]
+        self.buffers = self._whole[self._num_parameters :]
 
     def keep(self, active: int) -> bool:
         """Go on with the first ``active`` rows alone; return whether that changes anything."""
         if active == self.active:
             return False
-        number, self.active = len(self.parameters), active
-        self.parameters = [tensor.detach()[:active].requires_grad_() for tensor in self._whole[:number]]
-        self.buffers = [tensor[:active] for tensor in self._whole[number:]]
+        self.active = active
+        rows = [tensor.detach()[:active] for tensor in self._whole]
+        self.parameters = [tensor.requires_grad_() for tensor in rows[: self._num_parameters]]
+        self.buffers = rows[self._num_parameters :]
         return True
 
     def renew_buffers(self, rows: Sequence[int], values: Sequence[Tensor]) -> None:
@@ -52,14 +52,10 @@ class ModelStack:
             if value.data_ptr() != buffer.data_ptr():
                 buffer[list(rows)] = value.to(buffer.dtype)
 
-    def vectors(self) -> Callable[[int], Tensor]:
-        """Return a function that gives a row's model, shape ``(size,)``."""
-        rows = [tensor.detach().to(self._dtype).reshape(len(tensor), -1).unbind() for tensor in self._whole]
-
-        def vector_of(row: int) -> Tensor:
-            return torch.cat([own[row] for own in rows])
-
-        return vector_of
+    def vectors(self) -> list[Tensor]:
+        """Return the models, shape ``(size,)`` each."""
+        flat = [tensor.detach().to(self._dtype).reshape(len(tensor), -1).unbind() for tensor in self._whole]
+        return [torch.cat(parts) for parts in zip(*flat, strict=True)]
 
 
 def _copy(rows: Tensor, like: Tensor) -> Tensor:

@@ -1,4 +1,8 @@
-"""The user's optimizer on a stack of models."""
+"""The user's optimizer on a stack of models.
+
+An optimizer that treats every value of a parameter by itself takes the weights of the worked example, shape
+``(K, out, in)``, for one larger parameter, and steps all clients at once.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +17,16 @@ from torch.optim import ASGD, SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam
 from fl_lightning._lightning.errors import CannotVectorize
 from fl_lightning._lightning.loops.overrides import is_plain_sgd, step_plain_sgd
 
-#: Optimizers that treat every value of a parameter by itself, so that a stack of models is to them one larger model.
-ELEMENTWISE = (SGD, Adam, AdamW, Adagrad, Adadelta, Adamax, ASGD, NAdam, RAdam, RMSprop, Rprop)
+#: Optimizers that add ``weight_decay * parameter`` to the gradient, unless told otherwise.
 _COUPLED = (SGD, Adam, Adagrad, Adadelta, Adamax, ASGD, NAdam, RAdam, RMSprop)
+#: Optimizers that treat every value of a parameter by itself.
+_ELEMENTWISE = (*_COUPLED, AdamW, Rprop)
 
 
 def check_elementwise(optimizer: Optimizer) -> None:
     """Raise ``CannotVectorize`` if an optimizer cannot step a stack of models."""
-    if type(optimizer) not in ELEMENTWISE:
-        known = ", ".join(kind.__name__ for kind in ELEMENTWISE)
+    if type(optimizer) not in _ELEMENTWISE:
+        known = ", ".join(kind.__name__ for kind in _ELEMENTWISE)
         raise CannotVectorize(
             f"the optimizer {type(optimizer).__name__} may look at more than one value of a parameter at a time "
             f"(those known not to: torch.optim's {known})"
@@ -37,23 +42,30 @@ class StackedOptimizer:
     """
 
     def __init__(self, optimizer: Optimizer, parameters: Sequence[nn.Parameter]) -> None:
-        place = {id(parameter): index for index, parameter in enumerate(parameters)}
         self._number = len(parameters)
         self._origin = optimizer
-        optimizer.__dict__["_opt_called"] = True  # it is stepped here; schedules warn if they are stepped before it
-        self._places = [[place[id(p)] for p in group["params"] if id(p) in place] for group in optimizer.param_groups]
-        self._own = own = optimizer.__class__.__new__(optimizer.__class__)
-        own.__dict__.update(optimizer.__dict__)
-        own.__dict__.pop("step", None)  # schedules wrap it, bound to the user's optimizer
-        own.state = defaultdict(dict)
-        own.param_groups = [{} for _ in optimizer.param_groups]
+        # It is stepped here; schedules warn if they are stepped before it.
+        vars(optimizer)["_opt_called"] = True
+        place_of = {id(parameter): place for place, parameter in enumerate(parameters)}
+        #: For each group the places of its parameters.
+        self._places: list[list[int]] = []
+        for group in optimizer.param_groups:
+            known = [id(parameter) for parameter in group["params"] if id(parameter) in place_of]
+            self._places.append([place_of[identity] for identity in known])
+        self._own = type(optimizer).__new__(type(optimizer))
+        attributes = vars(self._own)
+        attributes.update(vars(optimizer))
+        # Schedules wrap it, bound to the user's optimizer.
+        attributes.pop("step", None)
+        self._own.state = defaultdict(dict)
+        self._own.param_groups = [{} for _ in optimizer.param_groups]
         self._extra_decay = 0.0
         self.refresh()
 
     def refresh(self) -> None:
         """Take the settings that the user's optimizer has now."""
         for group, origin in zip(self._own.param_groups, self._origin.param_groups, strict=True):
-            group.update({key: value for key, value in origin.items() if key != "params"})
+            group.update(_settings(origin))
             if self._extra_decay:
                 group["weight_decay"] += self._extra_decay
 
@@ -83,11 +95,13 @@ class StackedOptimizer:
         """Step these leaves from now on; they are the first rows of those before."""
         state: defaultdict[Any, Any] = defaultdict(dict)
         for group, places in zip(self._own.param_groups, self._places, strict=True):
+            # There are none before the first step.
             before: list[Tensor] = group.get("params", [])
             group["params"] = [leaves[place] for place in places]
             for old, new in zip(before, group["params"], strict=False):
                 if old in self._own.state:
-                    state[new] = {key: _rows(value, old, new) for key, value in self._own.state[old].items()}
+                    held = self._own.state[old]
+                    state[new] = {key: _first_rows(value, old, new) for key, value in held.items()}
         self._own.state = state
 
     def step(self, leaves: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
@@ -109,7 +123,7 @@ class StackedOptimizer:
 
     def settings(self) -> list[dict[str, Any]]:
         """Return the present settings of each of the user's parameter groups."""
-        return [{k: v for k, v in group.items() if k != "params"} for group in self._origin.param_groups]
+        return [_settings(group) for group in self._origin.param_groups]
 
     @property
     def is_plain(self) -> bool:
@@ -132,8 +146,15 @@ class StackedOptimizer:
         return values
 
 
-def _rows(value: Any, old: Tensor, new: Tensor) -> Any:
-    return value[: len(new)] if isinstance(value, Tensor) and value.shape == old.shape else value
+def _settings(group: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in group.items() if name != "params"}
+
+
+def _first_rows(value: Any, old: Tensor, new: Tensor) -> Any:
+    """Return what an optimizer holds of ``old`` for its first rows."""
+    if isinstance(value, Tensor) and value.shape == old.shape:
+        return value[: len(new)]
+    return value
 
 
 def clip(gradients: Sequence[Tensor], value: float, algorithm: str | None) -> None:

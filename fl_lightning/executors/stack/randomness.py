@@ -1,4 +1,8 @@
-"""Random numbers of a stack's clients: each client's are drawn as the client alone would draw them."""
+"""Random numbers of a stack's clients: each client's are drawn as the client alone would draw them.
+
+Each client has generators, seeded as when it trains alone. If the worked example dropped some of its inputs, the one
+``bernoulli`` of the stack, of shape ``(K, B, in)``, would be K draws of shape ``(B, in)``, one from each client's.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +26,24 @@ from fl_lightning.seeding import (
 
 #: In the names of functions that may draw.
 _RANDOM = (
-    *("dropout", "rand", "bernoulli", "normal", "multinomial", "poisson", "uniform", "exponential", "rrelu", "gamma"),
-    *("dirichlet", "gumbel", "geometric", "cauchy", "attention", "encoder", "sample", "binomial"),
+    "attention",
+    "bernoulli",
+    "binomial",
+    "cauchy",
+    "dirichlet",
+    "dropout",
+    "encoder",
+    "exponential",
+    "gamma",
+    "geometric",
+    "gumbel",
+    "multinomial",
+    "normal",
+    "poisson",
+    "rand",
+    "rrelu",
+    "sample",
+    "uniform",
 )
 
 
@@ -43,8 +63,10 @@ class ClientGenerators:
     """
 
     def __init__(self, seeds: Sequence[int], device: torch.device) -> None:
-        self._seeds, self.device = seeds, device
-        self._others: dict[int, tuple[Any, ...]] = {}  # states of all generators but torch's on the CPU
+        self._seeds = seeds
+        self.device = device
+        #: The states of all generators but torch's on the CPU, by row.
+        self._others: dict[int, tuple[Any, ...]] = {}
         #: Whether data have drawn.
         self.data_draw = False
         #: Whether a step has drawn.
@@ -123,7 +145,10 @@ class PerClientDraws(TorchDispatchMode):
         self, generators: ClientGenerators, rows: Sequence[int], sizes: Sequence[int] | None = None, largest: int = 0
     ) -> None:
         super().__init__()
-        self.generators, self._rows, self._sizes, self._largest = generators, rows, sizes, largest
+        self.generators = generators
+        self._rows = rows
+        self._sizes = sizes
+        self._largest = largest
         self._permutations = 0
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -139,27 +164,36 @@ class PerClientDraws(TorchDispatchMode):
         self.generators.note_draw()
         if kwargs.get("generator") is not None:
             raise CannotVectorize("`training_step` draws from a generator that all clients share")
-        if function is torch.ops.aten.randperm.default:  # `vmap` calls it once for each client
+        if function is torch.ops.aten.randperm.default:
+            # `vmap` calls it once for each client.
             row = self._rows[self._permutations % len(self._rows)]
             self._permutations += 1
             return self._draw(row, function, args, kwargs)
-        given = [self._shares(*each) for each in zip(_arguments(function), args, strict=False)]
-        named = {name: self._shares(name, value) for name, value in kwargs.items()}
-        shares = [
-            self._draw(row, function, [own[place] for own in given], {key: own[place] for key, own in named.items()})
-            for place, row in enumerate(self._rows)
-        ]
+        shares = [self._shares(name, value) for name, value in zip(_arguments(function), args, strict=False)]
+        shares_by_name = {name: self._shares(name, value) for name, value in kwargs.items()}
+        drawn = []
+        for place, row in enumerate(self._rows):
+            own_args = [share[place] for share in shares]
+            own_kwargs = {name: share[place] for name, share in shares_by_name.items()}
+            drawn.append(self._draw(row, function, own_args, own_kwargs))
         if function._schema.is_mutable:
-            self._fill(args[0])
+            self._fill_in_place(args[0])
             return args[0]
-        if isinstance(shares[0], Tensor):
-            return torch.cat([self._filled(share) for share in shares])
-        return tuple(torch.cat([self._filled(part) for part in parts]) for parts in zip(*shares, strict=True))
+        if isinstance(drawn[0], Tensor):
+            return torch.cat(list(map(self._filled, drawn)))
+        return tuple(torch.cat(list(map(self._filled, results))) for results in zip(*drawn, strict=True))
+
+    def _draw(self, row: int, function: Any, args: Any, kwargs: Any) -> Any:
+        if self.generators.device.type == "cpu" and "generator" in _arguments(function):
+            return function(*args, **kwargs, generator=self.generators.cpu(row))
+        with self.generators.active(row):
+            return function(*args, **kwargs)
 
     def _shares(self, name: str, value: Any) -> Sequence[Any]:
         """Return each client's part of an operation's argument."""
         number = len(self._rows)
-        if name == "size":  # of something new
+        if name == "size":
+            # The shape of something new.
             shape = [value[0] // number, *value[1:]]
             dim = self._dim_of_samples(shape)
             if dim is None:
@@ -173,36 +207,40 @@ class PerClientDraws(TorchDispatchMode):
         dim = self._dim_of_samples(shares[0].shape)
         if dim is None:
             return shares
-        return [own.narrow(dim, 0, size) for own, size in zip(shares, self._sizes or (), strict=True)]  # type: ignore[arg-type]
+        return [own.narrow(dim, 0, size) for own, size in zip(shares, self._sizes or (), strict=True)]
+
+    # ---- batches that are filled up ----
 
     def _dim_of_samples(self, shape: Sequence[int]) -> int | None:
         """Return the dimension of a client's share that has samples, where batches are filled up."""
         if self._sizes is None:
             return None
-        dim = 1 if shape[0] == 1 and len(shape) > 1 and self._largest > 1 else 0
+        dim = self._sample_dim(shape)
         return dim if shape[dim] == self._largest else None
+
+    def _sample_dim(self, shape: Sequence[int]) -> int:
+        """Return the dimension in which a share would have samples: a dimension of one client may come before it."""
+        return 1 if shape[0] == 1 and len(shape) > 1 and self._largest > 1 else 0
 
     def _filled(self, share: Tensor) -> Tensor:
         """Return a share whose samples are filled up with the first."""
         if self._sizes is None or not share.dim():
             return share
-        dim = 1 if share.shape[0] == 1 and share.dim() > 1 and self._largest > 1 else 0
+        dim = self._sample_dim(share.shape)
         missing = self._largest - share.shape[dim]
-        return torch.cat([share, *[share.narrow(dim, 0, 1)] * missing], dim) if missing else share
+        if not missing:
+            return share
+        return torch.cat([share, *[share.narrow(dim, 0, 1)] * missing], dim)
 
-    def _fill(self, value: Tensor) -> None:
+    def _fill_in_place(self, value: Tensor) -> None:
         """Fill up what was not drawn with the first sample's."""
         shares = value.chunk(len(self._rows))
         dim = self._dim_of_samples(shares[0].shape)
-        for own, size in zip(shares, self._sizes or [self._largest] * len(shares), strict=True):
-            if dim is not None and size < self._largest:
+        if dim is None or self._sizes is None:
+            return
+        for own, size in zip(shares, self._sizes, strict=True):
+            if size < self._largest:
                 own.narrow(dim, size, self._largest - size).copy_(own.narrow(dim, 0, 1))
-
-    def _draw(self, row: int, function: Any, args: Any, kwargs: Any) -> Any:
-        if self.generators.device.type == "cpu" and "generator" in _arguments(function):
-            return function(*args, **kwargs, generator=self.generators.cpu(row))
-        with self.generators.active(row):
-            return function(*args, **kwargs)
 
 
 @cache
@@ -216,7 +254,8 @@ def without_dropout(function: Any, args: Any, kwargs: Any) -> bool:
     if "dropout_p" not in names:
         return False
     place = names.index("dropout_p")
-    return not (args[place] if place < len(args) else kwargs.get("dropout_p", 0.0))
+    p = args[place] if place < len(args) else kwargs.get("dropout_p", 0.0)
+    return not p
 
 
 @contextmanager
@@ -245,12 +284,13 @@ def mapped_dirichlet() -> Iterator[None]:
 @contextmanager
 def nothing_drawn(device: torch.device) -> Iterator[None]:
     """Raise ``CannotVectorize`` if something is drawn from the global generators, and put them back."""
-    before, seed = global_states(device), torch.initial_seed()
+    before = global_states(device)
+    seed = torch.initial_seed()
     try:
         yield
     finally:
-        after, is_seeded = global_states(device), torch.initial_seed() != seed
-        drawn_from = changed_generators(before, after)
+        is_seeded = torch.initial_seed() != seed
+        drawn_from = changed_generators(before, global_states(device))
         if drawn_from:
             set_global_states(before, device)
     if is_seeded:

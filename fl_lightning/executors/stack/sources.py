@@ -1,4 +1,8 @@
-"""The batches of a stack's clients."""
+"""The batches of a stack's clients.
+
+Clients that hold plain tensors have theirs gathered: one ``index_select`` takes the samples of many steps of a client,
+and a step's batch is a view of shape ``(K, B, ...)``. Any other data are read batch by batch, client by client.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +23,38 @@ from fl_lightning.executors.stack.batches import StackedBatch, by_shape, copied,
 from fl_lightning.executors.stack.randomness import ClientGenerators
 from fl_lightning.parts.messages import Task
 
-_TABLES = 24 * 2**20  # bytes of batches that are held at once: less than what `malloc` maps anew each time
+#: Bytes of batches that are held at once: less than what `malloc` maps anew each time.
+_HELD_BYTES = 24 * 2**20
 
+#: Some clients' rows, and their batches of one shape.
 Groups = list[tuple[Sequence[int], StackedBatch]]
+
+
+def make_source(
+    training: LocalTraining, tasks: Sequence[Task], transfer: Callable[[Any], Any], generators: ClientGenerators
+) -> GatheredBatches | DrawnBatches:
+    """Return the batches of a stack's clients.
+
+    Args:
+        training: Trains clients.
+        tasks: The clients' tasks, longest first.
+        transfer: Brings a batch to the module.
+        generators: The clients' generators.
+    """
+    if is_plain_transfer(training.trainer) and GatheredBatches.suit(training, tasks):
+        return GatheredBatches(training, tasks)
+    return DrawnBatches(training, tasks, transfer, generators)
+
+
+def active_clients(lengths: Sequence[int]) -> list[int]:
+    """Return for each step how many clients take part, where clients make so many steps each, the longest first."""
+    active: list[int] = []
+    for number in range(len(lengths), 0, -1):
+        active += [number] * (lengths[number - 1] - len(active))
+    return active
+
+
+# ---- any data ----
 
 
 class DrawnBatches:
@@ -46,7 +79,9 @@ class DrawnBatches:
         transfer: Callable[[Any], Any],
         generators: ClientGenerators,
     ) -> None:
-        self._training, self._tasks, self._generators = training, tasks, generators
+        self._training = training
+        self._tasks = tasks
+        self._generators = generators
         self._drawn: dict[int, list[Any]] = {}
         self._batches: dict[int, Iterator[Any]] = {}
         module = training.vector.module
@@ -70,7 +105,35 @@ class DrawnBatches:
         return [(members, stack_batches(batches)) for members, batches in by_shape(drawn)]
 
 
-class Padded(NamedTuple):
+class Unread(TorchFunctionMode):
+    """Raises ``CannotVectorize`` where some tensors, or others in their memory, are read.
+
+    Args:
+        tensors: The tensors.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        super().__init__()
+        self._memory = {_memory(tensor) for tensor in tensors} - {0}
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run a function of torch."""
+        for leaf in pytree.tree_iter((args, kwargs)):
+            if isinstance(leaf, Tensor) and _memory(leaf) in self._memory:
+                raise CannotVectorize("the data read the module's weights or buffers, which change between batches")
+        return function(*args, **(kwargs or {}))
+
+
+def _memory(tensor: Tensor) -> int:
+    """Return where a tensor's memory begins; 0 for none."""
+    with torch._C.DisableTorchFunction():
+        return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else 0
+
+
+# ---- plain tensors ----
+
+
+class Tables(NamedTuple):
     """The batches of some steps, filled up.
 
     Attributes:
@@ -97,23 +160,30 @@ class GatheredBatches:
     """
 
     def __init__(self, training: LocalTraining, tasks: Sequence[Task]) -> None:
-        self._training, self._tasks = training, tasks
+        self._training = training
+        self._tasks = tasks
+        #: Samples of the largest batch, B.
         self.largest = min(training.batches.largest(tasks), int(training.data.client_sizes.max()))
-        self._upload: DeviceCopy | None = None
         self._clients = [_RowsOfClient(training, task) for task in tasks]
         self._active = active_clients([client.number for client in self._clients])
+        self._bytes_per_sample = sum(tensor[:1].nbytes for tensor in self._clients[0].tensors)
+        self._upload: DeviceCopy | None = None
+        self._held: Tables | None = None
+        #: The steps whose batches :meth:`next` has returned.
         self._steps = 0
-        self._held: Padded | None = None
 
     @staticmethod
     def suit(training: LocalTraining, tasks: Sequence[Task]) -> bool:
         """Whether the clients' batches can be had this way."""
-        one_batch, batches = int(training.trainer.accumulate_grad_batches) == 1, training.batches
-        return one_batch and all(
-            batches.are_tensors(task.client)
-            and all(type(rows) is Tensor and rows.device.type == "cpu" for rows in batches.rows(task.client)[0])
-            for task in tasks
-        )
+        if int(training.trainer.accumulate_grad_batches) != 1:
+            return False
+        for task in tasks:
+            if not training.batches.are_tensors(task.client):
+                return False
+            tensors, _ = training.batches.rows(task.client)
+            if not all(type(tensor) is Tensor and tensor.device.type == "cpu" for tensor in tensors):
+                return False
+        return True
 
     def give_back(self) -> None:
         """Do nothing: the orders of samples depend on the tasks alone."""
@@ -121,7 +191,11 @@ class GatheredBatches:
     def sizes(self) -> set[int]:
         """Return all sizes that the clients' batches have."""
         size = self._training.data.batch_size or self.largest
-        return {own for task in self._tasks for own in (min(size, task.num_samples), task.num_samples % size) if own}
+        found: set[int] = set()
+        for task in self._tasks:
+            found.add(min(size, task.num_samples))
+            found.add(task.num_samples % size)
+        return found - {0}
 
     def next(self, rows: Sequence[int]) -> Groups:
         """Return the next batch of the clients in ``rows``, which are the first ones."""
@@ -135,41 +209,36 @@ class GatheredBatches:
             groups.append((group, StackedBatch([tensor.contiguous() for tensor in tensors])))
         return groups
 
-    def at(self, step: int) -> Padded:
+    def at(self, step: int) -> Tables:
         """Return the batches of a step with those of as many next ones as are held at once; steps come in order."""
         if self._held is None or step >= self._held.end:
-            bytes_of_step = self._active[step] * self.largest * self._clients[0].bytes_per_sample
-            most = max(1, _TABLES // max(1, bytes_of_step))
-            self._held = self._padded(step, self._active[step : step + most], self.largest)
+            bytes_of_step = self._active[step] * self.largest * self._bytes_per_sample
+            steps = max(1, _HELD_BYTES // max(1, bytes_of_step))
+            self._held = self._gather(step, self._active[step : step + steps])
         return self._held
 
-    def _padded(self, begin: int, active: Sequence[int], size: int) -> Padded:
+    def _gather(self, begin: int, active: Sequence[int]) -> Tables:
         """Return the batches of the next steps; where one is short, its first sample is repeated with weight 0."""
-        tensors, device = self._clients[0].tensors, self._training.vector.device
-        # a step's batches are neighbours in memory, however many steps there are
-        shapes = [(len(active), len(self._clients), size, *tensor.shape[1:]) for tensor in tensors]
+        steps = len(active)
+        clients = len(self._clients)
+        size = self.largest
+        device = self._training.vector.device
+        # A step's batches are neighbours in memory, however many steps there are.
+        shapes = [(steps, clients, size, *tensor.shape[1:]) for tensor in self._clients[0].tensors]
         if self._upload is None or self._upload.shapes != shapes:
-            self._upload = DeviceCopy(shapes, [tensor.dtype for tensor in tensors], device)
+            self._upload = DeviceCopy(shapes, [tensor.dtype for tensor in self._clients[0].tensors], device)
         tables = self._upload.host()
         sizes: list[list[int]] = [[] for _ in active]
-        steps = len(active)
-        for row in range(len(self._clients)):
-            while steps and active[steps - 1] <= row:  # fewer clients take part in later steps
+        for row, client in enumerate(self._clients):
+            # Fewer clients take part in later steps.
+            while steps and active[steps - 1] <= row:
                 steps -= 1
-            self._clients[row].read([table[:steps, row] for table in tables], size, sizes)
+            client.read([table[:steps, row] for table in tables], size, sizes)
         sent = self._upload.send()
-        counts = torch.tensor([[*own, *[1] * (len(self._clients) - len(own))] for own in sizes]).unsqueeze(2)
-        dtype = self._training.vector.parameters[0].dtype
-        weights = ((torch.arange(size) < counts).to(dtype) / counts).to(device)
-        return Padded(begin, begin + len(active), sent, sizes, weights)
-
-
-def active_clients(lengths: Sequence[int]) -> list[int]:
-    """Return for each step how many clients take part, where clients make so many steps each, the longest first."""
-    active: list[int] = []
-    for number in range(len(lengths), 0, -1):
-        active += [number] * (lengths[number - 1] - len(active))
-    return active
+        counts = torch.tensor([own + [1] * (clients - len(own)) for own in sizes]).unsqueeze(2)
+        is_sample = torch.arange(size) < counts
+        weights = is_sample.to(self._training.vector.parameters[0].dtype) / counts
+        return Tables(begin, begin + len(active), sent, sizes, weights.to(device))
 
 
 class _RowsOfClient:
@@ -184,12 +253,8 @@ class _RowsOfClient:
         self.tensors, self._indices = training.batches.rows(task.client)
         self.number = training.batches.number(task)
         self._orders = training.batches.orders(task)
-        self._order: Tensor | None = None  # of the samples of this epoch that have not been read
-
-    @property
-    def bytes_per_sample(self) -> int:
-        """Memory of a sample."""
-        return sum(tensor[:1].nbytes for tensor in self.tensors)
+        #: The samples of this epoch that have not been read, in their order.
+        self._rest: Tensor | None = None
 
     def read(self, tables: Sequence[Tensor], size: int, sizes: list[list[int]]) -> None:
         """Read the next batches.
@@ -199,66 +264,33 @@ class _RowsOfClient:
             size: Samples of a batch, B.
             sizes: Lists of sizes, one for each step, to which the batch's size is added.
         """
-        step, steps = 0, len(tables[0])
+        step = 0
+        steps = len(tables[0])
         while step < steps:
-            if self._order is None:
-                order = next(self._orders)
-                self._order = order if self._indices is None else self._indices.index_select(0, order)
-            chosen, most = self._order, (steps - step) * size
-            samples, self._order = len(chosen), None
-            if samples > most:
-                chosen, self._order, samples = chosen[:most], chosen[most:], most
-            whole, rest = divmod(samples, size)
+            chosen = self._samples((steps - step) * size)
+            whole, rest = divmod(len(chosen), size)
             for tensor, table in zip(self.tensors, tables, strict=True):
                 rows = tensor.index_select(0, chosen.to(tensor.device))
                 table[step : step + whole] = rows[: whole * size].unflatten(0, (whole, size))
                 if rest:
                     table[step + whole, :rest] = rows[whole * size :]
                     table[step + whole, rest:] = rows[whole * size]
-            own = [size] * whole + [rest] * bool(rest)
-            for place, number in enumerate(own, start=step):
-                sizes[place].append(number)
-            step += len(own)
+            for _ in range(whole):
+                sizes[step].append(size)
+                step += 1
+            if rest:
+                sizes[step].append(rest)
+                step += 1
 
-
-def make_source(
-    training: LocalTraining, tasks: Sequence[Task], transfer: Callable[[Any], Any], generators: ClientGenerators
-) -> GatheredBatches | DrawnBatches:
-    """Return the batches of a stack's clients.
-
-    Args:
-        training: Trains clients.
-        tasks: The clients' tasks, longest first.
-        transfer: Brings a batch to the module.
-        generators: The clients' generators.
-    """
-    if is_plain_transfer(training.trainer) and GatheredBatches.suit(training, tasks):
-        return GatheredBatches(training, tasks)
-    return DrawnBatches(training, tasks, transfer, generators)
-
-
-class Unread(TorchFunctionMode):
-    """Raises ``CannotVectorize`` where some tensors, or others in their memory, are read.
-
-    Args:
-        tensors: The tensors.
-    """
-
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
-        super().__init__()
-        self._memory = {_memory(tensor) for tensor in tensors} - {0}
-
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run a function of torch."""
-        for leaf in pytree.tree_iter((args, kwargs)):
-            if isinstance(leaf, Tensor) and _memory(leaf) in self._memory:
-                raise CannotVectorize("the data read the module's weights or buffers, which change between batches")
-        return function(*args, **(kwargs or {}))
-
-
-def _memory(tensor: Tensor) -> int:
-    with torch._C.DisableTorchFunction():
-        return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else 0
+    def _samples(self, most: int) -> Tensor:
+        """Return the next samples of an epoch, so many at most."""
+        samples = self._rest
+        if samples is None:
+            samples = next(self._orders)
+            if self._indices is not None:
+                samples = self._indices.index_select(0, samples)
+        self._rest = samples[most:] if len(samples) > most else None
+        return samples[:most]
 
 
 class DeviceCopy:
@@ -275,8 +307,9 @@ class DeviceCopy:
     def __init__(self, shapes: Sequence[Sequence[int]], dtypes: Sequence[torch.dtype], device: torch.device) -> None:
         self._device = device
         self._copied = torch.cuda.Event() if device.type == "cuda" else None
-        pinned = self._copied is not None
-        self._host = [torch.empty(tuple(s), dtype=d, pin_memory=pinned) for s, d in zip(shapes, dtypes, strict=True)]
+        self._host: list[Tensor] = []
+        for shape, dtype in zip(shapes, dtypes, strict=True):
+            self._host.append(torch.empty(tuple(shape), dtype=dtype, pin_memory=self._copied is not None))
         #: Shapes of the tensors.
         self.shapes = list(shapes)
 

@@ -1,9 +1,9 @@
 """The two ways in which a stack takes its optimizer steps.
 
-Of clients whose last batches have 4, 4 and 2 samples::
+The worked example, for clients whose last batches have 4, 4 and 2 samples::
 
-    FilledSteps:   one batch of shape (3, 4, ...), in which the missing samples have weight 0
-    GroupedSteps:  one of shape (2, 4, ...) and one of shape (1, 2, ...), each with a graph of its own
+    FilledSteps:   one batch, x of shape (3, 4, in), in which the missing samples have weight 0
+    GroupedSteps:  one with x of shape (2, 4, in) and one of shape (1, 2, in), each with a graph of its own
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from fl_lightning._lightning.errors import CannotVectorize
 from fl_lightning._lightning.stacks.log_replay import Journal
@@ -22,7 +23,7 @@ from fl_lightning._lightning.stacks.recording import Entry
 from fl_lightning._lightning.stacks.stacked_loop import StackedLoop
 from fl_lightning.executors.compiler.capture import CapturedStep, Step
 from fl_lightning.executors.compiler.check import Check
-from fl_lightning.executors.compiler.graph import Stacks
+from fl_lightning.executors.compiler.graph import Computed, Stacks
 from fl_lightning.executors.stack.batches import StackedBatch, select
 from fl_lightning.executors.stack.models import ModelStack
 from fl_lightning.executors.stack.randomness import ClientGenerators
@@ -93,31 +94,36 @@ class FilledSteps(StackSteps):
     """
 
     def __init__(self, stack: StackAtWork, step: Step, inputs: list[Any], source: GatheredBatches) -> None:
-        self._stack, self._source = stack, source
-        self._step, self._inputs = step, inputs
+        self._stack = stack
+        self._step = step
+        self._inputs = inputs
+        self._source = source
 
+    @override
     def take(self, step: int, active: int) -> list[bool]:
-        """Take one step of the first ``active`` clients; see :meth:`StackSteps.take`."""
         stack = self._stack
         tables = self._source.at(step)
         place = step - tables.begin
         sizes = tables.sizes[place]
         stacks = Stacks(
-            stack.models.parameters,
-            [],
-            [table[place, :active] for table in tables.tables],
-            stack.generators.drawing(range(active), sizes, stack.batch_size),
-            tables.weights[place, :active],
-            stack.update.in_place,
+            parameters=stack.models.parameters,
+            buffers=[],
+            batch=[table[place, :active] for table in tables.tables],
+            draws=stack.generators.drawing(range(active), sizes, stack.batch_size),
+            weights=tables.weights[place, :active],
+            update=stack.update.in_place,
         )
         computed = self._step.graph.run(stacks, self._inputs, flat=True)
         kept: list[Any] = []
-        for own, (_, of_samples) in zip(self._step.tensors(computed.kept), self._step.kept, strict=True):
-            kept.append([own[row, :samples] for row, samples in enumerate(sizes)] if of_samples else own)
+        for tensor, kind in zip(self._step.tensors(computed.kept), self._step.kept, strict=True):
+            if kind.of_samples:
+                kept.append([tensor[row, :size] for row, size in enumerate(sizes)])
+            else:
+                kept.append(tensor)
         stack.keep(Entry(self._step.logged, kept, stack.slots[:active], [True] * active, sizes=sizes))
         if not computed.stepped:
             stack.update.step(computed.gradients)
-        return [gradient is not None for gradient in computed.gradients]
+        return _are_there(computed.gradients)
 
 
 class GroupedSteps(StackSteps):
@@ -139,78 +145,82 @@ class GroupedSteps(StackSteps):
         source: GatheredBatches | DrawnBatches,
         accumulate: int,
     ) -> None:
-        self._stack, self._captured, self._check = stack, captured, check
+        self._stack = stack
+        self._captured = captured
+        self._check = check
         self._source = source
         self._accumulate = accumulate
-        self._done = [0] * len(stack.slots)  # batches on which each client has trained
-        self._steps: dict[Any, tuple[Step, list[Any]]] = {}  # captured, for each kind of batch
+        #: Batches on which each client has trained.
+        self._done = [0] * len(stack.slots)
+        #: The captured step, and its inputs, of each form of a batch.
+        self._steps: dict[Any, tuple[Step, list[Any]]] = {}
 
+    @override
     def take(self, step: int, active: int) -> list[bool]:
-        """Take one step of the first ``active`` clients; see :meth:`StackSteps.take`."""
         stack = self._stack
-        gradients: GradientList = [None] * len(stack.models.parameters)
-        used: list[set[int]] = [set() for _ in gradients]  # the rows whose batches use each parameter
+        parameters = stack.models.parameters
+        totals: GradientList = [None] * len(parameters)
+        # The rows whose batches use each parameter.
+        users: list[set[int]] = [set() for _ in parameters]
         for micro in range(max(windows[step] for windows in stack.windows[:active])):
             rows = [row for row in range(active) if stack.windows[row][step] > micro]
             # Clients have unequal indices where gradients are accumulated over epochs.
             for index in sorted({self._done[row] for row in rows}):
-                like = [row for row in rows if self._done[row] == index]
-                ends = {row: stack.windows[row][step] == micro + 1 for row in like}
-                new, stepped = self._gradients(self._source.next(like), ends, index, used)
-                if stepped:
-                    return [gradient is not None for gradient in new]
-                gradients = [_sum(a, b) for a, b in zip(gradients, new, strict=True)]
+                alike = [row for row in rows if self._done[row] == index]
+                parts: list[tuple[Sequence[int], GradientList]] = []
+                for members, batch in self._source.next(alike):
+                    ends = [stack.windows[row][step] == micro + 1 for row in members]
+                    computed = self._compute(members, batch, index, ends)
+                    if computed.stepped:
+                        self._done = [done + 1 for done in self._done]
+                        return _are_there(computed.gradients)
+                    for own, gradient in zip(users, computed.gradients, strict=True):
+                        if gradient is not None:
+                            own.update(members)
+                    parts.append((members, self._shares(computed.gradients)))
+                for place, parameter in enumerate(parameters):
+                    joined = _joined(parameter, [(members, own[place]) for members, own in parts])
+                    totals[place] = _sum(totals[place], joined)
             for row in rows:
                 self._done[row] += 1
         # Alone, the others would not step it, not even by momentum.
-        if any(0 < len(rows) < active for rows in used):
+        if any(0 < len(own) < active for own in users):
             raise CannotVectorize("some clients' batches use a parameter that others of the same step do not use")
-        stack.update.step(gradients)
-        return [gradient is not None for gradient in gradients]
+        stack.update.step(totals)
+        return _are_there(totals)
 
-    def _gradients(
-        self,
-        groups: Sequence[tuple[Sequence[int], StackedBatch]],
-        ends: dict[int, bool],
-        index: int,
-        used: list[set[int]],
-    ) -> tuple[GradientList, bool]:
-        """Return the gradients of the clients' losses on their batches, and whether parameters were stepped by them."""
+    def _compute(self, rows: Sequence[int], batch: StackedBatch, index: int, ends: list[bool]) -> Computed:
+        """Compute a step of some clients' batches, and keep what they log.
+
+        Args:
+            rows: The clients.
+            batch: Their batches.
+            index: The batches' index.
+            ends: Whether an optimizer step ends with each client's batch.
+        """
         stack = self._stack
         models = stack.models
-        number = len(stack.windows)
-        members: list[Sequence[int]] = []
-        parts: list[GradientList] = []
-        for rows, batch in groups:
-            # It alone is flat: the way to take a step depends on nothing but its form.
-            whole = len(rows) == number
-            stacks = Stacks(
-                models.parameters if len(rows) == models.active else [select(p, rows) for p in models.parameters],
-                models.buffers if whole else [select(buffer, rows).clone() for buffer in models.buffers],
-                batch.tensors,
-                stack.generators.drawing(rows),
-                update=stack.update.in_place if whole else None,
-            )
-            step, inputs = self._step_of(batch, index)
-            self._check(step, inputs, stacks, batch, index, rows, flat=whole)
-            computed = step.graph.run(stacks, inputs, flat=whole)
-            if not whole:
-                models.renew_buffers(rows, stacks.buffers)
-            slots = [stack.slots[row] for row in rows]
-            steps = [ends[row] for row in rows]
-            stack.keep(Entry(step.logged, step.tensors(computed.kept), slots, steps, batch.first))
-            if computed.stepped:
-                self._done = [done + 1 for done in self._done]
-                return computed.gradients, True
-            for own_rows, gradient in zip(used, computed.gradients, strict=True):
-                if gradient is not None:
-                    own_rows.update(rows)
-            members.append(rows)
-            parts.append(self._shares(computed.gradients))
-        joined: GradientList = []
-        for place, parameter in enumerate(models.parameters):
-            joined.append(_joined(parameter, [part[place] for part in parts], members))
-        return joined, False
+        # It alone is flat: the way to take a step depends on nothing but its form.
+        is_whole = len(rows) == len(stack.slots)
+        stacks = Stacks(
+            parameters=models.parameters,
+            buffers=models.buffers,
+            batch=batch.tensors,
+            draws=stack.generators.drawing(rows),
+            update=stack.update.in_place if is_whole else None,
+        )
+        if len(rows) < models.active:
+            stacks.parameters = [select(parameter, rows) for parameter in models.parameters]
+        if not is_whole:
+            stacks.buffers = [select(buffer, rows).clone() for buffer in models.buffers]
+        step, inputs = self._step_of(batch, index)
+        self._check(step, inputs, stacks, batch, index, rows, flat=is_whole)
+        computed = step.graph.run(stacks, inputs, flat=is_whole)
+        if not is_whole:
+            models.renew_buffers(rows, stacks.buffers)
+        slots = [stack.slots[row] for row in rows]
+        stack.keep(Entry(step.logged, step.tensors(computed.kept), slots, ends, batch.first))
+        return computed
 
     def _shares(self, gradients: GradientList) -> GradientList:
         """Return a batch's shares of the gradients of a step that accumulates several."""
@@ -221,26 +231,29 @@ class GroupedSteps(StackSteps):
 
     def _step_of(self, batch: StackedBatch, index: int) -> tuple[Step, list[Any]]:
         """Return the captured step of a batch: captured again if it depends on its index, or on a rate that changes."""
-        forms = [(tensor.shape[1:], tensor.stride()[1:], tensor.dtype) for tensor in batch.tensors]
-        key = repr((batch.kind(), *forms))
-        if key not in self._steps:
-            found = self._captured(batch, index, short=batch.size() != self._stack.batch_size)
-            if found[0].dependence.changes:
-                return found
-            self._steps[key] = found
-        return self._steps[key]
+        form = batch.form()
+        if form in self._steps:
+            return self._steps[form]
+        step, inputs = self._captured(batch, index, short=batch.size() != self._stack.batch_size)
+        if not step.dependence.changes:
+            self._steps[form] = step, inputs
+        return step, inputs
 
 
-def _joined(parameter: Tensor, own: Sequence[Tensor | None], rows: Sequence[Sequence[int]]) -> Tensor | None:
-    """Return the gradient of a parameter of all models, given those of groups of them."""
-    known = [(gradient, members) for gradient, members in zip(own, rows, strict=True) if gradient is not None]
+def _are_there(gradients: GradientList) -> list[bool]:
+    return [gradient is not None for gradient in gradients]
+
+
+def _joined(parameter: Tensor, parts: Sequence[tuple[Sequence[int], Tensor | None]]) -> Tensor | None:
+    """Return the gradient of a parameter of all models, given those of groups of them and the groups' rows."""
+    known = [(rows, gradient) for rows, gradient in parts if gradient is not None]
     if not known:
         return None
-    if len(known[0][0]) == len(parameter):
-        return known[0][0]
+    if len(known[0][1]) == len(parameter):
+        return known[0][1]
     joined = torch.zeros_like(parameter, requires_grad=False)
-    for gradient, members in known:
-        joined[torch.tensor(members, device=joined.device)] = gradient
+    for rows, gradient in known:
+        joined[torch.tensor(rows, device=joined.device)] = gradient
     return joined
 
 

@@ -1,4 +1,11 @@
-"""The training of one stack of clients: from their models to their results, one optimizer step after the other."""
+"""The training of one stack of clients: from their models to their results, one optimizer step after the other.
+
+The worked example, with clients of 9, 8 and 4 samples in batches of 4::
+
+    step 0    3 clients, batches of 4, 4 and 4 samples
+    step 1    2 clients, batches of 4 and 4 samples
+    step 2    1 client, a batch of 1 sample
+"""
 
 from __future__ import annotations
 
@@ -51,7 +58,8 @@ class StackTraining:
     """
 
     def __init__(self, training: LocalTraining, runner: StepRunner, members: Sequence[ClientAtWork]) -> None:
-        self._training, self._runner = training, runner
+        self._training = training
+        self._runner = runner
         tasks = [member.task for member in members]
         seeds = [derive_seed(training.settings.run_seed, Stream.CLIENT, *task.seeds) for task in tasks]
         generators = ClientGenerators(seeds, training.vector.device)
@@ -73,7 +81,7 @@ class StackTraining:
         )
         lengths = [len(own) for own in windows]
         self._active = active_clients(lengths)
-        self._is_even = len({task.num_samples for task in tasks}) == len(set(lengths)) == 1
+        self._is_even = len(set(lengths)) == 1 and len({task.num_samples for task in tasks}) == 1
         self._accumulate = int(training.trainer.accumulate_grad_batches)
 
     def run(self) -> list[tuple[Tensor, int, list[float]]]:
@@ -87,30 +95,33 @@ class StackTraining:
                 # `vmap` warns at each call of some functions.
                 warnings.filterwarnings("ignore", "There is a performance drop")
                 self._runner.captured.begin_stack()
-                summed = self._take(self._steps())
+                summed_rates = self._take_all(self._way())
         except CannotVectorize:
             self._source.give_back()
             raise
-        vector_of = self._stack.models.vectors()
-        return [(vector_of(row), len(self._stack.windows[row]), rates) for row, rates in enumerate(summed)]
+        models = self._stack.models.vectors()
+        steps = map(len, self._stack.windows)
+        return list(zip(models, steps, summed_rates, strict=True))
 
-    def _steps(self) -> StackSteps:
+    def _way(self) -> StackSteps:
         """Return how the stack takes its steps: filled up where clients' batches have unequal sizes and it can be."""
-        stack, runner, source = self._stack, self._runner, self._source
+        stack = self._stack
+        runner = self._runner
+        source = self._source
         grouped = GroupedSteps(stack, runner.captured, runner.check, source, self._accumulate)
         if self._is_even or self._accumulate != 1 or stack.models.buffers or not isinstance(source, GatheredBatches):
             return grouped
-        first = source.at(0)
-        batch = StackedBatch([table[0] for table in first.tables])
+        batch = StackedBatch([table[0] for table in source.at(0).tables])
         try:
             step, inputs = runner.weighted.find(batch, source.sizes(), stack.models.parameters, stack.generators)
         except NotOfSamples:
             return grouped
         return FilledSteps(stack, step, inputs, source)
 
-    def _take(self, steps: StackSteps) -> list[list[float]]:
+    def _take_all(self, steps: StackSteps) -> list[list[float]]:
         """Take all steps; return the sums of each client's learning rates, where they are asked for."""
-        training, stack = self._training, self._stack
+        training = self._training
+        stack = self._stack
         schedules = training.loop.optimizers
         so_far = [0.0] * len(stack.models.parameters)
         summed: list[list[float]] = [[] for _ in stack.windows]

@@ -1,4 +1,7 @@
-"""The optimizer step of a stack: local objectives, clipping and the user's optimizer, in Lightning's order."""
+"""The optimizer step of a stack: local objectives, clipping and the user's optimizer, in Lightning's order.
+
+Where that is plain SGD alone, the flat list of a step takes it by ``in_place``; else it returns gradients for ``step``.
+"""
 
 from __future__ import annotations
 
@@ -40,11 +43,14 @@ class StackUpdate:
         self._optimizer.attach(models.parameters)
         self._clip_value = float(trainer.gradient_clip_val or 0.0)
         self._clip_algorithm = trainer.gradient_clip_algorithm
-        decays = self._terms.weight_decays
-        self._decays = self._optimizer.add_weight_decay(decays) if any(decays) else None
-        one_step = int(trainer.accumulate_grad_batches) == 1 and not self._clip_value and self._decays is None
-        is_plain = one_step and self._terms.quadratic and self._optimizer.is_plain
-        self.in_place = InPlaceSgd(self._optimizer, self._terms) if is_plain else None
+        #: Each client's weight decay, where the optimizer cannot take it.
+        self._decays: Tensor | None = None
+        if any(self._terms.weight_decays):
+            self._decays = self._optimizer.add_weight_decay(self._terms.weight_decays)
+        is_gradient_enough = int(trainer.accumulate_grad_batches) == 1 and not self._clip_value and self._decays is None
+        self.in_place: InPlaceSgd | None = None
+        if is_gradient_enough and self._terms.quadratic and self._optimizer.is_plain:
+            self.in_place = InPlaceSgd(self._optimizer, self._terms)
 
     def attach(self) -> None:
         """Step the models that are still at work from now on."""
@@ -81,8 +87,10 @@ class StackUpdate:
         if self._terms:
             self._terms.correct(parameters, gradients)
         if self._clip_value:
-            stepped = self._optimizer.stepped
-            clipped = [g for g, own in zip(gradients, stepped, strict=True) if own and g is not None]
+            clipped: list[Tensor] = []
+            for gradient, is_stepped in zip(gradients, self._optimizer.stepped, strict=True):
+                if is_stepped and gradient is not None:
+                    clipped.append(gradient)
             clip(clipped, self._clip_value, self._clip_algorithm)
         if self._decays is not None:
             self._terms.decay(parameters, gradients, self._decays)
