@@ -28,13 +28,15 @@ log = logging.getLogger(__name__)
 
 ExecutorName = Literal["auto", "sequential", "vectorized"]
 
-# Of a client's step on a CPU (see docs/benchmarks.md): below, a stack saves the calls of operations, which take most of
-# the time; above, arithmetic takes it, which a stack does not save. Floating-point operations.
-# A step of products of matrices alone has its limit in LARGE_STEP.
-_MAPPED_STEP = 5e6  # of any other step, whose stacks call more and slower operations
+# Floating-point operations of a client's step on a CPU (see docs/benchmarks.md): below, a stack saves the calls of
+# operations, which take most of the time; above, arithmetic takes it, which a stack does not save. A step of products
+# of matrices alone has its limit in LARGE_STEP; stacks of other steps call more and slower operations.
+_OTHER_STEP = 5e6
 _CONVOLVING_STEP = 2e6
-_MAPPED_MODELS = 8  # that a stack of such steps needs at least
-_WORTH_A_CAPTURE = 6_000  # steps of clients; a capture takes as long as a stack saves in some thousands of them
+#: Models that a stack of such steps needs at least.
+_OTHER_MODELS = 8
+#: Steps of clients: a capture takes as long as a stack saves in some thousands of them.
+_WORTH_A_CAPTURE = 6_000
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,7 @@ class AutoExecutor(Executor):
         """Train the first client, choose by what that took, and return its result and the other clients' tasks."""
         first: list[ClientResult] = []
         mine = self._find(tasks, training, algorithm, first) if tasks else None
-        # processes must agree: the first that has clients decides
+        # Processes must agree: the first that has clients decides.
         known = [choice for choice in algorithm.federation.gather(mine) if choice is not None]
         if known:
             self._take(known[0])
@@ -146,7 +148,8 @@ class AutoExecutor(Executor):
         on_cpu = training.vector.device.type == "cpu"
         results += self._sequential.run(tasks[:1], training, algorithm)
         counts = training.counts
-        if counts is None:  # clients are looked at, such as with IFCA's models
+        if counts is None:
+            # Clients are looked at, such as with IFCA's models.
             return None
         log.debug("%s.", str(counts).capitalize())
         sees_layout = training.is_watched or counts.draws or not on_cpu
@@ -186,17 +189,24 @@ class AutoExecutor(Executor):
 def _expected_steps(tasks: Sequence[Task], training: LocalTraining) -> float:
     """Return the steps of this process's clients in the whole fit, if all rounds are as this one."""
     trainer = training.trainer
-    rounds = math.inf if trainer.max_epochs in (None, -1) else trainer.max_epochs - trainer.current_epoch
-    return rounds * sum(map(training.batches.number, tasks))
+    steps = sum(map(training.batches.number, tasks))
+    if trainer.max_epochs in (None, -1):
+        return math.inf * steps
+    return (trainer.max_epochs - trainer.current_epoch) * steps
 
 
 def _loss_of_a_stack(counts: StepCounts, models: int) -> str | None:
     """Return why, on a CPU, a stack of so many models is slower than one client after the other; ``None`` if not."""
-    most = LARGE_STEP if counts.only_matrices else _CONVOLVING_STEP if counts.convolves else _MAPPED_STEP
+    if counts.only_matrices:
+        most = LARGE_STEP
+    elif counts.convolves:
+        most = _CONVOLVING_STEP
+    else:
+        most = _OTHER_STEP
     if counts.flops >= most:
         return f"{counts}, and stacks are faster below {in_words(most)}"
-    if not counts.only_matrices and models < _MAPPED_MODELS:
-        return f"{models} at a time are too few for a stack to be faster ({_MAPPED_MODELS} needed)"
+    if not counts.only_matrices and models < _OTHER_MODELS:
+        return f"{models} at a time are too few for a stack to be faster ({_OTHER_MODELS} needed)"
     return None
 
 

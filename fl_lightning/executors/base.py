@@ -68,11 +68,12 @@ def balance(
         The tasks of each process, each list in the order of slots.
     """
     shares: list[list[Task]] = [[] for _ in range(num_ranks)]
-    load = [0.0] * num_ranks
-    for index in sorted(range(len(tasks)), key=lambda i: (-costs[i], tasks[i].slot)):
-        rank = owner(tasks[index], num_ranks)
+    loads = [0.0] * num_ranks
+    pairs = sorted(zip(costs, tasks, strict=True), key=lambda pair: (-pair[0], pair[1].slot))
+    for cost, task in pairs:
+        rank = owner(task, num_ranks)
         if rank is None:
-            rank = min(range(num_ranks), key=lambda r: (load[r], r))
-        shares[rank].append(tasks[index])
-        load[rank] += costs[index]
+            rank = loads.index(min(loads))
+        shares[rank].append(task)
+        loads[rank] += cost
     return [sorted(share, key=lambda task: task.slot) for share in shares]

@@ -15,6 +15,8 @@ from fl_lightning.seeding import preserved_generators
 
 log = logging.getLogger(__name__)
 
+_CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d)
+
 
 @contextmanager
 def channels_last(module: nn.Module) -> Iterator[bool]:
@@ -28,10 +30,14 @@ def channels_last(module: nn.Module) -> Iterator[bool]:
     Yields:
         Whether there is a weight whose layout changed.
     """
-    convolutions = [m for m in module.modules() if isinstance(m, (nn.Conv2d, nn.ConvTranspose2d))]
-    kernels = [m._parameters.get("weight") for m in convolutions]  # None where it is computed, as by weight_norm
-    contiguous = [kernel for kernel in kernels if kernel is not None and kernel.is_contiguous()]
-    weights = [kernel for kernel in contiguous if not kernel.is_contiguous(memory_format=torch.channels_last)]
+    weights: list[nn.Parameter] = []
+    for part in module.modules():
+        # There is none where it is computed, as by weight_norm.
+        kernel = part._parameters.get("weight") if isinstance(part, _CONVOLUTIONS) else None
+        if kernel is None or not kernel.is_contiguous():
+            continue
+        if not kernel.is_contiguous(memory_format=torch.channels_last):
+            weights.append(kernel)
     try:
         for weight in weights:
             weight.data = weight.data.contiguous(memory_format=torch.channels_last)
@@ -43,15 +49,16 @@ def channels_last(module: nn.Module) -> Iterator[bool]:
 
 def works_with_channels_last(training: LocalTraining, task: Task) -> bool:
     """Whether there are convolutions, and one of the client's batches has a gradient with their channels last."""
-    module, vector = training.vector.module, training.vector
-    if not any(isinstance(part, (nn.Conv2d, nn.ConvTranspose2d)) for part in module.modules()):
+    module = training.vector.module
+    if not any(isinstance(part, _CONVOLUTIONS) for part in module.modules()):
         return False
-    held = vector.read()
+    held = training.vector.read()
     client = ClientAtWork(task, held, held, training)
     try:
-        with preserved_generators(vector.device), channels_last(module) as changed:
+        with preserved_generators(training.vector.device), channels_last(module) as changed:
             next(client.gradients())
-    except Exception:  # a `view` across channels, say; the module may well work as it is
+    except Exception:
+        # It is a `view` across channels, say; the module may well work as it is.
         log.debug("The module cannot be trained with channels last", exc_info=True)
         return False
     return changed

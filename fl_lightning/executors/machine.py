@@ -28,7 +28,8 @@ class Threads:
 
     def __init__(self) -> None:
         self.chosen: int | None = None
-        self._all: int | None = None  # of which may be chosen in the fit under way
+        #: Torch's own number, of which may be chosen in the fit under way.
+        self._all: int | None = None
 
     @contextmanager
     def of_fit(self, device: torch.device) -> Iterator[None]:
@@ -39,17 +40,24 @@ class Threads:
     @property
     def of_evaluation(self) -> int | None:
         """The number for evaluations after the fit; ``None`` leaves torch its own."""
-        return self.chosen if self._all is None else self.chosen or 1  # stacks choose none, and have one
+        if self._all is None:
+            return self.chosen
+        # Stacks choose none, and have one.
+        return self.chosen or 1
 
     def choose(self, counts: StepCounts | None, processes: int) -> None:
         """Choose by what the first step of the first client computed, once that is known."""
         if self._all is not None and self.chosen is None and counts is not None:
-            self.chosen = self._all if counts.flops >= LARGE_STEP and processes == 1 else 1
+            is_large = counts.flops >= LARGE_STEP and processes == 1
+            self.chosen = self._all if is_large else 1
             torch.set_num_threads(self.chosen)
 
     def __str__(self) -> str:
+        if self._all is None:
+            return ""
         number = self.chosen or 1
-        return "" if self._all is None else f" Torch uses {number} {'thread' if number == 1 else 'threads'}."
+        threads = "1 thread" if number == 1 else f"{number} threads"
+        return f" Torch uses {threads}."
 
 
 @contextmanager
@@ -77,14 +85,19 @@ def _default_number() -> int | None:
     """Return torch's number of threads if it is the default of several, ``None`` if the user has set it."""
     if any(name in os.environ for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")):
         return None
-    # those that this process may use, where the system says which
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        # Those that this process may use.
+        cores = len(os.sched_getaffinity(0))
     present = torch.get_num_threads()
     return present if present > 1 and present in (cores, cores // 2) else None
 
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # names of mallopt(3)
-_LARGEST = 32 << 20  # the C library maps what is larger than this by itself, always
+#: Options of mallopt(3).
+_TRIM_THRESHOLD = -1
+_MMAP_THRESHOLD = -3
+#: The C library maps what is larger than this by itself, always.
+_LARGEST = 32 << 20
 _KEPT = 512 << 20
 _SET_BY_USER = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_", "GLIBC_TUNABLES")
 

@@ -26,7 +26,9 @@ class SequentialExecutor(Executor):
 
     def describe(self) -> str:
         """Return how clients train."""
-        return "one after the other" + (", with channels last in memory" if self.channels_last else "")
+        if self.channels_last:
+            return "one after the other, with channels last in memory"
+        return "one after the other"
 
     def run(self, tasks: Sequence[Task], training: LocalTraining, algorithm: Algorithm) -> Iterator[ClientResult]:
         """Train the clients of the tasks and yield their results."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 from typing import Any
 
 import torch
@@ -30,6 +29,7 @@ log = logging.getLogger(__name__)
 
 #: How clients train that are stacked.
 STACKED = "in stacks"
+#: Attributes of a fit, which are not pickled.
 _OF_FIT = ("_training", "_stacked", "_runner")
 
 
@@ -44,8 +44,10 @@ class VectorizedExecutor(Executor):
         check("`clients_at_once`", 1 if clients_at_once is None else clients_at_once, Count)
         self.clients_at_once = clients_at_once
         self._sequential = SequentialExecutor()
-        self._manner = ""  # how clients train
-        self._were_stacked = False  # before the checkpoint
+        #: How clients train, once they have.
+        self._manner = ""
+        #: Whether they were stacked before the checkpoint.
+        self._were_stacked = False
         #: Why clients are trained one after the other; ``None`` while they are not.
         self.cause: str | None = None
 
@@ -74,7 +76,8 @@ class VectorizedExecutor(Executor):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the cause of a checkpoint's run."""
-        self.cause, self._were_stacked = state["cause"], state["cause"] is None
+        self.cause = state["cause"]
+        self._were_stacked = self.cause is None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a pickle holds: nothing of a fit but how clients train."""
@@ -87,15 +90,19 @@ class VectorizedExecutor(Executor):
                 self.check()
             except CannotVectorize as error:
                 self.give_up(error)
-        trained = set[Task]()
-        # a client that is only looked at, as with the models of IFCA, takes no step
-        stepping = [task for task in tasks if training.batches.number(task)]
-        for chunk in self._chunks(stepping) if self.cause is None else ():
-            if self.cause is None and len(chunk) > 1:
-                yield from self._train(chunk, algorithm)
-                trained.update(chunk)
-        self._manner = self._manner or "one after the other: a stack would have one model"
-        yield from self._sequential.run([task for task in tasks if task not in trained], training, algorithm)
+        trained: set[Task] = set()
+        if self.cause is None:
+            # A client that is only looked at, as with the models of IFCA, takes no step.
+            stepping = [task for task in tasks if training.batches.number(task)]
+            for chunk in self._chunks(stepping):
+                # A stack before this one may have failed.
+                if self.cause is None and len(chunk) > 1:
+                    yield from self._train(chunk, algorithm)
+                    trained.update(chunk)
+        if not self._manner:
+            self._manner = "one after the other: a stack would have one model"
+        rest = [task for task in tasks if task not in trained]
+        yield from self._sequential.run(rest, training, algorithm)
 
     def check(self) -> None:
         """Raise ``CannotVectorize`` for what can be told without trying."""
@@ -124,29 +131,34 @@ class VectorizedExecutor(Executor):
 
     def _chunks(self, tasks: Sequence[Task]) -> Iterator[list[Task]]:
         """Yield tasks that train at once, in their order: of one round, whose learning rates they share."""
-        rounds = list(dict.fromkeys(task.round for task in tasks))
-        in_order = sorted(tasks, key=lambda task: rounds.index(task.round))
-        for _, own in groupby(in_order, key=lambda task: task.round):
-            members = list(own)
+        by_round: dict[int, list[Task]] = {}
+        for task in tasks:
+            by_round.setdefault(task.round, []).append(task)
+        for members in by_round.values():
             most = self.clients_at_once or clients_that_fit(self._training, members)
             for start in range(0, len(members), most):
                 yield members[start : start + most]
 
     def _train(self, tasks: Sequence[Task], algorithm: Algorithm) -> Iterator[ClientResult]:
         """Train clients at once, or, if that fails, one after the other."""
-        training, begun, held = self._training, list[ClientAtWork](), None
+        training = self._training
         training.show(tasks)
+        begun: list[ClientAtWork] = []
+        held: Tensor | None = None
         for task in tasks:
-            begun.append(training.begin(task, algorithm.received(task), held))
-            held = begun[-1].start
+            member = training.begin(task, algorithm.received(task), held)
+            held = member.start
+            begun.append(member)
         try:
             results = self._train_stack(sorted(begun, key=self._order))
-        except (CannotVectorize, torch.OutOfMemoryError) as error:  # a user's mistake is raised again without a stack
+        except (CannotVectorize, torch.OutOfMemoryError) as error:
+            # A user's mistake is raised again without a stack; what a correction has counted, it counts again.
             self.give_up(error)
-            for member in begun:  # what a correction has counted, it counts anew
+            for member in begun:
                 yield training.train(member.task, member.received)
             return
-        is_watched = training.is_watched or bool(user_defined_parts(algorithm))  # which may hold the module
+        # Parts of a user's own may hold the module, and look at its weights.
+        is_watched = training.is_watched or bool(user_defined_parts(algorithm))
         for member in begun:
             model, steps, summed_lr = results[member.task]
             if is_watched:
@@ -155,7 +167,8 @@ class VectorizedExecutor(Executor):
 
     def _train_stack(self, members: Sequence[ClientAtWork]) -> dict[Task, tuple[Tensor, int, list[float]]]:
         """Train a stack; return each client's model, its number of steps and the sums of its learning rates."""
-        training, tasks = self._training, [member.task for member in members]
+        training = self._training
+        tasks = [member.task for member in members]
         training.loop.on_client_start(tasks[0].round)
         if self._runner is None:
             self._runner = StepRunner(training, self._stacked)
@@ -169,14 +182,18 @@ class VectorizedExecutor(Executor):
 
     def _order(self, member: ClientAtWork) -> tuple[int, int, int]:
         """Return the key that puts the longest client first; neighbours' last batches have one size."""
-        size, samples = self._training.data.batch_size, member.task.num_samples
-        last = samples if size is None else (samples - 1) % size
-        return -len(self._training.batches.windows(member.task)), -last, member.task.slot
+        batch_size = self._training.data.batch_size
+        last = member.task.num_samples
+        if batch_size is not None:
+            last = (last - 1) % batch_size
+        steps = len(self._training.batches.windows(member.task))
+        return -steps, -last, member.task.slot
 
 
-#: Called when a client starts, and when it has been trained.
-_AT_START = ("sent", "start", "download", "correction")
-_AT_END = ("score", "loss_of", "on_client_end", "on_delivery", "upload", "play")
+#: Methods of parts that are called when a client starts.
+_AT_START = {"sent", "start", "download", "correction"}
+#: Methods that are called when it has been trained.
+_AT_END = {"score", "loss_of", "on_client_end", "on_delivery", "upload", "play"}
 
 
 def check_parts(algorithm: Algorithm) -> None:
@@ -185,9 +202,11 @@ def check_parts(algorithm: Algorithm) -> None:
     Such a part works when a client starts and when one ends, and does not say ``stacks = True``.
     """
     for part in user_defined_parts(algorithm):
-        own = [name for cls in type(part).__mro__ if is_user_defined(cls) for name in vars(cls)]
-        both = any(name in own for name in _AT_START) and any(name in own for name in _AT_END)
-        if both and not part.stacks:
+        own: set[str] = set()
+        for kind in type(part).__mro__:
+            if is_user_defined(kind):
+                own.update(vars(kind))
+        if own & _AT_START and own & _AT_END and not part.stacks:
             raise CannotVectorize(
                 f"{type(part).__name__} works when a client starts and when one ends, and may hand something to the "
                 "next client; if it does not, set its attribute `stacks = True`"
