@@ -1,4 +1,11 @@
-"""Tells Lightning what the clients of a stack log and give to metric objects, as if each had trained alone."""
+"""Tells Lightning what the clients of a stack log and give to metric objects, as if each had trained alone.
+
+In the worked example two clients of two batches each log ``loss`` four times. Lightning is told, in this order::
+
+    metric objects:  client 0's two calls, then client 1's
+    one number:      self.log("loss", the weighted mean of all four, batch_size=the samples of all four)
+    single steps:    what loggers see of steps 1 to 4: client 0's two losses, then client 1's
+"""
 
 from __future__ import annotations
 
@@ -18,7 +25,8 @@ from fl_lightning._lightning.loops.hooks import enter_fx
 from fl_lightning._lightning.stacks.recording import BatchValue, Entry, LogCall, MetricCall, TensorPlace, logged_type
 from fl_lightning.seeding import preserved_generators
 
-Clients = Mapping[int, list[tuple[Entry, int]]]  # by slot: a client's batches, as entries and its row in them
+#: By slot: a client's batches, as entries and its row in them.
+Clients = Mapping[int, list[tuple[Entry, int]]]
 
 #: Their ``update``, which others inherit, treats each sample by itself and adds samples up.
 _ADDING = (MulticlassConfusionMatrix, MulticlassStatScores, MeanAbsoluteError, MeanSquaredError)
@@ -43,15 +51,18 @@ class Journal:
         """
         if not self._entries:
             return
-        trainer, progress = loop.trainer, loop.batch_progress
+        trainer = loop.trainer
+        progress = loop.batch_progress
         trainer._logger_connector._first_loop_iter = progress.current.ready == 0
         clients = self._by_slot()
-        with trainer.precision_plugin.train_step_context():  # it sets the type in which Lightning sums
+        # The context sets the type in which Lightning sums.
+        with trainer.precision_plugin.train_step_context():
             self._update_metrics(clients, trainer.lightning_module, seed)
             earlier = {key: metric._forward_cache for key, metric in loop._results.valid_items()}
             for alike in self._calls_alike():
                 _log(loop, alike)
-        steps, batches = _tell_steps(loop, clients, earlier), sum(map(len, clients.values()))
+        steps = _tell_steps(loop, clients, earlier)
+        batches = sum(map(len, clients.values()))
         for tracker in (progress.total, progress.current):
             for count in ("ready", "started", "processed", "completed"):
                 setattr(tracker, count, getattr(tracker, count) + batches)
@@ -95,7 +106,10 @@ class Journal:
         if not calls:
             return
         apart = self._needed_apart(module)
-        done = {metric for metric, own in calls.items() if metric not in apart and _update_at_once(own)}
+        done: set[int] = set()
+        for metric, own_calls in calls.items():
+            if metric not in apart and _update_at_once(own_calls):
+                done.add(metric)
         if calls.keys() == done:
             return
         with preserved_generators(next(module.parameters()).device):
@@ -106,15 +120,17 @@ class Journal:
 
     def _needed_apart(self, module: nn.Module) -> set[int]:
         """Return the identities of metric objects whose values of single batches are logged, or that are in others."""
-        found = set[int]()
-        for logged in (entry.logged for entry in self._entries):
-            for log in logged.calls:
+        found: set[int] = set()
+        for entry in self._entries:
+            for log in entry.logged.calls:
                 if isinstance(log.value, BatchValue):
-                    found.add(id(logged.metric_calls[log.value.call].metric))
+                    found.add(id(entry.logged.metric_calls[log.value.call].metric))
                 elif isinstance(log.value, Metric) and log.options.get("on_step") is not False:
                     found.add(id(log.value))
-        metrics = [part for part in module.modules() if isinstance(part, (Metric, MetricCollection))]
-        return found | {id(part) for metric in metrics for part in metric.modules() if part is not metric}
+        for metric in module.modules():
+            if isinstance(metric, (Metric, MetricCollection)):
+                found.update(id(part) for part in metric.modules() if part is not metric)
+        return found
 
 
 def _replay(entry: Entry, row: int, done: set[int]) -> None:
@@ -125,9 +141,9 @@ def _replay(entry: Entry, row: int, done: set[int]) -> None:
         row: The client's row.
         done: Identities of metric objects that have had all their calls.
     """
-    calls, logs = entry.logged.metric_calls, entry.logged.calls
+    calls = entry.logged.metric_calls
     for number in range(len(calls) + 1):
-        for place, log in enumerate(logs):
+        for place, log in enumerate(entry.logged.calls):
             if log.metric_calls == number and isinstance(log.value, Metric):
                 entry.cached[row, place] = log.value._forward_cache
         if number < len(calls) and id(calls[number].metric) not in done:
@@ -143,14 +159,12 @@ def call_metric(call: MetricCall, tensors: Sequence[Tensor], metric: Metric | Me
         tensors: The client's tensors that it names.
         metric: The metric object that is called.
     """
-
-    def own(leaf: Any) -> Any:
-        if not isinstance(leaf, TensorPlace):
-            return leaf
-        value = tensors[leaf.place]
-        return value if leaf.number is None else leaf.number(value.item())
-
-    args, kwargs = pytree.tree_unflatten(list(map(own, call.leaves)), call.spec)
+    leaves = list(call.leaves)
+    for place, leaf in enumerate(leaves):
+        if isinstance(leaf, TensorPlace):
+            value = tensors[leaf.place]
+            leaves[place] = value if leaf.number is None else leaf.number(value.item())
+    args, kwargs = pytree.tree_unflatten(leaves, call.spec)
     return getattr(metric, call.method)(*args, **kwargs)
 
 
@@ -158,35 +172,43 @@ def _update_at_once(calls: Sequence[tuple[Entry, MetricCall]]) -> bool:
     """Update a metric object that adds samples up with all clients' batches; return whether that could be."""
     first = calls[0][1]
     metric = first.metric
-    if (
-        not isinstance(metric, Metric)
-        or type(metric).update not in [known.update for known in _ADDING]
-        or type(metric).forward is not Metric.forward
-        or not all(isinstance(default, Tensor) for default in metric._defaults.values())
-        or any(call.spec != first.spec or len(call.leaves) != len(first.leaves) for _, call in calls)
-    ):
+    if not isinstance(metric, Metric) or not _adds_samples_up(metric):
         return False
-    count, leaves = metric._update_count, list[Any]()
+    if any(call.spec != first.spec or len(call.leaves) != len(first.leaves) for _, call in calls):
+        return False
+    leaves: list[Tensor] = []
     for number, leaf in enumerate(first.leaves):
         if not isinstance(leaf, TensorPlace) or leaf.number is not None:
             return False
-        given = [entry.tensors[call.leaves[number].place] for entry, call in calls]
-        rows = [
-            row
-            for each in given
-            for row in ([each.flatten(0, 1)] if isinstance(each, Tensor) and each.dim() > 1 else each)
-        ]
-        if any(row.dim() == 0 or row.shape[1:] != rows[0].shape[1:] for row in rows):
+        batches: list[Tensor] = []
+        for entry, call in calls:
+            given = entry.tensors[call.leaves[number].place]
+            if isinstance(given, Tensor) and given.dim() > 1:
+                batches.append(given.flatten(0, 1))
+            else:
+                # Batches of unequal sizes are a list.
+                batches += given
+        if any(batch.dim() == 0 or batch.shape[1:] != batches[0].shape[1:] for batch in batches):
             return False
-        leaves.append(torch.cat(rows))
+        leaves.append(torch.cat(batches))
     args, kwargs = pytree.tree_unflatten(leaves, first.spec)
+    count = metric._update_count
     try:
         metric.update(*args, **kwargs)
-    except Exception:  # such as for more classes than there may be in a batch: the client's own call says so
+    except Exception:
+        # There are more classes than there may be in a batch, say: the client's own call tells.
         metric._update_count = count
         return False
     metric._update_count = count + sum(len(entry.slots) for entry, _ in calls)
     return True
+
+
+def _adds_samples_up(metric: Metric) -> bool:
+    """Whether a metric object treats each sample by itself, and adds samples up in tensors."""
+    kind = type(metric)
+    if kind.update not in [known.update for known in _ADDING] or kind.forward is not Metric.forward:
+        return False
+    return all(isinstance(default, Tensor) for default in metric._defaults.values())
 
 
 # ---- logged numbers ----
@@ -194,7 +216,8 @@ def _update_at_once(calls: Sequence[tuple[Entry, MetricCall]]) -> bool:
 
 def _log(loop: ClientLoop, alike: Sequence[tuple[Entry, LogCall]]) -> None:
     """Log one number for all that were logged under a name."""
-    module, first = loop.trainer.lightning_module, alike[0][1]
+    module = loop.trainer.lightning_module
+    first = alike[0][1]
     previous = enter_fx(module, first.fx)
     options = {key: value for key, value in first.options.items() if key != "batch_size"}
     if isinstance(first.value, Metric):
@@ -215,12 +238,16 @@ def _joint(alike: Sequence[tuple[Entry, LogCall]]) -> tuple[Tensor, float]:
     wide = torch.promote_types(values.dtype, logged_type())
     if reduction == "sum":
         return values.sum(dtype=wide), 1
-    if reduction != "mean":
-        return (values.amax() if reduction == "max" else values.amin()), 1
-    weights = [weight for entry, call in alike for weight in entry.weights(call)]
+    if reduction == "max":
+        return values.amax(), 1
+    if reduction == "min":
+        return values.amin(), 1
+    weights: list[float] = []
+    for entry, call in alike:
+        weights += entry.weights(call)
     total = sum(weights)
-    weighted = (values.to(wide) * torch.tensor(weights, dtype=wide, device=values.device)).to(values.dtype)
-    return weighted.sum(dtype=wide) / (total or 1), total
+    weighted = values.to(wide) * torch.tensor(weights, dtype=wide, device=values.device)
+    return weighted.to(values.dtype).sum(dtype=wide) / (total or 1), total
 
 
 # ---- single steps ----
@@ -234,18 +261,23 @@ def _tell_steps(loop: ClientLoop, clients: Clients, earlier: Mapping[str, Any]) 
         clients: Their batches.
         earlier: The values of single steps from before all these clients.
     """
-    trainer, begin = loop.trainer, loop._batches_that_stepped
+    trainer = loop.trainer
+    begin = loop._batches_that_stepped
     shown = {key: metric for key, metric in loop._results.valid_items() if metric.meta.on_step}
     for key, metric in shown.items():
-        metric.has_reset = key not in earlier  # as nobody has logged it yet
+        # It is as if nobody had logged it yet.
+        metric.has_reset = key not in earlier
         metric._forward_cache = earlier.get(key)
     every = fit_trainer(trainer).log_every_n_steps if trainer.loggers else 0
-    if every and trainer.should_stop:  # as Lightning does in rounds that `min_epochs` still asks for
+    if every and trainer.should_stop:
+        # So does Lightning in rounds that `min_epochs` still asks for.
         every = 1
     rates = [callback for callback in fit_trainer(trainer).callbacks if isinstance(callback, LearningRateMonitor)]
+    #: The last batch that logged each value: its entry, the client's row, and the place of `self.log`.
     latest: dict[str, tuple[Entry, int, int]] = {}
     for batches in clients.values():
-        window: list[Entry] = []  # whose gradients the step accumulates
+        # The batches whose gradients the step accumulates.
+        window: list[Entry] = []
         for entry, row in batches:
             window.append(entry)
             if shown:
@@ -267,7 +299,8 @@ def _tell_steps(loop: ClientLoop, clients: Clients, earlier: Mapping[str, Any]) 
 def _show_values(shown: Mapping[str, Any], latest: Mapping[str, tuple[Entry, int, int]]) -> None:
     """Leave the values of single steps as they would be after a client's batch."""
     for key in shown.keys() & latest.keys():
-        metric, (entry, row, place) = shown[key], latest[key]
+        metric = shown[key]
+        entry, row, place = latest[key]
         call = entry.logged.calls[place]
         if isinstance(call.value, Metric):
             metric._forward_cache = entry.cached[row, place]
@@ -275,7 +308,8 @@ def _show_values(shown: Mapping[str, Any], latest: Mapping[str, tuple[Entry, int
             metric._forward_cache = entry.value(call, row).clone()
             if not metric.meta.on_epoch:
                 metric.value = metric._forward_cache
-        metric._computed, metric.has_reset = None, False
+        metric._computed = None
+        metric.has_reset = False
 
 
 def _show_rates(

@@ -31,7 +31,7 @@ from fl_lightning._lightning.loops.overrides import (
     replaced_in_optimizer,
 )
 
-# Lightning would find it out in the first step that logs a collection of metrics, as a change that all clients see
+# Lightning would find it out in the first step that logs a collection of metrics, as a change that all clients see.
 bool(_TORCHMETRICS_GREATER_EQUAL_0_9_1)
 _OF_MODULE = (*STEP_HOOKS, "backward", "optimizer_step", "optimizer_zero_grad", "configure_gradient_clipping")
 #: Lightning's own callbacks whose hooks look at counters and learning rates alone.
@@ -61,13 +61,17 @@ class StackedLoop:
 
     def _causes(self) -> Iterator[str]:
         """Yield what needs one model at a time."""
-        module, trainer = self.module, self.trainer
-        name, precision, optimizers = type(module).__name__, trainer.precision_plugin, trainer.optimizers
+        module = self.module
+        trainer = self.trainer
+        name = type(module).__name__
+        precision = trainer.precision_plugin
+        optimizers = trainer.optimizers
         if not module.automatic_optimization:
             yield f"{name} optimises manually"
         if len(optimizers) != 1:
             yield f"{name} has {len(optimizers)} optimizers, not one"
-        if not optimizers[0].param_groups:  # Lightning's stand-in for none
+        # Lightning's stand-in for none has no groups.
+        if not optimizers[0].param_groups:
             yield f"`{name}.configure_optimizers` returns None, so clients have no optimizer and train nothing"
         for hook in _OF_MODULE:
             if is_overridden(hook, module):
@@ -104,12 +108,10 @@ class StackedLoop:
                 )
         if (method := replaced_in_optimizer(optimizers[0])) is not None:
             yield f"the optimizer's `{method}` was replaced by another, which sees one model at a time"
-        for plugin, method in (
-            (trainer.strategy, overridden_in_strategy(trainer.strategy)),
-            (precision, overridden_in_precision(precision)),
-        ):
-            if method is not None:
-                yield f"{type(plugin).__name__} overrides `{method}`, which sees one model at a time"
+        if (method := overridden_in_strategy(trainer.strategy)) is not None:
+            yield f"{type(trainer.strategy).__name__} overrides `{method}`, which sees one model at a time"
+        if (method := overridden_in_precision(precision)) is not None:
+            yield f"{type(precision).__name__} overrides `{method}`, which sees one model at a time"
         if torch.is_anomaly_enabled():
             yield "anomalies are looked for (`detect_anomaly`), in one model at a time"
         if isinstance(precision, MixedPrecision) and precision.scaler is not None:

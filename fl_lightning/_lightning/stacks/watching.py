@@ -2,7 +2,10 @@
 
 The object itself stays in its place: it is made an instance of a subclass of its own class, whose members end the
 capture where they are not among what may be read. So whatever a step finds out about the object's identity or kind is
-true, and everything else is refused, also what a step sets.
+true, and everything else is refused, also what a step sets::
+
+    loss * self.trainer.current_epoch       # is read, and guarded
+    loss * self.trainer.fit_loop.epoch      # ends the capture: "`training_step` reads `trainer.fit_loop`"
 """
 
 from __future__ import annotations
@@ -19,16 +22,58 @@ _MARK = "_is_watched"
 
 #: What a step may see of the trainer: it is the same for all clients.
 _SHARED = {
-    *("current_epoch", "num_training_batches", "should_stop", "datamodule", "val_dataloaders"),
-    *("num_val_batches", "optimizers", "lr_scheduler_configs", "strategy", "max_epochs", "min_epochs"),
-    *("max_steps", "min_steps", "max_time", "accumulate_grad_batches", "gradient_clip_val", "precision"),
-    *("gradient_clip_algorithm", "accelerator", "world_size", "num_nodes", "node_rank", "local_rank"),
-    *("global_rank", "is_global_zero", "num_devices", "device_ids", "training", "validating", "testing"),
-    *("predicting", "evaluating", "sanity_checking", "barebones", "log_every_n_steps", "val_check_interval"),
-    *("check_val_every_n_epoch", "limit_train_batches", "limit_val_batches", "limit_test_batches"),
-    *("default_root_dir", "log_dir", "estimated_stepping_batches", "state", "ckpt_path", "enable_validation"),
-    *("fast_dev_run", "overfit_batches", "reload_dataloaders_every_n_epochs", "num_sanity_val_steps"),
-    *("scaler", "use_distributed_sampler"),
+    "accelerator",
+    "accumulate_grad_batches",
+    "barebones",
+    "check_val_every_n_epoch",
+    "ckpt_path",
+    "current_epoch",
+    "datamodule",
+    "default_root_dir",
+    "device_ids",
+    "enable_validation",
+    "estimated_stepping_batches",
+    "evaluating",
+    "fast_dev_run",
+    "global_rank",
+    "gradient_clip_algorithm",
+    "gradient_clip_val",
+    "is_global_zero",
+    "limit_test_batches",
+    "limit_train_batches",
+    "limit_val_batches",
+    "local_rank",
+    "log_dir",
+    "log_every_n_steps",
+    "lr_scheduler_configs",
+    "max_epochs",
+    "max_steps",
+    "max_time",
+    "min_epochs",
+    "min_steps",
+    "node_rank",
+    "num_devices",
+    "num_nodes",
+    "num_sanity_val_steps",
+    "num_training_batches",
+    "num_val_batches",
+    "optimizers",
+    "overfit_batches",
+    "precision",
+    "predicting",
+    "reload_dataloaders_every_n_epochs",
+    "sanity_checking",
+    "scaler",
+    "should_stop",
+    "state",
+    "strategy",
+    "testing",
+    "training",
+    "use_distributed_sampler",
+    "val_check_interval",
+    "val_dataloaders",
+    "validating",
+    "world_size",
 }
 
 
@@ -55,9 +100,14 @@ def watched_class(
     def through(name: str) -> property:
         return property(lambda self: read(self, name))
 
-    names = [name for name in dir(kind) if not name.startswith("__") and name not in leave]
-    seen = {name: through(name) for name in names}
-    return type(kind.__name__, (kind,), {**seen, "__getattr__": read, **members, _MARK: True})
+    attributes: dict[str, Any] = {}
+    for name in dir(kind):
+        if not name.startswith("__") and name not in leave:
+            attributes[name] = through(name)
+    attributes["__getattr__"] = read
+    attributes.update(members)
+    attributes[_MARK] = True
+    return type(kind.__name__, (kind,), attributes)
 
 
 def is_watched(value: Any) -> bool:
