@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -78,6 +79,10 @@ def note(module: Any, x: Tensor, loss: Tensor) -> int:
     return 0
 
 
+def twice(total: Tensor) -> Tensor:
+    return total * total
+
+
 def gram(z: Tensor) -> Tensor:
     return torch.einsum("id,jd->ij", z, z)
 
@@ -131,6 +136,38 @@ def test_a_step_that_a_stack_would_change_is_refused(term: Any, cause: str) -> N
     assert cause in found
 
 
+def prints(m: Any, x: Tensor, y: Tensor, loss: Tensor) -> int:
+    print("a step")
+    return 0
+
+
+def opens_a_file(m: Any, x: Tensor, y: Tensor, loss: Tensor) -> int:
+    with open(__file__):
+        return 0
+
+
+def seeds(m: Any, x: Tensor, y: Tensor, loss: Tensor) -> int:
+    torch.manual_seed(0)
+    return 0
+
+
+@pytest.mark.parametrize(
+    ("term", "cause"),
+    [
+        pytest.param(prints, "`training_step` prints", id="print"),
+        pytest.param(opens_a_file, "`training_step` opens a file", id="open", marks=pytest.mark.long),
+        pytest.param(seeds, "`training_step` seeds a generator", id="seed", marks=pytest.mark.long),
+    ],
+)
+def test_a_cause_is_said_in_the_words_of_a_user_with_the_line(term: Any, cause: str) -> None:
+    stacks = VectorizedExecutor()
+    trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0, executor=stacks, seed=1)])
+    trainer.fit(Extra(term), datamodule=TensorDataModule(clients_of((6,), (8, 8)), batch_size=4))
+    line = term.__code__.co_firstlineno + 1
+    assert cause in str(stacks.cause)
+    assert str(stacks.cause).endswith(f"({Path(__file__).name}, line {line})")
+
+
 @pytest.mark.parametrize(
     "term",
     [
@@ -153,6 +190,14 @@ def test_what_a_step_finds_out_is_true(term: Any) -> None:
         pytest.param(lambda z, t, w: w * F.mse_loss(z[:, 0], t[:, :1]), id="broadcast", marks=pytest.mark.long),
         pytest.param(lambda z, t, w: w * z.square().sum(), id="sum", marks=pytest.mark.long),
         pytest.param(lambda z, t, w: F.mse_loss(gram(z), gram(t)), id="products of samples", marks=pytest.mark.long),
+        pytest.param(lambda z, t, w: w * F.linear(z, z).square().mean(), id="layer of samples"),
+        pytest.param(lambda z, t, w: w * twice(z.square().sum()) / len(z), id="square of a sum"),
+        pytest.param(lambda z, t, w: w * torch.mean(input=z[()]), id="mean by name", marks=pytest.mark.long),
+        pytest.param(
+            lambda z, t, w: torch.matmul(z, other=w * torch.ones(3, 3).double()).mean(),
+            id="product by name",
+            marks=pytest.mark.long,
+        ),
         pytest.param(
             lambda z, t, w: F.smooth_l1_loss(torch.cdist(z, z), torch.cdist(t, t)),
             id="distances",

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 from torch.nn import functional as F
+from torch.utils import _pytree as pytree
 
 
 def _words(text: str) -> frozenset[str]:
@@ -159,8 +160,8 @@ class Rows:
         return node.args[:1] == (first,) and self.count(node) == 1
 
     def count(self, node: fx.Node) -> int:
-        """Return how many arguments of a node have samples."""
-        return sum(self.of_samples(own) for own in node.all_input_nodes)
+        """Return how many arguments of a node have samples; one that is given twice counts twice."""
+        return sum(map(self.of_samples, nodes_given(node)))
 
     def _first(self, node: fx.Node) -> fx.Node | None:
         return next((own for own in node.all_input_nodes if self.of_samples(own)), None)
@@ -199,8 +200,13 @@ def argument(node: fx.Node, place: int, *names: str) -> Any:
     return node.args[place] if len(node.args) > place else None
 
 
+def nodes_given(node: fx.Node) -> list[fx.Node]:
+    """Return the nodes that a node is given, each as often as it is given."""
+    return [leaf for leaf in pytree.tree_leaves((node.args, node.kwargs)) if isinstance(leaf, fx.Node)]
+
+
 def tensors_of(node: fx.Node) -> list[fx.Node]:
-    """Return the arguments of a node that are tensors."""
+    """Return the arguments of a node that are tensors, each once."""
     return [own for own in node.all_input_nodes if isinstance(own.meta.get("example_value"), Tensor)]
 
 

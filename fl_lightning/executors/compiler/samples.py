@@ -25,7 +25,7 @@ from torch.utils import _pytree as pytree
 from fl_lightning.executors.compiler.capture import Step
 from fl_lightning.executors.compiler.graph import Place
 from fl_lightning.executors.compiler.notes import NOTES, logged
-from fl_lightning.executors.compiler.rows import Rows, name_of
+from fl_lightning.executors.compiler.rows import Rows, name_of, nodes_given
 from fl_lightning.executors.compiler.sizes import NotOfSamples, Sizes
 from fl_lightning.executors.compiler.unmapped import mapped_function
 from fl_lightning.executors.stack.randomness import draws_by_name
@@ -160,7 +160,7 @@ class _Kinds:
         if _SAMPLES in given or {_MEAN, _SUM} <= given or name not in _LINEAR:
             raise NotOfSamples
         kind = _SUM if _SUM in given else _MEAN
-        means = [own for own in node.all_input_nodes if self.of[own] is kind]
+        means = [own for own in nodes_given(node) if self.of[own] is kind]
         divides = name in _DIVISIONS
         scales = divides or name == "mul"
         if scales and len(means) > 1:
