@@ -67,10 +67,8 @@ _CAUSES = (
     (r"`requires_grad_\(\)`", "`training_step` calls `requires_grad_()` on a tensor; `torch.func.grad` is stacked"),
     (r"accessing `data` under vmap", "`training_step` writes to a parameter's `.data`"),
     (r"Dynamo does not support RNN", "`nn.LSTM`, `nn.GRU` and `nn.RNN` compute one model at a time"),
-    (
-        r"does not have vmap support",
-        "`training_step` uses an `autograd.Function` for one model at a time; `generate_vmap_rule = True` may mend it",
-    ),
+    (r"does not have vmap support", "`training_step` uses an `autograd.Function`, which is captured for one model"),
+    (r"support running with fake tensors", "`training_step` calls an operation that cannot be captured"),
     (r"there exists a Tensor `other` in extra_args|doesn't match the broadcast shape", _OVERWRITES),
     (r"do not yet support aten::(\w+)", r"`\1` computes one model at a time"),
     (r"found no exception handler", "`training_step` raises an exception"),
