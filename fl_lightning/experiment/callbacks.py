@@ -16,8 +16,10 @@ from fl_lightning.experiment.claims import Claim
 from fl_lightning.experiment.files import read_csv, write_text
 from fl_lightning.experiment.search import new_study
 
-_FACTOR = 3  # of the rounds from one look to the next; a third of the fits goes on
-_LOOKS = 3  # the last at the end, so that the first is after a ninth of the rounds
+#: From one look at a fit to the next the rounds grow by this factor. The best of so many fits goes on.
+_FACTOR = 3
+#: The last look is at the end, so that the first one is after a ninth of the rounds.
+_LOOKS = 3
 
 
 class CurveRecorder(Callback):
@@ -40,7 +42,8 @@ class CurveRecorder(Callback):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Begin the file."""
-        write_text(self.path, "".join(json.dumps(row) + "\n" for row in self.rounds))
+        lines = [f"{json.dumps(row)}\n" for row in self.rounds]
+        write_text(self.path, "".join(lines))
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Note the metrics that validation has logged."""
@@ -49,12 +52,15 @@ class CurveRecorder(Callback):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Keep the round."""
-        left_out = set() if self._validated else self._of_validation
-        metrics = {name: float(value) for name, value in trainer.callback_metrics.items() if name not in left_out}
+        row: dict[str, Any] = {"round": trainer.current_epoch + 1}
+        for name, value in sorted(trainer.callback_metrics.items()):
+            # A round without validation still has the metrics of the last one.
+            if self._validated or name not in self._of_validation:
+                row[name] = float(value)
         self._validated = False
-        self.rounds.append({"round": trainer.current_epoch + 1, **dict(sorted(metrics.items()))})
+        self.rounds.append(row)
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(self.rounds[-1]) + "\n")
+            file.write(f"{json.dumps(row)}\n")
 
     def state_dict(self) -> dict[str, Any]:
         """Return the rounds, and the names of the metrics whose old values a resumed fit sees before it validates."""
@@ -62,7 +68,8 @@ class CurveRecorder(Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take the rounds and names of a checkpoint."""
-        self.rounds, self._of_validation = state_dict["rounds"], set(state_dict["of_validation"])
+        self.rounds = state_dict["rounds"]
+        self._of_validation = set(state_dict["of_validation"])
 
 
 class KeepLast(Checkpoint):
@@ -80,9 +87,12 @@ class KeepLast(Checkpoint):
     """
 
     def __init__(self, attempt: Claim, seconds: float, code: str, check_claim: Callable[[], None]) -> None:
-        self.attempt, self.check_claim = attempt, check_claim
-        self.seconds, self.codes = seconds, [code]
-        self._begun = self._saved = time.monotonic()
+        self.attempt = attempt
+        self.seconds = seconds
+        self.codes = [code]
+        self.check_claim = check_claim
+        self._begun = time.monotonic()
+        self._saved = self._begun
 
     @property
     def seconds_so_far(self) -> float:
@@ -108,7 +118,8 @@ class KeepLast(Checkpoint):
         """Go on with the seconds and the versions of a checkpoint."""
         self._begun -= state_dict["seconds"]
         before = state_dict["codes"]
-        self.codes = [*before, *(code for code in self.codes if code not in before[-1:])]
+        # The version that goes on with its own fit counts once.
+        self.codes = before if self.codes == before[-1:] else [*before, *self.codes]
 
 
 class Pruning(Callback):
@@ -157,10 +168,14 @@ class Pruning(Callback):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Report the round, and in a resumed fit those before; the last round prunes nothing."""
-        new, self._seen = self.curve.rounds[self._seen :], len(self.curve.rounds)
+        new = self.curve.rounds[self._seen :]
+        self._seen = len(self.curve.rounds)
+        is_last = trainer.current_epoch + 1 == trainer.max_epochs
         for row in new:
-            if _should_prune(self._trial, row, self.monitor) and trainer.current_epoch + 1 != trainer.max_epochs:
-                self.score, trainer.should_stop = row[self.monitor], True
+            should_prune = _should_prune(self._trial, row, self.monitor)
+            if should_prune and not is_last:
+                self.score = row[self.monitor]
+                trainer.should_stop = True
 
 
 def _should_prune(trial: Any, row: Mapping[str, Any], monitor: str) -> bool:

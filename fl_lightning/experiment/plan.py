@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from graphlib import TopologicalSorter
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 from fl_lightning.experiment.build import identity, substitute
@@ -52,10 +52,11 @@ def table_cells(table: Table, searches: Sequence[MethodSearch]) -> list[Cell]:
     The cells of one data set, fold and seed follow each other.
     """
     by_place = {(search.data, search.method): search for search in searches}
-    return [
-        by_place[data, method].cell(fold, seed, by_place[data, method].chosen)
-        for data, fold, seed, method in product(table.data, table.folds, table.seeds, table.methods)
-    ]
+    cells = []
+    for data, fold, seed, method in product(table.data, table.folds, table.seeds, table.methods):
+        search = by_place[data, method]
+        cells.append(search.cell(fold, seed, search.chosen))
+    return cells
 
 
 class MethodSearch(Search):
@@ -108,12 +109,14 @@ class MethodSearch(Search):
     def cells(self, point: Point, number: int) -> list[Cell]:
         """Return the fits that score a point; those of points before may prune them."""
         tuning = self.table.tuning
-        cells = [self.cell(*place, point, tuning.max_epochs) for place in product(tuning.folds, tuning.seeds)]
-        if tuning.pruner == "none":
-            return cells
-        for place, cell in enumerate(cells):
-            earlier = [each.fits[place] for each in self.tried]
-            cell.config["pruning"] = {"pruner": tuning.pruner, "number": number, "earlier": earlier}
+        cells = []
+        for place, (fold, seed) in enumerate(product(tuning.folds, tuning.seeds)):
+            cell = self.cell(fold, seed, point, tuning.max_epochs)
+            if tuning.pruner != "none":
+                # Each fit is compared with those of the same fold and seed.
+                earlier = [each.fits[place] for each in self.tried]
+                cell.config["pruning"] = {"pruner": tuning.pruner, "number": number, "earlier": earlier}
+            cells.append(cell)
         return cells
 
     @property
@@ -124,14 +127,18 @@ class MethodSearch(Search):
 
     def cell(self, fold: int, seed: int, point: Point, max_epochs: int | None = None) -> Cell:
         """Return the fit of a fold and a seed, with values instead of references in its configuration."""
-        table, data, method = self.table, self.table.data[self.data], self.table.methods[self.method]
-        rounds = {} if max_epochs is None else {"max_epochs": max_epochs}
+        table = self.table
+        data = table.data[self.data]
+        method = table.methods[self.method]
+        trainer = {**table.trainer, **data.trainer}
+        if max_epochs is not None:
+            trainer["max_epochs"] = max_epochs
         config = {
             "datamodule": data.datamodule,
             "model": data.model,
             "callback": method.callback,
             "callbacks": [*table.callbacks, *data.callbacks, *method.callbacks],
-            "trainer": {**table.trainer, **data.trainer, **rounds},
+            "trainer": trainer,
             "metric": data.metric,
             "monitor": data.monitor,
             "mode": data.mode,
@@ -145,13 +152,16 @@ class MethodSearch(Search):
     @property
     def trials(self) -> list[Cell]:
         """All fits of the search, as if none were pruned; none if nothing is tuned."""
-        points = self.points if len(self.points) > 1 else []
-        return [cell for number, point in enumerate(points) for cell in self.cells(point, number)]
+        trials: list[Cell] = []
+        if len(self.points) > 1:
+            for number, point in enumerate(self.points):
+                trials += self.cells(point, number)
+        return trials
 
     @property
     def final(self) -> list[Cell]:
         """The fits of the table, with the chosen values."""
-        return [self.cell(*place, self.chosen) for place in product(self.table.folds, self.table.seeds)]
+        return [self.cell(fold, seed, self.chosen) for fold, seed in product(self.table.folds, self.table.seeds)]
 
     @property
     def fits(self) -> dict[str, Cell]:
@@ -160,32 +170,39 @@ class MethodSearch(Search):
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows of ``tuning.csv``; if no point has a score, the first one is taken."""
-        best = self.best()
-        taken, word = (self.tried[:1], "no score") if best is None else ([best], "yes")
-        return [
-            {
+        rows: list[dict[str, Any]] = []
+        for number, each in enumerate(self.tried):
+            row = {
                 "data": self.data,
                 "method": self.method,
                 "point": number,
                 "values": json.dumps(each.point, sort_keys=True),
                 "val": each.score,
                 "fits": each.finite,
-                "chosen": word if each in taken else "",
+                "chosen": "",
                 "error": each.error,
             }
-            for number, each in enumerate(self.tried)
-        ]
+            rows.append(row)
+        best = self.best()
+        if best is not None:
+            rows[self.tried.index(best)]["chosen"] = "yes"
+        elif rows:
+            rows[0]["chosen"] = "no score"
+        return rows
 
     def describe(self) -> str:
         """Return a sentence on the point that is chosen, and why."""
-        best, pruned = self.best(), sum(each.pruned > 0 for each in self.tried)
+        best = self.best()
+        pruned = [each for each in self.tried if each.pruned]
         errors = [each.error for each in self.tried if each.score is None]
         place = f"Chosen for {self.method} on {self.data}"
         if best is None:
             return f"{place}: {describe_point(self.chosen)} (no point has a validation score: {errors[0]})."
         reason = f"{best.score:.4f} on validation, of {len(self.tried)} points"
-        reason += f", {pruned} of them pruned" if pruned else ""
-        reason += f"; {len(errors)} without a score: {errors[0]}" if errors else ""
+        if pruned:
+            reason += f", {len(pruned)} of them pruned"
+        if errors:
+            reason += f"; {len(errors)} without a score: {errors[0]}"
         return f"{place}: {describe_point(best.point)} ({reason}).{self.note_of_equals()}"
 
 
@@ -202,8 +219,12 @@ def levels(table: Table) -> Iterator[list[MethodSearch]]:
     earlier: dict[str, dict[str, MethodSearch]] = {data: {} for data in table.data}
     while sorter.is_active():
         free = sorter.get_ready()
+        # The order of the table, which a set of names has not.
         names = [name for name in table.methods if name in free]
-        searches = [MethodSearch(table, data, name, earlier[data]) for data in table.data for name in names]
+        searches = []
+        for data in table.data:
+            for name in names:
+                searches.append(MethodSearch(table, data, name, earlier[data]))
         for search in searches:
             earlier[search.data][search.method] = search
         yield searches
@@ -212,4 +233,4 @@ def levels(table: Table) -> Iterator[list[MethodSearch]]:
 
 def planned(table: Table) -> list[MethodSearch]:
     """Return all searches of a table before any of them has begun, each with its first point as the chosen one."""
-    return [search for searches in levels(table) for search in searches]
+    return list(chain.from_iterable(levels(table)))

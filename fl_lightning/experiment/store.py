@@ -28,7 +28,8 @@ from fl_lightning.words import quantity
 
 Result = dict[str, Any]
 _COLUMNS = ("data", "method", "fold", "seed", "values", "status", "score", "val", "best_round", "rounds")
-_SHOWN = ("data", "method", "fold", "seed", "status", "score")  # by a notebook, beside test metrics
+#: A notebook shows these columns, and test metrics.
+_SHOWN = ("data", "method", "fold", "seed", "status", "score")
 
 
 class Store:
@@ -44,7 +45,8 @@ class Store:
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self.folder = Path(folder).absolute()  # a cell may change the working folder
+        # A cell may change the working folder.
+        self.folder = Path(folder).absolute()
         self._results: dict[str, Result] = {}
 
     def cell_folder(self, cell: Cell) -> Path:
@@ -53,7 +55,8 @@ class Store:
 
     def result(self, cell: Cell) -> Result | None:
         """Return the result of a cell; ``None`` if it is not finished, or its file is damaged."""
-        if cell.id not in self._results:  # a result never changes
+        # A result never changes, so its file is read once.
+        if cell.id not in self._results:
             result = read_json_if_there(self.cell_folder(cell) / "result.json")
             if result is None:
                 return None
@@ -66,8 +69,11 @@ class Store:
 
     def failures(self) -> dict[str, int]:
         """Return how many attempts have failed at each cell that has failed, by its id."""
-        files = self.folder.glob("cells/*/failed.json")
-        return {path.parent.name: (read_json_if_there(path) or {}).get("attempts", 0) for path in files}
+        failures = {}
+        for path in self.folder.glob("cells/*/failed.json"):
+            failure = read_json_if_there(path) or {}
+            failures[path.parent.name] = failure.get("attempts", 0)
+        return failures
 
     def state(self, cell: Cell) -> tuple[str, int]:
         """Return whether a cell is finished, running, failed or waiting, and how many of its rounds are behind it."""
@@ -87,11 +93,16 @@ class Store:
 
     def write_results(self, table: Table, cells: Sequence[Cell]) -> list[dict[str, Any]]:
         """Write ``results.csv`` with the cells that are finished or failed, and return its rows."""
-        rows = [row for cell in cells if (row := self._row(table, cell)) is not None]
+        rows = []
+        for cell in cells:
+            row = self._row(table, cell)
+            if row is not None:
+                rows.append(row)
         write_csv(self.folder / "results.csv", columns_of(rows, _COLUMNS), rows)
         return rows
 
     def _row(self, table: Table, cell: Cell) -> dict[str, Any] | None:
+        """Return the row of a cell in ``results.csv``; ``None`` if it has neither finished nor failed."""
         row = {
             "data": cell.data,
             "method": cell.method,
@@ -103,24 +114,49 @@ class Store:
         result = self.result(cell)
         if result is None:
             failure = self.failure(cell)
-            return {**row, "status": "failed", "error": failure["error"]} if failure else None
+            if not failure:
+                return None
+            return {**row, "status": "failed", "error": failure["error"]}
         score = table.data[cell.data].score
         row |= {key: value for key, value in result.items() if key not in ("test", "constant")}
-        row |= {"status": "finished", "score": result["test"].get(score), **result["test"]}
-        return {**row, "constant_score": result.get("constant", {}).get(score)}
+        row |= {"status": "finished", "score": result["test"].get(score)}
+        row |= result["test"]
+        row["constant_score"] = result.get("constant", {}).get(score)
+        return row
 
     def tried(self, point: Point, cells: Sequence[Cell]) -> Tried:
         """Return what came out of one point: its mean validation score, or why it has none."""
-        results = [result for cell in cells if (result := self.result(cell)) is not None]
-        values = [result["val"] for result in results if result["val"] is not None]
-        known = [value for value in values if math.isfinite(value)]
-        errors = [failure["error"] for cell in cells if (failure := self.failure(cell))]
-        errors += [f"the validation metric is {value}" for value in values if not math.isfinite(value)]
-        pruned = min((result["rounds"] for result in results if result.get("pruned")), default=0)
+        finite: list[float] = []
+        pruned: list[int] = []
+        failures: list[str] = []
+        infinite: list[str] = []
+        for cell in cells:
+            failure = self.failure(cell)
+            if failure:
+                failures.append(failure["error"])
+            result = self.result(cell)
+            if result is None:
+                continue
+            if result.get("pruned"):
+                pruned.append(result["rounds"])
+            if result["val"] is None:
+                continue
+            if math.isfinite(result["val"]):
+                finite.append(result["val"])
+            else:
+                infinite.append(f"the validation metric is {result['val']}")
+        # The first one is told.
+        errors = [*failures, *infinite]
         if pruned:
-            errors.append(f"pruned after {quantity(pruned, 'round')}")
-        score = sum(known) / len(known) if len(known) == len(cells) else None
-        return Tried(point, tuple(cell.id for cell in cells), len(known), score, errors[0] if errors else "", pruned)
+            errors.append(f"pruned after {quantity(min(pruned), 'round')}")
+        return Tried(
+            point=point,
+            fits=tuple(cell.id for cell in cells),
+            finite=len(finite),
+            score=sum(finite) / len(finite) if len(finite) == len(cells) else None,
+            error=errors[0] if errors else "",
+            pruned=min(pruned, default=0),
+        )
 
 
 class ResultRows(list[dict[str, Any]]):
@@ -133,21 +169,29 @@ class ResultRows(list[dict[str, Any]]):
     def _repr_html_(self) -> str:
         columns = columns_of(self, _COLUMNS)
         shown = [name for name in columns if name in _SHOWN or name.startswith("test_")]
-        return as_table(([row.get(name, "") for name in shown] for row in self), shown)
+        rows = []
+        for row in self:
+            rows.append([row.get(name, "") for name in shown])
+        return as_table(rows, shown)
 
 
 def describe_results(table: Table, rows: Sequence[Mapping[str, Any]], total: int, folder: Path) -> list[str]:
     """Return a line on how many cells of a table are finished, and one for each kind of trouble."""
     failed = sum(row["status"] == "failed" for row in rows)
-    count = f"{len(rows) - failed} of {total} cells are finished" + (f", {failed} failed" if failed else "")
+    count = f"{len(rows) - failed} of {total} cells are finished"
+    if failed:
+        count += f", {failed} failed"
     lines = [f"{count}. Results: {folder / 'results.csv'}"]
     troubles: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:
-        if trouble := _trouble(row, table.data[row["data"]].score):
+        trouble = _trouble(row, table.data[row["data"]].score)
+        if trouble:
             troubles[trouble].append(row)
     for trouble, found in troubles.items():
-        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-        lines.append("{data}, {method}, fold {fold}, seed {seed}".format(**found[0]) + f"{more}: {trouble}")
+        place = "{data}, {method}, fold {fold}, seed {seed}".format(**found[0])
+        if len(found) > 1:
+            place += f" and {len(found) - 1} more"
+        lines.append(f"{place}: {trouble}")
     return lines
 
 
@@ -160,7 +204,9 @@ def _trouble(row: Mapping[str, Any], score: str) -> str:
         return f"`score` is {score!r}, but the cell logged {logged}. Correct `score`: nothing is run again."
     if not math.isfinite(row["score"]):
         return f"`{score}` is NaN or infinite, so no number of a report includes it. Lower the learning rate."
-    return f"It ran under several versions of the code: {row['code']}." if ", then " in row["code"] else ""
+    if ", then " in row["code"]:
+        return f"It ran under several versions of the code: {row['code']}."
+    return ""
 
 
 def write_failure(folder: Path, error: str, traceback: str = "") -> None:
@@ -172,8 +218,8 @@ def write_failure(folder: Path, error: str, traceback: str = "") -> None:
         traceback: Where it was raised.
     """
     path = folder / "failed.json"
-    attempts = (read_json_if_there(path) or {}).get("attempts", 0) + 1
-    write_json(path, {"error": error, "traceback": traceback, "attempts": attempts})
+    before = read_json_if_there(path) or {}
+    write_json(path, {"error": error, "traceback": traceback, "attempts": before.get("attempts", 0) + 1})
 
 
 def message_of(error: BaseException) -> str:
@@ -191,7 +237,8 @@ def partition_picture(results: str | os.PathLike[str], fingerprint: str) -> Path
         results: Folder of the experiment.
         fingerprint: Fingerprint of the partition.
     """
-    return next(iter(sorted((Path(results) / "partitions").glob(f"{fingerprint[:16]}-*.png"))), None)
+    found = (Path(results) / "partitions").glob(f"{fingerprint[:16]}-*.png")
+    return min(found, default=None)
 
 
 def draw_partition(results: str | os.PathLike[str], data: FederatedDataModule, cell: Cell) -> None:
@@ -219,14 +266,16 @@ def code_version() -> str:
 
     The version of a changed checkout ends with ``-dirty``.
     """
-    if not _git("ls-files", "--error-unmatch", "__init__.py"):  # a package that is installed inside of another checkout
+    # A package may be installed inside of another checkout.
+    if not _git("ls-files", "--error-unmatch", "__init__.py"):
         return __version__
     return f"{__version__}+g{_git('describe', '--always', '--exclude=*', '--abbrev=10', '--dirty')}"
 
 
 def _git(*arguments: str) -> str:
+    """Return what a command of git prints about the folder of the package; empty if it fails."""
+    command = ["git", "-C", str(Path(__file__).parents[1]), *arguments]
     try:
-        command = ["git", "-C", str(Path(__file__).parents[1]), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return ""
