@@ -29,7 +29,9 @@ from fl_lightning.words import short_repr
 Spec = Any
 """Plain data as in a YAML file: mappings, lists, strings, numbers, booleans, ``None``."""
 
+#: Such as "$lr" and "$grid.mu".
 _REFERENCE = re.compile(r"\$([A-Za-z_][\w-]*(?:\.[\w-]+)*)")
+#: Arguments of a Trainer that the runner gives, and those that must be 1.
 _OF_RUNNER = ("callbacks", "logger", "default_root_dir", "fast_dev_run")
 _ONE = ("devices", "strategy", "num_nodes")
 _T = TypeVar("_T")
@@ -50,8 +52,8 @@ def model(config: Mapping[str, Any]) -> L.LightningModule:
 
 def method(config: Mapping[str, Any]) -> AggregationCallback:
     """Build the aggregation callback of a cell."""
-    # not "auto": its roundings are others, so cells that are added to a finished table would not be comparable with
-    # the earlier ones to the last digit, and they depend on the machine's memory
+    # With "auto" the last digits depend on the machine's memory, so cells that are added to a finished table could not
+    # be compared with the earlier ones.
     defaults = {"seed": config["seed"], "executor": "sequential"}
     return _build_part("callback", AggregationCallback, config["callback"], defaults)  # type: ignore[type-abstract]
 
@@ -63,12 +65,12 @@ def callbacks(config: Mapping[str, Any]) -> list[Callback]:
 
 def metric(config: Mapping[str, Any]) -> ClientMetrics:
     """Return the callback that computes the metric of each client."""
-    compared = "_personal" in config["monitor"]  # with methods whose clients have no models of their own
-    return _metric(**config["metric"], always_personal=compared)
+    return _metric(**config["metric"], monitor=config["monitor"])
 
 
-def _metric(name: str, function: str, always_personal: bool) -> ClientMetrics:
-    return ClientMetrics(_locate(function), name, always_personal=always_personal)
+def _metric(name: str, function: str, monitor: str) -> ClientMetrics:
+    # Methods with models of clients' own are compared with methods without.
+    return ClientMetrics(_locate(function), name, always_personal="_personal" in monitor)
 
 
 def trainer(config: Mapping[str, Any], further: Sequence[Callback], **settings: Any) -> L.Trainer:
@@ -82,10 +84,12 @@ def trainer(config: Mapping[str, Any], further: Sequence[Callback], **settings: 
     refuse_unknown("`trainer`", config["trainer"], list(inspect.signature(L.Trainer).parameters))
     given = _make_arguments(L.Trainer, config["trainer"])
     for name, value in given.items():
-        if name in _OF_RUNNER or (name in _ONE and value not in (1, "1", "auto")):
+        is_several = name in _ONE and value not in (1, "1", "auto")
+        if name in _OF_RUNNER or is_several:
             raise ValueError(f"`trainer` must leave `{name}` to the runner, which has one device, got {value!r}.")
-    # devices "auto" would be all GPUs that the worker sees
-    return L.Trainer(**{**_DEFAULTS, **given, "devices": 1, **settings, "callbacks": list(further)})
+    # "auto" devices would be all GPUs that the worker sees.
+    arguments = {**_DEFAULTS, **given, **settings, "devices": 1, "callbacks": list(further)}
+    return L.Trainer(**arguments)
 
 
 def make(spec: Spec, place: str = "The value", kind: Any = object) -> Any:
@@ -118,8 +122,10 @@ def make(spec: Spec, place: str = "The value", kind: Any = object) -> Any:
     target = _locate(spec["class_path"])
     _check_kind(target, spec["class_path"], place, kind)
     given = spec.get("init_args")
-    arguments = check(f"`init_args` of {spec['class_path']}", {} if given is None else given, Mapping)
-    return _call(target, _make_arguments(target, arguments))
+    if given is None:
+        given = {}
+    check(f"`init_args` of {spec['class_path']}", given, Mapping)
+    return _call(target, _make_arguments(target, given))
 
 
 def _build_part(name: str, kind: type[_T], spec: Spec, defaults: Mapping[str, Any] | None = None) -> _T:
@@ -130,7 +136,8 @@ def _build_part(name: str, kind: type[_T], spec: Spec, defaults: Mapping[str, An
     if defaults and (given is None or isinstance(given, Mapping)):
         spec = {**spec, "init_args": {**defaults, **(given or {})}}
     made = make(spec, name, kind)
-    if not isinstance(made, kind):  # a function may return something else than it says
+    # A function may return something else than it says.
+    if not isinstance(made, kind):
         raise ValueError(f"`{name}` must be a {kind.__name__}, got {made!r} from {spec['class_path']}.")
     return made
 
@@ -143,8 +150,9 @@ def _make_arguments(target: Callable[..., Any], given: Mapping[str, Any]) -> dic
 
 def _annotations(target: Callable[..., Any]) -> dict[str, Any]:
     """Return the annotations of a signature; none if they cannot be resolved."""
+    called = inspect.getattr_static(target, "__init__") if isinstance(target, type) else target
     try:
-        return get_type_hints(inspect.getattr_static(target, "__init__") if isinstance(target, type) else target)
+        return get_type_hints(called)
     except (NameError, TypeError, AttributeError):
         return {}
 
@@ -152,13 +160,16 @@ def _annotations(target: Callable[..., Any]) -> dict[str, Any]:
 def _check_kind(target: Any, path: str, place: str, kind: Any) -> None:
     """Raise ``ValueError`` if a call of ``target`` would make no object of a kind; nothing is called."""
     made = target if isinstance(target, type) else _annotations(target).get("return")
-    if made is Self:  # of a method of a class
+    if made is Self:
+        # A method of a class says so.
         made = getattr(target, "__self__", None)
     made = get_origin(made) or made
     wanted = _classes_in(kind)
     if not isinstance(made, type) or not issubclass(made, wanted):
-        names = " or ".join(each.__name__ for each in wanted)
-        what = "a class, or a function whose annotation says what it returns" if wanted == (object,) else f"a {names}"
+        if wanted == (object,):
+            what = "a class, or a function whose annotation says what it returns"
+        else:
+            what = f"a {' or '.join(each.__name__ for each in wanted)}"
         raise ValueError(f"`{place}` must be {what}, so {path} was not called.")
 
 
@@ -168,11 +179,15 @@ def _classes_in(kind: Any) -> tuple[type, ...]:
         return _classes_in(get_args(kind)[0])
     if get_origin(kind) is abc.Callable:
         return (abc.Callable,)  # type: ignore[return-value]
-    inner = [each for part in get_args(kind) if part is not Ellipsis for each in _classes_in(part)]
+    inner: list[type] = []
+    for part in get_args(kind):
+        if part is not Ellipsis:
+            inner += _classes_in(part)
     if isinstance(kind, type) and not inner:
         return (kind,)
     if not inner or object in inner:
         return (object,)
+    # A dict keeps the order, and the first of equal classes.
     return tuple(dict.fromkeys(each for each in inner if each is not type(None)))
 
 
@@ -190,7 +205,8 @@ def _call(target: Callable[..., Any], given: Mapping[str, Any]) -> Any:
     if not any(each.kind is each.VAR_KEYWORD for each in parameters):
         refuse_unknown(target.__qualname__, given, sorted(known))
     for each in parameters:
-        is_needed = each.default is each.empty and each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)
+        has_name = each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)
+        is_needed = has_name and each.default is each.empty
         if is_needed and each.name not in given:
             raise ValueError(f"{target.__qualname__} needs the argument `{each.name}` in its `init_args`.")
     try:
@@ -237,11 +253,12 @@ def _substitute(spec: Spec, values: Mapping[str, Any]) -> Spec:
         return {key: _substitute(value, values) for key, value in spec.items()}
     if isinstance(spec, (list, tuple)):
         return [_substitute(value, values) for value in spec]
-    if isinstance(spec, str) and spec.startswith("$$"):
+    if not isinstance(spec, str):
+        return spec
+    if spec.startswith("$$"):
         return spec[1:]
-    if isinstance(spec, str) and (found := _REFERENCE.fullmatch(spec)):
-        return _substitute(_look_up(found[1], values), values)
-    return spec
+    found = _REFERENCE.fullmatch(spec)
+    return _substitute(_look_up(found[1], values), values) if found else spec
 
 
 def check_spec(name: str, spec: Spec) -> None:
@@ -263,10 +280,15 @@ def references(spec: Spec) -> set[str]:
     """Return the names to which a spec refers, without their keys."""
     if isinstance(spec, Mapping):
         spec = list(spec.values())
+    names: set[str] = set()
     if isinstance(spec, (list, tuple)):
-        return set().union(*(references(value) for value in spec))
-    found = _REFERENCE.fullmatch(spec) if isinstance(spec, str) else None
-    return {found[1].partition(".")[0]} if found else set()
+        for value in spec:
+            names |= references(value)
+    elif isinstance(spec, str):
+        found = _REFERENCE.fullmatch(spec)
+        if found:
+            names.add(found[1].partition(".")[0])
+    return names
 
 
 def _look_up(reference: str, values: Mapping[str, Any]) -> Any:

@@ -37,8 +37,10 @@ from fl_lightning.signatures import is_user_defined
 _OF_CLIENTS = re.compile(r"(?:val|test)_(\w+?)_(?:clients|personal)(_(std|min|max|weighted|lowest10|left_out|pooled))?")
 _OURS = ("fl_lightning.", "lightning.")
 _OBSTACLES = (OSError, ImportError, MemoryError, RuntimeError, SystemExit, pydoc.ErrorDuringImport)
-_SHOWN = 2  # warnings
-_NO_FOLDER = Path("unused")  # nothing is written there
+#: So many warnings are shown.
+_SHOWN = 2
+#: Nothing is written there.
+_NO_FOLDER = Path("unused")
 
 
 @dataclass
@@ -67,8 +69,10 @@ def check_table(table: Table, *, with_data: bool = False) -> Findings:
         with_data: Whether to read each data set too, in its first fold and seed, without downloading it: as many
             clients must train as each method asks for, and a model of the package must take a batch.
     """
+    cells: list[Cell] = []
     try:
-        cells = [cell for search in planned(table) for cell in search.fits.values()]
+        for search in planned(table):
+            cells += search.fits.values()
     except ValueError as error:
         return Findings([str(error)])
     checker = _Checker()
@@ -85,11 +89,13 @@ def refuse_mistakes(table: Table, *, with_data: bool = False) -> list[str]:
     findings = check_table(table, with_data=with_data)
     if findings.mistakes:
         raise ValueError(describe_mistakes(table.name, findings.mistakes))
-    failing = [f"{obstacle}. These cells will fail." for obstacle in findings.obstacles]
-    warned = [f"WARNING: {text}" for text in findings.warnings[:_SHOWN]]
-    if more := len(findings.warnings[_SHOWN:]):
-        warned.append(f"WARNING: {more} more of this kind, for other data sets, methods or values.")
-    return [*failing, *warned, *(f"NOT CHECKED: {text}" for text in findings.unchecked)]
+    lines = [f"{obstacle}. These cells will fail." for obstacle in findings.obstacles]
+    lines += [f"WARNING: {text}" for text in findings.warnings[:_SHOWN]]
+    more = len(findings.warnings) - _SHOWN
+    if more > 0:
+        lines.append(f"WARNING: {more} more of this kind, for other data sets, methods or values.")
+    lines += [f"NOT CHECKED: {text}" for text in findings.unchecked]
+    return lines
 
 
 class _Checker:
@@ -113,8 +119,10 @@ class _Checker:
         """Return the failures, each with the first of its cells."""
         found = Findings()
         for (kind, text), places in self._places.items():
-            more = f" and {len(places) - 1} more" if len(places) > 1 else ""
-            getattr(found, kind).append(f"{places[0]}{more}: {text}")
+            place = places[0]
+            if len(places) > 1:
+                place += f" and {len(places) - 1} more"
+            getattr(found, kind).append(f"{place}: {text}")
         return found
 
 
@@ -124,10 +132,13 @@ def _attempt(name: str, make: Callable[[], Any], spec: Any, *further: Any) -> tu
         warnings.simplefilter("always" if name == "fit" else "ignore")
         try:
             made = make()
-        except ValueError as error:  # it names its argument
+        except ValueError as error:
+            # It names its argument.
             return None, "mistakes", str(error)
         except (Exception, SystemExit) as error:
-            what = f"`{name}` {spec['class_path']}" if "class_path" in spec and not further else f"`{name}`"
+            what = f"`{name}`"
+            if "class_path" in spec and not further:
+                what += f" {spec['class_path']}"
             text = f"{type(error).__name__}: {error}"
             if name == "fit" or not isinstance(error, _OBSTACLES):
                 return None, "mistakes", f"{what}: {text}"
@@ -139,8 +150,13 @@ def _attempt(name: str, make: Callable[[], Any], spec: Any, *further: Any) -> tu
 
 
 def _check_cell(table: Table, cell: Cell, checker: _Checker, with_data: bool) -> None:
-    """Build all parts of a cell, and check them together."""
-    config, entry = cell.config, table.data[cell.data]
+    """Build all parts of a cell, and check them together.
+
+    Folds and seeds are alike in what is checked, so most checks are made once for a data set and the settings that they
+    depend on.
+    """
+    config = cell.config
+    entry = table.data[cell.data]
 
     def once(name: str, make: Callable[[], Any], *spec: Any) -> Any:
         return checker.once(cell, name, make, *spec or [config[name]])
@@ -158,15 +174,18 @@ def _check_cell(table: Table, cell: Cell, checker: _Checker, with_data: bool) ->
     if model is not None:
         names = [config[name] for name in ("model", "metric", "callbacks")]
         once("names", lambda: _check_names(entry, model, callbacks), cell.data, *names)
-    # folds and seeds are alike in what is checked
-    if with_data and data is not None and once("data", lambda: data.setup() or data, cell.data) is not None:
-        chooses = config["select"] != "last" or any(method.tune for method in table.methods.values())
-        once("val", lambda: _check_samples(data, "monitor", entry.monitor, "val", is_needed=chooses), cell.data)
-        once("test", lambda: _check_samples(data, "score", entry.score, "test", is_needed=True), cell.data)
-        cohort = method.algorithm.sampler.cohort_size
-        once("cohort", lambda: cohort(data.num_clients), cell.data, config["callback"])
-        if isinstance(model, Classifier) and not is_user_defined(type(data)):  # others may need their trainer
-            once("batch", lambda: _check_batch(model, data), cell.data, config["model"])
+    if not with_data or data is None:
+        return
+    if once("data", lambda: data.setup() or data, cell.data) is None:
+        return
+    chooses = config["select"] != "last" or any(method.tune for method in table.methods.values())
+    once("val", lambda: _check_samples(data, "monitor", entry.monitor, "val", is_needed=chooses), cell.data)
+    once("test", lambda: _check_samples(data, "score", entry.score, "test", is_needed=True), cell.data)
+    cohort_size = method.algorithm.sampler.cohort_size
+    once("cohort", lambda: cohort_size(data.num_clients), cell.data, config["callback"])
+    # Other models and data may need their trainer.
+    if isinstance(model, Classifier) and not is_user_defined(type(data)):
+        once("batch", lambda: _check_batch(model, data), cell.data, config["model"])
 
 
 def _check_wandb(given: Mapping[str, Any]) -> None:
@@ -174,7 +193,7 @@ def _check_wandb(given: Mapping[str, Any]) -> None:
     import wandb
     from lightning.pytorch.loggers import WandbLogger
 
-    names = [name for function in (WandbLogger, wandb.init) for name in inspect.signature(function).parameters]
+    names = [*inspect.signature(WandbLogger).parameters, *inspect.signature(wandb.init).parameters]
     refuse_unknown("`wandb`", given, names)
     if "mode" in given:
         check("`mode` of `wandb`", given["mode"], Literal["online", "offline", "disabled", "shared"])
@@ -192,15 +211,19 @@ def _with_steps(model: L.LightningModule) -> L.LightningModule:
 
 def _check_fit(config: dict[str, Any], method: AggregationCallback, callbacks: Sequence[Callback]) -> None:
     """Raise ``ValueError`` for a fit that cannot be."""
-    trainer = config["trainer"]
-    check("The number of rounds, `trainer.max_epochs`,", trainer.get("max_epochs"), Count)
-    check("`check_val_every_n_epoch`", trainer.get("check_val_every_n_epoch", 1), Count)
+    settings = config["trainer"]
+    check("The number of rounds, `trainer.max_epochs`,", settings.get("max_epochs"), Count)
+    check("`check_val_every_n_epoch`", settings.get("check_val_every_n_epoch", 1), Count)
     best = best_checkpoint(_NO_FOLDER / "best.ckpt", config, method.algorithm)
-    every = [*callbacks, *([best] if best else [])]
-    refuse_settings(build.trainer(config, every, logger=False, default_root_dir=_NO_FOLDER), method)
-    method.check_rounds(trainer["max_epochs"])
-    monitor, mode = config["monitor"], config["mode"]
-    if suitable := suitable_mode(monitor, mode):
+    if best is not None:
+        callbacks = [*callbacks, best]
+    trainer = build.trainer(config, callbacks, logger=False, default_root_dir=_NO_FOLDER)
+    refuse_settings(trainer, method)
+    method.check_rounds(settings["max_epochs"])
+    monitor = config["monitor"]
+    mode = config["mode"]
+    suitable = suitable_mode(monitor, mode)
+    if suitable:
         warnings.warn(f"`mode` is {mode}, so the worst {monitor} is chosen. Give `mode: {suitable}`.", stacklevel=2)
 
 
@@ -208,18 +231,22 @@ def _check_names(data: DataSet, model: L.LightningModule, callbacks: Sequence[Ca
     """Raise ``ValueError`` if a metric of a data set will never be logged."""
     if not all(type(callback).__module__.startswith(_OURS) for callback in callbacks):
         return
-    metrics = [callback.name for callback in callbacks if isinstance(callback, ClientMetrics)]
-    is_known = type(model).__module__.startswith("fl_lightning.models.")  # else only its run shows what it logs
+    of_clients = [callback.name for callback in callbacks if isinstance(callback, ClientMetrics)]
+    # What another model logs only its run shows.
+    is_known = type(model).__module__.startswith("fl_lightning.models.")
     for entry, name, stage in (("score", data.score, "test"), ("monitor", data.monitor, "val")):
-        logged = [f"{stage}_{metric}" for metric in (*getattr(model, f"{stage}_metrics"), "loss")] if is_known else []
-        if found := _OF_CLIENTS.fullmatch(name):
-            is_logged = found[1] in metrics and name.startswith(stage)
+        logged = []
+        if is_known:
+            logged = [f"{stage}_{metric}" for metric in (*getattr(model, f"{stage}_metrics"), "loss")]
+        found = _OF_CLIENTS.fullmatch(name)
+        if found:
+            is_logged = found[1] in of_clients and name.startswith(stage)
         else:
-            of_fit = entry == "monitor" and name.startswith(("train_", "fed/"))
-            is_logged = not is_known or of_fit or name in logged
+            is_of_fit = entry == "monitor" and name.startswith(("train_", "fed/"))
+            is_logged = not is_known or is_of_fit or name in logged
         if not is_logged:
-            names = ", ".join(sorted({*logged, *(f"{stage}_{metric}_clients" for metric in metrics)}))
-            raise ValueError(f"`{entry}` is {name!r}, which is never logged. Names are {names}.")
+            names = {*logged, *(f"{stage}_{metric}_clients" for metric in of_clients)}
+            raise ValueError(f"`{entry}` is {name!r}, which is never logged. Names are {', '.join(sorted(names))}.")
 
 
 def _check_samples(data: FederatedDataModule, argument: str, name: str, stage: Any, *, is_needed: bool) -> None:
@@ -232,9 +259,10 @@ def _check_samples(data: FederatedDataModule, argument: str, name: str, stage: A
         stage: The stage of its samples.
         is_needed: Whether models or hyper-parameters are chosen by the metric, or compared.
     """
-    has_samples = bool(data.val_dataloader() if stage == "val" else data.test_dataloader())
+    loader = data.val_dataloader() if stage == "val" else data.test_dataloader()
+    has_samples = bool(loader)
     if is_needed and name.startswith(stage) and not has_samples:
-        hint = " Give it some, or `select: last`, and no `tune`." * (stage == "val")
+        hint = " Give it some, or `select: last`, and no `tune`." if stage == "val" else ""
         raise ValueError(f"`{argument}` is {name!r}, and this data set has no {stage} samples.{hint}")
     if _OF_CLIENTS.fullmatch(name) and has_samples and data.eval_client_ids(stage) is None:
         raise ValueError(
@@ -246,12 +274,13 @@ def _check_samples(data: FederatedDataModule, argument: str, name: str, stage: A
 def _check_batch(model: Classifier, data: FederatedDataModule) -> None:
     """Raise ``ValueError`` if a model of the package cannot train on a batch."""
     batch = next(iter(data.pooled_batches([0], generator=torch.Generator())))
-    taken = data.on_after_batch_transfer(data.on_before_batch_transfer(batch, 0), 0)
+    batch = data.on_before_batch_transfer(batch, 0)
+    batch = data.on_after_batch_transfer(batch, 0)
     try:
         with torch.no_grad():
-            model.training_step(taken, 0)
+            model.training_step(batch, 0)
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
         raise ValueError(
             f"`model` {type(model).__name__} does not take the batches of `datamodule`, such as one of "
-            f"{tuple(taken[0].shape)}: {type(error).__name__}: {error}"
+            f"{tuple(batch[0].shape)}: {type(error).__name__}: {error}"
         ) from error

@@ -87,13 +87,17 @@ def newest_claim(folder: Path) -> Claim | None:
         names = os.listdir(folder)
     except FileNotFoundError:
         return None
-    numbers = [int(found[1]) for name in names if (found := _NAME.fullmatch(name))]
+    numbers = []
+    for name in names:
+        found = _NAME.fullmatch(name)
+        if found:
+            numbers.append(int(found[1]))
     return Claim(folder, max(numbers)) if numbers else None
 
 
 def remove_claims(folder: Path) -> None:
     """Remove the claims of a cell that is finished."""
-    # a kill has left those with a dot
+    # A kill has left those with a dot.
     remove_files(folder, "claim-*", ".claim-*")
 
 
@@ -107,7 +111,7 @@ class Claims:
     def __init__(self, on_loss: Callable[[Path], object]) -> None:
         self._on_loss = on_loss
         self._held: dict[Path, Claim] = {}
-        # of claims that others hold: the time of the last touch, and when this runner first saw it, by its own time
+        # Of claims that others hold: the time of the last touch, and when this runner first saw it, by its own time.
         self._seen: dict[Claim, tuple[int, float]] = {}
         self._told: set[Claim] = set()
         self._beating: threading.Event | None = None
@@ -128,7 +132,8 @@ class Claims:
         try:
             with linked_file(claim.path) as temporary:
                 temporary.write_text(json_text(record), encoding="utf-8")
-        except FileExistsError:  # another runner was faster
+        except FileExistsError:
+            # Another runner was faster.
             return None
         self._held[folder] = claim
         if self._beating is None:
@@ -154,15 +159,19 @@ class Claims:
 
     def waited_for(self) -> list[tuple[Path, str]]:
         """Return who holds the cells that were not free, and since when; no claim is returned twice."""
-        new = [claim for claim in self._seen if claim not in self._told and not claim.is_lost()]
-        self._told.update(new)
-        return [(claim.folder, _describe(claim)) for claim in new]
+        waited_for = []
+        for claim in self._seen:
+            if claim not in self._told and not claim.is_lost():
+                waited_for.append((claim.folder, _describe(claim)))
+                self._told.add(claim)
+        return waited_for
 
     def _is_free(self, claim: Claim) -> bool:
         """Return whether a claim may be followed by one of this runner."""
         try:
             touched = claim.path.stat().st_mtime_ns
-        except FileNotFoundError:  # the cell has just been finished
+        except FileNotFoundError:
+            # The cell has just been finished.
             return False
         holder = claim.holder()
         if holder.get("released") or _is_gone(holder):
@@ -176,7 +185,8 @@ class Claims:
     def _beat(self, ended: threading.Event) -> None:
         while not ended.wait(LEASE * _BEAT):
             for folder, claim in list(self._held.items()):
-                with suppress(OSError):  # a file server that is away for a while decides nothing
+                # A file server that is away for a while decides nothing.
+                with suppress(OSError):
                     if claim.is_lost():
                         self._on_loss(folder)
                     else:
@@ -198,7 +208,8 @@ def _is_gone(holder: dict[str, Any]) -> bool:
         os.kill(int(holder["pid"]), 0)
     except ProcessLookupError:
         return True
-    except PermissionError:  # it is there, and of another user
+    except PermissionError:
+        # The process is there, and of another user.
         return False
     return False
 
@@ -208,5 +219,6 @@ def _machine() -> str:
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot}-{os.stat('/proc/self/ns/pid').st_ino}"
-    except OSError:  # not Linux
+    except OSError:
+        # The machine does not run Linux.
         return f"{uuid.getnode()}-{socket.gethostname()}"

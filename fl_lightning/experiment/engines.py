@@ -41,11 +41,15 @@ def start_slurm(runner: Callable[[], object], number: int, folder: Path, options
     import submitit
 
     settings = {"cluster": "slurm", "slurm_max_num_timeout": 1000, "name": "fl-lightning", **options}
-    first = {name: settings.pop(name) for name in ("cluster", "slurm_max_num_timeout")}
-    executor = submitit.AutoExecutor(folder / "slurm", **first)
+    executor = submitit.AutoExecutor(
+        folder / "slurm",
+        cluster=settings.pop("cluster"),
+        slurm_max_num_timeout=settings.pop("slurm_max_num_timeout"),
+    )
     try:
         executor.update_parameters(**settings)
-    except (NameError, TypeError) as error:  # so submitit names an option that it does not know
+    except (NameError, TypeError) as error:
+        # submitit so names an option that it does not know.
         raise ValueError(f"`engine_options`: {' '.join(str(error).split())}") from error
     jobs = executor.submit_array([runner] * number)
 
@@ -70,7 +74,8 @@ def start_ray(runner: Callable[[], object], number: int, folder: Path, options: 
     import ray
 
     settings = {"address": None, "max_retries": -1, **options}
-    address, joins = settings.pop("address"), not ray.is_initialized()
+    address = settings.pop("address")
+    joins = not ray.is_initialized()
     if joins:
         ray.init(address=address, log_to_driver=False)
     task = ray.remote(_call).options(**settings)

@@ -34,13 +34,17 @@ def describe_plan(table: Table, folder: str | Path, *, with_data: bool = False) 
     """
     notes = refuse_mistakes(table, with_data=with_data)
     store = Store(folder)
-    lines, total = [f"{table.name}: {quantity(len(table.folds), 'fold')} x {quantity(len(table.seeds), 'seed')}"], 0
+    lines = [f"{table.name}: {quantity(len(table.folds), 'fold')} x {quantity(len(table.seeds), 'seed')}"]
+    total = 0
     for search in planned(table):
-        fits, trials = search.fits.values(), search.trials
+        fits = search.fits.values()
+        trials = search.trials
         done = sum(store.result(cell) is not None for cell in fits)
         rounds = sum(cell.max_epochs for cell in fits)
         total += rounds
-        tuned = f"{quantity(len(search.points), 'point')}, {quantity(len(trials), 'fit')} to tune; " if trials else ""
+        tuned = ""
+        if trials:
+            tuned = f"{quantity(len(search.points), 'point')}, {quantity(len(trials), 'fit')} to tune; "
         final = f"{quantity(len(search.final), 'fit')}; {quantity(rounds, 'round')}; {done} finished"
         lines.append(f"  {search.data}, {search.method}: {tuned}{final}")
     return "\n".join([*lines, f"  together {quantity(total, 'round')}", *notes])
@@ -60,13 +64,18 @@ def measure_paces(table: Table, rounds: int = 4) -> tuple[dict[str, float], dict
         The seconds of a round by data set, and the errors of data sets on which the fit fails; their files may be
         missing, for instance.
     """
-    paces, errors = {}, {}
+    paces: dict[str, float] = {}
+    errors: dict[str, str] = {}
     for name, data in table.data.items():
-        every = int({**table.trainer, **data.trainer}.get("check_val_every_n_epoch") or 1)
+        settings = {**table.trainer, **data.trainer}
+        every = int(settings.get("check_val_every_n_epoch") or 1)
+        # One validation, after the last round.
         trainer = {**data.trainer, "max_epochs": int(rounds), "check_val_every_n_epoch": int(rounds)}
         short = replace(table, select="last", data={name: replace(data, trainer=trainer)})
-        cell = next(search.final[0] for search in planned(short) if search.method == table.baseline)
-        ends: list[float] = []  # of the rounds
+        [search] = [search for search in planned(short) if search.method == table.baseline]
+        cell = search.final[0]
+        # When the rounds end.
+        ends: list[float] = []
         clock = LambdaCallback(on_train_epoch_end=lambda *_, ends=ends: ends.append(time.perf_counter()))
         try:
             with tempfile.TemporaryDirectory() as temporary:

@@ -27,10 +27,12 @@ from fl_lightning.experiment.files import read_json_if_there
 from fl_lightning.experiment.store import message_of, write_failure
 from fl_lightning.settings import Count, Natural, NotNegative, Positive, check, check_fields
 
-# by most cells, so by the server
+#: Most cells import these modules, so the server imports them once for all.
 _IMPORTED = (__name__, "fl_lightning.datamodules", "omegaconf", "pandas", "matplotlib.pyplot")
-_FAILED = 3  # exit code of a worker
-_LAST_WORDS = 1.0  # seconds in which a worker that is out of time writes where it is
+#: Exit code of a worker whose cell has failed.
+_FAILED = 3
+#: Seconds in which a worker that is out of time writes where it is.
+_LAST_WORDS = 1.0
 _starting = threading.Lock()
 
 
@@ -58,9 +60,12 @@ class RunOptions:
             check("`workers`", self.workers, Count)
         elif self.engine_options:
             raise ValueError(f"`engine_options` need another `engine` than 'local', got {dict(self.engine_options)!r}.")
-        if self.devices is not None and (self.engine != "local" or not self.devices or not torch.cuda.is_available()):
-            raise ValueError(f"`devices` must name GPUs of this machine, got {self.devices} ({self.engine}).")
-        if self.workers == 0 and (self.cell_timeout is not None or self.memory_limit is not None):
+        if self.devices is not None:
+            has_gpus = self.engine == "local" and torch.cuda.is_available()
+            if not self.devices or not has_gpus:
+                raise ValueError(f"`devices` must name GPUs of this machine, got {self.devices} ({self.engine}).")
+        is_limited = self.cell_timeout is not None or self.memory_limit is not None
+        if self.workers == 0 and is_limited:
             raise ValueError("`cell_timeout` and `memory_limit` need `workers`: this process cannot end itself.")
 
 
@@ -81,6 +86,7 @@ class Workers:
     def __init__(self, options: RunOptions) -> None:
         self.options = options
         self.claims = Claims(self._give_up)
+        # An engine's runners have the workers, and this one has none.
         self._most = max(1, options.workers) if options.engine == "local" else 0
         self._at_work: dict[int, _AtWork] = {}
 
@@ -93,12 +99,15 @@ class Workers:
         if len(mine) == self._most:
             return None
         for job in jobs:
-            claim = None if job.folder in mine else self.claims.take(job.folder)
+            if job.folder in mine:
+                continue
+            claim = self.claims.take(job.folder)
             if claim is None:
                 continue
             if read_json_if_there(job.folder / "result.json") is None:
                 return replace(job, claim=claim)
-            self.claims.release(job.folder)  # another runner has just finished it
+            # Another runner has just finished it.
+            self.claims.release(job.folder)
         return None
 
     def start(self, job: CellJob) -> None:
@@ -110,16 +119,19 @@ class Workers:
                 self.claims.release(job.folder)
             return
         number = next(number for number in range(self._most) if number not in self._at_work)
-        # a Trainer that sees SLURM's variables would take its signals and its number of tasks
+        # A Trainer that sees SLURM's variables would take its signals and its number of tasks.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
         environment.setdefault("OMP_NUM_THREADS", "1")
-        if devices := self.options.devices:
+        devices = self.options.devices
+        if devices:
             environment["CUDA_VISIBLE_DEVICES"] = str(devices[number % len(devices)])
         process = _context().Process(target=_work, args=(job, self.options, environment))
         with _without_script():
             process.start()
-        limit = self.options.cell_timeout
-        self._at_work[number] = _AtWork(job, process, None if limit is None else time.monotonic() + limit + _LAST_WORDS)
+        until = None
+        if self.options.cell_timeout is not None:
+            until = time.monotonic() + self.options.cell_timeout + _LAST_WORDS
+        self._at_work[number] = _AtWork(job, process, until)
 
     def wait(self, seconds: float) -> None:
         """Wait until a process ends, or for some seconds."""
@@ -131,10 +143,12 @@ class Workers:
             if each.process.exitcode is None:
                 if each.until is None or time.monotonic() < each.until:
                     continue
-                each.process.kill()  # also one that stands still, which could not end itself
+                # A process that stands still could not end itself.
+                each.process.kill()
                 each.process.join()
             del self._at_work[number]
-            error, folder = self._how_it_ended(each), each.job.folder
+            folder = each.job.folder
+            error = self._how_it_ended(each)
             if error and not each.job.is_lost() and read_json_if_there(folder / "result.json") is None:
                 write_failure(folder, error)
             self.claims.release(folder)
@@ -147,10 +161,13 @@ class Workers:
         if each.until is not None and time.monotonic() >= each.until:
             limit = f"{self.options.cell_timeout:g} s (`cell_timeout`)"
             return f"TimeoutError: the cell took longer than {limit}, so it was stopped."
-        signaled = code < 0 and signal.Signals(-code).name
-        how = f"was ended by {signaled}" if signaled else f"ended with code {code}"
-        reason = ", maybe because the memory was full," if signaled == "SIGKILL" else ""
-        return f"The worker process {how}{reason} in the middle of the cell; see {each.job.log}."
+        how = f"ended with code {code}"
+        if code < 0:
+            name = signal.Signals(-code).name
+            how = f"was ended by {name}"
+            if name == "SIGKILL":
+                how += ", maybe because the memory was full,"
+        return f"The worker process {how} in the middle of the cell; see {each.job.log}."
 
     def close(self) -> None:
         """Kill all processes, and let others have their cells."""
@@ -200,14 +217,18 @@ def _without_script() -> Iterator[None]:
 
 
 def _work(job: CellJob, options: RunOptions, environment: Mapping[str, str]) -> None:
+    """Run a cell in a process of its own, and end the process."""
     os.environ.clear()
     os.environ.update(environment)
     with job.log.open("ab") as log:
+        # Standard output and standard error.
         for descriptor in (1, 2):
             os.dup2(log.fileno(), descriptor)
-    if options.cell_timeout is not None:  # the log then shows where the cell was, before the runner ends it
+    if options.cell_timeout is not None:
+        # The log then shows where the cell was, before the runner ends it.
         faulthandler.dump_traceback_later(options.cell_timeout, file=2)
-    if os.name == "posix":  # signals are for the runner, also where a terminal or SLURM sends them to all processes
+    if os.name == "posix":
+        # Signals are for the runner, also where a terminal or SLURM sends them to all processes.
         os.setsid()
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR2})
     threading.Thread(target=_end_with_runner, daemon=True).start()
@@ -223,6 +244,7 @@ def _work(job: CellJob, options: RunOptions, environment: Mapping[str, str]) -> 
 
 
 def _end_with_runner() -> None:
+    """End this process when that of the runner has ended."""
     runner = multiprocessing.parent_process()
     assert runner is not None
     runner.join()
@@ -238,9 +260,11 @@ def attempt(job: CellJob) -> bool:
         raise
     except BaseException as error:
         if isinstance(error.__context__, KeyboardInterrupt):
-            signal.signal(signal.SIGINT, handler)  # the Trainer makes a SystemExit of it, and ignores the next
+            # The Trainer makes a SystemExit of Ctrl-C, and ignores the next one.
+            signal.signal(signal.SIGINT, handler)
             raise KeyboardInterrupt from error
-        if not job.is_lost():  # else it is no failure of the cell: another runner runs it
+        # If another runner runs the cell now, the cell has not failed.
+        if not job.is_lost():
             write_failure(job.folder, message_of(error), traceback.format_exc())
         return False
     return True

@@ -15,7 +15,8 @@ from fl_lightning.experiment.search import describe_point
 from fl_lightning.experiment.store import Store
 from fl_lightning.words import duration
 
-_PERIOD = 3600.0  # seconds of the past from which the time left is estimated
+#: The time that is left is estimated from so many seconds of the past.
+_PERIOD = 3600.0
 
 
 class Progress(bars.Progress):
@@ -32,7 +33,8 @@ class Progress(bars.Progress):
 
     def __init__(self, cells: Sequence[Cell], store: Store, console: Console, stage: str) -> None:
         super().__init__(
-            bars.TextColumn("{task.description}", markup=False),  # a name may have brackets
+            # A name may have brackets.
+            bars.TextColumn("{task.description}", markup=False),
             bars.BarColumn(bar_width=None),
             bars.TextColumn("{task.fields[counts]}", justify="right"),
             bars.TimeRemainingColumn(elapsed_when_finished=True),
@@ -43,32 +45,45 @@ class Progress(bars.Progress):
             refresh_per_second=2,
             expand=True,
         )
-        self._store, self._stage, self._cells = store, stage, cells
+        self._store = store
+        self._stage = stage
+        self._cells = cells
         groups: dict[str, list[Cell]] = {}
         for cell in cells:
             groups.setdefault(f"{cell.method} on {cell.data}", []).append(cell)
-        groups = {**groups, stage: list(cells)} if len(groups) > 1 else groups
-        totals = {name: sum(cell.max_epochs for cell in group) for name, group in groups.items()}
-        self._groups = {self.add_task(name, total=totals[name], counts=""): group for name, group in groups.items()}
+        if len(groups) > 1:
+            groups[stage] = list(cells)
+        self._groups: dict[bars.TaskID, list[Cell]] = {}
+        for name, group in groups.items():
+            rounds = sum(cell.max_epochs for cell in group)
+            task = self.add_task(name, total=rounds, counts="")
+            self._groups[task] = group
 
     def end(self, cell: Cell, status: str, left: int) -> None:
         """Tell of the end of a cell: ``"finished"`` or ``"failed"``; others are left."""
         self.look()
-        if not self.console.is_terminal:
-            seconds = self.tasks[-1].time_remaining
-            then = f"; about {duration(seconds)} left" if seconds else ""
-            place = f"{self._stage} {len(self._cells) - left}/{len(self._cells)}"
-            why = shorten(f": {self._store.failure(cell)['error']}", 150) if status == "failed" else ""
-            say(self.console, f"{place} {status}: {describe_cell(cell)}{why}{then}")
+        if self.console.is_terminal:
+            return
+        text = f"{self._stage} {len(self._cells) - left}/{len(self._cells)} {status}: {describe_cell(cell)}"
+        if status == "failed":
+            text += shorten(f": {self._store.failure(cell)['error']}", 150)
+        seconds = self.tasks[-1].time_remaining
+        if seconds:
+            text += f"; about {duration(seconds)} left"
+        say(self.console, text)
 
     def look(self) -> None:
         """Read the states of the cells."""
         known = {cell.id: self._store.state(cell) for cell in self._cells}
         for task, group in self._groups.items():
-            states = [known[cell.id] for cell in group]
-            counts = Counter(state for state, _ in states)
-            text = ", ".join(f"{counts[state]} {state}" for state in ("finished", "failed", "running") if counts[state])
-            self.update(task, completed=sum(rounds for _, rounds in states), counts=text)
+            completed = 0
+            counts: Counter[str] = Counter()
+            for cell in group:
+                state, rounds = known[cell.id]
+                counts[state] += 1
+                completed += rounds
+            shown = [f"{counts[state]} {state}" for state in ("finished", "failed", "running") if counts[state]]
+            self.update(task, completed=completed, counts=", ".join(shown))
 
 
 def say(console: Console, text: str) -> None:

@@ -19,14 +19,15 @@ from fl_lightning.experiment.files import write_csv
 from fl_lightning.experiment.plan import Cell, MethodSearch, levels, table_cells
 from fl_lightning.experiment.processes import RunOptions, Workers
 from fl_lightning.experiment.progress import Progress, describe_cell, say
-from fl_lightning.experiment.search import Search
+from fl_lightning.experiment.search import Point, Search
 from fl_lightning.experiment.store import ResultRows, Store, code_version, describe_results
 from fl_lightning.experiment.table import Table
 from fl_lightning.experiment.table_file import read_table
 from fl_lightning.files import make_folder
 from fl_lightning.settings import PathLike, check
 
-_LOOK = 0.5  # seconds from one look at the folder to the next
+#: Seconds from one look at the folder to the next.
+_LOOK = 0.5
 
 
 def run_table(
@@ -91,8 +92,9 @@ def run_table(
     table = read_table(table)
     for line in refuse_mistakes(table):
         say(console, line)
-    folder = check("`output`", Path("runs") / table.name if output is None else output, PathLike)
-    if re.match(r"\w\w+:/", os.fspath(folder)):  # a Path has lost the second slash of a URL
+    folder = Path("runs") / table.name if output is None else check("`output`", output, PathLike)
+    # A Path has lost the second slash of a URL.
+    if re.match(r"\w\w+:/", os.fspath(folder)):
         raise ValueError(f"`output` must be a folder, in which lock files claim the cells, got {os.fspath(folder)!r}.")
     make_folder("output", folder, "Give another `output`.")
     run = TableRun(table, Path(folder).absolute(), options, Store(folder).failures())
@@ -128,20 +130,24 @@ class Runner:
     engine: Engine | None = None
 
     def __post_init__(self) -> None:
-        self.store, self.workers = Store(self.folder), Workers(self.options)
+        self.store = Store(self.folder)
+        self.workers = Workers(self.options)
 
     def try_next(self, searches: Sequence[Search]) -> bool:
         """Run the next points of searches; return whether there were any."""
-        trials = [
-            (search, point, search.cells(point, number))
-            for search in searches
-            for number, point in enumerate(search.next_points(), len(search.tried))
-        ]
-        if trials:
-            self.run_cells([cell for _, _, cells in trials for cell in cells], "tuning")
+        trials: list[tuple[Search, Point, list[Cell]]] = []
+        every: list[Cell] = []
+        for search in searches:
+            for number, point in enumerate(search.next_points(), len(search.tried)):
+                cells = search.cells(point, number)
+                trials.append((search, point, cells))
+                every += cells
+        if not trials:
+            return False
+        self.run_cells(every, "tuning")
         for search, point, cells in trials:
             search.tried.append(self.store.tried(point, cells))
-        return bool(trials)
+        return True
 
     def run_cells(self, cells: Sequence[Cell], stage: str, on_change: Callable[[], object] = lambda: None) -> None:
         """Run cells until all have ended, in any runner.
@@ -156,7 +162,8 @@ class Runner:
         with Progress(list(every.values()), self.store, self.console, stage) as progress:
             on_change()
             while waiting or self.workers:
-                are_gone = self.engine is not None and self.engine.all_ended()  # before looking at what they have left
+                # This comes before the look at what the runners of an engine have left.
+                are_gone = self.engine is not None and self.engine.all_ended()
                 self.workers.end()
                 failed = {name: self._failed(cell) for name, cell in waiting.items()}
                 for name, cell in list(waiting.items()):
@@ -179,7 +186,8 @@ class Runner:
                     say(self.console, f"Waiting for cells/{folder.name}, which is run by {holder}.")
             self.workers.wait(_LOOK if waiting or self.workers else 0)
             return
-        if attempts := self._failed(job.cell):
+        attempts = self._failed(job.cell)
+        if attempts:
             error = f"{describe_cell(job.cell)}: {self.store.failure(job.cell)['error']}"
             say(self.console, f"Tried again ({attempts} of {self.options.retries}): {error}")
         self.workers.start(job)
@@ -215,7 +223,8 @@ class TableRun:
             cells = table_cells(self.table, self._tune(runner))
             runner.run_cells(cells, "cells", lambda: runner.store.write_results(self.table, cells))
         finally:
-            runner.workers.close()  # after Ctrl-C, which does not reach them
+            # Ctrl-C does not reach the workers.
+            runner.workers.close()
         rows = ResultRows(runner.store.write_results(self.table, cells))
         for line in describe_results(self.table, rows, len(cells), self.folder):
             say(runner.console, line)
@@ -237,6 +246,9 @@ class TableRun:
             for search in tuned:
                 say(runner.console, search.describe())
             every += searches
-        if rows := [row for search in every for row in search.rows()]:
+        rows: list[dict[str, Any]] = []
+        for search in every:
+            rows += search.rows()
+        if rows:
             write_csv(self.folder / "tuning.csv", list(rows[0]), rows)
         return every

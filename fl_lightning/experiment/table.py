@@ -74,13 +74,23 @@ class DataSet:
             for method, entry in check(f"`published.{source}`", entries, Mapping).items():
                 _check_published(f"published.{source}.{method}", entry)
         if self.score_mode is None:
-            score, monitor = (name.partition("_")[2] or name for name in (self.score, self.monitor))
-            larger = self.mode == "max" if score == monitor else larger_is_better(score)
-            if larger is None:
-                raise ValueError(
-                    f"`score_mode` must be max or min: the name {self.score!r} does not say which values are better."
-                )
-            self.score_mode = "max" if larger else "min"
+            self.score_mode = self._mode_of_score()
+
+    def _mode_of_score(self) -> Mode:
+        """Return whether larger or smaller scores are better, by the name of the score.
+
+        Raises:
+            ValueError: If the name does not say so.
+        """
+        score = _without_stage(self.score)
+        if score == _without_stage(self.monitor):
+            return self.mode
+        larger = larger_is_better(score)
+        if larger is None:
+            raise ValueError(
+                f"`score_mode` must be max or min: the name {self.score!r} does not say which values are better."
+            )
+        return "max" if larger else "min"
 
 
 @dataclass
@@ -179,15 +189,22 @@ class Table:
     reference: dict[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        return f"Table({self.name!r}: {', '.join(f'{len(things)} {kind}' for kind, things in self._axes().items())})"
+        counts = [f"{len(names)} {kind}" for kind, names in self._axes().items()]
+        return f"Table({self.name!r}: {', '.join(counts)})"
 
     def _repr_html_(self) -> str:
-        rows = [(kind, ", ".join(map(str, things))) for kind, things in self._axes().items()]
-        return as_table([("table", self.name), *rows])
+        rows = [("table", self.name)]
+        for kind, names in self._axes().items():
+            rows.append((kind, ", ".join(map(str, names))))
+        return as_table(rows)
 
     def _axes(self) -> dict[str, list[Any]]:
-        axes = {"methods": list(self.methods), "data sets": list(self.data)}
-        return {**axes, "folds": list(self.folds), "seeds": list(self.seeds)}
+        return {
+            "methods": list(self.methods),
+            "data sets": list(self.data),
+            "folds": list(self.folds),
+            "seeds": list(self.seeds),
+        }
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -202,9 +219,11 @@ class Table:
         self.baseline = self.baseline or next(iter(self.methods))
         check("`baseline`", self.baseline, Literal[*self.methods])
         for name, method in self.methods.items():
-            if lost := set(method.take.values()) - set(self.methods):
-                raise ValueError(f"`take` of {name} must name methods of the table, got {', '.join(sorted(lost))}.")
+            unknown = set(method.take.values()) - set(self.methods)
+            if unknown:
+                raise ValueError(f"`take` of {name} must name methods of the table, got {', '.join(sorted(unknown))}.")
         for name, data in self.data.items():
+            # Otherwise the fits of all folds would be one and the same.
             if self.folds != [0] and "fold" not in references([data.datamodule, data.values, self.values]):
                 raise ValueError(f"`folds` are {self.folds}, but the data set {name} does not depend on $fold.")
 
@@ -223,18 +242,27 @@ class Table:
             ValueError: If the table has no method or data set of that name, a method takes a value from one that is
                 left out, or a data set is the same in all folds.
         """
-        for kind, given, known in (("methods", methods, self.methods), ("data", data, self.data)):
-            for name in given or ():
-                check(f"`{kind}`", name, Literal[*known])
-        kept = {name: method for name, method in self.methods.items() if methods is None or name in methods}
-        return replace(
-            self,
-            data={name: entry for name, entry in self.data.items() if data is None or name in data},
-            methods=kept,
-            folds=list(self.folds if folds is None else folds),
-            seeds=list(self.seeds if seeds is None else seeds),
-            baseline=self.baseline if self.baseline in kept else "",
-        )
+        changes: dict[str, Any] = {}
+        if methods is not None:
+            for name in methods:
+                check("`methods`", name, Literal[*self.methods])
+            changes["methods"] = {name: method for name, method in self.methods.items() if name in methods}
+            if self.baseline not in methods:
+                changes["baseline"] = ""
+        if data is not None:
+            for name in data:
+                check("`data`", name, Literal[*self.data])
+            changes["data"] = {name: entry for name, entry in self.data.items() if name in data}
+        if folds is not None:
+            changes["folds"] = list(folds)
+        if seeds is not None:
+            changes["seeds"] = list(seeds)
+        return replace(self, **changes)
+
+
+def _without_stage(metric: str) -> str:
+    """Return "acc_clients" for "test_acc_clients"."""
+    return metric.partition("_")[2] or metric
 
 
 def _check_published(name: str, score: Any) -> None:

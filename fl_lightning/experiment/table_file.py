@@ -17,7 +17,9 @@ from fl_lightning.experiment.table import DataSet, Method, Table, Tuning
 from fl_lightning.settings import PathLike, check
 
 _BINARY = "tag:yaml.org,2002:binary"
-_DEEPEST, _MOST_ENTRIES = 100, 100_000  # of a file
+#: Limits of a file.
+_DEEPEST = 100
+_MOST_ENTRIES = 100_000
 _BASELINES = ("Local", "FedAvg", "FedAvgFineTuned")
 
 
@@ -59,15 +61,18 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} must be UTF-8, which line {line} is not: {error}.") from error
     except (yaml.YAMLError, OmegaConfBaseException) as error:
         raise ValueError(f"{path} must be YAML: {error}") from error
-    except RecursionError as error:  # an anchor inside of what it names
+    except RecursionError as error:
+        # An anchor is inside of what it names.
         raise ValueError(f"{path} has an entry that contains itself.") from error
     return dict(check(f"The content of {path}", content, Mapping))
 
 
 def _check_extent(path: Path, text: str) -> None:
     """Raise ``ValueError`` for YAML that is nested without end, or that names grow without end, or that holds bytes."""
-    entries = 0  # with those of each name where it is used
+    # An alias (``*name``) counts as many entries as what its anchor (``&name``) names.
+    entries = 0
     named: dict[str, int] = {}
+    # Of each mapping or list that has begun: its anchor, and the entries before it.
     open_: list[tuple[str | None, int]] = []
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
         place = f"{path}, line {event.start_mark.line + 1}"
@@ -99,29 +104,31 @@ def describe_mistakes(name: str, mistakes: list[str]) -> str:
 
 
 def _make_table(given: dict[str, Any], name: str) -> Table:
+    """Return the table of a mapping; all mistakes of its data sets, methods and tuning are named together."""
     mistakes: list[str] = []
 
     def make(kind: type, place: str, entry: Any) -> Any:
         try:
-            refuse_unknown(place, check(place, entry, Mapping), [each.name for each in fields(kind)])
-            given = {key: value for key, value in entry.items() if value is not None}
-            for each in fields(kind):
-                if each.name not in given and each.default is MISSING and each.default_factory is MISSING:
-                    raise ValueError(f"needs `{each.name}`.")
-            return kind(**given)
+            return _make_entry(kind, place, entry)
         except (TypeError, ValueError) as error:
-            mistakes.append(str(error) if str(error).startswith(place) else f"{place}: {error}")
+            text = str(error)
+            mistakes.append(text if text.startswith(place) else f"{place}: {text}")
 
-    if (arguments := given.pop("baselines", None)) is not None:
-        specs = {name: {"class_path": f"fl_lightning.{name}", "init_args": arguments} for name in _BASELINES}
-        given["methods"] = {name: {"callback": spec} for name, spec in specs.items()} | check(
-            "`methods`", given.get("methods") or {}, dict
-        )
+    arguments = given.pop("baselines", None)
+    if arguments is not None:
+        methods: dict[str, Any] = {}
+        for baseline in _BASELINES:
+            methods[baseline] = {"callback": {"class_path": f"fl_lightning.{baseline}", "init_args": arguments}}
+        methods |= check("`methods`", given.get("methods") or {}, dict)
+        given["methods"] = methods
     for key, kind in (("data", DataSet), ("methods", Method)):
-        if isinstance(entries := given.get(key), Mapping):
+        entries = given.get(key)
+        if isinstance(entries, Mapping):
             given[key] = {str(entry): make(kind, f"{key}.{entry}", content) for entry, content in entries.items()}
     given["tuning"] = make(Tuning, "tuning", given.get("tuning") or {})
-    table = None if mistakes else make(Table, "the table", given)
+    if mistakes:
+        raise ValueError(describe_mistakes(name, mistakes))
+    table = make(Table, "the table", given)
     if table is not None:
         mistakes += _unused_values(table)
     if mistakes:
@@ -130,24 +137,48 @@ def _make_table(given: dict[str, Any], name: str) -> Table:
     return table
 
 
+def _make_entry(kind: type, place: str, entry: Any) -> Any:
+    """Return an object of a dataclass with the entries of a mapping; ``None`` is no entry.
+
+    Raises:
+        TypeError: If it is no mapping, or an entry is of another kind.
+        ValueError: If an entry is unknown, missing or out of its range.
+    """
+    known = fields(kind)
+    refuse_unknown(place, check(place, entry, Mapping), [each.name for each in known])
+    given = {key: value for key, value in entry.items() if value is not None}
+    for each in known:
+        has_default = each.default is not MISSING or each.default_factory is not MISSING
+        if each.name not in given and not has_default:
+            raise ValueError(f"needs `{each.name}`.")
+    return kind(**given)
+
+
 def _unused_values(table: Table) -> list[str]:
     """Return a sentence for each value that a method gives, tunes or takes, and to which nothing refers."""
     shared = [table.callbacks, table.trainer, table.values, *map(vars, table.data.values())]
-    return [
-        f"methods.{name}: `{entry}` has {value!r}, which has no effect: nothing has the string ${value}. Use it, or "
-        "remove it."
-        for name, method in table.methods.items()
-        for entry in ("values", "tune", "take")
-        for value in (getattr(method, entry) if isinstance(getattr(method, entry), Mapping) else ())
-        if value not in references([*shared, vars(method)])
-    ]
+    mistakes = []
+    for name, method in table.methods.items():
+        used = references([*shared, vars(method)])
+        entries = {"values": method.values, "tune": method.tune, "take": method.take}
+        for entry, values in entries.items():
+            # `tune` may be a reference to a mapping.
+            if isinstance(values, str):
+                continue
+            for value in values:
+                if value not in used:
+                    mistakes.append(
+                        f"methods.{name}: `{entry}` has {value!r}, which has no effect: nothing has the string "
+                        f"${value}. Use it, or remove it."
+                    )
+    return mistakes
 
 
 def _read_with_base(path: Path) -> dict[str, Any]:
     """Return a table's file, on top of its base, with included files among its values."""
     given = read_yaml(path)
-    base, includes = given.pop("base", None), given.pop("include", None) or {}
-    check(f"{path}: `include`", includes, Mapping)
+    base = given.pop("base", None)
+    includes = check(f"{path}: `include`", given.pop("include", None) or {}, Mapping)
     included = {name: read_yaml(path.parent / check("`include`", other, str)) for name, other in includes.items()}
     if included:
         given["values"] = {**included, **(given.get("values") or {})}
@@ -156,7 +187,10 @@ def _read_with_base(path: Path) -> dict[str, Any]:
             below = _read_with_base(path.parent / check(f"{path}: `base`", base, str))
         except RecursionError as error:
             raise ValueError(f"{path} is its own `base`, or that of its `base`.") from error
-        given = _merge(below, {**given, "reference": None} if given.get("reproduces") else given)
+        if given.get("reproduces"):
+            # It is a reference itself, so it has not that of its base.
+            given["reference"] = None
+        given = _merge(below, given)
     return _with_reference(given)
 
 
@@ -173,5 +207,11 @@ def _merge(base: Any, given: Any) -> Any:
         return given
     if "class_path" in given and given["class_path"] != base.get("class_path"):
         return given
-    merged = {**base, **{name: _merge(base.get(name), value) for name, value in given.items()}}
-    return {name: value for name, value in merged.items() if value is not None or name not in given}
+    merged = dict(base)
+    for name, value in given.items():
+        new = _merge(base.get(name), value)
+        if new is None:
+            merged.pop(name, None)
+        else:
+            merged[name] = new
+    return merged
