@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import lightning.pytorch as pl
 import numpy as np
 import torch
-from torch import Tensor
-from torch.utils.data import Dataset
 from typing_extensions import override
 
-from fl_lightning._lightning.logs.client_log import LoggedMean, logged_means
-from fl_lightning._lightning.loops.client_loop import ClientLoop
 from fl_lightning._lightning.loops.round_loop import begin_with_round
 from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.data import FederatedDataModule
-from fl_lightning.data.federated_split import Stage
-from fl_lightning.data.samples import FederatedSamples
 from fl_lightning.executors.sequential import SequentialExecutor
 from fl_lightning.flower.door import refuse_callbacks
 from fl_lightning.flower.kept import KeptVectors
 from fl_lightning.flower.orders import Answer, Order, check_version, describe_algorithm, options_from_text, versions
 from fl_lightning.flower.records import Context, Message, received, reply_to
+from fl_lightning.flower.stand_ins import GivenTerm, Outbox, RoundEnd, SamplesOfSite, ThisClient
 from fl_lightning.flower.tensors import (
     layout_digest,
     pack_result,
@@ -35,15 +29,10 @@ from fl_lightning.flower.tensors import (
     unpack_model,
     values_digest,
 )
-from fl_lightning.parts.aggregations.base import Aggregation
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.exchanges.privacy.local import LocalDifferentialPrivacy
-from fl_lightning.parts.federation import LocalClient
 from fl_lightning.parts.messages import ClientResult
-from fl_lightning.parts.objectives.base import LocalObjective
-from fl_lightning.parts.objectives.corrections import Term
 from fl_lightning.parts.part import Part, walk
-from fl_lightning.parts.samplers.base import ClientSampler
 from fl_lightning.parts.schedules.synchronous import Synchronous
 from fl_lightning.parts.servers.mixing import Mixing
 from fl_lightning.settings import PathLike, check
@@ -127,7 +116,7 @@ def train_client(
     _check_alone(data)
     if int(data.client_sizes[0]) != order.samples:
         raise ValueError(f"Client {name} said it has {order.samples} samples, and has {int(data.client_sizes[0])} now.")
-    data.federated_samples = _SamplesOfSite(data.federated_samples, order)
+    data.federated_samples = SamplesOfSite(data.federated_samples, order)
 
     kept = KeptVectors(context, state_dir, order.run, order.client)
     fit = _FitAtSite(order, kept, secret_noise)
@@ -144,7 +133,7 @@ def train_client(
     callbacks = trainer.pop("callbacks", None) or []
     given = callbacks if isinstance(callbacks, list) else [callbacks]
     refuse_callbacks(given)
-    round_end = _RoundEnd()
+    round_end = RoundEnd()
     if taken := fixed.keys() & trainer.keys():
         raise ValueError(f"Arguments of the client's Trainer are fixed: {sorted(taken)}. Leave them out.")
     one_round = pl.Trainer(callbacks=[*given, algorithm, round_end], **fixed, **trainer)
@@ -203,19 +192,19 @@ class _FitAtSite(SequentialExecutor):
         self._kept = kept
         self._secret_noise = secret_noise
 
-    def prepare(self, callback: AggregationCallback) -> _Outbox:
+    def prepare(self, callback: AggregationCallback) -> Outbox:
         """Let an algorithm train this client alone, and put what it would hand to the server into the outbox."""
         order = self._order
         plan = callback.algorithm
-        outbox = _Outbox(plan.needs_summed_lr)
+        outbox = Outbox(plan.needs_summed_lr)
         plan.aggregation = outbox
         plan.server_optimizer = Mixing()
         if plan.schedule.runs_where == "server":
             plan.schedule = Synchronous()
         if plan.objective.runs_where == "server":
-            plan.objective = _Given(order)
+            plan.objective = GivenTerm(order)
         callback.executor = self
-        callback.sampler = _ThisClient(order.client)
+        callback.sampler = ThisClient(order.client)
         callback.settings.seed = order.seed
         callback.local_epochs = order.local_epochs
         callback.local_steps = order.local_steps or None
@@ -262,7 +251,7 @@ class _FitAtSite(SequentialExecutor):
                 if vector is not None:
                     held[order.client] = torch.from_numpy(vector).to(algorithm.run.federation.model.device)
 
-    def answer(self, algorithm: Algorithm, result: ClientResult | None, end: _RoundEnd) -> Answer:
+    def answer(self, algorithm: Algorithm, result: ClientResult | None, end: RoundEnd) -> Answer:
         """Return what the client sends of its result, and of what it logged and counted."""
         order = self._order
         run = algorithm.run
@@ -307,131 +296,3 @@ def _keepers(algorithm: Algorithm) -> dict[str, Part]:
     """Return the parts that may keep something of a client, by name."""
     parts = walk(algorithm.chain, algorithm.schedule, algorithm.objective)
     return {f"{place}-{type(part).__name__}": part for place, part in enumerate(parts)}
-
-
-class _RoundEnd(pl.Callback):
-    """Notes what the round has logged and counted.
-
-    Attributes:
-        logged: Means that ``training_step`` logged.
-        batches: Batches after which a step was made.
-        steps: Optimizer steps.
-    """
-
-    logged: Sequence[LoggedMean] = ()
-    batches = 0
-    steps = 0
-
-    @override
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self.logged = logged_means(trainer)
-        loop = trainer.fit_loop.epoch_loop
-        assert isinstance(loop, ClientLoop)
-        self.batches, self.steps = loop.local_counts()
-
-
-class _Outbox(Aggregation):
-    """Takes the client's result as it leaves the exchanges; the server merges it elsewhere.
-
-    Args:
-        needs_summed_lr: Whether the server needs the sum of the steps' learning rates.
-
-    Attributes:
-        result: The result; ``None`` if the client has none that is valid.
-    """
-
-    def __init__(self, needs_summed_lr: bool) -> None:
-        self.needs_summed_lr = needs_summed_lr
-        self.result: ClientResult | None = None
-
-    @override
-    def merge(self, model: Tensor, results: Sequence[ClientResult]) -> None:
-        """Take the one result, and let the model stay."""
-        self.result = results[0]
-
-
-class _Given(LocalObjective):
-    """Adds the terms that the server has computed.
-
-    Args:
-        order: What the server asks for.
-    """
-
-    def __init__(self, order: Order) -> None:
-        self._order = order
-
-    @override
-    def correction(self, client: LocalClient) -> Term:
-        """Return the terms."""
-        linear = self._order.arrays.get("linear")
-        given = None if linear is None else torch.from_numpy(linear).to(client.start.device)
-        return Term(self._order.pull, given, self._order.weight_decay)
-
-
-class _ThisClient(ClientSampler):
-    """Draws the one client of the site.
-
-    Args:
-        client: Its number.
-    """
-
-    def __init__(self, client: int) -> None:
-        self._client = client
-
-    @override
-    def cohort_size(self, num_clients: int) -> int:
-        """Return 1."""
-        return 1
-
-    @override
-    def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray) -> np.ndarray:
-        """Return the client."""
-        return np.array([self._client])
-
-
-class _SamplesOfSite(FederatedSamples):
-    """The samples of a site, with the client's number in the federation.
-
-    Of the other clients the site knows only how many samples they have together, so it takes them for about equal.
-
-    Args:
-        own: The site's samples, which are those of one client.
-        order: What the server asks for.
-    """
-
-    def __init__(self, own: FederatedSamples, order: Order) -> None:
-        super().__init__(own.source, own.split)
-        self._own = own
-        self._client = order.client
-        others = order.num_clients - 1
-        rest = order.all_samples - order.samples
-        sizes = [rest // others + (place < rest % others) for place in range(others)]
-        sizes.insert(order.client, order.samples)
-        self.client_ids = list(range(order.num_clients))
-        self.client_sizes = np.array(sizes, dtype=np.int64)
-
-    @override
-    def dataset_of(self, stage: Stage, positions: Sequence[int] | None = None) -> Dataset[Any]:
-        if positions is None:
-            return self._own.dataset_of(stage)
-        if list(positions) != [self._client]:
-            raise RuntimeError(f"The site has the samples of client {self._client} alone, asked for {list(positions)}.")
-        return self._own.dataset_of(stage, [0])
-
-    @property
-    @override
-    def served(self) -> Dataset[Any]:
-        return self._own.served
-
-    @property
-    @override
-    def have_features(self) -> bool:
-        return self._own.have_features
-
-    @override
-    def put_features(self, features: Tensor) -> None:
-        self._own.put_features(features)
-
-    @override
-    def remove_features(self) -> None:
-        self._own.remove_features()

@@ -1,6 +1,7 @@
 """A SuperLink and three SuperNodes on this machine: the bits of the simulation, and what survives a kill.
 
 Each message starts a Python at a site, so that a round takes as long as a library is imported: some minutes a test.
+Run them by `pytest -m flower`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ APP = Path(__file__).parent / "app"
 sys.path.insert(0, str(APP))
 from bits import task  # noqa: E402
 
-pytestmark = pytest.mark.flower
+pytestmark = [pytest.mark.flower, pytest.mark.long]
 ROOT = Path(__file__).parents[2]
 TOOLS = Path(sys.executable).parent
 MOST_SECONDS = 3600
