@@ -6,19 +6,14 @@ The entries of the zoo (``tests/zoo/modules``) are its registry: a new module is
 from __future__ import annotations
 
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import pytest
-import zoo.modules as zoo_modules
 from zoo.entry import Entry
 from zoo.fitting import Fit, fit
 from zoo.modules import ENTRIES
 from zoo.outcome import ASPECTS, Outcome, differences
 from zoo.reference import Reference
-
-#: The entries that are stacked; all others train one after the other.
-STACKED = set((Path(zoo_modules.__file__).parents[1] / "stacked.txt").read_text().splitlines())
 
 
 @lru_cache(maxsize=2)
@@ -55,12 +50,11 @@ def test_modules(entry: Entry, executor: str) -> None:
     lines = compare("by hand", by_hand(entry), found.outcome, entry) if entry.by_hand else []
     if executor == "vectorized":
         lines += compare("one by one", one_by_one(entry).everything, found.everything, entry)
-        if (found.cause is None) != (entry.name in STACKED):
+        if (found.cause is None) != entry.stacked:
             lines.append(f"found {found.cause or 'a stack'}")
     assert not lines
 
 
 def test_every_entry_has_a_name() -> None:
     names = {entry.name for entry in ENTRIES}
-    assert names > STACKED
     assert len(names) == len(ENTRIES) > 300

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from dataclasses import replace
 
 import torch
 
@@ -22,12 +23,16 @@ if __name__ == "__main__":
         logging.getLogger(name).setLevel(logging.ERROR)
     torch.manual_seed(1)
     sizes = [max(1, int(10 * size)) for size in torch.exp(0.6 * torch.randn(50)).tolist()]
-    entries = [entry for entry in ENTRIES if not sys.argv[1:] or any(part in entry.name for part in sys.argv[1:])]
-    fit(entries[0], "auto", sizes)  # what the first fit of a process pays
+    entries = [
+        replace(entry, sizes=sizes)
+        for entry in ENTRIES
+        if not sys.argv[1:] or any(part in entry.name for part in sys.argv[1:])
+    ]
+    fit(entries[0], "auto")  # what the first fit of a process pays
     for executor in ("sequential", "vectorized", "auto"):
         fits = []
         for entry in entries:
-            fits.append(fit(entry, executor, sizes))
+            fits.append(fit(entry, executor))
             print(f"{executor:12}{entry.name:46}{fits[-1].seconds:8.2f}  {fits[-1].cause or 'stacked'}", flush=True)
         stacked = sum(each.cause is None for each in fits)
         print(f"{executor}: {stacked} of {len(fits)} stacked, {sum(each.seconds for each in fits):.1f} s in all")

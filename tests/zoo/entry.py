@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import lightning as L
@@ -14,8 +14,10 @@ from torch import Tensor
 from fl_lightning import AggregationCallback, FedAvg
 
 FEATURES, CLASSES = 6, 3
-#: Clients of one, two, four, two, five and three batches of four samples; most last batches are partial.
-SIZES = (3, 8, 13, 6, 17, 10)
+#: Clients of one, two, four, two, five and three batches of four samples; most last batches have three samples.
+SIZES = (3, 8, 15, 7, 19, 11)
+#: As many batches, of which the last have one, two, three or four samples: PyTorch captures a step for any size.
+UNEQUAL = (3, 8, 13, 6, 17, 10)
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,7 @@ class Entry:
         name: What is special about it.
         module: Makes the module; called with torch seeded.
         data: Makes the clients' data of the given sizes and floating-point type.
+        sizes: The clients' numbers of samples.
         callbacks: Makes the callbacks beside the aggregation's.
         trainer: Arguments of the trainer.
         federated: Arguments of the aggregation callback.
@@ -100,12 +103,14 @@ class Entry:
         not_by_hand: How names of logged values begin that the hand-written loop leaves out.
         by_hand: Whether the hand-written loop can train it; otherwise only executors are compared with each other.
         validates: Whether there is a validation set, the first client's samples.
+        stacked: Whether its clients can be trained at once.
         long: Whether it is tried in long runs alone.
     """
 
     name: str
     module: Callable[[], L.LightningModule]
     data: Callable[[Sequence[int], torch.dtype], Data] = vectors
+    sizes: Sequence[int] = SIZES
     callbacks: Callable[[], list[Callback]] = list
     trainer: Mapping[str, Any] = field(default_factory=dict)
     federated: Mapping[str, Any] = field(default_factory=dict)
@@ -116,6 +121,7 @@ class Entry:
     not_by_hand: tuple[str, ...] = ()
     by_hand: bool = True
     validates: bool = False
+    stacked: bool = True
     long: bool = False
 
     def make(self) -> L.LightningModule:
@@ -123,3 +129,8 @@ class Entry:
         with torch.random.fork_rng():
             torch.default_generator.manual_seed(0)
             return self.module().to(self.dtype)
+
+
+def one_by_one(*entries: Entry) -> list[Entry]:
+    """Return entries of which no executor trains clients at once."""
+    return [replace(entry, stacked=False) for entry in entries]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import time
 import warnings
-from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +16,7 @@ from fl_lightning import FederatedDataModule, TensorDataModule
 from fl_lightning.data import Source
 from fl_lightning.data.federated_split import FederatedSplit
 from fl_lightning.partitioners import Partition
-from zoo.entry import SIZES, Data, Entry
+from zoo.entry import Data, Entry
 from zoo.outcome import CallRecorder, Outcome, notes, outcome
 from zoo.reference import BATCH_SIZE, ROUNDS
 
@@ -55,10 +54,13 @@ class Fit:
     seconds: float = 0.0
 
 
-def fit(entry: Entry, executor: str, sizes: Sequence[int] = SIZES) -> Fit:
+def fit(entry: Entry, executor: str) -> Fit:
     """Train an entry with an executor."""
-    data, module, logger = entry.data(sizes, entry.dtype), entry.make(), CallRecorder()
-    callbacks, printed = entry.callbacks(), io.StringIO()
+    data = entry.data(entry.sizes, entry.dtype)
+    module = entry.make()
+    logger = CallRecorder()
+    callbacks = entry.callbacks()
+    printed = io.StringIO()
     federation = SampleModule(data) if data.collate else tensor_module(data, entry.validates)
     leave_out = {"clients_at_once"} if executor == "sequential" else set()
     federated = {name: value for name, value in entry.federated.items() if name not in leave_out}

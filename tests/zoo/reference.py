@@ -21,7 +21,7 @@ from lightning.pytorch.callbacks import Callback, EarlyStopping
 from torch import Tensor
 from torchmetrics import Metric
 
-from zoo.entry import SIZES, Data, Entry
+from zoo.entry import Data, Entry
 from zoo.outcome import Outcome, notes, outcome
 from zoo.stand_in import StandIn, attach
 
@@ -49,7 +49,7 @@ class Reference:
         self.rounds = options.get("max_epochs", ROUNDS)
         self.local_epochs = entry.federated.get("local_epochs", 1)
         self.entry, self.module = entry, entry.make()
-        self.data: Data = entry.data(SIZES, entry.dtype)
+        self.data: Data = entry.data(entry.sizes, entry.dtype)
         if self.precision == "64-true":
             self.module.double()
         self.callbacks = entry.callbacks()
@@ -82,7 +82,7 @@ class Reference:
 
     def mean_batches(self) -> int:
         """Return the mean number of batches of a client's local training, rounded up."""
-        batches = [self.local_epochs * self.batches_of(client) for client in range(len(SIZES))]
+        batches = [self.local_epochs * self.batches_of(client) for client in range(len(self.data.clients))]
         return -(-sum(batches) // len(batches))
 
     def mean_steps(self) -> int:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
-from zoo.entry import CLASSES, FEATURES, Entry
+from zoo.entry import CLASSES, FEATURES, Entry, one_by_one
 from zoo.modules.base import Classifier, changed, losing, perceptron, prepared
 
 
@@ -117,15 +117,19 @@ ENTRIES = [
     Entry("teacher follows in training_step", MomentumTeacher),
     Entry("penalty through a list", Held),
     Entry("tensors tell of gradients", Asks),
-    Entry("parameter used every second batch", Odd, trainer={"accumulate_grad_batches": 2}),
+    *one_by_one(
+        Entry("parameter used every second batch", Odd, trainer={"accumulate_grad_batches": 2}),
+    ),
 ]
 LONG = [
     prepared("weight_norm", lambda m: parametrizations.weight_norm(m.layers[0])),
     prepared("spectral_norm", lambda m: parametrizations.spectral_norm(m.layers[0])),
-    prepared("spectral_norm by hook", lambda m: nn.utils.spectral_norm(m.layers[0])),
-    losing("unit rows under no_grad", unit_rows),
-    losing("unit rows by .data", unit_rows_by_data),
-    Entry("weights clamped after the step", Clamped),
     changed("penalty by the optimizer's list", penalty_of_optimizer),
-    Entry("scripted layers", Scripted),
+    *one_by_one(
+        prepared("spectral_norm by hook", lambda m: nn.utils.spectral_norm(m.layers[0])),
+        losing("unit rows under no_grad", unit_rows),
+        losing("unit rows by .data", unit_rows_by_data),
+        Entry("weights clamped after the step", Clamped),
+        Entry("scripted layers", Scripted),
+    ),
 ]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping, LearningRateMonitor, TQDMProgressBar
 
-from zoo.entry import Entry
+from zoo.entry import UNEQUAL, Entry, one_by_one
 from zoo.modules.base import Classifier
 from zoo.modules.logging import LogsEachStep
 
@@ -77,14 +77,18 @@ def stopping() -> list[Callback]:
 BAR = {"enable_progress_bar": True}
 MONITOR = {"callbacks": lambda: [LearningRateMonitor("epoch")], "not_by_hand": ("lr-",)}
 ENTRIES = [
-    Entry("EarlyStopping on a step value", LogsEachStep, callbacks=stopping, trainer={"max_epochs": 8}),
-    Entry("reads the outputs of batches", Classifier, callbacks=lambda: [ReadsBatches()]),
-    Entry("notes and sets of each client", Classifier, callbacks=lambda: [Clients()]),
-    doubled("strategy"),
+    Entry("EarlyStopping on a step value", LogsEachStep, sizes=UNEQUAL, callbacks=stopping, trainer={"max_epochs": 8}),
+    *one_by_one(
+        Entry("reads the outputs of batches", Classifier, callbacks=lambda: [ReadsBatches()]),
+        Entry("notes and sets of each client", Classifier, callbacks=lambda: [Clients()]),
+        doubled("strategy"),
+    ),
 ]
 LONG = [
     Entry("subclass of a progress bar", Classifier, callbacks=lambda: [OwnBar(refresh_rate=0)], trainer=BAR),
     Entry("LearningRateMonitor by epoch", Classifier, **MONITOR),
-    doubled("precision"),
-    doubled("callback"),
+    *one_by_one(
+        doubled("precision"),
+        doubled("callback"),
+    ),
 ]

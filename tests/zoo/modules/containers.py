@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.entry import CLASSES, Data, Entry, vectors, words
+from zoo.entry import CLASSES, Data, Entry, one_by_one, vectors, words
 from zoo.modules.base import Classifier
 
 
@@ -176,7 +176,6 @@ class MarksInputs(Classifier):
 ENTRIES = [
     Entry("batch is a BatchEncoding", OfDict, collated(lambda x, y, n: BatchEncoding({"x": x, "labels": y}))),
     Entry("transformers-like, padded batches", SequenceClassifier, padded),
-    Entry("labels by the model itself", PseudoLabels),
     odd("other keys", lambda x, y, odd: {"x": x, "odd" if odd else "y": y}, lambda batch: "odd" in batch),
     odd(
         "batch has a text with an attribute",
@@ -184,6 +183,9 @@ ENTRIES = [
         lambda batch: batch["k"].kind,
     ),
     Entry("data scaled by a generator", OfDict, noisy),
+    *one_by_one(
+        Entry("labels by the model itself", PseudoLabels),
+    ),
 ]
 LONG = [
     Entry(
@@ -192,16 +194,18 @@ LONG = [
     Entry("batch is a dataclass", OfAttributes, collated(lambda x, y, n: Points(x, y))),
     Entry("batch is a named tuple", OfAttributes, collated(lambda x, y, n: Pair(x, y))),
     Entry("nested batch", OfNested, collated(lambda x, y, n: ({"left": x, "right": [x.flip(1), x]}, {"labels": y}))),
-    Entry("inputs that require gradients", MarksInputs),
     odd("texts compared", lambda x, y, odd: {"x": x, "y": y, "id": str(odd)}, lambda batch: batch["id"] == "True"),
-    odd(
-        "batch has a dictionary with an attribute",
-        lambda x, y, odd: with_kind(Mapping(x=x, y=y), odd),
-        lambda batch: batch.kind,
-    ),
-    odd(
-        "batch has a tensor with an attribute",
-        lambda x, y, odd: {"x": marked(x, odd), "y": y},
-        lambda batch: hasattr(batch["x"], "noisy"),
+    *one_by_one(
+        Entry("inputs that require gradients", MarksInputs),
+        odd(
+            "batch has a dictionary with an attribute",
+            lambda x, y, odd: with_kind(Mapping(x=x, y=y), odd),
+            lambda batch: batch.kind,
+        ),
+        odd(
+            "batch has a tensor with an attribute",
+            lambda x, y, odd: {"x": marked(x, odd), "y": y},
+            lambda batch: hasattr(batch["x"], "noisy"),
+        ),
     ),
 ]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.entry import Entry
+from zoo.entry import Entry, one_by_one
 from zoo.modules.base import Classifier, changed, squares
 
 
@@ -35,13 +35,17 @@ def by_index(module: Any, loss: Tensor, batch: Any, index: int) -> Tensor:
 
 
 ENTRIES = [
-    changed("global_step in the loss", lambda m, loss, b, i: loss * (1 + 0.1 * m.global_step)),
     changed("batch_idx, two local epochs", by_index, federated={"local_epochs": 2}),
     changed("num_training_batches", lambda m, loss, b, i: loss + squares(m) / m.trainer.num_training_batches),
     Entry("callback_metrics read once a round", ByLastRound, trainer={"max_epochs": 3}),
+    *one_by_one(
+        changed("global_step in the loss", lambda m, loss, b, i: loss * (1 + 0.1 * m.global_step)),
+    ),
 ]
 LONG = [
     changed("batch_idx with accumulation", by_index, trainer={"accumulate_grad_batches": 2}),
     changed("current_epoch in the loss", lambda m, loss, b, i: loss + m.current_epoch / 10 * squares(m)),
-    Entry("callback_metrics in the loss", ByLastBatch),
+    *one_by_one(
+        Entry("callback_metrics in the loss", ByLastBatch),
+    ),
 ]

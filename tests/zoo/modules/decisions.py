@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from zoo.entry import Entry
+from zoo.entry import Entry, one_by_one
 from zoo.modules.base import Classifier, changed, squares
 
 
@@ -65,15 +65,19 @@ def up_and_down(module: Any, loss: Tensor, batch: Any, index: int) -> Tensor:
 
 
 ENTRIES = [
-    Entry("penalty if a class is there", PenaltyIfClassIsThere),
-    changed("counts up and down", up_and_down),
-    computes("quotient of a number", lambda v: 2 / v),
-    computes("number as text", lambda v: 3.0 if str(v) == "2.0" else 1.0),
+    *one_by_one(
+        Entry("penalty if a class is there", PenaltyIfClassIsThere),
+        changed("counts up and down", up_and_down),
+        computes("quotient of a number", lambda v: 2 / v),
+        computes("number as text", lambda v: 3.0 if str(v) == "2.0" else 1.0),
+    ),
 ]
 LONG = [
-    Entry("term where it is large", SkipsSmallTerm),
     changed("larger of two losses", lambda m, loss, b, i: max(loss, b[0].mean() + squares(m))),
-    computes("number of numpy", lambda v: np.float64(2.0) * v),
     computes("arithmetic", lambda v: abs(-(2 * v) + 1) / 2 - v // 3 + v**2 - (v + 1) % 2),
     computes("type of a number", lambda v: 1.0 if isinstance(v, float) else 3.0),
+    *one_by_one(
+        Entry("term where it is large", SkipsSmallTerm),
+        computes("number of numpy", lambda v: np.float64(2.0) * v),
+    ),
 ]

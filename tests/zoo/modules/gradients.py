@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from zoo.entry import Entry
+from zoo.entry import Entry, one_by_one
 from zoo.modules.base import Classifier, changed, losing, prepared
 
 
@@ -146,25 +146,29 @@ NORM = {"gradient_clip_val": 0.1}
 VALUE = {"gradient_clip_val": 0.02, "gradient_clip_algorithm": "value"}
 
 ENTRIES = [
-    through("gradient reversal", Reverse.apply),
-    losing("activation checkpointing", checkpointed),
-    changed("reads p.grad", by_gradient),
     Entry("head only, clipped by norm", HeadOnly, trainer=NORM),
     Entry("branch used for even batches", UsedSometimes),
+    *one_by_one(
+        through("gradient reversal", Reverse.apply),
+        losing("activation checkpointing", checkpointed),
+        changed("reads p.grad", by_gradient),
+    ),
 ]
 LONG = [
-    through("gradient reversal with a vmap rule", ReverseForStacks.apply),
     through("straight-through by detach", lambda h: h + (h.round() - h).detach()),
-    through("tensor hook", hooked),
     prepared("forward hook", lambda m: m.layers[0].register_forward_hook(scale_output)),
-    prepared("full backward hook", lambda m: m.layers[0].register_full_backward_hook(halve_inputs)),
-    prepared("parameter hook", lambda m: m.layers[2].weight.register_hook(lambda g: 0.5 * g)),
-    prepared("post-accumulate hook", lambda m: m.layers[0].weight.register_post_accumulate_grad_hook(halve)),
-    Entry("optimizer hooks", OptimizerHooks),
-    Entry("on_after_backward", CentralisesGradients),
-    Entry("noise in on_before_optimizer_step", NoisyGradients),
     Entry("head only, clipped by value", HeadOnly, trainer=VALUE),
     Entry("0-dim parameter, clipped by norm", ZeroDimensional, trainer=NORM),
     prepared("unused parameter, clipped", lambda m: m.add_module("unused", nn.Linear(3, 2)), trainer=NORM),
-    Entry("configure_gradient_clipping", ClipsItself),
+    *one_by_one(
+        through("gradient reversal with a vmap rule", ReverseForStacks.apply),
+        through("tensor hook", hooked),
+        prepared("full backward hook", lambda m: m.layers[0].register_full_backward_hook(halve_inputs)),
+        prepared("parameter hook", lambda m: m.layers[2].weight.register_hook(lambda g: 0.5 * g)),
+        prepared("post-accumulate hook", lambda m: m.layers[0].weight.register_post_accumulate_grad_hook(halve)),
+        Entry("optimizer hooks", OptimizerHooks),
+        Entry("on_after_backward", CentralisesGradients),
+        Entry("noise in on_before_optimizer_step", NoisyGradients),
+        Entry("configure_gradient_clipping", ClipsItself),
+    ),
 ]

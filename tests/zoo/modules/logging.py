@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fl_lightning import QFedAvg, Scaffold
-from zoo.entry import Entry
+from zoo.entry import UNEQUAL, Entry, one_by_one
 from zoo.modules.base import Classifier
 
 
@@ -119,13 +119,13 @@ class CountsInBuffer(Classifier):
         return super().loss((batch[0] * self.mask, batch[1]), batch_idx)
 
 
+class LogsInAllWays(LogsReductions, LogsParameters, LogsByWeight, LogsTypes):
+    """Logs all that these log."""
+
+
 ENTRIES = [
-    Entry("logs over the epoch", Classifier),
     Entry("logs step and epoch", LogsStepAndEpoch),
-    Entry("logs min, max, sum", LogsReductions),
-    Entry("logs parameters and infinite values", LogsParameters),
-    Entry("logs by a weight", LogsByWeight),
-    Entry("logs narrow types", LogsTypes, tolerance=1e-05),
+    Entry("logs in all ways", LogsInAllWays, sizes=UNEQUAL, tolerance=1e-05),
     Entry(
         "logs a count of steps, gradients first",
         CountsInBuffer,
@@ -134,10 +134,14 @@ ENTRIES = [
     ),
 ]
 LONG = [
+    Entry("logs over the epoch", Classifier),
+    Entry("logs min, max, sum", LogsReductions),
+    Entry("logs parameters and infinite values", LogsParameters),
+    Entry("logs by a weight", LogsByWeight),
+    Entry("logs narrow types", LogsTypes, tolerance=1e-05),
     Entry("logs each step", LogsEachStep),
     Entry("shared step, returns a dict", SharedStep),
     Entry("training_step(batch)", NoBatchIndex),
-    Entry("returns None for a batch index", SkipsBatches),
     Entry("logs .item()", LogsItem),
     Entry(
         "logs narrow types, bf16-true",
@@ -148,4 +152,7 @@ LONG = [
         by_hand=False,
     ),
     Entry("logs a count of steps, losses first", CountsInBuffer, by_hand=False, algorithm=partial(QFedAvg, 1.0, 1.0)),
+    *one_by_one(
+        Entry("returns None for a batch index", SkipsBatches),
+    ),
 ]

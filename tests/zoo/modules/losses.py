@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.entry import FEATURES, Entry
+from zoo.entry import FEATURES, Entry, one_by_one
 from zoo.modules.base import Classifier, losing
 
 
@@ -87,16 +87,17 @@ def summed(module: Any, x: Tensor, y: Tensor) -> Tensor:
 
 
 ENTRIES = [
-    losing("hard samples by mask", hard),
-    Entry("gradients inside of the step", StepsBack),
     scored("mean squared error, squeezed", lambda s, x, y: F.mse_loss(s.squeeze(1), y.to(s.dtype))),
+    *one_by_one(
+        losing("hard samples by mask", hard),
+        Entry("gradients inside of the step", StepsBack),
+    ),
 ]
 LONG = [
     scored("targets less their mean", lambda s, x, y: F.mse_loss(s[:, 0], y - y.to(s.dtype).mean())),
     scored("many classes", lambda s, x, y: F.cross_entropy(s, y), 20),
     Entry("criterion with weights, smoothing", CriterionWithWeights),
     Entry("learnt task weights, 0-dim", LearntWeights),
-    Entry("gradient penalty", GradientPenalty),
     scored("squeezed without a dimension", lambda s, x, y: F.mse_loss(s.squeeze(), y.to(s.dtype).squeeze())),
     scored("binary", lambda s, x, y: F.binary_cross_entropy_with_logits(s.squeeze(-1), (y > 1).to(s.dtype))),
     scored("reversed targets", lambda s, x, y: F.mse_loss(s.flatten(), y.flip(0).to(s.dtype))),
@@ -105,4 +106,7 @@ LONG = [
     scored("nll of log_softmax", log_softmax, 3),
     scored("one_hot targets", lambda s, x, y: F.mse_loss(s, F.one_hot(y, 3).to(s.dtype)), 3),
     scored("autoencoder", lambda s, x, y: F.mse_loss(s, x), FEATURES),
+    *one_by_one(
+        Entry("gradient penalty", GradientPenalty),
+    ),
 ]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from torchmetrics.classification import (
     MulticlassF1Score,
 )
 
-from zoo.entry import CLASSES, Entry
+from zoo.entry import CLASSES, UNEQUAL, Entry, one_by_one
 from zoo.modules.base import Classifier
 
 
@@ -69,27 +69,50 @@ class MeanLoss(Classifier):
         self.mean_loss.reset()
 
 
-class Gives(Classifier):
-    """Gives a metric object something in each step, and logs its value when the round ends, or by ``logs`` itself."""
+class Use(NamedTuple):
+    """How a metric object is used: ``give(module, metric, scores, classes, loss, batch_idx)`` is called in each step.
 
-    def __init__(self, metric: Metric, give: Callable[[Any, Tensor, Tensor, Tensor, int], Any], logs: bool) -> None:
+    What it returns weighs the loss. Where it does not log, the metric's value is logged when the round ends.
+    """
+
+    metric: Callable[[], Metric]
+    give: Callable[..., Any]
+    logs: bool = False
+
+
+class Gives(Classifier):
+    """Uses metric objects."""
+
+    def __init__(self, uses: Sequence[Use]) -> None:
         super().__init__()
-        self.metric, self.give, self.logs = metric, give, logs
+        self.uses = {f"metric_{number}": use for number, use in enumerate(uses)}
+        for name, use in self.uses.items():
+            setattr(self, name, use.metric())
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         logits = self(batch[0])
         loss = F.cross_entropy(logits, batch[1])
-        weight = self.give(self, logits.detach(), batch[1], loss, batch_idx)
-        return loss if weight is None else loss * weight
+        weighted = loss
+        for name, use in self.uses.items():
+            weight = use.give(self, getattr(self, name), logits.detach(), batch[1], loss, batch_idx)
+            if weight is not None:
+                weighted = weighted * weight
+        return weighted
 
     def on_train_epoch_end(self) -> None:
-        if not self.logs:
-            self.log("value", self.metric.compute())
-            self.metric.reset()
+        for name, use in self.uses.items():
+            if not use.logs:
+                metric = getattr(self, name)
+                self.log(name, metric.compute())
+                metric.reset()
 
 
 def gives(name: str, metric: Any, give: Callable[..., Any], logs: bool = False) -> Entry:
-    return Entry(name, lambda: Gives(metric(), give, logs))
+    return all_of(name, Use(metric, give, logs))
+
+
+def all_of(name: str, *uses: Use) -> Entry:
+    return Entry(name, lambda: Gives(uses), sizes=UNEQUAL)
 
 
 class Summed(Metric):
@@ -139,52 +162,57 @@ def hooked() -> Metric:
     return metric
 
 
-def update(module: Any, logits: Tensor, y: Tensor, loss: Tensor, index: int) -> None:
-    module.metric.update(y)
+def update(module: Any, metric: Any, logits: Tensor, y: Tensor, loss: Tensor, index: int) -> None:
+    metric.update(y)
 
 
-def call_and_log(module: Any, logits: Tensor, y: Tensor, loss: Tensor, index: int) -> None:
-    module.metric(y)
-    module.log("value", module.metric, on_step=True, on_epoch=True)
+def call_and_log(name: str) -> Callable[..., None]:
+    """Return what calls a metric object and logs it by a name."""
+
+    def give(module: Any, metric: Metric, logits: Tensor, y: Tensor, loss: Tensor, index: int) -> None:
+        metric(y)
+        module.log(name, metric, on_step=True, on_epoch=True)
+
+    return give
 
 
-def log_then_call(module: Any, logits: Tensor, y: Tensor, loss: Tensor, index: int) -> None:
+def log_then_call(module: Any, metric: Metric, logits: Tensor, y: Tensor, loss: Tensor, index: int) -> None:
     if index:
-        module.log("value", module.metric, on_step=True, on_epoch=True)
-    module.metric(y)
+        module.log("before", metric, on_step=True, on_epoch=True)
+    metric(y)
 
 
-def change_afterwards(module: Any, logits: Tensor, y: Tensor, loss: Tensor, index: int) -> None:
+def change_afterwards(module: Any, metric: Any, logits: Tensor, y: Tensor, loss: Tensor, index: int) -> None:
     own = y.clone()
-    module.metric.update(own)
+    metric.update(own)
     own += (own == 2).long()
 
 
-def log_state(module: Any, logits: Tensor, y: Tensor, loss: Tensor, index: int) -> None:
-    module.metric.update(y)
-    module.log("seen", module.metric.total)
+def log_state(module: Any, metric: Any, logits: Tensor, y: Tensor, loss: Tensor, index: int) -> None:
+    metric.update(y)
+    module.log("seen", metric.total)
 
 
-def count_updates(module: Any, logits: Tensor, y: Tensor, loss: Tensor, index: int) -> float:
-    module.metric.update(y)
-    return 0.5 if module.metric.update_count == 7 else 1.0
+def count_updates(module: Any, metric: Any, logits: Tensor, y: Tensor, loss: Tensor, index: int) -> float:
+    metric.update(y)
+    return 0.5 if metric.update_count == 7 else 1.0
 
 
-def scores(module: Any, logits: Tensor, y: Tensor, loss: Tensor, index: int) -> None:
-    module.metric.update(logits.softmax(1), y)
+def scores(module: Any, metric: Any, logits: Tensor, y: Tensor, loss: Tensor, index: int) -> None:
+    metric.update(logits.softmax(1), y)
 
 
-def weigh_by_value(module: Any, logits: Tensor, y: Tensor, loss: Tensor, index: int) -> Tensor:
+def weigh_by_value(module: Any, metric: Any, logits: Tensor, y: Tensor, loss: Tensor, index: int) -> Tensor:
     """Weighs the loss by the running value: what one client did changes what the next one does."""
-    module.metric.update(logits, y)
-    return 2 - module.metric.compute()
+    metric.update(logits, y)
+    return 2 - metric.compute()
 
 
 def call(weigh: Callable[[Any, Tensor], Any]) -> Callable[..., Any]:
     """Return what calls an accuracy and weighs the loss by what it returns."""
 
-    def give(module: Any, logits: Tensor, y: Tensor, loss: Tensor, index: int) -> Any:
-        accuracy = module.metric(logits, y)
+    def give(module: Any, metric: Any, logits: Tensor, y: Tensor, loss: Tensor, index: int) -> Any:
+        accuracy = metric(logits, y)
         module.log("accuracy", accuracy)
         return weigh(accuracy, loss)
 
@@ -212,39 +240,52 @@ def accuracy() -> Metric:
 
 def of_classes(values: Callable[[Tensor], Tensor]) -> Callable[..., None]:
     """Return what gives values of classes, not of samples: some batches have fewer samples than there are classes."""
-    return lambda module, logits, y, loss, index: module.metric.update(values(logits.softmax(1)))
+    return lambda module, metric, logits, y, loss, index: metric.update(values(logits.softmax(1)))
 
 
+#: Metric objects of batches.
+OF_BATCHES = {
+    "batches with class 0": Use(summed(lambda m, y: len(y) if (y == 0).any() else 0), update),
+    "numbers of calls": Use(summed(lambda m, y: m.calls), call_and_log("calls"), logs=True),
+    "logged before it is called": Use(SumMetric, log_then_call, logs=True),
+    "sum without values of steps": Use(lambda: RunningSum(window=3), call_and_log("running"), logs=True),
+    "number of a tensor": Use(summed(lambda m, y: y), lambda m, metric, logits, y, *_: metric.update(y[0].item())),
+    "changed afterwards": Use(SumMetric, change_afterwards),
+}
+#: Metric objects that keep or are given something else than sums over samples.
+OTHERS = {
+    "moving mean in a tensor": Use(Moving, update),
+    "sums of classes": Use(SumMetric, of_classes(lambda p: p.sum(0))),
+    "draws from the third call on": Use(summed(lambda m, y: torch.rand(()) if m.calls > 2 else 0), update),
+}
 ENTRIES = [
-    Entry("collection computed at the epoch's end", ComputesCollection),
-    gives("running metric in the loss", accuracy, weigh_by_value),
     Entry("collection logged", LogsCollection),
     Entry("new metric object in each round", NewMetric),
-    gives("value used in the loss", accuracy, call(lambda accuracy, loss: 2 - accuracy)),
-    gives("batches with class 0", summed(lambda m, y: len(y) if (y == 0).any() else 0), update),
-    gives("numbers of calls", summed(lambda m, y: m.calls), call_and_log, logs=True),
-    gives("logged before it is called", SumMetric, log_then_call, logs=True),
-    gives("sum without values of steps", lambda: RunningSum(window=3), call_and_log, logs=True),
-    gives("number of a tensor", summed(lambda m, y: y), lambda m, logits, y, *_: m.metric.update(y[0].item())),
-    gives("batches counted", SumMetric, lambda m, *_: m.metric.update(1)),
-    gives("changed afterwards", SumMetric, change_afterwards),
+    all_of("metric objects of batches", *OF_BATCHES.values()),
+    all_of("metric objects that keep something else", *OTHERS.values()),
+    gives("batches counted", SumMetric, lambda m, metric, *_: metric.update(1)),
     gives("AUROC with thresholds", lambda: MulticlassAUROC(CLASSES, thresholds=5), scores),
-    gives("moving mean in a tensor", Moving, update),
-    gives("sums of classes", SumMetric, of_classes(lambda p: p.sum(0))),
-    gives("draws from the third call on", summed(lambda m, y: torch.rand(()) if m.calls > 2 else 0), update),
+    *one_by_one(
+        gives("running metric in the loss", accuracy, weigh_by_value),
+        gives("value used in the loss", accuracy, call(lambda accuracy, loss: 2 - accuracy)),
+    ),
 ]
 LONG = [
+    *(all_of(name, use) for name, use in {**OF_BATCHES, **OTHERS}.items()),
+    Entry("collection computed at the epoch's end", ComputesCollection),
     Entry("MeanMetric of the loss", MeanLoss),
     gives("AUROC of lists", lambda: MulticlassAUROC(CLASSES), scores),
-    gives("loss with its graph", MeanMetric, lambda m, logits, y, loss, index: m.metric.update(loss)),
-    gives("value by item", accuracy, call(lambda value, loss: 2 - value.item())),
+    gives("loss with its graph", MeanMetric, lambda m, metric, logits, y, loss, index: metric.update(loss)),
     gives("classes first", SumMetric, of_classes(lambda p: p.t())),
-    gives(
-        "metric of weights",
-        summed(lambda m, net: net[0].weight.detach().square().sum()),
-        lambda m, *_: m.metric.update(m.layers),
+    *one_by_one(
+        gives("value by item", accuracy, call(lambda value, loss: 2 - value.item())),
+        gives(
+            "metric of weights",
+            summed(lambda m, net: net[0].weight.detach().square().sum()),
+            lambda m, metric, *_: metric.update(m.layers),
+        ),
+        gives("state logged", summed(lambda m, y: len(y)), log_state),
+        gives("updates counted", summed(lambda m, y: len(y)), count_updates),
+        gives("metric with a hook", hooked, call_and_log("value"), logs=True),
     ),
-    gives("state logged", summed(lambda m, y: len(y)), log_state),
-    gives("updates counted", summed(lambda m, y: len(y)), count_updates),
-    gives("metric with a hook", hooked, call_and_log, logs=True),
 ]

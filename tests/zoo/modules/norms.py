@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.entry import CLASSES, Entry, images
+from zoo.entry import CLASSES, UNEQUAL, Entry, images, one_by_one
 from zoo.modules.base import Classifier, perceptron
 
 
@@ -98,10 +98,9 @@ ENTRIES = [
     Entry("BatchNorm2d, convolution with bias", lambda: Classifier(conv(nn.BatchNorm2d(4))), images),
     Entry("BatchNorm in eval mode", FrozenNorm, images),
     Entry("constant buffers, some infinite", ConstantBuffers),
-    Entry("queue with a pointer", MemoryBank),
+    Entry("queue with a pointer", MemoryBank, sizes=UNEQUAL),
 ]
 LONG = [
-    Entry("BatchNorm2d, cumulative", lambda: Classifier(conv(nn.BatchNorm2d(4, momentum=None))), images),
     Entry("LayerNorm", lambda: Classifier(perceptron(nn.LayerNorm(5)))),
     Entry("GroupNorm", lambda: Classifier(conv(nn.GroupNorm(2, 4))), images),
     Entry(
@@ -111,5 +110,8 @@ LONG = [
     ),
     Entry("running mean by assignment", RunningInputMean),
     Entry("running mean in place", RunningInputMeanInPlace),
-    Entry("counter in an integer buffer", CountsBatches),
+    *one_by_one(
+        Entry("BatchNorm2d, cumulative", lambda: Classifier(conv(nn.BatchNorm2d(4, momentum=None))), images),
+        Entry("counter in an integer buffer", CountsBatches),
+    ),
 ]

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim import lr_scheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from zoo.entry import Entry
+from zoo.entry import Entry, one_by_one
 from zoo.modules.base import Classifier
 
 Make = Callable[[Any], Any]
@@ -171,13 +171,9 @@ LONG = [
     Entry("RMSprop, momentum", plain(torch.optim.RMSprop, lr=0.01, momentum=0.5)),
     Entry("Adagrad", plain(torch.optim.Adagrad, lr=0.1)),
     Entry("Rprop", plain(torch.optim.Rprop, lr=0.01)),
-    Entry("LBFGS", plain(torch.optim.LBFGS, lr=0.1, max_iter=3)),
-    Entry("own optimizer, value by value", plain(SignDescent, lr=0.01)),
     Entry("groups in another order", lambda: WithOptimizer(reversed_groups)),
     Entry("two lists from configure_optimizers", lambda: WithOptimizer(lists)),
-    Entry("inverse root by step", scheduled(inverse_root, "step"), federated=TWO_EPOCHS),
     Entry("warm-up and cosine by step", scheduled(warmup, "step")),
-    Entry("optimizer_step warms up", WarmsUpByHand),
     Entry("accumulates two batches", Classifier, trainer=TWICE),
     Entry(
         "accumulates three, two epochs",
@@ -185,7 +181,13 @@ LONG = [
         trainer={"accumulate_grad_batches": 3},
         federated=TWO_EPOCHS,
     ),
-    Entry("rate by lr_scheduler_step", scheduled(exponential, "step", RateByHook), by_hand=False),
-    Entry("step sets the learning rate", SetsRates),
-    Entry("hook of all optimizers", HooksAll, by_hand=False),
+    *one_by_one(
+        Entry("LBFGS", plain(torch.optim.LBFGS, lr=0.1, max_iter=3)),
+        Entry("own optimizer, value by value", plain(SignDescent, lr=0.01)),
+        Entry("inverse root by step", scheduled(inverse_root, "step"), federated=TWO_EPOCHS),
+        Entry("optimizer_step warms up", WarmsUpByHand),
+        Entry("rate by lr_scheduler_step", scheduled(exponential, "step", RateByHook), by_hand=False),
+        Entry("step sets the learning rate", SetsRates),
+        Entry("hook of all optimizers", HooksAll, by_hand=False),
+    ),
 ]

@@ -11,7 +11,7 @@ from torchmetrics import MeanMetric
 
 from fl_lightning import Federated
 from fl_lightning.parts import Exchange, LocalObjective, Schedule, Term
-from zoo.entry import Entry
+from zoo.entry import Entry, one_by_one
 from zoo.modules.base import Classifier
 
 
@@ -102,9 +102,11 @@ def with_part(name: str, part: str, make: Callable[[], Any]) -> Entry:
 
 
 ENTRIES = [
-    with_part("schedule starts where the last client ended", "schedule", Chain),
     with_part("pull by the client's loss", "objective", PullByLoss),
-    with_part("exchange passes models on", "exchange", PassesOn),
     with_part("correction of each client in a stack", "objective", lambda: Kept(Stacking)),
-    with_part("correction of each client", "objective", lambda: Kept(Pull)),
+    *one_by_one(
+        with_part("schedule starts where the last client ended", "schedule", Chain),
+        with_part("exchange passes models on", "exchange", PassesOn),
+        with_part("correction of each client", "objective", lambda: Kept(Pull)),
+    ),
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from zoo.entry import Entry
+from zoo.entry import Entry, one_by_one
 from zoo.modules.base import Classifier, perceptron
 
 ENTRIES = [
@@ -20,5 +20,7 @@ ENTRIES = [
 ]
 LONG = [
     Entry("64-true", Classifier, dtype=torch.float32, trainer={"precision": "64-true"}),
-    Entry("anomalies looked for", Classifier, trainer={"detect_anomaly": True}),
+    *one_by_one(
+        Entry("anomalies looked for", Classifier, trainer={"detect_anomaly": True}),
+    ),
 ]

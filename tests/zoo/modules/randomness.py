@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.entry import CLASSES, Entry, images
+from zoo.entry import CLASSES, UNEQUAL, Entry, images, one_by_one
 from zoo.modules.base import Classifier, perceptron
 
 
@@ -80,6 +80,10 @@ def filled(x: Tensor) -> Tensor:
     return noise
 
 
+def normal_by_name(x: Tensor) -> Tensor:
+    return torch.normal(mean=1.0, std=2.0, size=tuple(x.shape))
+
+
 def in_place(x: Tensor) -> Tensor:
     return F.dropout(x.t().clone(memory_format=torch.preserve_format), 0.4, inplace=True).t()
 
@@ -100,32 +104,37 @@ class LearnsFromBeta(Classifier):
 
 
 ENTRIES = [
-    Entry("Dropout", lambda: Classifier(perceptron(nn.Dropout(0.3)))),
+    Entry("Dropout", lambda: Classifier(perceptron(nn.Dropout(0.3))), sizes=UNEQUAL),
     Entry("dropout from the second epoch on", DropsSometimes),
-    Entry("augmentation and dropout", Augmented),
-    draws("rand", lambda x: torch.rand(x.shape)),
-    draws("normal by name", lambda x: torch.normal(mean=1.0, std=2.0, size=tuple(x.shape))),
-    draws("seeds in the step", seeds),
+    draws("uniform, and normal by name", lambda x: torch.rand(x.shape) + normal_by_name(x)),
+    *one_by_one(
+        Entry("augmentation and dropout", Augmented),
+        draws("seeds in the step", seeds),
+    ),
 ]
 LONG = [
+    draws("rand", lambda x: torch.rand(x.shape)),
+    draws("normal by name", normal_by_name),
     draws("dropout in place", in_place),
     Entry("Dropout2d", lambda: Classifier(conv(nn.Dropout2d(0.3))), images),
     Entry("AlphaDropout", lambda: Classifier(perceptron(nn.AlphaDropout(0.2)))),
-    Entry("RReLU", lambda: Classifier(perceptron(nn.RReLU()))),
     Entry("Gumbel softmax", GumbelSoftmax),
     Entry("mixup with torch's Beta", MixupOfTorch),
     Entry("samples actions", Reinforce),
-    Entry("learns from a Beta distribution", LearnsFromBeta),
     draws("randint between", lambda x: torch.randint(2, 7, x.shape)),
     draws("randint_like", lambda x: torch.randint_like(x, 2, 7)),
     draws("normal of tensors", lambda x: torch.normal(x, x.abs())),
-    draws("Dirichlet", lambda x: torch.distributions.Dirichlet(torch.ones(x.shape[-1])).sample((len(x),))),
     draws("Gamma", lambda x: torch.distributions.Gamma(x.abs() + 1, 2.0).sample()),
     draws("dropout of what is transposed", lambda x: F.dropout(x.t(), 0.4).t()),
-    draws("torch.dropout of what is transposed", lambda x: torch.dropout(x.t(), 0.4, True).t()),
     draws("dropout of a number", lambda x: F.dropout(torch.ones(x.shape), 0.4)),
     draws("all is dropped", lambda x: F.dropout(x, 1.0)),
     draws("bernoulli_", lambda x: x.new_empty(len(x), 1).bernoulli_(0.7)),
-    draws("normal_ of a name", filled),
     draws("normal_", lambda x: torch.zeros(x.shape).normal_(0, 0.3)),
+    *one_by_one(
+        Entry("RReLU", lambda: Classifier(perceptron(nn.RReLU()))),
+        Entry("learns from a Beta distribution", LearnsFromBeta),
+        draws("Dirichlet", lambda x: torch.distributions.Dirichlet(torch.ones(x.shape[-1])).sample((len(x),))),
+        draws("torch.dropout of what is transposed", lambda x: torch.dropout(x.t(), 0.4, True).t()),
+        draws("normal_ of a name", filled),
+    ),
 ]

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.entry import CLASSES, Entry, words
+from zoo.entry import CLASSES, UNEQUAL, Entry, one_by_one, words
 from zoo.modules.base import Classifier
 
 
@@ -81,10 +81,12 @@ class Embedded(Classifier):
 
 ENTRIES = [
     Entry("TransformerEncoder with dropout", TransformerWithDropout, words, tolerance=1e-05),
-    Entry("causal language model, tied weights", LanguageModel, words),
-    Entry("embedding with padding_idx", lambda: Embedded(padding_idx=0), words),
+    Entry("causal language model, tied weights", LanguageModel, words, sizes=UNEQUAL),
 ]
 LONG = [
-    Entry("LSTM", Recurrent, words),
-    Entry("embedding with max_norm", lambda: Embedded(max_norm=0.5), words),
+    Entry("embedding with padding_idx", lambda: Embedded(padding_idx=0), words),
+    *one_by_one(
+        Entry("LSTM", Recurrent, words),
+        Entry("embedding with max_norm", lambda: Embedded(max_norm=0.5), words),
+    ),
 ]

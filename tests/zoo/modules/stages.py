@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.entry import Entry
+from zoo.entry import Entry, one_by_one
 from zoo.modules.base import Classifier, changed, perceptron
 
 
@@ -166,29 +166,33 @@ def replaces_step(module: Any) -> None:
 
 
 ENTRIES = [
-    later("number kept from the second round on", keeps),
     changed("logs of batches of two", logs_pairs, trainer=THREE),
     changing("dropout added", lambda m: m.layers.__setitem__(1, nn.Sequential(nn.ReLU(), nn.Dropout(0.3)))),
     flagged("flag in a global", lambda m: FLAGS["on"], lambda m, on: FLAGS.update(on=on)),
     entry("weights written between rounds", WritesWeights),
     entry("key that small batches look for", ReadsKeys),
+    *one_by_one(
+        later("number kept from the second round on", keeps),
+    ),
 ]
 LONG = [
     later("item() from the second round on", lambda m, loss, b, i: loss / loss.item() if i == 2 else loss),
     later("another loss from the second round on", lambda m, loss, b, i: 2 * loss),
     later("logs a new name in the second round", logs_new),
-    later("unit rows from the second round on", unit_rows),
     changing("forward hook added", lambda m: m.layers[0].register_forward_hook(lambda *args: 1.5 * args[2])),
     changing("forward pre-hook added", lambda m: m.layers[2].register_forward_pre_hook(lambda _, x: (2 * x[0],))),
-    changing("backward hook added", lambda m: m.layers[0].register_full_backward_hook(halve_inputs)),
-    changing("parameter hook added", lambda m: m.layers[0].weight.register_hook(lambda g: 0.1 * g)),
-    changing("optimizer hook added", adds_optimizer_hook),
     changing("weights written at a round's start, once", lambda m: m.layers[0].bias.data.zero_()),
     changing("forward replaced", lambda m: setattr(m.layers[1], "forward", torch.sigmoid)),
     changing("step replaced", replaces_step),
-    flagged("flag in a tensor", lambda m: bool(m.flag > 0), lambda m, on: m.flag.fill_(float(on))),
     flagged("flag in the class", lambda m: m.doubles, lambda m, on: setattr(type(m), "doubles", on)),
     entry("optimizer's options change", ChangesOptions),
     entry("statistics frozen in the second round", FreezesStatistics),
     entry("attribute set by round", Powered),
+    *one_by_one(
+        later("unit rows from the second round on", unit_rows),
+        changing("backward hook added", lambda m: m.layers[0].register_full_backward_hook(halve_inputs)),
+        changing("parameter hook added", lambda m: m.layers[0].weight.register_hook(lambda g: 0.1 * g)),
+        changing("optimizer hook added", adds_optimizer_hook),
+        flagged("flag in a tensor", lambda m: bool(m.flag > 0), lambda m, on: m.flag.fill_(float(on))),
+    ),
 ]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.entry import CLASSES, Entry, words
+from zoo.entry import CLASSES, UNEQUAL, Entry, one_by_one, words
 from zoo.modules.base import Classifier
 
 
@@ -26,7 +26,7 @@ class Adds(Classifier):
 
 
 def adds(name: str, term: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Entry:
-    return Entry(name, lambda: Adds(term))
+    return Entry(name, lambda: Adds(term), sizes=UNEQUAL)
 
 
 def scattered(w: Tensor, scores: Tensor, y: Tensor) -> Tensor:
@@ -100,24 +100,37 @@ def doubled_if_large(loss: Tensor) -> Tensor:
     return loss
 
 
+#: Terms that are stacked.
+TERMS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "equal largest values": lambda w, scores, y: (w * F.one_hot(y[0], CLASSES)).max(),
+    "index_fill by an index": lambda w, scores, y: w.index_fill(0, y[:1] - 3, 0.0).sum(),
+    "one_hot of classes": lambda w, scores, y: (F.one_hot(y, CLASSES) * w).sum(),
+    "row replaced by select_scatter": replaced,
+    "weighted classes, smoothed": smoothed,
+    "transforms of torch.func": transformed,
+}
+
+
+def all_terms(w: Tensor, scores: Tensor, y: Tensor) -> Tensor:
+    return sum(term(w, scores, y) for term in TERMS.values())  # type: ignore[return-value]
+
+
 LAST = torch.tensor([-1])
 ENTRIES = [
-    Entry("ignored classes", Ignores),
+    Entry("ignored classes", Ignores, sizes=UNEQUAL),
     Entry("functional embedding with padding_idx", Padded, words),
-    adds("equal largest values", lambda w, scores, y: (w * F.one_hot(y[0], CLASSES)).max()),
-    adds("operation that fails for some clients", rooted),
-    adds("text of a tensor", lambda w, scores, y: w.sum() * ("-" in repr(scores))),
-    adds("function of torch.jit", lambda w, scores, y: doubled_if_large(scores.square().mean())),
-    adds("index_fill by an index", lambda w, scores, y: w.index_fill(0, y[:1] - 3, 0.0).sum()),
-    adds("one_hot of classes", lambda w, scores, y: (F.one_hot(y, CLASSES) * w).sum()),
-    adds("Gaussian loss with variances", gaussian),
-    adds("row replaced by select_scatter", replaced),
-    adds("median", lambda w, scores, y: (w * F.one_hot(y[0], CLASSES)).median()),
-    adds("weighted classes, smoothed", smoothed),
-    adds("indices in common", lambda w, scores, y: (F.one_hot(torch.arange(3)) * w.index_fill(0, LAST, 0)).sum()),
-    adds("weighted covariances", lambda w, scores, y: torch.cov(scores.T, aweights=(y + 1).to(w.dtype)).sum()),
-    adds("new tensor, scatter_", scattered),
-    adds("transforms of torch.func", transformed),
-    adds("transform that fails in a stack", added),
-    adds("seen by view", seen),
+    adds("all terms that are stacked", all_terms),
+    *one_by_one(
+        adds("operation that fails for some clients", rooted),
+        adds("text of a tensor", lambda w, scores, y: w.sum() * ("-" in repr(scores))),
+        adds("function of torch.jit", lambda w, scores, y: doubled_if_large(scores.square().mean())),
+        adds("Gaussian loss with variances", gaussian),
+        adds("median", lambda w, scores, y: (w * F.one_hot(y[0], CLASSES)).median()),
+        adds("indices in common", lambda w, scores, y: (F.one_hot(torch.arange(3)) * w.index_fill(0, LAST, 0)).sum()),
+        adds("weighted covariances", lambda w, scores, y: torch.cov(scores.T, aweights=(y + 1).to(w.dtype)).sum()),
+        adds("new tensor, scatter_", scattered),
+        adds("transform that fails in a stack", added),
+        adds("seen by view", seen),
+    ),
 ]
+LONG = [adds(name, term) for name, term in TERMS.items()]
