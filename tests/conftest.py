@@ -9,12 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 from lightning.fabric.utilities import registry
+from torch._dynamo import guards
 
 torch.set_num_threads(1)
 # many tests compare a fit with stock Lightning's, bit for bit
 os.environ["FL_LIGHTNING_EXECUTOR"] = "sequential"
 # each trainer looks for plugins among all installed packages, nine tenths of the time that it takes to make one
 registry.entry_points = functools.lru_cache(registry.entry_points)  # type: ignore[assignment]
+# PyTorch measures how long the guards of each captured step take, for which it empties the processor's cache
+guards.profile_guard_manager = lambda *arguments: 0.0
 
 
 @pytest.fixture

@@ -99,7 +99,7 @@ class Words(L.LightningModule):
 def weights_of_words(callback: Any, sparse: bool, optimizer: Callable[..., Optimizer] = SGD) -> Tensor:
     L.seed_everything(1, verbose=False)
     module = Words(sparse, optimizer)
-    clients = [(torch.randint(30, (n, 5)), torch.randint(3, (n,))) for n in (4, 7)]
+    clients = [(torch.randint(30, (n, 5)), torch.randint(3, (n,))) for n in (4, 8)]
     fit(callback, module, TensorDataModule(clients, batch_size=4), 2)
     return nn.utils.parameters_to_vector(module.parameters()).detach()
 

@@ -71,7 +71,7 @@ def test_an_algorithm(name: str, whole: Callable[[str], Whole], tmp_path: Path, 
             assert repr(eval(text, {**vars(parts), **vars(_public), **vars(algorithms)})) == text
 
 
-@pytest.mark.parametrize("name", one_in(5))
+@pytest.mark.parametrize("name", one_in(6))
 def test_other_fits_of_an_algorithm(name: str, whole: Callable[[str], Whole], subtests: pytest.Subtests) -> None:
     expected = whole(name)
     with subtests.test("a second fit of its callback is as the first, of a pickled copy too"):

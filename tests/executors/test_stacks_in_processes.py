@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
-import lightning as L
 import pytest
 import torch
-from helpers.toys import Quadratic, quadratic_clients
-from lightning.pytorch.callbacks import Callback
+from helpers.forking import on_two_processes
+from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
 from torchmetrics import MeanMetric
@@ -36,36 +36,27 @@ class Measured(Quadratic):
         self.log("distance", (self.w - batch[1]).abs().mean())
 
 
-class IsStacked(Callback):
-    """Fails on the process whose clients are not stacked."""
-
-    def __init__(self, executor: VectorizedExecutor) -> None:
-        self.executor = executor
-
-    def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        assert self.executor.cause is None, self.executor.cause
-
-
-def test_processes_with_unequal_numbers_of_clients_stack_them() -> None:
+def train() -> list[Any]:
+    """Return the last weight, and what was logged."""
     # 4 steps on one process, and two clients with 2 steps each on the other, which alone has a stack
     clients = quadratic_clients([1.0, 1.0, 1.0], [1.0, 2.0, 3.0], [4, 4, 8])
     # the check before the first round has 2 batches on one process and 1 on the other
     data = TensorDataModule(clients, val=quadratic_clients([1.0], [3.0], [3]), batch_size=2, eval_batch_size=1)
     executor, module = VectorizedExecutor(), Measured()
-    trainer = L.Trainer(
+    trainer = quiet_trainer(
         max_epochs=1,
-        accelerator="cpu",
+        num_sanity_val_steps=2,
         devices=2,
-        strategy=DDPStrategy(start_method="spawn", timeout=timedelta(seconds=60)),
-        callbacks=[FedAvg(3, executor=executor, seed=0), IsStacked(executor)],
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
+        strategy=DDPStrategy(timeout=timedelta(seconds=60)),
+        callbacks=[FedAvg(3, executor=executor, seed=0)],
     )
     trainer.fit(module, datamodule=data)
+    assert executor.cause is None, executor.cause
+    return [float(module.w), *(float(trainer.callback_metrics[name]) for name in ("optimum_epoch", "distance"))]
+
+
+def test_processes_with_unequal_numbers_of_clients_stack_them(tmp_path: Path) -> None:
     # each step halves the distance to the client's optimum
     weight = (4 * 1 * (1 - 0.5**2) + 4 * 2 * (1 - 0.5**2) + 8 * 3 * (1 - 0.5**4)) / 16
-    assert float(module.w) == pytest.approx(weight, abs=1e-12)
-    assert float(trainer.callback_metrics["optimum_epoch"]) == (2 * 1 + 2 * 2 + 4 * 3) / 8
-    assert float(trainer.callback_metrics["distance"]) == pytest.approx(3 - weight, abs=1e-6)
+    for found in on_two_processes(train, tmp_path):
+        assert found == pytest.approx([weight, (2 * 1 + 2 * 2 + 4 * 3) / 8, 3 - weight], abs=1e-6)

@@ -74,10 +74,15 @@ def of_own_forward(module: Any, x: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(scores, y)
 
 
+def of_matrices(module: Any, x: Tensor, y: Tensor) -> Tensor:
+    """A matrix turned twice, columns by their numbers, and a sum of two types."""
+    turned = F.cross_entropy(module.layers(x @ module.square.t().permute(1, 0)), y)
+    columns = module.layers(x)[:, [0, 2]].square().mean()
+    return turned + columns + F.cross_entropy((x @ module.square + torch.arange(6))[:, :3], y)
+
+
 STACKED: dict[str, Callable[[Any, Tensor, Tensor], Tensor]] = {
-    "turned twice": lambda m, x, y: F.cross_entropy(m.layers(x @ m.square.t().permute(1, 0)), y),
-    "columns by their numbers": lambda m, x, y: m.layers(x)[:, [0, 2]].square().mean(),
-    "sum of two types": lambda m, x, y: F.cross_entropy((x @ m.square + torch.arange(6))[:, :3], y),
+    "matrices": of_matrices,
     "number of a schedule": lambda m, x, y: F.cross_entropy(m.layers(x), y) * (1 + m.rates[0].last_epoch),
     "metric objects of a class": of_known_class,
     "metric object of another forward": of_own_forward,
@@ -117,7 +122,7 @@ def test_a_fit_forgets_the_sizes_of_the_one_before(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(CapturedStep, "__call__", capture_and_keep)
     for features, batch_size in ((4, 2), (6, 4)):
         trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0, executor=VectorizedExecutor())])
-        data = TensorDataModule(clients_of((features,)), batch_size=batch_size)
+        data = TensorDataModule(clients_of((features,), (8, 13, 6, 21, 10)), batch_size=batch_size)
         trainer.fit(Module(nn.Linear(features, 3)), datamodule=data)
     assert len(inputs) >= 8
     assert not any(isinstance(own, int) for own in inputs)

@@ -24,21 +24,20 @@ def run(table: dict[str, Any], folder: Path, workers: int = 0) -> tuple[list[dic
 
 
 def test_methods_share_partition_weights_and_draws_and_differ_in_the_rest(tmp_path: Path) -> None:
-    rows, text = run(small(folds=[0, 1], seeds=[0, 1]), tmp_path)
-    assert len(rows) == 8
+    rows, text = run(small(folds=[0, 1], seeds=[1]), tmp_path)
+    assert len(rows) == 4
     assert {row["status"] for row in rows} == {"finished"}
     for fold in (0, 1):
-        for seed in (0, 1):
-            pair = [row for row in rows if (row["fold"], row["seed"]) == (fold, seed)]
-            assert [row["method"] for row in pair] == ["FedAvg", "RADFed"]
-            assert len({(row["partition"], row["initial_weights"]) for row in pair}) == 1
-            assert [row["aggregations"] for row in pair] == [4, 2]
-            assert [row["models_sent"] for row in pair] == [16, 16]
-            # the same clients train in the first round of both, from the same weights
-            curves = [read_csv(tmp_path / "cells" / row["cell"] / "curve.csv") for row in pair]
-            assert curves[0][0]["train_loss"] == curves[1][0]["train_loss"]
-    assert len({row["initial_weights"] for row in rows if row["seed"] == 0}) == 1
-    assert "8 of 8 cells are finished" in text
+        pair = [row for row in rows if row["fold"] == fold]
+        assert [row["method"] for row in pair] == ["FedAvg", "RADFed"]
+        assert len({(row["partition"], row["initial_weights"]) for row in pair}) == 1
+        assert [row["aggregations"] for row in pair] == [4, 2]
+        assert [row["models_sent"] for row in pair] == [16, 16]
+        # the same clients train in the first round of both, from the same weights
+        curves = [read_csv(tmp_path / "cells" / row["cell"] / "curve.csv") for row in pair]
+        assert curves[0][0]["train_loss"] == curves[1][0]["train_loss"]
+    assert len({row["initial_weights"] for row in rows}) == 1
+    assert "4 of 4 cells are finished" in text
     written = read_csv(tmp_path / "results.csv")
     assert [float(row["score"]) for row in written] == [row["test_acc_clients"] for row in rows]
     assert all(row["code"].startswith("0.") for row in written)
@@ -86,6 +85,7 @@ def test_each_score_of_a_client_stands_under_the_name_of_its_model(tmp_path: Pat
     """The round is chosen by a score of one model, and that of the other is of the same round."""
     local = {"class_path": "fl_lightning.Local", "init_args": {"clients_per_round": 1.0, "local_epochs": 20}}
     table = small(methods={"Local": {"callback": local}}, baseline="Local", seeds=[0])
+    table["trainer"]["max_epochs"] = 1
     split = {"class_path": "fl_lightning.WithinClientSplit", "init_args": {"val": 0.2, "test": 0.3}}
     table["data"]["digits"]["datamodule"]["init_args"]["split"] = split
     [row], _ = run(table, tmp_path)
@@ -181,13 +181,13 @@ def test_a_score_that_is_not_finite_is_told_and_left_out_of_the_report(tmp_path:
 
 
 def test_workers_give_what_one_process_gives(tmp_path: Path, faulty: None) -> None:
-    table = small(seeds=[0, 1])
+    table = small()
     run(table, tmp_path / "one")
     _, text = run(table, tmp_path / "two", workers=2)
     assert (tmp_path / "one" / "results.csv").read_bytes() == (tmp_path / "two" / "results.csv").read_bytes()
     for curve in (tmp_path / "one").glob("cells/*/curve.csv"):
         assert curve.read_bytes() == (tmp_path / "two" / "cells" / curve.parent.name / "curve.csv").read_bytes()
-    assert "cells 4/4 finished" in text
+    assert "cells 2/2 finished" in text
 
 
 def deadly(code: int) -> dict[str, Any]:

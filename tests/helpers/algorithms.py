@@ -53,7 +53,8 @@ def private() -> dict[str, Any]:
     return {"exchange": [parts.TopK(0.5), privacy], **options}
 
 
-ALGORITHMS: dict[str, Make] = {
+#: Clients of these can be trained at once.
+STACKED: dict[str, Make] = {
     "FedAvg": lambda **k: fl.FedAvg(4, server_lr=0.7, **k),
     "FedAvg-stale": lambda **k: fl.FedAvg(4, partial="stale", **k),
     "FedAvg-stale-mapped": lambda **k: fl.FedAvg(4, partial="stale", state_dir="states", **k),
@@ -136,12 +137,19 @@ ALGORITHMS: dict[str, Make] = {
     "Ditto-failing": lambda **k: fl.Ditto(
         0.5, 4, participation=parts.Participation(dropout=0.3, stragglers=0.5), local_epochs=3, **k
     ),
+    "IFCA": lambda **k: fl.IFCA(2, 4, **k),
+    "RADFeda": lambda **k: fl.RADFed(3, 4, server=parts.Adaptive("yogi", 0.1, 0.9, 0.99, 0.01, 0.0), **k),
+    "FedLoRA-svd": lambda **k: Adapted("svd", 4, **k),
+    "FedLoRA": lambda **k: Adapted("average", 4, **k),
+    "FedLoRA-ffa": lambda **k: Adapted("ffa", 4, **k),
+}
+#: Clients of these take gradients at several points, or change the loss.
+ONE_BY_ONE: dict[str, Make] = {
     "PFedMe": lambda **k: fl.PFedMe(2.0, 4, inner_steps=2, server_lr=0.8, **k),
     "APFL": lambda **k: fl.APFL(0.4, 4, alpha_lr=0.01, **k),
     "PerFedAvg": lambda **k: fl.PerFedAvg(0.05, 4, every=2, **k),
     "PerFedAvg-second": lambda **k: fl.PerFedAvg(0.05, 4, gradient="hessian-free", every=3, **k),
     "FedALA": lambda **k: fl.FedALA("layers.4", 4, **k),
-    "IFCA": lambda **k: fl.IFCA(2, 4, **k),
     "MOON": lambda **k: fl.MOON(1.0, 4, **k),
     "FedLC": lambda **k: fl.FedLC(0.5, 4, **k),
     "FedNTD": lambda **k: fl.FedNTD(1.0, 4, tau=2.0, **k),
@@ -149,16 +157,8 @@ ALGORITHMS: dict[str, Make] = {
     "FedSAM": lambda **k: fl.FedSAM(0.1, 4, **k),
     "FedProto": lambda **k: fl.FedProto(2.0, 4, **k),
     "FedRoD": lambda **k: fl.FedRoD("layers.4", 4, **k),
-    "RADFeda": lambda **k: fl.RADFed(3, 4, server=parts.Adaptive("yogi", 0.1, 0.9, 0.99, 0.01, 0.0), **k),
-    "FedLoRA-svd": lambda **k: Adapted("svd", 4, **k),
-    "FedLoRA": lambda **k: Adapted("average", 4, **k),
-    "FedLoRA-ffa": lambda **k: Adapted("ffa", 4, **k),
 }
-
-
-#: Their clients go to several points, or change the loss.
-ONE_BY_ONE = {"PFedMe", "APFL", "PerFedAvg", "PerFedAvg-second", "FedALA", "FedSAM"}
-ONE_BY_ONE |= {"MOON", "FedLC", "FedNTD", "FedDecorr", "FedProto", "FedRoD"}
+ALGORITHMS = {**STACKED, **ONE_BY_ONE}
 
 
 def one_in(number: int, names: Iterable[str] = ALGORITHMS) -> list[Any]:
@@ -201,8 +201,8 @@ class Net(L.LightningModule):
         return [optimizer], [torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=7)]
 
 
-def data(batch_size: int = 4, sizes: Sequence[int] = (8, 14, 6, 23, 10, 12)) -> fl.TensorDataModule:
-    """Six clients of unequal sizes."""
+def data(batch_size: int = 4, sizes: Sequence[int] = (8, 14, 6, 22, 14, 16)) -> fl.TensorDataModule:
+    """Return six clients of unequal sizes, whose last batches have two sizes: PyTorch captures a step for each."""
     generator = torch.Generator().manual_seed(0)
     clients = [
         (torch.randn(n, 6, generator=generator).double(), torch.randint(0, 3, (n,), generator=generator)) for n in sizes

@@ -115,13 +115,13 @@ class Scripted(Classifier):
 ENTRIES = [
     Entry("frozen backbone in eval mode", FrozenBackbone),
     Entry("teacher follows in training_step", MomentumTeacher),
-    Entry("penalty through a list", Held),
     Entry("tensors tell of gradients", Asks),
     *one_by_one(
         Entry("parameter used every second batch", Odd, trainer={"accumulate_grad_batches": 2}),
     ),
 ]
 LONG = [
+    Entry("penalty through a list", Held),
     prepared("weight_norm", lambda m: parametrizations.weight_norm(m.layers[0])),
     prepared("spectral_norm", lambda m: parametrizations.spectral_norm(m.layers[0])),
     changed("penalty by the optimizer's list", penalty_of_optimizer),

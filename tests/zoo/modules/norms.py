@@ -96,11 +96,11 @@ class MemoryBank(Classifier):
 
 ENTRIES = [
     Entry("BatchNorm2d, convolution with bias", lambda: Classifier(conv(nn.BatchNorm2d(4))), images),
-    Entry("BatchNorm in eval mode", FrozenNorm, images),
     Entry("constant buffers, some infinite", ConstantBuffers),
     Entry("queue with a pointer", MemoryBank, sizes=UNEQUAL),
 ]
 LONG = [
+    Entry("BatchNorm in eval mode", FrozenNorm, images),
     Entry("LayerNorm", lambda: Classifier(perceptron(nn.LayerNorm(5)))),
     Entry("GroupNorm", lambda: Classifier(conv(nn.GroupNorm(2, 4))), images),
     Entry(

@@ -152,12 +152,12 @@ def head(module: Any) -> Any:
 
 
 ENTRIES = [
-    Entry("SGD, momentum", plain(SGD, lr=0.1, momentum=0.9), federated=TWO_EPOCHS),
     Entry("parameter groups", lambda: WithOptimizer(two_groups), federated=TWO_EPOCHS),
     Entry("OneCycleLR by step", scheduled(one_cycle, "step")),
     Entry("accumulates, schedule by step", scheduled(exponential, "step"), trainer=TWICE, federated=TWO_EPOCHS),
 ]
 LONG = [
+    Entry("SGD, momentum", plain(SGD, lr=0.1, momentum=0.9), federated=TWO_EPOCHS),
     Entry("SGD, weight decay", plain(SGD, lr=0.1, weight_decay=0.1)),
     Entry("SGD, Nesterov", plain(SGD, lr=0.1, momentum=0.9, nesterov=True), federated=TWO_EPOCHS),
     Entry("SGD, maximize", plain(SGD, lr=0.01, maximize=True)),
