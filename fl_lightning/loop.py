@@ -45,7 +45,7 @@ class LoopCallback(CorrectsGradients, ABC):
 
 @dataclass
 class Carried:
-    """What a round hands to the next, besides models and the states of parts.
+    """State that a round hands to the next, besides models and the states of parts.
 
     Attributes:
         past_settings: Optimizers' settings of earlier rounds on whose models clients still train.

@@ -117,7 +117,7 @@ def monitored_values(loop: _FitLoop) -> dict[str, Tensor]:
 
 
 class MonitoredValues:
-    """What callbacks monitor; see :class:`~fl_lightning.parts.kept.Kept`.
+    """The values that callbacks monitor; see :class:`~fl_lightning.parts.kept.Kept`.
 
     Args:
         loop: The fit's loop.

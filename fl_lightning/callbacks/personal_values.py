@@ -23,7 +23,7 @@ from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.layout import Layout, find_shared_names, tensors_by_name
 from fl_lightning.parts.messages import same_values
-from fl_lightning.parts.part import Part, personal_model, walk
+from fl_lightning.parts.part import Part, by_key, personal_model, walk
 from fl_lightning.words import short_repr
 
 
@@ -58,8 +58,10 @@ class PersonalModels:
 def personal_parts(trainer: pl.Trainer) -> dict[str, Part]:
     """Return the parts of the trainer's algorithm that have models of clients, by their keys in checkpoints."""
     algorithm = _algorithm_of(trainer)
-    parts = () if algorithm is None else enumerate(walk(*algorithm.parts.values()))
-    return {f"{i}-{type(part).__name__}": part for i, part in parts if part.has_personal}
+    if algorithm is None:
+        return {}
+    parts = by_key(walk(*algorithm.parts.values()))
+    return {key: part for key, part in parts.items() if part.has_personal}
 
 
 def personal_models(trainer: pl.Trainer, loaded: Mapping[str, Any] | None) -> PersonalModels | None:

@@ -1,4 +1,4 @@
-"""What a client's local objective does to its steps.
+"""The changes that a client's local objective makes to its steps.
 
 Lightning's loop over a client's batches asks one object for all that an objective changes:
 :attr:`~fl_lightning._lightning.loops.client_loop.ClientLoop.correction`. Which one that is follows from what the
@@ -221,12 +221,7 @@ class LossSteps(TermSteps):
         algorithm: Algorithm,
         trainer: pl.Trainer,
     ) -> None:
-        _check_direction(trainer)
-        if not trainer.lightning_module.automatic_optimization:
-            raise ValueError(
-                "The objective changes the loss of `training_step`, so it needs `automatic_optimization=True`, as "
-                "without it the step takes the gradient itself."
-            )
+        _check_one_loss(trainer, "changes the loss of `training_step`, so it needs")
         super().__init__(term, start, vector, algorithm, trainer)
         self._recorded = recorded
 
@@ -254,12 +249,7 @@ class WalkSteps(ClientSteps):
     _corrects = True
 
     def __init__(self, walk: Walk, vector: StateVector, algorithm: Algorithm, trainer: pl.Trainer) -> None:
-        _check_direction(trainer)
-        if not trainer.lightning_module.automatic_optimization:
-            raise ValueError(
-                "The objective takes gradients at several points, which needs `automatic_optimization=True`, as "
-                "without it the step takes the gradient itself."
-            )
+        _check_one_loss(trainer, "takes gradients at several points, which needs")
         if trainer.accumulate_grad_batches != 1 or len(trainer.optimizers) != 1:
             raise ValueError(
                 "The objective takes gradients at several points, which needs `accumulate_grad_batches=1` and one "
@@ -393,10 +383,19 @@ def make_dense(parameters: Sequence[nn.Parameter]) -> None:
         parameter.grad = gradient
 
 
-def _check_direction(trainer: pl.Trainer) -> None:
-    """Raise ``ValueError`` if some parameters are maximised and others minimised."""
+def _check_one_loss(trainer: pl.Trainer, why: str) -> None:
+    """Raise ``ValueError`` if Lightning does not see the loss, or some parameters maximise it and others minimise it.
+
+    Args:
+        trainer: The trainer.
+        why: What the objective does that needs it; the message says "The objective ...".
+    """
     if maximizes(trainer.optimizers) is None:
         raise ValueError(
             "The objective needs to know whether the loss is minimised, so all parameter groups of the optimizer "
             "must have the same `maximize`, got True and False."
+        )
+    if not trainer.lightning_module.automatic_optimization:
+        raise ValueError(
+            f"The objective {why} `automatic_optimization=True`, as without it the step takes the gradient itself."
         )

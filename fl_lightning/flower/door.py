@@ -8,6 +8,7 @@ from lightning.pytorch.callbacks import Callback
 
 from fl_lightning._lightning.fit_trainer import fit_trainer
 from fl_lightning.callbacks import ExamplePrivacy
+from fl_lightning.clients.optimizer_checks import changes_within_rounds
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.flower.tensors import is_sparse
 from fl_lightning.parts.algorithm import Algorithm
@@ -111,7 +112,7 @@ def _in_training(algorithm: Algorithm, training: LocalTraining) -> Iterator[str]
         )
     if not trainer.lightning_module.automatic_optimization:
         yield "a module with manual optimisation steps its schedules itself, at the client. Use automatic optimisation."
-    if any(config.interval == "step" for config in trainer.lr_scheduler_configs):
+    if changes_within_rounds(trainer):
         yield (
             "a learning-rate schedule with interval='step' walks the mean number of steps of all clients. Give "
             "interval='epoch'; an epoch is a round."

@@ -1,4 +1,4 @@
-"""What a client keeps at its site from round to round.
+"""The vectors that a client keeps at its site from round to round.
 
 A site keeps the vectors of the last two rounds in which it trained. A round whose answer the server did not take, since
 it came too late or the server was stopped, is so taken back: the server says after which round it counted the client

@@ -1,4 +1,4 @@
-"""What the server asks a client to do, and what the client answers.
+"""Orders of the server to a client, and the client's answers.
 
 An order says on which round a client works, from which model and with which settings. The answer holds what the client
 sends after its exchanges. Neither has samples, losses of single samples, or tensors that a client keeps.
@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from fl_lightning._lightning.logs.client_log import LoggedMean
+from fl_lightning._lightning.loops.local_optimizers import Options
 from fl_lightning.algorithms.versions import __version__
 from fl_lightning.flower.records import Parcel, Plain
 from fl_lightning.parts.algorithm import Algorithm
@@ -27,18 +28,62 @@ def describe_algorithm(algorithm: Algorithm) -> str:
     return f"{algorithm.objective!r}, {algorithm.chain.members!r}, {algorithm.schedule!r}"
 
 
-@dataclass(frozen=True)
-class Order:
-    """The work of one client in one round.
+@dataclass(frozen=True, kw_only=True)
+class _Record:
+    """A record that travels between the server and a client.
 
     Attributes:
         run: The fit.
         client: The client's number, 0 to K-1.
+        round: The round, from 0.
+        arrays: Arrays of numbers by name; see :mod:`fl_lightning.flower.tensors`.
+    """
+
+    run: str
+    client: int
+    round: int
+    arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    def to_parcel(self) -> Parcel:
+        """Return the record as it travels."""
+        values: dict[str, Plain] = dict(versions().values)
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.name == "arrays":
+                continue
+            # Flower has no empty lists.
+            if isinstance(value, tuple):
+                if value:
+                    values[each.name] = list(value)
+            else:
+                values[each.name] = value
+        return Parcel(values, self.arrays)
+
+    @classmethod
+    def from_parcel(cls, parcel: Parcel) -> Self:
+        """Return the record that travelled.
+
+        Raises:
+            ValueError: If it is of another version.
+        """
+        check_version(parcel)
+        content: dict[str, Any] = {"arrays": parcel.arrays}
+        for each in fields(cls):
+            if each.name in parcel.values:
+                value = parcel.values[each.name]
+                content[each.name] = tuple(value) if isinstance(value, list) else value
+        return cls(**content)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order(_Record):
+    """The work of one client in one round; its arrays are the model, and the linear term that the server has computed.
+
+    Attributes:
         name: What the site calls itself: its number or its name.
         num_clients: K.
         samples: Samples n_k of the client.
         all_samples: Samples of all clients.
-        round: The round, from 0.
         counted: The round in which the server took the client's answer last; -1 for none.
         seed: The run's seed.
         local_epochs: Local epochs.
@@ -48,19 +93,14 @@ class Order:
         first: Digest of the values of the first model of all.
         options: The options of the optimizers' groups, in JSON.
         changing: Names of the buffers that clients' training changes.
-        arrays: The model, and the linear term of the objective where the server computes it.
-        pull: The objective's other terms in that case.
+        pull: The objective's other terms, where the server computes them.
         weight_decay: See ``pull``.
-        is_corrected: Whether it is so.
     """
 
-    run: str
-    client: int
     name: str
     num_clients: int
     samples: int
     all_samples: int
-    round: int
     counted: int
     seed: int
     local_epochs: int
@@ -69,41 +109,22 @@ class Order:
     layout: str
     first: str
     options: str
-    changing: tuple[str, ...]
-    arrays: Mapping[str, np.ndarray]
+    changing: tuple[str, ...] = ()
     pull: float = 0.0
     weight_decay: float = 0.0
-    is_corrected: bool = False
-
-    def to_parcel(self) -> Parcel:
-        """Return the order as it travels."""
-        return _to_parcel(self)
-
-    @classmethod
-    def from_parcel(cls, parcel: Parcel) -> Order:
-        """Return the order that travelled.
-
-        Raises:
-            ValueError: If it is of another version.
-        """
-        return cls(**_content(parcel, cls))
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What a client sends after its training.
+@dataclass(frozen=True, kw_only=True)
+class Answer(_Record):
+    """The result of a client's training; its arrays are the model that the client sends.
 
     Attributes:
-        run: The fit.
-        client: The client's number.
-        round: The round.
         is_valid: Whether the client's values are finite; if not, it sends no arrays.
         steps: Optimizer steps that were made.
         numbers: Numbers that the objective sends.
         values: Values of the payload.
         bits_per_value: Bits of each of them.
         extra_bits: The payload's further bits.
-        arrays: The model; see :mod:`fl_lightning.flower.tensors`.
         buffers: Names of the buffers among the arrays.
         changed: Names of the buffers that training changed, and that the server did not know to change.
         summed_lr: Sums of the learning rates, for each parameter tensor, if a part needs them.
@@ -116,16 +137,12 @@ class Answer:
         log_on_bar: Which of them the progress bar shows.
     """
 
-    run: str
-    client: int
-    round: int
     is_valid: bool
     steps: int = 0
     numbers: int = 0
     values: int = 0
     bits_per_value: float = 32.0
     extra_bits: int = 0
-    arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
     buffers: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
     summed_lr: tuple[float, ...] = ()
@@ -139,50 +156,9 @@ class Answer:
 
     @property
     def logged(self) -> list[LoggedMean]:
-        """What the client's ``training_step`` logged."""
+        """The means that the client's ``training_step`` logged."""
         rows = zip(self.log_names, self.log_means, self.log_weights, self.log_on_bar, strict=True)
         return [LoggedMean(*row) for row in rows]
-
-    def to_parcel(self) -> Parcel:
-        """Return the answer as it travels."""
-        return _to_parcel(self)
-
-    @classmethod
-    def from_parcel(cls, parcel: Parcel) -> Answer:
-        """Return the answer that travelled.
-
-        Raises:
-            ValueError: If it is of another version.
-        """
-        return cls(**_content(parcel, cls))
-
-
-def _to_parcel(record: Order | Answer) -> Parcel:
-    values: dict[str, Plain] = dict(versions().values)
-    for each in fields(record):
-        value = getattr(record, each.name)
-        if each.name == "arrays":
-            continue
-        # Flower has no empty lists.
-        if isinstance(value, tuple):
-            if value:
-                values[each.name] = list(value)
-        else:
-            values[each.name] = value
-    return Parcel(values, record.arrays)
-
-
-def _content(parcel: Parcel, kind: type[Order] | type[Answer]) -> dict[str, Any]:
-    """Return the fields of a record that travelled."""
-    check_version(parcel)
-    content: dict[str, Any] = {"arrays": parcel.arrays}
-    for each in fields(kind):
-        if each.name in parcel.values:
-            value = parcel.values[each.name]
-            content[each.name] = tuple(value) if isinstance(value, list) else value
-    if kind is Order:
-        content.setdefault("changing", ())
-    return content
 
 
 def versions(**values: Plain) -> Parcel:
@@ -203,8 +179,6 @@ def check_version(parcel: Parcel) -> None:
 
 # ---- options of optimizers ----
 
-Options = list[list[dict[str, Any]]]
-
 
 def options_to_text(options: Options) -> str:
     """Return options of optimizers in JSON, whose floating-point numbers are exact.
@@ -223,7 +197,7 @@ def options_to_text(options: Options) -> str:
 
 def options_from_text(text: str) -> Options:
     """Return the options of optimizers that were made a text."""
-    groups: list[list[dict[str, Any]]] = json.loads(text)
+    groups: Options = json.loads(text)
     return [[_untagged(group) for group in each] for each in groups]
 
 

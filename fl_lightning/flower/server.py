@@ -77,6 +77,8 @@ class FlowerClients(Executor):
         #: The clients' names for themselves, in the order of their numbers; empty until all are known.
         self._names: list[str] = []
         self._sizes: list[int] = []
+        #: Digests by which a client sees that its module is the server's, once a fit has begun.
+        self._digests: dict[str, str] = {}
         self.reset()
 
     def reset(self) -> None:
@@ -182,6 +184,8 @@ class FlowerClients(Executor):
                 f"The data module has clients of {sizes} samples, and the connected ones have {self._sizes}. Give "
                 "`datamodule=FlowerClients.data_module(...)`, which has their sizes."
             )
+        run = algorithm.run
+        self._digests = {"layout": layout_digest(run), "first": values_digest(run.federation.model)}
 
     def run(self, tasks: Sequence[Task], training: LocalTraining, algorithm: Algorithm) -> Iterator[Upload]:
         """Let the clients of the tasks train, and yield what they send, in the order of slots."""
@@ -282,8 +286,7 @@ class _FitAtServer:
             "local_epochs": settings.local_epochs,
             "local_steps": settings.local_steps or 0,
             "algorithm": describe_algorithm(algorithm),
-            "layout": layout_digest(self._run),
-            "first": values_digest(self._run.federation.model),
+            **clients._digests,
             "options": options_to_text(training.loop.optimizers.options),
             "changing": tuple(sorted(self._run.server.changing)),
         }
@@ -296,7 +299,7 @@ class _FitAtServer:
         terms: dict[str, Any] = {}
         if self._algorithm.objective.runs_where == "server":
             term = self._term(task, model)
-            terms = {"pull": term.pull, "weight_decay": term.weight_decay, "is_corrected": True}
+            terms = {"pull": term.pull, "weight_decay": term.weight_decay}
             if term.linear is not None:
                 arrays["linear"] = to_array(term.linear)
         return Order(

@@ -32,7 +32,7 @@ from fl_lightning.flower.tensors import (
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.exchanges.privacy.local import LocalDifferentialPrivacy
 from fl_lightning.parts.messages import ClientResult
-from fl_lightning.parts.part import Part, walk
+from fl_lightning.parts.part import Part, by_key, walk
 from fl_lightning.parts.schedules.synchronous import Synchronous
 from fl_lightning.parts.servers.mixing import Mixing
 from fl_lightning.settings import PathLike, check
@@ -256,12 +256,12 @@ class _FitAtSite(SequentialExecutor):
         order = self._order
         run = algorithm.run
         if result is None:
-            return Answer(order.run, order.client, order.round, is_valid=False)
+            return Answer(run=order.run, client=order.client, round=order.round, is_valid=False)
         buffers = traveling_buffers(run, run.server.changing)
         return Answer(
-            order.run,
-            order.client,
-            order.round,
+            run=order.run,
+            client=order.client,
+            round=order.round,
             is_valid=True,
             steps=result.num_steps,
             numbers=result.numbers,
@@ -294,5 +294,4 @@ class _FitAtSite(SequentialExecutor):
 
 def _keepers(algorithm: Algorithm) -> dict[str, Part]:
     """Return the parts that may keep something of a client, by name."""
-    parts = walk(algorithm.chain, algorithm.schedule, algorithm.objective)
-    return {f"{place}-{type(part).__name__}": part for place, part in enumerate(parts)}
+    return by_key(walk(algorithm.chain, algorithm.schedule, algorithm.objective))

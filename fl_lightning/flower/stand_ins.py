@@ -1,4 +1,4 @@
-"""What stands at a site in the place of the server, and of the other clients."""
+"""Stand-ins at a site for the server and for the other clients."""
 
 from __future__ import annotations
 

@@ -138,16 +138,13 @@ def _bits_of_place(of: int) -> int:
 def _sent(run: Run, model: Tensor) -> Tensor:
     """Return the trained parameters that travel, shape ``(num_sent,)``."""
     parameters, _ = run.federation.layout.split(model)
-    places = run.federation.traveling_places
-    return parameters if places is None else parameters[places]
+    return run.federation.sent(parameters)
 
 
 def _with_sent(run: Run, model: Tensor, values: Tensor) -> Tensor:
     """Return a model with other values of the parameters that travel."""
     parameters, buffers = run.federation.layout.split(model)
-    places = run.federation.traveling_places
-    renewed = values if places is None else parameters.index_copy(0, places, values)
-    return torch.cat([renewed, buffers])
+    return torch.cat([run.federation.filled(values, parameters), buffers])
 
 
 def _pack_buffers(run: Run, model: Tensor, names: Sequence[str]) -> dict[str, np.ndarray]:

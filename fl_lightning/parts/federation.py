@@ -202,6 +202,16 @@ class Federation:
         parameters, _ = self.layout.split(self.mask(self.traveling))
         return parameters.nonzero().squeeze(1)
 
+    def sent(self, values: Tensor) -> Tensor:
+        """Return those of the parameters' values that all exchanges send, shape ``(num_sent,)``."""
+        places = self.traveling_places
+        return values if places is None else values[places]
+
+    def filled(self, values: Tensor, like: Tensor) -> Tensor:
+        """Return ``like``, shape ``(num_parameters,)``, with these values at the places that are sent."""
+        places = self.traveling_places
+        return values if places is None else like.index_copy(0, places, values.to(like.dtype))
+
     def weights(self, weighting: str) -> np.ndarray | None:
         """Return the clients' weights in a mean over all, shape ``(K,)``: their sizes; ``None`` if they are equal."""
         return self.sizes if weighting == "samples" else None

@@ -1,4 +1,4 @@
-"""What a round may change, and how a round that breaks off leaves no trace.
+"""Kept state: how a round that breaks off leaves no trace.
 
 Between two rounds lies a boundary. Whatever a round may change keeps its state there, and has three methods, as this
 counter of clients has::

@@ -202,7 +202,7 @@ class ClientResult:
 
 @dataclass(frozen=True)
 class Upload:
-    """What a client that is another machine has sent: a result that has passed through the exchanges there.
+    """The message of a client that is another machine: a result that has passed through the exchanges there.
 
     Attributes:
         task: The task that was done.

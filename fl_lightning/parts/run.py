@@ -14,7 +14,7 @@ from fl_lightning.parts.federation import Federation, LocalClient
 from fl_lightning.parts.kept import Kept
 from fl_lightning.parts.messages import RoundReport, Task, same_values
 from fl_lightning.parts.objectives.corrections import Correction
-from fl_lightning.parts.part import Part, walk
+from fl_lightning.parts.part import Part, by_key, walk
 from fl_lightning.parts.round import Execute, Round, Score
 from fl_lightning.parts.server import Server
 from fl_lightning.parts.traffic import Books
@@ -191,7 +191,7 @@ class Run:
 
     @property
     def _changing(self) -> list[Kept]:
-        """What a round may change besides the run's own attributes."""
+        """Everything that a round may change besides the run's own attributes."""
         return [self.server, self.books, *self.parts]
 
     def keep(self) -> None:
@@ -217,22 +217,19 @@ class Run:
             "first": self.federation.model,
             "names": list(self.federation.names),
             "lengths": list(self.federation.lengths),
-            "parts": {self._key(place): part.state_dict() for place, part in enumerate(self.parts)},
+            "parts": {key: part.state_dict() for key, part in by_key(self.parts).items()},
         }
 
-    def _key(self, place: int) -> str:
-        return f"{place}-{type(self.parts[place]).__name__}"
-
     def _load(self, state: Mapping[str, Any]) -> None:
-        keys = [self._key(place) for place in range(len(self.parts))]
-        if list(state["parts"]) != keys:
+        parts = by_key(self.parts)
+        if list(state["parts"]) != list(parts):
             before = _classes_in(state["parts"])
-            now = _classes_in(keys)
+            now = _classes_in(parts)
             raise ValueError(f"The checkpoint has the parts {before}, this run {now}. Use the same parts.")
         self.server.load_state_dict(state)
         self.books.load_state_dict(state)
         self._shows_other = state["shows_other"]
-        for key, part in zip(keys, self.parts, strict=True):
+        for key, part in parts.items():
             part.load_state_dict(state["parts"][key])
 
     # ---- a round ----

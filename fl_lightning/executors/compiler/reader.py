@@ -23,7 +23,7 @@ from fl_lightning.executors.compiler.notes import NOTES, REDUCTIONS, MetricObjec
 
 
 class Kept(NamedTuple):
-    """What a tensor is that a step keeps for its log or for metric objects.
+    """The place of a tensor that a step keeps for its log or for metric objects.
 
     Attributes:
         is_number: Whether it is one number, such as everything that is logged.

@@ -85,7 +85,7 @@ def weighted_graph(step: Step, inputs: Sequence[Any], size: int, sizes: Sizes | 
 
 
 class _Kinds:
-    """What each node of a graph has; nodes that take means become weighted ones.
+    """Finds what each node of a graph has; nodes that take means become weighted ones.
 
     Args:
         weights: The input that holds the samples' weights.

@@ -131,13 +131,11 @@ class Exchange(Part):
 
     def sent(self, vector: Tensor) -> Tensor:
         """Return the values of a vector of parameters that are sent, shape ``(num_sent,)``: all but personal ones."""
-        places = self.federation.traveling_places
-        return vector if places is None else vector[places]
+        return self.federation.sent(vector)
 
     def filled(self, values: Tensor, like: Tensor) -> Tensor:
         """Return ``like``, shape ``(num_parameters,)``, with these values at the places that are sent."""
-        places = self.federation.traveling_places
-        return values if places is None else like.index_copy(0, places, values.to(like.dtype))
+        return self.federation.filled(values, like)
 
     def sent_update(self, result: ClientResult) -> Tensor:
         """Return what is sent of a client's update: all but personal parameters, shape ``(num_sent,)``."""

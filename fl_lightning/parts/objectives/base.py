@@ -83,5 +83,4 @@ class LocalObjective(Part):
 
     def without_personal(self, values: Tensor) -> Tensor:
         """Return values with 0 at the places of personal parameters, shape ``(num_parameters,)``."""
-        places = self.federation.traveling_places
-        return values if places is None else torch.zeros_like(values).index_copy(0, places, values[places])
+        return self.federation.filled(self.federation.sent(values), torch.zeros_like(values))

@@ -1,4 +1,4 @@
-"""What an objective may ask of a client's steps: one of three kinds of corrections.
+"""Corrections: the three kinds of requests that an objective may make of a client's steps.
 
 :class:`Term`
     A term beside F_k, whose gradient is added to the one of ``training_step``. Clients with terms can train in a stack.
