@@ -149,7 +149,9 @@ class FederatedCheckpoint(ChosenCheckpoint):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take the files of a checkpoint."""
         super().load_state_dict(state_dict)
-        self._outdated = list(state_dict["outdated"]) if state_dict["dirpath"] == self.dirpath else []
+        self._outdated = []
+        if state_dict["dirpath"] == self.dirpath:
+            self._outdated = list(state_dict["outdated"])
 
     def is_candidate(self, trainer: pl.Trainer) -> bool:
         """Return whether the server has aggregated the module's model, and the monitored score is of this round."""
@@ -169,7 +171,9 @@ class FederatedCheckpoint(ChosenCheckpoint):
             trainer.save_checkpoint(self.last_model_path, weights_only=False)
             return
         if self._last is None:
-            path = str(self._path_of_last(Path(folder))) if trainer.is_global_zero else ""
+            path = ""
+            if trainer.is_global_zero:
+                path = str(self._path_of_last(Path(folder)))
             self._last = Path(trainer.strategy.broadcast(path))
             # An earlier fit's file may be damaged. Those of this fit are whole.
             self._is_whole = trainer.is_global_zero and is_whole(self._last)
@@ -181,7 +185,9 @@ class FederatedCheckpoint(ChosenCheckpoint):
     def _path_of_last(self, folder: Path) -> Path:
         """Return the file that this run has written already, or one that no other run has."""
         for version in count():
-            name = self.CHECKPOINT_NAME_LAST + (f"-v{version}" if version else "")
+            name = self.CHECKPOINT_NAME_LAST
+            if version > 0:
+                name += f"-v{version}"
             path = folder / f"{name}{self.FILE_EXTENSION}"
             is_taken = path.exists() or before(path).exists()
             if str(path) == self.last_model_path or not is_taken:

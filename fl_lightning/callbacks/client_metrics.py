@@ -91,15 +91,22 @@ class ClientMetrics(Callback):
     def __init__(
         self, metric: Metric = accuracy, name: str = "acc", pooled: bool = False, *, always_personal: bool = False
     ) -> None:
-        self.metric, self.name, self.pooled, self.always_personal = metric, name, pooled, always_personal
+        self.metric = metric
+        self.name = name
+        self.pooled = pooled
+        self.always_personal = always_personal
         check_arguments(self)
         self.values: dict[str, dict[int, float]] = {}
         self.shared_values: dict[str, dict[int, float]] = {}
         self.own_values: dict[str, dict[int, float]] = {}
-        self._seen: list[tuple[Tensor, ...]] = []  # predictions, targets and, if clients have own models, theirs
+        #: Predictions and targets of each batch; if clients have own models, the predictions of these as well.
+        self._seen: list[tuple[Tensor, ...]] = []
+        #: Samples of these batches.
         self._num_seen = 0
+        #: The client of each sample of the evaluation set.
         self._clients: np.ndarray | None = None
         self._own: PersonalModels | None = None
+        #: The algorithm's state in a checkpoint that is evaluated.
         self._loaded: dict[str, Any] | None = None
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
@@ -129,14 +136,19 @@ class ClientMetrics(Callback):
 
     def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Forget earlier predictions, and find the client of each sample."""
-        self._seen, self._num_seen = [], 0
-        self._own = None if trainer.sanity_checking else personal_models(trainer, self._loaded)
-        self._clients = _clients_of(trainer, _stage(trainer)) if evaluates_data_module(trainer) else None
+        self._seen = []
+        self._num_seen = 0
+        self._own = None
+        if not trainer.sanity_checking:
+            self._own = personal_models(trainer, self._loaded)
+        self._clients = None
+        if evaluates_data_module(trainer):
+            self._clients = _clients_of(trainer, _stage(trainer))
         if self._clients is None:
+            samples = "test" if trainer.testing else "validation"
             rank_zero_warn(
-                f"ClientMetrics logs nothing: the {'test' if trainer.testing else 'validation'} samples belong to no "
-                "client. Use a split that gives them to clients, ClientSplit or WithinClientSplit, or log the "
-                "metric of all samples in the module."
+                f"ClientMetrics logs nothing: the {samples} samples belong to no client. Use a split that gives them "
+                "to clients, ClientSplit or WithinClientSplit, or log the metric of all samples in the module."
             )
 
     def on_validation_batch_end(
@@ -149,7 +161,8 @@ class ClientMetrics(Callback):
         dataloader_idx: int = 0,
     ) -> None:
         """Keep the batch's predictions."""
-        if (clients := self._clients) is None:
+        clients = self._clients
+        if clients is None:
             return
         size = size_of_batch(trainer, batch_idx, len(clients), self)
         preds, target = read_batch(trainer, pl_module, batch, outputs)
@@ -159,43 +172,54 @@ class ClientMetrics(Callback):
             check_scores(trainer, pl_module, batch, outputs)
         if self._own is not None:
             places = _places_of(trainer.global_rank, trainer.world_size, self._num_seen, self._num_seen + size)
-            owners = torch.from_numpy(clients[np.minimum(places, len(clients) - 1)])
-            seen = (*seen, scores_of_clients(trainer, pl_module, batch, outputs, owners, self._own)[0])
+            # Behind the last sample are those that pad a process's share; they are left out later.
+            places = np.minimum(places, len(clients) - 1)
+            owners = torch.from_numpy(clients[places])
+            own_preds, _ = scores_of_clients(trainer, pl_module, batch, outputs, owners, self._own)
+            seen = (preds, target, own_preds)
         self._seen.append(seen)
         self._num_seen += size
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Log the mean over clients."""
-        stage, self._own = _stage(trainer), None
+        self._own = None
         if self._clients is None or not self._seen or trainer.sanity_checking:
             return
+        stage = _stage(trainer)
         self.own_values.pop(stage, None)
         batches = self._of_all_processes(trainer, self._clients)
-        # which of the tensors that were seen of a batch are scores: behind the targets are those of clients' own models
+        # Which of the tensors of a batch are scores: those of the clients' own models are behind the targets.
         columns = {"clients": 0}
-        if len(batches[0][1]) > 2:
+        _, first_tensors = batches[0]
+        if len(first_tensors) > 2:
             columns["personal"] = 2
         elif self.always_personal and not personal_parts(trainer):
             columns["personal"] = 0
-        if "personal" not in columns:  # callbacks would see the scores of an earlier round
+        if "personal" not in columns:
+            # Callbacks would see the scores of an earlier round.
             prefix = f"{stage}_{self.name}_personal"
-            for name in [name for name in trainer.callback_metrics if name.startswith(prefix)]:
+            outdated = [name for name in trainer.callback_metrics if name.startswith(prefix)]
+            for name in outdated:
                 del trainer.callback_metrics[name]
         owners = np.concatenate([of_batch for of_batch, _ in batches])
-        sizes = np.unique(owners, return_counts=True)[1].astype(np.float64)  # in ascending order of clients
+        _, counts = np.unique(owners, return_counts=True)
+        # In ascending order of clients, as their metrics below.
+        sizes = counts.astype(np.float64)
         log: dict[str, float] = {}
         for whose, column in columns.items():
+            key = f"{stage}_{self.name}_{whose}"
             pieces = [(of_batch, tensors[column], tensors[1]) for of_batch, tensors in batches]
-            rows = _of_clients(pieces)
-            values = {client: score_of(self, client, preds, target) for client, (preds, target) in rows.items()}
-            log |= _summary(f"{stage}_{self.name}_{whose}", np.array([*values.values()]), sizes)
+            values: dict[int, float] = {}
+            for client, (preds, target) in _of_clients(pieces).items():
+                values[client] = score_of(self, client, preds, target)
+            log |= _summary(key, np.array([*values.values()]), sizes)
             if self.pooled:
-                everything = joined([(preds, target) for _, preds, target in pieces])
-                log[f"{stage}_{self.name}_{whose}_pooled"] = float(self.metric(*everything))
+                all_preds, all_targets = joined([(preds, target) for _, preds, target in pieces])
+                log[f"{key}_pooled"] = float(self.metric(all_preds, all_targets))
             self.values[stage] = values
             if whose == "clients":
                 self.shared_values[stage] = values
-            elif column:
+            elif column != columns["clients"]:
                 self.own_values[stage] = values
         pl_module.log_dict(log, batch_size=1, sync_dist=trainer.world_size > 1)
 
@@ -205,15 +229,20 @@ class ClientMetrics(Callback):
 
     def _of_all_processes(self, trainer: pl.Trainer, clients: np.ndarray) -> list[tuple[np.ndarray, list[Tensor]]]:
         """Return the clients of each batch's samples, and what was seen of these, of all processes."""
-        mine = [tuple(map(_on_cpu, batch)) for batch in self._seen]
+        mine = []
+        for batch in self._seen:
+            mine.append([_on_cpu(tensor) for tensor in batch])
         batches = []
-        for rank, share in enumerate(gather_objects(trainer, mine)):
+        for rank, of_process in enumerate(gather_objects(trainer, mine)):
             begin = 0
-            for seen in share:
-                end = begin + len(seen[0])
-                place = _places_of(rank, trainer.world_size, begin, end)
-                real = place < len(clients)
-                batches.append((clients[place[real]], [tensor[torch.from_numpy(real)] for tensor in seen]))
+            for tensors in of_process:
+                end = begin + len(tensors[0])
+                places = _places_of(rank, trainer.world_size, begin, end)
+                # A distributed sampler pads the end of the set.
+                is_real = places < len(clients)
+                owners = clients[places[is_real]]
+                rows = torch.from_numpy(is_real)
+                batches.append((owners, [tensor[rows] for tensor in tensors]))
                 begin = end
         return batches
 
@@ -221,7 +250,9 @@ class ClientMetrics(Callback):
 def _on_cpu(tensor: Tensor) -> Tensor:
     """Return a tensor for a metric: not all functions compute with half precision on the CPU."""
     tensor = tensor.cpu()
-    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+    if tensor.dtype in (torch.float16, torch.bfloat16):
+        return tensor.float()
+    return tensor
 
 
 def _of_clients(batches: Sequence[tuple[np.ndarray, Tensor, Tensor]]) -> dict[int, tuple[Tensor, Tensor]]:
@@ -232,20 +263,26 @@ def _of_clients(batches: Sequence[tuple[np.ndarray, Tensor, Tensor]]) -> dict[in
     """
     pieces: dict[int, list[tuple[Tensor, Tensor]]] = {}
     for owners, preds, target in batches:
-        for client, (own, labels) in rows_of_clients(owners, preds, target):
-            pieces.setdefault(client, []).append((own, labels))
+        for client, (own_preds, own_target) in rows_of_clients(owners, preds, target):
+            pieces.setdefault(client, []).append((own_preds, own_target))
     return {client: joined(pieces[client]) for client in sorted(pieces)}
 
 
 def _summary(key: str, values: np.ndarray, sizes: np.ndarray) -> dict[str, float]:
     """Return what is logged of the clients' metrics, shape ``(K,)``, and their numbers of samples."""
-    known = np.isfinite(values)
-    found: dict[str, float] = {} if known.all() else {f"{key}_left_out": float(np.sum(~known))}
-    if known.any():
-        values, sizes = values[known], sizes[known]
-        lowest = np.sort(values)[: max(1, len(values) // 10)]
-        found |= {key: values.mean(), f"{key}_std": values.std(), f"{key}_min": values.min()}
-        found |= {f"{key}_max": values.max(), f"{key}_lowest10": lowest.mean()}
+    is_known = np.isfinite(values)
+    found = {}
+    if not is_known.all():
+        found[f"{key}_left_out"] = np.sum(~is_known)
+    if is_known.any():
+        values = values[is_known]
+        sizes = sizes[is_known]
+        num_lowest = max(1, len(values) // 10)
+        found[key] = values.mean()
+        found[f"{key}_std"] = values.std()
+        found[f"{key}_min"] = values.min()
+        found[f"{key}_max"] = values.max()
+        found[f"{key}_lowest10"] = np.sort(values)[:num_lowest].mean()
         found[f"{key}_weighted"] = np.average(values, weights=sizes)
     return {name: float(value) for name, value in found.items()}
 
@@ -259,8 +296,10 @@ def rows_of_clients(owners: np.ndarray, *tensors: Tensor) -> Iterator[tuple[int,
     """
     clients, sizes = np.unique(owners, return_counts=True)
     order = torch.from_numpy(np.argsort(owners, kind="stable"))
-    parts = zip(*(tensor[order].split(sizes.tolist()) for tensor in tensors), strict=True)
-    return zip(clients.tolist(), parts, strict=True)
+    ends = np.cumsum(sizes)
+    sorted_tensors = [tensor[order] for tensor in tensors]
+    for client, begin, end in zip(clients.tolist(), ends - sizes, ends, strict=True):
+        yield client, tuple(tensor[begin:end] for tensor in sorted_tensors)
 
 
 def score_of(callback: Any, client: int, preds: Tensor, target: Tensor) -> float:
@@ -280,12 +319,19 @@ def score_of(callback: Any, client: int, preds: Tensor, target: Tensor) -> float
 
 
 def _check_rows(size: int, preds: Tensor, target: Tensor) -> None:
-    if (got := [len(tensor) if tensor.ndim else 0 for tensor in (preds, target)]) != [size, size]:
+    rows_of_preds = _rows(preds)
+    rows_of_target = _rows(target)
+    if rows_of_preds != size or rows_of_target != size:
         raise ValueError(
             f"ClientMetrics needs one row of predictions and of targets for each of a batch's {size} samples, in their "
-            f"order, got {got[0]} and {got[1]} rows. Give samples of many labels whole, such as (n, T, C) and (n, T), "
-            "with -100 for labels that do not count."
+            f"order, got {rows_of_preds} and {rows_of_target} rows. Give samples of many labels whole, such as "
+            "(n, T, C) and (n, T), with -100 for labels that do not count."
         )
+
+
+def _rows(tensor: Tensor) -> int:
+    """Return the number of rows; a scalar has none."""
+    return len(tensor) if tensor.ndim > 0 else 0
 
 
 def _places_of(rank: int, num_ranks: int, begin: int, end: int) -> np.ndarray:
@@ -302,5 +348,8 @@ def _stage(trainer: pl.Trainer) -> _Stage:
 
 def _clients_of(trainer: pl.Trainer, stage: _Stage) -> np.ndarray | None:
     """Return the client of each sample; ``None`` if the evaluation set belongs to no client."""
+    # A trainer that was given loaders alone has no such attribute.
     data = getattr(trainer, "datamodule", None)
-    return data.eval_client_ids(stage) if isinstance(data, FederatedDataModule) else None
+    if not isinstance(data, FederatedDataModule):
+        return None
+    return data.eval_client_ids(stage)

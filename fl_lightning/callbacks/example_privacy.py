@@ -71,12 +71,19 @@ class ExamplePrivacy(Callback):
         check("`noise_multiplier`", noise_multiplier, NotNegative)
         check("`delta`", delta, Probability)
         check_installed()
-        self.clip, self.noise_multiplier, self.delta = to_number(clip), to_number(noise_multiplier), to_number(delta)
-        self._epochs: dict[float, Counter[int]] = {}  # of each client, by noise
+        self.clip = to_number(clip)
+        self.noise_multiplier = to_number(noise_multiplier)
+        self.delta = to_number(delta)
+        #: How often each client went through its data, by the noise multiplier of then.
+        self._epochs: dict[float, Counter[int]] = {}
+        #: The clients of the present round, and how often each went through its data.
         self._new: list[tuple[int, int]] = []
-        self._batch: tuple[Any, int] | None = None  # of the step that is to be taken
-        self._rounds = 0  # that the ledger knows
-        self._left: list[float] = []  # sums of the parameters that the last fit left
+        #: The batch of the step that is to be taken, and its number.
+        self._batch: tuple[Any, int] | None = None
+        #: The number of rounds that are counted.
+        self._rounds = 0
+        #: Sums of the parameters that the last fit left.
+        self._left: list[float] = []
 
     @property
     def spent(self) -> float:
@@ -94,9 +101,10 @@ class ExamplePrivacy(Callback):
         if stage == "fit" and trainer.current_epoch == 0:
             if self._left and self._left == _sums(pl_module):
                 check_nothing_spent("ExamplePrivacy", self.spent)
-            self._epochs, self._rounds = {}, 0
+            self._epochs = {}
+            self._rounds = 0
 
-    # ---- what is refused ----
+    # ---- unsupported modules, data and algorithms ----
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Check that the figure will be right.
@@ -104,20 +112,21 @@ class ExamplePrivacy(Callback):
         Raises:
             ValueError: If it would not be.
         """
-        if reason := self._reason(trainer, pl_module):
+        reason = self._reason(trainer, pl_module)
+        if reason:
             raise ValueError(f"ExamplePrivacy would log a wrong epsilon for this run: {reason}")
         unscale_before_hooks(trainer.optimizers)
 
     def _reason(self, trainer: pl.Trainer, module: pl.LightningModule) -> str:
+        """Return why the figure would be wrong; the empty string if it will be right."""
         callbacks = fit_trainer(trainer).callbacks
-        after = [
-            isinstance(getattr(callback, "algorithm", None), Algorithm)
-            for callback in callbacks[callbacks.index(self) :]
-        ]
-        if not any(after):
+        later = callbacks[callbacks.index(self) + 1 :]
+        if not any(isinstance(getattr(callback, "algorithm", None), Algorithm) for callback in later):
             return "it must stand before an aggregation callback, such as FedAvg(), in `Trainer(callbacks=[...])`."
         algorithm = _loop_of(trainer).algorithm
-        objective, sampler, schedule = algorithm.objective, algorithm.sampler, algorithm.schedule
+        objective = algorithm.objective
+        sampler = algorithm.sampler
+        schedule = algorithm.schedule
         if _reads_data(objective) or sampler.sends_scores or schedule.sends_choice:
             return (
                 f"with {type(objective).__name__}, {type(sampler).__name__} and {type(schedule).__name__} clients send "
@@ -133,12 +142,10 @@ class ExamplePrivacy(Callback):
             return "BatchNorm mixes the samples of a batch. Use GroupNorm."
         if not module.automatic_optimization or trainer.accumulate_grad_batches != 1:
             return "it needs automatic optimisation, and a step for each batch."
+        # The integer 1 is one batch, and the number 1.0 is all of them.
         limit = trainer.limit_train_batches
-        if (
-            getattr(fit_trainer(trainer).datamodule, "sampler", None) is not None
-            or isinstance(limit, int)
-            or limit != 1.0
-        ):
+        is_limited = isinstance(limit, int) or limit != 1.0
+        if is_limited or getattr(fit_trainer(trainer).datamodule, "sampler", None) is not None:
             return "a sample must be in one batch of each local epoch. Leave out `sampler` and `limit_train_batches`."
         return ""
 
@@ -165,8 +172,12 @@ class ExamplePrivacy(Callback):
                 "ExamplePrivacy would log a wrong epsilon for this run: the optimizer takes more than one gradient of "
                 "a batch, as LBFGS and some `optimizer_step`s do. Use an optimizer that takes one, such as SGD or Adam."
             )
-        (batch, batch_idx), self._batch = self._batch, None
-        parameters = {name: p for name, p in pl_module.named_parameters() if p.grad is not None}
+        batch, batch_idx = self._batch
+        self._batch = None
+        parameters = {}
+        for name, parameter in pl_module.named_parameters():
+            if parameter.grad is not None:
+                parameters[name] = parameter
         quiet = _loop_of(trainer).training.quiet
         try:
             gradients = _of_samples(quiet, parameters, batch, batch_idx)
@@ -176,25 +187,29 @@ class ExamplePrivacy(Callback):
                 f"`.item()`, branches on values, and layers that change buffers. {error}"
             ) from error
         norms = _norms(gradients)
-        finite = norms.isfinite()
-        if bool(finite.all()):
-            whole = {name: parameter.grad for name, parameter in parameters.items() if parameter.grad is not None}
-            exact = trainer.precision in ("32-true", "64-true")
-            if not _agree(whole, gradients, norms, exact):
-                # Dropout draws others for the samples than for their batch, so both are compared without it.
+        is_finite = norms.isfinite()
+        are_finite = bool(is_finite.all())
+        if are_finite:
+            is_exact = trainer.precision in ("32-true", "64-true")
+            of_batch = {name: parameter.grad for name, parameter in parameters.items() if parameter.grad is not None}
+            if not _agree(of_batch, gradients, norms, is_exact):
+                # Dropout draws other numbers for the samples than for their batch, so both are compared without it.
                 states = global_states(pl_module.device)
                 with preserved_modes(pl_module), preserved_generators(pl_module.device):
                     pl_module.eval()
                     of_samples = _of_samples(quiet, parameters, batch, batch_idx)
                     set_global_states(states, pl_module.device)
-                    whole = _of_batch(quiet, parameters, batch, batch_idx)
-                if not _agree(whole, of_samples, _norms(of_samples), exact):
+                    of_batch = _of_batch(quiet, parameters, batch, batch_idx)
+                if not _agree(of_batch, of_samples, _norms(of_samples), is_exact):
                     raise not_a_mean("ExamplePrivacy")
-        # a norm of 0 gives 1; one sample without a finite gradient must not decide what becomes of its client
-        shares = (self.clip / norms).clamp(max=1.0).where(finite, torch.zeros_like(norms))
+        # A norm of 0 gives the share 1.
+        shares = (self.clip / norms).clamp(max=1.0)
+        if not are_finite:
+            # One sample without a finite gradient must not decide what becomes of its client.
+            shares = shares.where(is_finite, torch.zeros_like(norms))
+            gradients = {name: gradient.nan_to_num(0.0, 0.0, 0.0) for name, gradient in gradients.items()}
         for name, parameter in parameters.items():
-            known = gradients[name] if bool(finite.all()) else gradients[name].nan_to_num(0.0, 0.0, 0.0)
-            total = torch.tensordot(shares, known, dims=1)
+            total = torch.tensordot(shares, gradients[name], dims=1)
             noise = self.noise_multiplier * self.clip * torch.randn_like(total)
             parameter.grad = (total + noise) / len(shares)
 
@@ -218,17 +233,23 @@ class ExamplePrivacy(Callback):
                 'as running statistics. Give `buffers="server"`, which drops the clients\' buffers, or use layers '
                 "without statistics, such as GroupNorm."
             )
-        task, settings = result.task, loop.settings
-        work = settings.full_work if task.work is None else task.work
-        if settings.local_steps is not None:
-            work = math.ceil(work / loop.data.num_client_batches(task.client))
-        self._new.append((task.client, work))
+        client = result.task.client
+        epochs = result.task.work
+        if epochs is None:
+            epochs = loop.settings.full_work
+        if loop.settings.local_steps is not None:
+            # The work is a number of steps.
+            epochs = math.ceil(epochs / loop.data.num_client_batches(client))
+        self._new.append((client, epochs))
 
     def on_round_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Add the round up."""
-        for client, epochs in (entry for share in _loop_of(trainer).gather_objects(self._new) for entry in share):
-            self._epochs.setdefault(self.noise_multiplier, Counter())[client] += epochs
-        self._new, self._rounds = [], trainer.current_epoch + 1
+        for of_process in _loop_of(trainer).gather_objects(self._new):
+            for client, epochs in of_process:
+                counts = self._epochs.setdefault(self.noise_multiplier, Counter())
+                counts[client] += epochs
+        self._new = []
+        self._rounds = trainer.current_epoch + 1
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Note which model the fit left."""
@@ -277,10 +298,11 @@ def _loop_of(trainer: pl.Trainer) -> _Loop:
 
 def _reads_data(objective: LocalObjective) -> bool:
     """Whether more of the data than gradients of ``training_step`` may reach the server."""
+    if objective.vectors_sent > 1 or objective.sends_loss:
+        return True
     known = (LocalObjective.correction, Proximal.correction, DynamicRegularizer.correction)
-    parts = [part for part in walk(objective) if isinstance(part, LocalObjective)]
-    reads = any(type(part).correction not in known for part in parts)
-    return reads or objective.vectors_sent > 1 or objective.sends_loss
+    objectives = [part for part in walk(objective) if isinstance(part, LocalObjective)]
+    return any(type(part).correction not in known for part in objectives)
 
 
 def _sums(module: nn.Module) -> list[float]:
@@ -293,16 +315,16 @@ def _of_samples(
     """Return each sample's gradient of the loss by parameter name, shape ``(n, *shape)``."""
     leaves, structure = pytree.tree_flatten(batch)
 
-    def loss(values: dict[str, Tensor], *sample: Tensor) -> Tensor:
-        alone = pytree.tree_unflatten([leaf.unsqueeze(0) for leaf in sample], structure)
-        found = quiet.loss_of_step(values, alone, batch_idx)
+    def loss(values: dict[str, Tensor], leaves_of_sample: list[Tensor]) -> Tensor:
+        batch_of_one = pytree.tree_unflatten([leaf.unsqueeze(0) for leaf in leaves_of_sample], structure)
+        found = quiet.loss_of_step(values, batch_of_one, batch_idx)
         assert found is not None
         return found
 
     values = {name: parameter.detach() for name, parameter in parameters.items()}
-    places = (None, *([0] * len(leaves)))
-    gradients = torch.func.vmap(torch.func.grad(loss), in_dims=places, randomness="different")
-    found: dict[str, Tensor] = gradients(values, *leaves)
+    # The samples lie along the first dimension of the leaves, and share the parameters.
+    gradients = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0), randomness="different")
+    found: dict[str, Tensor] = gradients(values, leaves)
     return found
 
 

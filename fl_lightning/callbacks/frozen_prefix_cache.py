@@ -29,9 +29,12 @@ from fl_lightning.settings import Count, PathLike, check_arguments
 if TYPE_CHECKING:
     from fl_lightning.models.frozen import FrozenPrefix
 
-_FORMAT = "2"  # part of every file's key: raise it when what a file holds changes
-_SUM = struct.Struct("<QI")  # the length of a block in bytes, and its CRC-32
-_PROBES = 64  # samples whose preprocessed values stand for the preprocessing in the key
+#: Part of every file's key. Raise it when what a file holds changes.
+_FORMAT = "2"
+#: The length of a block in bytes, and its CRC-32.
+_SUM = struct.Struct("<QI")
+#: So many samples are preprocessed, and stand for the preprocessing in the key.
+_PROBES = 64
 
 
 class FrozenPrefixCache(L.Callback):
@@ -69,7 +72,8 @@ class FrozenPrefixCache(L.Callback):
 
     def __init__(self, cache_dir: PathLike = ".cache/fl_lightning", batch_size: Count = 32) -> None:
         check_arguments(self, {"cache_dir": cache_dir, "batch_size": batch_size})
-        self.cache_dir, self.batch_size = Path(cache_dir), batch_size
+        self.cache_dir = Path(cache_dir)
+        self.batch_size = batch_size
         self._fingerprint = ""
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
@@ -106,10 +110,12 @@ class FrozenPrefixCache(L.Callback):
     def _ensure(self, path: Path, prefix: FrozenPrefix, data: FederatedDataModule, device: torch.device) -> Tensor:
         """Return the features of the file; compute it first if there is none that can be read."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(path.with_suffix(".lock")):  # other processes, of any run, wait for the file
-            if path.exists() and _sound_blocks(path, _sums(path))[0] == path.stat().st_size > 0:
-                return _read(path)
+        # Other processes, of any run, wait for the file.
+        with FileLock(path.with_suffix(".lock")):
             if path.exists():
+                length, _ = _sound_blocks(path, _sums(path))
+                if length == path.stat().st_size > 0:
+                    return _read(path)
                 text = (
                     f"FrozenPrefixCache: {path} is damaged: it does not agree with its checksums. It is computed again."
                 )
@@ -124,17 +130,19 @@ class FrozenPrefixCache(L.Callback):
         Each block that is written, the header or the outputs of a batch, has its checksum in a second file. So what a
         power cut has left at the end of the first one is not taken for outputs.
         """
-        worker = copy.deepcopy(prefix).to(device)  # the module itself is still where its maker left it
+        # The module itself is still where its maker left it.
+        worker = copy.deepcopy(prefix).to(device)
         worker.bypass = False
-        inputs, prepare = data.source_inputs(), data.served
+        inputs = data.source_inputs()
 
-        def outputs(start: int) -> np.ndarray:
-            found: Tensor = worker(prepare(inputs[start : start + self.batch_size]).to(device))
+        def outputs(start: int, size: int = self.batch_size) -> np.ndarray:
+            batch = data.served(inputs[start : start + size])
+            found: Tensor = worker(batch.to(device))
             return found.cpu().numpy()
 
-        first = worker(prepare(inputs[:1]).to(device)).cpu().numpy()
-        shape, partial = (len(inputs), *first.shape[1:]), path.with_suffix(".part")
-        header = _header(first.dtype, shape)
+        first = outputs(0, size=1)
+        header = _header(first.dtype, (len(inputs), *first.shape[1:]))
+        partial = path.with_suffix(".part")
         partial.touch()
         _sums(path).touch()
         length, blocks = _sound_blocks(partial, _sums(path))
@@ -168,7 +176,8 @@ def _in_parallel(
     """Yield the results in order; on a CPU each of torch's threads computes whole ones, and none waits for another."""
     threads = torch.get_num_threads()
     pool = ThreadPoolExecutor(threads if device.type == "cpu" else 1)
-    torch.set_num_threads(1)  # of each worker
+    # Each worker then computes with one thread.
+    torch.set_num_threads(1)
     try:
         yield pool.map(function, arguments)
     finally:
@@ -194,9 +203,12 @@ def _sound_blocks(path: Path, sums: Path) -> tuple[int, int]:
     if not sums.exists():
         return 0, 0
     content = sums.read_bytes()
-    length = blocks = 0
+    # The last entry may be cut off.
+    num_whole = len(content) // _SUM.size
+    length = 0
+    blocks = 0
     with path.open("rb") as file:
-        for size, checksum in _SUM.iter_unpack(content[: len(content) // _SUM.size * _SUM.size]):
+        for size, checksum in _SUM.iter_unpack(content[: num_whole * _SUM.size]):
             block = file.read(size)
             if size == 0 or len(block) < size or zlib.crc32(block) != checksum:
                 break
@@ -206,12 +218,13 @@ def _sound_blocks(path: Path, sums: Path) -> tuple[int, int]:
 
 
 def _read(path: Path) -> Tensor:
-    # copied on write: torch wants writable memory, and the file stays as it is
+    # The pages are copied on write: torch wants writable memory, and the file stays as it is.
     return torch.from_numpy(np.load(path, mmap_mode="c"))
 
 
 def _prefixes(module: L.LightningModule) -> list[FrozenPrefix]:
-    from fl_lightning.models import frozen  # with it come all models, and torchvision
+    # With this file come all models, and torchvision.
+    from fl_lightning.models import frozen
 
     return [part for part in module.modules() if isinstance(part, frozen.FrozenPrefix)]
 

@@ -38,10 +38,18 @@ class PersonalModels:
 
     def __init__(self, parts: Sequence[Part], module: pl.LightningModule, client_ids: Sequence[int]) -> None:
         self._parts = parts
+        #: Where each client is in the order of the parts.
         self._places = {int(client): place for place, client in enumerate(client_ids)}
         federation = parts[0].federation
         held = tensors_by_name(module)
-        self._shared = torch.cat([held[name].detach().flatten().to(federation.model) for name in federation.names])
+        pieces = [held[name].detach().flatten().to(federation.model) for name in federation.names]
+        #: The model that all clients share, as a flat vector.
+        self._shared = torch.cat(pieces)
+
+    @property
+    def are_current(self) -> bool:
+        """Whether they were made in the round that is evaluated."""
+        return all(part.personal_is_current for part in self._parts)
 
     def belong_to(self, shown: Tensor) -> bool:
         """Return whether the module holds the model that a fit has shown last."""
@@ -52,7 +60,9 @@ class PersonalModels:
         if client not in self._places:
             return {}
         model = personal_model(self._parts, self._places[client], self._shared)
-        return {} if model is self._shared else self._parts[0].federation.tensors(model)
+        if model is self._shared:
+            return {}
+        return self._parts[0].federation.tensors(model)
 
 
 def personal_parts(trainer: pl.Trainer) -> dict[str, Part]:
@@ -73,44 +83,58 @@ def personal_models(trainer: pl.Trainer, loaded: Mapping[str, Any] | None) -> Pe
         trainer: The trainer.
         loaded: The algorithm's state in the checkpoint that is evaluated; ``None`` if the fit's is.
     """
-    found, module, data = personal_parts(trainer), trainer.lightning_module, fit_trainer(trainer).datamodule
     algorithm = _algorithm_of(trainer)
-    if algorithm is None or not found:
+    parts = personal_parts(trainer)
+    if algorithm is None or not parts:
         return None
+    module = trainer.lightning_module
+    data = fit_trainer(trainer).datamodule
     assert isinstance(data, FederatedDataModule)
-    evaluates = trainer.state.fn != "fit"
-    parts = list(found.values())
-    if loaded is None:
-        if evaluates and trainer.ckpt_path is not None:
+    is_fit = trainer.state.fn == "fit"
+    if loaded is not None:
+        of_checkpoint = _federation_of(loaded, module, data)
+        models = PersonalModels(_restored(parts, of_checkpoint, loaded["parts"]), module, data.client_ids)
+    else:
+        if not is_fit and trainer.ckpt_path is not None:
             _warn(f"{trainer.ckpt_path} holds none, as with `save_weights_only=True`. Evaluate a whole checkpoint.")
             return None
         if not algorithm.has_begun:
             if ends_with_fit(trainer):
                 _warn('a fit has made them in processes that have ended. Give `strategy="ddp"`, with which they stay.')
             return None
-    if loaded is not None or trainer.world_size > 1:
-        states = {key: part.state_dict() for key, part in found.items()} if loaded is None else loaded["parts"]
-        federation = parts[0].federation if loaded is None else _federation_of(loaded, module, data)
-        parts = [copy(part) for part in parts]
-        for part, key in zip(parts, found, strict=True):
-            part.begin_fit(replace(federation, rank=0, num_ranks=1, state_dir=None))
-            part.load_state_dict(states[key])
-    models = PersonalModels(parts, module, data.client_ids)
-    if evaluates and loaded is None and not models.belong_to(algorithm.run.shown):
-        _warn(
-            "they belong to the model that the fit left, and the module has other weights. Give `ckpt_path` the "
-            "checkpoint of these weights, or evaluate the module that was fitted."
-        )
-        return None
-    if not all(part.personal_is_current for part in parts):
-        if evaluates:
+        having = list(parts.values())
+        if trainer.world_size > 1:
+            # The state has the clients of all processes.
+            states = {key: part.state_dict() for key, part in parts.items()}
+            having = _restored(parts, having[0].federation, states)
+        models = PersonalModels(having, module, data.client_ids)
+        if not is_fit and not models.belong_to(algorithm.run.shown):
             _warn(
-                f"{', '.join(map(repr, parts))} made the last ones in an earlier round. A fit that goes on from a "
-                "checkpoint of this round, with `max_epochs` the number of its rounds, trains none, and makes them: "
-                "trainer.fit(module, datamodule=data, ckpt_path=...). Then call trainer.test(module, datamodule=data)."
+                "they belong to the model that the fit left, and the module has other weights. Give `ckpt_path` the "
+                "checkpoint of these weights, or evaluate the module that was fitted."
             )
-        return None
-    return models
+            return None
+    if models.are_current:
+        return models
+    if not is_fit:
+        names = ", ".join(map(repr, parts.values()))
+        _warn(
+            f"{names} made the last ones in an earlier round. A fit that goes on from a checkpoint of this round, with "
+            "`max_epochs` the number of its rounds, trains none, and makes them: trainer.fit(module, datamodule=data, "
+            "ckpt_path=...). Then call trainer.test(module, datamodule=data)."
+        )
+    return None
+
+
+def _restored(parts: Mapping[str, Part], federation: Federation, states: Mapping[str, Any]) -> list[Part]:
+    """Return copies of parts that have the clients of all processes in this one, with their states."""
+    copies = []
+    for key, part in parts.items():
+        restored = copy(part)
+        restored.begin_fit(replace(federation, rank=0, num_ranks=1, state_dir=None))
+        restored.load_state_dict(states[key])
+        copies.append(restored)
+    return copies
 
 
 def _warn(reason: str) -> None:
@@ -119,8 +143,13 @@ def _warn(reason: str) -> None:
 
 def state_in(trainer: pl.Trainer, checkpoint: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the state of the trainer's algorithm in a checkpoint, if it has models of clients."""
-    state = checkpoint.get("callbacks", {}).get(getattr(_aggregation(trainer), "state_key", None), {})
-    return state if personal_parts(trainer).keys() <= state.get("parts", {}).keys() else None
+    aggregation = _aggregation(trainer)
+    if aggregation is None:
+        return None
+    states = checkpoint.get("callbacks", {})
+    state = states.get(aggregation.state_key, {})
+    has_models = personal_parts(trainer).keys() <= state.get("parts", {}).keys()
+    return state if has_models else None
 
 
 def _aggregation(trainer: pl.Trainer) -> Callback | None:
@@ -194,18 +223,24 @@ def scores_of_clients(
             f"tensor whose first dimension counts the {len(owners)} samples, got {short_repr(x)}."
         )
     held = tensors_by_name(module)
-    rows, parts = [], []
+    rows = []
+    predictions = []
     for client in owners.unique():
-        rows.append((owners == client).nonzero().squeeze(1).to(x.device))
-        own = {name: _as(tensor, held[name]) for name, tensor in models.tensors_of(int(client)).items()}
-        part, target = compared(trainer, batch, called(module, x[rows[-1]], own), outputs)
-        parts.append(part)
-    return torch.cat(parts)[torch.cat(rows).argsort()], target
+        own_rows = (owners == client).nonzero().squeeze(1).to(x.device)
+        own_tensors = {name: _as(tensor, held[name]) for name, tensor in models.tensors_of(int(client)).items()}
+        own_predictions, target = compared(trainer, batch, called(module, x[own_rows], own_tensors), outputs)
+        rows.append(own_rows)
+        predictions.append(own_predictions)
+    order = torch.cat(rows).argsort()
+    return torch.cat(predictions)[order], target
 
 
 def _as(tensor: Tensor, held: Tensor) -> Tensor:
+    """Return a tensor with the device and the type of the module's own."""
     tensor = tensor.to(held.device)
-    return (tensor if held.is_floating_point() else tensor.round()).to(held.dtype)
+    if not held.is_floating_point():
+        tensor = tensor.round()
+    return tensor.to(held.dtype)
 
 
 def check_monitors(trainer: pl.Trainer, prefix: str) -> None:
@@ -221,10 +256,11 @@ def check_monitors(trainer: pl.Trainer, prefix: str) -> None:
     every = max((part.personal_every for part in personal_parts(trainer).values()), default=1)
     validated = trainer.check_val_every_n_epoch or 1
     for callback in fit_trainer(trainer).callbacks:
-        # FederatedCheckpoint passes over the other rounds
+        # FederatedCheckpoint passes over the other rounds.
         if not isinstance(callback, (EarlyStopping, ModelCheckpoint)) or isinstance(callback, FederatedCheckpoint):
             continue
-        if (callback.monitor or "").startswith(prefix) and validated % every:
+        monitor = callback.monitor or ""
+        if monitor.startswith(prefix) and validated % every:
             raise ValueError(
                 f"`monitor={callback.monitor!r}` of {type(callback).__name__} needs clients' own models in every round "
                 f"that is validated, but they are made in every {every}th round, and every {validated}th is validated. "
@@ -234,19 +270,20 @@ def check_monitors(trainer: pl.Trainer, prefix: str) -> None:
 
 def warn_of_clients_without_values(trainer: pl.Trainer, reader: object) -> None:
     """Warn if there are personal parameters, and validation or test clients that do not train, so that have none."""
-    parts, data = personal_parts(trainer), getattr(trainer, "datamodule", None)
+    parts = personal_parts(trainer)
+    data = getattr(trainer, "datamodule", None)
     if not parts or not isinstance(data, FederatedDataModule):
         return
+    trained = set(data.client_ids)
     stages = {"validation": data.eval_client_ids("val"), "test": data.eval_client_ids("test")}
-    without = [
-        name
-        for name, ids in stages.items()
-        if ids is not None and len(ids) and not {*ids.tolist()} & {*data.client_ids}
-    ]
+    without = []
+    for name, ids in stages.items():
+        if ids is not None and len(ids) and trained.isdisjoint(ids.tolist()):
+            without.append(name)
     if without:
+        names = ", ".join(map(repr, parts.values()))
         rank_zero_warn(
-            f"{type(reader).__name__} evaluates each client with its own model ({', '.join(map(repr, parts.values()))})"
-            f", but the {' and '.join(without)} clients do not train, so they have none: they are evaluated with the "
-            "model that all share. Give the data module `split=WithinClientSplit(...)` to evaluate the clients that "
-            "train."
+            f"{type(reader).__name__} evaluates each client with its own model ({names}), but the "
+            f"{' and '.join(without)} clients do not train, so they have none: they are evaluated with the model that "
+            "all share. Give the data module `split=WithinClientSplit(...)` to evaluate the clients that train."
         )
