@@ -22,7 +22,12 @@ from fl_lightning._lightning.loops.local_optimizers import unscale_before_hooks
 from fl_lightning._lightning.trainer_callbacks import check_alone
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.parts.algorithm import Algorithm
-from fl_lightning.parts.exchanges.privacy.accounting import check_installed, check_nothing_spent, epsilon_of_clients
+from fl_lightning.parts.exchanges.privacy.accounting import (
+    check_installed,
+    check_nothing_spent,
+    epsilon_of_clients,
+    warn_of_large_delta,
+)
 from fl_lightning.parts.messages import ClientResult
 from fl_lightning.parts.objectives.base import LocalObjective
 from fl_lightning.parts.objectives.dynamic import DynamicRegularizer
@@ -37,8 +42,8 @@ class ExamplePrivacy(Callback):
     """DP-SGD inside clients (Abadi et al. 2016): each sample's gradient is clipped, and their sum gets noise.
 
     The gradient of a batch becomes ``(sum_i g_i min(1, clip / |g_i|) + N(0, (z clip)^2)) / n``, with the gradients of
-    single samples by ``torch.func`` through the module's own ``training_step``. Put it before the aggregation callback,
-    which may add a local objective's term.
+    single samples by ``torch.func`` through the module's own ``training_step``. It runs before the other callbacks,
+    because the aggregation callback may add a local objective's term to the private gradient.
 
     The loss must be a mean over samples of losses of single samples. On each batch the mean of the samples' gradients
     is compared with the batch's own gradient; a step with dropout runs once more for that, without it.
@@ -98,6 +103,9 @@ class ExamplePrivacy(Callback):
         """
         why = "gradients would be clipped and get noise twice, and neither epsilon would be right"
         check_alone(self, ExamplePrivacy, trainer, "callbacks for the privacy of samples", why)
+        # Its gradient replaces the batch's own one, so what others add to gradients must come later.
+        fit = fit_trainer(trainer)
+        fit.callbacks = [self, *(each for each in fit.callbacks if each is not self)]
         if stage == "fit" and trainer.current_epoch == 0:
             if self._left and self._left == _sums(pl_module):
                 check_nothing_spent("ExamplePrivacy", self.spent)
@@ -112,17 +120,21 @@ class ExamplePrivacy(Callback):
         Raises:
             ValueError: If it would not be.
         """
-        reason = self._reason(trainer, pl_module)
+        self._check(trainer, pl_module)
+        unscale_before_hooks(trainer.optimizers)
+        samples = int(_loop_of(trainer).data.client_sizes.sum())
+        warn_of_large_delta("ExamplePrivacy", self.delta, samples, "samples")
+
+    def _check(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        reason = self._reason(trainer, module)
         if reason:
             raise ValueError(f"ExamplePrivacy would log a wrong epsilon for this run: {reason}")
-        unscale_before_hooks(trainer.optimizers)
 
     def _reason(self, trainer: pl.Trainer, module: pl.LightningModule) -> str:
         """Return why the figure would be wrong; the empty string if it will be right."""
-        callbacks = fit_trainer(trainer).callbacks
-        later = callbacks[callbacks.index(self) + 1 :]
-        if not any(isinstance(getattr(callback, "algorithm", None), Algorithm) for callback in later):
-            return "it must stand before an aggregation callback, such as FedAvg(), in `Trainer(callbacks=[...])`."
+        algorithms = [getattr(callback, "algorithm", None) for callback in fit_trainer(trainer).callbacks]
+        if not any(isinstance(algorithm, Algorithm) for algorithm in algorithms):
+            return "it needs an aggregation callback, such as FedAvg(), beside it in `Trainer(callbacks=[...])`."
         algorithm = _loop_of(trainer).algorithm
         objective = algorithm.objective
         sampler = algorithm.sampler
@@ -217,7 +229,7 @@ class ExamplePrivacy(Callback):
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Begin a round, and check again: the sampler or a setting may have been changed since the last one."""
-        self.on_train_start(trainer, pl_module)
+        self._check(trainer, pl_module)
         self._new = []
 
     def on_client_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, result: ClientResult) -> None:

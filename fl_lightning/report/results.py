@@ -26,7 +26,13 @@ DIAGNOSTICS = {
     "fed/central_distance": "DC: relative distance to the central model",
     "fed/divergence": "DL: mean pairwise cosine divergence of local models",
 }
-_COUNTS = ["fed/clients", "fed/dropped", "fed/models_sent", "fed/aggregated", "fed/epsilon", "fed/delta"]
+#: Whose data a guarantee of privacy protects, and against whom; the columns of its epsilon and delta.
+PRIVACY = {
+    "a client, from other clients": ("fed/epsilon", "fed/delta"),
+    "a client, from the server too": ("fed/local_epsilon", "fed/local_delta"),
+    "a sample, from the server too": ("fed/example_epsilon", "fed/example_delta"),
+}
+_COUNTS = ["fed/clients", "fed/dropped", "fed/models_sent", "fed/aggregated"]
 _RUNS = [*RUN, "status", "score", "constant_score", "rounds", "partition", "code", "cell", "error"]
 _TUNING = ["data", "method", "values", "val", "chosen"]
 _ABOUT = ["begun", "ended", "seconds", "device", "python", "torch", "lightning", "numpy"]
@@ -122,7 +128,8 @@ class Results:
         for settings in self.table["data"].values():
             shown |= {settings["monitor"], *settings["curves"]}
         # A dict keeps the order, and the first of equal names.
-        columns = list(dict.fromkeys(["round", *_COUNTS, *DIAGNOSTICS, *sorted(shown)]))
+        spent = [column for columns in PRIVACY.values() for column in columns]
+        columns = list(dict.fromkeys(["round", *_COUNTS, *spent, *DIAGNOSTICS, *sorted(shown)]))
         runs: list[list[Any]] = []
         values: list[np.ndarray] = []
         for *run, cell in self.scored[[*RUN, "cell"]].itertuples(index=False):

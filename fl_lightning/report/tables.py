@@ -23,7 +23,7 @@ from fl_lightning.experiment.statistics import (
 )
 from fl_lightning.report.names import Scale, is_share, metric_name, p_text, signed
 from fl_lightning.report.page import Table, bold
-from fl_lightning.report.results import ALONE, BETTER, LEVEL, RUN, Results
+from fl_lightning.report.results import ALONE, BETTER, LEVEL, PRIVACY, RUN, Results
 from fl_lightning.report.texts import table
 from fl_lightning.words import duration
 
@@ -298,16 +298,18 @@ def _target(results: Results, data: str, target: float) -> str:
 
 
 def privacy_table(results: Results) -> Table | None:
-    """Return epsilon at the end of the runs of each method: the differential privacy that it spent."""
-    of_runs = results.curves.groupby(RUN)[["fed/epsilon", "fed/delta"]].last()
-    spent = of_runs.groupby(["data", "method"]).max().dropna()
-    if spent.empty:
+    """Return epsilon at the end of the runs of each method, for each kind of guarantee that some method gives."""
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+    for protected, (epsilon, delta) in PRIVACY.items():
+        of_runs = results.curves.groupby(RUN)[[epsilon, delta]].last()
+        spent = of_runs.groupby(["data", "method"]).max().dropna()
+        for (data, method), values in spent.iterrows():
+            row = rows.setdefault((data, protected), dict.fromkeys(results.methods, ""))
+            row[method] = f"{values[epsilon]:.3g} at {values[delta]:.3g}"
+    if not rows:
         return None
-    epsilon = spent["fed/epsilon"].map("{:.3g}".format)
-    delta = spent["fed/delta"].map("{:.3g}".format)
-    cells = (epsilon + " at " + delta).unstack()
-    frame = cells.reindex(index=results.data, columns=results.methods).fillna("")
-    return table("privacy", frame, results).turned_if_wide("method")
+    ordered = {key: rows[key] for key in sorted(rows, key=lambda key: results.data.index(key[0]))}
+    return table("privacy", _frame(ordered, ["data", "protected"]), results).turned_if_wide("method")
 
 
 def tuning_table(results: Results) -> Table | None:

@@ -66,11 +66,18 @@ def test_each_samples_gradient_is_clipped() -> None:
     assert float(module.w.detach()) == pytest.approx(0.1, abs=1e-15)
 
 
-def test_a_proximal_term_is_added_after_the_clipping() -> None:
+@pytest.mark.parametrize("first", [True, False])
+def test_a_proximal_term_is_added_after_the_clipping(first: bool) -> None:
     # lr 1/2, two steps of one batch: 1 by a clipped gradient of -2, then 1 - 1/2 (-2 + 1/2) with mu = 1/2
     module = Plain(0.5)
-    fit(module, mixed(10.0), ExamplePrivacy(2.0, **NO_NOISE), FedProx(0.5, 1.0, local_epochs=2))
+    callbacks = [ExamplePrivacy(2.0, **NO_NOISE), FedProx(0.5, 1.0, local_epochs=2)]
+    fit(module, mixed(10.0), *(callbacks if first else reversed(callbacks)))
     assert float(module.w.detach()) == pytest.approx(1.75, abs=1e-15)
+
+
+def test_a_delta_that_protects_nobody_warns() -> None:
+    with pytest.warns(UserWarning, match=r"delta=0\.5 for 2 samples"):
+        fit(Plain(0.3), mixed(1.0, 10.0), ExamplePrivacy(2.0, noise_multiplier=1.0, delta=0.5), FedAvg(1.0))
 
 
 def test_without_noise_and_bound_a_network_trains_as_it_does() -> None:

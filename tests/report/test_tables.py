@@ -236,12 +236,17 @@ def test_cost_of_methods_to_targets(written: Results, tmp_path: Path) -> None:
 def test_the_largest_epsilon_of_a_methods_runs(written: Results, tmp_path: Path) -> None:
     assert tables.privacy_table(written) is None
     write_results(tmp_path)
-    for run in range(6):
-        curve = tmp_path / "cells" / f"easy-RADFed-{run}" / "curve.csv"
-        header, *lines = curve.read_text().splitlines()
-        spent = [f"{line},{0.5 * place + 0.125 * run},0.00015" for place, line in enumerate(lines, start=1)]
-        curve.write_text("\n".join([f"{header},fed/epsilon,fed/delta", *spent]))
-    assert rows(tables.privacy_table(read_results(tmp_path))) == [["easy", "", "2.12 at 0.00015"], ["hard", "", ""]]
+    kinds = {"RADFed": "fed/epsilon,fed/delta", "FedAvg": "fed/example_epsilon,fed/example_delta"}
+    for method, names in kinds.items():
+        for run in range(6):
+            curve = tmp_path / "cells" / f"easy-{method}-{run}" / "curve.csv"
+            header, *lines = curve.read_text().splitlines()
+            spent = [f"{line},{0.5 * place + 0.125 * run},0.00015" for place, line in enumerate(lines, start=1)]
+            curve.write_text("\n".join([f"{header},{names}", *spent]))
+    assert rows(tables.privacy_table(read_results(tmp_path))) == [
+        ["easy", "a client, from other clients", "", "2.12 at 0.00015"],
+        ["easy", "a sample, from the server too", "2.12 at 0.00015", ""],
+    ]
 
 
 def test_many_columns_become_rows() -> None:

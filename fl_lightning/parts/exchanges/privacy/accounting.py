@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -82,6 +83,23 @@ def check_nothing_spent(name: str, spent: float) -> None:
         raise ValueError(
             f"{name} has spent an epsilon of {spent:.3g} on this model, and another fit would count from 0. Go on with "
             "the same Trainer and a larger `max_epochs`, resume by `ckpt_path`, or begin with new weights."
+        )
+
+
+def warn_of_large_delta(name: str, delta: float, number: int, what: str) -> None:
+    """Warn of a delta of 1 / n or more, at which publishing everything of one of the n at random is private.
+
+    Args:
+        name: The part or callback that has the delta.
+        delta: Probability with which the guarantee may fail.
+        number: How many clients or samples are protected, n.
+        what: What they are, such as ``"clients"``.
+    """
+    if delta * number >= 1:
+        warnings.warn(
+            f"{name} has delta={delta:g} for {number} {what}. A delta of 1 / {number} or more protects nobody: it "
+            f"allows to publish the data of one of them. Give a delta well below {1 / number:.2g}.",
+            stacklevel=2,
         )
 
 

@@ -19,6 +19,7 @@ from fl_lightning.parts.exchanges.privacy.accounting import (
     check_one_kind,
     epsilon_of,
     noise_for,
+    warn_of_large_delta,
 )
 from fl_lightning.parts.exchanges.privacy.disclosure import HINT, MORE, parts_that_send_more
 from fl_lightning.parts.federation import Federation
@@ -99,6 +100,7 @@ class DifferentialPrivacy(Exchange):
 
     @override
     def setup(self, federation: Federation) -> None:
+        warn_of_large_delta("DifferentialPrivacy", self.delta, federation.num_clients, "clients")
         self.bound: float
         self.add_state("bound", self.clip)
         self.noise: float

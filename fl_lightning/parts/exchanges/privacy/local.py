@@ -12,7 +12,12 @@ from torch import Tensor
 from typing_extensions import override
 
 from fl_lightning.parts.exchanges.base import Exchange
-from fl_lightning.parts.exchanges.privacy.accounting import check_installed, check_nothing_spent, epsilon_of_clients
+from fl_lightning.parts.exchanges.privacy.accounting import (
+    check_installed,
+    check_nothing_spent,
+    epsilon_of_clients,
+    warn_of_large_delta,
+)
 from fl_lightning.parts.exchanges.privacy.disclosure import HINT, MORE, parts_that_send_more
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.messages import ClientResult
@@ -69,6 +74,7 @@ class LocalDifferentialPrivacy(Exchange):
 
     @override
     def setup(self, federation: Federation) -> None:
+        warn_of_large_delta("LocalDifferentialPrivacy", self.delta, federation.num_clients, "clients")
         #: How often each client sent an update, by noise.
         self.releases: dict[float, dict[int, int]]
         self.add_state("releases", {})
