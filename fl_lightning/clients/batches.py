@@ -1,4 +1,11 @@
-"""How long a client trains, and the batches of its local training."""
+"""How long a client trains, and the batches of its local training.
+
+A client with 10 samples and a batch size of 4 has three batches in an epoch, of 4, 4 and 2 samples. With two local
+epochs :meth:`ClientBatches.number` is 6. Where an objective takes two batches for one step, hooks and counters see half
+as many: :meth:`ClientBatches.counted` is 3. Where Lightning accumulates the gradients of two batches, they see all 6,
+and the optimizer steps after the batches 2, 3, 5 and 6, since an epoch's rest is applied at its end:
+:meth:`ClientBatches.windows` is ``[2, 1, 2, 1]``.
+"""
 
 from __future__ import annotations
 
@@ -90,8 +97,12 @@ class ClientBatches:
     def __init__(
         self, trainer: pl.Trainer, data: FederatedDataModule, settings: LocalSettings, algorithm: Algorithm
     ) -> None:
-        self._trainer, self.data, self.settings, self._algorithm = trainer, data, settings, algorithm
-        self._loader: RoundLoader | None = None  # while processes make batches ahead
+        self._trainer = trainer
+        self.data = data
+        self.settings = settings
+        self._algorithm = algorithm
+        #: Makes batches ahead, in other processes, while a round's clients train.
+        self._loader: RoundLoader | None = None
         self._kept: dict[Task, list[Any]] = {}
         self.count_anew()
 
@@ -99,17 +110,17 @@ class ClientBatches:
         """Forget what was counted: hooks may have set another batch size, or another amount of work."""
         self._settings = copy(self.settings)
         self._epoch_lengths: dict[int, int] = {}
-        self._begins: dict[Task, int] = {}  # batches of the client before, if its epochs go on
+        #: Batches that the client had before a task, if its epochs go on from round to round.
+        self._begins: dict[Task, int] = {}
         self._rows: dict[int, tuple[tuple[Tensor, ...], Tensor | None] | None] = {}
 
     # ---- how many ----
 
     def epoch_length(self, client: int) -> int:
         """Return the number of batches of one local epoch."""
-        length = self._epoch_lengths.get(client)
-        if length is None:
-            length = self._epoch_lengths[client] = self._limit(self.data.num_client_batches(client))
-        return length
+        if client not in self._epoch_lengths:
+            self._epoch_lengths[client] = self._limit(self.data.num_client_batches(client))
+        return self._epoch_lengths[client]
 
     def number(self, task: Task) -> int:
         """Return the number of batches that a task's local training draws."""
@@ -146,7 +157,9 @@ class ClientBatches:
         sizes: list[int] = []
         for start in range(0, batches, one_pass):
             steps, rest = divmod(min(one_pass, batches - start), accumulate)
-            sizes += [accumulate] * steps + ([rest] if rest else [])
+            sizes += [accumulate] * steps
+            if rest:
+                sizes.append(rest)
         return sizes
 
     def largest(self, tasks: Sequence[Task]) -> int:
@@ -155,23 +168,32 @@ class ClientBatches:
 
     def num_samples(self, task: Task) -> int:
         """Return how many samples a task's local training goes through; a repeated sample counts each time."""
-        begin, number = self._in_epoch(task), self.number(task)
-        once = self._samples_of(task, begin + number) - self._samples_of(task, begin)
-        # the first batches come again where the last step lacks some
+        begin = self._in_epoch(task)
+        number = self.number(task)
+        samples = self._samples_of(task, begin + number) - self._samples_of(task, begin)
+        # The first batches come again where the last step lacks some.
         lacking = self.counted(task) * self._algorithm.batches_per_step(task) - number
-        again = [begin + place % number for place in range(lacking)]
-        return once + sum(self._samples_of(task, place + 1) - self._samples_of(task, place) for place in again)
+        for again in range(lacking):
+            place = begin + again % number
+            samples += self._samples_of(task, place + 1) - self._samples_of(task, place)
+        return samples
 
     def _samples_of(self, task: Task, batches: int) -> int:
         """Return how many samples so many batches have, from an epoch's start."""
-        size, n = self.data.batch_size, task.num_samples
+        size = self.data.batch_size
+        samples = task.num_samples
         one_pass = self.epoch_length(task.client)
         passes, rest = divmod(batches, one_pass)
-        return n * (passes + (rest > 0)) if size is None else passes * min(one_pass * size, n) + min(rest * size, n)
+        # Without a batch size, all samples are one batch.
+        if size is None:
+            size = samples
+        in_pass = min(one_pass * size, samples)
+        return passes * in_pass + min(rest * size, samples)
 
     def mean_counted(self) -> int:
         """Return the mean number of counted batches of one client's local training, rounded up; see :meth:`counted`."""
-        settings, data = self._settings, self.data
+        settings = self._settings
+        data = self.data
         if settings.local_steps is not None:
             return settings.local_steps * int(self._trainer.accumulate_grad_batches)
         per_step = self._algorithm.objective.batches_per_step
@@ -184,7 +206,8 @@ class ClientBatches:
 
     def _limit(self, batches: int, limit: float | None = None) -> int:
         """Apply ``limit_train_batches`` (or ``overfit_batches``), or another limit; at least one batch stays."""
-        limit = self._trainer.limit_train_batches if limit is None else limit
+        if limit is None:
+            limit = self._trainer.limit_train_batches
         if isinstance(limit, int):
             return min(batches, limit)
         return max(1, int(batches * limit))
@@ -199,8 +222,9 @@ class ClientBatches:
     def place(self, tasks: Sequence[Task], done: dict[tuple[int, int], int]) -> None:
         """Let tasks begin after the batches that clients have ``done`` in their phase, and add those of the tasks."""
         for task in tasks:
-            self._begins[task] = done.get((task.client, task.phase), 0)
-            done[task.client, task.phase] = self._begins[task] + self.number(task)
+            begin = done.get((task.client, task.phase), 0)
+            self._begins[task] = begin
+            done[task.client, task.phase] = begin + self.number(task)
 
     def _in_epoch(self, task: Task) -> int:
         """Return the batches of a task's first epoch that earlier rounds had."""
@@ -215,7 +239,9 @@ class ClientBatches:
             return iter(self._kept.pop(task))
         per_step = self._algorithm.batches_per_step(task)
         drawn = self._drawn(task)
-        return drawn if per_step == 1 else _completed(drawn, per_step)
+        if per_step == 1:
+            return drawn
+        return _completed(drawn, per_step)
 
     def keep(self, task: Task, batches: list[Any]) -> None:
         """Keep all batches of a task, which were drawn but not trained on, for the next time that they are asked for.
@@ -266,8 +292,7 @@ class ClientBatches:
 
     def are_tensors(self, client: int) -> bool:
         """Whether a client's epoch can be gathered at once: its samples are rows of tensors, and nothing collates."""
-        plain = self._is_usual and self.data.source_collate_fn is None
-        return plain and self.has_rows(client)
+        return self._is_usual and self.data.source_collate_fn is None and self.has_rows(client)
 
     @property
     def _is_usual(self) -> bool:
@@ -287,11 +312,12 @@ class ClientBatches:
     def stored_targets(self, client: int) -> Tensor | None:
         """Return the targets of a client's samples, in their stored order, if they are rows of a tensor as they are."""
         data = self.data
-        own_rule = type(data).outputs_and_targets is not FederatedDataModule.outputs_and_targets
-        if own_rule or not is_plain_transfer(self._trainer) or not self.are_tensors(client):
+        has_own_rule = type(data).outputs_and_targets is not FederatedDataModule.outputs_and_targets
+        if has_own_rule or not is_plain_transfer(self._trainer) or not self.are_tensors(client):
             return None
         tensors, rows = self.rows(client)
-        target: Tensor = data.outputs_and_targets(tensors, None)[1]
+        _, target = data.outputs_and_targets(tensors, None)
+        assert isinstance(target, Tensor)
         return target if rows is None else target[rows]
 
     def _find_rows(self, client: int) -> tuple[tuple[Tensor, ...], Tensor | None] | None:
@@ -302,10 +328,12 @@ class ClientBatches:
     def orders(self, task: Task) -> Iterator[Tensor]:
         """Yield the positions of a client's samples, int64, in the order of an epoch's batches, epoch after epoch."""
         size = self.data.batch_size or task.num_samples
-        begin, length = self._in_epoch(task) * size, min(task.num_samples, self.epoch_length(task.client) * size)
+        begin = self._in_epoch(task) * size
+        end = min(task.num_samples, self.epoch_length(task.client) * size)
         for generator in self._generators(task):
-            drawn = self.data.client_order(task.client, generator) if self.shuffles else torch.arange(task.num_samples)
-            yield drawn[begin:length]
+            order = self.data.client_order(task.client, generator) if self.shuffles else torch.arange(task.num_samples)
+            yield order[begin:end]
+            # Only the first epoch goes on where an earlier round ended.
             begin = 0
 
     def _epochs(self, task: Task) -> Iterator[Any]:
@@ -315,7 +343,9 @@ class ClientBatches:
 
     def pooled(self, clients: Sequence[int], generator: torch.Generator) -> Iterator[list[Any]]:
         """Yield the batches of each optimizer step of a client that holds the samples of several clients."""
-        data, settings, accumulate = self.data, self._settings, int(self._trainer.accumulate_grad_batches)
+        data = self.data
+        settings = self._settings
+        accumulate = int(self._trainer.accumulate_grad_batches)
         samples = int(data.client_sizes[list(clients)].sum())
         one_epoch = self._limit(number_of_batches(samples, data.batch_size, data.drop_last))
         if settings.local_steps is not None:
@@ -332,7 +362,7 @@ class ClientBatches:
         return client_batches(self.data.client_dataset(client), batch_size, None, False, self.data.source_collate_fn)
 
     def to_evaluate(self, client: int) -> Iterator[Any]:
-        """Yield a client's training samples in their stored order, in batches as an evaluation's, as far as limited."""
+        """Yield a client's training samples in order, in evaluation-sized batches, up to ``limit_val_batches``."""
         size = self.data.evaluation_batch_size(self.data.client_dataset(client))
         number = number_of_batches(int(self.data.client_sizes[client]), size, drop_last=False)
         return islice(self.in_order(client, size), self._limit(number, self._trainer.limit_val_batches))
@@ -341,9 +371,10 @@ class ClientBatches:
     def bytes_per_sample(self) -> float:
         """Memory of one training sample."""
         if self.has_rows(0):
-            return float(sum(tensor[:1].nbytes for tensor in self.rows(0)[0]))
+            tensors, _ = self.rows(0)
+            return float(sum(tensor[:1].nbytes for tensor in tensors))
         leaves = tree_leaves(self.data.client_dataset(0)[0])
-        return float(sum(part.nbytes for part in leaves if isinstance(part, (Tensor, np.ndarray))))
+        return float(sum(leaf.nbytes for leaf in leaves if isinstance(leaf, (Tensor, np.ndarray))))
 
 
 def _completed(batches: Iterator[Any], size: int) -> Iterator[Any]:
@@ -361,8 +392,12 @@ def warn_of_single_samples(module: pl.LightningModule, data: FederatedDataModule
     """Warn of clients that have a batch of one sample, where ``BatchNorm1d`` would end the fit when they train."""
     if not any(isinstance(part, nn.BatchNorm1d) for part in module.modules()):
         return
-    sizes, full = data.client_sizes, data.batch_size or math.inf
-    single = np.flatnonzero((sizes == 1) | (full == 1) | ((sizes % full == 1) & (not data.drop_last)))
+    sizes = data.client_sizes
+    full = data.batch_size or math.inf
+    has_single = (sizes == 1) | (full == 1)
+    if not data.drop_last:
+        has_single |= sizes % full == 1
+    single = np.flatnonzero(has_single)
     if len(single):
         rank_zero_warn(
             f"Some clients ({len(single)} of {len(sizes)}, such as client {single[0]}) have a batch of one sample, and "

@@ -40,7 +40,9 @@ class OutputLayer:
     """
 
     def __init__(self, module: nn.Module, vector: StateVector, quiet: UnloggedTraining) -> None:
-        self._module, self._vector, self._quiet = module, vector, quiet
+        self._module = module
+        self._vector = vector
+        self._quiet = quiet
         self._found: nn.Module | None = None
 
     def named(self, name: str) -> nn.Module:
@@ -67,7 +69,8 @@ class OutputLayer:
         """
         if self._found is None:
             candidates = self._candidates(batch, index)
-            self._found = None if candidates is None else self._one_of(candidates)
+            if candidates is not None:
+                self._found = self._one_of(candidates)
         return self._found
 
     def _linear(self) -> dict[nn.Module, str]:
@@ -97,22 +100,24 @@ class OutputLayer:
             return []
         last = _first_reached([loss.grad_fn], layers)
         candidates = dict.fromkeys(layer for node, layer in layers.items() if node in last)
-        before = {layer: set[nn.Module]() for layer in candidates}
-        for node in last:
-            before[layers[node]] |= {layers[other] for other in _all_reached(node, layers)}
         # A penalty on features reaches a layer past the output layer, for which the layer is still one before it.
-        return [each for each in candidates if not any(each in before[other] for other in candidates if other != each)]
+        earlier: set[nn.Module] = set()
+        for node in last:
+            of_node = {layers[other] for other in _all_reached(node, layers)}
+            earlier |= of_node - {layers[node]}
+        return [layer for layer in candidates if layer not in earlier]
 
     def _one_of(self, candidates: list[nn.Module]) -> nn.Module:
         if len(candidates) == 1:
             return candidates[0]
-        kind, linear = type(self._module).__name__, self._linear()
+        kind = type(self._module).__name__
         if not candidates:
             raise TypeError(
                 "The objective takes features and logits from a layer that has `in_features` and `out_features`, as "
                 f"nn.Linear has, and the loss of {kind} depends on the output of none. Give the name of another layer "
                 "as `output_layer`."
             )
+        linear = self._linear()
         names = ", ".join(repr(linear[layer]) for layer in candidates)
         raise ValueError(
             f"The loss of {kind} depends on the outputs of several layers: {names}. Say which of them gives the "
@@ -166,7 +171,8 @@ class _Calls:
     """
 
     def __init__(self, layer: nn.Module, change: Callable[[int, Tensor], Tensor] | None = None) -> None:
-        self._layer, self._change = layer, change
+        self._layer = layer
+        self._change = change
         self.inputs: list[Tensor] = []
         self.outputs: list[Tensor] = []
 
@@ -178,13 +184,18 @@ class _Calls:
         self._hook.remove()
 
     def _note(self, layer: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor], output: Tensor) -> Tensor:
-        self.inputs.append(next(iter((*args, *kwargs.values()))))
+        number = len(self.outputs)
+        self.inputs.append(args[0] if args else next(iter(kwargs.values())))
         self.outputs.append(output)
-        return output if self._change is None else self._change(len(self.outputs) - 1, output)
+        if self._change is None:
+            return output
+        return self._change(number, output)
 
     def rows(self, numbers: list[int]) -> tuple[Tensor, Tensor]:
         """Return the inputs and outputs of some calls, shape ``(rows, width)`` and ``(rows, classes)``."""
-        return _rows([self.inputs[number] for number in numbers]), _rows([self.outputs[number] for number in numbers])
+        inputs = [self.inputs[number] for number in numbers]
+        outputs = [self.outputs[number] for number in numbers]
+        return _rows(inputs), _rows(outputs)
 
 
 def _rows(tensors: list[Tensor]) -> Tensor:
@@ -242,11 +253,14 @@ class RecordedPass:
         Raises:
             ValueError: If the step does not call the output layer, or the shift does not suit its logits and targets.
         """
-        layer = self._layer = self._layer or self._output.of(batch, index)
+        if self._layer is None:
+            self._layer = self._output.of(batch, index)
+        layer = self._layer
         if layer is None:
             return step(batch, index)
         change = self._changed.loss
-        self.batch, self._index = batch, index
+        self.batch = batch
+        self._index = index
         if change is not None or self._is_first:
             self.batch = copied(batch)
         if change is not None:
@@ -270,7 +284,9 @@ class RecordedPass:
         if change is not None:
             with self._trainer.precision_plugin.train_step_context():
                 loss = self._turned(change(self._turned(loss), self))
-        self.batch = self._rows = None  # the graph
+        # Nothing holds the graph any longer.
+        self.batch = None
+        self._rows = None
         return {**output, "loss": loss} if isinstance(output, Mapping) else loss
 
     def _shifted(self, number: int, output: Tensor) -> Tensor:
@@ -325,8 +341,10 @@ class RecordedPass:
 
     def of(self, model: Tensor) -> tuple[Tensor, Tensor]:
         """Return the features and logits of another model, shape ``(size,)``, in eval mode and without gradients."""
-        own = self._vector.buffers()
-        values = {name: tensor.clone() if name in own else tensor for name, tensor in self._vector.named(model).items()}
+        values = self._vector.named(model)
+        # The step may write to buffers, which here are parts of the model.
+        for name in self._vector.buffers():
+            values[name] = values[name].clone()
         with preserved_modes(self.module):
             self.module.eval()
             calls, _ = self._again(values)

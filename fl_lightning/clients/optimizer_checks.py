@@ -22,11 +22,13 @@ def other_optimizers(trainer: pl.Trainer, momentum: float) -> str:
             found[kind] = None
             continue
         for group in optimizer.param_groups:
-            further = [
-                f"{name}={group[name]}" for name in ("nesterov", "dampening") if group["momentum"] and group[name]
-            ]
-            if further or group["momentum"] != momentum:
-                found[", ".join([f"{kind} with momentum={group['momentum']}", *further])] = None
+            options: list[str] = []
+            # Without momentum, these have no effect.
+            if group["momentum"]:
+                options = [f"{name}={group[name]}" for name in ("nesterov", "dampening") if group[name]]
+            if options or group["momentum"] != momentum:
+                words = [f"{kind} with momentum={group['momentum']}", *options]
+                found[", ".join(words)] = None
     return " and ".join(found)
 
 

@@ -1,4 +1,10 @@
-"""The part of a module's state that the federation shares, as one flat vector."""
+"""The part of a module's state that the federation shares, as one flat vector.
+
+For a linear layer of two inputs and one output, followed by BatchNorm, the vector is::
+
+    weight (2)  bias (1)  norm.weight (1)  norm.bias (1) | norm.running_mean (1)  norm.running_var (1)  counter (1)
+    trained parameters, in the module's order            | everything else that training may change
+"""
 
 from __future__ import annotations
 
@@ -16,8 +22,11 @@ from fl_lightning.parts.layout import Layout, find_shared_names
 from fl_lightning.parts.messages import same_values
 
 #: Frozen tensors with more values than this many times those that require gradients stay out, unless they are few.
-_FROZEN_SHARE, _FEW = 2, 2**14
-_SAMPLE = 64  # values of a large tensor that must not change
+_FROZEN_SHARE = 2
+#: So many values are few.
+_FEW = 2**14
+#: Values that are compared of a large tensor that must not change.
+_SAMPLE = 64
 
 
 class StateVector:
@@ -109,15 +118,22 @@ class StateVector:
         """
         found = _others(self.module, [*self.parameters, *buffers.values()])
         held = {name: tensor for name, tensor in found.items() if self._holds(tensor)}
-        frozen = [tensor for tensor in held.values() if not tensor.requires_grad]
-        unfrozen = [*self.parameters, *(tensor for tensor in held.values() if tensor.requires_grad)]
-        most = max(_FROZEN_SHARE * sum(tensor.numel() for tensor in unfrozen), _FEW)
-        few = sum(tensor.numel() for tensor in frozen) <= most
-        return [name for name, tensor in held.items() if few or tensor.requires_grad]
+        unfrozen_values = sum(parameter.numel() for parameter in self.parameters)
+        frozen_values = 0
+        for tensor in held.values():
+            if tensor.requires_grad:
+                unfrozen_values += tensor.numel()
+            else:
+                frozen_values += tensor.numel()
+        are_few = frozen_values <= max(_FROZEN_SHARE * unfrozen_values, _FEW)
+        return [name for name, tensor in held.items() if are_few or tensor.requires_grad]
 
     def _holds(self, tensor: Tensor) -> bool:
         """Whether the vector can hold a tensor as it is."""
-        if not _travels(tensor) or tensor.device != self.device or tensor.is_inference() or 0 in tensor.stride():
+        if not _travels(tensor) or tensor.device != self.device:
+            return False
+        # These cannot be written to: tensors made in inference mode, and expanded ones.
+        if tensor.is_inference() or 0 in tensor.stride():
             return False
         if tensor.is_floating_point():
             return torch.promote_types(self.dtype, tensor.dtype) is self.dtype
@@ -134,8 +150,9 @@ class StateVector:
         shapes = tuple(tensor.shape for tensor in tensors)
         if shapes != self.layout.shapes:
             same = [now == before for now, before in zip(shapes, self.layout.shapes, strict=True)]
+            name = self.layout.names[same.index(False)]
             raise ValueError(
-                f"`{self.layout.names[same.index(False)]}` of {type(self.module).__name__} has another shape than when "
+                f"`{name}` of {type(self.module).__name__} has another shape than when "
                 "the fit began, so models cannot be averaged. Register a buffer that grows at its final size."
             )
         with torch.no_grad():
@@ -146,7 +163,8 @@ class StateVector:
         """Copy ``vector`` into the module."""
         with torch.no_grad():
             for tensor, view in zip(self.tensors(), self.views(vector), strict=True):
-                if tensor.shape != view.shape:  # a client's training has changed it, which broke its round off
+                # A client's training has changed the shape, which broke its round off.
+                if tensor.shape != view.shape:
                     tensor.resize_(view.shape)
                 tensor.copy_(view if tensor.is_floating_point() else _like(tensor, view))
 
@@ -173,29 +191,41 @@ class StateVector:
             state_dict: Made just now.
             vector: The values, shape ``(size,)``.
         """
-        held = {_place(tensor): (tensor, view) for tensor, view in zip(self.tensors(), self.views(vector), strict=True)}
+        held: dict[tuple[Any, ...], tuple[Tensor, Tensor]] = {}
+        for tensor, view in zip(self.tensors(), self.views(vector), strict=True):
+            held[_place(tensor)] = (tensor, view)
         copy = dict(state_dict)
         for name, value in state_dict.items():
-            if isinstance(value, Tensor):
-                found = held.get(_place(value)) if value.numel() and value.layout is torch.strided else None
-                copy[name] = value.detach().clone() if found is None else _like(*found)
+            if not isinstance(value, Tensor):
+                continue
+            copy[name] = value.detach().clone()
+            # An empty or sparse tensor lies nowhere in memory.
+            if value.numel() and value.layout is torch.strided and _place(value) in held:
+                tensor, view = held[_place(value)]
+                copy[name] = _like(tensor, view)
         return copy
 
     def tensors(self) -> list[Tensor]:
         """Return the tensors of the module's state, parameters first."""
-        # buffers are looked up each time, because a module may replace one by assignment
+        # Buffers are looked up each time, because a module may replace one by assignment.
         buffers = [held[key] for held, key in self._buffers]
         return [*self.parameters, *(buffer for buffer in buffers if buffer is not None)]
 
     def named(self, vector: Tensor) -> dict[str, Tensor]:
         """Return the tensors of a state by name, in the module's types; not to be written to."""
-        pairs = zip(self.layout.names, self.views(vector), self.tensors(), strict=True)
-        return {name: view if view.dtype == held.dtype else _like(held, view) for name, view, held in pairs}
+        named: dict[str, Tensor] = {}
+        for name, view, held in zip(self.layout.names, self.views(vector), self.tensors(), strict=True):
+            named[name] = view if view.dtype == held.dtype else _like(held, view)
+        return named
 
     def buffers(self) -> dict[str, Tensor]:
         """Return copies of the state's buffers by name, as far as the module holds them."""
-        held = [(name, place[key]) for name, (place, key) in zip(self.layout.buffers, self._buffers, strict=True)]
-        return {name: buffer.detach().clone() for name, buffer in held if buffer is not None}
+        copies: dict[str, Tensor] = {}
+        for name, (held, key) in zip(self.layout.buffers, self._buffers, strict=True):
+            buffer = held[key]
+            if buffer is not None:
+                copies[name] = buffer.detach().clone()
+        return copies
 
     def views(self, vector: Tensor) -> list[Tensor]:
         """Return views of ``vector`` shaped as the tensors of the state, parameters first."""
@@ -223,14 +253,20 @@ class StateVector:
 
     def note_constant(self) -> None:
         """Note the values of what does not travel, of large tensors a sample, for :meth:`check_constant`."""
-        self._constant = [None if held[key] is None else _sample(held[key]).clone() for _, held, key in self._outside]
+        self._constant: list[Tensor | None] = []
+        for _, held, key in self._outside:
+            tensor = held[key]
+            self._constant.append(None if tensor is None else _sample(tensor).clone())
 
     def check_constant(self) -> None:
         """Raise ``RuntimeError`` if training changed what does not travel."""
         for (name, held, key), before in zip(self._outside, self._constant, strict=True):
             now = held[key]
-            if now is not None and before is not None and not same_values(_sample(now), before):
-                if now.shape == before.shape:  # of larger ones a sample is known
+            if now is None or before is None:
+                continue
+            if not same_values(_sample(now), before):
+                # A small tensor is known as a whole, and put back.
+                if now.shape == before.shape:
                     now.data = before
                 raise RuntimeError(
                     f"Training changed the frozen tensor {name!r} of {type(self.module).__name__}, which must be "
@@ -255,19 +291,27 @@ def unshared(gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
 
 def _trained(module: nn.Module, optimizers: Iterable[Optimizer]) -> dict[str, nn.Parameter]:
     """Return the trained parameters by name: those that require a gradient and that an optimizer holds."""
-    held = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
-    unfrozen = {name: p for name, p in module.named_parameters() if p.requires_grad}
-    # without an optimizer the user's own steps train, and only gradients tell what
-    return {name: p for name, p in unfrozen.items() if id(p) in held} if held else unfrozen
+    held: set[int] = set()
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            held.update(id(parameter) for parameter in group["params"])
+    unfrozen = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+    # Without an optimizer the user's own steps train, and only gradients tell what.
+    if not held:
+        return unfrozen
+    return {name: parameter for name, parameter in unfrozen.items() if id(parameter) in held}
 
 
 def _buffers_in_training(module: nn.Module) -> dict[str, Tensor]:
     """Return every distinct buffer of submodules in training mode that can travel."""
     found: dict[int, tuple[str, Tensor]] = {}
     for path, part in module.named_modules():
-        for key, buffer in part.named_buffers(recurse=False) if part.training else ():
+        if not part.training:
+            continue
+        for key, buffer in part.named_buffers(recurse=False):
             if _travels(buffer):
-                found.setdefault(id(buffer), (f"{path}.{key}".lstrip("."), buffer))
+                name = f"{path}.{key}".lstrip(".")
+                found.setdefault(id(buffer), (name, buffer))
     return dict(found.values())
 
 
@@ -279,7 +323,9 @@ def _others(module: nn.Module, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
     of_metrics = ids_of_metrics(module)
     found: dict[str, Tensor] = {}
     for path, part in module.named_modules():
-        for key, tensor in () if id(part) in of_metrics else (*part._parameters.items(), *part._buffers.items()):
+        if id(part) in of_metrics:
+            continue
+        for key, tensor in (*part._parameters.items(), *part._buffers.items()):
             if tensor is None or tensor.layout is not torch.strided or not tensor.numel():
                 continue
             if memory.take(tensor):
@@ -296,8 +342,8 @@ class _Memory:
     def take(self, tensor: Tensor) -> bool:
         """Take the memory of a dense tensor; return false if some of it was taken before."""
         begin = tensor.data_ptr()
-        steps = zip(tensor.shape, tensor.stride(), strict=True)
-        end = begin + tensor.itemsize * (1 + sum((size - 1) * stride for size, stride in steps))
+        last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+        end = begin + tensor.itemsize * (last + 1)
         taken = self._taken[tensor.untyped_storage().data_ptr()]
         is_free = all(end <= other_begin or other_end <= begin for other_begin, other_end in taken)
         if is_free:
@@ -309,7 +355,9 @@ def _place_in(parts: Mapping[str, nn.Module], name: str) -> tuple[dict[str, Any]
     """Return where a module's named parts hold the named parameter or buffer: a dictionary and a key."""
     path, _, key = name.rpartition(".")
     owner = parts[path]
-    return owner._parameters if key in owner._parameters else owner._buffers, key
+    if key in owner._parameters:
+        return owner._parameters, key
+    return owner._buffers, key
 
 
 def _sample(tensor: Tensor) -> Tensor:

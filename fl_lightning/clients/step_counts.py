@@ -15,6 +15,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+#: Operations of convolutions and recurrent layers, by a part of their names.
 _CONVOLUTIONS = ("convolution", "lstm", ".gru", "_gru", "rnn")
 #: Operations of steps that are more than products of matrices.
 _OTHERS = (
@@ -29,7 +30,6 @@ _OTHERS = (
     "embedding",
     "pool",
 )
-
 
 #: Kernels of whole recurrent layers, for which torch's counter has no formula.
 _RECURRENT = ("aten.mkldnn_rnn_layer", "aten._cudnn_rnn", "aten.miopen_rnn")
@@ -51,15 +51,18 @@ class StepCounts(TorchDispatchMode):
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation and count it."""
-        out = function(*args, **(kwargs or {}))
-        packet, name = function._overloadpacket, str(function._overloadpacket)
+        kwargs = kwargs or {}
+        out = function(*args, **kwargs)
+        packet = function._overloadpacket
+        name = str(packet)
         if packet in flop_registry:
-            self.flops += flop_registry[packet](*args, **(kwargs or {}), out_val=out)
+            self.flops += flop_registry[packet](*args, **kwargs, out_val=out)
         elif name.startswith(_RECURRENT) and isinstance(args[0], torch.Tensor):
-            self.flops += _of_recurrence(*args[:3]) * (2 if name.endswith("_backward") else 1)
+            forward = _of_recurrence(*args[:3])
+            self.flops += 2 * forward if name.endswith("_backward") else forward
         self._names.add(name)
-        seeded = torch.Tag.nondeterministic_seeded in function.tags and (kwargs or {}).get("generator") is None
-        self.draws = self.draws or seeded
+        if torch.Tag.nondeterministic_seeded in function.tags and kwargs.get("generator") is None:
+            self.draws = True
         return out
 
     @property
@@ -73,7 +76,8 @@ class StepCounts(TorchDispatchMode):
         return not self._has(_OTHERS)
 
     def _has(self, kinds: Sequence[str]) -> bool:
-        return any(kind in name for name in self._names for kind in kinds)
+        names = " ".join(self._names)
+        return any(kind in names for kind in kinds)
 
     def __str__(self) -> str:
         kind = ", and convolutions or recurrent layers" if self.convolves else ""
@@ -97,5 +101,7 @@ def in_words(number: float) -> str:
     """Return a number with a unit: ``4.1 million``."""
     for unit, size in (("billion", 1e9), ("million", 1e6), ("thousand", 1e3)):
         if number >= size:
-            return f"{number / size:.{max(0, 1 - int(math.log10(number / size)))}f} {unit}"
+            share = number / size
+            decimals = max(0, 1 - int(math.log10(share)))
+            return f"{share:.{decimals}f} {unit}"
     return f"{number:.0f}"

@@ -31,8 +31,8 @@ from fl_lightning.parts.messages import ClientResult, Task, same_values
 from fl_lightning.parts.objectives.corrections import ChangedLoss, Correction, Term, Walk
 from fl_lightning.seeding import Stream, seed_global_generators
 
-#: What the hooks of clients and rounds log counts as logged in this hook of Lightning's: it is the one that logs means
-#: over a round and does not run again in it, which would empty them.
+#: Hooks of clients and rounds log under this hook of Lightning: it allows means over a round and runs once in it, so
+#: that nothing is emptied.
 _LOGS_AS = "on_train_start"
 
 
@@ -87,7 +87,8 @@ class LocalTraining:
 
     def announce(self, share: Sequence[Task]) -> None:
         """Note the tasks that this process trains next, for the progress bar."""
-        self._begun, self._number = 0, len(share)
+        self._begun = 0
+        self._number = len(share)
 
     def show(self, tasks: Sequence[Task]) -> None:
         """Show in the progress bar that some of the tasks begin."""
@@ -121,17 +122,21 @@ class LocalTraining:
 
     def _started(self, client: ClientAtWork) -> ClientAtWork:
         """Compute what is computed before a client's first batch; the module holds the model from which it starts."""
-        # a client is scored, and its loss measured, at the model that it received
-        looks_elsewhere = not client.task.phase and client.start is not client.received
-        with self.vector.holding(client.received) if looks_elsewhere else nullcontext():
-            if self.algorithm.sampler.scored_at == "received" and not client.task.phase:
+        is_first_training = not client.task.phase
+        held: AbstractContextManager[None] = nullcontext()
+        # A client is scored, and its loss measured, at the model that it received.
+        if is_first_training and client.start is not client.received:
+            held = self.vector.holding(client.received)
+        with held:
+            if is_first_training and self.algorithm.sampler.scored_at == "received":
                 client.score = float(self.algorithm.sampler.score(client))
             client.correction = self.algorithm.run.correction(client)
         return client
 
     def _run(self, client: ClientAtWork) -> ClientResult:
         """Train the client whose model the module holds."""
-        loop, task = self.loop, client.task
+        loop = self.loop
+        task = client.task
         self.show([task])
         steps = self._steps_of(client)
         loop.correction = steps
@@ -152,12 +157,15 @@ class LocalTraining:
                         goes_on = True
                 if not goes_on:
                     break
-                batch = None  # an error may come from the next one
-        except StopIteration:  # from a hook, or the step: ends the client, as Lightning ends an epoch
+                # An error may come from the next batch, whose tensors are not known then.
+                batch = None
+        except StopIteration:
+            # From a hook, or the step: it ends the client, as it ends an epoch in Lightning.
             pass
         except Exception as error:
             tensors = [f"{tuple(leaf.shape)} {leaf.dtype}" for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)]
-            error.add_note(f"In round {task.round + 1}, client {task.client}, batch: {', '.join(tensors[:6]) or None}.")
+            shown = ", ".join(tensors[:6]) or None
+            error.add_note(f"In round {task.round + 1}, client {task.client}, batch: {shown}.")
             raise
         num_steps = loop.on_client_end(task.slot) - steps.skipped
         model = self.vector.read()
@@ -199,12 +207,18 @@ class LocalTraining:
             num_steps: Optimizer steps that were made.
             summed_lr: Sum of their learning rates, for each parameter tensor, if the objective needs it.
         """
-        algorithm, length = self.algorithm, self.vector.num_parameters
+        sampler = self.algorithm.sampler
         result = ClientResult(
-            client.task, client.received, model, num_steps, summed_lr, score=client.score, num_parameters=length
+            client.task,
+            client.received,
+            model,
+            num_steps,
+            summed_lr,
+            score=client.score,
+            num_parameters=self.vector.num_parameters,
         )
-        if algorithm.sampler.scored_at == "trained" and result.is_finite and not client.task.phase:
-            result = replace(result, score=float(algorithm.sampler.score(client)))
+        if sampler.scored_at == "trained" and result.is_finite and not client.task.phase:
+            result = replace(result, score=float(sampler.score(client)))
         self.hooks.on_client_end(result, self.vector.read)
         return result
 
@@ -223,7 +237,7 @@ class LocalTraining:
         """
         algorithm = self.algorithm
         federation = algorithm.federation
-        # a client is scored on the process that has what it keeps of its own
+        # A client is scored on the process that has what it keeps of its own.
         here = [task for task in tasks if task.client % federation.num_ranks == federation.rank]
         scores: dict[int, float] = {}
         with self.vector.preserved():
@@ -232,7 +246,9 @@ class LocalTraining:
                 self.vector.write(received)
                 scores[task.client] = algorithm.sampler.score(ClientAtWork(task, received, received, self))
                 algorithm.chain.on_delivery(task, received)
-        known = {client: score for share in federation.gather(scores) for client, score in share.items()}
+        known: dict[int, float] = {}
+        for share in federation.gather(scores):
+            known.update(share)
         return {task.client: known[task.client] for task in tasks}
 
     @cached_property
@@ -263,11 +279,15 @@ class ClientAtWork:
 
     def gradients(self, batch_size: int | str | None = "data") -> Iterator[tuple[dict[str, Tensor], int]]:
         """Yield the gradient of each batch that has a loss by parameter name, and the batch's size."""
-        size, names = self._size(batch_size), self.training.vector.names
+        size = self._size(batch_size)
+        vector = self.training.vector
         ascending = maximized(self.training.trainer.optimizers)
-        turned = [name for name, p in zip(names, self.training.vector.parameters, strict=True) if id(p) in ascending]
-        for index, gradients in self.training.quiet.gradients(self._batches(size), names):
-            yield gradients | {name: -gradients[name] for name in turned}, self._length(index, size)
+        #: Parameters whose optimizers maximise: what is minimised has the negative gradient.
+        turned = [name for name, each in zip(vector.names, vector.parameters, strict=True) if id(each) in ascending]
+        for index, gradients in self.training.quiet.gradients(self._batches(size), vector.names):
+            for name in turned:
+                gradients[name] = -gradients[name]
+            yield gradients, self._length(index, size)
 
     def losses(self, batch_size: int | str | None = "data") -> Iterator[tuple[float, int]]:
         """Yield the loss of each batch that has one, and the batch's size."""
@@ -278,10 +298,12 @@ class ClientAtWork:
 
     def loss(self) -> float:
         """Return the mean loss of the client's samples at the module's weights; NaN if no batch has a loss."""
-        total = counted = 0.0
+        total = 0.0
+        samples = 0
         for loss, length in self.losses():
-            total, counted = total + length * loss, counted + length
-        return total / counted if counted else float("nan")
+            total += length * loss
+            samples += length
+        return total / samples if samples else float("nan")
 
     def _size(self, batch_size: int | str | None) -> int | None:
         size = self.training.data.batch_size if batch_size == "data" else batch_size
@@ -318,19 +340,25 @@ class ClientHooks:
     """
 
     def __init__(self, trainer: pl.Trainer, settings: LocalSettings) -> None:
-        self._trainer, self._settings = trainer, settings
+        self._trainer = trainer
+        self._settings = settings
         self.find()
 
     def find(self) -> None:
         """Find the hooks that the callbacks have."""
         callbacks = fit_trainer(self._trainer).callbacks
-        #: The callbacks' ``on_client_start`` and ``on_client_end``.
-        self.starts, self.ends = (
-            [getattr(callback, name) for callback in callbacks if hasattr(callback, name)]
-            for name in ("on_client_start", "on_client_end")
-        )
+        #: The callbacks' ``on_client_start``.
+        self.starts: list[Any] = []
+        #: The callbacks' ``on_client_end``.
+        self.ends: list[Any] = []
+        for callback in callbacks:
+            if hasattr(callback, "on_client_start"):
+                self.starts.append(callback.on_client_start)
+            if hasattr(callback, "on_client_end"):
+                self.ends.append(callback.on_client_end)
+        hooks = (*self.starts, *self.ends)
         #: Whether hooks may see in which order clients train; those of the library look at the result alone.
-        self.see_order = any(not hook.__module__.startswith("fl_lightning.") for hook in (*self.starts, *self.ends))
+        self.see_order = any(not hook.__module__.startswith("fl_lightning.") for hook in hooks)
 
     def on_client_start(self, client: LocalClient) -> None:
         """Call the hooks before a client trains."""
@@ -368,6 +396,7 @@ def notify(trainer: pl.Trainer, hook: str) -> None:
     module = trainer.lightning_module
     previous = enter_fx(module, _LOGS_AS)
     for callback in fit_trainer(trainer).callbacks:
-        if (function := getattr(callback, hook, None)) is not None:
+        function = getattr(callback, hook, None)
+        if function is not None:
             function(trainer, module)
     enter_fx(module, previous)
