@@ -30,8 +30,6 @@ from fl_lightning.parts.exchanges.privacy.accounting import (
 )
 from fl_lightning.parts.messages import ClientResult
 from fl_lightning.parts.objectives.base import LocalObjective
-from fl_lightning.parts.objectives.dynamic import DynamicRegularizer
-from fl_lightning.parts.objectives.proximal import Proximal
 from fl_lightning.parts.part import walk
 from fl_lightning.parts.samples import is_mean_of_samples, not_a_mean
 from fl_lightning.seeding import global_states, preserved_generators, set_global_states
@@ -312,9 +310,8 @@ def _reads_data(objective: LocalObjective) -> bool:
     """Whether more of the data than gradients of ``training_step`` may reach the server."""
     if objective.vectors_sent > 1 or objective.sends_loss:
         return True
-    known = (LocalObjective.correction, Proximal.correction, DynamicRegularizer.correction)
     objectives = [part for part in walk(objective) if isinstance(part, LocalObjective)]
-    return any(type(part).correction not in known for part in objectives)
+    return not all(part.uses_gradients_alone for part in objectives)
 
 
 def _sums(module: nn.Module) -> list[float]:

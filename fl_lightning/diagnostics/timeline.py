@@ -14,7 +14,6 @@ from lightning.pytorch.utilities import rank_zero_only
 from fl_lightning.diagnostics.observer import RoundObserver, aggregation_of
 from fl_lightning.notebook import Drawn
 from fl_lightning.parts.messages import ArrivalRecord
-from fl_lightning.parts.schedules.asynchronous import Asynchronous
 from fl_lightning.settings import check_arguments
 
 if TYPE_CHECKING:
@@ -99,7 +98,7 @@ class Timeline(RoundObserver):
             ValueError: If the algorithm is not asynchronous.
         """
         callback = aggregation_of(trainer, self)
-        if not isinstance(callback.algorithm.schedule, Asynchronous):
+        if not callback.algorithm.schedule.has_virtual_time:
             raise ValueError(
                 f"Timeline records asynchronous algorithms, such as FedAsync; {type(callback).__name__} has rounds. "
                 "Use VirtualTime(clock) for its virtual time."
@@ -108,13 +107,10 @@ class Timeline(RoundObserver):
     def on_round_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Record the round's results."""
         schedule = aggregation_of(trainer, self).algorithm.schedule
-        assert isinstance(schedule, Asynchronous)
-        self.arrivals += schedule.report.arrivals
-        clock = schedule.clock
-        self.now = clock.time(schedule.now)
-        self.at_work = []
-        for flight in schedule.flights.values():
-            self.at_work.append((flight.task.client, clock.time(flight.sent)))
+        if schedule.report is not None:
+            self.arrivals += schedule.report.arrivals
+        self.now = schedule.virtual_time
+        self.at_work = list(schedule.at_work())
         self.values = {"fed/contributing_clients": len(self.contributions)}
 
     @rank_zero_only

@@ -9,7 +9,6 @@ import lightning.pytorch as pl
 
 from fl_lightning.diagnostics.observer import RoundObserver, aggregation_of, loop_of
 from fl_lightning.parts.clock import VirtualClock
-from fl_lightning.parts.schedules.asynchronous import Asynchronous
 from fl_lightning.settings import check_arguments
 
 
@@ -47,7 +46,7 @@ class VirtualTime(RoundObserver):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Learn the clients' durations."""
         callback = aggregation_of(trainer, self)
-        if isinstance(callback.algorithm.schedule, Asynchronous):
+        if callback.algorithm.schedule.has_virtual_time:
             raise ValueError(
                 f"{type(callback).__name__} logs its virtual time as `fed/virtual_time`, too. Leave VirtualTime out."
             )

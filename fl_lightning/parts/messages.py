@@ -151,14 +151,24 @@ class ClientResult:
         return self.vector[self._length :]
 
     @property
+    def start_parameters(self) -> Tensor:
+        """The parameters of the model that the client received, shape ``(num_parameters,)``."""
+        return self.start[: self._length]
+
+    @property
+    def start_buffers(self) -> Tensor:
+        """The buffers of the model that the client received, shape ``(size - num_parameters,)``."""
+        return self.start[self._length :]
+
+    @property
     def delta(self) -> Tensor:
         """The client update: trained minus received parameters, shape ``(num_parameters,)``."""
-        return self.parameters - self.start[: self._length]
+        return self.parameters - self.start_parameters
 
     @property
     def changes_buffers(self) -> bool:
         """Whether training has changed the module's buffers."""
-        return not same_values(self.buffers, self.start[self._length :])
+        return not same_values(self.buffers, self.start_buffers)
 
     @property
     def is_finite(self) -> bool:
@@ -168,7 +178,7 @@ class ClientResult:
         # The sum is nearly always finite, and cheaper than a test of each value.
         if math.isfinite(self.vector.sum()):
             return True
-        before = self.start[self._length :]
+        before = self.start_buffers
         constant = (self.buffers == before) | (self.buffers.isnan() & before.isnan())
         return bool(self.parameters.isfinite().all()) and bool((self.buffers.isfinite() | constant).all())
 
@@ -179,7 +189,7 @@ class ClientResult:
             delta: Shape ``(num_parameters,)``.
             payload: What is sent of it; as before if ``None``.
         """
-        moved = (self.start[: self._length] + delta).to(self.vector.dtype)
+        moved = (self.start_parameters + delta).to(self.vector.dtype)
         vector = torch.cat([moved, self.buffers])
         return replace(self, vector=vector, payload=self.payload if payload is None else payload)
 

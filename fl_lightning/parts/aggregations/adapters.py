@@ -66,25 +66,35 @@ class AdapterMean(Aggregation):
     @override
     def merge(self, model: Tensor, results: Sequence[ClientResult]) -> Tensor | None:
         """Return the mean, with B A by its products if asked for."""
-        running, weights = RunningMean(), [self.weight_of(result) for result in results]
+        weights = [self.weight_of(result) for result in results]
+        running = RunningMean()
         for result, weight in zip(results, weights, strict=True):
             running.add(result.parameters, weight)
-        merged, total = running.pop()
-        if merged is None:
+        mean, total = running.pop()
+        if mean is None:
             return None
-        merged, square = merged.clone(), 0.0
+        # The factors are views of the merged model, and are written to.
+        merged = mean.clone()
         clients = [self._factors(result.parameters.to(merged)) for result in results]
+        square = 0.0
         for place, (a, b) in enumerate(self._factors(merged)):
-            own = [factors[place] for factors in clients]
-            # the mean of B A as one product, of matrices that are as narrow as all clients' adapters together
-            left = torch.cat([b_k * (weight / total) for (_, b_k), weight in zip(own, weights, strict=True)], dim=1)
-            right = torch.cat([a_k for a_k, _ in own])
+            # The mean of B A as one product, of matrices that are as narrow as all clients' adapters together.
+            lefts: list[Tensor] = []
+            rights: list[Tensor] = []
+            for factors, weight in zip(clients, weights, strict=True):
+                own_a, own_b = factors[place]
+                lefts.append(own_b * (weight / total))
+                rights.append(own_a)
+            left = torch.cat(lefts, dim=1)
+            right = torch.cat(rights)
             if self.by_svd:
-                (q_left, r_left), (q_right, r_right) = torch.linalg.qr(left), torch.linalg.qr(right.T)
+                q_left, r_left = torch.linalg.qr(left)
+                q_right, r_right = torch.linalg.qr(right.T)
                 u, values, v = torch.linalg.svd(r_left @ r_right.T)
                 rank = min(len(a), len(values))
                 a.zero_()[:rank] = (v @ q_right.T)[:rank]
                 b.zero_()[:, :rank] = (q_left @ u)[:, :rank] * values[:rank]
+            # |left right - b a|, by the triangular factors of both sides.
             r_left = torch.linalg.qr(torch.cat([left, -b], dim=1), mode="r").R
             r_right = torch.linalg.qr(torch.cat([right, a]).T, mode="r").R
             square += float((r_left @ r_right.T).square().sum())

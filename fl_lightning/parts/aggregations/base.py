@@ -40,6 +40,11 @@ class Aggregation(Part, ABC):
     #: The momentum of the clients' SGD, where it counts on the steps of that optimizer; ``None`` if any will do.
     counts_on_momentum: float | None = None
 
+    @property
+    def is_weighted_mean(self) -> bool:
+        """Whether it takes the mean of the clients' models, weighted by :attr:`weighting`, and does nothing else."""
+        return False
+
     @abstractmethod
     def merge(self, model: Tensor, results: Sequence[ClientResult]) -> Tensor | None:
         """Return the model to which the server moves.
@@ -97,11 +102,16 @@ class RunningMean:
     The sum is kept in float64 and divided once, so the result hardly depends on the order of the models or on how many
     processes share them. The mean of a single model is that model, bit for bit: in float64, multiplying by a weight and
     dividing by it would round.
+
+    For example, of ``[2, 4]`` with weight 1 and ``[5, 1]`` with weight 2 the sum is ``[12, 6]`` with weight 3, and the
+    mean ``[4, 2]``.
     """
 
     def __init__(self) -> None:
-        self._only: tuple[Tensor, float] | None = None  # while there is one vector
-        self._sum: Tensor | None = None  # (size + 1,): the weighted sum, then the sum of weights
+        #: The vector and its weight, while there is one alone.
+        self._only: tuple[Tensor, float] | None = None
+        #: The weighted sum, followed by the sum of weights, shape ``(size + 1,)``.
+        self._sum: Tensor | None = None
 
     def add(self, vector: Tensor, weight: float = 1.0) -> None:
         """Add a vector of shape ``(size,)`` with a weight."""
@@ -131,15 +141,21 @@ class RunningMean:
             like: A vector of the length and type of those that were added, where nothing was.
         """
         if self._only is not None and (federation is None or federation.num_ranks == 1):
-            (vector, weight), self._only = self._only, None
-            return (vector.to(accumulator(vector)) if weight else None), weight
-        first = self._only[0] if self._only else like
+            vector, weight = self._only
+            self._only = None
+            if not weight:
+                return None, weight
+            return vector.to(accumulator(vector)), weight
         total = self._sum
         if total is None:
+            first = self._only[0] if self._only else like
             if first is None:
                 return None, 0.0
             total = self._running_sum(first)
         self._sum = None
-        total = total if federation is None else federation.sum_over_ranks(total)
+        if federation is not None:
+            total = federation.sum_over_ranks(total)
         weight = float(total[-1])
-        return (total[:-1] / total[-1] if weight else None), weight
+        if not weight:
+            return None, weight
+        return total[:-1] / total[-1], weight

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from fl_lightning.parts.aggregations.base import MeanAggregation
 from fl_lightning.parts.messages import ClientResult, accumulator
 from fl_lightning.parts.objectives.measured import MeasuredLoss
 from fl_lightning.settings import NotNegative, Positive
 
 if TYPE_CHECKING:
     from fl_lightning.parts.algorithm import Algorithm
-from fl_lightning.parts.aggregations.base import MeanAggregation
 
 
 @dataclass(eq=False)
@@ -56,25 +56,32 @@ class FairMean(MeanAggregation):
     @override
     def weight_of(self, result: ClientResult) -> float:
         """Return F_k^q; 0 for a client that made no step, or all with a learning rate of 0."""
-        stepped = result.num_steps and max(result.summed_lr, default=0.0)
-        return self._power(result, self.q) if stepped else 0.0
+        has_stepped = result.num_steps and max(result.summed_lr, default=0.0)
+        return self._power(result, self.q) if has_stepped else 0.0
 
     @override
     def weighted(self, result: ClientResult) -> tuple[Tensor, float]:
         """Return ``F^q d`` followed by the denominator's addend, and whether the client counts."""
-        weight, kind, n = self.weight_of(result), accumulator(result.vector), len(result.parameters)
-        steepness = self.lipschitz or (result.num_steps / max(result.summed_lr) if weight else 0.0)
-        way = steepness * (result.start[:n].to(kind) - result.parameters.to(kind))
-        slope = self.q * self._power(result, self.q - 1) if weight else 0.0
+        weight = self.weight_of(result)
+        kind = accumulator(result.vector)
+        steepness = self.lipschitz or 0.0
+        slope = 0.0
+        if weight:
+            if self.lipschitz is None:
+                steepness = result.num_steps / max(result.summed_lr)
+            slope = self.q * self._power(result, self.q - 1)
+        way = steepness * (result.start_parameters.to(kind) - result.parameters.to(kind))
         addend = slope * way.square().sum() + steepness * weight
         return torch.cat([way * weight, addend.view(1)]), float(weight > 0)
 
     def _power(self, result: ClientResult, exponent: float) -> float:
         loss = result.loss
-        assert loss is not None  # the objective is `measured`
+        # `check_with` has made sure that the objective is `measured`, which sends a loss.
+        assert loss is not None
         if loss < 0:
             raise ValueError(f"`q` needs losses of at least 0, got {loss:g} from client {result.client}.")
-        return float(max(loss, 1e-10) ** exponent)  # as in the authors' code: a power of 0 may be infinite
+        # As in the authors' code: a power of 0 may be infinite.
+        return float(max(loss, 1e-10) ** exponent)
 
     @override
     def finish(self, model: Tensor, mean: Tensor, weight: float) -> Tensor:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 from typing_extensions import override
 
+from fl_lightning.parts.aggregations.base import MeanAggregation, Weighting
 from fl_lightning.parts.client_vectors import ClientVectors
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.messages import ClientResult
 
 if TYPE_CHECKING:
     from fl_lightning.parts.algorithm import Algorithm
-from fl_lightning.parts.aggregations.base import MeanAggregation, Weighting
 
 
 @dataclass(eq=False)
@@ -36,6 +36,12 @@ class WeightedMean(MeanAggregation):
 
     weighting: Weighting = "samples"
     merges_buffers = True
+
+    @property
+    @override
+    def is_weighted_mean(self) -> bool:
+        # A subclass may merge in another way.
+        return type(self) is WeightedMean
 
     @override
     def weighted(self, result: ClientResult) -> tuple[Tensor, float]:
@@ -69,7 +75,8 @@ class CurrentMean(WeightedMean):
     def finish(self, model: Tensor, mean: Tensor, weight: float) -> Tensor:
         """Return the mean in which the other clients count with the server's model."""
         sizes = self.federation.sizes
-        share = weight / float(sizes.sum() if self.weighting == "samples" else len(sizes))
+        weight_of_all = sizes.sum() if self.weighting == "samples" else len(sizes)
+        share = weight / float(weight_of_all)
         current = model.to(mean.dtype)
         return current + share * (mean - current)
 

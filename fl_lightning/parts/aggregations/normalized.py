@@ -10,14 +10,13 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from fl_lightning.parts.aggregations.base import MeanAggregation, Weighting
 from fl_lightning.parts.messages import ClientResult, accumulator
 from fl_lightning.parts.objectives.control_variates import effective_steps
-from fl_lightning.parts.objectives.proximal import Proximal
 from fl_lightning.settings import Fraction, NotNegative
 
 if TYPE_CHECKING:
     from fl_lightning.parts.algorithm import Algorithm
-from fl_lightning.parts.aggregations.base import MeanAggregation, Weighting
 
 
 @dataclass(eq=False)
@@ -59,7 +58,7 @@ class NormalizedMean(MeanAggregation):
     @override
     def check_with(self, algorithm: Algorithm) -> Iterable[str]:
         """Yield whether the reach of the clients' steps would be another one."""
-        mu = algorithm.objective.mu if isinstance(algorithm.objective, Proximal) else 0.0
+        mu = algorithm.objective.proximal_weight
         if algorithm.schedule.circulates and (self.momentum or self.mu or mu):
             yield f"{self!r} cannot merge circulating models with `momentum` or `mu`: steps of a cycle do not add up."
         if mu != self.mu:
@@ -77,12 +76,17 @@ class NormalizedMean(MeanAggregation):
     @override
     def weighted(self, result: ClientResult) -> tuple[Tensor, float]:
         """Return ``Delta_k / |a_k|`` followed by ``|a_k|``, and p_k."""
-        reach = self.reach(result.num_steps, max(result.summed_lr, default=0.0) / max(result.num_steps, 1))
-        kind, n = accumulator(result.vector), len(result.parameters)
-        moved = result.parameters.to(kind) - result.start[:n].to(kind)
-        return torch.cat([moved / (reach or 1.0), moved.new_tensor([reach])]), self.weight_of(result)
+        mean_lr = max(result.summed_lr, default=0.0) / max(result.num_steps, 1)
+        reach = self.reach(result.num_steps, mean_lr)
+        kind = accumulator(result.vector)
+        moved = result.parameters.to(kind) - result.start_parameters.to(kind)
+        # A client without a step has a reach of 0, and no weight.
+        normalized = moved / (reach or 1.0)
+        return torch.cat([normalized, moved.new_tensor([reach])]), self.weight_of(result)
 
     @override
     def finish(self, model: Tensor, mean: Tensor, weight: float) -> Tensor:
         """Return the server's parameters moved by the normalised updates, float64 of shape ``(num_parameters,)``."""
-        return model.to(mean.dtype) + mean[-1] * mean[:-1]
+        mean_update = mean[:-1]
+        effective_reach = mean[-1]
+        return model.to(mean.dtype) + effective_reach * mean_update

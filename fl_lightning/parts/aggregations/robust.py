@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -23,7 +24,8 @@ from fl_lightning.vectors import checked_vector
 
 #: Parameters that are looked at together: 100 clients' take 50 MiB in float64.
 BLOCK = 1 << 16
-_KEPT = 256 * 2**20  # bytes of rows that are kept for the next look at them
+#: Bytes of rows that are kept for the next look at them.
+_KEPT = 256 * 2**20
 
 
 class Updates:
@@ -31,6 +33,9 @@ class Updates:
 
     Besides the results themselves, which hold a model each, only one block is in memory: m times 65,536 numbers. Rows
     of 256 MiB in whole, or less, are kept.
+
+    For example, buckets of two of four clients' updates are ``Updates(results).mixed(matrix)`` with the matrix
+    ``[[1/2, 1/2, 0, 0], [0, 0, 1/2, 1/2]]``: two rows, each the mean of two updates.
 
     Args:
         results: The clients' results, at least one.
@@ -45,7 +50,8 @@ class Updates:
     """
 
     def __init__(self, results: Sequence[ClientResult], matrix: Tensor | None = None) -> None:
-        self.results, self._matrix = list(results), matrix
+        self.results = list(results)
+        self._matrix = matrix
         self._kept: list[Tensor] | None = None
         self.size = len(self.results[0].parameters)
         self.weights = torch.ones(len(self), dtype=torch.float64)
@@ -61,7 +67,10 @@ class Updates:
         """Yield the columns in blocks of shape ``(rows, columns)``, float64; they are not to be changed."""
         if self._kept is None and len(self) * self.size * 8 <= _KEPT:
             self._kept = list(self._computed())
-        yield from self._computed() if self._kept is None else self._kept
+        if self._kept is None:
+            yield from self._computed()
+        else:
+            yield from self._kept
 
     def zeros(self) -> Tensor:
         """Return a row of zeros, shape ``(size,)``, in the blocks' type and on their device."""
@@ -72,7 +81,12 @@ class Updates:
         kind = accumulator(self.results[0].vector)
         for begin in range(0, self.size, BLOCK):
             span = slice(begin, min(begin + BLOCK, self.size))
-            block = torch.stack([each.parameters[span].to(kind) - each.start[span].to(kind) for each in self.results])
+            rows: list[Tensor] = []
+            for result in self.results:
+                trained = result.parameters[span].to(kind)
+                received = result.start_parameters[span].to(kind)
+                rows.append(trained - received)
+            block = torch.stack(rows)
             yield block if self._matrix is None else self._matrix.to(block) @ block
 
     def combined(self, weights: Tensor) -> Tensor:
@@ -81,7 +95,9 @@ class Updates:
 
     def buffers(self) -> Tensor:
         """Return the mean of the clients' buffers by :attr:`weights`, float64."""
-        weights = self.weights.cpu() if self._matrix is None else self.weights.cpu() @ self._matrix.cpu()
+        weights = self.weights.cpu()
+        if self._matrix is not None:
+            weights = weights @ self._matrix.cpu()
         kind = accumulator(self.results[0].vector)
         total = torch.zeros_like(self.results[0].buffers, dtype=kind)
         for result, weight in zip(self.results, weights.tolist(), strict=True):
@@ -90,14 +106,16 @@ class Updates:
 
     def distances(self) -> Tensor:
         """Return the squared distances between all pairs of rows, shape ``(rows, rows)``, float64."""
-        # not by way of inner products: one long row would drown the short distances of the others
+        # Not by way of inner products: one long row would drown the short distances of the others.
         exact = "donot_use_mm_for_euclid_dist"
-        return torch.stack([torch.cdist(block, block, compute_mode=exact).square() for block in self.blocks()]).sum(0)
+        squares = [torch.cdist(block, block, compute_mode=exact).square() for block in self.blocks()]
+        return torch.stack(squares).sum(0)
 
     def distances_to(self, center: Tensor) -> Tensor:
         """Return the distance of each row to ``center``, shape ``(rows,)``, float64."""
         parts = zip(self.blocks(), center.split(BLOCK), strict=True)
-        return torch.stack([(block - part).square().sum(1) for block, part in parts]).sum(0).sqrt()
+        squares = [(block - part).square().sum(1) for block, part in parts]
+        return torch.stack(squares).sum(0).sqrt()
 
 
 class PreAggregation(Part, ABC):
@@ -134,7 +152,8 @@ class RobustAggregation(Aggregation):
     def merge(self, model: Tensor, results: Sequence[ClientResult]) -> Tensor:
         """Return the server's parameters moved by the rule, and the clients' buffers, float64 of shape ``(size,)``."""
         updates = Updates(results)
-        updates = updates if self.before is None else self.before.mix(updates)
+        if self.before is not None:
+            updates = self.before.mix(updates)
         current = model[: updates.size].to(accumulator(model))
         step = checked_vector(self, "rule", self.rule(updates), current)
         return torch.cat([current + step, updates.buffers()])
@@ -153,8 +172,13 @@ def _check_enough(updates: Updates, needed: int, who: object) -> None:
 
 
 def _trimmed_means(updates: Updates, trim: int) -> Tensor:
-    rows = len(updates)
-    return torch.cat([block.sort(0).values[trim : rows - trim].mean(0) for block in updates.blocks()])
+    """Return the mean of each column without its ``trim`` largest and smallest values, shape ``(size,)``."""
+    end = len(updates) - trim
+    means: list[Tensor] = []
+    for block in updates.blocks():
+        ascending = block.sort(0).values
+        means.append(ascending[trim:end].mean(0))
+    return torch.cat(means)
 
 
 @dataclass(eq=False, repr=False)
@@ -190,9 +214,11 @@ class TrimmedMean(RobustAggregation):
 
     @override
     def rule(self, updates: Updates) -> Tensor:
-        # nine decimals keep 0.29 * 100 = 28.999999999999996 from becoming 28
-        is_count = isinstance(self.trim, Integral)
-        trim = int(self.trim) if is_count else int(round(self.trim * len(updates), 9))
+        trim = self.trim
+        if not isinstance(trim, Integral):
+            # Nine decimals keep 0.29 * 100 = 28.999999999999996 from becoming 28.
+            trim = round(trim * len(updates), 9)
+        trim = int(trim)
         _check_enough(updates, 2 * trim + 1, self)
         return _trimmed_means(updates, trim)
 
@@ -218,10 +244,13 @@ class Krum(RobustAggregation):
 
     @override
     def rule(self, updates: Updates) -> Tensor:
-        _check_enough(updates, max(2 * self.num_byzantine + 3, self.num_selected + self.num_byzantine), self)
-        # the first of a row's sorted distances is its own, 0
-        nearest = updates.distances().sort(1).values[:, 1 : len(updates) - self.num_byzantine - 1]
-        chosen = nearest.sum(1).sort(stable=True).indices[: self.num_selected]
+        needed = max(2 * self.num_byzantine + 3, self.num_selected + self.num_byzantine)
+        _check_enough(updates, needed, self)
+        ascending = updates.distances().sort(1).values
+        # The first of a row's sorted distances is the one to itself, 0.
+        nearest = ascending[:, 1 : len(updates) - self.num_byzantine - 1]
+        scores = nearest.sum(1)
+        chosen = scores.sort(stable=True).indices[: self.num_selected]
         weights = torch.zeros(len(updates), dtype=nearest.dtype, device=nearest.device)
         updates.weights = weights.index_fill(0, chosen, 1 / self.num_selected)
         return updates.combined(updates.weights)
@@ -256,7 +285,8 @@ class GeometricMedian(RobustAggregation):
             weights = 1 / updates.distances_to(center).clamp(min=self.smoothing)
             updates.weights = weights / weights.sum()
             moved = updates.combined(updates.weights)
-            step, center = torch.linalg.vector_norm(moved - center), moved
+            step = torch.linalg.vector_norm(moved - center)
+            center = moved
             if step <= self.tolerance * torch.linalg.vector_norm(center):
                 break
         return center
@@ -285,7 +315,9 @@ class CenteredClipping(RobustAggregation):
 
     @override
     def rule(self, updates: Updates) -> Tensor:
-        center = updates.zeros() if self.center is None else self.center.to(updates.zeros())
+        center = updates.zeros()
+        if self.center is not None:
+            center = self.center.to(center)
         for _ in range(self.iterations):
             updates.weights = (self.radius / updates.distances_to(center)).clamp(max=1.0) / len(updates)
             center = center * (1 - updates.weights.sum()) + updates.combined(updates.weights)
@@ -318,10 +350,12 @@ class Bucketing(PreAggregation):
     def mix(self, updates: Updates) -> Updates:
         rows = len(updates)
         rng = numpy_generator(self.federation.seed, Stream.BUCKETS, self.round, self._merges)
-        self._merges += 1  # an asynchronous server may move several times in a round
+        # An asynchronous server may move several times in a round.
+        self._merges += 1
         places = np.empty(rows, dtype=np.int64)
         places[rng.permutation(rows)] = np.arange(rows) // self.size
-        matrix = torch.zeros(-(-rows // self.size), rows, dtype=torch.float64)
+        buckets = math.ceil(rows / self.size)
+        matrix = torch.zeros(buckets, rows, dtype=torch.float64)
         matrix[torch.from_numpy(places), torch.arange(rows)] = 1.0
         return updates.mixed(matrix / matrix.sum(1, keepdim=True))
 
@@ -342,7 +376,8 @@ class NormBounding(PreAggregation):
     @override
     def mix(self, updates: Updates) -> Updates:
         lengths = updates.distances_to(updates.zeros())
-        return updates.mixed(torch.diag((self.norm / lengths).clamp(max=1.0)))
+        shares = (self.norm / lengths).clamp(max=1.0)
+        return updates.mixed(torch.diag(shares))
 
 
 @dataclass(eq=False, repr=False)

@@ -57,12 +57,14 @@ class StalenessMixing(Aggregation):
         """Return the mixture, float64 of shape ``(size,)``."""
         mixture = model.to(accumulator(model))
         for result in results:
-            mixture = mixture + self._share(result.staleness) * (result.vector - mixture)
+            share = self._share(result.staleness)
+            mixture = mixture + share * (result.vector - mixture)
         return mixture
 
     def _share(self, staleness: int) -> float:
         """Return a, the share of a result in the mixture."""
-        mixing, weight = self.at("mixing"), staleness_weight(self.staleness, staleness)
+        mixing = self.at("mixing")
+        weight = staleness_weight(self.staleness, staleness)
         if mixing * weight > 1:
             raise ValueError(f"`mixing` times `staleness({staleness})` must be at most 1, got {mixing:g} * {weight:g}.")
         return mixing * weight
@@ -100,8 +102,10 @@ class StalenessWeightedDeltas(Aggregation):
     def __post_init__(self) -> None:
         check_fields(self)
         usual = self.average_staleness
-        # a user's function may read a table, whose places are whole numbers
-        weight = staleness_weight(self.staleness, int(usual) if usual == int(usual) else usual)
+        # A user's function may read a table, whose places are whole numbers.
+        if usual == int(usual):
+            usual = int(usual)
+        weight = staleness_weight(self.staleness, usual)
         self._usual: float = check("`staleness` at `average_staleness`", weight, Positive)
 
     @override
@@ -114,20 +118,20 @@ class StalenessWeightedDeltas(Aggregation):
     @override
     def merge(self, model: Tensor, results: Sequence[ClientResult]) -> Tensor | None:
         """Return the parameters moved by the updates, and the mean of the modules' buffers, shape ``(size,)``."""
-        n, kind, weights = (
-            self.federation.num_parameters,
-            accumulator(model),
-            [self.weight_of(each) for each in results],
-        )
+        layout = self.federation.layout
+        kind = accumulator(model)
+        weights = [self.weight_of(result) for result in results]
         if not sum(weights):
             return None
-        total = torch.zeros(0)
-        for place, (result, weight) in enumerate(zip(results, weights, strict=True)):
-            start, vector = result.start.to(kind), result.vector.to(kind)
-            addend = weight * torch.cat([vector[:n] - start[:n], vector[n:]])
-            total = addend if place == 0 else total + addend
-        divisor = {"count": float(len(results)), "weights": sum(weights), "none": 1.0}[self.divide_by]
-        return torch.cat([model[:n].to(kind) + total[:n] / divisor, total[n:] / sum(weights)])
+        parameters, buffers = layout.split(model)
+        moved = torch.zeros_like(parameters, dtype=kind)
+        summed = torch.zeros_like(buffers, dtype=kind)
+        for result, weight in zip(results, weights, strict=True):
+            moved = moved + weight * (result.parameters.to(kind) - result.start_parameters.to(kind))
+            summed = summed + weight * result.buffers.to(kind)
+        divisors = {"count": float(len(results)), "weights": sum(weights), "none": 1.0}
+        step = moved / divisors[self.divide_by]
+        return layout.joined(parameters.to(kind) + step, summed / sum(weights))
 
 
 @dataclass(eq=False)
@@ -165,12 +169,15 @@ class DynamicWeightMean(Aggregation):
 
     def weights(self, results: Sequence[ClientResult]) -> list[float]:
         """Return beta of each result; their sum is 1."""
-        totals, so_far = Counter(result.client for result in results), Counter[int]()
-        scores = []
+        totals = Counter(result.client for result in results)
+        so_far = Counter[int]()
+        scores: list[float] = []
         for result in results:
             so_far[result.client] += 1
-            since_receipt = results[-1].counter - result.counter
-            late = result.staleness if self.staleness_at == "receipt" else result.staleness + since_receipt
-            frequency = totals[result.client] if self.frequency == "flush" else so_far[result.client]
-            scores.append(result.num_samples * math.exp((1 + late) ** -self.alpha / frequency))
+            staleness = result.staleness
+            if self.staleness_at == "flush":
+                staleness += results[-1].counter - result.counter
+            counts = totals if self.frequency == "flush" else so_far
+            freshness = (1 + staleness) ** -self.alpha
+            scores.append(result.num_samples * math.exp(freshness / counts[result.client]))
         return [score / sum(scores) for score in scores]

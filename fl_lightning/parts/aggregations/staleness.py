@@ -96,6 +96,8 @@ def staleness_weight(function: Staleness, staleness: float) -> float:
     Raises:
         ValueError: If it is no finite number of at least 0; for a fresh result, greater than 0.
     """
-    weight = (_NAMED[function] if isinstance(function, str) else function)(staleness)
+    if isinstance(function, str):
+        function = _NAMED[function]
+    weight = function(staleness)
     check(f"`staleness({staleness:g})`", weight, NotNegative if staleness else Positive)
     return float(weight)

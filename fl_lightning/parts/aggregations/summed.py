@@ -9,7 +9,6 @@ from torch import Tensor
 from typing_extensions import override
 
 from fl_lightning.parts.aggregations.base import Aggregation, MeanAggregation
-from fl_lightning.parts.aggregations.means import WeightedMean
 from fl_lightning.parts.exchanges.base import Exchange
 from fl_lightning.parts.messages import ClientResult, accumulator, same_values
 
@@ -33,7 +32,8 @@ class SummedUpdates(MeanAggregation):
     @override
     def on_round_start(self, round_index: int) -> None:
         """Forget which models clients received."""
-        self._starts: list[Tensor] = []  # those that are equal once
+        #: The different models that clients received; equal ones are here once.
+        self._starts: list[Tensor] = []
 
     @override
     def weighted(self, result: ClientResult) -> tuple[Tensor, float]:
@@ -50,15 +50,32 @@ class SummedUpdates(MeanAggregation):
     @override
     def finish(self, model: Tensor, mean: Tensor | None, weight: float) -> Tensor | None:
         """Return the moved parameters and the server's buffers, float64 of shape ``(size,)``; ``None`` to stay."""
-        n, current = self.federation.num_parameters, model.to(accumulator(model))
-        received = self.federation.gather(all(same_values(start[:n], model[:n]) for start in self._starts))
-        total = torch.zeros_like(current[:n]) if mean is None else mean[:n] * weight
+        layout = self.federation.layout
+        current, buffers = layout.split(model.to(accumulator(model)))
+        received_model = self.federation.gather(self._all_received(model))
+        total = torch.zeros_like(current)
+        mean_parameters: Tensor | None = None
+        if mean is not None:
+            # Each result's vector is its update followed by its parameters.
+            mean_update, mean_parameters = layout.split(mean)
+            total = mean_update * weight
         seen, divisor = self.exchange.on_sum(total, weight)
         if not divisor:
             return None
-        if mean is not None and seen is total and weight and divisor == weight and all(received):
-            return torch.cat([mean[n:], current[n:]])  # as it is: the way to the sum and back would round it
-        return torch.cat([current[:n] + seen / divisor, current[n:]])
+        is_true_mean = seen is total and weight and divisor == weight
+        if mean_parameters is not None and is_true_mean and all(received_model):
+            # The mean as it is: the way to the sum of updates and back would round it.
+            return layout.joined(mean_parameters, buffers)
+        return layout.joined(current + seen / divisor, buffers)
+
+    def _all_received(self, model: Tensor) -> bool:
+        """Return whether all clients of this process received the parameters of one model, shape ``(size,)``."""
+        sent, _ = self.federation.layout.split(model)
+        for start in self._starts:
+            received, _ = self.federation.layout.split(start)
+            if not same_values(received, sent):
+                return False
+        return True
 
 
 def aggregation_for(exchanges: Sequence[Exchange], aggregation: Aggregation) -> Aggregation:
@@ -71,7 +88,7 @@ def aggregation_for(exchanges: Sequence[Exchange], aggregation: Aggregation) -> 
     summing = [member for member in exchanges if member.sums_updates]
     if not summing:
         return aggregation
-    is_uniform = type(aggregation) is WeightedMean and aggregation.weighting == "uniform"
+    is_uniform = aggregation.is_weighted_mean and aggregation.weighting == "uniform"
     if len(summing) > 1 or summing[0] is not exchanges[-1] or not is_uniform:
         raise ValueError(
             f'`exchange` must have {summing[0]!r} once and last, with the aggregation WeightedMean("uniform"): the '

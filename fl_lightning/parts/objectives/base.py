@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import ClassVar
 
 import torch
@@ -36,6 +36,22 @@ class LocalObjective(Part):
     def numbers_up(self, result: ClientResult) -> int:
         """Return how many numbers the client sends besides those and a loss; called after :meth:`on_client_end`."""
         return 0
+
+    @property
+    def proximal_weight(self) -> float | Callable[[int], float]:
+        """Weight of a term ``weight/2 |w - w'|^2`` with w' the received model; a function of the round if it changes.
+
+        FedNova's mean counts on it: the term draws steps back.
+        """
+        return 0.0
+
+    @property
+    def uses_gradients_alone(self) -> bool:
+        """Whether what clients send depends on their data by the gradients of ``training_step`` alone.
+
+        A subclass with a :meth:`correction` of its own may look at more, so the answer is no unless it says yes itself.
+        """
+        return type(self).correction is LocalObjective.correction
 
     @property
     def sends_numbers(self) -> bool:

@@ -13,12 +13,12 @@ from typing_extensions import override
 from fl_lightning.parts.client_vectors import ClientVectors
 from fl_lightning.parts.federation import Federation, LocalClient
 from fl_lightning.parts.messages import ClientResult
+from fl_lightning.parts.objectives.base import LocalObjective
+from fl_lightning.parts.objectives.corrections import Term
 from fl_lightning.settings import Fraction
 
 if TYPE_CHECKING:
     from fl_lightning.parts.algorithm import Algorithm
-from fl_lightning.parts.objectives.base import LocalObjective
-from fl_lightning.parts.objectives.corrections import Term
 
 
 @dataclass(eq=False)
@@ -78,32 +78,41 @@ class ControlVariates(LocalObjective):
     @override
     def on_client_end(self, result: ClientResult) -> None:
         """Renew c_k."""
-        variates, client = self.variates, result.client
+        variates = self.variates
+        client = result.client
         own = variates[client]
         if self.option == 1:
             variates[client] = self._at_start.pop(client)
             return
         lengths = torch.tensor(self.federation.lengths)
-        lr = torch.tensor(result.summed_lr, dtype=variates.mean.dtype).repeat_interleave(lengths).to(own.device)
+        rates = torch.tensor(result.summed_lr, dtype=variates.mean.dtype)
+        # The way that steps along a constant gradient of 1 go, of each value.
+        way = rates.repeat_interleave(lengths).to(own.device)
         if result.num_steps:
-            lr = lr * (effective_steps(result.num_steps, self.momentum) / result.num_steps)
-        moved = result.start[: len(own)].to(lr.dtype) - result.parameters
-        renewed = own - variates.mean + moved / lr.where(lr > 0, 1.0)
-        # what was never stepped, or with a learning rate of 0, keeps its control variate
-        variates[client] = self.without_personal(renewed.where(lr > 0, own.to(lr.dtype)).to(own.dtype))
+            way = way * (effective_steps(result.num_steps, self.momentum) / result.num_steps)
+        moved = result.start_parameters.to(way.dtype) - result.parameters
+        renewed = own - variates.mean + moved / way.where(way > 0, 1.0)
+        # What was never stepped, or with a learning rate of 0, keeps its control variate.
+        renewed = renewed.where(way > 0, own.to(way.dtype))
+        variates[client] = self.without_personal(renewed.to(own.dtype))
 
 
 def full_gradient(client: LocalClient, like: Tensor) -> Tensor:
     """Return the gradient of the client's mean loss at the present weights, shaped and typed as ``like``."""
-    total, samples = torch.zeros_like(like), 0
+    total = torch.zeros_like(like)
+    samples = 0
     for gradients, size in client.gradients():
-        total.add_(torch.cat([gradient.flatten() for gradient in gradients.values()]), alpha=size)
+        flat = torch.cat([gradient.flatten() for gradient in gradients.values()])
+        total.add_(flat, alpha=size)
         samples += size
-    return total / max(1, samples)  # 0 if no batch has a loss
+    # It is 0 if no batch has a loss.
+    return total / max(1, samples)
 
 
 def effective_steps(steps: int, momentum: float, pull: float = 0.0) -> float:
     """Return |a| of FedNova: how far steps along a constant gradient go, in steps of plain SGD.
+
+    With a momentum of 0.5, three steps go 1, 1.5 and 1.75, together 4.25.
 
     Args:
         steps: Number of steps.
@@ -112,7 +121,8 @@ def effective_steps(steps: int, momentum: float, pull: float = 0.0) -> float:
     """
     if not momentum and not pull:
         return float(steps)
-    way = velocity = 0.0
+    way = 0.0
+    velocity = 0.0
     for _ in range(steps):
         velocity = momentum * velocity + 1 - pull * way
         way += velocity

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from fl_lightning.parts.federation import ForwardPass, LocalClient
+from fl_lightning.parts.layout import Layout
 from fl_lightning.parts.messages import ClientResult
 from fl_lightning.settings import Finite, check_fields
 
@@ -95,12 +96,20 @@ class Term:
         return total
 
 
-def pull_to_received(weight: float, client: LocalClient, num_parameters: int) -> Term:
-    """Return ``weight/2 |w - w'|^2`` with w' the model that the client received, wherever its training starts."""
+def pull_to_received(weight: float, client: LocalClient, layout: Layout) -> Term:
+    """Return ``weight/2 |w - w'|^2`` with w' the model that the client received, wherever its training starts.
+
+    Args:
+        weight: Weight of the term.
+        client: The client.
+        layout: Where parameters lie in the client's models.
+    """
     if client.start is client.received:
         return Term(pull=weight)
-    apart = client.start[:num_parameters] - client.received[:num_parameters]
-    return Term(pull=weight, linear=weight * apart)
+    start, _ = layout.split(client.start)
+    received, _ = layout.split(client.received)
+    # The pull is to the start; the linear term moves its centre to the received model.
+    return Term(pull=weight, linear=weight * (start - received))
 
 
 @dataclass(eq=False)

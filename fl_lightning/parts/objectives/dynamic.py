@@ -51,7 +51,9 @@ class DynamicRegularizer(LocalObjective):
     def setup(self, federation: Federation) -> None:
         """Start from lambda_k = 0."""
         sizes = federation.sizes
-        relative = sizes * len(sizes) / sizes.sum() if self.scale_alpha == "size" else np.ones(len(sizes))
+        relative = np.ones(len(sizes))
+        if self.scale_alpha == "size":
+            relative = sizes * len(sizes) / sizes.sum()
         self._alphas = self.alpha / relative
         self.duals: ClientVectors
         self.add_client_vectors("duals", federation.zeros())
@@ -69,6 +71,11 @@ class DynamicRegularizer(LocalObjective):
             raise ValueError(f"`alpha` and `scale_alpha` must be the checkpoint's {state['units']}, got {self.units}.")
         super().load_state_dict(state)
 
+    @property
+    @override
+    def uses_gradients_alone(self) -> bool:
+        return type(self).correction is DynamicRegularizer.correction
+
     def alpha_of(self, client: int) -> float:
         """Return alpha_k."""
         return float(self._alphas[client])
@@ -76,12 +83,16 @@ class DynamicRegularizer(LocalObjective):
     @override
     def correction(self, client: LocalClient) -> Term:
         """Return ``alpha_k <lambda_k, w> + alpha_k/2 |w - w_t|^2``."""
-        alpha, dual = self.alpha_of(client.task.client), self.duals[client.task.client]
+        alpha = self.alpha_of(client.task.client)
+        dual = self.duals[client.task.client]
         if self.penalty == "gradient":
             return Term(pull=alpha, linear=alpha * dual)
-        return Term(linear=alpha * (dual - client.received[: len(dual)]), weight_decay=alpha)
+        # alpha/2 |w - w_t|^2 is alpha/2 |w|^2 - alpha <w_t, w> and a constant.
+        received, _ = self.federation.layout.split(client.received)
+        return Term(linear=alpha * (dual - received), weight_decay=alpha)
 
     @override
     def on_client_end(self, result: ClientResult) -> None:
         """Add the client's drift to lambda_k."""
-        self.duals[result.client] = self.duals[result.client] + self.without_personal(result.delta)
+        dual = self.duals[result.client]
+        self.duals[result.client] = dual + self.without_personal(result.delta)

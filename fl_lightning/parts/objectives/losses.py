@@ -65,9 +65,13 @@ class ModelContrast(LocalObjective):
         return ChangedLoss(loss=partial(self._loss, client.received, former), output_layer=self.output_layer)
 
     def _loss(self, received: Tensor, former: Tensor | None, loss: Tensor, forward: ForwardPass) -> Tensor:
-        if former is None:  # the received one, too: a constant
+        # In the first training the former model is the received one, and the contrast a constant.
+        if former is None:
             return loss
-        near, far = (F.cosine_similarity(forward.features, forward.of(model)[0]) for model in (received, former))
+        features_of_received, _ = forward.of(received)
+        features_of_former, _ = forward.of(former)
+        near = F.cosine_similarity(forward.features, features_of_received)
+        far = F.cosine_similarity(forward.features, features_of_former)
         return loss + self.mu * F.softplus((far - near) / self.tau).mean()
 
     @override
@@ -85,10 +89,12 @@ def classes_of(target: Tensor, method: str) -> Tensor:
     Raises:
         ValueError: If they are no whole numbers from 0.
     """
-    whole = not target.is_floating_point() and not target.is_complex() and target.dtype is not torch.bool
-    if whole and (not target.numel() or int(target.min()) >= 0):
+    are_whole = not target.is_floating_point() and not target.is_complex() and target.dtype is not torch.bool
+    if are_whole and (not target.numel() or int(target.min()) >= 0):
         return target.flatten().long()
-    found = f" from {target.min().item():g} to {target.max().item():g}" if target.numel() else ""
+    found = ""
+    if target.numel():
+        found = f" from {target.min().item():g} to {target.max().item():g}"
     raise ValueError(
         f"{method} needs one class for each row of logits: whole numbers from 0, got targets of {target.dtype} and "
         f"shape {tuple(target.shape)}{found}. Several labels a sample, numbers to predict and positions that do not "
@@ -172,10 +178,13 @@ class NotTrueDistillation(LocalObjective):
         return ChangedLoss(loss=partial(self._loss, client.received), output_layer=self.output_layer)
 
     def _loss(self, received: Tensor, loss: Tensor, forward: ForwardPass) -> Tensor:
-        others = F.one_hot(class_of_rows(forward, "FedNTD"), forward.logits.shape[1]) == 0
-        logits = (each[others].view(len(others), -1) / self.tau for each in (forward.logits, forward.of(received)[1]))
-        own, known = (each.log_softmax(1) for each in logits)
-        return loss + self.beta * self.tau**2 * F.kl_div(own, known, reduction="batchmean", log_target=True)
+        classes = class_of_rows(forward, "FedNTD")
+        is_other = F.one_hot(classes, forward.logits.shape[1]) == 0
+        _, logits_of_received = forward.of(received)
+        own = forward.logits[is_other].view(len(is_other), -1) / self.tau
+        known = logits_of_received[is_other].view(len(is_other), -1) / self.tau
+        divergence = F.kl_div(own.log_softmax(1), known.log_softmax(1), reduction="batchmean", log_target=True)
+        return loss + self.beta * self.tau**2 * divergence
 
 
 @dataclass(eq=False)
@@ -204,8 +213,10 @@ class Decorrelation(LocalObjective):
         z = forward.features
         if len(z) < 2:
             return loss
-        z = (z - z.mean(0)) / (z.var(0) + 1e-8).sqrt()  # corrcoef would be NaN for a feature that does not vary
-        return loss + self.beta * (z.T @ z / (len(z) - 1)).square().mean()
+        # `torch.corrcoef` would be NaN for a feature that does not vary.
+        z = (z - z.mean(0)) / (z.var(0) + 1e-8).sqrt()
+        correlations = z.T @ z / (len(z) - 1)
+        return loss + self.beta * correlations.square().mean()
 
 
 @dataclass(eq=False)
@@ -256,9 +267,10 @@ class Prototypes(LocalObjective):
     @override
     def on_round_start(self, round_index: int) -> None:
         """Keep the prototypes that clients received, and forget what a broken-off round saw."""
-        under_way = self._rounds_under_way()
-        kept = {} if under_way is None else {each: self.past[each] for each in under_way if each in self.past}
-        self.past = {**kept, round_index: self.means}
+        under_way = self._rounds_under_way() or ()
+        past = {each: self.past[each] for each in under_way if each in self.past}
+        past[round_index] = self.means
+        self.past = past
         self._seen: dict[int, Tensor] = {}
         self._sent: dict[int, Tensor] = {}
         self._arrived: dict[tuple[int, int], Tensor] = {}
@@ -272,14 +284,22 @@ class Prototypes(LocalObjective):
         return ChangedLoss(loss=loss, output_layer=self.output_layer)
 
     def _loss(self, slot: int, means: Tensor | None, loss: Tensor, forward: ForwardPass) -> Tensor:
-        z, target = forward.features, class_of_rows(forward, "FedProto")
-        rows = torch.cat([z.detach(), torch.ones_like(z[:, :1])], 1).to(accumulator(z))  # the last column counts
-        sums = F.one_hot(target, forward.logits.shape[1]).to(rows).T @ rows
-        self._seen[slot] = self._seen[slot] + sums if slot in self._seen else sums
+        z = forward.features
+        target = class_of_rows(forward, "FedProto")
+        # The last column counts samples.
+        counts = torch.ones_like(z[:, :1])
+        rows = torch.cat([z.detach(), counts], 1).to(accumulator(z))
+        classes = F.one_hot(target, forward.logits.shape[1]).to(rows)
+        sums = classes.T @ rows
+        if slot in self._seen:
+            sums = self._seen[slot] + sums
+        self._seen[slot] = sums
         if means is None:
             return loss
         prototypes = means[target].to(z)
-        return loss + self.lam * F.mse_loss(z, torch.where(prototypes.isnan(), z.detach(), prototypes))
+        # A class that no client has shown has no prototype, and adds nothing.
+        drawn_to = torch.where(prototypes.isnan(), z.detach(), prototypes)
+        return loss + self.lam * F.mse_loss(z, drawn_to)
 
     @property
     @override
@@ -291,14 +311,19 @@ class Prototypes(LocalObjective):
     def numbers_up(self, result: ClientResult) -> int:
         """Return the numbers of the client's prototypes, and how many samples each has."""
         sent = self._sent.get(result.client)
-        return 0 if sent is None else int((sent[:, -1] > 0).sum()) * sent.shape[1]
+        if sent is None:
+            return 0
+        classes = int((sent[:, -1] > 0).sum())
+        return classes * sent.shape[1]
 
     @override
     def on_client_end(self, result: ClientResult) -> None:
         """Send the client's prototypes."""
-        if result.task.slot in self._seen:
-            self._sent[result.client] = self._seen.pop(result.task.slot)
-            self.sent = {**self.sent, result.task.slot: self._sent[result.client]}
+        slot = result.task.slot
+        if slot in self._seen:
+            sums = self._seen.pop(slot)
+            self._sent[result.client] = sums
+            self.sent = {**self.sent, slot: sums}
 
     @override
     def on_arrival(self, client: int, slot: int, *, is_used: bool) -> None:
@@ -310,11 +335,17 @@ class Prototypes(LocalObjective):
     @override
     def on_round_end(self) -> None:
         """Take the means over all results of the round."""
-        arrived = [sums for _, sums in sorted(self.federation.join(self._arrived).items())]
-        if arrived:
-            sums = torch.stack(arrived).sum(0).to(self.federation.model.device)
-            new = (sums[:, :-1] / sums[:, -1:]).to(self.federation.model.dtype)
-            self.means = new if self.means is None else torch.where(new.isnan(), self.means, new)
+        joined = self.federation.join(self._arrived)
+        arrived = [sums for _, sums in sorted(joined.items())]
+        if not arrived:
+            return
+        model = self.federation.model
+        sums = torch.stack(arrived).sum(0).to(model.device)
+        means = sums[:, :-1] / sums[:, -1:]
+        means = means.to(model.dtype)
+        if self.means is not None:
+            means = torch.where(means.isnan(), self.means, means)
+        self.means = means
 
 
 @dataclass(eq=False)
@@ -376,11 +407,11 @@ class TwoHeads(LocalObjective):
     def _loss(self, client: int, loss: Tensor, forward: ForwardPass) -> Tensor:
         head = self._learnt[client].clone().requires_grad_()
         split = head.split([shape.numel() for shape in self._shapes])
-        own = F.linear(
-            forward.features.detach().to(head),
-            *(part.view(shape) for part, shape in zip(split, self._shapes, strict=True)),
-        )
-        (gradient,) = torch.autograd.grad(forward.loss_of(forward.logits.detach() + own), head)
+        # The weight, and the bias if there is one.
+        tensors = [part.view(shape) for part, shape in zip(split, self._shapes, strict=True)]
+        own = F.linear(forward.features.detach().to(head), *tensors)
+        loss_of_sum = forward.loss_of(forward.logits.detach() + own)
+        (gradient,) = torch.autograd.grad(loss_of_sum, head)
         self._learnt[client] = head.detach() - self.lr * gradient
         return loss
 

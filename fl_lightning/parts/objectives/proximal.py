@@ -32,11 +32,21 @@ class Proximal(LocalObjective):
     sends_updates_alone = True
     mu: ScheduledWeight
 
+    @property
+    @override
+    def proximal_weight(self) -> ScheduledWeight:
+        return self.mu
+
+    @property
+    @override
+    def uses_gradients_alone(self) -> bool:
+        return type(self).correction is Proximal.correction
+
     @override
     def correction(self, client: LocalClient) -> Term | None:
         """Return the proximal term, with the mu of the round in which the client received its model."""
         mu = self.at("mu", client.task.round)
-        return pull_to_received(mu, client, self.federation.num_parameters) if mu else None
+        return pull_to_received(mu, client, self.federation.layout) if mu else None
 
 
 def proximal(mu: float | Callable[[int], float]) -> LocalObjective:

@@ -138,8 +138,9 @@ class _Ascent(Walk):
         with Excursion(parameters) as way:
             passes.gradient()
             uphill = gradients_of(parameters)
-            length = self.rho / (torch.linalg.vector_norm(torch.cat([g.flatten() for g in uphill])) + 1e-12)
-            way.go([w + length * g for w, g in zip(parameters, uphill, strict=True)])
+            norm = torch.linalg.vector_norm(torch.cat([gradient.flatten() for gradient in uphill]))
+            length = self.rho / (norm + 1e-12)
+            way.go([w + length * gradient for w, gradient in zip(parameters, uphill, strict=True)])
             passes.step(change=way.come_back)
 
 
@@ -200,9 +201,13 @@ class _EnvelopeWalk(Walk):
     @override
     def walk(self, parameters: Sequence[Tensor], passes: Passes) -> None:
         """Let theta take the inner steps, and then w one towards it."""
-        self.w = self.w or copies_of(parameters)
-        stepped = [passes.step(change=partial(self._pull, parameters)) for _ in range(self.settings.inner_steps)]
-        if any(stepped):
+        if not self.w:
+            self.w = copies_of(parameters)
+        has_stepped = False
+        for _ in range(self.settings.inner_steps):
+            if passes.step(change=partial(self._pull, parameters)):
+                has_stepped = True
+        if has_stepped:
             rate = self.settings.lr * self.settings.lam
             self.w = [w.lerp(theta.detach(), rate) for w, theta in zip(self.w, parameters, strict=True)]
 
@@ -260,15 +265,17 @@ class ModelMixture(WalkingObjective["_MixtureWalk"]):
     def walk(self, client: LocalClient) -> _MixtureWalk:
         """Return the steps of w and v."""
         k = client.task.client
-        own = self.own[k][: self.federation.num_parameters].split(list(self.federation.lengths))
-        return _MixtureWalk(own, float(self.alphas[k]), self.alpha_lr)
+        layout = self.federation.layout
+        parameters, _ = layout.split(self.own[k])
+        return _MixtureWalk(layout.views(parameters), float(self.alphas[k]), self.alpha_lr)
 
     @override
     def on_client_end(self, result: ClientResult) -> ClientResult:
         """Keep v and alpha; send w."""
-        walk = self._walks[result.client]
-        self.own[result.client] = torch.cat([*(v.flatten() for v in walk.own), result.buffers]).to(result.vector)
-        self.alphas[result.client] = torch.full_like(self.alphas[result.client], walk.alpha)
+        client = result.client
+        walk = self._walks[client]
+        self.own[client] = with_parameters(result, walk.own).vector
+        self.alphas[client] = torch.full_like(self.alphas[client], walk.alpha)
         return super().on_client_end(result)
 
     @override
@@ -282,7 +289,7 @@ class _MixtureWalk(Walk):
     """v, and w, which the module holds.
 
     Args:
-        own: v, flattened.
+        own: v, shaped as the parameters.
         alpha: Share of v in the mixture.
         alpha_lr: Learning rate of alpha.
     """
@@ -295,7 +302,7 @@ class _MixtureWalk(Walk):
     @override
     def walk(self, parameters: Sequence[Tensor], passes: Passes) -> None:
         """Take v's step by the gradient at the mixture, and w's by the one at w."""
-        self.own = [v.view_as(w).to(w) for v, w in zip(self.own, parameters, strict=True)]
+        self.own = [v.to(w) for v, w in zip(self.own, parameters, strict=True)]
         with Excursion(parameters) as way:
             way.go([w.lerp(v, self.alpha) for w, v in zip(parameters, self.own, strict=True)])
             if passes.step(change=partial(self._turn_to_own, parameters, way.origin), model=1):
@@ -376,7 +383,8 @@ class _MetaWalk(Walk):
                 minus = gradients_of(parameters)
                 way.come_back()
                 for parameter, g, above, below in zip(parameters, meta, plus, minus, strict=True):
-                    parameter.grad = g - alpha * (above - below) / (2 * delta)
+                    change = alpha * (above - below) / (2 * delta)
+                    parameter.grad = g - change
 
             passes.step(2, come_back)
 
@@ -388,7 +396,13 @@ def copies_of(parameters: Sequence[Tensor]) -> list[Tensor]:
 
 def gradients_of(parameters: Sequence[Tensor]) -> list[Tensor]:
     """Return copies of the gradients, 0 for parameters that have none."""
-    return [torch.zeros_like(p) if p.grad is None else p.grad.detach().clone() for p in parameters]
+    gradients: list[Tensor] = []
+    for parameter in parameters:
+        if parameter.grad is None:
+            gradients.append(torch.zeros_like(parameter))
+        else:
+            gradients.append(parameter.grad.detach().clone())
+    return gradients
 
 
 def with_parameters(result: ClientResult, parameters: Sequence[Tensor]) -> ClientResult:

@@ -1,4 +1,17 @@
-"""Asynchronous schedules: which client works on which version of the model, and when its result arrives."""
+"""Asynchronous schedules: which client works on which version of the model, and when its result arrives.
+
+Virtual time goes from event to event. An event is the end of a flight (a client's answer arrives, or the client is
+known to be lost) or the coming of a client that was away. For two clients that take 2 and 3 units, with a buffer of one
+result::
+
+    0   both get the first model, version 0
+    2   client 0 answers; the server moves to version 1; client 0 gets it
+    3   client 1 answers with staleness 1; the server moves to version 2; client 1 gets it
+    4   client 0 answers with staleness 1; ...
+
+What a client makes of its model does not depend on when that happens. So clients are trained when the first of their
+results is due, several together, and the results are kept until their time comes.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +38,12 @@ from fl_lightning.settings import Count, Natural, Positive
 if TYPE_CHECKING:
     from fl_lightning.parts.algorithm import Algorithm
 
+#: Most clients that are trained together before their results are due.
 _MOST_AHEAD = 64
+#: So many times as many results are kept.
 _KEPT_AHEAD = 4
-_COMES = -1  # in the place of a slot
+#: Stands in the place of a slot in the event that a client comes.
+_COMES = -1
 
 Stamp = Literal["version", "upload", "upload-literal"]
 
@@ -104,6 +120,7 @@ class Asynchronous(Schedule):
     lookahead: Count | None = None
     sends_updates_alone = True
     asynchronous = True
+    has_virtual_time = True
     starts_from_server = False
     records = (Flight,)
 
@@ -124,6 +141,15 @@ class Asynchronous(Schedule):
     def has_models_under_way(self) -> bool:
         """Whether clients work on models of this fit."""
         return bool(self.flights)
+
+    @property
+    @override
+    def virtual_time(self) -> float:
+        return self.clock.time(self.now)
+
+    @override
+    def at_work(self) -> Sequence[tuple[int, float]]:
+        return [(flight.task.client, self.clock.time(flight.sent)) for flight in self.flights.values()]
 
     @override
     def setup(self, federation: Federation) -> None:
@@ -203,14 +229,19 @@ class Asynchronous(Schedule):
     @override
     def expected_tasks(self) -> int:
         """Return about how many tasks the round will have."""
-        ahead = min(self._together, self.most_at_once)  # what is trained ahead is on average half used up at the end
-        return max(0, self.cohort_size - len(self.results)) + ahead // 2
+        # What is trained ahead is on average half used up at the end.
+        ahead = min(self._together, self.most_at_once) // 2
+        due = max(0, self.cohort_size - len(self.results))
+        return due + ahead
 
     @override
     def rounds_under_way(self) -> Collection[int]:
         """Return the earlier rounds on whose models clients have yet to be trained."""
-        flights = (flight for slot, flight in self.flights.items() if slot not in self.results)
-        return {flight.task.round for flight in flights if not flight.lost}
+        rounds: set[int] = set()
+        for slot, flight in self.flights.items():
+            if slot not in self.results and not flight.lost:
+                rounds.add(flight.task.round)
+        return rounds
 
     @override
     def play(self, tasks: Sequence[Task], server: Server) -> Play:
@@ -222,7 +253,9 @@ class Asynchronous(Schedule):
                 together = self._next_tasks(slot)
                 results = self.federation.gather_results(list((yield together)))
                 trained = {result.task.slot: result for result in results}
-                self.results |= {task.slot: trained.get(task.slot) for task in together}
+                for task in together:
+                    # A client whose result is invalid has none.
+                    self.results[task.slot] = trained.get(task.slot)
             self._arrive(slot, server)
         if self.flush_rounds:
             self._move(server)
@@ -249,12 +282,16 @@ class Asynchronous(Schedule):
 
     def _next_tasks(self, slot: int) -> list[Task]:
         """Return the task whose result is due now, and those that are due next and are not there yet."""
-        # a client that has just begun may be due before those that were trained ahead: these must not pile up
+        # A client that has just begun may be due before those that were trained ahead: these must not pile up.
         space = max(1, _KEPT_AHEAD * self._together - len(self.results))
-        tasks, most, passed = [self.flights[slot].task], min(self._together, space), []
+        most = min(self._together, space)
+        tasks = [self.flights[slot].task]
+        passed: list[tuple[int, int, int]] = []
         while self.events and len(tasks) < most:
-            passed.append(heapq.heappop(self.events))
-            flight = self.flights.get(passed[-1][2])
+            event = heapq.heappop(self.events)
+            passed.append(event)
+            _, _, next_slot = event
+            flight = self.flights.get(next_slot)
             if flight is not None and not flight.lost and flight.task.slot not in self.results:
                 tasks.append(flight.task)
         for event in passed:
@@ -300,24 +337,31 @@ class Asynchronous(Schedule):
 
     def _arrive(self, slot: int, server: Server) -> None:
         """Let a result arrive: buffer it, move the server if the buffer is full, and let its client go on."""
-        flushed, moved = False, False
-        flight, result = self._land(slot), self.results.pop(slot)
-        client, counter = flight.task.client, self._counter(server)
+        flight = self._land(slot)
+        result = self.results.pop(slot)
+        client = flight.task.client
+        counter = self._counter(server)
         staleness = counter - flight.stamp
-        outcome: Outcome = "invalid" if result is None else "used" if self._admits(client, staleness) else "rejected"
-        self.report.uploads.append(server.left_out_payload if result is None else result.payload)
-        if result is not None:
+        outcome: Outcome
+        is_full = False
+        moved = False
+        if result is None:
+            outcome = "invalid"
+            self.report.uploads.append(server.left_out_payload)
+            self.report.left_out.append(client)
+        else:
+            outcome = "used" if self._admits(client, staleness) else "rejected"
+            self.report.uploads.append(result.payload)
             self.report.numbers += result.numbers
         if result is not None and outcome == "used":
             self.report.reported.append(client)
             server.watch(result)
             self.buffer.append(replace(result, staleness=staleness, counter=counter))
-            if len(self.buffer) >= self.buffer_size:
-                flushed, moved = True, self._move(server)
-        elif outcome == "invalid":
-            self.report.left_out.append(client)
+            is_full = len(self.buffer) >= self.buffer_size
+            if is_full:
+                moved = self._move(server)
         self.uploads += 1
-        if outcome == "used" and self.wait_for_flush and not flushed:
+        if outcome == "used" and self.wait_for_flush and not is_full:
             self.waiting.append(client)
         else:
             self._free([client])
@@ -331,75 +375,110 @@ class Asynchronous(Schedule):
         """Return whether a result may enter the buffer."""
         if self.max_staleness is not None and staleness > self.max_staleness:
             return False
-        return not self.once_per_buffer or all(result.client != client for result in self.buffer)
+        if not self.once_per_buffer:
+            return True
+        return all(result.client != client for result in self.buffer)
 
     def _move(self, server: Server) -> bool:
         """Hand the buffer to the server, and let the clients that wait for that go on; return whether it moved."""
-        before, n = server.model, self.federation.num_parameters
+        layout = self.federation.layout
+        before, _ = layout.split(server.model)
         for result in self.buffer:
             server.take(result, everywhere=True)
         moved = server.move()
         if moved and self.broadcast_threshold is not None:
-            change = torch.linalg.vector_norm(server.model[:n] - before[:n])
-            if change > self.broadcast_threshold * torch.linalg.vector_norm(before[:n]):
+            now, _ = layout.split(server.model)
+            change = torch.linalg.vector_norm(now - before)
+            if change > self.broadcast_threshold * torch.linalg.vector_norm(before):
                 self.broadcasts += 1
                 self.report.sent += self.federation.num_clients
-        waiting, self.buffer, self.waiting = self.waiting, [], []
+        waiting = self.waiting
+        self.buffer = []
+        self.waiting = []
         self._free(waiting)
         return moved
 
     def _free(self, clients: Collection[int]) -> None:
         """Let clients train again: they get the next model, or are drawn again."""
-        (self.outbox if self.concurrency is None else self.idle).extend(clients)
+        if self.concurrency is None:
+            self.outbox.extend(clients)
+        else:
+            self.idle.extend(clients)
 
     def _record(self, flight: Flight, staleness: int, outcome: Outcome, moved: bool) -> None:
-        sent, arrived = (self.clock.time(tick) for tick in (flight.sent, flight.due))
-        self.report.arrivals.append(
-            ArrivalRecord(flight.task.client, sent, arrived, staleness, outcome, moved, flight.task.slot)
-        )
+        sent = self.clock.time(flight.sent)
+        arrived = self.clock.time(flight.due)
+        record = ArrivalRecord(flight.task.client, sent, arrived, staleness, outcome, moved, flight.task.slot)
+        self.report.arrivals.append(record)
 
     # ---- sending ----
 
     def _send_all(self, server: Server) -> None:
         """Send the server's model to the clients whose turn it is."""
-        outbox, self.outbox = self.outbox, []
+        outbox = self.outbox
+        self.outbox = []
         for client in outbox:
             self._send(client, server)
-        places = 0 if self.concurrency is None else self.concurrency - len(self.flights) - len(self.waiting)
-        while places > 0 and self.idle and self._draw(server):
-            places = self.most_at_once - len(self.flights) - len(self.waiting)
+        if self.concurrency is None:
+            return
+        while self.idle and len(self.flights) + len(self.waiting) < self.concurrency:
+            if not self._draw(server):
+                break
 
     def _draw(self, server: Server) -> bool:
         """Send the model to one of the idle clients that are there; return whether there is one."""
-        idle, there = self.idle, [*range(len(self.idle))]
+        idle = self.idle
+        #: The places of those in the list that are there.
+        there = list(range(len(idle)))
         if self.clock.online:
             comings = [self.clock.next_online(client, self.now) for client in idle]
             there = [place for place, tick in enumerate(comings) if tick == self.now]
             if not there:
-                later = [(tick, client) for tick, client in zip(comings, idle, strict=True) if tick is not None]
-                if later and min(later)[0] != self.alarm:
-                    self.alarm = min(later)[0]
-                    heapq.heappush(self.events, (*min(later), _COMES))
+                self._wait_for(comings)
                 return False
         place = there[int(self._rng.integers(len(there)))]
-        idle[place], idle[-1] = idle[-1], idle[place]
-        self._send(idle.pop(), server)
+        client = idle[place]
+        # The last one takes the place, so that nobody else moves.
+        idle[place] = idle[-1]
+        idle.pop()
+        self._send(client, server)
         return True
+
+    def _wait_for(self, comings: Sequence[int | None]) -> None:
+        """Note when the first of the idle clients comes, as an event.
+
+        Args:
+            comings: The tick at which each comes; ``None`` for never.
+        """
+        later = [(tick, client) for tick, client in zip(comings, self.idle, strict=True) if tick is not None]
+        if not later:
+            return
+        tick, client = min(later)
+        if tick != self.alarm:
+            self.alarm = tick
+            heapq.heappush(self.events, (tick, client, _COMES))
 
     def _send(self, client: int, server: Server) -> None:
         """Send the server's model to a client, or wait until it comes."""
-        clock, begins = self.clock, self.clock.next_online(client, self.now)
+        clock = self.clock
+        begins = clock.next_online(client, self.now)
         if begins is None:
-            return  # it never comes back
+            # It never comes back.
+            return
         if begins > self.now:
             heapq.heappush(self.events, (begins, client, _COMES))
             return
-        due, leaves = self.now + clock.duration(client, self.num_sent), clock.leaves_at(client, self.now)
-        lost = clock.is_lost(client, self.num_sent)
+        due = self.now + clock.duration(client, self.num_sent)
+        is_lost = clock.is_lost(client, self.num_sent)
+        leaves = clock.leaves_at(client, self.now)
         if leaves is not None and due > leaves:
-            due, lost = leaves, True
-        stamp = max(0, self._counter(server) - (self.stamp == "upload-literal"))
-        self._fly(Flight(self._task(client), server.model, stamp, self.now, due, lost))
+            due = leaves
+            is_lost = True
+        stamp = self._counter(server)
+        if self.stamp == "upload-literal":
+            # As if the server sent its counter before it increases it.
+            stamp = max(0, stamp - 1)
+        self._fly(Flight(self._task(client), server.model, stamp, self.now, due, is_lost))
 
     def _fly(self, flight: Flight) -> None:
         self.num_sent += 1
@@ -475,11 +554,14 @@ class SampledStaleness(Asynchronous):
     @override
     def play(self, tasks: Sequence[Task], server: Server) -> Play:
         """Draw the results' clients and models, then let them arrive."""
-        self._drawn: list[tuple[int, int, int]] = []  # which result, its client, its model's number
+        #: The number of each result of the round, its client, and the number of its model.
+        self._drawn: list[tuple[int, int, int]] = []
         for number in range(self.uploads, self.uploads + self.cohort_size):
-            # a resumed run may have a longer history than there are models
-            staleness = int(self._rng.integers(min(number + 1 - min(self.models), self.history)))
-            self._drawn.append((number, int(self._rng.integers(self.federation.num_clients)), number - staleness))
+            # A resumed run may have a longer history than there are models.
+            known = number + 1 - min(self.models)
+            staleness = int(self._rng.integers(min(known, self.history)))
+            client = int(self._rng.integers(self.federation.num_clients))
+            self._drawn.append((number, client, number - staleness))
         return (yield from super().play(tasks, server))
 
     @override
@@ -487,12 +569,17 @@ class SampledStaleness(Asynchronous):
         """Return the slot of the next result, having begun those whose model is there."""
         self.models[self.uploads] = server.model
         self.models.pop(self.uploads - self.history, None)
+        to_come: list[tuple[int, int, int]] = []
         for number, client, model in self._drawn:
-            if model <= self.uploads:
-                # a result's place in the order stands for the time at which it is due
-                self._fly(Flight(self._task(client), self.models[model], model, self.now, number + 1))
-        self._drawn = [drawn for drawn in self._drawn if drawn[2] > self.uploads]
-        self.now, _, slot = heapq.heappop(self.events)  # every result's model is there by its turn
+            if model > self.uploads:
+                to_come.append((number, client, model))
+                continue
+            # A result's place in the order stands for the time at which it is due.
+            due = number + 1
+            self._fly(Flight(self._task(client), self.models[model], model, self.now, due))
+        self._drawn = to_come
+        # Every result's model is there by its turn.
+        self.now, _, slot = heapq.heappop(self.events)
         return slot
 
     @override

@@ -35,6 +35,8 @@ class Schedule(Part, ABC):
     shows_client_models = False
     #: Whether every client starts from the server's model.
     starts_from_server = True
+    #: Whether clients work in virtual time, which the schedule logs.
+    has_virtual_time = False
     #: Whether clients tell which of several models they chose.
     sends_choice = False
     #: The round's report, if the schedule makes one itself.
@@ -51,6 +53,15 @@ class Schedule(Part, ABC):
     def shows_aggregate(self) -> bool:
         """Whether the model that was shown last is the server's, not a mean of circulating models."""
         return True
+
+    @property
+    def virtual_time(self) -> float:
+        """The present virtual time, where there is one."""
+        return 0.0
+
+    def at_work(self) -> Sequence[tuple[int, float]]:
+        """Return the clients that work now, and the virtual time at which each received its model."""
+        return ()
 
     def slots(self, num_active: int, cohort_size: int, rng: np.random.Generator) -> Sequence[int]:
         """Return the slots that train in a round, at most one for each active client.

@@ -11,12 +11,10 @@ from torch import Tensor
 from typing_extensions import override
 
 from fl_lightning.parts.aggregations.base import RunningMean
-from fl_lightning.parts.aggregations.means import WeightedMean
 from fl_lightning.parts.federation import Federation, LocalClient
 from fl_lightning.parts.messages import Task, further_tasks
 from fl_lightning.parts.schedules.base import Play, Schedule
 from fl_lightning.parts.server import Server
-from fl_lightning.parts.servers.mixing import Mixing
 from fl_lightning.settings import Count, Positive
 
 if TYPE_CHECKING:
@@ -56,25 +54,29 @@ class Clusters(Schedule):
         for member in algorithm.chain.members:
             if member.remembers_messages:
                 yield f"`exchange` cannot have {member!r} with {self!r}: what it owes a client is of another cluster."
-        merged = algorithm.aggregation
-        if type(merged) is not WeightedMean:
-            yield f"`aggregation` cannot be {merged!r}: clusters take the `WeightedMean` of their clients' models."
-        self._weighting = merged.weighting
-        if not isinstance(algorithm.server_optimizer, Mixing) or algorithm.server_optimizer.lr != 1.0:
+        aggregation = algorithm.aggregation
+        if not aggregation.is_weighted_mean:
+            yield f"`aggregation` cannot be {aggregation!r}: clusters take the `WeightedMean` of their clients' models."
+        self._weighting = aggregation.weighting
+        if not algorithm.server_optimizer.replaces_model:
             yield f"The server optimizer cannot be {algorithm.server_optimizer!r}: means replace the clusters' models."
 
     @override
     def setup(self, federation: Federation) -> None:
         """Draw the clusters' first models."""
-        n = federation.num_parameters
-        deviation = [
-            part.std(correction=0).expand_as(part) for part in federation.model[:n].split(list(federation.lengths))
-        ]
-        models = []
+        layout = federation.layout
+        parameters, buffers = layout.split(federation.model)
+        deviations: list[Tensor] = []
+        for tensor in layout.views(parameters):
+            flat = tensor.flatten()
+            deviations.append(flat.std(correction=0).expand_as(flat))
+        deviation = torch.cat(deviations)
+        models: list[Tensor] = []
         for cluster in range(self.number):
-            noise = torch.randn(n, generator=self.generator(None, cluster), dtype=torch.float64).to(federation.model)
-            models.append(federation.model.clone())
-            models[-1][:n] += self.spread * torch.cat(deviation) * noise
+            generator = self.generator(None, cluster)
+            noise = torch.randn(len(parameters), generator=generator, dtype=torch.float64).to(parameters)
+            moved = parameters + self.spread * deviation * noise
+            models.append(layout.joined(moved, buffers))
         self.models: list[Tensor]
         self.add_state("models", models)
         self.chosen: list[int]
@@ -83,7 +85,8 @@ class Clusters(Schedule):
     @override
     def sent(self, task: Task, server: Server) -> Tensor:
         """Return the cluster's model: each in turn to be looked at, then the chosen one."""
-        return self.models[task.phase - 1 if task.phase else self.chosen[task.client]]
+        cluster = task.phase - 1 if task.phase else self.chosen[task.client]
+        return self.models[cluster]
 
     @override
     def correction(self, client: LocalClient) -> None:
@@ -97,18 +100,28 @@ class Clusters(Schedule):
         for cluster in range(self.number):
             for _ in (yield further_tasks(tasks, work=0, phase=cluster + 1)):
                 pass
-        shares = self.federation.gather(self._losses)
-        losses = {key: loss for share in shares for key, loss in share.items()}
+        losses: dict[tuple[int, int], float] = {}
+        for share in self.federation.gather(self._losses):
+            losses.update(share)
+        counts = [0] * self.number
         for task in tasks:
-            self.chosen[task.client] = min(range(self.number), key=lambda c: losses[task.client, c])
+            of_clusters = [losses[task.client, cluster] for cluster in range(self.number)]
+            best = of_clusters.index(min(of_clusters))
+            self.chosen[task.client] = best
+            counts[best] += 1
+
         means = [RunningMean() for _ in self.models]
         for result in (yield tasks):
-            means[self.chosen[result.client]].add(result.vector, result.weight(self._weighting))
-        merged = [mean.pop(self.federation, server.model)[0] for mean in means]
-        self.models = [old if new is None else new.to(old.dtype) for old, new in zip(self.models, merged, strict=True)]
+            mean = means[self.chosen[result.client]]
+            mean.add(result.vector, result.weight(self._weighting))
+        models: list[Tensor] = []
+        for model, mean in zip(self.models, means, strict=True):
+            merged, _ = mean.pop(self.federation, server.model)
+            models.append(model if merged is None else merged.to(model.dtype))
+        self.models = models
         if tasks:
-            counts = [sum(self.chosen[task.client] == cluster for task in tasks) for cluster in range(self.number)]
-            server.replace(self.models[counts.index(max(counts))])
+            largest = counts.index(max(counts))
+            server.replace(self.models[largest])
         return server.model
 
     @override
@@ -125,4 +138,5 @@ class Clusters(Schedule):
     @override
     def model_of(self, client: int, model: Tensor) -> Tensor:
         """Return the model of the cluster that the client chose."""
-        return self.models[self.chosen[client]] if self.chosen[client] >= 0 else model
+        cluster = self.chosen[client]
+        return self.models[cluster] if cluster >= 0 else model

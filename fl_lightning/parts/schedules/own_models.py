@@ -62,7 +62,7 @@ class ProximalModels(_OwnModels):
     @override
     def correction(self, client: LocalClient) -> Term:
         """Return ``lam/2 |v - w_t|^2``, whose centre is not the model that the client starts from."""
-        return pull_to_received(self.at("lam"), client, self.federation.num_parameters)
+        return pull_to_received(self.at("lam"), client, self.federation.layout)
 
     @override
     def play(self, tasks: Sequence[Task], server: Server) -> Play:
@@ -113,7 +113,9 @@ class FineTuning(_OwnModels):
         super().setup(federation)
         self.is_current: bool
         self.add_state("is_current", False)
-        self._frozen = frozenset() if self.frozen is None else federation.places(self.frozen, "frozen")
+        self._frozen: frozenset[int] = frozenset()
+        if self.frozen is not None:
+            self._frozen = federation.places(self.frozen, "frozen")
 
     @override
     def correction(self, client: LocalClient) -> Correction | None:
@@ -134,8 +136,9 @@ class FineTuning(_OwnModels):
     @override
     def finish(self, server: Server) -> Play:
         """Let all clients fine-tune the server's model."""
-        sizes = enumerate(self.federation.sizes)
-        tasks = [Task(k, k, int(size), self.epochs, self.round, phase=1, message=1) for k, size in sizes]
+        tasks: list[Task] = []
+        for client, size in enumerate(self.federation.sizes):
+            tasks.append(Task(client, client, int(size), self.epochs, self.round, phase=1, message=1))
         for result in (yield tasks):
             self.own[result.client] = result.vector
         self.is_current = True
@@ -160,7 +163,8 @@ class FineTuning(_OwnModels):
 
     @property
     def _tunes(self) -> bool:
-        return (self.round + 1) % self.every == 0 or self.round + 1 == self.federation.max_rounds
+        rounds = self.round + 1
+        return rounds % self.every == 0 or rounds == self.federation.max_rounds
 
     @override
     def expected_tasks(self) -> int:
@@ -225,7 +229,9 @@ class AdaptiveStart(_OwnModels):
         super().setup(federation)
         self.shares: ClientVectors
         self.add_client_vectors("shares", torch.ones_like(federation.zeros()))
-        self._mixed = federation.mask(federation.matching(self.mixed, "mixed"))[: federation.num_parameters]
+        names = federation.matching(self.mixed, "mixed")
+        #: Which parameters are mixed, shape ``(num_parameters,)``.
+        self._mixed, _ = federation.layout.split(federation.mask(names))
         #: The learnt mixes of the round's clients, shape ``(num_parameters,)``.
         self._mixes: dict[int, Tensor] = {}
         self._walks: dict[int, _ShareWalk] = {}
@@ -233,27 +239,35 @@ class AdaptiveStart(_OwnModels):
     @override
     def start(self, task: Task, received: Tensor) -> Tensor:
         """Return the mix: as a_k was, and in the second training as it is now."""
-        n, client = self.federation.num_parameters, task.client
+        layout = self.federation.layout
+        client = task.client
+        parameters, buffers = layout.split(received)
         if not task.phase and client in self._mixes:
-            return torch.cat([self._mixes[client], received[n:]])
-        mix = torch.lerp(self.own[client][:n], received[:n], self.shares[client])
-        return torch.cat([torch.where(self._mixed, mix, received[:n]), received[n:]])
+            return layout.joined(self._mixes[client], buffers)
+        own, _ = layout.split(self.own[client])
+        mix = torch.lerp(own, parameters, self.shares[client])
+        return layout.joined(torch.where(self._mixed, mix, parameters), buffers)
 
     @override
     def correction(self, client: LocalClient) -> Walk:
         """Return the steps of a_k."""
-        k, n, lengths = client.task.client, self.federation.num_parameters, list(self.federation.lengths)
-        apart = torch.where(self._mixed, client.received[:n] - self.own[k][:n], 0.0)
-        self._walks[k] = _ShareWalk(self.lr, apart.split(lengths), self.shares[k].split(lengths))
-        return self._walks[k]
+        layout = self.federation.layout
+        k = client.task.client
+        received, _ = layout.split(client.received)
+        own, _ = layout.split(self.own[k])
+        apart = torch.where(self._mixed, received - own, 0.0)
+        walk = _ShareWalk(self.lr, layout.views(apart), layout.views(self.shares[k]))
+        self._walks[k] = walk
+        return walk
 
     @override
     def play(self, tasks: Sequence[Task], server: Server) -> Play:
         """Learn the mix, then train from it."""
         self._mixes = {}
         for result in (yield further_tasks(tasks, self.epochs)):
+            walk = self._walks.pop(result.client)
             self._mixes[result.client] = result.parameters
-            self.shares[result.client] = torch.cat(self._walks.pop(result.client).shares)
+            self.shares[result.client] = torch.cat([share.flatten() for share in walk.shares])
         shown = yield from super().play(tasks, server)
         self._mixes = {}
         return shown
@@ -265,7 +279,13 @@ class AdaptiveStart(_OwnModels):
 
 
 class _ShareWalk(Walk):
-    """Moves a_k, with the model at the mix; it is no step of the model."""
+    """Moves a_k, with the model at the mix; it is no step of the model.
+
+    Args:
+        lr: Learning rate of a_k.
+        apart: ``w_t - v_k``, shaped as the parameters; 0 where nothing is mixed.
+        shares: a_k, shaped as the parameters.
+    """
 
     is_step = False
 
@@ -279,7 +299,10 @@ class _ShareWalk(Walk):
         """Move a_k along the gradient at the mix, and the mix with it."""
         passes.gradient()
         for place, parameter in enumerate(parameters):
-            if parameter.grad is not None:
-                apart, share = self.apart[place], self.shares[place]
-                self.shares[place] = (share - self.lr * apart * parameter.grad.flatten()).clamp_(0, 1)
-                write_to([parameter], [parameter + (apart * (self.shares[place] - share)).view_as(parameter)])
+            if parameter.grad is None:
+                continue
+            apart = self.apart[place]
+            before = self.shares[place]
+            share = (before - self.lr * apart * parameter.grad).clamp_(0, 1)
+            self.shares[place] = share
+            write_to([parameter], [parameter + apart * (share - before)])

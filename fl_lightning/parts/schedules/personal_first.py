@@ -48,14 +48,16 @@ class PersonalFirst(Synchronous):
     @override
     def correction(self, client: LocalClient) -> Term:
         """Freeze all but the personal parameters."""
-        trained = self.federation.places(self.personal_parameters.pattern)
-        return Term(frozen=frozenset(range(len(self.federation.lengths))) - trained)
+        everything = frozenset(range(self.federation.layout.num_trained))
+        personal = self.federation.places(self.personal_parameters.pattern)
+        return Term(frozen=everything - personal)
 
     @override
     def start(self, task: Task, received: Tensor) -> Tensor:
         """Return what the client received; in the second training with the personal parameters of the first one."""
-        values = None if task.phase else self._trained.get(task.client)
-        return received if values is None else self.personal_parameters.insert(received, values)
+        if task.phase or task.client not in self._trained:
+            return received
+        return self.personal_parameters.insert(received, self._trained[task.client])
 
     @override
     def play(self, tasks: Sequence[Task], server: Server) -> Play:

@@ -11,12 +11,12 @@ from typing_extensions import override
 from fl_lightning.parts.aggregations.base import RunningMean
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.messages import ClientResult, Task
+from fl_lightning.parts.schedules.base import Play, Schedule
 from fl_lightning.parts.server import Server
 from fl_lightning.settings import Count
 
 if TYPE_CHECKING:
     from fl_lightning.parts.algorithm import Algorithm
-from fl_lightning.parts.schedules.base import Play, Schedule
 
 
 @dataclass(eq=False)
@@ -103,7 +103,8 @@ class Redistribution(Schedule):
     @override
     def unsuitable_rounds(self, rounds: int, arrivals: int) -> str | None:
         """Return a warning of a fit that would end in the middle of a cycle."""
-        over, cycle = rounds % self.redistributions, self.redistributions
+        cycle = self.redistributions
+        over = rounds % cycle
         if over == 0:
             return None
         ending = "the mean of the circulating models" if self.evaluate == "virtual" else "the last aggregate"
@@ -125,7 +126,8 @@ class Redistribution(Schedule):
     def slots(self, num_active: int, cohort_size: int, rng: np.random.Generator) -> Sequence[int]:
         """Return the slots that train in an inner round; see ``unequal``."""
         if not self.has_models_under_way:
-            self.num_models, self.trainings = cohort_size, dict.fromkeys(range(cohort_size), 0)
+            self.num_models = cohort_size
+            self.trainings = dict.fromkeys(range(cohort_size), 0)
         elif cohort_size != self.num_models:
             raise ValueError(
                 f"`clients_per_round` must stay {self.num_models}, the models that circulate, for "
@@ -133,8 +135,11 @@ class Redistribution(Schedule):
             )
         slots = sorted(self.trainings)
         if self.unequal == "count":
-            behind = [s for s in slots if not self.extend_cycle or self.trainings[s] < self.redistributions]
-            return sorted(sorted(behind, key=lambda s: (self.trainings[s], s))[:num_active])
+            if self.extend_cycle:
+                slots = [slot for slot in slots if self.trainings[slot] < self.redistributions]
+            # Sorting is stable, so that ties go by slot.
+            by_trainings = sorted(slots, key=lambda slot: self.trainings[slot])
+            return sorted(by_trainings[:num_active])
         if num_active < len(slots) and self.unequal == "subsample":
             raise ValueError(
                 f"`clients_per_round` must be at most {num_active}, the active clients, got {len(slots)}. Or give "
@@ -158,19 +163,30 @@ class Redistribution(Schedule):
     @override
     def play(self, tasks: Sequence[Task], server: Server) -> Play:
         """Pass the models on; aggregate them when the cycle is complete. A round without clients is skipped."""
-        trained = {result.task.slot: result for result in (yield tasks)}
+        # Every model that trains goes on from the one that its slot has.
+        results = dict(self.results)
+        trained: list[int] = []
+        for result in (yield tasks):
+            slot = result.task.slot
+            results[slot] = _with_earlier_trainings(self.results.get(slot), result)
+            trained.append(slot)
         for slot in self.federation.join(dict.fromkeys(trained)):
             self.trainings[slot] += 1
-        new = {slot: _with_earlier_trainings(self.results.get(slot), result) for slot, result in trained.items()}
-        results = {**self.results, **new}
+        # Models that have left the cycle are forgotten.
         self.results = {slot: result for slot, result in results.items() if slot in self.trainings}
-        self.position += bool(tasks)
-        done = min(self.trainings.values(), default=0) if self.extend_cycle else self.position
+        if tasks:
+            self.position += 1
+
+        done = self.position
+        if self.extend_cycle:
+            done = min(self.trainings.values(), default=0)
         if self.has_models_under_way and done >= self.redistributions:
             for slot in self._slots_here():
                 server.take(self._result_of_cycle(slot, server))
             server.move()
-            self.position, self.trainings, self.results = 0, {}, {}
+            self.position = 0
+            self.trainings = {}
+            self.results = {}
         return server.model if self.shows_aggregate else self._mean(server)
 
     def _slots_here(self) -> list[int]:
@@ -180,8 +196,8 @@ class Redistribution(Schedule):
 
     def _result_of_cycle(self, slot: int, server: Server) -> ClientResult:
         """Return a circulating model as the aggregation gets it."""
-        model, n = server.model, self.federation.num_parameters
-        untrained = ClientResult(Task(slot, -1, 0), model, model, 0, num_parameters=n)
+        model = server.model
+        untrained = ClientResult(Task(slot, -1, 0), model, model, 0, num_parameters=self.federation.num_parameters)
         result = self.results.get(slot, untrained)
         return replace(result, start=model, task=replace(result.task, round=self.round))
 
@@ -201,8 +217,11 @@ class Redistribution(Schedule):
     @override
     def loaded(self, name: str, value: Any) -> Any:
         """Return the models that this process keeps."""
-        rank, ranks = self.federation.rank, self.federation.num_ranks
-        return {slot: each for slot, each in value.items() if slot % ranks == rank} if name == "results" else value
+        if name != "results":
+            return value
+        rank = self.federation.rank
+        ranks = self.federation.num_ranks
+        return {slot: result for slot, result in value.items() if slot % ranks == rank}
 
     @override
     def load_state_dict(self, state: Any) -> None:
@@ -220,8 +239,9 @@ class Redistribution(Schedule):
 
 def _with_earlier_trainings(before: ClientResult | None, result: ClientResult) -> ClientResult:
     """Return a model's result with the samples and steps of its earlier trainings in the cycle."""
+    # The server's model takes the place of `start` at the end of the cycle.
     if before is None:
-        return replace(result, start=result.vector)  # the server's model takes this place at the end of the cycle
+        return replace(result, start=result.vector)
     task = replace(result.task, num_samples=before.num_samples + result.num_samples)
     rates = [sum(pair) for pair in zip(before.summed_lr, result.summed_lr, strict=False)]
     steps = before.num_steps + result.num_steps

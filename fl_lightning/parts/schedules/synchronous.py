@@ -76,9 +76,10 @@ class ClientAverage(Synchronous):
             self.last.commit()
             self.shown = self.last.mean.to(server.model.dtype)
             return self.shown
-        # a round without clients shows the mean of the last round that had some
+        # A round without clients shows the mean of the last round that had some.
         mean, _ = active.pop(self.federation, server.model)
-        self.shown = self.shown if mean is None else mean.to(server.model.dtype)
+        if mean is not None:
+            self.shown = mean.to(server.model.dtype)
         return server.model if self.shown is None else self.shown
 
 

@@ -55,8 +55,11 @@ class Adaptive(ServerOptimizer):
     @override
     def __post_init__(self) -> None:
         check_fields(self)
-        self.lr = (0.1 if self.rule == "adagrad" else 0.01) if self.lr is None else self.lr
-        self.beta1 = (0.0 if self.rule == "adagrad" else 0.9) if self.beta1 is None else self.beta1
+        is_adagrad = self.rule == "adagrad"
+        if self.lr is None:
+            self.lr = 0.1 if is_adagrad else 0.01
+        if self.beta1 is None:
+            self.beta1 = 0.0 if is_adagrad else 0.9
 
     @override
     def setup(self, federation: Federation) -> None:
@@ -73,8 +76,10 @@ class Adaptive(ServerOptimizer):
         beta1 = self.beta1 or 0.0
         current = model.to(aggregate.dtype)
         delta = aggregate - current
-        m = beta1 * (torch.zeros_like(delta) if self.m is None else self.m) + (1 - beta1) * delta
-        v, square = torch.full_like(delta, self.v0) if self.v is None else self.v, delta.square()
+        square = delta.square()
+        m = torch.zeros_like(delta) if self.m is None else self.m
+        v = torch.full_like(delta, self.v0) if self.v is None else self.v
+        m = beta1 * m + (1 - beta1) * delta
         if self.rule == "adagrad":
             v = v + square
         elif self.rule == "adam":
@@ -86,8 +91,11 @@ class Adaptive(ServerOptimizer):
                 f"The second moment of {self!r} is infinite: the clients' update is too large, up to "
                 f"{float(delta.abs().max()):.3g}. Lower their learning rate, or give `exchange=Clip(...)`."
             )
-        self.m, self.v, self.steps = m, v, self.steps + 1
+        self.m = m
+        self.v = v
+        self.steps += 1
         if self.bias_correction:
             m = m / (1 - beta1**self.steps)
-            v = v if self.rule == "adagrad" else v / (1 - self.beta2**self.steps)
+            if self.rule != "adagrad":
+                v = v / (1 - self.beta2**self.steps)
         return current + self.at("lr") * m / (v.sqrt() + self.tau)

@@ -12,6 +12,11 @@ from fl_lightning.parts.part import Part
 class ServerOptimizer(Part, ABC):
     """Turns the server's parameters and the clients' aggregate into the server's next parameters."""
 
+    @property
+    def replaces_model(self) -> bool:
+        """Whether the aggregate itself becomes the server's model."""
+        return False
+
     @abstractmethod
     def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
         """Return the next parameters.

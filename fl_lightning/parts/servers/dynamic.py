@@ -11,10 +11,10 @@ from typing_extensions import override
 
 from fl_lightning.parts.objectives.dynamic import DynamicRegularizer
 from fl_lightning.parts.part import walk
+from fl_lightning.parts.servers.base import ServerOptimizer
 
 if TYPE_CHECKING:
     from fl_lightning.parts.algorithm import Algorithm
-from fl_lightning.parts.servers.base import ServerOptimizer
 
 
 @dataclass(eq=False)

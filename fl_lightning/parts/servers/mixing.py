@@ -27,10 +27,18 @@ class Mixing(ServerOptimizer):
 
     lr: Scheduled = 1.0
 
+    @property
+    @override
+    def replaces_model(self) -> bool:
+        return self.lr == 1.0
+
     @override
     def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
-        lr, current = self.at("lr"), model.to(aggregate.dtype)
-        return aggregate if lr == 1.0 else current + lr * (aggregate - current)
+        lr = self.at("lr")
+        if lr == 1.0:
+            return aggregate
+        current = model.to(aggregate.dtype)
+        return current + lr * (aggregate - current)
 
 
 @dataclass(eq=False)
@@ -61,5 +69,8 @@ class Momentum(ServerOptimizer):
     def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
         current = model.to(aggregate.dtype)
         delta = aggregate - current
-        self.velocity = delta if self.velocity is None else self.at("momentum") * self.velocity + delta
+        if self.velocity is None:
+            self.velocity = delta
+        else:
+            self.velocity = self.at("momentum") * self.velocity + delta
         return current + self.at("lr") * self.velocity

@@ -36,12 +36,11 @@ class TorchServer(ServerOptimizer):
     lr: Scheduled
 
     def __init__(self, optimizer: type[Optimizer], lr: Scheduled = 1.0, **options: Any) -> None:
-        self.optimizer, self.lr, self.options = (
-            check("`optimizer`", optimizer, Callable),
-            check("`lr`", lr, Scheduled),
-            options,
-        )
-        self._make([torch.zeros(1)])  # so that a wrong option is an error here
+        self.optimizer = check("`optimizer`", optimizer, Callable)
+        self.lr = check("`lr`", lr, Scheduled)
+        self.options = options
+        # A wrong option is an error here, not in the first round.
+        self._make([torch.zeros(1)])
 
     @override
     def __repr__(self) -> str:
@@ -56,12 +55,15 @@ class TorchServer(ServerOptimizer):
     @override
     def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
         current = model.to(aggregate.dtype, copy=True)
-        parameters, targets = (list(self.federation.tensors(vector).values()) for vector in (current, aggregate))
+        layout = self.federation.layout
+        parameters = layout.views(current)
+        targets = layout.views(aggregate)
         for parameter, target in zip(parameters, targets, strict=True):
             parameter.grad = parameter - target
         optimizer = self._make(parameters)
         if self.state is not None:
-            optimizer.load_state_dict(deepcopy(self.state))  # which the step writes to
+            # The step writes to the state, which must stay as it is if the round breaks off.
+            optimizer.load_state_dict(deepcopy(self.state))
         for group in optimizer.param_groups:
             group["lr"] = self.at("lr")
         optimizer.step()
