@@ -38,12 +38,14 @@ def add_arguments(parser: Parser, arguments: Sequence[str]) -> None:
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for name in ("--partitioner", "--split"):
         first.add_argument(name)
-    given = {"data": "".join(arguments[:1]), **vars(first.parse_known_args(arguments)[0])}
+    named, _ = first.parse_known_args(arguments)
+    given = {"data": arguments[0] if arguments else "", "partitioner": named.partitioner, "split": named.split}
     known = {"partitioner", "split"}
     for kind, name in given.items():
-        if name in _classes(kind):
-            names = _argument_names(_classes(kind)[name])
-            parser.add_class_arguments(_classes(kind)[name], skip=known & names)
+        found = _classes(kind).get(name)
+        if found is not None:
+            names = _argument_names(found)
+            parser.add_class_arguments(found, skip=known & names)
             known |= names
 
 
@@ -53,39 +55,48 @@ def describe(options: Namespace) -> int:
     Raises:
         ValueError: If there is no partitioner, and the data set has no clients of its own.
     """
-    parts = {kind: _make(kind, options) for kind in ("partitioner", "split") if options.get(kind)}
+    parts = {}
+    for kind in ("partitioner", "split"):
+        if options.get(kind):
+            parts[kind] = _make(kind, options)
     data: FederatedDataModule = _make("data", options, **parts)
-    if data.partitioner is None and type(data).federate is FederatedDataModule.federate:  # before files are read
+    # The error comes before files are read.
+    if data.partitioner is None and type(data).federate is FederatedDataModule.federate:
         raise ValueError(f"{type(data).__name__} needs a `--partitioner`, one of {', '.join(_classes('partitioner'))}.")
     data.prepare_data()
     data.setup()
     folder = options.get("output")
     settings = {name: options[name] for name in ("max_clients", "overwrite") if name in options}
     print(partition_report(data, folder, **settings))
-    files = f"{folder}/partition.png\n{folder}/partition.html"
-    print(f"\n{files if folder else '--output DIR writes a picture and a page.'}")
+    if folder:
+        print(f"\n{folder}/partition.png\n{folder}/partition.html")
+    else:
+        print("\n--output DIR writes a picture and a page.")
     return 0
 
 
 def _make(kind: str, options: Namespace, **parts: Any) -> Any:
+    """Return an object of the class that the options name, with those options that are its arguments."""
     made = _classes(kind)[options[kind]]
     names = _argument_names(made) - {"partitioner", "split"}
-    return made(**{name: options[name] for name in names if name in options}, **parts)
+    arguments = {name: options[name] for name in names if name in options}
+    return made(**arguments, **parts)
 
 
 def _argument_names(kind: type) -> set[str]:
+    """Return the names of a class's arguments, those of its bases too."""
     return set(Parser().add_class_arguments(kind))
 
 
 def _classes(kind: str) -> dict[str, type]:
     """Return the classes of a kind that the package exports: ``FashionMNISTDataModule`` is ``fashion-mnist``."""
     module, base = _KINDS[kind]
-    suffix = re.compile("(DataModule|Partitioner|Split)$")
-    # a new word begins after a small letter or digit, and with the last capital before a small letter
-    word = re.compile("(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-    exported = (getattr(module, name) for name in module.__all__)
-    return {
-        word.sub("-", suffix.sub("", found.__name__)).lower(): found
-        for found in exported
-        if inspect.isclass(found) and issubclass(found, base) and not inspect.isabstract(found)
-    }
+    classes = {}
+    for exported in module.__all__:
+        found = getattr(module, exported)
+        if inspect.isclass(found) and issubclass(found, base) and not inspect.isabstract(found):
+            name = re.sub("(DataModule|Partitioner|Split)$", "", found.__name__)
+            # A new word begins after a small letter or digit, and with the last capital before a small letter.
+            words = re.sub("(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", name)
+            classes[words.lower()] = found
+    return classes

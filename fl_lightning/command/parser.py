@@ -14,7 +14,9 @@ from typing import Any, NoReturn
 
 import jsonargparse
 
-_WRONG_USE, _INTERRUPTED = 2, 130  # exit statuses
+# Exit statuses.
+_WRONG_USE = 2
+_INTERRUPTED = 130
 
 
 class _HelpFormatter(jsonargparse.DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
@@ -35,11 +37,17 @@ class Parser(jsonargparse.ArgumentParser):
         """End the program with the message, and with the option or choice that was probably meant."""
         choice = re.search(r"invalid choice: '?([^']*?)'? \(choose from (.*)\)", message)
         if choice:
-            words, known = [choice[1]], re.findall(r"[\w-]+", choice[2])
+            words = [choice[1]]
+            known = re.findall(r"[\w-]+", choice[2])
         else:
-            words, known = re.findall(r"(?<!\S)--[\w.-]+", message), list(self._option_string_actions)
-        close = [meant for word in words for meant in difflib.get_close_matches(word, known, n=1)]
-        super().error(message + (f". Did you mean {' and '.join(close)}?" if close else ""), ex)
+            words = re.findall(r"(?<!\S)--[\w.-]+", message)
+            known = list(self._option_string_actions)
+        meant = []
+        for word in words:
+            meant += difflib.get_close_matches(word, known, n=1)
+        if meant:
+            message += f". Did you mean {' and '.join(meant)}?"
+        super().error(message, ex)
 
 
 def print_error(error: BaseException) -> None:
@@ -62,9 +70,9 @@ def ends_by_interrupt(how_to_go_on: Callable[[], str]) -> Iterator[None]:
         yield
     except (KeyboardInterrupt, SystemExit) as end:
         if isinstance(end, SystemExit):
-            # the Trainer makes one of Ctrl-C; that of an inner `ends_by_interrupt` has told how to go on
-            by_trainer = isinstance(end.__context__, KeyboardInterrupt) and end.code != _INTERRUPTED
-            if not by_trainer:
+            # The Trainer makes a SystemExit of Ctrl-C. That of an inner `ends_by_interrupt` has told how to go on.
+            is_of_trainer = isinstance(end.__context__, KeyboardInterrupt) and end.code != _INTERRUPTED
+            if not is_of_trainer:
                 raise
         print(f"\n{how_to_go_on()}", file=sys.stderr)
         raise SystemExit(_INTERRUPTED) from None
