@@ -133,40 +133,37 @@ class AutoExecutor(Executor):
         self, tasks: Sequence[Task], training: LocalTraining, algorithm: Algorithm
     ) -> tuple[list[ClientResult], Sequence[Task]]:
         """Train the first client, choose by what that took, and return its result and the other clients' tasks."""
-        first: list[ClientResult] = []
-        mine = self._find(tasks, training, algorithm, first) if tasks else None
+        first = list(self._sequential.run(tasks[:1], training, algorithm))
+        mine: Choice | None = None
+        # There are no counts where clients are only looked at, such as with IFCA's models.
+        if tasks and training.counts is not None:
+            log.debug("%s.", str(training.counts).capitalize())
+            mine = self._choice(tasks, training, training.counts)
         # Processes must agree: the first that has clients decides.
         known = [choice for choice in algorithm.federation.gather(mine) if choice is not None]
         if known:
             self._take(known[0])
         return first, tasks[1:]
 
-    def _find(
-        self, tasks: Sequence[Task], training: LocalTraining, algorithm: Algorithm, results: list[ClientResult]
-    ) -> Choice | None:
-        """Train the first client, add its result to the list, and return this process's choice, if steps were taken."""
+    def _choice(self, tasks: Sequence[Task], training: LocalTraining, counts: StepCounts) -> Choice:
+        """Return this process's choice, given what a step of its first client computed."""
         on_cpu = training.vector.device.type == "cpu"
-        results += self._sequential.run(tasks[:1], training, algorithm)
-        counts = training.counts
-        if counts is None:
-            # Clients are looked at, such as with IFCA's models.
-            return None
-        log.debug("%s.", str(counts).capitalize())
-        sees_layout = training.is_watched or counts.draws or not on_cpu
-        last = not sees_layout and works_with_channels_last(training, tasks[0])
+        # Hooks would see another layout of tensors, and what is drawn at random would lie elsewhere.
+        may_change_layout = on_cpu and not training.is_watched and not counts.draws
+        channels_last = may_change_layout and works_with_channels_last(training, tasks[0])
         models = self._stacks.first_stack(tasks)
-        why_not = self._why_not_stacked(tasks, training, counts if on_cpu else None, models)
+        why_not = self._why_not_stacked(tasks, training, models)
+        if why_not is None and on_cpu:
+            why_not = _loss_of_a_stack(counts, models)
         if why_not is not None:
-            return Choice(why_not, channels_last=last)
+            return Choice(why_not, channels_last=channels_last)
         reason = f"up to {models} at a time, faster here, same result"
         if on_cpu and training.trainer.world_size > 1:
             reason += ". On CPUs one process is often faster for stacks than several; try both"
         return Choice(reason=reason)
 
-    def _why_not_stacked(
-        self, tasks: Sequence[Task], training: LocalTraining, counts: StepCounts | None, models: int
-    ) -> str | None:
-        """Return why clients train one after the other; ``None`` if they are stacked, so many models at a time."""
+    def _why_not_stacked(self, tasks: Sequence[Task], training: LocalTraining, models: int) -> str | None:
+        """Return why clients cannot be stacked, or not with gain on any device, so many models at a time."""
         try:
             self._stacks.check()
         except CannotVectorize as error:
@@ -176,14 +173,17 @@ class AutoExecutor(Executor):
             return f"some {steps:,.0f} steps are too few to make a stack"
         if models == 1:
             return self._why_single(len(tasks), training)
-        return None if counts is None else _loss_of_a_stack(counts, models)
+        return None
 
     def _why_single(self, clients: int, training: LocalTraining) -> str:
         """Return why this process, with so many clients of a round, has no stack of two."""
+        if clients > 1 and self.clients_at_once == 1:
+            return "`clients_at_once` is 1"
         if clients > 1:
-            return "`clients_at_once` is 1" if self.clients_at_once == 1 else why_one_fits(training)
-        alone = training.trainer.world_size == 1
-        return "a round has one client" if alone else "a process trains one client of a round"
+            return why_one_fits(training)
+        if training.trainer.world_size > 1:
+            return "a process trains one client of a round"
+        return "a round has one client"
 
 
 def _expected_steps(tasks: Sequence[Task], training: LocalTraining) -> float:
@@ -228,16 +228,21 @@ def make_executor(executor: ExecutorName | Executor, clients_at_once: int | None
         ValueError: If the name is unknown, or ``clients_at_once`` has no effect on the executor.
     """
     if clients_at_once is not None and (executor == "sequential" or isinstance(executor, Executor)):
-        way = '"vectorized" or "auto"' if executor == "sequential" else f"VectorizedExecutor({clients_at_once})"
+        way = f"VectorizedExecutor({clients_at_once})"
+        if executor == "sequential":
+            way = '"vectorized" or "auto"'
         raise ValueError(
             f"`clients_at_once` has no effect with executor={executor!r}, got {clients_at_once}. Leave it out, or "
             f"give executor={way}."
         )
-    check("`executor`", executor, ExecutorName if isinstance(executor, str) else Executor)
-    if isinstance(executor, Executor):
+    if not isinstance(executor, str):
+        check("`executor`", executor, Executor)
         return executor
+    check("`executor`", executor, ExecutorName)
     if clients_at_once is not None:
         check("`clients_at_once`", clients_at_once, Count)
-    meant = os.environ.get("FL_LIGHTNING_EXECUTOR", "auto") if executor == "auto" else executor
-    check("`FL_LIGHTNING_EXECUTOR`", meant, ExecutorName)
-    return _NAMED[meant](clients_at_once)
+    name: str = executor
+    if name == "auto":
+        name = os.environ.get("FL_LIGHTNING_EXECUTOR", "auto")
+        check("`FL_LIGHTNING_EXECUTOR`", name, ExecutorName)
+    return _NAMED[name](clients_at_once)
