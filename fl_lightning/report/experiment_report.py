@@ -76,13 +76,15 @@ def scores_as_text(results: Path, width: int = 80) -> str:
 
 
 def _sections(results: Results) -> Iterator[Section]:
-    table = tables.score_table(results).turned_if_wide("method")
-    scores = table, tables.relative_table(results), tables.finished_table(results)
-    yield Section("Scores", notes.open_cycles(results), _known(*scores))
-    tests = _known(tables.significance_table(results), tables.rank_table(results))
-    yield Section("Significance", " ".join(notes.power_sentences(results)), tests)
-    yield Section("Clients beside training alone", "", _known(tables.client_table(results)), [*figures.gains(results)])
-    yield Section("Beside the paper", tables=_known(tables.paper_table(results), reference_table(results)))
+    scores = tables.score_table(results).turned_if_wide("method")
+    made = _known(scores, tables.relative_table(results), tables.finished_table(results))
+    yield Section("Scores", notes.open_cycles(results), made)
+    made = _known(tables.significance_table(results), tables.rank_table(results))
+    yield Section("Significance", " ".join(notes.power_sentences(results)), made)
+    made = _known(tables.client_table(results))
+    yield Section("Clients beside training alone", tables=made, pictures=list(figures.gains(results)))
+    made = _known(tables.paper_table(results), reference_table(results))
+    yield Section("Beside the paper", tables=made)
     yield Section("Beside other groups", tables=_known(tables.published_table(results)))
     yield Section("Validation curves", notes.missing_columns(results), pictures=list(figures.curves(results)))
     yield Section("Spread over runs", pictures=list(figures.spread(results)))
@@ -93,9 +95,10 @@ def _sections(results: Results) -> Iterator[Section]:
     yield Section("Clients", pictures=list(figures.partitions(results)))
     yield Section("Chosen hyper-parameters", tables=_known(tables.tuning_table(results)))
     yield Section("Failed runs", tables=_known(tables.failed_table(results)))
-    facts = [tables.run_table(results), tables.version_table(results)]
+    made = [tables.run_table(results), tables.version_table(results)]
     settings = {name: entry for name, entry in results.table.items() if name != "reference"}
-    yield Section("Settings and versions", tables=facts, details=json.dumps(settings, indent=1, ensure_ascii=False))
+    details = json.dumps(settings, indent=1, ensure_ascii=False)
+    yield Section("Settings and versions", tables=made, details=details)
 
 
 def _known(*made: Table | None) -> list[Table]:

@@ -31,22 +31,28 @@ def curves(results: Results) -> Iterator[Picture]:
     for data in results.data:
         settings = results.table["data"][data]
         interval = int(settings["smoothing"])
-        where = " on the test set" if settings["validate_on_test"] else ""
-        smoothed = f", means over {interval} validations" if interval > 1 else ""
+        how = ""
+        if settings["validate_on_test"]:
+            how += " on the test set"
+        if interval > 1:
+            how += f", means over {interval} validations"
+        lines = _methods(results, data)
         for column in results.curve_columns(data):
-            figure, text = draw_curves(results, _methods(results, data), column, data, interval=interval)
+            figure, text = draw_curves(results, lines, column, data, interval=interval)
             if text:
-                caption = f"{data}: {metric_name(column, stage=True)}{where}{smoothed}; {text}."
+                caption = f"{data}: {metric_name(column, stage=True)}{how}; {text}."
                 yield _picture("curve", f"{data}-{column}", caption, figure)
 
 
 def diagnostics(results: Results) -> Iterator[Picture]:
     """Yield the curves of diagnostics."""
     for data in results.data:
+        lines = _methods(results, data)
         for column, title in DIAGNOSTICS.items():
-            figure, text = draw_curves(results, _methods(results, data), column, data, title.partition(":")[0])
+            short, _, _ = title.partition(":")
+            figure, text = draw_curves(results, lines, column, data, y_label=short)
             if text:
-                yield _picture(column.rpartition("/")[2], data, f"{data}: {title}; {text}.", figure)
+                yield _picture(column.removeprefix("fed/"), data, f"{data}: {title}; {text}.", figure)
 
 
 def comparisons(results: Results) -> Iterator[Picture]:
@@ -69,6 +75,7 @@ def comparisons(results: Results) -> Iterator[Picture]:
 
 
 def _methods(results: Results, data: str) -> dict[str, tuple[str, str]]:
+    """Return the lines of a figure of one data set: the data set and the method of each."""
     return {method: (data, method) for method in results.methods}
 
 
@@ -114,7 +121,9 @@ def draw_curves(
         _draw_runs(axes, place, label(name), points)
     if not counts:
         return figure, ""
-    axes.set(xlabel="round", ylabel=label(y_label or metric_name(column, stage=True), 44), title=label(title, 44))
+    if not y_label:
+        y_label = metric_name(column, stage=True)
+    axes.set(xlabel="round", ylabel=label(y_label, 44), title=label(title, 44))
     whole_rounds(axes)
     if is_share(column):
         in_percent(axes.yaxis)
@@ -137,7 +146,9 @@ def _text_of_lines(counts: Sequence[int], is_cut: bool) -> str:
         number = f"{most}" if least == most else f"{least} to {most}"
         around = "band: ± one sd" if most > _FEW_RUNS else "thin lines: the runs"
         text = f"line: mean over {number} runs, {around}"
-    return f"{text}, where all runs of a line have values" if is_cut else text
+    if is_cut:
+        text += ", where all runs of a line have values"
+    return text
 
 
 def _draw_runs(axes: Axes, place: int, name: str, runs: pd.DataFrame) -> None:
@@ -145,6 +156,11 @@ def _draw_runs(axes: Axes, place: int, name: str, runs: pd.DataFrame) -> None:
     rounds = runs.index
     mean = runs.mean(axis=1)
     hue = color(place)
+    # There are ten colours: the lines of one of them have different dashes.
+    dashes = DASHES[(place + place // len(COLORS)) % len(DASHES)]
+    mark = ""
+    if len(runs) < _FEW_POINTS:
+        mark = MARKS[place % len(MARKS)]
     axes.plot(
         rounds,
         mean,
@@ -152,9 +168,8 @@ def _draw_runs(axes: Axes, place: int, name: str, runs: pd.DataFrame) -> None:
         label=name,
         # The first lines are wider, so that a line on top of them hides none.
         linewidth=max(1.4, 2.6 - 0.4 * place),
-        # There are ten colours: the lines of one of them have different dashes.
-        linestyle=DASHES[(place + place // len(COLORS)) % len(DASHES)],
-        marker=MARKS[place % len(MARKS)] if len(runs) < _FEW_POINTS else "",
+        linestyle=dashes,
+        marker=mark,
         markersize=3.5,
     )
     num_runs = runs.shape[1]
@@ -189,7 +204,9 @@ def draw_spread(results: Results, data: str) -> Figure:
     for place, method in enumerate(results.methods):
         scores = factor * results.scores.loc[data, method].dropna()
         # The marks of a row are spread over its height; a single one is in the middle.
-        offsets = np.zeros(1) if len(scores) == 1 else np.linspace(-0.22, 0.22, len(scores))
+        offsets = np.linspace(-0.22, 0.22, len(scores))
+        if len(scores) == 1:
+            offsets = np.zeros(1)
         heights = pd.Series(place + offsets, index=scores.index)
         for run_fold, of_fold in scores.groupby(level="fold"):
             alpha = 1.0 if fold in (None, run_fold) else 0.35
@@ -231,12 +248,13 @@ def representative_fold(results: Results, data: str) -> int | None:
     if not results.others:
         return None
     method = "RADFed" if "RADFed" in results.others else results.others[-1]
-    folds = results.scores.loc[data, [method, results.baseline]].groupby("fold").mean().dropna()
-    if len(folds) < 3:
+    scores = results.scores.loc[data, [method, results.baseline]]
+    means = scores.groupby("fold").mean().dropna()
+    if len(means) < 3:
         return None
-    scores = {fold: [mean] for fold, mean in folds[method].items()}
-    baselines = {fold: [mean] for fold, mean in folds[results.baseline].items()}
-    return most_representative_fold(scores, baselines)
+    of_method = {fold: [mean] for fold, mean in means[method].items()}
+    of_baseline = {fold: [mean] for fold, mean in means[results.baseline].items()}
+    return most_representative_fold(of_method, of_baseline)
 
 
 def draw_comparison(results: Results, title: str, names: Sequence[str]) -> Figure:
@@ -249,15 +267,18 @@ def draw_comparison(results: Results, title: str, names: Sequence[str]) -> Figur
     places = np.arange(len(results.others))
     bars = []
     for number, data in enumerate(names):
+        # The bars of a group lie side by side, around its place.
+        from_middle = number - (len(names) - 1) / 2
+        at = places + from_middle * width
+        lengths = results.differences.loc[data, results.others]
+        bars.append(axes.barh(at, lengths, 0.92 * width, color=color(number), alpha=0.55, label=label(data)))
         base = results.scores.loc[data, results.baseline]
         # Relative to a score of 0 there is no difference.
         sizes = base.where(base != 0).abs()
-        pairs = results.scores.loc[data, results.others].sub(base, axis=0).div(sizes, axis=0)
-        at = places + (number - (len(names) - 1) / 2) * width
-        lengths = results.differences.loc[data, results.others]
-        bars.append(axes.barh(at, lengths, 0.92 * width, color=color(number), alpha=0.55, label=label(data)))
+        differences = results.scores.loc[data, results.others].sub(base, axis=0)
+        relative = 100 * differences.div(sizes, axis=0)
         for place, method in zip(at, results.others, strict=True):
-            dots = 100 * pairs[method].dropna()
+            dots = relative[method].dropna()
             if len(dots) > 1:
                 axes.plot(dots, [place] * len(dots), "o", color="black", markersize=2.2, alpha=0.7)
     axes.axvline(0, color="black", linewidth=0.8)
@@ -272,7 +293,8 @@ def _rows(names: Sequence[str], bars: int = 1) -> tuple[Figure, Axes]:
     lines = 1 + max(name.count("\n") for name in shown)
     # Inches.
     row = max(0.26, 0.16 * bars, 0.15 * lines)
-    figure = Figure(figsize=(5.2, 1.1 + max(1.6, len(shown) * row)))
+    height = 1.1 + max(1.6, len(shown) * row)
+    figure = Figure(figsize=(5.2, height))
     axes = figure.subplots()
     axes.set_yticks(range(len(shown)), shown)
     axes.tick_params(axis="y", labelsize=9, length=0)

@@ -88,20 +88,20 @@ class Table:
         cells.index = pd.MultiIndex.from_arrays([self.flat[first], cells.index])
         cells.columns.name = first
         texts = [name for name in cells.columns if name not in self.numbers]
-        # The style of these classes is in the page.
-        classes = cells.map(lambda cell: "best" if is_bold(cell) else "")
-        for name in texts:
-            classes[name] += cells[name].map(lambda cell: " text long" if len(cell) > _LONG else " text")
         styler = Styler(cells, uuid=self.name, cell_ids=False)
         styler.hide(axis="index", level=1).hide(axis="index", names=True)
         styler.format(plain, escape="html")
         styler.format(lambda text: plain(text).replace("-", "\N{MINUS SIGN}"), escape="html", subset=self.numbers)
         styler.format_index(escape="html", axis="index").format_index(escape="html", axis="columns")
-        styler.set_td_classes(classes)
+        # The style of the classes is in the page.
+        classes = {name: [_classes_of(cell, name in texts) for cell in cells[name]] for name in cells.columns}
+        styler.set_td_classes(pd.DataFrame(classes, index=cells.index))
         styler.set_table_styles({name: [{"selector": "", "props": "text-align: left"}] for name in texts})
+        attributes = ""
         if not self.header:
             styler.hide(axis="columns")
-        return str(styler.to_html(bold_headers=False, table_attributes="" if self.header else 'class="facts"'))
+            attributes = 'class="facts"'
+        return str(styler.to_html(bold_headers=False, table_attributes=attributes))
 
     def to_latex(self) -> str:
         """Return a LaTeX ``table`` with a ``tabular``; it needs the package booktabs."""
@@ -110,8 +110,9 @@ class Table:
         styler.map(lambda text: "font-weight: bold" if is_bold(text) else "")
         if not self.header:
             styler.hide(axis="columns")
+        alignments = ["r" if name in self.numbers else "l" for name in self.flat.columns]
         latex = styler.to_latex(
-            column_format="".join("r" if name in self.numbers else "l" for name in self.flat.columns),
+            column_format="".join(alignments),
             caption=_latex(f"{self.caption} {self.note}".strip()),
             position_float="centering",
             hrules=True,
@@ -133,7 +134,21 @@ def is_bold(cell: str) -> bool:
 def plain(cell: str) -> str:
     """Return the text of a cell, which may be in bold."""
     is_marked = cell.startswith(_BOLD) and cell.endswith(_BOLD) and len(cell) >= 2 * len(_BOLD)
-    return cell.removeprefix(_BOLD).removesuffix(_BOLD) if is_marked else cell
+    if is_marked:
+        return cell.removeprefix(_BOLD).removesuffix(_BOLD)
+    return cell
+
+
+def _classes_of(cell: str, is_text: bool) -> str:
+    """Return the classes of a cell in HTML."""
+    classes = []
+    if is_bold(cell):
+        classes.append("best")
+    if is_text:
+        classes.append("text")
+    if is_text and len(cell) > _LONG:
+        classes.append("long")
+    return " ".join(classes)
 
 
 def _latex(cell: str) -> str:

@@ -46,7 +46,9 @@ def reference_sentence(results: Results) -> str:
 
 def reference_table(results: Results) -> Table | None:
     """Return the table of all differences; ``None`` if there are none."""
-    rows = [[_joined(places, results), *texts] for places, *texts in differences(results)]
+    rows = []
+    for places, setting, here, there in differences(results):
+        rows.append([_joined(places, results), setting, here, there])
     if not rows:
         return None
     columns = ["data or method", "setting", "here", "there"]
@@ -115,14 +117,22 @@ def _leaves(own: Any, other: Any, path: str = "") -> Iterator[tuple[str, str, st
 
 
 def _text(value: Any) -> str:
+    """Return a value as it is shown: a long one is cut."""
     if value is None:
         return "none"
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    if len(text) > _LONGEST:
+        return f"{text[: _LONGEST - 1]}…"
+    return text
 
 
 def _joined(places: Sequence[str], results: Results) -> str:
-    for kind, title in (("data", "all data sets"), ("methods", "all methods")):
-        if len(places) > 1 and set(places) == set(results.table[kind]):
-            return title
-    return ", ".join(places) or "the table"
+    """Return the data sets or methods to which a difference belongs."""
+    if not places:
+        return "the table"
+    if len(places) > 1:
+        if set(places) == set(results.table["data"]):
+            return "all data sets"
+        if set(places) == set(results.table["methods"]):
+            return "all methods"
+    return ", ".join(places)

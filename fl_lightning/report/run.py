@@ -99,16 +99,21 @@ def plot_run(
     if scores:
         # If the log has one metric of clients, in several stages maybe, the scores are of this metric.
         metrics = {metric_name(name): name for name in curves if name.endswith("_clients")}
-        metric = next(iter(metrics.values())) if len(metrics) == 1 else None
-        client_names = None if data is None else data.client_names
+        metric = None
+        if len(metrics) == 1:
+            [metric] = metrics.values()
+        client_names = None
+        if data is not None:
+            client_names = data.client_names
         panels.append(partial(_draw_scores, scores, metric, client_names))
     if not panels:
         raise ValueError(
             "`log_dir` has no loss, no accuracy and no other metric of training, validation or test by round or "
             f"epoch, so there is nothing to draw, got {log_dir}."
         )
-    columns = len(panels) if len(panels) < 4 else (len(panels) + 1) // 2
-    rows = math.ceil(len(panels) / columns)
+    # Four panels and more are in two rows.
+    rows = 1 if len(panels) < 4 else 2
+    columns = math.ceil(len(panels) / rows)
     # A line of a legend has two of a panel's curves, and is 0.2 inches high.
     height = 3.4 + 0.1 * max((len(names) for names in kinds), default=0)
     with style():
@@ -159,10 +164,14 @@ def _read(log_dir: LogFolders) -> pd.DataFrame:
 
 
 def _unit(log: pd.DataFrame) -> str:
-    return "round" if "round" in log and (log["round"] != "").any() else "epoch"
+    """Return what a log counts: rounds, or the epochs of central training."""
+    if "round" in log and (log["round"] != "").any():
+        return "round"
+    return "epoch"
 
 
 def _curves_of(log: pd.DataFrame) -> Curves:
+    """Return the values by round, or by epoch, of the rows of a log."""
     unit = _unit(log)
     other = "epoch" if unit == "round" else "round"
     values = log[log[unit] != ""].drop(columns=["step", other], errors="ignore")
@@ -230,17 +239,19 @@ def _draw_curves(curves: Curves, unit: str, axes: Axes) -> None:
                 missing.append(f"{shown}: no finite value in {quantity(len(values), unit)}")
                 shown = f"{shown}: not finite"
             # The first line is wide and has small marks, so that it shows below thin ones with rings.
+            form: dict[str, Any] = {"linewidth": 2.0, "markersize": 4}
+            if number > 0:
+                form = {"linewidth": 1.2, "markersize": 7, "markerfacecolor": "none"}
+            if len(values) > _FEW_POINTS:
+                form["markevery"] = 0.12
             axes.plot(
                 rounds,
                 values,
                 color=color(stage),
                 label=shown,
                 linestyle=DASHES[number % len(DASHES)],
-                linewidth=1.2 if number else 2.0,
                 marker=MARKS[(stage + number) % len(MARKS)],
-                markersize=7 if number else 4,
-                markerfacecolor="none" if number else None,
-                markevery=0.12 if len(values) > _FEW_POINTS else None,
+                **form,
             )
     # The axis also shows rounds without a finite value. Points are in the order of their rounds.
     first = min(points[0][0] for points in curves.values())
@@ -265,7 +276,9 @@ def _y_label(names: Sequence[str]) -> str:
         return label(metrics.pop())
     if is_share(names[0]):
         return "score"
-    return "loss" if all("loss" in name for name in names) else "value"
+    if all("loss" in name for name in names):
+        return "loss"
+    return "value"
 
 
 def _draw_scores(
@@ -277,8 +290,9 @@ def _draw_scores(
     known: list[float] = []
     start = 0
     for stage, values in scores.items():
-        ranked = sorted((score, client) for client, score in values.items() if math.isfinite(score))
-        heights = [score for score, _ in ranked]
+        finite = {client: score for client, score in values.items() if math.isfinite(score)}
+        ranked = sorted(finite, key=lambda client: (finite[client], client))
+        heights = [finite[client] for client in ranked]
         bars = range(start, start + len(ranked))
         axes.bar(bars, heights, color=color(_stage(stage)))
         if heights:
@@ -287,19 +301,23 @@ def _draw_scores(
         counts = f"{len(values):,}"
         if len(ranked) < len(values):
             counts = f"{len(ranked):,} of {len(values):,} finite"
-        title = f"{'validation' if stage == 'val' else stage} ({counts})"
+        shown = "validation" if stage == "val" else stage
         # A set without a finite score has room for its title.
         width = max(1, len(bars))
         middle = start + (width - 1) / 2
-        axes.text(middle, 1.0, title, transform=axes.get_xaxis_transform(), ha="center", va="bottom", fontsize=9)
+        above = axes.get_xaxis_transform()
+        axes.text(middle, 1.0, f"{shown} ({counts})", transform=above, ha="center", va="bottom", fontsize=9)
         places += bars
-        clients += [client for _, client in ranked]
+        clients += ranked
         known += heights
         # There is a gap between two sets.
         start += width + 1
     label_clients(axes, places, names_of(clients, names))
-    name = "score" if metric is None else label(metric_name(metric.removesuffix("_clients")))
+    name = "score"
+    if metric is not None:
+        name = label(metric_name(metric.removesuffix("_clients")))
     axes.set(xlabel="client, lowest first (line: mean)", ylabel=f"{name} of the last evaluation")
-    if all(0 <= score <= 1 for score in known) and (metric is None or is_share(metric)):
+    may_be_share = metric is None or is_share(metric)
+    if may_be_share and all(0 <= score <= 1 for score in known):
         axes.set_ylim(0, 1.03)
         in_percent(axes.yaxis)

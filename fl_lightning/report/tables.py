@@ -41,9 +41,9 @@ def score_table(results: Results) -> Table:
         row: dict[str, str] = {}
         for method in results.methods:
             sd = spreads[method]
-            text = _plus_minus(scale.text(means[method], spread=sd), scale.text(sd, spread=sd))
-            text = f"{text} {marks.get((data, method), '')}".strip()
-            row[method] = bold(text) if gains[method] == best else text
+            score = _plus_minus(scale.text(means[method], spread=sd), scale.text(sd, spread=sd))
+            mark = marks.get((data, method), "")
+            row[method] = _bold_if(gains[method] == best, f"{score} {mark}".strip())
         rows[data, results.metric(data)] = row
     of_clients = any("(clients)" in metric for _, metric in rows)
     return table("scores", _frame(rows, ["data", "metric"]), results, marks.any(), of_clients)
@@ -59,10 +59,10 @@ def relative_table(results: Results) -> Table | None:
     for data, change in changes.iterrows():
         gains = results.sign(data) * change
         row = {base: results.scale(data).text(results.means.loc[data, base])}
+        largest = gains.max()
         for method in results.others:
-            text = signed(change[method])
-            is_largest = gains[method] > 0 and gains[method] == gains.max()
-            row[method] = bold(text) if is_largest else text
+            is_largest = gains[method] > 0 and gains[method] == largest
+            row[method] = _bold_if(is_largest, signed(change[method]))
         rows[data, results.metric(data)] = row
 
     # Averages take the data sets of one metric that all methods have finished.
@@ -78,7 +78,8 @@ def relative_table(results: Results) -> Table | None:
         for title, average in averages.items():
             row = {base: total}
             for method in results.others:
-                row[method] = signed(100 * average(means[method].to_numpy(), means[base].to_numpy()))
+                relative = average(means[method].to_numpy(), means[base].to_numpy())
+                row[method] = signed(100 * relative)
             rows[f"{title}, {len(names)} sets", metric] = row
     made = table("relative", _frame(rows, ["data", "metric"]), results, averaged, len(by_metric))
     return made.turned_if_wide("method")
@@ -101,14 +102,17 @@ def significance_table(results: Results) -> Table | None:
         half = (test["high"] - test["low"]) / 2
         low = scale.text(test["low"], half, sign=True)
         high = scale.text(test["high"], half, sign=True)
+        interval = f"[{low}, {high}]"
+        if low == high:
+            interval = low
         corrected = f"{p_text(test['holm'])} {test['mark']}".strip()
         rows[data, method, results.metric(data)] = {
             "difference": scale.text(test["difference"], half, sign=True),
-            "95 % interval": low if low == high else f"[{low}, {high}]",
+            "95 % interval": interval,
             "pairs": str(test["pairs"]),
             "zeros": str(test["zeros"]),
             "p": p_text(test["p"]),
-            "p, Holm": bold(corrected) if test["mark"] == BETTER else corrected,
+            "p, Holm": _bold_if(test["mark"] == BETTER, corrected),
         }
     if not rows:
         return None
@@ -127,11 +131,17 @@ def rank_table(results: Results) -> Table | None:
     is_tested = is_one_metric and base in gains
     rows = {}
     for method, rank in sorted(ranks.average.items(), key=lambda item: item[1]):
-        rows[method] = {"average rank": f"{rank:.2f}"}
+        row = {"average rank": f"{rank:.2f}"}
         if is_tested:
-            test = signed_rank_test(gains[method].to_numpy(), gains[base].to_numpy())
-            rows[method]["p"] = "" if method == base else p_text(test.p_value)
-    smallest = p_text(2.0 ** (1 - len(gains))) if is_tested else ""
+            row["p"] = ""
+            if method != base:
+                test = signed_rank_test(gains[method].to_numpy(), gains[base].to_numpy())
+                row["p"] = p_text(test.p_value)
+        rows[method] = row
+    smallest = ""
+    if is_tested:
+        # All data sets differ in one direction.
+        smallest = p_text(2.0 ** (1 - len(gains)))
     return table("ranks", _frame(rows, ["method"]), results, len(gains), p_text(ranks.p_value), smallest)
 
 
@@ -147,10 +157,11 @@ def client_table(results: Results) -> Table | None:
         worst = []
         for _, run in clients.groupby(["fold", "seed"]):
             scores = run["score"]
-            worst_first = scores.sort_values(ascending=results.sign(data) > 0)
             means.append(scores.mean())
             weighted.append(np.average(scores, weights=run["samples"]))
-            worst.append(worst_first[: max(1, len(run) // 10)].mean())
+            worst_first = scores.sort_values(ascending=results.sign(data) > 0)
+            a_tenth = max(1, len(run) // 10)
+            worst.append(worst_first[:a_tenth].mean())
         row = {
             "mean": scale.text(float(np.mean(means))),
             "weighted by samples": scale.text(float(np.mean(weighted))),
@@ -209,17 +220,21 @@ def published_table(results: Results) -> Table | None:
         for source, numbers in published.items():
             for method in means.index.intersection(list(numbers), sort=False):
                 entry = numbers[method]
-                score = entry["score"] if isinstance(entry, Mapping) else entry
-                sd = entry.get("sd", math.nan) if isinstance(entry, Mapping) else math.nan
+                if not isinstance(entry, Mapping):
+                    entry = {"score": entry}
                 # What others have published is in the unit that is printed.
-                there = score / scale.factor
-                sd_there = sd / scale.factor
+                there = entry["score"] / scale.factor
+                sd_there = entry.get("sd", math.nan) / scale.factor
                 here = means[method]
                 sd_here = spreads[method]
+                # An sd that is not known counts as 0.
                 allowed = 2 * math.hypot(*np.nan_to_num([sd_here, sd_there]))
-                met = ""
-                if allowed:
-                    met = "yes" if abs(here - there) <= allowed else "no"
+                if not allowed:
+                    met = ""
+                elif abs(here - there) <= allowed:
+                    met = "yes"
+                else:
+                    met = "no"
                 rows[data, method, source] = {
                     "here": _plus_minus(scale.text(here), scale.text(sd_here)),
                     "published": _plus_minus(scale.text(there), scale.text(sd_there)),
@@ -254,14 +269,20 @@ def _costs_of_methods(results: Results, costs: pd.DataFrame) -> dict[str, str]:
     """Return the cost of each method to reach a target, of which the least is in bold unless all are equal."""
     runs = dict(iter(costs.groupby("method")))
     # Methods of which each run has reached the target.
-    means = {method: own["cost"].mean() for method, own in runs.items() if own["cost"].notna().all()}
+    means = {}
+    for method, own in runs.items():
+        if own["cost"].notna().all():
+            means[method] = own["cost"].mean()
     differ = len(set(means.values())) > 1 or len(means) < len(runs)
-    least = min(means.values(), default=None) if differ else None
+    least = min(means.values(), default=math.nan)
     row = dict.fromkeys(results.methods, "")
     for method, own in runs.items():
-        base = means.get(results.baseline) if method != results.baseline else None
-        text = _cost(own, base)
-        row[method] = bold(text) if method in means and means[method] == least else text
+        # The baseline is not compared with itself.
+        base = None
+        if method != results.baseline:
+            base = means.get(results.baseline)
+        is_least = differ and method in means and means[method] == least
+        row[method] = _bold_if(is_least, _cost(own, base))
     return row
 
 
@@ -280,10 +301,15 @@ def _cost(runs: pd.DataFrame, base: float | None) -> str:
     """Return the mean cost and its ratio to the baseline's; if a run has not reached the target, what it has sent."""
     unreached = runs[runs["cost"].isna()]
     if len(unreached):
-        most = f"{_short(unreached['sent'].max())}+"
-        return f"{most} ({len(runs) - len(unreached)} of {len(runs)} runs)" if len(runs) > 1 else most
+        text = f"{_short(unreached['sent'].max())}+"
+        if len(runs) > 1:
+            text += f" ({len(runs) - len(unreached)} of {len(runs)} runs)"
+        return text
     mean = runs["cost"].mean()
-    return _short(mean) if base is None else f"{_short(mean)} ({mean / base:.2f}x)"
+    text = _short(mean)
+    if base is not None:
+        text += f" ({mean / base:.2f}x)"
+    return text
 
 
 def _short(number: float) -> str:
@@ -291,10 +317,14 @@ def _short(number: float) -> str:
 
 
 def _target(results: Results, data: str, target: float) -> str:
+    """Return a target as ``accuracy ≥ 90 %``."""
     settings = results.table["data"][data]
+    monitor = settings["monitor"]
     relation = "≥" if settings["mode"] == "max" else "≤"
-    value = f"{100 * target:g} %" if is_share(settings["monitor"]) else f"{target:g}"
-    return f"{metric_name(settings['monitor'])} {relation} {value}"
+    value = f"{target:g}"
+    if is_share(monitor):
+        value = f"{100 * target:g} %"
+    return f"{metric_name(monitor)} {relation} {value}"
 
 
 def privacy_table(results: Results) -> Table | None:
@@ -364,13 +394,16 @@ def run_table(results: Results) -> Table:
         settings = results.table["data"][data]
         runs = results.scored[results.scored["data"] == data]
         rounds = sorted(set(runs["rounds"].astype(int)))
+        time = ""
+        if runs["seconds"].notna().any():
+            time = duration(runs["seconds"].mean())
         rows[data] = {
             "data module": _class_name(settings["datamodule"]),
             "model": _class_name(settings["model"]),
             "runs": str(len(runs)),
             "rounds": ", ".join(f"{number:,}" for number in rounds),
             "score": f"{settings['score']}, best by {settings['monitor']}",
-            "time of a fit": duration(runs["seconds"].mean()) if runs["seconds"].notna().any() else "",
+            "time of a fit": time,
             "partitions": ", ".join(sorted(set(runs["partition"].str[:8]))),
         }
     texts = ["data module", "model", "score", "partitions"]
@@ -402,35 +435,46 @@ def dates_of(results: Results) -> str:
     # Without any date the minimum is NaN.
     if not (isinstance(first, str) and isinstance(last, str)):
         return ""
-    first = _minute(first)
-    last = _minute(last)
-    is_one_day = first[:10] == last[:10]
-    return f"{first} to {last[11:] if is_one_day else last} UTC"
+    first_day, first_minute = _day_and_minute(first)
+    last_day, last_minute = _day_and_minute(last)
+    if first_day == last_day:
+        return f"{first_day} {first_minute} to {last_minute} UTC"
+    return f"{first_day} {first_minute} to {last_day} {last_minute} UTC"
 
 
-def _minute(moment: str) -> str:
-    """Return date and time of ``2026-11-29T08:15:30+00:00`` as ``2026-11-29 08:15``."""
-    return moment[:16].replace("T", " ")
+def _day_and_minute(moment: str) -> tuple[str, str]:
+    """Return ``"2026-11-29"`` and ``"08:15"`` of ``2026-11-29T08:15:30+00:00``."""
+    day, _, time = moment.partition("T")
+    return day, time[:5]
 
 
 def time_of(results: Results) -> str:
     """Return the time of all fits together; empty if that is not known."""
     seconds = results.scored["seconds"].dropna()
-    return duration(seconds.sum()) if len(seconds) else ""
+    if seconds.empty:
+        return ""
+    return duration(seconds.sum())
 
 
 def _several(values: pd.Series) -> str:
-    return ", ".join(sorted({str(value) for value in values.dropna() if value}))
+    """Return the different values, sorted; those that are not known are left out."""
+    known = {str(value) for value in values.dropna() if value}
+    return ", ".join(sorted(known))
 
 
 def _class_name(spec: Any) -> str:
     """Return the class of a spec without its package: ``"CovertypeDataModule.named"``."""
-    path = str(spec["class_path"] if isinstance(spec, dict) else spec)
-    parts = path.split(".")
+    if isinstance(spec, dict):
+        spec = spec["class_path"]
+    parts = str(spec).split(".")
     for place, part in enumerate(parts):
         if part[:1].isupper():
             return ".".join(parts[place:])
     return parts[-1]
+
+
+def _bold_if(condition: bool, text: str) -> str:
+    return bold(text) if condition else text
 
 
 def _frame(rows: Mapping[Any, Any], names: Sequence[str], columns: Sequence[str] | None = None) -> pd.DataFrame:
