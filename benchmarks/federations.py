@@ -34,6 +34,7 @@ class Workload:
             equal clients.
         hidden: Widths of a perceptron's hidden layers; none of a logistic regression.
         optimizer: Name of the class in ``torch.optim``.
+        epochs: Passes over a client's samples in a round.
     """
 
     clients: int
@@ -47,6 +48,7 @@ class Workload:
     sigma: float = 0.0
     hidden: tuple[int, ...] = (200, 200)
     optimizer: str = "SGD"
+    epochs: int = 1
 
     def sizes(self) -> list[int]:
         """Return the clients' numbers of samples."""
@@ -70,11 +72,13 @@ WORKLOADS = {
     "M1": Workload(100, 600, 10, 10, (784,)),
     "D1": Workload(200, 60, 20, 10, (60,), lr=1e-3, sigma=0.7, optimizer="Adam"),
     "N1": Workload(200, 60, 20, 10, (60,), lr=1e-3, sigma=0.7, optimizer="AdamW"),
+    "H3": Workload(100, 60, 100, 10, (784,), lr=1e-3, sigma=1.0, hidden=(128,), optimizer="Adam"),
+    "F1": Workload(100, 600, 50, 100, (784,), epochs=5),
     "P1": Workload(1000, 50, 50, 10, (3, 32, 32), lr=0.1),
 }
 #: Measured pairs, and how many rounds each side of a pair has where one round is too short to be timed alone.
 ROUNDS = {"W1": 15, "W2": 10, "W3": 5, "W4": 3, "W5": 7, "W6": 15, "W7": 40, "H1": 30, "H2": 20, "M1": 10}
-ROUNDS |= {"D1": 10, "N1": 10, "P1": 3}
+ROUNDS |= {"D1": 10, "N1": 10, "H3": 10, "F1": 3, "P1": 3}
 BLOCKS = {"W2": 10, "H2": 10}
 
 
@@ -210,6 +214,17 @@ def with_dropout() -> nn.Sequential:
     )
 
 
+def normalised_with_dropout() -> nn.Sequential:
+    """Return a perceptron with layer normalisation and dropout, 784-128-10."""
+    return nn.Sequential(
+        nn.Linear(784, 128),
+        nn.LayerNorm(128),
+        nn.GELU(),
+        nn.Dropout(0.2),
+        nn.Linear(128, 10),
+    )
+
+
 def normalised() -> nn.Sequential:
     """Return a perceptron with layer normalisation, 60-64-64-10."""
     return nn.Sequential(
@@ -251,6 +266,7 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
     "W5": tail,
     "D1": with_dropout,
     "N1": normalised,
+    "H3": normalised_with_dropout,
     "P1": of_pfl,
 }
 
@@ -321,7 +337,7 @@ def make_algorithm(name: str, work: Workload, executor: str) -> Any:
     sampler = UniformSampler(work.per_round)
     # A user-defined sampler would be seeded at each call, which takes time.
     sampler.draw = RememberedDraws(sampler.draw)
-    options = {"sampler": sampler, "executor": executor, "seed": 1}
+    options = {"sampler": sampler, "executor": executor, "seed": 1, "local_epochs": work.epochs}
     if name == "W5":
         return RADFed(15, **options)
     if name == "W6":

@@ -11,7 +11,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from federations import WORKLOADS, ByHand, Clients, make_clients, make_network
@@ -67,15 +67,16 @@ class PlainLoop(ByHand):
         if self.duals is not None:
             dual = self.duals.get(client, torch.zeros_like(self.server))
             constants = self._split(dual - self.server)
-        order = torch.randperm(len(x), generator=self.generator).to(self.device)
-        for index in order.split(self.work.batch_size):
-            loss = F.cross_entropy(self.network(x[index]), y[index])
-            optimizer.zero_grad()
-            loss.backward()
-            with torch.no_grad():
-                for parameter, constant in zip(self.network.parameters(), constants, strict=False):
-                    parameter.grad += 0.01 * (constant + parameter)
-            optimizer.step()
+        for _ in range(self.work.epochs):
+            order = torch.randperm(len(x), generator=self.generator).to(self.device)
+            for index in order.split(self.work.batch_size):
+                loss = F.cross_entropy(self.network(x[index]), y[index])
+                optimizer.zero_grad()
+                loss.backward()
+                with torch.no_grad():
+                    for parameter, constant in zip(self.network.parameters(), constants, strict=False):
+                        parameter.grad += 0.01 * (constant + parameter)
+                optimizer.step()
         trained = self._read()
         if self.duals is not None:
             self.duals[client] = dual + trained - self.server
@@ -104,24 +105,35 @@ def make_loop(name: str, kind: str, clock: Callable[[], float]) -> ByHand:
     return loop(name, make_clients(WORKLOADS[name]), clock)
 
 
-class PlainProcess:
-    """A :class:`PlainLoop` in another process, which trains a round when it is told to.
+class LoopProcess:
+    """Rounds in another process, which trains one when it is told to.
 
     Args:
-        name: The workload.
-        kind: ``"plain"``, or ``"bare"`` for :class:`BareProducts`.
-        clock: One of :data:`CLOCKS`.
+        command: Starts the process. It reads the clients of each round from a line, and answers with its seconds.
+        environment: Its environment; ``None`` for this process's.
     """
 
-    def __init__(self, name: str, kind: str = "plain", clock: str = "wall") -> None:
-        command = [sys.executable, __file__, name, kind, clock]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+        self._process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
 
     def round(self, drawn: Sequence[int] = ()) -> float:
         """Train a round of some clients there, or of drawn ones, and return its seconds."""
         assert self._process.stdin is not None and self._process.stdout is not None
         print(*drawn, file=self._process.stdin, flush=True)
         return float(self._process.stdout.readline())
+
+
+def start_loop(name: str, kind: str = "plain", clock: str = "wall") -> LoopProcess:
+    """Return a :class:`PlainLoop` in another process.
+
+    Args:
+        name: The workload.
+        kind: ``"plain"``, or ``"bare"`` for :class:`BareProducts`.
+        clock: One of :data:`CLOCKS`.
+    """
+    return LoopProcess([sys.executable, __file__, name, kind, clock])
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from federations import BLOCKS, ROUNDS, WORKLOADS, make_clients
-from plain_loop import CLOCKS, PlainLoop, PlainProcess, make_loop
+from plain_loop import CLOCKS, PlainLoop, make_loop, start_loop
 from products import SERVED
 
 #: Of the best of three pairs in the short form: about three times what a quiet machine shows, so noise does not fail.
@@ -75,7 +75,7 @@ def one_row(options: argparse.Namespace) -> None:
         if options.one_process:
             beside.append(make_loop(name, kind, clock))
         else:
-            beside.append(PlainProcess(name, kind, options.clock))
+            beside.append(start_loop(name, kind, options.clock))
     fits.fit(
         name,
         work,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 
-from plain_loop import PlainProcess
+from plain_loop import LoopProcess
 
 
 class Rounds:
     """Notes the seconds of another framework's rounds, each with those of a plain round that runs after it."""
 
-    def __init__(self, plain: PlainProcess) -> None:
+    def __init__(self, plain: LoopProcess) -> None:
         self.pairs: list[tuple[float, float]] = []
         self._plain = plain
         self._begun = time.perf_counter()

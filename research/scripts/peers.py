@@ -17,14 +17,14 @@ def main() -> None:
     """Print the median of the paired ratios, and their range."""
     from federations import ROUNDS
     from peer_rounds import Rounds
-    from plain_loop import PlainProcess
+    from plain_loop import start_loop
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("peer", choices=["pfl", "flower"])
     parser.add_argument("workloads", nargs="+", choices=["W1", "W2", "W3"])
     options = parser.parse_args()
     for name in options.workloads:
-        rounds = Rounds(PlainProcess(name))
+        rounds = Rounds(start_loop(name))
         if options.peer == "pfl":
             from peer_pfl import train_pfl
 

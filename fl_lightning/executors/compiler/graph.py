@@ -27,8 +27,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from fl_lightning._lightning.errors import CannotVectorize
 from fl_lightning.executors.compiler.causes import errors_of_step
-from fl_lightning.executors.compiler.number_of_clients import FEW, MORE, graph_for, resized
-from fl_lightning.executors.compiler.simplification import call_fastest, simplify, step_at_end
+from fl_lightning.executors.compiler.number_of_clients import FEW, MORE, Size, graph_for_any, resized
+from fl_lightning.executors.compiler.simplification import call_fastest, lay_out_as_read, simplify, step_at_end
 from fl_lightning.executors.compiler.unmapped import replace_unmapped
 from fl_lightning.executors.stack.inplace_sgd import InPlaceSgd
 from fl_lightning.executors.stack.randomness import PerClientDraws, draws_by_name, mapped_dirichlet
@@ -105,10 +105,18 @@ class _Traced(NamedTuple):
 
 
 class _FlatList(NamedTuple):
-    """A flat list of operations: forward pass, backward pass and, where it ``steps``, the optimizer's step."""
+    """A flat list of operations: forward pass, backward pass and, where it ``steps``, the optimizer's step.
+
+    Attributes:
+        run: Takes the tensors, and the sizes.
+        used: The places of the parameters that have a gradient.
+        sizes: What depends on the number of clients, in a list that serves any number.
+        steps: Whether it steps the parameters.
+    """
 
     run: Callable[..., Sequence[Tensor]]
     used: list[int]
+    sizes: list[Size]
     steps: bool
 
 
@@ -214,14 +222,15 @@ class StackedGraph:
 
     def _run_flat(self, stacks: Stacks, inputs: Sequence[Any], values: Sequence[Any]) -> Computed:
         form = tuple(map(_form, values, inputs))
-        key = form, stacks.number, stacks.update is not None
+        number = stacks.number
+        key = form, number if stacks.weights is None else None, stacks.update is not None
         flat = self._flat.get(key)
         if flat is None:
             flat = self._flat[key] = self._flatten(stacks, form, inputs, values)
         tensors = [value for value in values if isinstance(value, Tensor)]
         # The casts of autocast are operations of the list.
         with torch.no_grad(), _without_autocast(stacks.parameters[0].device.type), errors_of_step():
-            losses, *found = flat.run(*tensors)
+            losses, *found = flat.run(*tensors, *[size.of(number) for size in flat.sizes])
         gradients: list[Tensor | None] = [None] * len(stacks.parameters)
         if flat.steps:
             for place in flat.used:
@@ -233,13 +242,14 @@ class StackedGraph:
         return Computed(losses, found[:num_kept], gradients, stepped=False)
 
     def _flatten(self, stacks: Stacks, form: Any, inputs: Sequence[Any], values: Sequence[Any]) -> _FlatList:
-        number = stacks.number
+        sizes: list[Size] = []
         if stacks.weights is None:
-            traced = self._traced_for(number, form, inputs, values)
+            traced = self._traced_for(stacks.number, form, inputs, values)
         else:
             few = self._traced_for(FEW, form, inputs, values)
             more = self._traced_for(MORE, form, inputs, values)
-            traced = _Traced(graph_for(number, few.graph, more.graph), few.used)
+            for_any, sizes = graph_for_any(few.graph, more.graph)
+            traced = _Traced(for_any, few.used)
         steps = stacks.update is not None
         graph = fx.Graph()
         graph.output(graph.graph_copy(traced.graph, {}))
@@ -247,9 +257,12 @@ class StackedGraph:
         graph.set_codegen(fx.graph.CodeGen())
         if steps:
             step_at_end(graph, traced.used, self._step)
+        else:
+            lay_out_as_read(graph, len(traced.used))
         graph.eliminate_dead_code(is_impure_node=self._is_impure)
         call_fastest(graph)
-        return _FlatList(fx.GraphModule(traced.graph.owning_module or {}, graph).forward, traced.used, steps)
+        run = fx.GraphModule(traced.graph.owning_module or {}, graph).forward
+        return _FlatList(run, traced.used, sizes, steps)
 
     def _traced_for(self, number: int, form: Any, inputs: Sequence[Any], values: Sequence[Any]) -> _Traced:
         """Return forward and backward pass for a number of clients."""

@@ -76,6 +76,24 @@ def step_at_end(graph: fx.Graph, used: Sequence[int], step: Callable[..., Any]) 
     output.args = (outputs[:number],)
 
 
+def lay_out_as_read(graph: fx.Graph, number: int) -> None:
+    """Let products that are gradients come out as the optimizer reads them, and not transposed.
+
+    Args:
+        graph: The graph.
+        number: Its last outputs that are gradients.
+    """
+    output = graph.output_node()
+    outputs: list[Any] = list(output.args[0])  # type: ignore[arg-type, call-overload]
+    with graph.inserting_before(output):
+        for place in range(len(outputs) - number, len(outputs)):
+            if _is_turned(outputs[place]):
+                factors = _factors(graph, outputs[place])
+                if len(factors) == 2:
+                    outputs[place] = graph.call_function(aten.bmm.default, tuple(factors))
+    output.args = (outputs,)
+
+
 def _factors(graph: fx.Graph, gradient: fx.Node) -> Sequence[Any]:
     """Return the two factors of which a gradient is the product, or the gradient."""
     if len(gradient.users) > 1:

@@ -19,6 +19,10 @@ from fl_lightning._lightning.loops.overrides import is_plain_sgd, step_plain_sgd
 
 #: Optimizers that add ``weight_decay * parameter`` to the gradient, unless told otherwise.
 _COUPLED = (SGD, Adam, Adagrad, Adadelta, Adamax, ASGD, NAdam, RAdam, RMSprop)
+#: Optimizers whose fused kernels step a parameter in one pass over memory.
+_FUSED = (Adam, AdamW, SGD, Adagrad)
+#: Options by which users choose kernels themselves.
+_KERNELS = ("foreach", "fused", "capturable", "differentiable")
 #: Optimizers that treat every value of a parameter by itself.
 _ELEMENTWISE = (*_COUPLED, AdamW, Rprop)
 
@@ -60,6 +64,8 @@ class StackedOptimizer:
         self._own.state = defaultdict(dict)
         self._own.param_groups = [{} for _ in optimizer.param_groups]
         self._extra_decay = 0.0
+        on_cpu = all(parameter.device.type == "cpu" for parameter in parameters)
+        self._is_fused = on_cpu and _may_be_fused(optimizer)
         self.refresh()
 
     def refresh(self) -> None:
@@ -68,6 +74,8 @@ class StackedOptimizer:
             group.update(_settings(origin))
             if self._extra_decay:
                 group["weight_decay"] += self._extra_decay
+            if self._is_fused:
+                group["fused"] = True
 
     def add_weight_decay(self, decays: Sequence[float]) -> Tensor | None:
         """Add each client's weight decay; return those that have to be added to the gradients, shape ``(K,)``.
@@ -144,6 +152,18 @@ class StackedOptimizer:
             for place in places:
                 values[place] = float(group[option])
         return values
+
+
+def _may_be_fused(optimizer: Optimizer) -> bool:
+    """Whether an optimizer has a fused kernel, and its user leaves the choice of kernels to torch."""
+    if type(optimizer) not in _FUSED or is_plain_sgd(optimizer, but="weight_decay"):
+        return False
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor) or any(group.get(option) for option in _KERNELS):
+            return False
+        if group["foreach"] is False or group["fused"] is False:
+            return False
+    return True
 
 
 def _settings(group: dict[str, Any]) -> dict[str, Any]:
