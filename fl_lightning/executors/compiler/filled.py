@@ -23,7 +23,7 @@ from fl_lightning._lightning.stacks.recording import LogCall, Logged, TensorPlac
 from fl_lightning.executors.compiler.capture import CapturedStep, Step
 from fl_lightning.executors.compiler.check import Check
 from fl_lightning.executors.compiler.graph import Computed, Stacks
-from fl_lightning.executors.compiler.number_of_clients import DependsOnNumber
+from fl_lightning.executors.compiler.number_of_clients import FEW, DependsOnNumber
 from fl_lightning.executors.compiler.samples import weighted_graph
 from fl_lightning.executors.compiler.sizes import NotOfSamples, Sizes, find_sizes
 from fl_lightning.executors.stack.batches import StackedBatch
@@ -85,6 +85,10 @@ class WeightedSteps:
             NotOfSamples: If there is none.
             CannotVectorize: If a step cannot be captured.
         """
+        # A list that serves any number of clients is compared for as few as it is traced for.
+        number = min(FEW, len(parameters[0]))
+        batch = StackedBatch([tensor[:number] for tensor in batch.tensors])
+        parameters = [parameter.detach()[:number].requires_grad_() for parameter in parameters]
         largest = batch.tensors[0].shape[1]
         whole, inputs = self._captured(batch, 0)
         shorts: list[_Short] = []
@@ -102,7 +106,7 @@ class WeightedSteps:
         for short in shorts:
             if (weighted, short.step) not in self._proven:
                 weighted = self._weighted[whole] = _without_sizes_of_logs(weighted, short, largest)
-                stacks = Stacks(parameters, [], batch.tensors, generators.drawing(range(len(parameters[0]))))
+                stacks = Stacks(parameters, [], batch.tensors, generators.drawing(range(number)))
                 self._proven[weighted, short.step] = self._prove(weighted, inputs, short, stacks)
             if not self._proven[weighted, short.step]:
                 raise NotOfSamples
