@@ -30,7 +30,7 @@ from fl_lightning.executors.machine import Threads, keep_freed_memory
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.kept import snapshot
-from fl_lightning.parts.messages import ClientResult, Task, Upload, same_values
+from fl_lightning.parts.messages import ClientResult, Task, Upload
 from fl_lightning.parts.run import Run
 from fl_lightning.seeding import Stream, seed_global_generators
 
@@ -293,16 +293,17 @@ class FederatedLoop(RoundLoop):
             self.training.batches.place(tasks, self.carried.batches_done)
         share = self._share_of(tasks)
         self.training.announce(share)
-        for result in self.executor.run(share, self.training, self.algorithm):
-            self.threads.choose(self.training.counts, self.trainer.world_size)
-            self._say_how_clients_train()
-            yield result
+        # No result is held here while the next client trains.
+        yield from map(self._on_result, self.executor.run(share, self.training, self.algorithm))
 
-    def _say_how_clients_train(self) -> None:
+    def _on_result(self, result: ClientResult | Upload) -> ClientResult | Upload:
+        """Choose the threads once a client has trained, and say how clients train when that changes."""
+        self.threads.choose(self.training.counts, self.trainer.world_size)
         how = self.executor.describe()
         if how and how != self._how_clients_train:
             self._how_clients_train = how
             rank_zero_info(f"Clients train {how}.{self.threads}")
+        return result
 
     def adopt_changes(self) -> None:
         """Take what hooks have written into the module as the server's model.
@@ -310,9 +311,9 @@ class FederatedLoop(RoundLoop):
         What hooks of the round's start have written is undone if the round breaks off, because they run again.
         """
         run = self.algorithm.run
-        present = self.training.vector.read()
-        if not same_values(present, run.shown):
-            run.adopt(present)
+        vector = self.training.vector
+        if not vector.holds(run.shown):
+            run.adopt(vector.read())
 
     def _share_of(self, tasks: Sequence[Task]) -> list[Task]:
         """Return the tasks that this process trains."""
@@ -338,7 +339,10 @@ class FederatedLoop(RoundLoop):
 
     def on_round_complete(self) -> None:
         """Begin to count the round as done."""
-        self.algorithm.run.end_round(self.training.vector.read())
+        vector = self.training.vector
+        # Hooks may have written to the module since.
+        shown = self._published if vector.holds(self._published) else vector.read()
+        self.algorithm.run.end_round(shown)
 
     def call_round_hooks(self) -> None:
         """Call ``on_round_end`` of the callbacks; what is drawn from here to the next round depends on the round."""

@@ -61,22 +61,26 @@ def _is_int64(value: object) -> bool:
     return abs(int(value)) < 2**63
 
 
-def checked_vector(owner: object, method: str, returned: object, like: Tensor, *, finite: int = 0) -> Tensor:
-    """Return what a part's method returned for a vector, in the vector's type and without a graph.
+def checked_vector(
+    owner: object, method: str, returned: object, like: Tensor, *, dtype: torch.dtype | None = None, finite: int = 0
+) -> Tensor:
+    """Return what a part's method returned for a vector, without a graph.
 
     Args:
         owner: The part.
         method: The method's name.
         returned: What it returned.
-        like: A vector of the right shape, type and device.
+        like: A vector of the right shape and device.
+        dtype: The type that is returned; that of ``like`` if ``None``.
         finite: How many values, from the first on, must be finite.
 
     Raises:
         TypeError: If it is not a floating-point tensor of the vector's shape and device.
         FloatingPointError: If it has NaN or infinite values.
     """
+    dtype = like.dtype if dtype is None else dtype
     if returned is like:
-        return like
+        return like.to(dtype)
     if not isinstance(returned, Tensor) or not _is_vector_like(returned, like):
         got = repr(returned)
         if isinstance(returned, Tensor):
@@ -92,7 +96,7 @@ def checked_vector(owner: object, method: str, returned: object, like: Tensor, *
         )
     # A checkpoint must not hold a tensor of a user-defined class.
     plain = returned.detach().as_subclass(Tensor)
-    return plain.to(like.dtype)
+    return plain.to(dtype)
 
 
 def _is_vector_like(tensor: Tensor, like: Tensor) -> bool:

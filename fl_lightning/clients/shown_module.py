@@ -30,7 +30,6 @@ class ShownModule:
 
     def keep(self) -> None:
         """Make the module's present state the boundary's."""
-        self._kept = self._run.shown
         self._kept_metrics: dict[str, dict[str, Any]] = {}
         for path, part in self._vector.module.named_modules():
             if isinstance(part, Metric):
@@ -43,7 +42,7 @@ class ShownModule:
 
     def put_back(self) -> None:
         """Give the module the boundary's weights and metrics."""
-        self._vector.write(self._kept)
+        self._vector.write(self._run.kept_shown)
         for path, state in self._kept_metrics.items():
             self._vector.module.get_submodule(path).load_state_dict(state)
 
@@ -57,7 +56,7 @@ class ShownModule:
         for path, state in self._kept_metrics.items():
             for name, value in state.items():
                 metrics[f"{path}.{name}"] = value
-        return self._vector.with_values({**state_dict, **metrics}, self._kept)
+        return self._vector.with_values({**state_dict, **metrics}, self._run.kept_shown)
 
 
 def load_unsaved(module: Any, tensors: Mapping[str, Tensor]) -> None:

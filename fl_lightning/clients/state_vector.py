@@ -159,6 +159,14 @@ class StateVector:
             torch._foreach_copy_(self.views(vector), tensors)
         return vector
 
+    def holds(self, vector: Tensor) -> bool:
+        """Return whether the module's present state has the values of ``vector``."""
+        if self.device.type != "cpu":
+            # A comparison of each tensor would wait for the device as often.
+            return same_values(self.read(), vector)
+        pairs = zip(self.tensors(), self.views(vector), strict=True)
+        return all(same_values(tensor.detach().to(view.dtype), view) for tensor, view in pairs)
+
     def write(self, vector: Tensor) -> None:
         """Copy ``vector`` into the module."""
         with torch.no_grad():

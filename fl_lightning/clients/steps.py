@@ -46,7 +46,8 @@ class ClientSteps:
     """The steps of one client whose objective changes nothing.
 
     Args:
-        vector: The federated state of the module, which holds the model from which the client trains.
+        start: The model from which the client's training starts, shape ``(size,)``.
+        vector: The federated state of the module, which holds that model.
         algorithm: The algorithm, which may need the sum of the learning rates.
         trainer: The trainer, with the client's fresh optimizers.
 
@@ -59,7 +60,7 @@ class ClientSteps:
     #: Whether a step that Lightning does not see would be wrong, since it would not be corrected.
     _corrects: ClassVar[bool] = False
 
-    def __init__(self, vector: StateVector, algorithm: Algorithm, trainer: pl.Trainer) -> None:
+    def __init__(self, start: Tensor, vector: StateVector, algorithm: Algorithm, trainer: pl.Trainer) -> None:
         self._vector = vector
         self._trainer = trainer
         self.are_steps = True
@@ -73,7 +74,9 @@ class ClientSteps:
         sees_all = trainer.lightning_module.automatic_optimization and trainer.optimizers
         counts = algorithm.aggregation.counts_on_momentum is not None and not sees_all
         #: The model before the first step, where a step that Lightning does not see would be wrong.
-        self._before = vector.read() if counts or self._corrects else None
+        self._before: Tensor | None = None
+        if counts or self._corrects:
+            self._before = start if vector.holds(start) else vector.read()
 
     def run_step(self, step: TrainingStep, batch: Any, batch_idx: int) -> Any:
         """Run ``training_step``, and return what it returned, with the loss to minimise."""
@@ -134,7 +137,7 @@ class TermSteps(ClientSteps):
 
     Args:
         term: The term.
-        start: The model from which the client's training starts, shape ``(size,)``.
+        start: As for :class:`ClientSteps`.
         vector: As for :class:`ClientSteps`.
         algorithm: As for :class:`ClientSteps`.
         trainer: As for :class:`ClientSteps`; its optimizers take the term's weight decay.
@@ -145,7 +148,7 @@ class TermSteps(ClientSteps):
     def __init__(
         self, term: Term, start: Tensor, vector: StateVector, algorithm: Algorithm, trainer: pl.Trainer
     ) -> None:
-        super().__init__(vector, algorithm, trainer)
+        super().__init__(start, vector, algorithm, trainer)
         self._term = term
         self._start = vector.parameter_views(start)
         self._linear = [] if term.linear is None else vector.parameter_views(term.linear)
@@ -203,7 +206,7 @@ class LossSteps(TermSteps):
     Args:
         recorded: Runs ``training_step``, and makes another loss of its loss.
         term: The term that the objective also adds.
-        start: As for :class:`TermSteps`.
+        start: As for :class:`ClientSteps`.
         vector: As for :class:`ClientSteps`.
         algorithm: As for :class:`ClientSteps`.
         trainer: As for :class:`ClientSteps`.
@@ -237,6 +240,7 @@ class WalkSteps(ClientSteps):
 
     Args:
         walk: The walk.
+        start: As for :class:`ClientSteps`.
         vector: As for :class:`ClientSteps`.
         algorithm: As for :class:`ClientSteps`.
         trainer: As for :class:`ClientSteps`.
@@ -248,14 +252,16 @@ class WalkSteps(ClientSteps):
 
     _corrects = True
 
-    def __init__(self, walk: Walk, vector: StateVector, algorithm: Algorithm, trainer: pl.Trainer) -> None:
+    def __init__(
+        self, walk: Walk, start: Tensor, vector: StateVector, algorithm: Algorithm, trainer: pl.Trainer
+    ) -> None:
         _check_one_loss(trainer, "takes gradients at several points, which needs")
         if trainer.accumulate_grad_batches != 1 or len(trainer.optimizers) != 1:
             raise ValueError(
                 "The objective takes gradients at several points, which needs `accumulate_grad_batches=1` and one "
                 f"optimizer, got {trainer.accumulate_grad_batches} and {len(trainer.optimizers)}."
             )
-        super().__init__(vector, algorithm, trainer)
+        super().__init__(start, vector, algorithm, trainer)
         self._walk = walk
         self.are_steps = walk.is_step
         self._gradients = MinimizedGradients(vector.parameters, trainer)

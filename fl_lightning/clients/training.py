@@ -174,13 +174,13 @@ class LocalTraining:
 
     def _steps_of(self, client: ClientAtWork) -> ClientSteps:
         """Return what corrects a client's steps."""
-        known = (self.vector, self.algorithm, self.trainer)
+        known = (client.start, self.vector, self.algorithm, self.trainer)
         match client.correction:
             case Term() as term:
-                return TermSteps(term, client.start, *known)
+                return TermSteps(term, *known)
             case ChangedLoss() as changed:
                 recorded = RecordedPass(changed, self.vector, self.trainer, self.output_layer, self.quiet)
-                return LossSteps(recorded, changed.term, client.start, *known)
+                return LossSteps(recorded, changed.term, *known)
             case Walk() as walk:
                 return WalkSteps(walk, *known)
             case _:

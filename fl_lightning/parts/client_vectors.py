@@ -15,6 +15,7 @@ from typing_extensions import override
 from fl_lightning.files import reserve
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.messages import accumulator
+from fl_lightning.parts.pieces import pieces
 from fl_lightning.settings import PathLike
 
 
@@ -34,7 +35,9 @@ class ClientVectors:
 
     def __init__(self, federation: Federation, initial: Tensor, weights: np.ndarray | None = None) -> None:
         self._federation = federation
-        self._initial = initial.detach().clone()
+        # A first vector of zeros, as most are, takes the memory of one value.
+        is_zero = not initial.any()
+        self._initial = initial.new_zeros(1).expand(len(initial)) if is_zero else initial.detach()
         self._weights = np.ones(federation.num_clients) if weights is None else np.asarray(weights, np.float64)
         folder = federation.state_dir
         # The vectors of the last boundary, then those of this round that count in the mean, and those that do not yet.
@@ -83,18 +86,19 @@ class ClientVectors:
         if self._federation.replicates:
             self._new = self._federation.join(self._new)
         for client in sorted(self._new):
-            new = self._new[client].to(change)
-            old = self._known(client).to(change)
-            # Infinite values that stay are no change.
-            difference = (new - old).masked_fill_(new == old, 0.0)
-            change.add_(difference, alpha=float(self._weights[client]))
+            weight = float(self._weights[client])
+            for total, new, old in pieces(change, self._new[client], self._known(client)):
+                difference = new.to(total) - old.to(total)
+                # Infinite values that stay are no change.
+                difference.masked_fill_((new == old).to(total.device), 0.0)
+                total.add_(difference, alpha=weight)
         if not self._federation.replicates:
             change = self._federation.sum_over_ranks(change)
         counted = {**self._counted, **self._new}
         if counted and isinstance(self._rows, MappedVectors):
             # A full disk breaks the round off here, while nothing has changed.
             self._rows.make_room(counted)
-        self.mean = self.mean + change / float(self._weights.sum())
+        self.mean = change.div_(float(self._weights.sum())).add_(self.mean)
         self._counted = counted
         self._new = {}
 

@@ -114,8 +114,8 @@ class ForwardPass(Protocol):
 
 
 def _sum_alone(tensor: Tensor) -> Tensor:
-    """Return the sum of a single process's tensor: a copy."""
-    return tensor.detach().clone(memory_format=torch.contiguous_format)
+    """Return the sum of a single process's tensor: the tensor itself."""
+    return tensor
 
 
 def _gather_alone(mine: Any) -> list[Any]:
@@ -140,7 +140,8 @@ class Federation:
         rank: This process.
         num_ranks: Number of processes.
         state_dir: Folder for clients' vectors; ``None`` keeps them in memory.
-        sum_over_ranks: Returns the sum of a tensor over all processes, as a new tensor; call it on all of them.
+        sum_over_ranks: Returns the sum of a tensor over all processes, with one process the tensor itself; call it on
+            all of them.
         gather: Returns the object of every process, in the order of ranks; call it on all of them.
         local_work: Returns the ``"samples"`` that each client's local training goes through, or its ``"steps"``
             (batches), shape ``(K,)``.

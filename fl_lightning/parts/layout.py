@@ -93,14 +93,18 @@ class Layout:
         """
         return model[: self.num_parameters], model[self.num_parameters :]
 
-    def joined(self, parameters: Tensor, buffers: Tensor) -> Tensor:
-        """Return a new model, shape ``(size,)``, in the type of its parameters.
+    def joined(self, parameters: Tensor, buffers: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        """Return a new model, shape ``(size,)``.
 
         Args:
             parameters: Shape ``(num_parameters,)``.
             buffers: Shape ``(size - num_parameters,)``.
+            dtype: The model's type; that of the parameters if ``None``.
         """
-        return torch.cat([parameters, buffers.to(parameters.dtype)])
+        model = parameters.new_empty(len(parameters) + len(buffers), dtype=dtype)
+        model[: len(parameters)] = parameters
+        model[len(parameters) :] = buffers
+        return model
 
     def views(self, vector: Tensor) -> list[Tensor]:
         """Return views of a vector, shaped as the tensors.

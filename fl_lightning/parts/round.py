@@ -152,37 +152,46 @@ class Round:
     def _results(self, tasks: Sequence[Task], execute: Execute) -> Iterator[ClientResult]:
         """Yield this process's results as they leave the exchange; invalid ones are left out.
 
-        A result of a further training stays on its client. A client that does not answer has dropped out.
+        A client that does not answer has dropped out.
+        """
+        report = self.report
+        expected = sum(1 for task in tasks if not task.phase)
+        before = len(report.uploads)
+        # No result is held here while the next client trains.
+        yield from filter(None, map(self._arrived, execute(tasks)))
+        answered = len(report.uploads) - before
+        # Several processes have clients of their own here, which always answer.
+        if self._run.federation.num_ranks == 1:
+            report.dropped += expected - answered
+
+    def _arrived(self, result: ClientResult | Upload) -> ClientResult | None:
+        """Note a result; return it as it leaves the exchange, ``None`` if it is invalid.
+
+        A result of a further training stays on its client.
         """
         algorithm = self._run.algorithm
         report = self.report
-        silent = sum(1 for task in tasks if not task.phase)
-        for result in execute(tasks):
-            if isinstance(result, Upload):
-                uploaded: ClientResult | None = self._from_elsewhere(result)
-            elif result.task.phase:
-                if result.is_finite:
-                    if result.task.message:
-                        algorithm.chain.on_delivery(result.task, result.start)
-                    algorithm.schedule.on_client_end(result)
-                    yield result
-                continue
-            else:
-                uploaded = self._upload(result)
-            silent -= 1
-            if uploaded is None:
-                report.left_out.append(result.task.client)
-                report.uploads.append(self._run.server.left_out_payload)
-                continue
-            report.numbers += uploaded.numbers
-            report.reported.append(uploaded.client)
-            report.uploads.append(uploaded.payload)
-            if uploaded.score is not None:
-                self._scores[uploaded.client] = uploaded.score
-            yield uploaded
-        # Several processes have clients of their own here, which always answer.
-        if self._run.federation.num_ranks == 1:
-            report.dropped += silent
+        if isinstance(result, Upload):
+            uploaded = self._from_elsewhere(result)
+        elif result.task.phase:
+            if not result.is_finite:
+                return None
+            if result.task.message:
+                algorithm.chain.on_delivery(result.task, result.start)
+            algorithm.schedule.on_client_end(result)
+            return result
+        else:
+            uploaded = self._upload(result)
+        if uploaded is None:
+            report.left_out.append(result.task.client)
+            report.uploads.append(self._run.server.left_out_payload)
+            return None
+        report.numbers += uploaded.numbers
+        report.reported.append(uploaded.client)
+        report.uploads.append(uploaded.payload)
+        if uploaded.score is not None:
+            self._scores[uploaded.client] = uploaded.score
+        return uploaded
 
     def _upload(self, result: ClientResult) -> ClientResult | None:
         """Do what a client does after its training; return its result as it leaves the exchange, if it is valid."""

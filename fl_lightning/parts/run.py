@@ -200,6 +200,12 @@ class Run:
         for each in self._changing:
             each.keep()
 
+    @property
+    def kept_shown(self) -> Tensor:
+        """The model that the module held at the boundary, shape ``(size,)``."""
+        shown, _, _ = self._kept
+        return shown
+
     def put_back(self) -> None:
         """Return to the boundary's state."""
         self.shown, self.round, self._shows_other = self._kept
@@ -245,7 +251,8 @@ class Run:
         """Play the round and return the model that the user sees, shape ``(size,)``; see :meth:`Round.play`."""
         published = self.round.play(execute)
         self._shows_other = not same_values(published, self.server.model)
-        return published
+        # The same values are held once.
+        return published if self._shows_other else self.server.model
 
     def finish(self, index: int, execute: Execute) -> None:
         """Make clients' models of the last round, at a fit's end; call it on all processes.

@@ -169,8 +169,10 @@ class Server:
         current, _ = layout.split(self.model)
         parameters, buffers = layout.split(aggregate)
         stepped = self._optimizer.step(current, parameters)
-        stepped = checked_vector(self._optimizer, "step", stepped, current, finite=layout.num_parameters)
-        self.model = self.keep_constant(layout.joined(stepped, buffers))
+        stepped = checked_vector(
+            self._optimizer, "step", stepped, current, dtype=aggregate.dtype, finite=layout.num_parameters
+        )
+        self.model = self.keep_constant(layout.joined(stepped, buffers, self.model.dtype))
         self.moves += 1
         return True
 
@@ -201,8 +203,9 @@ class Server:
         if merged is None:
             return None
         method = "finish" if isinstance(aggregation, MeanAggregation) else "merge"
-        like = model.to(accumulator(model))
-        merged = checked_vector(aggregation, method, merged, like, finite=layout.num_parameters)
+        merged = checked_vector(
+            aggregation, method, merged, model, dtype=accumulator(model), finite=layout.num_parameters
+        )
         if len(merged) == layout.size:
             return merged
         return layout.joined(merged, buffers if mean is None else mean)
@@ -214,7 +217,8 @@ class Server:
             # A process without results learns the length from the others.
             known = [length for length in federation.gather(self._length) if length]
             self._length = max(known, default=None)
-        empty = None if self._length is None else model.new_zeros(self._length)
+        # A vector of zeros takes the memory of one value.
+        empty = None if self._length is None else model.new_zeros(1).expand(self._length)
         mean, weight = self._mean.pop(federation, empty)
         if mean is None and not aggregation.acts_alone:
             return None

@@ -177,7 +177,7 @@ class ClientLoop(_TrainingEpochLoop):
         self._window = 0
 
     def on_client_end(self, slot: int) -> int:
-        """Return how many optimizer steps the client made."""
+        """Free the client's gradients and optimizer states, and return how many optimizer steps it made."""
         self.correction = None
         self.optimizers.on_client_end(slot)
         return self._step_counter.completed - self._steps_before_client

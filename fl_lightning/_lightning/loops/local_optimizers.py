@@ -223,6 +223,16 @@ class LocalOptimizers:
             self._restore(*before)
 
     def on_client_end(self, slot: int) -> None:
+        """Keep the settings that the client left, if need be, and free its gradients and states.
+
+        These are as large as models. The next client begins by a reset, which would drop them anyway.
+        """
+        self._keep_settings_of_first(slot)
+        for optimizer in self._trainer.optimizers:
+            optimizer.state.clear()
+        self._clear_gradients()
+
+    def _keep_settings_of_first(self, slot: int) -> None:
         """Keep the settings that the round's first client left, if its module steps schedules itself.
 
         A client that began with an earlier round's settings does not count: they would lead back to that round.

@@ -357,10 +357,10 @@ class RoundLoop(_FitLoop, ABC):
     # ---- processes ----
 
     def sum_over_ranks(self, tensor: Tensor) -> Tensor:
-        """Return the sum of ``tensor`` over all processes, as a new tensor."""
-        total = tensor.detach().clone(memory_format=torch.contiguous_format)
+        """Return the sum of ``tensor`` over all processes; the tensor itself, if there is one process."""
         if self.trainer.world_size == 1:
-            return total
+            return tensor
+        total = tensor.detach().clone(memory_format=torch.contiguous_format)
         self._meet()
         # This writes to the tensor that it is given.
         return self.trainer.strategy.reduce(total, reduce_op="sum")

@@ -13,6 +13,7 @@ from typing_extensions import override
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.messages import ClientResult, accumulator
 from fl_lightning.parts.part import Part
+from fl_lightning.parts.pieces import pieces
 
 Weighting = Literal["samples", "uniform"]
 
@@ -108,30 +109,22 @@ class RunningMean:
     """
 
     def __init__(self) -> None:
-        #: The vector and its weight, while there is one alone.
-        self._only: tuple[Tensor, float] | None = None
-        #: The weighted sum, followed by the sum of weights, shape ``(size + 1,)``.
+        #: The weighted sum, float64 of shape ``(size,)``; of a single vector, the vector without its weight.
         self._sum: Tensor | None = None
+        self._weight = 0.0
+        self._number = 0
 
     def add(self, vector: Tensor, weight: float = 1.0) -> None:
         """Add a vector of shape ``(size,)`` with a weight."""
-        if self._only is None and self._sum is None:
-            self._only = vector, weight
-            return
-        total = self._running_sum(vector)
-        total[:-1].add_(vector, alpha=weight)
-        total[-1] += weight
-
-    def _running_sum(self, like: Tensor) -> Tensor:
-        """Return the running sum, to which vectors are added in place."""
         if self._sum is None:
-            first = like if self._only is None else self._only[0]
-            self._sum = torch.zeros(len(first) + 1, dtype=accumulator(first), device=first.device)
-            if self._only is not None:
-                self._sum[:-1].add_(self._only[0], alpha=self._only[1])
-                self._sum[-1] += self._only[1]
-                self._only = None
-        return self._sum
+            self._sum = vector.detach().to(accumulator(vector), copy=True)
+        else:
+            if self._number == 1:
+                self._sum.mul_(self._weight)
+            for total, piece in pieces(self._sum, vector):
+                total.add_(piece, alpha=weight)
+        self._weight += weight
+        self._number += 1
 
     def pop(self, federation: Federation | None = None, like: Tensor | None = None) -> tuple[Tensor | None, float]:
         """Return the mean, float64, and the sum of weights, and forget them; ``None`` as the mean if that sum is 0.
@@ -140,22 +133,28 @@ class RunningMean:
             federation: Sums over its processes, in one reduction; ``None`` for this process alone.
             like: A vector of the length and type of those that were added, where nothing was.
         """
-        if self._only is not None and (federation is None or federation.num_ranks == 1):
-            vector, weight = self._only
-            self._only = None
-            if not weight:
-                return None, weight
-            return vector.to(accumulator(vector)), weight
         total = self._sum
-        if total is None:
-            first = self._only[0] if self._only else like
-            if first is None:
-                return None, 0.0
-            total = self._running_sum(first)
+        weight = self._weight
+        is_single = self._number == 1
         self._sum = None
-        if federation is not None:
-            total = federation.sum_over_ranks(total)
-        weight = float(total[-1])
+        self._weight = 0.0
+        self._number = 0
+        if federation is None or federation.num_ranks == 1:
+            if total is None or not weight:
+                return None, weight
+            if is_single:
+                return total, weight
+            return total.div_(total.new_tensor(weight)), weight
+
+        if total is None:
+            if like is None:
+                return None, 0.0
+            total = torch.zeros(len(like), dtype=accumulator(like), device=like.device)
+        elif is_single:
+            total.mul_(weight)
+        with_weight = torch.cat([total, total.new_tensor([weight])])
+        with_weight = federation.sum_over_ranks(with_weight)
+        weight = float(with_weight[-1])
         if not weight:
             return None, weight
-        return total[:-1] / total[-1], weight
+        return with_weight[:-1].div_(with_weight[-1]), weight

@@ -99,4 +99,7 @@ class LocalObjective(Part):
 
     def without_personal(self, values: Tensor) -> Tensor:
         """Return values with 0 at the places of personal parameters, shape ``(num_parameters,)``."""
-        return self.federation.filled(self.federation.sent(values), torch.zeros_like(values))
+        places = self.federation.traveling_places
+        if places is None:
+            return values
+        return torch.zeros_like(values).index_copy_(0, places, values[places])

@@ -15,6 +15,7 @@ from fl_lightning.parts.federation import Federation, LocalClient
 from fl_lightning.parts.messages import ClientResult
 from fl_lightning.parts.objectives.base import LocalObjective
 from fl_lightning.parts.objectives.corrections import Term
+from fl_lightning.parts.pieces import pieces
 from fl_lightning.settings import Fraction
 
 if TYPE_CHECKING:
@@ -73,7 +74,10 @@ class ControlVariates(LocalObjective):
         own = self.variates[client.task.client]
         if self.option == 1:
             self._at_start[client.task.client] = self.without_personal(full_gradient(client, own))
-        return Term(linear=(self.variates.mean - own).to(own.dtype))
+        linear = own.new_empty(len(own))
+        for difference, c, c_k in pieces(linear, self.variates.mean, own):
+            difference.copy_(c - c_k)
+        return Term(linear=linear)
 
     @override
     def on_client_end(self, result: ClientResult) -> None:
@@ -84,17 +88,21 @@ class ControlVariates(LocalObjective):
         if self.option == 1:
             variates[client] = self._at_start.pop(client)
             return
-        lengths = torch.tensor(self.federation.lengths)
-        rates = torch.tensor(result.summed_lr, dtype=variates.mean.dtype)
-        # The way that steps along a constant gradient of 1 go, of each value.
-        way = rates.repeat_interleave(lengths).to(own.device)
-        if result.num_steps:
-            way = way * (effective_steps(result.num_steps, self.momentum) / result.num_steps)
-        moved = result.start_parameters.to(way.dtype) - result.parameters
-        renewed = own - variates.mean + moved / way.where(way > 0, 1.0)
+        # How far a step of this optimizer goes, in steps of plain SGD.
+        reach = effective_steps(result.num_steps, self.momentum) / max(1, result.num_steps)
         # What was never stepped, or with a learning rate of 0, keeps its control variate.
-        renewed = renewed.where(way > 0, own.to(way.dtype))
-        variates[client] = self.without_personal(renewed.to(own.dtype))
+        renewed = own.clone()
+        vectors = (renewed, own, variates.mean, result.start_parameters, result.parameters)
+        tensors = zip(*(vector.split(self.federation.lengths) for vector in vectors), strict=True)
+        for summed_lr, tensor in zip(result.summed_lr, tensors, strict=True):
+            # The way that steps along a constant gradient of 1 go.
+            way = summed_lr * reach
+            if not way > 0:
+                continue
+            for new, c_k, c, before, after in pieces(*tensor):
+                moved = before.to(c.dtype) - after
+                new.copy_(c_k - c + moved / way)
+        variates[client] = self.without_personal(renewed)
 
 
 def full_gradient(client: LocalClient, like: Tensor) -> Tensor:

@@ -29,6 +29,8 @@ class Synchronous(Schedule):
         """Let all clients train, then move the server."""
         for result in (yield tasks):
             server.take(result)
+            # The next client trains, and the server moves, without this one's model in memory.
+            del result
         server.move()
         return server.model
 

@@ -74,18 +74,11 @@ class Adaptive(ServerOptimizer):
     @override
     def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
         beta1 = self.beta1 or 0.0
-        current = model.to(aggregate.dtype)
-        delta = aggregate - current
-        square = delta.square()
+        delta = aggregate - model
         m = torch.zeros_like(delta) if self.m is None else self.m
         v = torch.full_like(delta, self.v0) if self.v is None else self.v
         m = beta1 * m + (1 - beta1) * delta
-        if self.rule == "adagrad":
-            v = v + square
-        elif self.rule == "adam":
-            v = self.beta2 * v + (1 - self.beta2) * square
-        else:
-            v = v - (1 - self.beta2) * square * torch.sign(v - square)
+        v = self._second_moment(v, delta.square())
         if not is_finite(v):
             raise FloatingPointError(
                 f"The second moment of {self!r} is infinite: the clients' update is too large, up to "
@@ -98,4 +91,13 @@ class Adaptive(ServerOptimizer):
             m = m / (1 - beta1**self.steps)
             if self.rule != "adagrad":
                 v = v / (1 - self.beta2**self.steps)
-        return current + self.at("lr") * m / (v.sqrt() + self.tau)
+        step = (self.at("lr") * m).div_(v.sqrt().add_(self.tau))
+        return step.add_(model)
+
+    def _second_moment(self, v: Tensor, square: Tensor) -> Tensor:
+        """Return the second moment after an update of this square."""
+        if self.rule == "adagrad":
+            return v + square
+        if self.rule == "adam":
+            return self.beta2 * v + (1 - self.beta2) * square
+        return v - (1 - self.beta2) * square * torch.sign(v - square)

@@ -37,8 +37,7 @@ class Mixing(ServerOptimizer):
         lr = self.at("lr")
         if lr == 1.0:
             return aggregate
-        current = model.to(aggregate.dtype)
-        return current + lr * (aggregate - current)
+        return (aggregate - model).mul_(lr).add_(model)
 
 
 @dataclass(eq=False)
