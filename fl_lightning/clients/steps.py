@@ -68,6 +68,7 @@ class ClientSteps:
         if algorithm.needs_summed_lr:
             self.summed_lr = [0.0 for _ in vector.parameters]
         self.skipped = 0
+        self._may_skip = getattr(trainer.precision_plugin, "scaler", None) is not None
         self._places = {id(parameter): place for place, parameter in enumerate(vector.parameters)}
         self._has_stepped = False
         # Lightning sees all steps of its automatic optimisation, unless they are the module's own.
@@ -85,7 +86,7 @@ class ClientSteps:
     def correct(self, optimizer: Optimizer) -> None:
         """Correct the gradients that the optimizer is about to use."""
         self._has_stepped = True
-        if is_step_skipped(self._trainer, optimizer):
+        if self._may_skip and is_step_skipped(self._trainer, optimizer):
             self.skipped += 1
             return
         self._add_gradient(optimizer)

@@ -112,8 +112,19 @@ class ClientLog:
     def _batch_size(self) -> int:
         results = self._results
         if results.batch_size is None:
-            results.batch_size = extract_batch_size(results.batch) if results.batch is not None else 1
+            results.batch_size = _size_of(results.batch)
         return results.batch_size
+
+
+def _size_of(batch: Any) -> int:
+    """Return the number of samples that Lightning sees in a batch; its search takes as long as to log a value."""
+    if batch is None:
+        return 1
+    if type(batch) in (list, tuple) and batch and all(isinstance(part, Tensor) and part.dim() for part in batch):
+        size = len(batch[0])
+        if all(len(part) == size for part in batch):
+            return size
+    return extract_batch_size(batch)
 
 
 @contextmanager

@@ -238,7 +238,10 @@ class ClientLoop(_TrainingEpochLoop):
         progress.increment_started()
         outputs: dict[str, Any] | None = None if batch is None else {}
         if goes_on and batch is not None:
-            with fit_trainer(trainer).profiler.profile("run_training_batch"):
+            if self.step.is_profiled:
+                with fit_trainer(trainer).profiler.profile("run_training_batch"):
+                    outputs = self._optimize(batch, batch_idx, further)
+            else:
                 outputs = self._optimize(batch, batch_idx, further)
         progress.increment_processed()
         if not self._accumulating:

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.callbacks.progress import RichProgressBar, TQDMProgressBar
+from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from fl_lightning._lightning.fit_trainer import fit_trainer
@@ -39,6 +40,11 @@ def enter_fx(module: pl.LightningModule, name: str | None) -> str | None:
     return previous
 
 
+def is_profiled(trainer: pl.Trainer) -> bool:
+    """Whether the trainer has a profiler, to which acts are told."""
+    return type(fit_trainer(trainer).profiler) is not PassThroughProfiler
+
+
 class Hook:
     """One hook of the callbacks, then of the module, as ``trainer.call`` would run it.
 
@@ -52,7 +58,8 @@ class Hook:
         self._trainer = trainer
         self._module = module = trainer.lightning_module
         self._name = name
-        self._profile = fit_trainer(trainer).profiler.profile
+        #: Tells the profiler of a call; ``None`` without one.
+        self._profile = fit_trainer(trainer).profiler.profile if is_profiled(trainer) else None
         #: The hook of each callback that has it, and its name for the profiler.
         self._callbacks: list[tuple[Callable[..., Any], str]] = []
         for callback in fit_trainer(trainer).callbacks if callbacks is None else callbacks:
@@ -80,8 +87,11 @@ class Hook:
         trainer = self._trainer
         previous = enter_fx(module, self._name)
         for hook, action in self._callbacks:
-            with self._profile(action):
+            if self._profile is None:
                 hook(trainer, module, *args)
+            else:
+                with self._profile(action):
+                    hook(trainer, module, *args)
         enter_fx(module, previous)
 
     def call_module(self, *args: Any) -> Any:
@@ -90,8 +100,11 @@ class Hook:
             return None
         module = self._module
         previous = enter_fx(module, self._name)
-        with self._profile(self._module_action):
+        if self._profile is None:
             output = self._module_hook(*args)
+        else:
+            with self._profile(self._module_action):
+                output = self._module_hook(*args)
         enter_fx(module, previous)
         return output
 

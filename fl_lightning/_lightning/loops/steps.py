@@ -26,7 +26,6 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.loops.optimization.automatic import ClosureResult
 from lightning.pytorch.plugins.precision import Precision
-from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.trainer import call
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
@@ -36,7 +35,7 @@ from typing_extensions import override
 
 from fl_lightning._lightning.fit_trainer import fit_trainer
 from fl_lightning._lightning.logs.client_log import unnoticed
-from fl_lightning._lightning.loops.hooks import Hook, enter_fx
+from fl_lightning._lightning.loops.hooks import Hook, enter_fx, is_profiled
 from fl_lightning._lightning.loops.overrides import (
     is_blind_to_loss,
     is_plain_sgd,
@@ -89,7 +88,9 @@ class Step(ABC):
         self.takes_index = is_param_in_hook_signature(module.training_step, "batch_idx", min_args=2)
         self._clips = is_overridden("configure_gradient_clipping", module)
         self._zeroes = is_overridden("optimizer_zero_grad", module)
-        self._is_profiled = type(fit_trainer(trainer).profiler) is not PassThroughProfiler
+        #: Whether a profiler is told of each act.
+        self.is_profiled = is_profiled(trainer)
+        self._has_own_zero_grad = any(map(_has_own_zero_grad, trainer.optimizers))
         self._action = f"[Strategy]{type(trainer.strategy).__name__}"
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
@@ -139,13 +140,18 @@ class Step(ABC):
         if self._zeroes:
             args = (self._trainer.current_epoch, made.batch_idx, made.optimizer)
             call._call_lightning_module_hook(self._trainer, "optimizer_zero_grad", *args)
-        else:
+        elif self._has_own_zero_grad:
             made.optimizer.zero_grad()
+        else:
+            # Torch's own does the same; with a small model, what it tells profilers takes as long as the arithmetic.
+            for group in made.optimizer.param_groups:
+                for parameter in group["params"]:
+                    parameter.grad = None
 
     def _call(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function as a hook of this name, for ``self.log`` and the profiler."""
         previous = enter_fx(self._module, name)
-        if self._is_profiled:
+        if self.is_profiled:
             with fit_trainer(self._trainer).profiler.profile(f"{self._action}.{name}"):
                 output = function(*args)
         else:
@@ -156,6 +162,17 @@ class Step(ABC):
 
 class PlainStep(Step):
     """A step without strategy and precision plugin, whose methods would only pass the calls on."""
+
+    def __init__(self, loop: ClientLoop, hooks: Mapping[str, Hook]) -> None:
+        super().__init__(loop, hooks)
+        self._is_direct = _is_run_as_it_is(loop.trainer)
+
+    @override
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        if not self._is_direct:
+            return super().training_step(batch, batch_idx)
+        args = (batch, batch_idx) if self.takes_index else (batch,)
+        return self._call("training_step", self._module.training_step, *args)
 
     @override
     def take(self, made: Pass) -> None:
@@ -220,3 +237,16 @@ def _overrides_a_step(trainer: pl.Trainer) -> bool:
     if overridden_in_strategy(trainer.strategy) is not None:
         return True
     return any(is_overridden(name, trainer.lightning_module) for name in ("backward", "optimizer_step"))
+
+
+def _is_run_as_it_is(trainer: pl.Trainer) -> bool:
+    """Whether the strategy runs ``training_step`` on the module itself, in no context of its precision plugin."""
+    precision = type(trainer.precision_plugin)
+    has_context = precision.train_step_context is not Precision.train_step_context
+    has_context = has_context or precision.forward_context is not Precision.forward_context
+    return trainer.strategy.model is trainer.lightning_module and not has_context
+
+
+def _has_own_zero_grad(optimizer: Optimizer) -> bool:
+    """Whether an optimizer does something else in ``zero_grad`` than torch's."""
+    return type(optimizer).zero_grad is not Optimizer.zero_grad or "zero_grad" in vars(optimizer)
