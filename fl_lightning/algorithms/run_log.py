@@ -12,7 +12,6 @@ from fl_lightning._lightning.logs.client_log import log_round
 from fl_lightning.algorithms.resuming import fingerprints
 from fl_lightning.algorithms.versions import __version__, package_versions
 from fl_lightning.loop import FederatedLoop
-from fl_lightning.parts.exchanges.base import Chain
 from fl_lightning.signatures import ShowsArguments, arguments
 from fl_lightning.words import short_repr
 
@@ -30,9 +29,10 @@ def settings_of_run(callback: object, loop: FederatedLoop) -> dict[str, Any]:
         loop: Its loop; it keeps the fingerprint of the federation.
     """
     data = loop.data
+    parts: dict[str, Any] = {**loop.algorithm.parts, "exchange": loop.algorithm.chain.members}
     return {
         "algorithm": _described(callback),
-        "parts": {name: _plain(part) for name, part in loop.algorithm.parts.items()},
+        "parts": {name: _plain(part) for name, part in parts.items()},
         "data": _described(data),
         "federation": {
             "clients": data.partition.num_clients,
@@ -65,8 +65,6 @@ def _plain(value: object) -> Any:
         return value
     if isinstance(value, ShowsArguments):
         return _described(value)
-    if isinstance(value, Chain):
-        return [_plain(member) for member in value.members]
     if is_dataclass(value) and not isinstance(value, type):
         described: dict[str, Any] = {"name": type(value).__name__}
         for each in fields(value):

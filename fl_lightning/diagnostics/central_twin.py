@@ -52,10 +52,11 @@ class CentralTwin(RoundObserver):
         federated = training.vector.read()
         if clients:
             self._twin = _trained(training, self._twin, sorted(clients))
-        # Buffers, which follow the parameters, do not count.
-        num_parameters = training.vector.num_parameters
-        distance = relative_distance(federated[:num_parameters], self._twin[:num_parameters])
-        self.values = {"fed/central_distance": distance}
+        layout = training.vector.layout
+        # Buffers do not count.
+        parameters, _ = layout.split(federated)
+        parameters_of_twin, _ = layout.split(self._twin)
+        self.values = {"fed/central_distance": relative_distance(parameters, parameters_of_twin)}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the twin's weights."""

@@ -12,12 +12,7 @@ from fl_lightning.clients.optimizer_checks import changes_within_rounds
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.flower.tensors import is_sparse
 from fl_lightning.parts.algorithm import Algorithm
-from fl_lightning.parts.exchanges.base import Exchange
-from fl_lightning.parts.exchanges.buffers import BufferExchange
-from fl_lightning.parts.exchanges.personal import PersonalParameters
-from fl_lightning.parts.objectives.control_variates import ControlVariates
 from fl_lightning.parts.part import Part, walk
-from fl_lightning.parts.samplers.base import ClientSampler
 
 
 def refuse(algorithm: Algorithm, training: LocalTraining) -> None:
@@ -50,7 +45,7 @@ def _in_parts(algorithm: Algorithm) -> Iterator[str]:
             "Leave it out."
         )
     sampler = algorithm.sampler
-    if sampler.sends_scores or type(sampler).clients_to_score is not ClientSampler.clients_to_score:
+    if sampler.asks_clients:
         yield (
             f"`sampler` must not look at clients' data, got {sampler!r}. Give `clients_per_round=` or UniformSampler."
         )
@@ -58,8 +53,11 @@ def _in_parts(algorithm: Algorithm) -> Iterator[str]:
         if part.runs_where is None:
             yield _not_known(part)
     objective = algorithm.objective
-    if isinstance(objective, ControlVariates) and objective.option == 1:
-        yield "`option=1` of Scaffold takes gradients at the client. Give Scaffold(option=2)."
+    if objective.runs_where == "server" and objective.looks_at_samples:
+        yield (
+            f"the correction of {objective!r} is made by the server, and looks at the client's samples, which the "
+            "server does not have. Give Scaffold(option=2), or another algorithm."
+        )
 
 
 def _not_known(part: Part) -> str:
@@ -79,24 +77,17 @@ def _in_exchanges(algorithm: Algorithm) -> Iterator[str]:
     up = run.books.left_out
     if up != whole and not is_sparse(up, whole):
         yield f"{exchange.members[1:]} has no messages of its own here. Give TopK, or leave compression out."
-    buffers = exchange.members[0]
-    assert isinstance(buffers, BufferExchange)
-    if buffers.buffers == "local" and run.federation.layout.buffers:
+    if algorithm.buffers == "local" and run.federation.layout.buffers:
         yield (
             '`buffers="local"` shows the mean of the clients\' buffers, which do not leave them. Give '
             '`buffers="average"`, or PersonalParameters of the layers that have buffers.'
         )
-    changes = [member for member in exchange.members if _changes_updates(member)]
+    changes = [member for member in exchange.members if member.changes_updates]
     if changes and algorithm.objective.runs_where != "client":
         yield (
             f"the server learns the state of {algorithm.objective!r} from clients' updates as they are, so `exchange` "
             f"cannot have {changes[0]!r}. Leave one of the two out."
         )
-
-
-def _changes_updates(member: Exchange) -> bool:
-    has_upload = type(member).upload is not Exchange.upload
-    return has_upload and not isinstance(member, (BufferExchange, PersonalParameters))
 
 
 def _in_training(algorithm: Algorithm, training: LocalTraining) -> Iterator[str]:

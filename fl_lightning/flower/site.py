@@ -30,7 +30,6 @@ from fl_lightning.flower.tensors import (
     values_digest,
 )
 from fl_lightning.parts.algorithm import Algorithm
-from fl_lightning.parts.exchanges.privacy.local import LocalDifferentialPrivacy
 from fl_lightning.parts.messages import ClientResult
 from fl_lightning.parts.part import Part, by_key, walk
 from fl_lightning.parts.schedules.synchronous import Synchronous
@@ -231,9 +230,10 @@ class _FitAtSite(SequentialExecutor):
         run.server.model = unpack_model(run, first, order.arrays, changing)
         training.loop.optimizers.take_options(options_from_text(order.options))
         self._take_kept(algorithm)
-        for part in walk(algorithm.chain):
-            if isinstance(part, LocalDifferentialPrivacy) and self._secret_noise:
-                part.federation = replace(part.federation, seed=secrets.randbits(128))
+        if self._secret_noise:
+            for part in walk(algorithm.chain):
+                if part.draws_secretly:
+                    part.federation = replace(part.federation, seed=secrets.randbits(128))
 
     def _take_kept(self, algorithm: Algorithm) -> None:
         order = self._order

@@ -42,7 +42,7 @@ class Algorithm:
         sampler: Who trains?
         schedule: From which model, and when does the server act?
         objective: What does a client minimise?
-        exchange: What travels? One exchange or several, from the client to the server; kept as :attr:`chain`.
+        exchange: What travels? One exchange or several, from the client to the server.
         aggregation: How are results merged?
         server_optimizer: How does the server move? It is the argument ``server`` of :class:`~fl_lightning.Federated`.
         participation: Clients that cannot be reached, drop out or do part of the work.
@@ -72,9 +72,10 @@ class Algorithm:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        # `exchange` stays as the user has given it, one or several and without the buffers'. So it is not what the
+        # library asks: that is `chain`, which is one exchange whatever was given.
         given = [self.exchange] if isinstance(self.exchange, Exchange) else self.exchange
         self.chain = Chain([BufferExchange(self.buffers), *given])
-        self.exchange = self.chain
         self.aggregation = aggregation_for(self.chain.members, self.aggregation)
         self._check_parts()
 

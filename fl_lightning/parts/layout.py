@@ -76,6 +76,11 @@ class Layout:
         return sum(self.lengths[: self.num_trained])
 
     @property
+    def buffer_lengths(self) -> tuple[int, ...]:
+        """Number of values of each buffer."""
+        return self.lengths[self.num_trained :]
+
+    @property
     def trained(self) -> tuple[str, ...]:
         """Names of the trained parameters."""
         return self.names[: self.num_trained]

@@ -55,6 +55,8 @@ class Part:
     #: subclass may do more, so it does not inherit the answer; ask
     #: :attr:`runs_where`.
     runs_at: ClassVar[Place | None] = None
+    #: Whether what it draws for a client must stay unknown to the server, where the client is another machine.
+    draws_secretly: ClassVar[bool] = False
     federation: Federation
     round: int = 0
     #: The declared state of the last boundary; see :class:`~fl_lightning.parts.kept.Kept`.

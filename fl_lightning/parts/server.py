@@ -50,7 +50,7 @@ class Server:
         self.moves = 0
         layout = federation.layout
         #: Number of values of each buffer.
-        self._buffers = dict(zip(layout.buffers, layout.lengths[layout.num_trained :], strict=True))
+        self._buffers = dict(zip(layout.buffers, layout.buffer_lengths, strict=True))
         self.changing: frozenset[str] = frozenset()
         # Length of the vectors of which an aggregation takes the mean.
         self._length: int | None = None

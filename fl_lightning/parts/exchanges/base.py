@@ -118,6 +118,14 @@ class Exchange(Part):
         """Raise ``ValueError`` if no fit may begin at round 0 with the model that an earlier fit of this part left."""
 
     @property
+    def changes_updates(self) -> bool:
+        """Whether the server may see another update of the parameters that travel than the client has made.
+
+        A subclass with an :meth:`upload` of its own may change it, so the answer is yes unless it says no itself.
+        """
+        return type(self).upload is not Exchange.upload
+
+    @property
     def sums_updates(self) -> bool:
         """Whether the server sees only the sum of all updates, by :meth:`on_sum`."""
         return type(self).on_sum is not Exchange.on_sum

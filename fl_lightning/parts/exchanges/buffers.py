@@ -56,8 +56,13 @@ class BufferExchange(Exchange):
         if self._are_local:
             self.own[result.client] = result.buffers
         elif self.buffers == "server" and len(result.buffers):
-            return result.with_buffers(result.start[len(result.parameters) :])
+            return result.with_buffers(result.start_buffers)
         return result
+
+    @property
+    @override
+    def changes_updates(self) -> bool:
+        return type(self).upload is not BufferExchange.upload
 
     @property
     @override

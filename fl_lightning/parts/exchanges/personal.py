@@ -65,6 +65,11 @@ class PersonalParameters(Exchange):
         self.own[result.client] = self.values_in(result.vector)
         return replace(result, start=self.without_kept(result.start), vector=self.without_kept(result.vector))
 
+    @property
+    @override
+    def changes_updates(self) -> bool:
+        return type(self).upload is not PersonalParameters.upload
+
     @override
     def without_kept(self, model: Tensor) -> Tensor:
         """Return the model with the first model's values."""

@@ -22,6 +22,8 @@ class LocalObjective(Part):
     vectors_sent: int = 1
     #: Whether :attr:`ClientResult.summed_lr` is needed.
     needs_summed_lr: bool = False
+    #: Whether :meth:`correction` looks at the client's samples, before it trains on them.
+    looks_at_samples: bool = False
     #: Whether all clients of a round must start from the server's model.
     starts_from_server: bool = False
     sends_updates_alone = True

@@ -55,6 +55,11 @@ class ControlVariates(LocalObjective):
     def needs_summed_lr(self) -> bool:  # type: ignore[override]
         return self.option == 2
 
+    @property
+    @override
+    def looks_at_samples(self) -> bool:  # type: ignore[override]
+        return self.option == 1
+
     @override
     def check_with(self, algorithm: Algorithm) -> Iterable[str]:
         """Take the aggregation's weighting."""

@@ -106,6 +106,11 @@ class ClientSampler(Part, ABC):
         return type(self).score is not ClientSampler.score
 
     @property
+    def asks_clients(self) -> bool:
+        """Whether clients look at their data for the draw."""
+        return self.sends_scores or type(self).clients_to_score is not ClientSampler.clients_to_score
+
+    @property
     def draws_in_random_order(self) -> bool:
         """Whether ``draw`` shuffles by itself; otherwise clients are shuffled after it."""
         return False

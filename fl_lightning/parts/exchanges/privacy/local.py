@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
@@ -55,6 +55,7 @@ class LocalDifferentialPrivacy(Exchange):
     noise_multiplier: NotNegative
     delta: Probability
     fills_zeros = True
+    draws_secretly: ClassVar[bool] = True
 
     @override
     def __post_init__(self) -> None:
