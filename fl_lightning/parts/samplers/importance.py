@@ -51,7 +51,8 @@ class ImportanceSampler(UniformSampler):
         >>> trainer.fit(module, datamodule=data)
     """
 
-    stored_as: ClassVar = {"score": "kind"}  # the name of a method
+    #: `score` is the name of a method, so that the argument has another one.
+    stored_as: ClassVar = {"score": "kind"}
     gamma: Fraction | None
     kind: Kind
     initial: Literal["scores", "uniform"]
@@ -69,7 +70,10 @@ class ImportanceSampler(UniformSampler):
         floor: float = 1e-12,
         rounding: Rounding = "floor",
     ) -> None:
-        self.gamma, self.initial, self.floor, self.parameters = gamma, initial, floor, parameters
+        self.gamma = gamma
+        self.initial = initial
+        self.floor = floor
+        self.parameters = parameters
         self.kind = check("`score`", score, Kind)
         super().__init__(clients_per_round, rounding)
 
@@ -86,7 +90,9 @@ class ImportanceSampler(UniformSampler):
             self._counted = set(federation.matching(beginnings, "parameters"))
         #: The accumulated score p_k of each client, shape (K,); NaN before its first.
         self.scores: np.ndarray
-        self.add_state("scores", np.full(federation.num_clients, 1.0 if self.initial == "uniform" else np.nan))
+        first = 1.0 if self.initial == "uniform" else np.nan
+        self.add_state("scores", np.full(federation.num_clients, first))
+        #: How many scores each client had, shape (K,).
         self.counts: np.ndarray
         self.add_state("counts", np.zeros(federation.num_clients))
 
@@ -99,7 +105,9 @@ class ImportanceSampler(UniformSampler):
     def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray) -> np.ndarray:
         """Return ``m`` distinct clients, the first draws first."""
         size = min(self.cohort_size(num_clients), len(available))
-        return rng.choice(available, size=size, replace=False, p=self.probabilities(available)) if size else available
+        if not size:
+            return available
+        return rng.choice(available, size=size, replace=False, p=self.probabilities(available))
 
     def probabilities(self, clients: np.ndarray) -> np.ndarray:
         """Return the probability of each of ``clients`` in a single draw."""
@@ -131,11 +139,11 @@ class ImportanceSampler(UniformSampler):
         return sum(squares) if self.kind == "sum" else sum(squares) / len(squares)
 
     def _squared_norm(self, gradients: Mapping[str, Tensor]) -> float:
-        chosen = (gradient for name, gradient in gradients.items() if self._counts(name))
-        return float(sum(gradient.square().sum().double() for gradient in chosen))
-
-    def _counts(self, name: str) -> bool:
-        return self._counted is None or name in self._counted
+        total = 0.0
+        for name, gradient in gradients.items():
+            if self._counted is None or name in self._counted:
+                total += float(gradient.square().sum())
+        return total
 
     @override
     def take_scores(self, scores: Mapping[int, float]) -> None:
@@ -160,13 +168,19 @@ class _MeanGradient:
 
     def __init__(self) -> None:
         self._sums: dict[str, Tensor] = {}
-        self._norms, self._samples = 0.0, 0
+        self._norms = 0.0
+        self._samples = 0
 
     def take(self, gradients: Mapping[str, Tensor], number: int) -> None:
         """Take the gradient of some samples' mean loss."""
+        square = 0.0
         for name, gradient in gradients.items():
-            self._sums[name] = self._sums[name] + number * gradient if name in self._sums else number * gradient
-        self._norms += number * sum(float(gradient.square().sum()) for gradient in gradients.values()) ** 0.5
+            addend = number * gradient
+            if name in self._sums:
+                addend = self._sums[name] + addend
+            self._sums[name] = addend
+            square += float(gradient.square().sum())
+        self._norms += number * square**0.5
         self._samples += number
 
     def mean(self) -> dict[str, Tensor]:

@@ -48,7 +48,10 @@ class Participation:
         if not callable(self.available):
             return np.flatnonzero(rng.random(num_clients) < self.available)
         clients = np.unique(np.asarray(self.available(round_index)))
-        if len(clients) and (clients.dtype.kind not in "iu" or not 0 <= clients[0] <= clients[-1] < num_clients):
+        if not len(clients):
+            return clients.astype(np.int64)
+        are_places = clients.dtype.kind in "iu"
+        if not are_places or clients[0] < 0 or clients[-1] >= num_clients:
             raise ValueError(
                 f"`available({round_index})` must give clients from 0 to {num_clients - 1}, no mask, got {clients[:8]}."
             )
@@ -65,14 +68,18 @@ class Participation:
             rng: The round's generator.
         """
         work: list[int | None] = [None] * len(drawn)
-        full = round(len(drawn) * (1 - self.stragglers))
-        if full < len(drawn) and not self.drop_stragglers:
+        # Clients come in random order, so the last ones are the stragglers.
+        num_full = round(len(drawn) * (1 - self.stragglers))
+        num_stragglers = len(drawn) - num_full
+        if num_stragglers and not self.drop_stragglers:
             if full_work < 2:
                 raise ValueError(
                     f"`stragglers` need `local_epochs` (or `local_steps`) of at least 2 to do part of, got {full_work}."
                 )
-            work[full:] = [int(part) for part in rng.integers(1, full_work, size=len(drawn) - full)]
+            parts = rng.integers(1, full_work, size=num_stragglers)
+            work[num_full:] = parts.tolist()
         reports = rng.random(len(drawn)) >= self.dropout
         if self.drop_stragglers:
-            reports[full:] = False
-        return drawn[reports], [part for part, reported in zip(work, reports, strict=True) if reported]
+            reports[num_full:] = False
+        work_of_reporting = [part for part, has_reported in zip(work, reports, strict=True) if has_reported]
+        return drawn[reports], work_of_reporting

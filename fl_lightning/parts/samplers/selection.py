@@ -60,17 +60,23 @@ class PowerOfChoice(Chooser):
     @override
     def setup(self, federation: Federation) -> None:
         """Check the number of candidates."""
-        if (size := self.cohort_size(federation.num_clients)) > self.num_candidates:
+        size = self.cohort_size(federation.num_clients)
+        if size > self.num_candidates:
             raise ValueError(f"`num_candidates` must be at least the {size} clients of a round, got {self}.")
 
     @override
     def clients_to_score(self, rng: np.random.Generator, available: np.ndarray) -> Iterable[int]:
         """Draw the candidates."""
-        sizes = self.federation.sizes[available]
         number = min(self.num_candidates, len(available))
-        shares = sizes / sizes.sum() if self.candidates == "samples" and number else None
+        shares = None
+        if self.candidates == "samples" and number:
+            sizes = self.federation.sizes[available]
+            shares = sizes / sizes.sum()
         self._candidates = rng.choice(available, number, replace=False, p=shares)
-        return self._candidates if number > self.cohort_size(self.federation.num_clients) else ()
+        if number <= self.cohort_size(self.federation.num_clients):
+            # All candidates train, whatever their losses are.
+            return ()
+        return self._candidates
 
     @override
     def score(self, client: LocalClient) -> float:
@@ -81,8 +87,9 @@ class PowerOfChoice(Chooser):
     def take_scores(self, scores: Mapping[int, float]) -> None:
         """Keep the candidates with the largest losses, in the order in which they were drawn."""
         losses = np.array([scores[client] for client in self._candidates])
-        worst = np.argsort(-losses, kind="stable")[: self.cohort_size(self.federation.num_clients)]
-        self._candidates = self._candidates[np.sort(worst)]
+        size = self.cohort_size(self.federation.num_clients)
+        descending = np.argsort(-losses, kind="stable")
+        self._candidates = self._candidates[np.sort(descending[:size])]
 
     @override
     def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray) -> np.ndarray:
@@ -143,8 +150,11 @@ class ActiveSampler(Chooser):
     def probabilities(self, clients: np.ndarray) -> np.ndarray:
         """Return the probability of each of ``clients`` in a single draw by valuation."""
         valuations = self.valuations[clients]
+        # Only differences count; the largest valuation is taken off, so that no power overflows.
         weights = np.exp(self.alpha2 * (valuations - valuations.max(initial=-np.inf)))
-        weights[np.argsort(valuations, kind="stable")[: int(self.alpha1 * len(clients))]] = 0.0
+        ascending = np.argsort(valuations, kind="stable")
+        number_of_smallest = int(self.alpha1 * len(clients))
+        weights[ascending[:number_of_smallest]] = 0.0
         probabilities: np.ndarray = weights / weights.sum()
         return probabilities
 
@@ -154,9 +164,12 @@ class ActiveSampler(Chooser):
         size = min(self.cohort_size(num_clients), len(available))
         shares = self.probabilities(available)
         number = min(size - round(self.alpha3 * size), int(np.count_nonzero(shares)))
-        chosen = rng.choice(available, number, replace=False, p=shares) if number else available[:0]
+        chosen = available[:0]
+        if number:
+            chosen = rng.choice(available, number, replace=False, p=shares)
         others = np.setdiff1d(available, chosen)
-        return np.concatenate([chosen, rng.choice(others, size - number, replace=False)])
+        explored = rng.choice(others, size - number, replace=False)
+        return np.concatenate([chosen, explored])
 
 
 @dataclass(eq=False)
@@ -167,8 +180,10 @@ class ByDuration(Chooser):
 
     def durations(self, federation: Federation) -> np.ndarray:
         """Return each client's time for its local training, in virtual time, shape ``(K,)``."""
-        self.clock.setup(federation)
-        return np.array([self.clock.time(self.clock.duration(k, 0)) for k in range(federation.num_clients)])
+        clock = self.clock
+        clock.setup(federation)
+        ticks = [clock.duration(client, 0) for client in range(federation.num_clients)]
+        return np.array([clock.time(duration) for duration in ticks])
 
 
 @dataclass(eq=False)
@@ -214,11 +229,13 @@ class Oort(ByDuration):
         self._pace = float(np.median(self._durations)) if self.pace is None else self.pace
         self.longest: float
         self.add_state("longest", self._pace)
-        #: Utility of each client, shape (K,), NaN before its first; and the round of it, from 1.
+        #: Utility of each client, shape (K,); NaN before its first.
         self.utilities: np.ndarray
         self.add_state("utilities", np.full(federation.num_clients, np.nan))
+        #: The round of each utility, from 1, shape (K,).
         self.since: np.ndarray
         self.add_state("since", np.ones(federation.num_clients))
+        #: Sum of the new utilities of each round, of the last two windows.
         self.gained: list[float]
         self.add_state("gained", [])
 
@@ -231,34 +248,54 @@ class Oort(ByDuration):
     @override
     def take_scores(self, scores: Mapping[int, float]) -> None:
         """Take new utilities; let T grow if they have become less."""
-        found = {client: utility for client, utility in scores.items() if np.isfinite(utility)}
-        for client, utility in found.items():
-            self.utilities[client], self.since[client] = utility, self.round + 1
-        self.gained = [*self.gained, sum(found.values())][-2 * self.window :]
-        if (self.round + 1) % self.window == 0 and len(self.gained) == 2 * self.window:
-            self.longest += self._pace * (sum(self.gained[: self.window]) > sum(self.gained[self.window :]))
+        window = self.window
+        rounds = self.round + 1
+        gained = 0.0
+        for client, utility in scores.items():
+            if np.isfinite(utility):
+                self.utilities[client] = utility
+                self.since[client] = rounds
+                gained += utility
+        self.gained = [*self.gained, gained][-2 * window :]
+        if rounds % window == 0 and len(self.gained) == 2 * window:
+            before = sum(self.gained[:window])
+            now = sum(self.gained[window:])
+            if now < before:
+                self.longest += self._pace
 
     def worth(self, clients: np.ndarray) -> np.ndarray:
         """Return what clients with a utility are worth in this round."""
-        utilities = self.utilities[clients] + np.sqrt(0.1 * np.log(self.round + 1) / self.since[clients])
-        worth: np.ndarray = utilities * np.minimum(1.0, self.longest / self._durations[clients]) ** self.penalty
+        # What is known for long is less certain, and worth another look.
+        uncertainty = np.sqrt(0.1 * np.log(self.round + 1) / self.since[clients])
+        speed = np.minimum(1.0, self.longest / self._durations[clients])
+        worth: np.ndarray = (self.utilities[clients] + uncertainty) * speed**self.penalty
         return worth
 
     @override
     def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray) -> np.ndarray:
         """Return m distinct clients, those that trained before first."""
         size = min(self.cohort_size(num_clients), len(available))
-        new = np.isnan(self.utilities[available])
-        known, new = available[~new], available[new]
+        is_new = np.isnan(self.utilities[available])
+        known = available[~is_new]
+        new = available[is_new]
+
+        # Some are new ones, the faster the likelier.
         share = max(0.2, 0.9 * 0.98**self.round) if self.exploration is None else self.at("exploration")
-        number = max(size - len(known), min(round(share * size), len(new)))
-        speeds = 1 / self._durations[new]
-        explored = rng.choice(new, number, replace=False, p=speeds / speeds.sum()) if number else new[:0]
-        if size == number:
+        num_new = max(size - len(known), min(round(share * size), len(new)))
+        num_known = size - num_new
+        explored: np.ndarray = new[:0]
+        if num_new:
+            speeds = 1 / self._durations[new]
+            explored = rng.choice(new, num_new, replace=False, p=speeds / speeds.sum())
+        if not num_known:
             return explored
+
+        # The others are drawn by worth, without those that are worth much less than the last one that is needed.
         worth = self.worth(known)
-        worth *= worth >= self.cutoff * np.sort(worth)[number - size]
-        return np.concatenate([rng.choice(known, size - number, replace=False, p=worth / worth.sum()), explored])
+        last_needed = np.sort(worth)[-num_known]
+        worth = np.where(worth >= self.cutoff * last_needed, worth, 0.0)
+        exploited = rng.choice(known, num_known, replace=False, p=worth / worth.sum())
+        return np.concatenate([exploited, explored])
 
 
 @dataclass(eq=False)
@@ -297,20 +334,27 @@ class TierSampler(ByDuration):
     def setup(self, federation: Federation) -> None:
         """Make the tiers; all are as likely."""
         number = min(self.num_tiers, federation.num_clients)
-        self.tiers = np.array_split(np.argsort(self.durations(federation), kind="stable"), number)
+        fastest_first = np.argsort(self.durations(federation), kind="stable")
+        self.tiers = np.array_split(fastest_first, number)
+        credits = np.inf if self.credits is None else self.credits
+        #: How often each tier can still be drawn.
         self.left: np.ndarray
-        self.add_state("left", np.zeros(number) + (np.inf if self.credits is None else self.credits))
+        self.add_state("left", np.zeros(number) + credits)
+        #: Chances of the tiers, but for a factor.
         self.weights: np.ndarray
         self.add_state("weights", np.ones(number))
+        #: Mean loss of each tier at the last evaluation.
         self.losses: np.ndarray
         self.add_state("losses", np.full(number, np.inf))
+        #: The tier that was drawn last.
         self.tier: int
         self.add_state("tier", 0)
 
     @override
     def clients_to_score(self, rng: np.random.Generator, available: np.ndarray) -> Iterable[int]:
         """Return all clients in every ``interval``-th round."""
-        return () if self.round % self.interval else range(self.federation.num_clients)
+        is_due = self.round % self.interval == 0
+        return range(self.federation.num_clients) if is_due else ()
 
     @override
     def score(self, client: LocalClient) -> float:
@@ -321,7 +365,11 @@ class TierSampler(ByDuration):
     def take_scores(self, scores: Mapping[int, float]) -> None:
         """Compare the tiers' losses with the last ones, and rank the tiers that have credits."""
         sizes = self.federation.sizes
-        losses = np.array([np.average([scores[k] for k in tier], weights=sizes[tier]) for tier in self.tiers])
+        means: list[float] = []
+        for tier in self.tiers:
+            of_clients = [scores[client] for client in tier]
+            means.append(float(np.average(of_clients, weights=sizes[tier])))
+        losses = np.array(means)
         if losses[self.tier] >= self.losses[self.tier]:
             ranked = [tier for tier in np.argsort(losses, kind="stable") if self.left[tier] > 0]
             self.weights = np.zeros(len(losses))
@@ -332,12 +380,14 @@ class TierSampler(ByDuration):
     def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray) -> np.ndarray:
         """Return m distinct clients of one tier."""
         members = [np.intersect1d(tier, available) for tier in self.tiers]
-        present = np.array([float(len(tier) > 0) for tier in members])
-        if not present.any():
+        is_present = np.array([len(tier) > 0 for tier in members])
+        if not is_present.any():
             return available
-        chances = present * self.weights * (self.left > 0)
-        chances = chances if chances.any() else present
+        chances = np.where(is_present & (self.left > 0), self.weights, 0.0)
+        if not chances.any():
+            chances = is_present.astype(float)
         self.tier = int(rng.choice(len(members), p=chances / chances.sum()))
         self.left[self.tier] -= 1
         drawn = members[self.tier]
-        return rng.choice(drawn, min(self.cohort_size(num_clients), len(drawn)), replace=False)
+        size = min(self.cohort_size(num_clients), len(drawn))
+        return rng.choice(drawn, size, replace=False)

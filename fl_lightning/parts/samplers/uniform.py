@@ -46,8 +46,10 @@ class UniformSampler(ClientSampler):
     @override
     def cohort_size(self, num_clients: int) -> int:
         if isinstance(self.clients_per_round, float):
-            # nine decimals keep 0.3 * 10 = 2.9999999999999996 from becoming 2, and 0.1 * 30 = 3.0000000000000004 from 4
-            return max(int(_ROUND[self.rounding](round(self.clients_per_round * num_clients, 9))), 1)
+            # Nine decimals keep 0.3 * 10 = 2.9999999999999996 from becoming 2, and 0.1 * 30 = 3.0000000000000004 from
+            # becoming 4.
+            number = round(self.clients_per_round * num_clients, 9)
+            return max(int(_ROUND[self.rounding](number)), 1)
         if self.clients_per_round > num_clients:
             raise ValueError(
                 f"`clients_per_round` must be at most {num_clients}, those that train, got {self.clients_per_round}."
@@ -57,7 +59,8 @@ class UniformSampler(ClientSampler):
     @override
     def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray) -> np.ndarray:
         """Return ``m`` distinct clients in random order."""
-        return rng.choice(available, size=min(self.cohort_size(num_clients), len(available)), replace=False)
+        size = min(self.cohort_size(num_clients), len(available))
+        return rng.choice(available, size=size, replace=False)
 
     @property
     @override
@@ -86,12 +89,15 @@ class Arrivals(UniformSampler):
     def describe_round(self, num_clients: int) -> str:
         """Return how many results arrive in a round, in words."""
         number = self.cohort_size(num_clients)
-        return f"{quantity(number, 'result')} {'arrives' if number == 1 else 'arrive'}"
+        verb = "arrives" if number == 1 else "arrive"
+        return f"{quantity(number, 'result')} {verb}"
 
     @override
     def cohort_size(self, num_clients: int) -> int:
         """Return the number of results."""
-        return super().cohort_size(num_clients) if isinstance(self.clients_per_round, float) else self.clients_per_round
+        if isinstance(self.clients_per_round, float):
+            return super().cohort_size(num_clients)
+        return self.clients_per_round
 
 
 @dataclass(eq=False)
@@ -120,7 +126,8 @@ class BernoulliSampler(ClientSampler):
     @override
     def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray) -> np.ndarray:
         """Return the clients that were drawn, in random order."""
-        return rng.permutation(available[rng.random(len(available)) < self.probability])
+        is_drawn = rng.random(len(available)) < self.probability
+        return rng.permutation(available[is_drawn])
 
     @property
     @override
