@@ -154,8 +154,7 @@ class RobustAggregation(Aggregation):
         updates = Updates(results)
         if self.before is not None:
             updates = self.before.mix(updates)
-        parameters, _ = self.federation.layout.split(model)
-        current = parameters.to(accumulator(model))
+        current = model[: updates.size].to(accumulator(model))
         step = checked_vector(self, "rule", self.rule(updates), current)
         return torch.cat([current + step, updates.buffers()])
 

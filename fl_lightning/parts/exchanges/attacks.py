@@ -45,8 +45,10 @@ class Attack(Exchange):
     def setup(self, federation: Federation) -> None:
         number = federation.num_clients
         if not isinstance(self.clients, Sequence):
-            drawn = numpy_generator(federation.seed, Stream.ATTACK).permutation(number)
-            self.attackers = frozenset(drawn[: int(round(self.clients * number, 9))].tolist())
+            order = numpy_generator(federation.seed, Stream.ATTACK).permutation(number)
+            # Nine decimals keep 0.29 * 100 = 28.999999999999996 from becoming 28.
+            attackers = int(round(self.clients * number, 9))
+            self.attackers = frozenset(order[:attackers].tolist())
             return
         self.attackers = frozenset(self.clients)
         if max(self.attackers, default=0) >= number:
@@ -60,8 +62,10 @@ class LocalAttack(Attack, ABC):
     def upload(self, result: ClientResult) -> ClientResult:
         if result.client not in self.attackers:
             return result
-        update, generator = self.sent_update(result), self.generator(result.task, self.place, stream=Stream.ATTACK)
-        return self.with_sent_update(result, checked_vector(self, "forge", self.forge(update, generator), update))
+        update = self.sent_update(result)
+        generator = self.generator(result.task, self.place, stream=Stream.ATTACK)
+        forged = checked_vector(self, "forge", self.forge(update, generator), update)
+        return self.with_sent_update(result, forged)
 
     @abstractmethod
     def forge(self, update: Tensor, generator: torch.Generator) -> Tensor:
@@ -94,11 +98,14 @@ class Collusion(Attack, ABC):
             return results
         honest.sort(key=lambda result: (result.client, result.task.slot))
         rows = torch.stack([self.sent_update(result).double() for result in honest])
-        forged = checked_vector(self, "forge", self.forge(rows, len(results) - len(honest)), rows[0])
+        attackers = len(results) - len(honest)
+        forged = checked_vector(self, "forge", self.forge(rows, attackers), rows[0])
         forged = forged.to(results[0].vector.dtype)
-        return [
-            self.with_sent_update(result, forged) if result.client in self.attackers else result for result in results
-        ]
+        seen: list[ClientResult] = []
+        for result in results:
+            is_honest = result.client not in self.attackers
+            seen.append(result if is_honest else self.with_sent_update(result, forged))
+        return seen
 
     @abstractmethod
     def forge(self, honest: Tensor, attackers: int) -> Tensor:
@@ -224,6 +231,9 @@ class Mimic(Collusion):
 def _largest_z(honest: int, attackers: int) -> float:
     """Return the z of Baruch et al. 2019, Algorithm 3; 0 if the attackers are a majority."""
     clients = honest + attackers
-    supporters = clients // 2 + 1 - attackers
-    share = min(max((clients - max(supporters, 1)) / clients, 0.5), 1 - 1e-6)
-    return float(torch.special.ndtri(torch.tensor(share, dtype=torch.float64)))
+    supporters = max(1, clients // 2 + 1 - attackers)
+    share = (clients - supporters) / clients
+    # z is at least 0, also where attackers are the majority, and finite.
+    share = min(max(share, 0.5), 1 - 1e-6)
+    z = torch.special.ndtri(torch.tensor(share, dtype=torch.float64))
+    return float(z)

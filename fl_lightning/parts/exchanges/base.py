@@ -176,7 +176,9 @@ class Exchange(Part):
         """Return the result with an L2 norm of its :meth:`sent_update` of at most ``norm``; itself if that is so."""
         update = self.sent_update(result)
         length = float(torch.linalg.vector_norm(update.double()))
-        return result if length <= norm else self.with_sent_update(result, update * (norm / length))
+        if length <= norm:
+            return result
+        return self.with_sent_update(result, update * (norm / length))
 
 
 class Chain(Exchange):
@@ -203,10 +205,12 @@ class Chain(Exchange):
     def check_with(self, algorithm: Algorithm) -> Iterable[str]:
         """Yield whether some clients know what others send, and the server or the user would not see it."""
         summing = [member for member in self.members if member.sums_updates]
-        for member in self.members if self.colludes else ():
-            if member.colludes and summing:
+        for member in self.members:
+            if not member.colludes:
+                continue
+            if summing:
                 yield f"`exchange` cannot have {member!r} with {summing[0]!r}, which shows only the sum of the updates."
-            if member.colludes and algorithm.schedule.shows_client_models:
+            if algorithm.schedule.shows_client_models:
                 yield (
                     f"`exchange` cannot have {member!r} with {algorithm.schedule!r}, which shows models before they "
                     'are changed. Give `evaluate="server"`, which shows the server\'s.'
@@ -231,12 +235,13 @@ class Chain(Exchange):
     @override
     def upload(self, result: ClientResult) -> ClientResult:
         for member in self.members:
-            before, result = result, member.upload(result)
-            checked_vector(member, "upload", result.vector, before.vector)
-            if result.vector is not before.vector and not result.is_finite:
+            seen = member.upload(result)
+            checked_vector(member, "upload", seen.vector, result.vector)
+            if seen.vector is not result.vector and not seen.is_finite:
                 raise FloatingPointError(
                     f"{member!r} made NaN or infinite values of client {result.client}'s. Put Clip(norm) before it."
                 )
+            result = seen
         return result
 
     @override
@@ -264,16 +269,18 @@ class Chain(Exchange):
 
     @override
     def on_aggregate(self, aggregate: Tensor) -> Tensor:
-        n = self.federation.num_parameters
+        # Buffers may be NaN: constant ones are what the user has put there.
+        finite = self.federation.num_parameters
         for member in reversed(self.members):
-            aggregate = checked_vector(member, "on_aggregate", member.on_aggregate(aggregate), aggregate, finite=n)
+            seen = member.on_aggregate(aggregate)
+            aggregate = checked_vector(member, "on_aggregate", seen, aggregate, finite=finite)
         return aggregate
 
     @override
     def on_publish(self, model: Tensor) -> Tensor:
-        n = self.federation.num_parameters
+        finite = self.federation.num_parameters
         for member in reversed(self.members):
-            model = checked_vector(member, "on_publish", member.on_publish(model), model, finite=n)
+            model = checked_vector(member, "on_publish", member.on_publish(model), model, finite=finite)
         return model
 
     @override

@@ -93,7 +93,8 @@ class Compressor(Exchange, ABC):
         """Let all clients know the first model, and owe nothing."""
         self.kept: ClientVectors
         if self.link == "down":
-            self.add_client_vectors("kept", federation.model[: federation.num_parameters])
+            first, _ = federation.layout.split(federation.model)
+            self.add_client_vectors("kept", first)
         elif self.error_feedback:
             self.add_client_vectors("kept", federation.zeros())
 
@@ -101,13 +102,17 @@ class Compressor(Exchange, ABC):
     def check_with(self, algorithm: Algorithm) -> Iterable[str]:
         """Yield which other exchanges make the counted bits wrong."""
         members = algorithm.chain.members
-        same = [member for member in members if isinstance(member, Compressor) and member.link == self.link]
-        if len(same) > 1 and (self.link == "down" or any(member.alone for member in same)):
-            yield f"`exchange` cannot have both {same[0]!r} and {same[1]!r} on the same way. Keep one of them."
-        for later in members[members.index(self) + 1 :] if self.link == "up" and self in members else ():
+        same_way = [member for member in members if isinstance(member, Compressor) and member.link == self.link]
+        must_be_alone = self.link == "down" or any(member.alone for member in same_way)
+        if len(same_way) > 1 and must_be_alone:
+            yield f"`exchange` cannot have both {same_way[0]!r} and {same_way[1]!r} on the same way. Keep one of them."
+        # A part of another exchange has no place in the list.
+        if self.link == "down" or self not in members:
+            return
+        for later in members[members.index(self) + 1 :]:
             if later.fills_zeros:
                 yield f"`exchange` cannot have {later!r} after {self!r}: it changes values that stay. Put it before."
-            if later in same and later.error_feedback:
+            if later in same_way and later.error_feedback:
                 yield f"{later!r} owes values that {self!r} before it does not send. Give it `error_feedback=False`."
 
     @override
@@ -115,19 +120,20 @@ class Compressor(Exchange, ABC):
         """Return the model that the client knows then, shape ``(size,)``."""
         if self.link == "up":
             return model
-        known, n = self.kept[task.client], self.federation.num_parameters
-        renewed = known
+        layout = self.federation.layout
+        parameters, buffers = layout.split(model)
+        known = self.kept[task.client]
         if not task.is_known:
-            difference = self.sent(model[:n] - known)
-            renewed = known + self.filled(self._compressed(difference, task), torch.zeros_like(known))
-        return torch.cat([self.filled(self.sent(renewed), model[:n]), model[n:]])
+            message = self._compressed(self.sent(parameters - known), task)
+            known = known + self.filled(message, torch.zeros_like(known))
+        return layout.joined(self.filled(self.sent(known), parameters), buffers)
 
     @override
     def on_delivery(self, task: Task, received: Tensor) -> None:
         """Note the model that the client knows from now on."""
         if self.link == "down":
-            n = self.federation.num_parameters
-            self.kept[task.client] = self.filled(self.sent(received[:n]), self.kept[task.client])
+            parameters, _ = self.federation.layout.split(received)
+            self.kept[task.client] = self.filled(self.sent(parameters), self.kept[task.client])
 
     @override
     def upload(self, result: ClientResult) -> ClientResult:
@@ -151,12 +157,22 @@ class Compressor(Exchange, ABC):
         return self.encoded(payload) if self.link == "up" else payload
 
     def _compressed(self, values: Tensor, task: Task, number: int | None = None) -> Tensor:
-        """Compress the ``number`` values that exchanges before this one send; the others are 0."""
-        generator = self.generator(task, self.place, ("up", "down").index(self.link), stream=Stream.COMPRESSION)
-        places = None if number is None or number >= len(values) else values.nonzero().squeeze(1)
-        given = values if places is None else values[places]
+        """Return what the receiver makes of values, shape ``(num_sent,)``.
+
+        Args:
+            values: What is to be sent, shape ``(num_sent,)``.
+            task: The client's task.
+            number: How many of them exchanges before this one send, and these alone are compressed: the others are 0.
+                All if ``None``.
+        """
+        way = ("up", "down").index(self.link)
+        generator = self.generator(task, self.place, way, stream=Stream.COMPRESSION)
+        if number is None or number >= len(values):
+            return checked_vector(self, "compress", self.compress(values, generator), values)
+        places = values.nonzero().squeeze(1)
+        given = values[places]
         sent = checked_vector(self, "compress", self.compress(given, generator), given)
-        return sent if places is None else torch.zeros_like(values).index_copy(0, places, sent)
+        return torch.zeros_like(values).index_copy(0, places, sent)
 
 
 @dataclass(eq=False, repr=False)
@@ -167,8 +183,9 @@ class _ShareCompressor(Compressor, ABC):
 
     def number_of(self, values: int) -> int:
         """Return how many of so many values are sent: rounded down, at least 1."""
-        # nine decimals keep 0.29 * 100 = 28.999999999999996 from becoming 28
-        return min(values, max(1, int(round(self.fraction * values, 9))))
+        # Nine decimals keep 0.29 * 100 = 28.999999999999996 from becoming 28.
+        number = int(round(self.fraction * values, 9))
+        return min(values, max(1, number))
 
 
 @dataclass(eq=False, repr=False)
@@ -224,7 +241,9 @@ class RandomK(_ShareCompressor):
     def compress(self, values: Tensor, generator: torch.Generator) -> Tensor:
         """Return the values at the drawn places, and 0 elsewhere."""
         number = self.number_of(len(values))
-        places = torch.randperm(len(values), generator=generator)[:number].to(values.device)
+        order = torch.randperm(len(values), generator=generator)
+        places = order[:number].to(values.device)
+        # Without error feedback what is not sent is lost, and the values that are sent stand for it.
         scale = 1.0 if self.error_feedback else len(values) / max(1, number)
         return torch.zeros_like(values).index_copy(0, places, scale * values[places])
 
@@ -296,13 +315,19 @@ class QSGD(Compressor):
     def compress(self, values: Tensor, generator: torch.Generator) -> Tensor:
         """Return the rounded values."""
         levels = 2 ** (self.bits - 1) - 1
-        buckets = F.pad(values, (0, -len(values) % self.bucket_size)).view(-1, self.bucket_size).double()
-        norms = torch.linalg.vector_norm(buckets, dim=1, keepdim=True).to(values.dtype).double()  # as they are sent
+        # The last bucket is filled up with zeros.
+        missing = -len(values) % self.bucket_size
+        buckets = F.pad(values, (0, missing)).view(-1, self.bucket_size).double()
+        norms = torch.linalg.vector_norm(buckets, dim=1, keepdim=True)
+        # Norms are sent in the model's type, so that both sides must reckon with them rounded to it.
+        norms = norms.to(values.dtype).double()
         shares = levels * buckets.abs() / norms.where(norms > 0, 1.0)
         drawn = torch.rand(shares.shape, generator=generator, dtype=torch.float64).to(values.device)
         rounded = (shares + drawn).floor().clamp(max=levels)
-        size = min(self.bucket_size, len(values))
-        scale = 1 + min(size / levels**2, math.sqrt(size) / levels) if self.error_feedback else 1.0
+        scale = 1.0
+        if self.error_feedback:
+            size = min(self.bucket_size, len(values))
+            scale = 1 + min(size / levels**2, math.sqrt(size) / levels)
         quantized: Tensor = norms * buckets.sign() * rounded / (levels * scale)
         return quantized.flatten()[: len(values)].to(values.dtype)
 
@@ -343,16 +368,27 @@ class LowRank(Compressor):
     def shapes(self) -> list[tuple[int, int]]:
         """Rows and columns of each tensor that is sent; one column for a vector."""
         federation = self.federation
-        known = zip(federation.names, federation.shapes, federation.lengths, strict=False)  # parameters come first
-        sent = [shape for name, shape, _ in known if federation.traveling is None or name in federation.traveling]
-        return [(shape[0], prod(shape[1:])) if len(shape) > 1 else (prod(shape), 1) for shape in sent]
+        layout = federation.layout
+        found: list[tuple[int, int]] = []
+        # Parameters come first among the layout's shapes, and buffers are not compressed.
+        for name, shape in zip(layout.trained, layout.shapes, strict=False):
+            if federation.traveling is not None and name not in federation.traveling:
+                continue
+            if len(shape) > 1:
+                found.append((shape[0], prod(shape[1:])))
+            else:
+                found.append((prod(shape), 1))
+        return found
 
     @override
     def compress(self, values: Tensor, generator: torch.Generator) -> Tensor:
         """Return the products, and what is sent as it is."""
         shapes = self.shapes
-        parts = zip(values.split([rows * columns for rows, columns in shapes]), shapes, strict=True)
-        products = [self._product(part.view(shape), generator).flatten() for part, shape in parts]
+        lengths = [rows * columns for rows, columns in shapes]
+        products: list[Tensor] = []
+        for part, shape in zip(values.split(lengths), shapes, strict=True):
+            product = self._product(part.view(shape), generator)
+            products.append(product.flatten())
         return torch.cat(products) if products else values
 
     def _product(self, matrix: Tensor, generator: torch.Generator) -> Tensor:
@@ -364,7 +400,8 @@ class LowRank(Compressor):
         for _ in range(self.iterations):
             left = torch.linalg.qr(exact @ right).Q
             right = exact.T @ left
-        return (left.to(matrix.dtype) @ right.to(matrix.dtype).T).to(matrix.dtype)
+        # The factors are sent in the model's type.
+        return left.to(matrix.dtype) @ right.to(matrix.dtype).T
 
     def _shrinks(self, rows: int, columns: int) -> bool:
         return self.rank * (rows + columns) < rows * columns
@@ -372,5 +409,7 @@ class LowRank(Compressor):
     @override
     def encoded(self, payload: Payload) -> Payload:
         """Return the size of the factors, and of what is sent as it is."""
-        sizes = (self.rank * (r + c) if self._shrinks(r, c) else r * c for r, c in self.shapes)
-        return replace(payload, values=sum(sizes))
+        values = 0
+        for rows, columns in self.shapes:
+            values += self.rank * (rows + columns) if self._shrinks(rows, columns) else rows * columns
+        return replace(payload, values=values)

@@ -79,7 +79,9 @@ class PersonalParameters(Exchange):
     def personal(self, client: int, model: Tensor) -> Tensor | None:
         """Return the model with the client's values."""
         own = self.own.get(client)
-        return None if own is None else self.insert(model, own)
+        if own is None:
+            return None
+        return self.insert(model, own)
 
     @override
     def on_publish(self, model: Tensor) -> Tensor:

@@ -62,8 +62,11 @@ def epsilon_of(rounds: Sequence[tuple[Mechanism, int]], delta: float) -> float:
         return 0.0
     if any(mechanism.noise < _LEAST_NOISE for mechanism, _ in ran):
         return math.inf
-    check_one_kind([mechanism for mechanism, _ in ran])
-    return _epsilon_replaced(tuple(ran), delta) if ran[0][0].replaces else _epsilon_added(tuple(ran), delta)
+    mechanisms = [mechanism for mechanism, _ in ran]
+    check_one_kind(mechanisms)
+    if mechanisms[0].replaces:
+        return _epsilon_replaced(tuple(ran), delta)
+    return _epsilon_added(tuple(ran), delta)
 
 
 def epsilon_of_clients(releases: Mapping[float, Mapping[int, int]], delta: float) -> float:
@@ -74,7 +77,11 @@ def epsilon_of_clients(releases: Mapping[float, Mapping[int, int]], delta: float
             neighbour changes.
         delta: Probability with which the guarantee may fail, in (0, 1).
     """
-    return epsilon_of([(Mechanism(noise, 1.0), max(counts.values())) for noise, counts in releases.items()], delta)
+    rounds: list[tuple[Mechanism, int]] = []
+    for noise, counts in releases.items():
+        # The client that released most spends most.
+        rounds.append((Mechanism(noise, 1.0), max(counts.values())))
+    return epsilon_of(rounds, delta)
 
 
 def check_nothing_spent(name: str, spent: float) -> None:
@@ -115,18 +122,25 @@ def check_one_kind(mechanisms: Sequence[Mechanism]) -> None:
 
 def noise_for(epsilon: float, delta: float, mechanism: Mechanism, rounds: int) -> float:
     """Return the smallest noise, to 0.1 per cent, with which so many rounds spend at most ``epsilon``."""
-    low, high = 0.0, 1.0
+    low = 0.0
+    high = 1.0
     while _spent(mechanism, high, rounds, delta) > epsilon:
-        low, high = high, 2 * high
+        low = high
+        high = 2 * high
     while high - low > 1e-3 * high:
         middle = (low + high) / 2
-        low, high = (low, middle) if _spent(mechanism, middle, rounds, delta) <= epsilon else (middle, high)
+        if _spent(mechanism, middle, rounds, delta) <= epsilon:
+            high = middle
+        else:
+            low = middle
     return high
 
 
 def _spent(mechanism: Mechanism, noise: float, rounds: int, delta: float) -> float:
-    # less noise than this is of no use to anybody, and its privacy losses fill the memory
-    return math.inf if noise < 0.05 else epsilon_of([(replace(mechanism, noise=noise), rounds)], delta)
+    # Less noise than this is of no use to anybody, and its privacy losses fill the memory.
+    if noise < 0.05:
+        return math.inf
+    return epsilon_of([(replace(mechanism, noise=noise), rounds)], delta)
 
 
 def check_installed() -> None:
@@ -144,9 +158,12 @@ def _loss_distribution(noise: float, rate: float, grid: float) -> Any:
     )
 
 
-@lru_cache(maxsize=8)  # logs and checkpoints ask for the same figure
+# Logs and checkpoints ask for the same figure.
+@lru_cache(maxsize=8)
 def _epsilon_added(rounds: tuple[tuple[Mechanism, int], ...], delta: float) -> float:
-    total, grid = None, _GRID * max(1.0, max(mechanism.noise**-2 for mechanism, _ in rounds))
+    largest_loss = max(mechanism.noise**-2 for mechanism, _ in rounds)
+    grid = _GRID * max(1.0, largest_loss)
+    total = None
     for mechanism, count in rounds:
         part = _loss_distribution(mechanism.noise, mechanism.rate, grid).self_compose(count)
         total = part if total is None else total.compose(part)
@@ -161,7 +178,8 @@ def _epsilon_replaced(rounds: tuple[tuple[Mechanism, int], ...], delta: float) -
 
     accountant = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE)
     for mechanism, count in rounds:
-        gaussian = dp_accounting.GaussianDpEvent(mechanism.noise / 2)  # in units of the sum's largest change
+        # The noise in units of the sum's largest change.
+        gaussian = dp_accounting.GaussianDpEvent(mechanism.noise / 2)
         event = dp_accounting.SampledWithoutReplacementDpEvent(mechanism.population, mechanism.cohort, gaussian)
         accountant.compose(event, count)
     return float(accountant.get_epsilon(delta))

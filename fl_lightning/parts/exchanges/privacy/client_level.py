@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,8 +32,24 @@ if TYPE_CHECKING:
     from fl_lightning.parts.algorithm import Algorithm
 
 Infinite = Literal[math.inf]  # type: ignore[valid-type]
-_CLIP_LR = 0.2  # eta_C of Andrew et al. 2021
-_COUNT_NOISE = 1 / 20  # of the cohort, for the count of unclipped updates, as they recommend
+#: eta_C of Andrew et al. 2021.
+_CLIP_LR = 0.2
+#: Noise of the count of unclipped updates, as a share of the cohort, as they recommend.
+_COUNT_NOISE = 1 / 20
+
+
+class _Deviations(NamedTuple):
+    """Standard deviations of a round's noise.
+
+    Attributes:
+        accounted: What epsilon is computed from.
+        of_sum: The noise of the sum of updates, in units of the bound.
+        of_count: The noise of the count of unclipped updates.
+    """
+
+    accounted: float
+    of_sum: float
+    of_count: float
 
 
 @dataclass(eq=False)
@@ -91,7 +107,8 @@ class DifferentialPrivacy(Exchange):
     def check_with(self, algorithm: Algorithm) -> Iterable[str]:
         """Yield with which parts epsilon would not be known."""
         self._algorithm = algorithm
-        return (f"DifferentialPrivacy would print a wrong epsilon: {reason}" for reason in _unanalysed(algorithm))
+        for reason in _unanalysed(algorithm):
+            yield f"DifferentialPrivacy would print a wrong epsilon: {reason}"
 
     @override
     def check_another_fit(self) -> None:
@@ -121,7 +138,9 @@ class DifferentialPrivacy(Exchange):
         self._cohort = _cohort_of(self._algorithm.sampler, self.federation.num_clients)
         if self.epsilon is not None:
             self._plan(round_index, self.epsilon)
-        check_one_kind([*(ran for ran, _ in self.ran), self._mechanism])  # it fails before any work is done
+        # An error is raised here, before any work is done.
+        ran = [mechanism for mechanism, _ in self.ran]
+        check_one_kind([*ran, self._mechanism])
 
     def _plan(self, round_index: int, epsilon: float) -> None:
         if self.planned is None:
@@ -130,7 +149,7 @@ class DifferentialPrivacy(Exchange):
                 raise ValueError("`epsilon` is spent over all rounds: give `max_epochs`, or `noise_multiplier`.")
             scale = 1.0 if self.noise_cohort is None else self.noise_cohort / self._expected
             self.noise = noise_for(epsilon, self.delta, self._cohort, rounds) * scale
-            self.planned = rounds, self._mechanism
+            self.planned = (rounds, self._mechanism)
         rounds, mechanism = self.planned
         if self._mechanism != mechanism or round_index >= rounds:
             raise ValueError(
@@ -141,7 +160,7 @@ class DifferentialPrivacy(Exchange):
     @property
     def _mechanism(self) -> Mechanism:
         """What the round spends."""
-        return replace(self._cohort, noise=self._deviations()[0])
+        return replace(self._cohort, noise=self._deviations().accounted)
 
     @property
     def _expected(self) -> float:
@@ -154,39 +173,46 @@ class DifferentialPrivacy(Exchange):
     def upload(self, result: ClientResult) -> ClientResult:
         """Return the result with the clipped update."""
         clipped = self.clipped(result, self.bound)
-        self._unclipped += clipped is result
+        if clipped is result:
+            self._unclipped += 1
         return clipped
 
     @override
     def on_sum(self, total: Tensor, count: float) -> tuple[Tensor, float]:
         """Return the noised sum, float64 of shape ``(num_parameters,)``, and the expected number of clients."""
-        expected, bound = self._expected, self.bound
-        generator = torch_generator(self.federation.seed, Stream.PRIVACY, self.round)  # the same on all processes
-        mechanism, (_, deviation, count_deviation) = self._mechanism, self._deviations()
+        expected = self._expected
+        # The updates were clipped to the bound that the round began with.
+        bound = self.bound
+        deviations = self._deviations()
         ran = dict(self.ran)
-        self.ran = [*{**ran, mechanism: ran.get(mechanism, 0) + 1}.items()]
+        ran[self._mechanism] = ran.get(self._mechanism, 0) + 1
+        self.ran = list(ran.items())
+        # The same on all processes.
+        generator = torch_generator(self.federation.seed, Stream.PRIVACY, self.round)
         if self.adaptive_quantile is not None:
             drawn = float(torch.randn((), generator=generator, dtype=torch.float64))
-            self.bound = self._adapted(count, count_deviation * drawn, expected, self.adaptive_quantile)
-        if not deviation:
+            self.bound = self._adapted(count, deviations.of_count * drawn, expected, self.adaptive_quantile)
+        if not deviations.of_sum:
             return total, expected
         noise = torch.randn(total.shape, generator=generator, dtype=torch.float64).to(total)
-        return total + deviation * bound * noise, expected
+        return total + deviations.of_sum * bound * noise, expected
 
-    def _deviations(self) -> tuple[float, float, float]:
-        """Return the noise that is accounted for, that of the sum in units of the bound, and that of the count."""
-        noise, expected = self.noise, self._expected
+    def _deviations(self) -> _Deviations:
+        """Return the noise of the round."""
+        noise = self.noise
+        expected = self._expected
         cohort = expected if self.noise_cohort is None else float(self.noise_cohort)
         scale = expected / cohort
         if self.adaptive_quantile is None or not noise:
-            return noise * scale, noise * scale, 0.0
-        return noise * scale, _beside_count(noise, _COUNT_NOISE * cohort) * scale, _COUNT_NOISE * expected
+            return _Deviations(noise * scale, noise * scale, 0.0)
+        of_sum = _beside_count(noise, _COUNT_NOISE * cohort) * scale
+        return _Deviations(noise * scale, of_sum, _COUNT_NOISE * expected)
 
     def _adapted(self, count: float, noise: float, expected: float, quantile: float) -> float:
         """Return the bound moved by the noised share of unclipped updates."""
         device = self.federation.model.device
         unclipped = float(self.federation.sum_over_ranks(torch.tensor(self._unclipped, device=device)))
-        # each client counts 1/2 or -1/2, so that one changes the sum by 1/2 alone
+        # Each client counts 1/2 or -1/2, so that one changes the sum by 1/2 alone.
         share = (unclipped - count / 2 + noise) / expected + 0.5
         return float(self.bound * math.exp(-_CLIP_LR * (share - quantile)))
 
@@ -200,13 +226,15 @@ class DifferentialPrivacy(Exchange):
     @property
     def spent(self) -> float:
         """Epsilon of all rounds so far, with :attr:`delta`."""
-        return epsilon_of([(mechanism, count) for mechanism, count in self.ran], self.delta)
+        return epsilon_of(self.ran, self.delta)
 
     @override
     def values(self) -> dict[str, float]:
         """Return epsilon so far and its delta, and the bound if it adapts."""
-        bound = {} if self.adaptive_quantile is None else {"fed/clip_norm": self.bound}
-        return {"fed/epsilon": self.spent, "fed/delta": self.delta, **bound}
+        values = {"fed/epsilon": self.spent, "fed/delta": self.delta}
+        if self.adaptive_quantile is not None:
+            values["fed/clip_norm"] = self.bound
+        return values
 
     @override
     def load_state_dict(self, state: Any) -> None:
@@ -246,7 +274,9 @@ def _cohort_of(sampler: ClientSampler, num_clients: int) -> Mechanism:
 
 def _unanalysed(algorithm: Algorithm) -> Iterator[str]:
     """Yield why no published analysis gives epsilon for an algorithm."""
-    schedule, sampler, participation = algorithm.schedule, algorithm.sampler, algorithm.participation
+    schedule = algorithm.schedule
+    sampler = algorithm.sampler
+    participation = algorithm.participation
     if schedule.circulates or schedule.asynchronous:
         yield f"with {schedule!r} models travel without noise, or a client's speed decides how often it counts."
     if schedule.shows_client_models:

@@ -17,14 +17,16 @@ HINT = "A class of your own that sends updates alone says so by `sends_updates_a
 
 def parts_that_send_more(algorithm: Algorithm) -> list[Part]:
     """Return the parts of an algorithm by which clients send more than updates, or may do so as far as is known."""
-    sampler, schedule, objective = algorithm.sampler, algorithm.schedule, algorithm.objective
+    sampler = algorithm.sampler
+    schedule = algorithm.schedule
+    objective = algorithm.objective
     found: list[Part] = []
     if sampler.sends_scores:
         found.append(sampler)
     if schedule.sends_choice or not schedule.is_known_to_send_updates_alone:
         found.append(schedule)
     sends = objective.sends_loss or objective.sends_numbers or objective.vectors_sent > 1
-    # where the objective wants all to start from the server's model, the server keeps something of each client
+    # Where the objective wants all to start from the server's model, the server keeps something of each client.
     if sends or objective.starts_from_server or not objective.is_known_to_send_updates_alone:
         found.append(objective)
     return found

@@ -94,8 +94,9 @@ class LocalDifferentialPrivacy(Exchange):
         clipped = exact * (self.clip / norm).clamp(max=1.0)
         generator = self.generator(result.task, self.place, stream=Stream.PRIVACY)
         noise = torch.randn(exact.shape, generator=generator, dtype=torch.float64).to(exact)
+        noisy = clipped + self.noise_multiplier * self.clip * noise
         self._new.append(result.client)
-        return self.with_sent_update(result, (clipped + self.noise_multiplier * self.clip * noise).to(update.dtype))
+        return self.with_sent_update(result, noisy.to(update.dtype))
 
     @override
     def on_upload_elsewhere(self, result: ClientResult) -> None:
@@ -105,10 +106,15 @@ class LocalDifferentialPrivacy(Exchange):
     @override
     def on_round_end(self) -> None:
         """Count what was sent, on all processes."""
-        new = Counter(client for share in self.federation.gather(self._new) for client in share)
-        if new:
-            noise = self.noise_multiplier / 2
-            self.releases = {**self.releases, noise: dict(Counter(self.releases.get(noise, {})) + new)}
+        new = Counter[int]()
+        for share in self.federation.gather(self._new):
+            new.update(share)
+        if not new:
+            return
+        # In units of what one update may change, which is twice the clip.
+        noise = self.noise_multiplier / 2
+        counts = Counter(self.releases.get(noise, {})) + new
+        self.releases = {**self.releases, noise: dict(counts)}
 
     @property
     def spent(self) -> float:

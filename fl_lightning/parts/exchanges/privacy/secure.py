@@ -98,16 +98,21 @@ class SecureAggregation(Exchange):
     @override
     def on_sum(self, total: Tensor, count: float) -> tuple[Tensor, float]:
         """Return the sum that comes out of the field, float64 of shape ``(num_parameters,)``."""
-        federation, number = self.federation, len(self.sent(total))
-        mine = torch.zeros(number, dtype=torch.int64, device=total.device) if self._sum is None else self._sum
+        federation = self.federation
+        mine = self._sum
+        if mine is None:
+            mine = torch.zeros(len(self.sent(total)), dtype=torch.int64, device=total.device)
         exact = federation.sum_over_ranks(mine)
         clipped = federation.sum_over_ranks(torch.tensor(self._clipped, device=total.device))
         field = 2**self.bits
+        # The field's elements stand for the whole numbers from -field / 2 to field / 2 - 1.
         wrapped = (exact + field // 2).remainder(field) - field // 2
         self.overflows += int((wrapped != exact).sum())
         self.clipped_values += int(clipped)
-        self._sum, self._clipped = None, 0
-        return self.filled(wrapped.to(total.dtype) * self._step, torch.zeros_like(total)), count
+        self._sum = None
+        self._clipped = 0
+        seen = wrapped.to(total.dtype) * self._step
+        return self.filled(seen, torch.zeros_like(total)), count
 
     @override
     def values(self) -> dict[str, float]:
