@@ -32,7 +32,7 @@ from fl_lightning.algorithms.qfedavg import QFedAvg
 from fl_lightning.algorithms.radfed import RADFed
 from fl_lightning.algorithms.scaffold import Scaffold
 from fl_lightning.algorithms.versions import __version__ as __version__
-from fl_lightning.callbacks import ClientMetrics, ExamplePrivacy, FederatedCheckpoint, FrozenPrefixCache
+from fl_lightning.callbacks import ClientMetrics, ExamplePrivacy, FederatedCheckpoint, FrozenPrefixCache, client_model
 from fl_lightning.data import (
     ClientDatasetsModule,
     ClientSplit,
@@ -113,5 +113,6 @@ __all__ = [
     "UniformSampler",
     "VirtualClock",
     "WithinClientSplit",
+    "client_model",
     "partition_report",
 ]

@@ -7,10 +7,6 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, ClassVar, Literal
 
-import lightning.pytorch as pl
-from torch import nn
-from torch.nn.modules.batchnorm import _NormBase
-
 from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.parts.aggregations.base import Weighting
 from fl_lightning.parts.aggregations.means import WeightedMean
@@ -25,8 +21,6 @@ from fl_lightning.parts.schedules.own_models import AdaptiveStart, FineTuning, P
 from fl_lightning.parts.schedules.personal_first import PersonalFirst
 from fl_lightning.parts.servers.mixing import Mixing
 from fl_lightning.settings import Count, NotNegative, Positive, Scheduled, ScheduledWeight
-
-_NORMALISATIONS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 
 @dataclass(eq=False, repr=False)
@@ -139,15 +133,12 @@ class _NormalisationLayers(PersonalParameters):
 
     pattern: Patterns = ()
 
-    def find(self, module: nn.Module) -> None:
-        """Note the module's layers."""
-        self._layers = [name for name, layer in module.named_modules() if isinstance(layer, _NORMALISATIONS)]
-
     def setup(self, federation: Federation) -> None:
         """Choose the layers, and give every client the first model's values."""
-        self.pattern = [layer for layer in self._layers if federation.has_tensors_of(layer)]
+        layers = federation.layout.normalisation
+        self.pattern = [layer for layer in layers if federation.has_tensors_of(layer)]
         if not self.pattern:
-            found = ", ".join(self._layers) or "none"
+            found = ", ".join(layers) or "none"
             raise ValueError(
                 "FedBN without a `pattern` needs normalisation layers with parameters or statistics that travel "
                 f"otherwise; the module's normalisation layers are: {found}. Name other layers by `FedBN(pattern)`."
@@ -182,14 +173,8 @@ class FedBN(AggregationCallback):
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm."""
-        self._found = _NormalisationLayers()
-        exchange = self._found if self.pattern is None else PersonalParameters(self.pattern)
+        exchange = _NormalisationLayers() if self.pattern is None else PersonalParameters(self.pattern)
         return self.compose(exchange=exchange)
-
-    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Find the layers."""
-        self._found.find(pl_module)
-        super().setup(trainer, pl_module, stage)
 
 
 @dataclass(eq=False, repr=False)

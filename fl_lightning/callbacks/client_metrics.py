@@ -16,14 +16,17 @@ from fl_lightning._lightning.evaluation.evaluation_loops import evaluates_data_m
 from fl_lightning._lightning.evaluation.predictions import joined, read_batch
 from fl_lightning._lightning.fit_trainer import fit_trainer
 from fl_lightning._lightning.processes import gather_objects
-from fl_lightning.callbacks.personal_values import (
+from fl_lightning.callbacks.client_models import (
+    NoClientModelsError,
     PersonalModels,
-    check_monitors,
-    check_scores,
     personal_models,
     personal_parts,
-    scores_of_clients,
     state_in,
+)
+from fl_lightning.callbacks.personal_values import (
+    check_monitors,
+    check_scores,
+    scores_of_clients,
     warn_of_clients_without_values,
 )
 from fl_lightning.data import FederatedDataModule
@@ -140,7 +143,12 @@ class ClientMetrics(Callback):
         self._num_seen = 0
         self._own = None
         if not trainer.sanity_checking:
-            self._own = personal_models(trainer, self._loaded)
+            try:
+                self._own = personal_models(trainer, self._loaded)
+            except NoClientModelsError as error:
+                # The rounds of a fit in which none are made are known beforehand.
+                if trainer.state.fn != "fit":
+                    rank_zero_warn(f"ClientMetrics scores no models of single clients: {error.reason}")
         self._clients = None
         if evaluates_data_module(trainer):
             self._clients = _clients_of(trainer, _stage(trainer))

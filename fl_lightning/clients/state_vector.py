@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fl_lightning._lightning.evaluation.attributes import ids_of_metrics
-from fl_lightning.parts.layout import Layout, find_shared_names
+from fl_lightning.parts.layout import Layout
 from fl_lightning.parts.messages import same_values
 
 #: Frozen tensors with more values than this many times those that require gradients stay out, unless they are few.
@@ -88,11 +88,7 @@ class StateVector:
         self._buffers = [_place_in(parts, name) for name in names]
         tensors = self.tensors()
         #: Where the tensors lie in the vector.
-        self.layout = Layout.of(
-            dict(zip([*named, *names], tensors, strict=True)),
-            len(named),
-            find_shared_names(module, [*named, *names]),
-        )
+        self.layout = Layout.of_module(module, dict(zip([*named, *names], tensors, strict=True)), len(named))
         self._outside = [(name, *_place_in(parts, name)) for name in _others(module, tensors)]
 
     @property

@@ -5,17 +5,20 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from fl_lightning.parts.messages import Payload
 
 #: Names of tensors or submodules, or shell patterns of names.
 Patterns = str | Sequence[str]
+
+_NORMALISATIONS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,7 @@ class Layout:
         bits: Bits of the numbers of each tensor, as the module holds it.
         shared_names: All names of the tensors that have several, by the one in ``names``: a list for each layer that
             holds the tensor, with more than one name where the layer itself has more.
+        normalisation: Names of the module's normalisation layers of torch.
     """
 
     names: tuple[str, ...]
@@ -40,18 +44,22 @@ class Layout:
     num_trained: int
     bits: tuple[int, ...]
     shared_names: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
+    normalisation: tuple[str, ...] = ()
 
     @classmethod
-    def of(
-        cls,
-        tensors: Mapping[str, Tensor],
-        num_trained: int,
-        shared_names: Mapping[str, Sequence[Sequence[str]]] | None = None,
-    ) -> Layout:
+    def of(cls, tensors: Mapping[str, Tensor], num_trained: int) -> Layout:
         """Return the layout of the named tensors, of which the first ones are trained."""
         shapes = tuple(tensor.shape for tensor in tensors.values())
         bits = tuple(8 * tensor.itemsize for tensor in tensors.values())
-        return cls(tuple(tensors), shapes, num_trained, bits, shared_names or {})
+        return cls(tuple(tensors), shapes, num_trained, bits)
+
+    @classmethod
+    def of_module(cls, module: nn.Module, tensors: Mapping[str, Tensor], num_trained: int) -> Layout:
+        """Return the layout of a module's named tensors, with what is known of its layers."""
+        found = cls.of(tensors, num_trained)
+        layers = module.named_modules()
+        normalisation = tuple(name for name, layer in layers if isinstance(layer, _NORMALISATIONS))
+        return replace(found, shared_names=_find_shared_names(module, tensors), normalisation=normalisation)
 
     @classmethod
     def of_parameters(cls, *lengths: int) -> Layout:
@@ -208,7 +216,7 @@ def tensors_by_name(module: nn.Module) -> dict[str, Tensor]:
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
-def find_shared_names(module: nn.Module, names: Iterable[str]) -> dict[str, list[list[str]]]:
+def _find_shared_names(module: nn.Module, names: Iterable[str]) -> dict[str, list[list[str]]]:
     """Return all names of those of a module's named tensors that have several; see :attr:`Layout.shared_names`.
 
     Args:

@@ -1,0 +1,141 @@
+"""Client k's model as a ``state_dict``: what training makes of it by hand, and the model that is scored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from helpers.comparison import ValidatedClassifier, clients_of
+from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fl_lightning import (
+    APFL,
+    IFCA,
+    ClientMetrics,
+    Ditto,
+    FedALA,
+    FedAvg,
+    FedAvgFineTuned,
+    FedBN,
+    FedPer,
+    Local,
+    TensorDataModule,
+    client_model,
+)
+
+ALGORITHMS: dict[str, Any] = {
+    "FedAvg": lambda: FedAvg(1.0, local_epochs=2),
+    "Local": lambda: Local(1.0, local_epochs=2),
+    "FedPer": lambda: FedPer("layers.2", 1.0, local_epochs=2),
+    "FedBN": lambda: FedBN(clients_per_round=1.0, local_epochs=2),
+    "Ditto": lambda: Ditto(0.5, 1.0, local_epochs=2),
+    "APFL": lambda: APFL(0.5, clients_per_round=1.0, local_epochs=2),
+    "FedAvgFineTuned": lambda: FedAvgFineTuned(1.0, local_epochs=2),
+    "IFCA": lambda: IFCA(2, 1.0, local_epochs=2),
+    "FedALA": lambda: FedALA(clients_per_round=1.0, local_epochs=2),
+}
+
+
+class Normed(ValidatedClassifier):
+    def build(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.layers(x)
+        return scores
+
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        """Predictions are those of ``forward``."""
+
+
+def data() -> TensorDataModule:
+    clients = clients_of(9, 14, 6)
+    return TensorDataModule(clients, val=clients, test=clients, batch_size=3, drop_last=True)
+
+
+def fitted(name: str, folder: Path) -> tuple[L.Trainer, L.LightningModule, ClientMetrics]:
+    torch.manual_seed(1)
+    module = Normed()
+    metrics = ClientMetrics()
+    trainer = quiet_trainer(max_epochs=2, callbacks=[ALGORITHMS[name](), metrics], default_root_dir=folder)
+    trainer.fit(module, datamodule=data())
+    trainer.save_checkpoint(folder / "last.ckpt")
+    return trainer, module, metrics
+
+
+@pytest.mark.parametrize("name", list(ALGORITHMS))
+def test_it_scores_what_the_evaluation_of_single_clients_scores(name: str, tmp_path: Path) -> None:
+    trainer, module, metrics = fitted(name, tmp_path)
+    trainer.test(module, datamodule=data(), verbose=False)
+    fresh = quiet_trainer(callbacks=[ALGORITHMS[name]()], default_root_dir=tmp_path)
+    of_checkpoint = {"ckpt_path": tmp_path / "last.ckpt", "module": Normed(), "datamodule": data()}
+    for client, (x, y) in enumerate(clients_of(9, 14, 6)):
+        state = client_model(trainer, client)
+        plain = Normed()
+        plain.load_state_dict(state)
+        accuracy = float((plain.eval()(x).argmax(1) == y).double().mean())
+        assert accuracy == pytest.approx(metrics.values["test"][client], abs=1e-6)
+        again = client_model(fresh, client, **of_checkpoint)
+        assert list(again) == list(state)
+        for key, value in state.items():
+            assert torch.equal(again[key], value)
+            assert again[key].dtype == value.dtype
+
+
+def test_a_client_that_trains_alone_has_what_it_learnt() -> None:
+    # each step of lr 1/2 halves the distance to the optimum: 4 (1 - 1/4) and -8 (1 - 1/4) after two
+    trainer = quiet_trainer(max_epochs=2, callbacks=[Local(1.0)])
+    trainer.fit(Quadratic(0.5), datamodule=TensorDataModule(quadratic_clients([1.0, 1.0], [4.0, -8.0], [3, 3])))
+    assert [client_model(trainer, client)["w"].item() for client in (0, 1)] == [3.0, -6.0]
+
+
+class Tied(L.LightningModule):
+    """A network whose two layers have one matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(3, 3)
+        self.last = nn.Linear(3, 3)
+        self.last.weight = self.first.weight
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return functional.cross_entropy(self.last(self.first(batch[0])), batch[1])
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.5)
+
+
+def test_both_names_of_a_tied_tensor_have_the_clients_values() -> None:
+    generator = torch.Generator().manual_seed(0)
+    clients = [(torch.randn(6, 3, generator=generator), torch.arange(6) % 3) for _ in range(2)]
+    module = Tied()
+    trainer = quiet_trainer(max_epochs=1, callbacks=[Local(1.0)])
+    trainer.fit(module, datamodule=TensorDataModule(clients))
+    state = client_model(trainer, 1)
+    assert list(state) == list(module.state_dict())
+    assert torch.equal(state["first.weight"], state["last.weight"])
+    assert not torch.equal(state["first.weight"], module.first.weight)
+
+
+def test_what_is_not_there_is_named(tmp_path: Path) -> None:
+    trainer, module, _ = fitted("Ditto", tmp_path)
+    with pytest.raises(ValueError, match=r"`client` must be one of the 3 clients that train, got 3"):
+        client_model(trainer, 3)
+    with pytest.raises(ValueError, match="has fitted nothing yet"):
+        client_model(quiet_trainer(callbacks=[FedAvg()]), 0)
+    with pytest.raises(ValueError, match="must have an aggregation callback"):
+        client_model(quiet_trainer(), 0)
+    with pytest.raises(ValueError, match="give `ckpt_path` too"):
+        client_model(trainer, 0, module=module)
+    trainer.save_checkpoint(tmp_path / "weights.ckpt", weights_only=True)
+    with pytest.raises(ValueError, match="save_weights_only=True"):
+        client_model(trainer, 0, ckpt_path=tmp_path / "weights.ckpt")
+    with torch.no_grad():
+        module.layers[0].weight.zero_()  # type: ignore[union-attr, operator]
+    with pytest.raises(ValueError, match="the module has other weights"):
+        client_model(trainer, 0)
