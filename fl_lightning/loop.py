@@ -255,7 +255,7 @@ class FederatedLoop(RoundLoop):
         seed_global_generators(self.settings.run_seed, Stream.ROUND, self.round_index)
         self.callback.take_settings()
         batches.count_anew()
-        algorithm.run.start_round(self.round_index, self.settings.full_work, self.training.score)
+        algorithm.run.start_round(self.round_index, self.settings.full_work, self._score)
         planned = sum(batches.counted(task) for task in self._share_of(algorithm.tasks))
         # An asynchronous round's further tasks are shared out over the processes, rounded up.
         further = math.ceil(algorithm.schedule.expected_tasks() * batches.mean_counted() / self.trainer.world_size)
@@ -295,6 +295,10 @@ class FederatedLoop(RoundLoop):
         self.training.announce(share)
         # No result is held here while the next client trains.
         yield from map(self._on_result, self.executor.run(share, self.training, self.algorithm))
+
+    def _score(self, tasks: Sequence[Task]) -> Mapping[int, float]:
+        """Return the scores of clients before the draw."""
+        return self.executor.score(tasks, self.training, self.algorithm)
 
     def _on_result(self, result: ClientResult | Upload) -> ClientResult | Upload:
         """Choose the threads once a client has trained, and say how clients train when that changes."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from fl_lightning.clients.training import LocalTraining
@@ -36,6 +36,19 @@ class Executor(ShowsArguments, ABC):
             training: Trains clients.
             algorithm: Gives the models from which tasks start.
         """
+
+    def score(self, tasks: Sequence[Task], training: LocalTraining, algorithm: Algorithm) -> Mapping[int, float]:
+        """Return the scores of clients before a draw, each at the model that it receives; called on all processes.
+
+        Args:
+            tasks: A task of each client.
+            training: Scores clients.
+            algorithm: Its sampler says what a score is.
+
+        Returns:
+            A score of each client; NaN for one that does not answer.
+        """
+        return training.score(tasks)
 
     def describe(self) -> str:
         """Return how clients train, and why, after "Clients train"; nothing while that is not known."""

@@ -45,10 +45,8 @@ def _in_parts(algorithm: Algorithm) -> Iterator[str]:
             "Leave it out."
         )
     sampler = algorithm.sampler
-    if sampler.asks_clients:
-        yield (
-            f"`sampler` must not look at clients' data, got {sampler!r}. Give `clients_per_round=` or UniformSampler."
-        )
+    if sampler.asks_clients and sampler.runs_where != "client":
+        yield _not_known(sampler)
     for part in walk(algorithm.chain.members, schedule, algorithm.objective):
         if part.runs_where is None:
             yield _not_known(part)

@@ -1,8 +1,8 @@
-"""The vectors that a client keeps at its site from round to round.
+"""The vectors that a client keeps at its site from message to message.
 
-A site keeps the vectors of the last two rounds in which it trained. A round whose answer the server did not take, since
-it came too late or the server was stopped, is so taken back: the server says after which round it counted the client
-last.
+A message is known by its round and its number in the round. A site keeps the vectors that the messages of the last
+round left, and that the last message before it left. A message whose answer the server did not take, since it came too
+late or the server was stopped, is so taken back: the server says after which message it counted the client last.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from fl_lightning.files import atomic_file
 from fl_lightning.flower.records import Context, Parcel, from_records, to_records
 from fl_lightning.settings import PathLike
 
-#: The round of a client that has kept nothing yet.
-NEVER = -1
+#: A message to a client: its round, and its number in the round, both from 0. Nothing, if the client has had none.
+Turn = tuple[int, ...]
 
 
 class KeptVectors:
@@ -36,33 +36,30 @@ class KeptVectors:
         self._context = context
         self._path = None if folder is None else Path(folder) / f"client-{client}-{re.sub('[^0-9a-f]', '', run)}.npz"
         self._run = run
+        #: What each message has left, by its turn.
+        self._left: dict[Turn, dict[str, np.ndarray]] = {}
         held = self._read()
-        is_same_fit = held is not None and held.values["run"] == run
-        self._held = held if is_same_fit else None
+        if held is not None and held.values["run"] == run:
+            self._left = _by_turn(held)
 
-    def after(self, round_index: int) -> dict[str, np.ndarray] | None:
-        """Return the vectors that a round left; ``None`` if they are not known."""
-        if round_index == NEVER:
-            return {}
-        if self._held is None:
-            return None
-        for name in ("new", "old"):
-            if self._held.values[name] == round_index:
-                return self._arrays_of(name)
-        return None
+    def after(self, turn: Turn) -> dict[str, np.ndarray] | None:
+        """Return the vectors that a message left; ``None`` if they are not known."""
+        return self._left.get(turn) if turn else {}
 
-    def keep(self, before: int, round_index: int, vectors: Mapping[str, np.ndarray]) -> None:
-        """Keep the vectors that a round left, besides those with which it began, which another round left."""
-        earlier = self.after(before) or {}
-        arrays = {f"old/{name}": array for name, array in earlier.items()}
-        arrays |= {f"new/{name}": array for name, array in vectors.items()}
-        self._held = Parcel({"run": self._run, "old": before, "new": round_index}, arrays)
-        self._write(self._held)
+    def keep(self, before: Turn, turn: Turn, vectors: Mapping[str, np.ndarray]) -> None:
+        """Keep the vectors that a message left, besides those that the server may still go back to.
 
-    def _arrays_of(self, name: str) -> dict[str, np.ndarray]:
-        assert self._held is not None
-        start = f"{name}/"
-        return {key.removeprefix(start): array for key, array in self._held.arrays.items() if key.startswith(start)}
+        Args:
+            before: The message after which the server counted the client last.
+            turn: The message.
+            vectors: What it left.
+        """
+        counted = sorted(each for each in self._left if each <= before)
+        of_round = [each for each in counted if each[0] == turn[0]]
+        of_earlier_rounds = [each for each in counted if each[0] != turn[0]]
+        needed = {each: self._left[each] for each in (*of_earlier_rounds[-1:], *of_round)}
+        self._left = {**needed, turn: dict(vectors)}
+        self._write()
 
     def _read(self) -> Parcel | None:
         if self._path is None:
@@ -71,10 +68,15 @@ class KeptVectors:
             return None
         with np.load(self._path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
-        values: dict[str, Any] = {name: arrays.pop(f"values/{name}").item() for name in ("run", "old", "new")}
+        values: dict[str, Any] = {name: arrays.pop(f"values/{name}").item() for name in ("run", "turns")}
         return Parcel(values, arrays)
 
-    def _write(self, parcel: Parcel) -> None:
+    def _write(self) -> None:
+        arrays: dict[str, np.ndarray] = {}
+        for turn, vectors in self._left.items():
+            arrays |= {f"{_to_text(turn)}/{name}": vector for name, vector in vectors.items()}
+        # A message may leave no vectors, and is known all the same.
+        parcel = Parcel({"run": self._run, "turns": " ".join(map(_to_text, self._left))}, arrays)
         if self._path is None:
             self._context.state.update(to_records(parcel))
             return
@@ -82,3 +84,18 @@ class KeptVectors:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(self._path) as path, path.open("wb") as file:
             np.savez(file, allow_pickle=False, **values, **parcel.arrays)
+
+
+def _by_turn(parcel: Parcel) -> dict[Turn, dict[str, np.ndarray]]:
+    """Return the vectors that were written, by the turn of the message that left them."""
+    left: dict[Turn, dict[str, np.ndarray]] = {}
+    for text in str(parcel.values["turns"]).split():
+        start = f"{text}/"
+        names = [name for name in parcel.arrays if name.startswith(start)]
+        turn = tuple(map(int, text.split(".")))
+        left[turn] = {name.removeprefix(start): parcel.arrays[name] for name in names}
+    return left
+
+
+def _to_text(turn: Turn) -> str:
+    return ".".join(map(str, turn))

@@ -12,20 +12,47 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from fl_lightning._lightning.logs.client_log import LoggedMean
 from fl_lightning._lightning.loops.local_optimizers import Options
 from fl_lightning.algorithms.versions import __version__
 from fl_lightning.flower.records import Parcel, Plain
+from fl_lightning.flower.tensors import to_array
 from fl_lightning.parts.algorithm import Algorithm
+from fl_lightning.parts.part import Part, walk
 
 #: The number of the messages' form; another one is another meaning of their content.
-FORM = 1
+FORM = 2
 
 
 def describe_algorithm(algorithm: Algorithm) -> str:
     """Return the parts of which a client does some work, in a text that both sides compare."""
-    return f"{algorithm.objective!r}, {algorithm.chain.members!r}, {algorithm.schedule!r}"
+    held: list[Part] = [algorithm.objective, *algorithm.chain.members, algorithm.schedule]
+    if algorithm.sampler.sends_scores:
+        held.append(algorithm.sampler)
+    # A dataclass would show the address of a function, which another process has elsewhere.
+    return ", ".join(Part.__repr__(part) for part in walk(*held))
+
+
+def parts_on_both_sides(algorithm: Algorithm) -> dict[str, Part]:
+    """Return the parts that work at the server and at the client, and may tell each other something, by name."""
+    known: dict[str, Part] = {"schedule": algorithm.schedule, "objective": algorithm.objective}
+    known |= {f"exchange-{place}": member for place, member in enumerate(algorithm.chain.members)}
+    return {name: part for name, part in known.items() if part.runs_where == "both"}
+
+
+def state_arrays(name: str, state: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
+    """Return what a named part tells the other side as arrays of a message."""
+    return {f"{name}/{key}": to_array(tensor) for key, tensor in state.items()}
+
+
+def state_of(name: str, arrays: Mapping[str, np.ndarray], device: torch.device) -> dict[str, Tensor]:
+    """Return what the other side's part of that name has told, as :func:`state_arrays` made it arrays."""
+    start = f"{name}/"
+    told = {key.removeprefix(start): array for key, array in arrays.items() if key.startswith(start)}
+    return {key: torch.from_numpy(array).to(device) for key, array in told.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,12 +63,14 @@ class _Record:
         run: The fit.
         client: The client's number, 0 to K-1.
         round: The round, from 0.
+        message: The number of the message in the round, from 0; see :attr:`Task.message`.
         arrays: Arrays of numbers by name; see :mod:`fl_lightning.flower.tensors`.
     """
 
     run: str
     client: int
     round: int
+    message: int = 0
     arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def to_parcel(self) -> Parcel:
@@ -77,21 +106,22 @@ class _Record:
 
 @dataclass(frozen=True, kw_only=True)
 class Order(_Record):
-    """The work of one client in one round; its arrays are the model, and the linear term that the server has computed.
+    """The work of one client on one message; its arrays are the model, and the linear term that the server computed.
 
     Attributes:
         name: What the site calls itself: its number or its name.
         num_clients: K.
         samples: Samples n_k of the client.
         all_samples: Samples of all clients.
-        counted: The round in which the server took the client's answer last; -1 for none.
+        counted: The message whose answer the server took last, by its round and its number; nothing for none.
+        is_look: Whether the client is scored at the model, and does not train.
         seed: The run's seed.
         local_epochs: Local epochs.
         local_steps: Local steps instead; 0 for none.
         algorithm: The algorithm, as :func:`describe_algorithm` says it.
         layout: Digest of the names, shapes and type of the model's tensors.
         first: Digest of the values of the first model of all.
-        options: The options of the optimizers' groups, in JSON.
+        options: The options of the optimizers' groups, in JSON; nothing for a client that does not train.
         changing: Names of the buffers that clients' training changes.
         pull: The objective's other terms, where the server computes them.
         weight_decay: See ``pull``.
@@ -101,7 +131,6 @@ class Order(_Record):
     num_clients: int
     samples: int
     all_samples: int
-    counted: int
     seed: int
     local_epochs: int
     local_steps: int
@@ -109,6 +138,8 @@ class Order(_Record):
     layout: str
     first: str
     options: str
+    is_look: bool = False
+    counted: tuple[int, ...] = ()
     changing: tuple[str, ...] = ()
     pull: float = 0.0
     weight_decay: float = 0.0
@@ -116,10 +147,10 @@ class Order(_Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Answer(_Record):
-    """The result of a client's training; its arrays are the model that the client sends.
+    """What a client sends; its arrays are the model.
 
     Attributes:
-        is_valid: Whether the client's values are finite; if not, it sends no arrays.
+        has_model: Whether it sends a model: none, if its values are not finite, or of a further training.
         steps: Optimizer steps that were made.
         numbers: Numbers that the objective sends.
         values: Values of the payload.
@@ -129,6 +160,7 @@ class Answer(_Record):
         changed: Names of the buffers that training changed, and that the server did not know to change.
         summed_lr: Sums of the learning rates, for each parameter tensor, if a part needs them.
         losses: F_k at the received model, if the objective measures it; else empty.
+        scores: The client's score, if the sampler asks for one; else empty.
         batches: Batches after which a step was made, of all trainings of the round.
         all_steps: Optimizer steps of all trainings of the round.
         log_names: Names of the means that ``training_step`` logged; see :class:`LoggedMean`.
@@ -137,7 +169,7 @@ class Answer(_Record):
         log_on_bar: Which of them the progress bar shows.
     """
 
-    is_valid: bool
+    has_model: bool = False
     steps: int = 0
     numbers: int = 0
     values: int = 0
@@ -147,6 +179,7 @@ class Answer(_Record):
     changed: tuple[str, ...] = ()
     summed_lr: tuple[float, ...] = ()
     losses: tuple[float, ...] = ()
+    scores: tuple[float, ...] = ()
     batches: int = 0
     all_steps: int = 0
     log_names: tuple[str, ...] = ()

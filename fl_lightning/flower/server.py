@@ -17,8 +17,18 @@ from fl_lightning.clients.training import ClientAtWork, LocalTraining
 from fl_lightning.data import ClientDatasetsModule
 from fl_lightning.executors import Executor
 from fl_lightning.flower.door import refuse
-from fl_lightning.flower.kept import NEVER
-from fl_lightning.flower.orders import Answer, Order, check_version, describe_algorithm, options_to_text, versions
+from fl_lightning.flower.kept import Turn
+from fl_lightning.flower.orders import (
+    Answer,
+    Order,
+    check_version,
+    describe_algorithm,
+    options_to_text,
+    parts_on_both_sides,
+    state_arrays,
+    state_of,
+    versions,
+)
 from fl_lightning.flower.records import Grid, Message, message_to, received
 from fl_lightning.flower.tensors import (
     layout_digest,
@@ -31,11 +41,13 @@ from fl_lightning.flower.tensors import (
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.messages import ClientResult, Payload, Task, Upload
 from fl_lightning.parts.objectives.corrections import Term
-from fl_lightning.settings import check
+from fl_lightning.settings import Count, Positive, check_arguments
 
 #: Flower's numbers of errors that say nothing of the client's program: the message or the node is lost.
 _LOST = {3, 4, 5}
 _WAIT_SECONDS = 1.0
+#: Messages of a client that are remembered, so that a round that broke off can come again.
+_TURNS = 4
 
 
 class FlowerClients(Executor):
@@ -62,16 +74,11 @@ class FlowerClients(Executor):
         >>> trainer.fit(module, datamodule=clients.data_module(val=val_set))  # doctest: +SKIP
     """
 
-    def __init__(self, grid: Grid, num_clients: int, timeout: float = 600.0) -> None:
-        check("`num_clients`", num_clients, int)
-        check("`timeout`", timeout, float)
-        if num_clients < 1:
-            raise ValueError(f"`num_clients` must be at least 1, got {num_clients}.")
-        if not timeout > 0:
-            raise ValueError(f"`timeout` must be more than 0 seconds, got {timeout}.")
+    def __init__(self, grid: Grid, num_clients: Count, timeout: Positive = 600.0) -> None:
         self.grid = grid
         self.num_clients = num_clients
         self.timeout = timeout
+        check_arguments(self, {"num_clients": num_clients, "timeout": timeout})
         #: What each connected node has said of itself.
         self._sites: dict[int, _Site] = {}
         #: The clients' names for themselves, in the order of their numbers; empty until all are known.
@@ -84,9 +91,8 @@ class FlowerClients(Executor):
     def reset(self) -> None:
         """Begin a new fit, in which no client has trained yet."""
         self._run = uuid.uuid4().hex
-        # The round in which the server took each client's answer last, and those of the round under way.
-        self._counted: dict[int, int] = {}
-        self._taken: dict[int, int] = {}
+        #: The last messages whose answers the server took, of each client.
+        self._counted: dict[int, list[Turn]] = {}
 
     def describe(self) -> str:
         """Return how clients train."""
@@ -187,52 +193,78 @@ class FlowerClients(Executor):
         run = algorithm.run
         self._digests = {"layout": layout_digest(run), "first": values_digest(run.federation.model)}
 
+    def score(self, tasks: Sequence[Task], training: LocalTraining, algorithm: Algorithm) -> dict[int, float]:
+        """Let the clients of the tasks score themselves at the model that they receive."""
+        fit = _FitAtServer(self, training, algorithm)
+        model_of = algorithm.schedule.model_of
+        orders = [fit.order(task, model_of(task.client, algorithm.server.model), is_look=True) for task in tasks]
+        answers = self._ask(orders)
+        scores = dict.fromkeys((task.client for task in tasks), float("nan"))
+        for order in orders:
+            if order.client in answers:
+                fit.check(order, answers[order.client])
+                (scores[order.client],) = answers[order.client].scores
+        return scores
+
     def run(self, tasks: Sequence[Task], training: LocalTraining, algorithm: Algorithm) -> Iterator[Upload]:
         """Let the clients of the tasks train, and yield what they send, in the order of slots."""
-        # A client does its further trainings together with the one whose result it sends, from the same message.
-        if any(task.message for task in tasks):
-            raise ValueError(f"{algorithm.schedule!r} sends a second model in a round, which real clients do not get.")
-        tasks = [task for task in tasks if not task.phase]
+        # All trainings of a client that share a message are done together, and asked for once. What a further message
+        # leaves stays at the client.
+        tasks = [task for task in tasks if task.phase == task.message]
         if not tasks:
             return
-        self._count_taken(tasks[0].round)
-        self._ask_new_nodes()
-        nodes = self._nodes_by_name()
+        self._forget_from((tasks[0].round, tasks[0].message))
         fit = _FitAtServer(self, training, algorithm)
-        orders = {}
-        for task in tasks:
-            name = self._names[task.client]
-            if name in nodes:
-                orders[task.client] = message_to(nodes[name], "train", fit.order(task).to_parcel(), self.timeout)
-        answers: dict[int, Answer] = {}
-        for reply in self._replies(list(orders.values())):
-            answer = Answer.from_parcel(received(reply))
-            answers[answer.client] = answer
-        for task in tasks:
+        orders = [fit.order(task, algorithm.run.sent(task)) for task in tasks]
+        answers = self._ask(orders)
+        for task, order in zip(tasks, orders, strict=True):
             training.show([task])
-            if task.client in answers:
-                answer = answers[task.client]
-                upload = fit.upload(task, answer)
-                self._taken[task.client] = task.round
-                training.loop.count_elsewhere(answer.batches, answer.all_steps)
-                log_means(training.trainer.lightning_module, answer.logged)
+            if task.client not in answers:
+                continue
+            answer = answers[task.client]
+            fit.check(order, answer)
+            upload = None if task.phase else fit.upload(task, answer)
+            turns = self._counted.get(task.client, [])
+            self._counted[task.client] = [*turns, (task.round, task.message)][-_TURNS:]
+            training.loop.count_elsewhere(answer.batches, answer.all_steps)
+            log_means(training.trainer.lightning_module, answer.logged)
+            if upload is not None:
                 yield upload
 
-    def _count_taken(self, round_index: int) -> None:
-        """Count the answers of the round before, unless that round broke off and comes again."""
-        self._counted |= {client: number for client, number in self._taken.items() if number < round_index}
-        self._taken = {}
+    def _ask(self, orders: Sequence[Order]) -> dict[int, Answer]:
+        """Send orders to the clients that are connected, and return the answers that come in time, by client."""
+        self._ask_new_nodes()
+        nodes = self._nodes_by_name()
+        questions = []
+        for order in orders:
+            if order.name in nodes:
+                questions.append(message_to(nodes[order.name], "train", order.to_parcel(), self.timeout))
+        answers: dict[int, Answer] = {}
+        for reply in self._replies(questions):
+            answer = Answer.from_parcel(received(reply))
+            answers[answer.client] = answer
+        return answers
+
+    def _forget_from(self, turn: Turn) -> None:
+        """Forget answers to a message and to later ones: a round that broke off comes again."""
+        for client, turns in self._counted.items():
+            self._counted[client] = [each for each in turns if each < turn]
+
+    def counted_before(self, client: int, turn: Turn) -> Turn:
+        """Return the message before another one whose answer was taken last; nothing if there was none."""
+        turns = [each for each in self._counted.get(client, []) if each < turn]
+        return turns[-1] if turns else ()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the fit's name, the clients' names, and in which round each one's answer was taken last."""
-        return {"run": self._run, "names": self._names, "counted": {**self._counted, **self._taken}}
+        """Return the fit's name, the clients' names, and of which messages each one's answers were taken last."""
+        counted = {client: [list(turn) for turn in turns] for client, turns in self._counted.items()}
+        return {"run": self._run, "names": self._names, "counted": counted}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on with a fit of a checkpoint."""
         self._run = state["run"]
         self._names = list(state["names"])
-        self._counted = dict(state["counted"])
-        self._taken = {}
+        self._counted = {client: [tuple(turn) for turn in turns] for client, turns in state["counted"].items()}
 
 
 @dataclass(frozen=True)
@@ -287,17 +319,27 @@ class _FitAtServer:
             "local_steps": settings.local_steps or 0,
             "algorithm": describe_algorithm(algorithm),
             **clients._digests,
-            "options": options_to_text(training.loop.optimizers.options),
             "changing": tuple(sorted(self._run.server.changing)),
         }
 
-    def order(self, task: Task) -> Order:
-        """Return the order of a task."""
+    def order(self, task: Task, model: Tensor, *, is_look: bool = False) -> Order:
+        """Return the order of a task.
+
+        Args:
+            task: The task.
+            model: The model that the server sends, shape ``(size,)``.
+            is_look: Whether the client is scored at the model, and does not train.
+        """
         clients = self._clients
-        model = self._run.sent(task)
+        turn = (task.round, task.message)
+        # Before a draw no learning rates are known yet.
+        options = "" if is_look else options_to_text(self._training.loop.optimizers.options_of(task.round))
         arrays = pack_model(self._run, model, self._changing)
+        if not is_look:
+            for name, part in parts_on_both_sides(self._algorithm).items():
+                arrays |= state_arrays(name, part.state_down(task))
         terms: dict[str, Any] = {}
-        if self._algorithm.objective.runs_where == "server":
+        if self._algorithm.objective.runs_where == "server" and not is_look and not task.phase:
             term = self._term(task, model)
             terms = {"pull": term.pull, "weight_decay": term.weight_decay}
             if term.linear is not None:
@@ -307,7 +349,10 @@ class _FitAtServer:
             name=clients._names[task.client],
             samples=task.num_samples,
             round=task.round,
-            counted=clients._counted.get(task.client, NEVER),
+            message=task.message,
+            is_look=is_look,
+            counted=clients.counted_before(task.client, turn),
+            options=options,
             arrays=arrays,
             **self._common,
             **terms,
@@ -330,20 +375,27 @@ class _FitAtServer:
             )
         return correction
 
+    @staticmethod
+    def check(order: Order, answer: Answer) -> None:
+        """Raise ``ValueError`` if an answer is of another run, round or message."""
+        asked = (order.run, order.round, order.message)
+        if (answer.run, answer.round, answer.message) != asked:
+            raise ValueError(
+                f"Client {order.client} answered for round {answer.round + 1} of the run {answer.run}, and was asked "
+                f"for round {order.round + 1} of {order.run}."
+            )
+
     def upload(self, task: Task, answer: Answer) -> Upload:
         """Return what a client has sent.
 
         Raises:
-            ValueError: If the answer is of another run, round or shape.
+            ValueError: If the answer is of another shape.
         """
-        if (answer.run, answer.round) != (self._clients._run, task.round):
-            raise ValueError(
-                f"Client {task.client} answered for round {answer.round + 1} of the run {answer.run}, and was asked "
-                f"for round {task.round + 1} of {self._clients._run}."
-            )
-        if not answer.is_valid:
+        if not answer.has_model:
             return Upload(task, None)
         federation = self._run.federation
+        for name, part in parts_on_both_sides(self._algorithm).items():
+            part.take_state_up(task, state_of(name, answer.arrays, federation.model.device))
         start = self._algorithm.chain.without_kept(self._run.sent(task))
         try:
             vector = unpack_result(self._run, start, answer.arrays, answer.buffers)
@@ -358,6 +410,7 @@ class _FitAtServer:
             list(answer.summed_lr),
             num_parameters=federation.num_parameters,
             payload=Payload(answer.values, answer.bits_per_value, answer.extra_bits),
+            score=answer.scores[0] if answer.scores else None,
             loss=answer.losses[0] if answer.losses else None,
             numbers=answer.numbers,
         )

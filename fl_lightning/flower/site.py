@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +19,17 @@ from fl_lightning.data import FederatedDataModule
 from fl_lightning.executors.sequential import SequentialExecutor
 from fl_lightning.flower.door import refuse_callbacks
 from fl_lightning.flower.kept import KeptVectors
-from fl_lightning.flower.orders import Answer, Order, check_version, describe_algorithm, options_from_text, versions
+from fl_lightning.flower.orders import (
+    Answer,
+    Order,
+    check_version,
+    describe_algorithm,
+    options_from_text,
+    parts_on_both_sides,
+    state_arrays,
+    state_of,
+    versions,
+)
 from fl_lightning.flower.records import Context, Message, received, reply_to
 from fl_lightning.flower.stand_ins import GivenTerm, Outbox, RoundEnd, SamplesOfSite, ThisClient
 from fl_lightning.flower.tensors import (
@@ -29,8 +40,9 @@ from fl_lightning.flower.tensors import (
     unpack_model,
     values_digest,
 )
+from fl_lightning.parts.aggregations.means import WeightedMean
 from fl_lightning.parts.algorithm import Algorithm
-from fl_lightning.parts.messages import ClientResult
+from fl_lightning.parts.messages import ClientResult, Task
 from fl_lightning.parts.part import Part, by_key, walk
 from fl_lightning.parts.schedules.synchronous import Synchronous
 from fl_lightning.parts.servers.mixing import Mixing
@@ -119,7 +131,7 @@ def train_client(
 
     kept = KeptVectors(context, state_dir, order.run, order.client)
     fit = _FitAtSite(order, kept, secret_noise)
-    outbox = fit.prepare(algorithm)
+    fit.prepare(algorithm)
     fixed: dict[str, Any] = {
         "max_epochs": order.round + 1,
         "limit_val_batches": 0,
@@ -138,8 +150,10 @@ def train_client(
     one_round = pl.Trainer(callbacks=[*given, algorithm, round_end], **fixed, **trainer)
     begin_with_round(one_round, order.round)
     one_round.fit(module, datamodule=data)
-    answer = fit.answer(algorithm.algorithm, outbox.result, round_end)
-    kept.keep(order.counted, order.round, fit.vectors(algorithm.algorithm))
+    answer = fit.answer(algorithm.algorithm, round_end)
+    # A client that is scored changes nothing that it keeps.
+    if not order.is_look:
+        kept.keep(order.counted, (order.round, order.message), fit.vectors(algorithm.algorithm))
     return reply_to(message, answer.to_parcel())
 
 
@@ -190,24 +204,34 @@ class _FitAtSite(SequentialExecutor):
         self._order = order
         self._kept = kept
         self._secret_noise = secret_noise
+        self._outbox = Outbox()
 
-    def prepare(self, callback: AggregationCallback) -> Outbox:
+    def prepare(self, callback: AggregationCallback) -> None:
         """Let an algorithm train this client alone, and put what it would hand to the server into the outbox."""
         order = self._order
         plan = callback.algorithm
-        outbox = Outbox(plan.needs_summed_lr)
-        plan.aggregation = outbox
+        merged = WeightedMean()
+        merged.needs_summed_lr = plan.needs_summed_lr
+        plan.aggregation = merged
+        plan.chain.members.append(self._outbox)
         plan.server_optimizer = Mixing()
         if plan.schedule.runs_where == "server":
             plan.schedule = Synchronous()
         if plan.objective.runs_where == "server":
             plan.objective = GivenTerm(order)
         callback.executor = self
-        callback.sampler = ThisClient(order.client)
+        self._sampler = ThisClient(order, plan.sampler)
+        callback.sampler = self._sampler
         callback.settings.seed = order.seed
         callback.local_epochs = order.local_epochs
         callback.local_steps = order.local_steps or None
-        return outbox
+
+    @override
+    def run(self, tasks: Sequence[Task], training: LocalTraining, algorithm: Algorithm) -> Iterator[ClientResult]:
+        """Do this client's trainings that share the order's message."""
+        order = self._order
+        mine = [task for task in tasks if task.client == order.client and task.message == order.message]
+        return super().run(mine, training, algorithm)
 
     @override
     def on_fit_start(self, training: LocalTraining, algorithm: Algorithm) -> None:
@@ -228,7 +252,10 @@ class _FitAtSite(SequentialExecutor):
         changing = traveling_buffers(run, order.changing)
         run.server.changing = frozenset(order.changing)
         run.server.model = unpack_model(run, first, order.arrays, changing)
-        training.loop.optimizers.take_options(options_from_text(order.options))
+        if order.options:
+            training.loop.optimizers.take_options(options_from_text(order.options))
+        for name, part in parts_on_both_sides(algorithm).items():
+            part.take_state_down(state_of(name, order.arrays, first.device))
         self._take_kept(algorithm)
         if self._secret_noise:
             for part in walk(algorithm.chain):
@@ -241,7 +268,7 @@ class _FitAtSite(SequentialExecutor):
         vectors = self._kept.after(order.counted)
         if vectors is None and any(part.client_vectors for part in keepers.values()):
             raise ValueError(
-                f"Client {order.name} is asked to go on from round {order.counted + 1}, and does not have what it "
+                f"Client {order.name} is asked to go on from round {order.counted[0] + 1}, and does not have what it "
                 "kept then. Give `train_client(state_dir=...)` a folder that outlasts the SuperNode, or start again "
                 "without the checkpoint."
             )
@@ -251,34 +278,43 @@ class _FitAtSite(SequentialExecutor):
                 if vector is not None:
                     held[order.client] = torch.from_numpy(vector).to(algorithm.run.federation.model.device)
 
-    def answer(self, algorithm: Algorithm, result: ClientResult | None, end: RoundEnd) -> Answer:
+    def answer(self, algorithm: Algorithm, end: RoundEnd) -> Answer:
         """Return what the client sends of its result, and of what it logged and counted."""
         order = self._order
         run = algorithm.run
-        if result is None:
-            return Answer(run=order.run, client=order.client, round=order.round, is_valid=False)
-        buffers = traveling_buffers(run, run.server.changing)
-        return Answer(
+        answer = Answer(
             run=order.run,
             client=order.client,
             round=order.round,
-            is_valid=True,
-            steps=result.num_steps,
-            numbers=result.numbers,
-            values=result.payload.values,
-            bits_per_value=float(result.payload.bits_per_value),
-            extra_bits=result.payload.extra_bits,
-            arrays=pack_result(run, result, buffers),
-            buffers=tuple(buffers),
-            changed=tuple(sorted(run.server.changing - set(order.changing))),
-            summed_lr=tuple(float(value) for value in result.summed_lr),
-            losses=() if result.loss is None else (result.loss,),
+            message=order.message,
+            scores=self._sampler.scores,
             batches=end.batches,
             all_steps=end.steps,
             log_names=tuple(each.name for each in end.logged),
             log_means=tuple(each.mean for each in end.logged),
             log_weights=tuple(each.weight for each in end.logged),
             log_on_bar=tuple(each.on_bar for each in end.logged),
+        )
+        result = self._outbox.result
+        if result is None:
+            return answer
+        buffers = traveling_buffers(run, run.server.changing)
+        arrays = pack_result(run, result, buffers)
+        for name, part in parts_on_both_sides(algorithm).items():
+            arrays |= state_arrays(name, part.state_up(result))
+        return replace(
+            answer,
+            has_model=True,
+            steps=result.num_steps,
+            numbers=result.numbers,
+            values=result.payload.values,
+            bits_per_value=float(result.payload.bits_per_value),
+            extra_bits=result.payload.extra_bits,
+            arrays=arrays,
+            buffers=tuple(buffers),
+            changed=tuple(sorted(run.server.changing - set(order.changing))),
+            summed_lr=tuple(float(value) for value in result.summed_lr),
+            losses=() if result.loss is None else (result.loss,),
         )
 
     def vectors(self, algorithm: Algorithm) -> dict[str, np.ndarray]:

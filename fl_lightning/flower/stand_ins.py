@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import lightning.pytorch as pl
@@ -17,12 +17,12 @@ from fl_lightning._lightning.loops.client_loop import ClientLoop
 from fl_lightning.data.federated_split import Stage
 from fl_lightning.data.samples import FederatedSamples
 from fl_lightning.flower.orders import Order
-from fl_lightning.parts.aggregations.base import Aggregation
+from fl_lightning.parts.exchanges.base import Exchange
 from fl_lightning.parts.federation import LocalClient
 from fl_lightning.parts.messages import ClientResult
 from fl_lightning.parts.objectives.base import LocalObjective
 from fl_lightning.parts.objectives.corrections import Term
-from fl_lightning.parts.samplers.base import ClientSampler
+from fl_lightning.parts.samplers.base import ClientSampler, ScoredAt
 
 
 class RoundEnd(pl.Callback):
@@ -46,24 +46,20 @@ class RoundEnd(pl.Callback):
         self.batches, self.steps = loop.local_counts()
 
 
-class Outbox(Aggregation):
-    """Takes the client's result as it leaves the exchanges; the server merges it elsewhere.
-
-    Args:
-        needs_summed_lr: Whether the server needs the sum of the steps' learning rates.
+class Outbox(Exchange):
+    """The last exchange: it takes the client's result as it leaves the others; the server merges it elsewhere.
 
     Attributes:
         result: The result; ``None`` if the client has none that is valid.
     """
 
-    def __init__(self, needs_summed_lr: bool) -> None:
-        self.needs_summed_lr = needs_summed_lr
-        self.result: ClientResult | None = None
+    result: ClientResult | None = None
 
     @override
-    def merge(self, model: Tensor, results: Sequence[ClientResult]) -> None:
-        """Take the one result, and let the model stay."""
-        self.result = results[0]
+    def upload(self, result: ClientResult) -> ClientResult:
+        """Take the result."""
+        self.result = result
+        return result
 
 
 class GivenTerm(LocalObjective):
@@ -85,14 +81,21 @@ class GivenTerm(LocalObjective):
 
 
 class ThisClient(ClientSampler):
-    """Draws the one client of the site.
+    """Draws the one client of the site, or scores it and draws nobody.
 
     Args:
-        client: Its number.
+        order: What the server asks for.
+        sampler: The algorithm's, which says what a score is.
+
+    Attributes:
+        scores: The client's score, if it was asked for.
     """
 
-    def __init__(self, client: int) -> None:
-        self._client = client
+    def __init__(self, order: Order, sampler: ClientSampler) -> None:
+        self._client = order.client
+        self._is_look = order.is_look
+        self._sampler = sampler
+        self.scores: tuple[float, ...] = ()
 
     @override
     def cohort_size(self, num_clients: int) -> int:
@@ -101,8 +104,35 @@ class ThisClient(ClientSampler):
 
     @override
     def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray) -> np.ndarray:
-        """Return the client."""
-        return np.array([self._client])
+        """Return the client, if it is to train."""
+        return np.array([] if self._is_look else [self._client], dtype=np.int64)
+
+    @override
+    def clients_to_score(self, rng: np.random.Generator, available: np.ndarray) -> Iterable[int]:
+        """Return the client, if it is to be scored alone."""
+        return [self._client] if self._is_look else []
+
+    @override
+    def score(self, client: LocalClient) -> float:
+        """Return the score that the algorithm's sampler gives."""
+        return self._sampler.score(client)
+
+    @override
+    def take_scores(self, scores: Mapping[int, float]) -> None:
+        """Take the client's score, if there is one: before the draw, or at the round's end."""
+        self.scores += tuple(map(float, scores.values()))
+
+    @property
+    @override
+    def sends_scores(self) -> bool:
+        """Whether the algorithm's sampler has clients send scores."""
+        return self._sampler.sends_scores
+
+    @property
+    @override
+    def scored_at(self) -> ScoredAt:
+        """Where the algorithm's sampler has clients scored."""
+        return self._sampler.scored_at
 
 
 class SamplesOfSite(FederatedSamples):

@@ -138,6 +138,25 @@ class Part:
         where: Place | None = vars(type(self)).get("runs_at")
         return where
 
+    # ---- a client that is another machine ----
+
+    def state_down(self, task: Task) -> dict[str, Tensor]:
+        """Return what the server's part tells that of the task's client besides the model, by name.
+
+        It is asked where the part runs on both sides; what it returns reaches :meth:`take_state_down` there.
+        """
+        return {}
+
+    def take_state_down(self, state: Mapping[str, Tensor]) -> None:
+        """Take what :meth:`state_down` returned at the server, at the client before a round."""
+
+    def state_up(self, result: ClientResult) -> dict[str, Tensor]:
+        """Return what the client's part tells the server's of a result besides the model, by name."""
+        return {}
+
+    def take_state_up(self, task: Task, state: Mapping[str, Tensor]) -> None:
+        """Take what :meth:`state_up` returned at the client, at the server before the client's result."""
+
     # ---- for subclasses ----
 
     def add_state(self, name: str, value: Any) -> None:

@@ -228,6 +228,7 @@ class Round:
         objective = algorithm.objective
         if objective.runs_where != "client":
             objective.on_client_end(upload.result)
+            objective.on_arrival(upload.result.client, upload.task.slot, is_used=True)
         return upload.result
 
     # ---- 3. end ----

@@ -16,19 +16,22 @@ from helpers.listed import Listed
 from helpers.sites import Make, Sites, kept_in_simulation, simulate
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from fl_lightning import Ditto, FedAvg, FedDyn, FedPer
-from fl_lightning.parts import TopK
+from fl_lightning import Ditto, FedAvg, FedBABU, FedDyn, FedPer
+from fl_lightning.parts import PowerOfChoice, TopK
 
 ALL = [0, 1, 2]
 KEEPING: dict[str, Make] = {
     "FedPer": partial(FedPer, "head"),
     "Ditto": partial(Ditto, 0.5),
     "FedDyn": partial(FedDyn, 0.1),
+    "fine-tuning": partial(FedBABU, "head", every=1, fine_tune_epochs=1),
     "error feedback": lambda **more: FedAvg(exchange=TopK(0.3), **more),
 }
+#: Those whose tests are long ones.
+LONG = ["FedPer", "Ditto", "FedDyn", "error feedback"]
 
 
-@pytest.mark.parametrize("name", KEEPING)
+@pytest.mark.parametrize("name", ["fine-tuning", *(pytest.param(name, marks=pytest.mark.long) for name in LONG)])
 def test_a_client_that_answers_too_late_has_dropped_out_and_takes_its_round_back(name: str) -> None:
     method = KEEPING[name]
     sites = Sites(
@@ -49,6 +52,24 @@ def test_a_client_without_an_answer_counts_as_dropped() -> None:
     sites = Sites(partial(FedAvg, 1.0), silent=lambda client, number: client == 1)
     report = sites.fit(rounds=1).algorithm.report
     assert (report.reported, report.dropped, report.sent) == ([0, 2], 1, 3)
+
+
+def test_a_client_that_does_not_say_its_loss_is_the_last_to_be_chosen() -> None:
+    class Deaf(Sites):
+        def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
+            replies = super().send_and_receive(messages, timeout=timeout)
+            return [each for each in replies if not (each.metadata.src_node_id == 101 and is_score(each))]
+
+    def is_score(reply: Any) -> bool:
+        return bool("scores" in reply.content["fl-lightning.values"])
+
+    def poc(**more: Any) -> FedAvg:
+        return FedAvg(sampler=PowerOfChoice(2, 3), **more)
+
+    deployed = Deaf(poc).fit(rounds=2).algorithm
+    assert deployed.report.reported == [0, 2]
+    simulated = simulate(partial(FedAvg, sampler=Listed([0, 2], [0, 2]))).algorithm
+    assert torch.allclose(deployed.server.model, simulated.server.model)
 
 
 def test_a_client_whose_node_has_left_counts_as_dropped() -> None:
@@ -104,15 +125,13 @@ def test_a_super_node_that_has_lost_its_state_goes_on_where_the_client_keeps_not
     assert torch.equal(sites.fit().algorithm.server.model, simulate(partial(FedAvg, 1.0)).algorithm.server.model)
 
 
-@pytest.mark.parametrize("name", ["FedPer", "error feedback"])
+@pytest.mark.parametrize("name", ["fine-tuning", pytest.param("error feedback", marks=pytest.mark.long)])
 def test_a_server_that_is_started_again_goes_on_from_its_checkpoint_with_the_same_bits(
     name: str, tmp_path: Path
 ) -> None:
     method = partial(KEEPING[name], clients_per_round=1.0)
     saved = {"callbacks": [ModelCheckpoint(tmp_path, save_last=True)], "enable_checkpointing": True}
-    whole = Sites(method)
-    expected = whole.fit(rounds=3).algorithm.server.model
-
+    expected = simulate(method, rounds=3).algorithm.server.model
     first = Sites(method, state_dir=tmp_path / "sites")
     first.fit(rounds=2, **saved)
     # Clients have trained in a third round, whose answers a server took that was killed before it could save them.

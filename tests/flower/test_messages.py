@@ -21,7 +21,8 @@ from fl_lightning import Ditto, FedAvg, FedPer, FedProx
 #: All that an answer may hold besides arrays of the model.
 OF_ANSWERS = {
     *("form", "version", "name", "samples"),
-    *("run", "client", "round", "is_valid", "steps", "numbers", "values", "bits_per_value", "extra_bits"),
+    *("run", "client", "round", "message", "has_model", "scores"),
+    *("steps", "numbers", "values", "bits_per_value", "extra_bits"),
     *("buffers", "changed", "summed_lr", "losses"),
     *("batches", "all_steps", "log_names", "log_means", "log_weights", "log_on_bar"),
 }
@@ -82,13 +83,13 @@ def shorten(values: Any, arrays: Any) -> None:
     ("change", "words"),
     [
         (change_value("version", "9.9"), "Install the same version on the server and at all sites"),
-        (change_value("form", 0), "messages of form 0, this side .* form 1"),
+        (change_value("form", 0), "messages of form 0, this side .* form 2"),
         (change_value("name", "2"), "The message is for client 2, and this is client 1"),
         (change_value("layout", "x"), "The module's tensors must be the same on both sides"),
         (change_value("first", "x"), "The module must begin with the server's first weights"),
         (change_value("samples", 4), "Client 1 said it has 4 samples, and has 17 now"),
         (change_value("algorithm", "other"), "The algorithm must be the same on both sides, got LocalObjective"),
-        (change_value("counted", 5), "asked to go on from round 6, and does not have what it kept then"),
+        (change_value("counted", [5, 0]), "asked to go on from round 6, and does not have what it kept then"),
         (shorten, r"array 'model' must have shape \(43,\) .* got \(42,\)"),
     ],
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,33 +16,49 @@ from helpers.sites import CLIENTS, VALIDATION, Make, Sites, bytes_of, kept_in_si
 
 from fl_lightning import (
     APFL,
+    IFCA,
     MOON,
     Clip,
     Ditto,
     FedAdam,
+    FedALA,
     FedAvg,
+    FedAvgFineTuned,
+    FedBABU,
     FedDecorr,
     FedDyn,
     FedLC,
     FedNova,
     FedNTD,
     FedPer,
+    FedProto,
     FedProx,
     FedRep,
+    FedRoD,
     FedSAM,
+    PerFedAvg,
     PFedMe,
     QFedAvg,
     RADFed,
     Scaffold,
     TensorDataModule,
 )
-from fl_lightning.parts import LocalDifferentialPrivacy, TopK
+from fl_lightning.parts import (
+    ActiveSampler,
+    ImportanceSampler,
+    LocalDifferentialPrivacy,
+    Oort,
+    PowerOfChoice,
+    TierSampler,
+    TopK,
+    VirtualClock,
+)
 
 EVERYBODY = {"clients_per_round": 1.0}
+CLOCK = VirtualClock([3.0, 2.0, 1.0])
 NOISE = LocalDifferentialPrivacy
 METHODS: dict[str, Make] = {
-    "FedAvg": partial(FedAvg, 1.0, local_epochs=2),
-    "FedAvg, two clients": partial(FedAvg, 2),
+    "FedAvg": partial(FedAvg, 2, local_epochs=2),
     "FedProx": partial(FedProx, 0.1, **EVERYBODY),
     "SCAFFOLD": partial(Scaffold, **EVERYBODY),
     "FedDyn": partial(FedDyn, 0.1, **EVERYBODY),
@@ -58,6 +76,18 @@ METHODS: dict[str, Make] = {
     "FedSAM": partial(FedSAM, **EVERYBODY),
     "pFedMe": partial(PFedMe, **EVERYBODY),
     "APFL": partial(APFL, **EVERYBODY),
+    "FedALA": partial(FedALA, "head", **EVERYBODY),
+    "Fed-RoD": partial(FedRoD, "head", **EVERYBODY),
+    "FedProto": partial(FedProto, **EVERYBODY),
+    "IFCA": partial(IFCA, 2, **EVERYBODY),
+    "fine-tuning": partial(FedAvgFineTuned, 1.0, every=2),
+    "FedBABU": partial(FedBABU, "head", every=1, fine_tune_epochs=1, clients_per_round=2),
+    "Per-FedAvg": partial(PerFedAvg, **EVERYBODY),
+    "power of choice": lambda **more: FedPer("head", sampler=PowerOfChoice(1, 2), **more),
+    "AFL": lambda **more: FedAvg(sampler=ActiveSampler(2), **more),
+    "Oort": lambda **more: FedAvg(sampler=Oort(2, CLOCK), **more),
+    "TiFL": lambda **more: FedAvg(sampler=TierSampler(1, CLOCK, num_tiers=2, interval=2), **more),
+    "RADFedi": lambda **more: RADFed(2, sampler=ImportanceSampler(2), **more),
     "error feedback": lambda **more: FedAvg(1.0, exchange=TopK(0.2), **more),
     "clipped, with error feedback": lambda **more: FedAvg(1.0, exchange=[Clip(0.1), TopK(0.2)], **more),
     "local noise": lambda **more: FedAvg(
@@ -66,7 +96,30 @@ METHODS: dict[str, Make] = {
 }
 
 
-@pytest.mark.parametrize("name", METHODS)
+#: Bytes of models that go down once more than is counted: a client that was scored gets the model again to train, and
+#: IFCA's client gets the model of the cluster that it chose last.
+SENT_AGAIN = {"power of choice": 2 * 100, "AFL": 2 * 172, "TiFL": 172, "RADFedi": 2 * 172, "IFCA": 6 * 172}
+#: Bytes that are counted and are in no array, less those of arrays that are not counted. Losses and scores are plain
+#: values. The server computes the control variate that a client of SCAFFOLD would send. FedProto's sums are float64,
+#: and a choice has 8 bytes.
+NOT_IN_ARRAYS = {
+    **{"QFedAvg": -4 * 6, "SCAFFOLD": -4 * 43 * 6, "FedProto": 4 * 18 * 6, "IFCA": 4 * 6},
+    **{"power of choice": -4 * 4, "AFL": -4 * 7, "Oort": -4 * 4, "TiFL": -4 * 3, "RADFedi": -4 * 7},
+}
+#: Each of these takes a way of its own through messages; the others are long ones.
+BY_DEFAULT = {
+    *("FedAvg", "SCAFFOLD", "FedDyn", "FedNova", "QFedAvg", "RADFed", "FedRep", "Ditto", "MOON"),
+    *("FedALA", "Fed-RoD", "FedProto", "IFCA", "FedBABU", "power of choice", "RADFedi"),
+    *("clipped, with error feedback", "local noise"),
+}
+
+
+def with_marks(names: Iterable[str], by_default: Collection[str]) -> list[Any]:
+    """Return names as parameters, of which all but some are long tests."""
+    return [pytest.param(name, marks=() if name in by_default else pytest.mark.long) for name in names]
+
+
+@pytest.mark.parametrize("name", with_marks(METHODS, BY_DEFAULT))
 def test_server_and_clients_hold_the_tensors_of_the_simulation_and_send_the_bytes_that_are_counted(name: str) -> None:
     simulated = simulate(METHODS[name])
     sites = Sites(METHODS[name])
@@ -82,18 +135,21 @@ def test_server_and_clients_hold_the_tensors_of_the_simulation_and_send_the_byte
 
     traffic = deployed.algorithm.traffic
     assert traffic == simulated.algorithm.traffic
-    assert bytes_of(sites.questions) == traffic.bits_down // 8
-    # A loss is a number of the message and no array; positions fill whole bytes; the server computes the control
-    # variate that a client of SCAFFOLD would send.
-    besides = {"QFedAvg": -4 * 6, "SCAFFOLD": -4 * 43 * 6}.get(name, 0)
+    assert bytes_of(sites.questions) == traffic.bits_down // 8 + SENT_AGAIN.get(name, 0)
+    # A loss, a score and a choice are numbers of a message and no arrays; positions fill whole bytes.
+    besides = NOT_IN_ARRAYS.get(name, 0)
     assert 0 <= bytes_of(sites.replies) - (traffic.bits_up // 8 + besides) <= 6
 
 
-@pytest.mark.parametrize("name", ["FedAvg", "FedDyn", "SCAFFOLD", "FedPer", "Ditto", "error feedback"])
+NORMED = ["FedAvg", "FedDyn", "SCAFFOLD", "FedPer", "Ditto", "error feedback", "IFCA", "fine-tuning"]
+
+
+@pytest.mark.parametrize("name", with_marks(NORMED, {"SCAFFOLD", "fine-tuning", "error feedback"}))
 def test_batch_norm_and_momentum_change_nothing_of_that(name: str) -> None:
     module = partial(net, norm=True, momentum=0.0 if name == "SCAFFOLD" else 0.9)
-    simulated = simulate(METHODS[name], module=module())
-    deployed = Sites(METHODS[name], module).fit()
+    make = partial(FedAvgFineTuned, 1.0, every=1) if name == "fine-tuning" else METHODS[name]
+    simulated = simulate(make, module=module())
+    deployed = Sites(make, module).fit()
     assert torch.equal(simulated.algorithm.server.model, deployed.algorithm.server.model)
     assert simulated.algorithm.traffic == deployed.algorithm.traffic
 

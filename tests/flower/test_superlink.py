@@ -119,7 +119,8 @@ def _wait(is_there: Any) -> None:
 
 def kept_at_site(folder: Path, run: str, client: int) -> dict[str, np.ndarray]:
     with np.load(folder / "kept" / f"client-{client}-{run}.npz") as file:
-        return {name.partition("-")[2]: file[name] for name in file.files if name.startswith("new/")}
+        start = file["values/turns"].item().split()[-1] + "/"
+        return {name.partition("-")[2]: file[name] for name in file.files if name.startswith(start)}
 
 
 def check(folder: Path, name: str, rounds: int, make: Any) -> Any:

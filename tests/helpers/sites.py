@@ -164,9 +164,12 @@ class Sites:
 
     def kept(self, node: int) -> dict[str, np.ndarray]:
         """Return what a site keeps, by the part's class and the name of the vector."""
-        arrays = self.contexts[node].state["fl-lightning.arrays"]
-        named = {name: array.numpy() for name, array in arrays.items() if name.startswith("new/")}
-        return {name.partition("-")[2]: array for name, array in named.items()}
+        state = self.contexts[node].state
+        if "fl-lightning.values" not in state:
+            return {}
+        start = state["fl-lightning.values"]["turns"].split()[-1] + "/"
+        arrays = {name: array.numpy() for name, array in state["fl-lightning.arrays"].items() if name.startswith(start)}
+        return {name.partition("-")[2]: array for name, array in arrays.items()}
 
 
 def kept_in_simulation(algorithm: AggregationCallback, client: int) -> dict[str, np.ndarray]:

@@ -171,10 +171,10 @@ class LocalOptimizers:
         #: Whether ``configure_optimizers``, or a hook, has given optimizers a state; Adagrad's begins at step 0.
         self.begin_with_state = any(state.get("step", 1) for state in states)
 
-    @property
-    def options(self) -> Options:
-        """The options with which the round's clients begin, of each optimizer's groups."""
-        return self._for_clients[0]
+    def options_of(self, round_index: int) -> Options:
+        """Return the options with which a round's clients begin, of each optimizer's groups."""
+        options, _ = self.past.get(round_index, self._for_clients)
+        return options
 
     def take_options(self, options: Options) -> None:
         """Let clients begin with other options from the next round on; groups keep those that are not named."""

@@ -7,7 +7,7 @@ loss depends on several; see :class:`~fl_lightning.parts.federation.ForwardPass`
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from typing_extensions import override
 from fl_lightning.parts.client_vectors import ClientVectors
 from fl_lightning.parts.federation import Federation, ForwardPass, LocalClient
 from fl_lightning.parts.layout import Patterns
-from fl_lightning.parts.messages import ClientResult, accumulator
+from fl_lightning.parts.messages import ClientResult, Task, accumulator
 from fl_lightning.parts.objectives.base import LocalObjective
 from fl_lightning.parts.objectives.corrections import ChangedLoss
 from fl_lightning.settings import NotNegative, Positive
@@ -240,6 +240,7 @@ class Prototypes(LocalObjective):
             column, samples. By the slot of the task.
     """
 
+    runs_at = "both"
     lam: NotNegative = 1.0
     output_layer: str | None = None
 
@@ -326,6 +327,28 @@ class Prototypes(LocalObjective):
             self.sent = {**self.sent, slot: sums}
 
     @override
+    def state_down(self, task: Task) -> dict[str, Tensor]:
+        """Return the prototypes, once there are some."""
+        return {} if self.means is None else {"means": self.means}
+
+    @override
+    def take_state_down(self, state: Mapping[str, Tensor]) -> None:
+        """Take the server's prototypes."""
+        self.means = state.get("means")
+
+    @override
+    def state_up(self, result: ClientResult) -> dict[str, Tensor]:
+        """Return the sums of the client's features by class, and how many samples each has."""
+        sent = self._sent.get(result.client)
+        return {} if sent is None else {"sums": sent}
+
+    @override
+    def take_state_up(self, task: Task, state: Mapping[str, Tensor]) -> None:
+        """Take the client's sums, as if its steps had been here."""
+        if "sums" in state:
+            self._seen[task.slot] = state["sums"]
+
+    @override
     def on_arrival(self, client: int, slot: int, *, is_used: bool) -> None:
         """Take the client's prototypes with its result."""
         if is_used and slot in self.sent:
@@ -369,6 +392,7 @@ class TwoHeads(LocalObjective):
         ValueError: When the fit begins, if the pattern does not name one linear layer, or one whose weight is tied.
     """
 
+    runs_at = "client"
     sends_updates_alone = True
     pattern: Patterns
     lr: Positive = 0.1

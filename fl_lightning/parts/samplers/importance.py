@@ -51,6 +51,7 @@ class ImportanceSampler(UniformSampler):
         >>> trainer.fit(module, datamodule=data)
     """
 
+    runs_at = "client"
     #: `score` is the name of a method, so that the argument has another one.
     stored_as: ClassVar = {"score": "kind"}
     gamma: Fraction | None

@@ -47,6 +47,7 @@ class PowerOfChoice(Chooser):
         >>> trainer.fit(module, datamodule=data)
     """
 
+    runs_at = "client"
     scored_at: ClassVar[ScoredAt] = None
     num_candidates: Count
     candidates: Literal["samples", "uniform"] = "samples"
@@ -120,6 +121,7 @@ class ActiveSampler(Chooser):
         >>> trainer.fit(module, datamodule=data)
     """
 
+    runs_at = "client"
     scored_at: ClassVar[ScoredAt] = "received"
     alpha1: Fraction = 0.75
     alpha2: NotNegative = 0.01
@@ -216,6 +218,7 @@ class Oort(ByDuration):
         >>> trainer.fit(module, datamodule=data)
     """
 
+    runs_at = "client"
     scored_at: ClassVar[ScoredAt] = "received"
     exploration: Exploration | None = None
     penalty: NotNegative = 2.0
@@ -325,6 +328,7 @@ class TierSampler(ByDuration):
         >>> trainer.fit(module, datamodule=data)
     """
 
+    runs_at = "client"
     scored_at: ClassVar[ScoredAt] = None
     num_tiers: Count = 5
     interval: Count = 20

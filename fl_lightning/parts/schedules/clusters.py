@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from fl_lightning.parts.aggregations.base import RunningMean
 from fl_lightning.parts.federation import Federation, LocalClient
-from fl_lightning.parts.messages import Task, further_tasks
+from fl_lightning.parts.messages import ClientResult, Task, further_tasks
 from fl_lightning.parts.schedules.base import Play, Schedule
 from fl_lightning.parts.server import Server
 from fl_lightning.settings import Count, Positive
@@ -37,6 +37,7 @@ class Clusters(Schedule):
         chosen: The cluster that each client chose last; -1 before.
     """
 
+    runs_at = "both"
     number: Count
     spread: Positive = 1.0
     shows_client_models = True
@@ -97,18 +98,17 @@ class Clusters(Schedule):
     def play(self, tasks: Sequence[Task], server: Server) -> Play:
         """Let clients choose, train, and average each cluster's models, weighted as the aggregation says."""
         self._losses: dict[tuple[int, int], float] = {}
+        self._counts = [0] * self.number
         for cluster in range(self.number):
             for _ in (yield further_tasks(tasks, work=0, phase=cluster + 1)):
                 pass
         losses: dict[tuple[int, int], float] = {}
         for share in self.federation.gather(self._losses):
             losses.update(share)
-        counts = [0] * self.number
-        for task in tasks:
-            of_clusters = [losses[task.client, cluster] for cluster in range(self.number)]
-            best = of_clusters.index(min(of_clusters))
-            self.chosen[task.client] = best
-            counts[best] += 1
+        # A client that is another machine looks and chooses there.
+        for client in {client for client, _ in losses}:
+            of_clusters = [losses[client, cluster] for cluster in range(self.number)]
+            self._choose(client, of_clusters.index(min(of_clusters)))
 
         means = [RunningMean() for _ in self.models]
         for result in (yield tasks):
@@ -119,10 +119,42 @@ class Clusters(Schedule):
             merged, _ = mean.pop(self.federation, server.model)
             models.append(model if merged is None else merged.to(model.dtype))
         self.models = models
-        if tasks:
-            largest = counts.index(max(counts))
+        if any(self._counts):
+            largest = self._counts.index(max(self._counts))
             server.replace(self.models[largest])
         return server.model
+
+    def _choose(self, client: int, cluster: int) -> None:
+        """Note the cluster that a client chooses in the round."""
+        self.chosen[client] = cluster
+        self._counts[cluster] += 1
+
+    @override
+    def state_down(self, task: Task) -> dict[str, Tensor]:
+        """Return the clusters' models, shape ``(clusters, size)``."""
+        return {"models": torch.stack(self.models)}
+
+    @override
+    def take_state_down(self, state: Mapping[str, Tensor]) -> None:
+        """Take the clusters' models."""
+        self.models = list(state["models"])
+
+    @override
+    def state_up(self, result: ClientResult) -> dict[str, Tensor]:
+        """Return the cluster that the client chose."""
+        return {"chosen": torch.tensor(self.chosen[result.client])}
+
+    @override
+    def take_state_up(self, task: Task, state: Mapping[str, Tensor]) -> None:
+        """Take the cluster that the client chose.
+
+        Raises:
+            ValueError: If there is none of that number.
+        """
+        chosen = int(state["chosen"])
+        if not 0 <= chosen < self.number:
+            raise ValueError(f"Client {task.client} chose cluster {chosen}, and there are {self.number} from 0.")
+        self._choose(task.client, chosen)
 
     @override
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -101,6 +101,7 @@ class FineTuning(_OwnModels):
         is_current: Whether these are tuned from the model that the last round left.
     """
 
+    runs_at = "client"
     sends_updates_alone = True
     every: Count = 1
     epochs: Count = 1
@@ -217,6 +218,7 @@ class AdaptiveStart(_OwnModels):
         shares: Every client's a_k, shape ``(num_parameters,)``.
     """
 
+    runs_at = "client"
     sends_updates_alone = True
     mixed: Patterns = "*"
     lr: Positive = 1.0
