@@ -17,7 +17,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fl_lightning._lightning.errors import CannotVectorize
 from fl_lightning.seeding import (
+    Stream,
     changed_generators,
+    derive_seed,
     global_states,
     preserved_generators,
     seed_generators,
@@ -58,12 +60,14 @@ class ClientGenerators:
     """The global generators of each client of a stack, seeded when something draws for the first time.
 
     Args:
-        seeds: With which each client's generators are seeded.
+        run_seed: The fit's seed.
+        parts: With what else each client's generators are seeded.
         device: Device of the module.
     """
 
-    def __init__(self, seeds: Sequence[int], device: torch.device) -> None:
-        self._seeds = seeds
+    def __init__(self, run_seed: int, parts: Sequence[Sequence[int]], device: torch.device) -> None:
+        self._run_seed = run_seed
+        self._parts = parts
         self.device = device
         #: The states of all generators but torch's on the CPU, by row.
         self._others: dict[int, tuple[Any, ...]] = {}
@@ -71,6 +75,10 @@ class ClientGenerators:
         self.data_draw = False
         #: Whether a step has drawn.
         self.steps_draw = False
+
+    @cached_property
+    def _seeds(self) -> list[int]:
+        return [derive_seed(self._run_seed, Stream.CLIENT, *own) for own in self._parts]
 
     @cached_property
     def _torch(self) -> list[torch.Generator]:

@@ -270,8 +270,8 @@ class _RowsOfClient:
             chosen = self._samples((steps - step) * size)
             whole, rest = divmod(len(chosen), size)
             for tensor, table in zip(self.tensors, tables, strict=True):
-                rows = tensor.index_select(0, chosen.to(tensor.device))
-                table[step : step + whole] = rows[: whole * size].unflatten(0, (whole, size))
+                rows = tensor.index_select(0, chosen)
+                table[step : step + whole] = rows[: whole * size].view(whole, size, *rows.shape[1:])
                 if rest:
                     table[step + whole, :rest] = rows[whole * size :]
                     table[step + whole, rest:] = rows[whole * size]

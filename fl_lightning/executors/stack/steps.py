@@ -150,6 +150,8 @@ class GroupedSteps(StackSteps):
         self._check = check
         self._source = source
         self._accumulate = accumulate
+        #: Whether each optimizer step of each client takes one batch.
+        self._takes_one = all(sum(windows) == len(windows) for windows in stack.windows)
         #: Batches on which each client has trained.
         self._done = [0] * len(stack.slots)
         #: The captured step, and its inputs, of each form of a batch.
@@ -162,11 +164,18 @@ class GroupedSteps(StackSteps):
         totals: GradientList = [None] * len(parameters)
         # The rows whose batches use each parameter.
         users: list[set[int]] = [set() for _ in parameters]
-        for micro in range(max(windows[step] for windows in stack.windows[:active])):
-            rows = [row for row in range(active) if stack.windows[row][step] > micro]
-            # Clients have unequal indices where gradients are accumulated over epochs.
-            for index in sorted({self._done[row] for row in rows}):
-                alike = [row for row in rows if self._done[row] == index]
+        for micro in range(self._batches_of(step, active)):
+            # Clients whose step accumulates so many batches.
+            rows = list(range(active))
+            indices = {self._done[0]}
+            if not self._takes_one:
+                rows = [row for row in rows if stack.windows[row][step] > micro]
+                # Clients have unequal indices where gradients are accumulated over epochs.
+                indices = {self._done[row] for row in rows}
+            for index in sorted(indices):
+                alike = rows
+                if len(indices) > 1:
+                    alike = [row for row in rows if self._done[row] == index]
                 parts: list[tuple[Sequence[int], GradientList]] = []
                 for members, batch in self._source.next(alike):
                     ends = [stack.windows[row][step] == micro + 1 for row in members]
@@ -188,6 +197,12 @@ class GroupedSteps(StackSteps):
             raise CannotVectorize("some clients' batches use a parameter that others of the same step do not use")
         stack.update.step(totals)
         return _are_there(totals)
+
+    def _batches_of(self, step: int, active: int) -> int:
+        """Return the most batches that a client's optimizer step accumulates."""
+        if self._takes_one:
+            return 1
+        return max(windows[step] for windows in self._stack.windows[:active])
 
     def _compute(self, rows: Sequence[int], batch: StackedBatch, index: int, ends: list[bool]) -> Computed:
         """Compute a step of some clients' batches, and keep what they log.

@@ -28,7 +28,6 @@ from fl_lightning.executors.stack.randomness import ClientGenerators, nothing_dr
 from fl_lightning.executors.stack.sources import GatheredBatches, active_clients, make_source
 from fl_lightning.executors.stack.steps import FilledSteps, GroupedSteps, StackAtWork, StackSteps
 from fl_lightning.executors.stack.update import StackUpdate
-from fl_lightning.seeding import Stream, derive_seed
 
 
 class StepRunner:
@@ -61,8 +60,8 @@ class StackTraining:
         self._training = training
         self._runner = runner
         tasks = [member.task for member in members]
-        seeds = [derive_seed(training.settings.run_seed, Stream.CLIENT, *task.seeds) for task in tasks]
-        generators = ClientGenerators(seeds, training.vector.device)
+        seeds = [task.seeds for task in tasks]
+        generators = ClientGenerators(training.settings.run_seed, seeds, training.vector.device)
         self._source = make_source(training, tasks, runner.stacked.transfer, generators)
         models = ModelStack(training.vector, [member.start for member in members])
         windows = [training.batches.windows(task) for task in tasks]
