@@ -127,7 +127,7 @@ class ClientMetrics(Callback):
                 )
         self._loaded = None
         if stage == "fit":
-            check_monitors(trainer, f"val_{self.name}_personal")
+            check_monitors(trainer, f"val_{self.name}_personal", self.always_personal)
             warn_of_clients_without_values(trainer, self)
 
     def on_load_checkpoint(

@@ -81,26 +81,35 @@ def scores_of_clients(
     return torch.cat(predictions)[order], target
 
 
-def check_monitors(trainer: pl.Trainer, prefix: str) -> None:
-    """Raise an error if a callback of the fit looks at a score of clients' models in rounds that have none.
+def check_monitors(trainer: pl.Trainer, prefix: str, always_personal: bool) -> None:
+    """Raise an error if a callback of the fit looks at a score of clients' models that is not logged.
 
     Args:
         trainer: The trainer.
         prefix: How the names of these scores begin.
+        always_personal: Whether they are logged where clients have no models of their own, too.
 
     Raises:
-        ValueError: If there is such a callback.
+        ValueError: If the algorithm has no models of clients, or makes them in other rounds than those validated.
     """
-    every = max((part.personal_every for part in personal_parts(trainer).values()), default=1)
+    parts = personal_parts(trainer)
+    every = max((part.personal_every for part in parts.values()), default=1)
     validated = trainer.check_val_every_n_epoch or 1
     for callback in fit_trainer(trainer).callbacks:
-        # FederatedCheckpoint passes over the other rounds.
-        if not isinstance(callback, (EarlyStopping, ModelCheckpoint)) or isinstance(callback, FederatedCheckpoint):
+        if not isinstance(callback, (EarlyStopping, ModelCheckpoint)):
             continue
-        monitor = callback.monitor or ""
-        if monitor.startswith(prefix) and validated % every:
+        if not (callback.monitor or "").startswith(prefix):
+            continue
+        name = f"`monitor={callback.monitor!r}` of {type(callback).__name__}"
+        if not parts and not always_personal:
             raise ValueError(
-                f"`monitor={callback.monitor!r}` of {type(callback).__name__} needs clients' own models in every round "
+                f"{name} needs models of single clients, and the algorithm has none. Give "
+                "`ClientMetrics(always_personal=True)`, which logs the server's model under this name too."
+            )
+        # FederatedCheckpoint passes over the other rounds.
+        if validated % every and not isinstance(callback, FederatedCheckpoint):
+            raise ValueError(
+                f"{name} needs clients' own models in every round "
                 f"that is validated, but they are made in every {every}th round, and every {validated}th is validated. "
                 f"Give the algorithm `every={validated}`, or `Trainer(check_val_every_n_epoch={every})`."
             )

@@ -140,3 +140,16 @@ def test_scores_that_the_module_does_not_return_are_refused() -> None:
     assert values_of(OwnHead(1.0, True), data()) == {0: 2.0, 1: -0.5}
     with pytest.raises(ValueError, match="step returned other `preds` than the module's `forward`"):
         values_of(OwnHead(2.0, True), data())
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_a_monitored_score_that_an_algorithm_never_logs_is_named_before_training(tmp_path: Path, always: bool) -> None:
+    best = FederatedCheckpoint(tmp_path, monitor="val_acc_personal", mode="max")
+    callbacks = [FedAvg(1.0), ClientMetrics(always_personal=always), best]
+    trainer = quiet_trainer(max_epochs=1, enable_checkpointing=True, callbacks=callbacks)
+    if always:
+        trainer.fit(OwnHead(), datamodule=data())
+        assert float(best.best_model_score) == float(trainer.callback_metrics["val_acc_clients"])
+    else:
+        with pytest.raises(ValueError, match="always_personal=True"):
+            trainer.fit(OwnHead(), datamodule=data())
