@@ -125,15 +125,16 @@ def signed_rank_test(scores: Numbers, baselines: Numbers, digits: int = 12) -> S
 def _exact_p_value(doubled_ranks: np.ndarray, smaller: int) -> float:
     """Return P(rank sum <= smaller or >= total - smaller) when each rank is positive with probability 1/2.
 
-    ``probability[s]`` is the probability of the sum ``s``; the ranks are added one after the other.
+    ``probability[s]`` is the probability of the sum ``s``; the ranks are added one after the other. Larger sums than
+    ``smaller`` do not count, and do not lead to smaller ones.
     """
-    probability = np.zeros(int(doubled_ranks.sum()) + 1)
+    probability = np.zeros(smaller + 1)
     probability[0] = 1.0
     for rank in doubled_ranks:
         shifted = np.zeros_like(probability)
-        shifted[rank:] = probability[: len(probability) - rank]
+        shifted[rank:] = probability[: max(0, len(probability) - rank)]
         probability = (probability + shifted) / 2
-    return min(1.0, 2 * float(probability[: smaller + 1].sum()))
+    return min(1.0, 2 * float(probability.sum()))
 
 
 def holm(p_values: Numbers) -> list[float]:

@@ -156,10 +156,10 @@ def client_table(results: Results) -> Table | None:
         weighted = []
         worst = []
         for _, run in clients.groupby(["fold", "seed"]):
-            scores = run["score"]
+            scores = run["score"].to_numpy()
             means.append(scores.mean())
-            weighted.append(np.average(scores, weights=run["samples"]))
-            worst_first = scores.sort_values(ascending=results.sign(data) > 0)
+            weighted.append(np.average(scores, weights=run["samples"].to_numpy()))
+            worst_first = np.sort(scores)[:: results.sign(data)]
             a_tenth = max(1, len(run) // 10)
             worst.append(worst_first[:a_tenth].mean())
         row = {
