@@ -9,7 +9,8 @@ from fl_lightning.parts.aggregations.stale import StalenessMixing
 from fl_lightning.parts.aggregations.staleness import Staleness
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.objectives.proximal import proximal
-from fl_lightning.parts.schedules.asynchronous import Asynchronous, SampledStaleness
+from fl_lightning.parts.schedules.asynchronous import Asynchronous
+from fl_lightning.parts.schedules.sampled_staleness import SampledStaleness
 from fl_lightning.settings import Count, Natural, ScheduledShare, ScheduledWeight
 
 

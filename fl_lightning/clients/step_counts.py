@@ -94,7 +94,8 @@ def _of_recurrence(x: torch.Tensor, weight: Any, weight_hidden: Any) -> int:
     """
     weights = [weight, weight_hidden] if isinstance(weight, torch.Tensor) else weight
     values: int = sum(each.numel() for each in weights if each.dim() == 2)
-    return 2 * (x.numel() // max(1, x.shape[-1])) * values
+    rows = x.numel() // max(1, x.shape[-1])
+    return 2 * rows * values
 
 
 def in_words(number: float) -> str:

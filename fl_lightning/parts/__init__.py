@@ -68,13 +68,14 @@ from fl_lightning.parts.samplers.importance import ImportanceSampler
 from fl_lightning.parts.samplers.participation import Participation
 from fl_lightning.parts.samplers.selection import ActiveSampler, Oort, PowerOfChoice, TierSampler
 from fl_lightning.parts.samplers.uniform import BernoulliSampler, UniformSampler
-from fl_lightning.parts.schedules.asynchronous import Asynchronous, SampledStaleness
+from fl_lightning.parts.schedules.asynchronous import Asynchronous
 from fl_lightning.parts.schedules.base import Schedule
 from fl_lightning.parts.schedules.calibration import PAPER_STALENESS, calibrate_staleness
 from fl_lightning.parts.schedules.clusters import Clusters
 from fl_lightning.parts.schedules.own_models import AdaptiveStart, FineTuning, ProximalModels
 from fl_lightning.parts.schedules.personal_first import PersonalFirst
 from fl_lightning.parts.schedules.redistribution import Redistribution
+from fl_lightning.parts.schedules.sampled_staleness import SampledStaleness
 from fl_lightning.parts.schedules.synchronous import ClientAverage, Synchronous
 from fl_lightning.parts.server import Server
 from fl_lightning.parts.servers.adaptive import Adaptive

@@ -57,12 +57,15 @@ class ClientVectors:
         if not self._is_here(client):
             number = self._federation.num_ranks
             raise RuntimeError(f"The vector of client {client} is on process {client % number} of {number}.")
-        return self._new[client] if client in self._new else self._known(client)
+        if client in self._new:
+            return self._new[client]
+        return self._known(client)
 
     def get(self, client: int) -> Tensor | None:
         """Return a client's vector; ``None`` if it has none of its own yet."""
-        held = any(client in vectors for vectors in (self._new, self._counted, self._rows))
-        return self[client] if held else None
+        if client in self._new or client in self._counted or client in self._rows:
+            return self[client]
+        return None
 
     def __setitem__(self, client: int, vector: Tensor) -> None:
         """Take a client's new vector, shape ``(length,)``."""
@@ -78,7 +81,9 @@ class ClientVectors:
         """Return the vector with which a client counts in the mean."""
         if client in self._counted:
             return self._counted[client]
-        return self._rows[client].to(self._initial.device) if client in self._rows else self._initial
+        if client in self._rows:
+            return self._rows[client].to(self._initial.device)
+        return self._initial
 
     def commit(self) -> None:
         """Let new vectors count in the mean; call it on all processes together."""
@@ -117,11 +122,10 @@ class ClientVectors:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the boundary's vectors of all processes' clients, and their mean; call it on all processes."""
-        mine = dict(self._rows.items())
-        return {
-            "clients": mine if self._federation.replicates else self._federation.join(mine),
-            "mean": self._kept_mean,
-        }
+        vectors = dict(self._rows.items())
+        if not self._federation.replicates:
+            vectors = self._federation.join(vectors)
+        return {"clients": vectors, "mean": self._kept_mean}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take the vectors of this process's clients, and the mean."""

@@ -71,8 +71,9 @@ class VirtualClock(ShowsArguments):
         check("`online`", list(self.online or ()), Sequence[Natural])
         for client, given in (self.online or {}).items():
             windows = sorted(check("`online`", given, Sequence[Sequence[float]]))
-            apart = all(before[1] <= after[0] for before, after in pairwise(windows))
-            if not windows or not apart or not all(0 <= begin < end for begin, end in windows):
+            are_apart = all(before[1] <= after[0] for before, after in pairwise(windows))
+            are_windows = all(0 <= begin < end for begin, end in windows)
+            if not windows or not are_apart or not are_windows:
                 raise ValueError(
                     "`online` must give each client windows (from, until) that do not overlap, 0 <= from < until; got "
                     f"{windows} for client {client}. Leave out clients that are always available."
@@ -157,7 +158,9 @@ class VirtualClock(ShowsArguments):
             number: Which of the run's tasks it is; jitter depends on it.
             share: Part of the whole work.
         """
-        ticks = self._durations[client] if share == 1 else max(1, round(self._durations[client] * share))
+        ticks = self._durations[client]
+        if share != 1:
+            ticks = max(1, round(ticks * share))
         if self.jitter:
             chance = numpy_generator(self._seed, Stream.CLOCK, 1, client, number).random()
             ticks += round(chance * self.jitter * self.ticks_per_unit)
@@ -167,21 +170,29 @@ class VirtualClock(ShowsArguments):
         """Return whether the result of a task is lost."""
         if not self.dropout:
             return False
-        return bool(numpy_generator(self._seed, Stream.CLOCK, 2, client, number).random() < self.dropout)
+        chance = numpy_generator(self._seed, Stream.CLOCK, 2, client, number).random()
+        return bool(chance < self.dropout)
 
     def next_online(self, client: int, tick: int) -> int | None:
         """Return the first tick from ``tick`` on at which the client is there; ``None`` if it does not come back."""
         window = self._window(client, tick)
-        return None if window is None else max(tick, window[0])
+        if window is None:
+            return None
+        begin, _ = window
+        return max(tick, begin)
 
     def leaves_at(self, client: int, tick: int) -> int | None:
         """Return the tick at which the client, which is there, goes; ``None`` if it stays."""
         window = self._window(client, tick)
-        return window[1] if window and client in self._windows else None
+        if window is None or client not in self._windows:
+            return None
+        _, end = window
+        return end
 
     def _window(self, client: int, tick: int) -> tuple[int, int] | None:
         """Return the first of a client's windows that ends after a tick."""
-        windows = self._windows.get(client, [(0, _FOREVER)])
+        always = [(0, _FOREVER)]
+        windows = self._windows.get(client, always)
         place = bisect_right(windows, tick, key=lambda window: window[1])
         return windows[place] if place < len(windows) else None
 
@@ -190,12 +201,15 @@ class VirtualClock(ShowsArguments):
         return ticks / self.ticks_per_unit
 
     def _ticks(self, time: Number) -> int:
-        return _FOREVER if time == math.inf else round(_exact(time) * self.ticks_per_unit)
+        if time == math.inf:
+            return _FOREVER
+        return round(_exact(time) * self.ticks_per_unit)
 
 
 def _each(name: str, values: Any, number: int) -> list[Fraction]:
     """Return one number for each client."""
-    values = [values] * number if is_number(values) else values
+    if is_number(values):
+        values = [values] * number
     if len(values) != number:
         raise ValueError(f"`{name}` must be one number, or one for each of the {number} clients, got {len(values)}.")
     return [_exact(value) for value in values]
@@ -212,6 +226,11 @@ def _common_ticks(durations: Sequence[Fraction], random: bool) -> int:
     for duration in durations:
         ticks = math.lcm(ticks, duration.denominator)
         if ticks > _FINEST:
+            # A tick is about a billionth of the shortest duration.
             shortest = min(duration for duration in durations if duration > 0)
-            return int(10 ** max(0, 9 - math.floor(math.log10(shortest))))
-    return ticks * -(-_RANDOM // ticks) if random else ticks
+            digits = 9 - math.floor(math.log10(shortest))
+            return int(10 ** max(0, digits))
+    if not random:
+        return ticks
+    # The smallest multiple that is fine enough for random durations.
+    return ticks * math.ceil(Fraction(_RANDOM, ticks))

@@ -178,9 +178,11 @@ class ClientResult:
         # The sum is nearly always finite, and cheaper than a test of each value.
         if math.isfinite(self.vector.sum()):
             return True
+        if not self.parameters.isfinite().all():
+            return False
         before = self.start_buffers
-        constant = (self.buffers == before) | (self.buffers.isnan() & before.isnan())
-        return bool(self.parameters.isfinite().all()) and bool((self.buffers.isfinite() | constant).all())
+        is_constant = (self.buffers == before) | (self.buffers.isnan() & before.isnan())
+        return bool((self.buffers.isfinite() | is_constant).all())
 
     def with_delta(self, delta: Tensor, payload: Payload | None = None) -> ClientResult:
         """Return the result with another update, and with the parameters that follow from it.
@@ -191,7 +193,9 @@ class ClientResult:
         """
         moved = (self.start_parameters + delta).to(self.vector.dtype)
         vector = torch.cat([moved, self.buffers])
-        return replace(self, vector=vector, payload=self.payload if payload is None else payload)
+        if payload is None:
+            payload = self.payload
+        return replace(self, vector=vector, payload=payload)
 
     def with_buffers(self, buffers: Tensor) -> ClientResult:
         """Return the result with other buffers, shape ``(size - num_parameters,)``."""
@@ -311,7 +315,11 @@ def same_values(first: Tensor, second: Tensor) -> bool:
     """Return whether two vectors hold the same values, NaN included."""
     if first.shape != second.shape:
         return False
-    return torch.equal(first, second) or bool(((first == second) | (first.isnan() & second.isnan())).all())
+    # This is nearly always the answer, and cheaper than what follows.
+    if torch.equal(first, second):
+        return True
+    is_same = (first == second) | (first.isnan() & second.isnan())
+    return bool(is_same.all())
 
 
 def accumulator(like: Tensor) -> torch.dtype:

@@ -182,7 +182,9 @@ class Part:
 
     def at(self, name: str, round_index: int | None = None) -> float:
         """Return a setting's value in a round, the present one if ``None``."""
-        return at_round(self, name, self.round if round_index is None else round_index)
+        if round_index is None:
+            round_index = self.round
+        return at_round(self, name, round_index)
 
     def generator(self, task: Task | None = None, *place: int, stream: Stream = Stream.PARTS) -> torch.Generator:
         """Return a generator on the CPU whose numbers depend on the seed, the round and the client alone.
@@ -264,7 +266,8 @@ class Part:
                 held[name].load_state_dict(value)
             else:
                 restored = self._restored(value, {})
-                restored = np.array(restored) if isinstance(held[name], np.ndarray) else restored
+                if isinstance(held[name], np.ndarray):
+                    restored = np.array(restored)
                 setattr(self, name, self.loaded(name, restored))
         self.keep()
 
@@ -310,7 +313,8 @@ def personal_model(parts: Iterable[Part], client: int, model: Tensor) -> Tensor:
         model = part.model_of(client, model)
     for part in known:
         own = part.personal(client, model)
-        model = model if own is None else own
+        if own is not None:
+            model = own
     return model
 
 

@@ -156,7 +156,8 @@ class GaussianAttack(LocalAttack):
 
     @override
     def forge(self, update: Tensor, generator: torch.Generator) -> Tensor:
-        return self.std * torch.randn(update.shape, generator=generator, dtype=torch.float64).to(update)
+        drawn = torch.randn(update.shape, generator=generator, dtype=torch.float64)
+        return self.std * drawn.to(update)
 
 
 @dataclass(eq=False)

@@ -106,7 +106,8 @@ class PersonalParameters(Exchange):
                 live, unless models circulate.
         """
         model = self.insert(self.federation.model, self.own[client])
-        return {name: view for name, view in self.federation.tensors(model).items() if name in self._names}
+        tensors = self.federation.tensors(model)
+        return {name: tensor for name, tensor in tensors.items() if name in self._names}
 
     def values_in(self, model: Tensor) -> Tensor:
         """Return the personal values of a model, shape ``(number of personal values,)``."""

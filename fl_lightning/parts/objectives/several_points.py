@@ -282,7 +282,9 @@ class ModelMixture(WalkingObjective["_MixtureWalk"]):
     def personal(self, client: int, model: Tensor) -> Tensor | None:
         """Return the mixture of the client's v and the server's model."""
         own = self.own.get(client)
-        return None if own is None else torch.lerp(model, own.to(model), float(self.alphas[client]))
+        if own is None:
+            return None
+        return torch.lerp(model, own.to(model), float(self.alphas[client]))
 
 
 class _MixtureWalk(Walk):

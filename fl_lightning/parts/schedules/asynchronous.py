@@ -18,7 +18,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -428,7 +428,7 @@ class Asynchronous(Schedule):
     def _draw(self, server: Server) -> bool:
         """Send the model to one of the idle clients that are there; return whether there is one."""
         idle = self.idle
-        #: The places of those in the list that are there.
+        # Places in the list of those that are there: all, without windows.
         there = list(range(len(idle)))
         if self.clock.online:
             comings = [self.clock.next_online(client, self.now) for client in idle]
@@ -495,12 +495,17 @@ class Asynchronous(Schedule):
     @override
     def values(self) -> dict[str, float]:
         """Return the staleness of the round's results, the buffer, virtual time, and how much of it clients work."""
-        arrivals = self.report.arrivals
-        late = [record.staleness for record in arrivals if record.outcome != "lost"]
-        values = {
-            "fed/staleness": float(np.mean(late)) if late else 0.0,
-            "fed/staleness_max": max(late, default=0),
-            "fed/rejected": sum(record.outcome == "rejected" for record in arrivals),
+        staleness: list[int] = []
+        rejected = 0
+        for record in self.report.arrivals:
+            if record.outcome != "lost":
+                staleness.append(record.staleness)
+            if record.outcome == "rejected":
+                rejected += 1
+        values: dict[str, float] = {
+            "fed/staleness": float(np.mean(staleness)) if staleness else 0.0,
+            "fed/staleness_max": max(staleness, default=0),
+            "fed/rejected": rejected,
             "fed/buffer": len(self.buffer),
         }
         if self.broadcast_threshold is not None:
@@ -510,82 +515,6 @@ class Asynchronous(Schedule):
     def _times(self) -> dict[str, float]:
         values = {"fed/virtual_time": self.clock.time(self.now)}
         if self.now:
-            worked = self.busy + sum(self.now - flight.sent for flight in self.flights.values())
-            values["fed/utilization"] = worked / (self.most_at_once * self.now)
+            under_way = sum(self.now - flight.sent for flight in self.flights.values())
+            values["fed/utilization"] = (self.busy + under_way) / (self.most_at_once * self.now)
         return values
-
-
-@dataclass(eq=False, repr=False)
-class SampledStaleness(Asynchronous):
-    """Staleness drawn at random instead of arising from a clock (Xie et al.'s simulation; eq. (26)).
-
-    Each result comes from a client drawn uniformly and from a model drawn uniformly among the last ``history`` ones,
-    including the present one. A model is added to the history at each result, whether or not the server moved.
-
-    Equations are numbered as in ``docs/references.md``.
-
-    The other arguments are those of :class:`Asynchronous`, without ``clock``, ``concurrency``, ``stamp`` and
-    ``wait_for_flush``.
-
-    Args:
-        history: D, at least 1; staleness is 0 to D - 1.
-
-    Raises:
-        ValueError: If ``history`` is below 1, or another argument is out of its range.
-    """
-
-    clock: VirtualClock = field(default_factory=VirtualClock, init=False)
-    history: Count
-    _: KW_ONLY
-    concurrency: Count | None = field(default=None, init=False)
-    stamp: Stamp = field(default="upload", init=False)
-    wait_for_flush: bool = field(default=False, init=False)
-    repeats_clients = True
-
-    @override
-    def setup(self, federation: Federation) -> None:
-        """Start with the first model alone."""
-        super().setup(federation)
-        self.outbox = []
-        #: The last models, by the number of results before them.
-        self.models: dict[int, Tensor]
-        self.add_state("models", {0: federation.model})
-
-    @override
-    def play(self, tasks: Sequence[Task], server: Server) -> Play:
-        """Draw the results' clients and models, then let them arrive."""
-        #: The number of each result of the round, its client, and the number of its model.
-        self._drawn: list[tuple[int, int, int]] = []
-        for number in range(self.uploads, self.uploads + self.cohort_size):
-            # A resumed run may have a longer history than there are models.
-            known = number + 1 - min(self.models)
-            staleness = int(self._rng.integers(min(known, self.history)))
-            client = int(self._rng.integers(self.federation.num_clients))
-            self._drawn.append((number, client, number - staleness))
-        return (yield from super().play(tasks, server))
-
-    @override
-    def _next_arrival(self, server: Server) -> int:
-        """Return the slot of the next result, having begun those whose model is there."""
-        self.models[self.uploads] = server.model
-        self.models.pop(self.uploads - self.history, None)
-        to_come: list[tuple[int, int, int]] = []
-        for number, client, model in self._drawn:
-            if model > self.uploads:
-                to_come.append((number, client, model))
-                continue
-            # A result's place in the order stands for the time at which it is due.
-            due = number + 1
-            self._fly(Flight(self._task(client), self.models[model], model, self.now, due))
-        self._drawn = to_come
-        # Every result's model is there by its turn.
-        self.now, _, slot = heapq.heappop(self.events)
-        return slot
-
-    @override
-    def _free(self, clients: Collection[int]) -> None:
-        """Do nothing: the next clients are drawn."""
-
-    @override
-    def _times(self) -> dict[str, float]:
-        return {}

@@ -83,7 +83,8 @@ class SecureAggregation(Exchange):
     def upload(self, result: ClientResult) -> ClientResult:
         """Add the client's rounded values; return the result unchanged: the server sees only the sum."""
         update = self.sent_update(result).double()
-        self._clipped += int((update.abs() > self.clip).sum())
+        is_clipped = update.abs() > self.clip
+        self._clipped += int(is_clipped.sum())
         scaled = update.clamp(-self.clip, self.clip) / self._step
         generator = self.generator(result.task, stream=Stream.SECURE_AGGREGATION)
         drawn = torch.rand(scaled.shape, generator=generator, dtype=torch.float64).to(scaled.device)
