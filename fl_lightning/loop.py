@@ -159,10 +159,10 @@ class FederatedLoop(RoundLoop):
             )
 
     def print_clients(self) -> None:
-        """Say in one line how many clients train, validate and test; warn of what may go wrong."""
+        """Say with which settings the fit begins, and who trains, validates and tests; warn of what may go wrong."""
         warn_of_lost_results(self.trainer)
         warn_of_single_samples(self.trainer.lightning_module, self.data)
-        print_clients(self.data, self.algorithm.sampler, type(self.callback).__name__)
+        print_clients(self.data, self.algorithm.sampler, self.callback)
 
     def batches_per_client(self) -> int:
         """Return the mean number of batches of one client's local training, rounded up."""

@@ -146,7 +146,8 @@ def check(name: str, value: Any, hint: Any) -> Any:
     args = get_args(hint)
     if kind is Annotated:
         number_type, interval = args
-        _check_number(name, value, interval, whole=number_type is int)
+        if not _is_number_in(value, interval, whole=number_type is int):
+            raise ValueError(f"{name} must be {_in_words(hint)}, got {short_repr(value)}.")
         return value
     if kind is Literal:
         _check_choice(name, value, args)
@@ -171,12 +172,16 @@ def check(name: str, value: Any, hint: Any) -> Any:
     return value
 
 
-def _check_number(name: str, value: Any, interval: str, *, whole: bool) -> None:
-    """Raise ``ValueError`` if a value is not a number in an interval such as ``"[0, 1)"``."""
-    if is_number(value) and _is_inside(value, interval) and (not whole or isinstance(value, numbers.Integral)):
-        return
-    number = "whole number" if whole else "number"
-    raise ValueError(f"{name} must be a {number} in {interval}, got {short_repr(value)}.")
+def _is_number_in(value: Any, interval: str, *, whole: bool) -> bool:
+    """Return whether a value is a number in an interval such as ``"[0, 1)"``."""
+    return is_number(value) and _is_inside(value, interval) and (not whole or isinstance(value, numbers.Integral))
+
+
+def _in_words(hint: Any) -> str:
+    """Return what a number with limits may be, such as ``"a whole number in [1, inf)"``."""
+    number_type, interval = get_args(hint)
+    number = "whole number" if number_type is int else "number"
+    return f"a {number} in {interval}"
 
 
 def _is_inside(value: float, interval: str) -> bool:
@@ -197,7 +202,7 @@ def _check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
 
 
 def _check_any(name: str, value: Any, hints: Sequence[Any]) -> Any:
-    """Return a value that has one of several types; the error is that of the first one."""
+    """Return a value that has one of several types; the error names all numbers, or is that of the first type."""
     if value is None and type(None) in hints:
         return None
     first_error: Exception | None = None
@@ -209,6 +214,9 @@ def _check_any(name: str, value: Any, hints: Sequence[Any]) -> Any:
         except (TypeError, ValueError) as error:
             first_error = first_error or error
     assert first_error is not None
+    allowed = [_in_words(hint) for hint in hints if get_origin(hint) is Annotated]
+    if len(allowed) > 1:
+        raise ValueError(f"{name} must be {' or '.join(allowed)}, got {short_repr(value)}.")
     raise first_error
 
 

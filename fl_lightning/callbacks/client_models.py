@@ -114,9 +114,10 @@ def client_model(
         ValueError: If there is no such client, no fit and no checkpoint, or if clients' own models are not there.
 
     Example:
+        >>> trainer = L.Trainer(max_epochs=2, callbacks=[FedPer("head", clients_per_round=2)])
         >>> trainer.fit(module, datamodule=data)
-        >>> torch.save(client_model(trainer, 3), "client_3.pt")
-        >>> client_model(trainer, 3, ckpt_path="last.ckpt", module=module, datamodule=data)  # in another program
+        >>> state = client_model(trainer, 1)
+        >>> module.load_state_dict(state)
     """
     algorithm = _algorithm_of(trainer)
     if algorithm is None:

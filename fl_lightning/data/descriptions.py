@@ -62,14 +62,15 @@ def sets_of_clients(split: FederatedSplit) -> dict[str, list[int]] | None:
     return sets if sets_with_clients > 1 else None
 
 
-def print_clients(data: FederatedDataModule, sampler: ClientSampler, name: str) -> None:
-    """Say in one line how many clients train, validate and test, and how many train in a round.
+def print_clients(data: FederatedDataModule, sampler: ClientSampler, callback: object) -> None:
+    """Say with which settings a fit begins, and how many clients train, validate and test.
 
     Args:
         data: The data, set up.
         sampler: Draws the clients of a round.
-        name: The class of the aggregation callback.
+        callback: The aggregation callback, whose representation has its settings.
     """
+    rank_zero_info(repr(callback))
     number = sampler.cohort_size(data.num_clients)
     each_round = sampler.describe_round(data.num_clients)
     line = f"{data.describe_clients()}; {each_round} in each round. {data.describe_unused()}"
@@ -83,6 +84,6 @@ def print_clients(data: FederatedDataModule, sampler: ClientSampler, name: str) 
     elif number == 1 and not sampler.counts_results and isinstance(fraction, float):
         rank_zero_warn(
             f"Only 1 of {data.num_clients} clients trains in each round (`clients_per_round={fraction}` "
-            f"is a fraction, rounded), so {name} averages nothing. Give a number of clients, such as "
-            "`clients_per_round=2`, or `clients_per_round=1.0` for all."
+            f"is a fraction, rounded), so {type(callback).__name__} averages nothing. Give a number of clients, such "
+            "as `clients_per_round=2`, or `clients_per_round=1.0` for all."
         )
