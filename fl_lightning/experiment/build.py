@@ -80,6 +80,9 @@ def trainer(config: Mapping[str, Any], further: Sequence[Callback], **settings: 
         config: The configuration of the cell.
         further: All callbacks.
         settings: Logger and folder.
+
+    Raises:
+        ValueError: If an argument is unknown, belongs to the runner, or is of another kind.
     """
     refuse_unknown("`trainer`", config["trainer"], list(inspect.signature(L.Trainer).parameters))
     given = _make_arguments(L.Trainer, config["trainer"])
@@ -89,7 +92,11 @@ def trainer(config: Mapping[str, Any], further: Sequence[Callback], **settings: 
             raise ValueError(f"`trainer` must leave `{name}` to the runner, which has one device, got {value!r}.")
     # "auto" devices would be all GPUs that the worker sees.
     arguments = {**_DEFAULTS, **given, **settings, "devices": 1, "callbacks": list(further)}
-    return L.Trainer(**arguments)
+    try:
+        return L.Trainer(**arguments)
+    except TypeError as error:
+        # Lightning leaves most kinds to Python, whose errors do not say which argument it was.
+        raise ValueError(f"`trainer` has an argument of another kind, {error}, among {given!r}.") from error
 
 
 def make(spec: Spec, place: str = "The value", kind: Any = object) -> Any:

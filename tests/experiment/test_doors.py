@@ -81,6 +81,12 @@ def test_an_unknown_argument_of_the_trainer_is_named() -> None:
     assert "Did you mean `gradient_clip_val`" in mistakes_of(small(trainer={"max_epochs": 1, "gradient_clip_vall": 1}))
 
 
+def test_arguments_of_the_trainer_are_named_if_python_finds_one_of_another_kind() -> None:
+    found = mistakes_of(small(trainer={"max_epochs": 1, "accelerator": []}))
+    assert "`trainer` has an argument of another kind" in found
+    assert "'accelerator': []" in found
+
+
 BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 9)
 )
