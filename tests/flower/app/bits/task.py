@@ -13,19 +13,22 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fl_lightning import (
+    IFCA,
     AggregationCallback,
     Clip,
     Ditto,
     FedAdam,
     FedAvg,
+    FedBABU,
     FedDyn,
     FedPer,
+    FedProto,
     FedProx,
     RADFed,
     Scaffold,
     TensorDataModule,
 )
-from fl_lightning.parts import LocalDifferentialPrivacy, TopK
+from fl_lightning.parts import LocalDifferentialPrivacy, PowerOfChoice, TopK
 
 SIZES = (18, 31, 24)
 EVERYBODY = {"clients_per_round": 1.0, "seed": 7}
@@ -40,6 +43,10 @@ def _noised(**options: Any) -> FedAvg:
     return FedAvg(1.0, exchange=[Clip(0.5), noise], seed=7, **options)
 
 
+def _by_loss(**options: Any) -> FedAvg:
+    return FedAvg(sampler=PowerOfChoice(2, 3), seed=7, **options)
+
+
 METHODS: dict[str, Callable[..., AggregationCallback]] = {
     "FedAvg": partial(FedAvg, 1.0, seed=7),
     "FedProx": partial(FedProx, 0.1, **EVERYBODY),
@@ -52,6 +59,14 @@ METHODS: dict[str, Callable[..., AggregationCallback]] = {
     "TopK": _sparse,
     "noise": _noised,
 }
+#: Methods whose clients get several messages, or models, in a round.
+SEVERAL: dict[str, Callable[..., AggregationCallback]] = {
+    "fine-tuning": partial(FedBABU, "head", every=2, fine_tune_epochs=1, **EVERYBODY),
+    "power of choice": _by_loss,
+    "IFCA": partial(IFCA, 2, **EVERYBODY),
+    "FedProto": partial(FedProto, **EVERYBODY),
+}
+METHODS |= SEVERAL
 
 
 def with_failures(*rounds: list[int], **options: Any) -> FedAvg:
