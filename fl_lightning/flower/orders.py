@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
+import lightning.pytorch as pl
 import numpy as np
 import torch
 from torch import Tensor
@@ -34,6 +35,12 @@ def describe_algorithm(algorithm: Algorithm) -> str:
         held.append(algorithm.sampler)
     # A dataclass would show the address of a function, which another process has elsewhere.
     return ", ".join(Part.__repr__(part) for part in walk(*held))
+
+
+def describe_trainer(trainer: pl.Trainer) -> str:
+    """Return the arguments of a Trainer that decide which steps a client takes, in a text that both sides compare."""
+    names = ("gradient_clip_val", "gradient_clip_algorithm", "accumulate_grad_batches", "limit_train_batches")
+    return ", ".join(f"{name}={getattr(trainer, name)}" for name in names)
 
 
 def parts_on_both_sides(algorithm: Algorithm) -> dict[str, Part]:
@@ -119,6 +126,7 @@ class Order(_Record):
         local_epochs: Local epochs.
         local_steps: Local steps instead; 0 for none.
         algorithm: The algorithm, as :func:`describe_algorithm` says it.
+        trainer: The Trainer, as :func:`describe_trainer` says it.
         layout: Digest of the names, shapes and type of the model's tensors.
         first: Digest of the values of the first model of all.
         options: The options of the optimizers' groups, in JSON; nothing for a client that does not train.
@@ -135,6 +143,7 @@ class Order(_Record):
     local_epochs: int
     local_steps: int
     algorithm: str
+    trainer: str
     layout: str
     first: str
     options: str

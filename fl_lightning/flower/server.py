@@ -23,6 +23,7 @@ from fl_lightning.flower.orders import (
     Order,
     check_version,
     describe_algorithm,
+    describe_trainer,
     options_to_text,
     parts_on_both_sides,
     state_arrays,
@@ -318,6 +319,7 @@ class _FitAtServer:
             "local_epochs": settings.local_epochs,
             "local_steps": settings.local_steps or 0,
             "algorithm": describe_algorithm(algorithm),
+            "trainer": describe_trainer(training.trainer),
             **clients._digests,
             "changing": tuple(sorted(self._run.server.changing)),
         }

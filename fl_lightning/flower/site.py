@@ -24,6 +24,7 @@ from fl_lightning.flower.orders import (
     Order,
     check_version,
     describe_algorithm,
+    describe_trainer,
     options_from_text,
     parts_on_both_sides,
     state_arrays,
@@ -148,6 +149,7 @@ def train_client(
     if taken := fixed.keys() & trainer.keys():
         raise ValueError(f"Arguments of the client's Trainer are fixed: {sorted(taken)}. Leave them out.")
     one_round = pl.Trainer(callbacks=[*given, algorithm, round_end], **fixed, **trainer)
+    _check_same("Trainer's arguments", describe_trainer(one_round), order.trainer)
     begin_with_round(one_round, order.round)
     one_round.fit(module, datamodule=data)
     answer = fit.answer(algorithm.algorithm, round_end)
@@ -186,7 +188,7 @@ def _check_same(what: str, here: str, asked: str) -> None:
     if here != asked:
         raise ValueError(
             f"The {what} must be the same on both sides, got {here} here and {asked} at the server. Build it by the "
-            "same function on both sides."
+            "same function, or give the same arguments, on both sides."
         )
 
 
@@ -252,6 +254,8 @@ class _FitAtSite(SequentialExecutor):
         changing = traveling_buffers(run, order.changing)
         run.server.changing = frozenset(order.changing)
         run.server.model = unpack_model(run, first, order.arrays, changing)
+        # The server steps the schedules, by its own metrics, and sends the learning rates.
+        training.trainer.strategy.lr_scheduler_configs = []
         if order.options:
             training.loop.optimizers.take_options(options_from_text(order.options))
         for name, part in parts_on_both_sides(algorithm).items():

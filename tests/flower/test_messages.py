@@ -127,6 +127,13 @@ def test_other_settings_of_the_algorithm_at_a_site_are_named() -> None:
         Other(partial(FedProx, 0.1, clients_per_round=1.0)).fit()
 
 
+def test_other_arguments_of_the_trainer_at_a_site_are_named() -> None:
+    with pytest.raises(
+        RuntimeError, match=r"got gradient_clip_val=None.* here and gradient_clip_val=0.1.* at the server"
+    ):
+        Sites(partial(FedAvg, 1.0)).fit(gradient_clip_val=0.1)
+
+
 def test_clients_may_have_names_and_are_numbered_in_their_order() -> None:
     make = partial(FedAvg, 1.0)
     named = Sites(make, names=("Aachen", "Bonn", "Celle")).fit()

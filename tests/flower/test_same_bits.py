@@ -12,7 +12,7 @@ import torch
 
 pytest.importorskip("flwr")
 
-from helpers.sites import CLIENTS, VALIDATION, Make, Sites, bytes_of, kept_in_simulation, net, simulate, trainer
+from helpers.sites import CLIENTS, VALIDATION, Make, Net, Sites, bytes_of, kept_in_simulation, net, simulate, trainer
 
 from fl_lightning import (
     APFL,
@@ -152,6 +152,27 @@ def test_batch_norm_and_momentum_change_nothing_of_that(name: str) -> None:
     deployed = Sites(make, module).fit()
     assert torch.equal(simulated.algorithm.server.model, deployed.algorithm.server.model)
     assert simulated.algorithm.traffic == deployed.algorithm.traffic
+
+
+class FallingByLosses(Net):
+    """Its learning rate falls when the server's validation loss does not."""
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.2)
+        falling = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=0.9)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": falling, "monitor": "val_loss"}}
+
+
+def test_a_learning_rate_that_falls_by_the_servers_metric_falls_at_the_clients() -> None:
+    def module() -> Net:
+        torch.manual_seed(3)
+        return FallingByLosses()
+
+    make = partial(FedAvg, 1.0)
+    sites = Sites(make, module)
+    deployed = sites.fit(rounds=3).algorithm
+    assert sites.trainer.optimizers[0].param_groups[0]["lr"] < 0.2
+    assert torch.equal(deployed.server.model, simulate(make, rounds=3, module=module()).algorithm.server.model)
 
 
 def test_local_noise_is_secret_unless_the_bits_of_the_simulation_are_asked_for() -> None:
