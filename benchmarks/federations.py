@@ -56,7 +56,7 @@ class Workload:
             return [self.samples] * self.clients
         draws = np.random.default_rng(0).lognormal(0.0, self.sigma, self.clients)
         sizes = np.rint(self.samples * draws / draws.mean()).astype(int)
-        return np.maximum(1, sizes).tolist()
+        return [max(1, int(size)) for size in sizes]
 
 
 WORKLOADS = {
@@ -129,7 +129,8 @@ def make_module(name: str, lr: float) -> Any:
             self.layers = make_network(name)
 
         def forward(self, x: Tensor) -> Tensor:
-            return self.layers(x)
+            logits: Tensor = self.layers(x)
+            return logits
 
         def configure_optimizers(self) -> Any:
             return getattr(torch.optim, work.optimizer)(self.parameters(), lr=lr)
@@ -167,7 +168,8 @@ class PlainLSTM(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         states, _ = self.lstm(self.embedding(x))
-        return self.logits(states[:, -1])
+        logits: Tensor = self.logits(states[:, -1])
+        return logits
 
 
 def convolutions() -> nn.Sequential:
@@ -336,8 +338,8 @@ def make_algorithm(name: str, work: Workload, executor: str) -> Any:
 
     sampler = UniformSampler(work.per_round)
     # A user-defined sampler would be seeded at each call, which takes time.
-    sampler.draw = RememberedDraws(sampler.draw)
-    options = {"sampler": sampler, "executor": executor, "seed": 1, "local_epochs": work.epochs}
+    sampler.draw = RememberedDraws(sampler.draw)  # type: ignore[method-assign, assignment]
+    options: dict[str, Any] = {"sampler": sampler, "executor": executor, "seed": 1, "local_epochs": work.epochs}
     if name == "W5":
         return RADFed(15, **options)
     if name == "W6":

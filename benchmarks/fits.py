@@ -14,6 +14,7 @@ import lightning as L
 import torch
 from federations import ByHand, Clients, Workload, make_algorithm, make_module
 from lightning.pytorch.loggers import CSVLogger
+from plain_loop import LoopProcess
 from torch.profiler import ProfilerActivity, profile
 
 from fl_lightning import TensorDataModule
@@ -37,7 +38,7 @@ class Stopwatch(L.Callback):
         drawn: Sequence[Sequence[int]],
         tell: Callable[[dict[str, Any]], Any],
         clock: Callable[[], float] = time.perf_counter,
-        beside: Sequence[ByHand] = (),
+        beside: Sequence[ByHand | LoopProcess] = (),
         block: int = 1,
         is_over: Callable[[int, float], bool] = lambda rounds, seconds: False,
         profiled: int | None = None,
@@ -78,12 +79,13 @@ class Stopwatch(L.Callback):
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         peak = float(trainer.strategy.reduce(torch.tensor(peak_memory()), reduce_op="sum"))
         if trainer.is_global_zero:
+            loop: Any = trainer.fit_loop
             figures = {
                 "rounds": self._rounds,
                 "beside": self._beside,
                 "accuracy": float(trainer.callback_metrics.get("val_acc", 0.0)),
                 "peak_gb": peak,
-                "used": trainer.fit_loop.executor.describe(),
+                "used": loop.executor.describe(),
             }
             self._tell(self._figures | figures)
 
@@ -116,11 +118,11 @@ def fit(
     warnings.filterwarnings("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     algorithm = make_algorithm(name, work, executor)
-    drawn = algorithm.sampler.draw.rounds
+    drawn: list[list[int]] = algorithm.sampler.draw.rounds
     data = TensorDataModule(clients, val=val, batch_size=work.batch_size, eval_batch_size=1000)
     module = make_module(name, work.lr)
     with tempfile.TemporaryDirectory() as folder:
-        options = {
+        options: dict[str, Any] = {
             "callbacks": [algorithm, Stopwatch(drawn, tell, **stopwatch)],
             "logger": CSVLogger(folder),
             "enable_checkpointing": False,

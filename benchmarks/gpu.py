@@ -120,11 +120,11 @@ def run_part(part: str, options: argparse.Namespace, until: float) -> int:
         found[key] = figures
         path.with_suffix(".new").write_text(json.dumps(found, indent=1))
         os.replace(path.with_suffix(".new"), path)
-        error = figures.get("error", "")
+        message = figures.get("error", "")
         seconds = figures.get("seconds", figures["took"])
-        print(f"{part}: {key}: {error or f'{seconds:.4f} s'}", flush=True)
+        print(f"{part}: {key}: {message or f'{seconds:.4f} s'}", flush=True)
         # After an error of CUDA nothing works in this process.
-        if "CUDA error" in error:
+        if "CUDA error" in message:
             sys.exit("The device has failed; run the same command again for the other measurements.")
     return missing
 

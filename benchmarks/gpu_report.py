@@ -70,4 +70,5 @@ def _share(need: dict[str, float], row: dict[str, Any], card: dict[str, Any]) ->
     samples = row["samples_a_second"] * row["seconds"]
     by_products = samples * need["flops_a_sample"] / peaks["float32_flops"]
     moved = samples * need["bytes_a_sample"] + row["client_steps"] * need["bytes_a_step"]
-    return max(by_products, moved / peaks["bytes_a_second"]) / row["seconds"]
+    share: float = max(by_products, moved / peaks["bytes_a_second"]) / row["seconds"]
+    return share

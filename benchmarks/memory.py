@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import logging
 import resource
-import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -48,7 +47,8 @@ class Wide(L.LightningModule):
         self.momentum = momentum
 
     def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
-        return self.head(self.body(batch[0])).square().mean()
+        predictions: Tensor = self.head(self.body(batch[0]))
+        return predictions.square().mean()
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=0.01, momentum=self.momentum)
@@ -141,4 +141,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

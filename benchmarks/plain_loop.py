@@ -29,7 +29,7 @@ class PlainLoop(ByHand):
     def _prepare(self, name: str) -> None:
         self.network = make_network(name).to(self.device)
         self.server = self._read()
-        self.duals = {} if name == "W6" else None
+        self.duals: dict[int, Tensor] | None = {} if name == "W6" else None
 
     def _read(self) -> Tensor:
         with torch.no_grad():
@@ -75,6 +75,7 @@ class PlainLoop(ByHand):
                 loss.backward()
                 with torch.no_grad():
                     for parameter, constant in zip(self.network.parameters(), constants, strict=False):
+                        assert parameter.grad is not None
                         parameter.grad += 0.01 * (constant + parameter)
                 optimizer.step()
         trained = self._read()

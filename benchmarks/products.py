@@ -27,7 +27,7 @@ class BareProducts(ByHand):
         # The memory of each layer's outputs, and of the gradients that it passes on.
         self.outputs = []
         self.passed = []
-        for layer in make_network(name):
+        for layer in make_network(name).children():
             if isinstance(layer, nn.Linear):
                 self.server.append((layer.weight.detach().to(device), layer.bias.detach().to(device)))
                 self.outputs.append(torch.empty(*samples, layer.out_features, device=device))

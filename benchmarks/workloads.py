@@ -33,8 +33,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from federations import BLOCKS, ROUNDS, WORKLOADS, make_clients
-from plain_loop import CLOCKS, PlainLoop, make_loop, start_loop
+from federations import BLOCKS, ROUNDS, WORKLOADS, ByHand, make_clients
+from plain_loop import CLOCKS, LoopProcess, PlainLoop, make_loop, start_loop
 from products import SERVED
 
 #: Of the best of three pairs in the short form: about three times what a quiet machine shows, so noise does not fail.
@@ -70,7 +70,7 @@ def one_row(options: argparse.Namespace) -> None:
     kinds = ["plain"]
     if options.bare and name in SERVED:
         kinds.append("bare")
-    beside = []
+    beside: list[ByHand | LoopProcess] = []
     for kind in kinds:
         if options.one_process:
             beside.append(make_loop(name, kind, clock))

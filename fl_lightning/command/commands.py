@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml  # type: ignore[import-untyped]
+import yaml
 from jsonargparse import set_parsing_settings
 
 from fl_lightning.command.parser import Parser, ends_by_error, ends_by_interrupt, print_error

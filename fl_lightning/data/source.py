@@ -141,10 +141,11 @@ def as_dataset(name: str, given: Any) -> Dataset[Any]:
         ValueError: If it has no samples, or tensors of unequal first dimensions.
     """
     if isinstance(given, tuple) and given and all(isinstance(tensor, Tensor) for tensor in given):
-        if len({tensor.shape[:1] for tensor in given}) > 1:
-            shapes = ", ".join(str(tuple(tensor.shape)) for tensor in given)
+        tensors: tuple[Tensor, ...] = given
+        if len({tensor.shape[:1] for tensor in tensors}) > 1:
+            shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors)
             raise ValueError(f"`{name}` must be tensors with a row for each sample, got the shapes {shapes}.")
-        given = TensorDataset(*given)
+        given = TensorDataset(*tensors)
     has_positions = hasattr(given, "__len__") and hasattr(given, "__getitem__")
     is_scalar = getattr(given, "shape", None) == ()
     is_table = hasattr(given, "iloc")

@@ -49,8 +49,15 @@ from fl_lightning.partitioners import Partitioner
 from fl_lightning.report import plot_run
 
 PRESETS = Path(__file__).parent / "presets"
+
+
+def is_first_process() -> bool:
+    """Return whether this is the first of the processes that train."""
+    return getattr(rank_zero_only, "rank", 0) == 0
+
+
 #: Says everything once, however many processes train.
-console = Console(quiet=rank_zero_only.rank > 0)
+console = Console(quiet=not is_first_process())
 
 
 def make_parser() -> Parser:
@@ -164,7 +171,7 @@ def make_loggers(folder: Path, tags: list[str], options: dict[str, Any]) -> list
     logger.experiment.define_metric("val_acc_clients", summary="max")
     text = "online, project fl-lightning."
     # Only the first process has a run.
-    if not online and rank_zero_only.rank == 0:
+    if not online and is_first_process():
         run = os.path.relpath(Path(logger.experiment.dir).parent)
         text = f"offline (not logged in). To send this run later: wandb sync {shlex.quote(str(run))}"
     console.print(f"Weights & Biases: {text}", soft_wrap=True)
@@ -183,7 +190,7 @@ def run_folder(options: Namespace, name: str) -> Path:
     """
     if options.resume is not None:
         return Path(options.resume)
-    if rank_zero_only.rank > 0:
+    if not is_first_process():
         return Path(options.output) / name
     folder = Path(options.output) / name
     number = 1
@@ -233,12 +240,12 @@ def main(argv: list[str]) -> None:
     method: AggregationCallback = parts.method
     method_name = type(method).__name__
     folder = run_folder(options, f"{data_name}-{method_name.lower()}-seed{options.seed}")
-    if not options.resume and rank_zero_only.rank == 0:
+    if not options.resume and is_first_process():
         parser.save(options, folder / "config.yaml")
     tags = [data_name, method_name, options.preset]
     loggers = make_loggers(folder, tags, yaml.safe_load(parser.dump(options)))
     data.setup()
-    if rank_zero_only.rank == 0:
+    if is_first_process():
         console.print(partition_report(data, folder, logger=loggers[0], overwrite=True))
         data.plot().table.to_csv(folder / "partition.csv")
     metrics = ClientMetrics()

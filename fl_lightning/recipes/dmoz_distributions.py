@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -47,10 +48,11 @@ def main() -> None:
     parser.add_argument("--invented", action="store_true", help="take an invented dump, with topics of 40 pages")
     parser.add_argument("--output", type=Path, default=Path("runs/dmoz_distributions"), help="folder of the figures")
     options = parser.parse_args()
+    where: dict[str, Any] = {}
     if options.invented:
         print("STAND-IN: invented pages in DMOZ's syntax; nothing can be said about the real directory.")
         write_sample()
-    where = {"data_dir": SAMPLE, "min_samples": 40} if options.invented else {}
+        where = {"data_dir": SAMPLE, "min_samples": 40}
     for distribution in (0, STEPS, "iid"):
         data = DMOZDataModule(distribution=distribution, **where)
         data.prepare_data()

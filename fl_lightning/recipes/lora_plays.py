@@ -70,7 +70,8 @@ class Block(nn.Module):
 
     def _by_head(self, y: Tensor) -> Tensor:
         """Return states in the shape (batch, heads, 80, width / heads)."""
-        return y.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        of_heads: Tensor = y.unflatten(-1, (self.heads, -1))
+        return of_heads.transpose(1, 2)
 
 
 class CharTransformer(Classifier):

@@ -8,8 +8,10 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import matplotlib.style
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -49,11 +51,11 @@ def in_percent(axis: Axis) -> None:
     axis.set_major_formatter(lambda share, _: f"{100 * share:g} %")
 
 
-def add_legend(figure: Figure, handles: Sequence[Any]) -> None:
+def add_legend(figure: Figure, handles: Sequence[Artist | BarContainer]) -> None:
     """Put a legend of two columns below the axes; the figure grows, so that the axes lose no height."""
     if len(handles) < 2:
         return
-    lines = 1 + max(handle.get_label().count("\n") for handle in handles)
+    lines = 1 + max(str(handle.get_label()).count("\n") for handle in handles)
     rows = (len(handles) + 1) // 2
     # A line of the legend is 0.19 inches high.
     figure.set_figheight(figure.get_figheight() + 0.19 * lines * rows)

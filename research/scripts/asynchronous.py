@@ -26,6 +26,7 @@ from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.layout import Layout
 from fl_lightning.parts.messages import ClientResult, Task
 from fl_lightning.parts.run import Run
+from fl_lightning.parts.schedules.asynchronous import Asynchronous
 
 ARRIVALS = 1000
 
@@ -60,8 +61,10 @@ def main() -> None:
         rounds.append((time.perf_counter() - began) / ARRIVALS * 1e6)
     later = rounds[1:] or rounds
     print(f"an arrival: {statistics.median(later):.1f} us (rounds from {min(later):.1f} to {max(later):.1f})")
-    flights = algorithm.schedule.flights.values()
-    results = len(algorithm.schedule.results)
+    schedule = algorithm.schedule
+    assert isinstance(schedule, Asynchronous)
+    flights = schedule.flights.values()
+    results = len(schedule.results)
     models = len({id(flight.model) for flight in flights})
     megabytes = (models + results) * args.parameters * 4 / 1e6
     print(f"under way: {len(flights):,}; models held: {models:,}, results ahead: {results:,}")

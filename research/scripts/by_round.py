@@ -53,7 +53,9 @@ def play(cell: Cell, data: FederatedDataModule, number: int, folder: Path) -> No
     seconds = time.process_time() - begun
     val = {name: float(value) for name, value in trainer.callback_metrics.items()}
     [test] = trainer.test(module, datamodule=data, verbose=False)
-    samples = Counter(data.eval_client_ids("test").tolist())
+    test_clients = data.eval_client_ids("test")
+    assert test_clients is not None
+    samples: Counter[int] = Counter(test_clients.tolist())
     clients = []
     for client, score in metric.values["test"].items():
         clients.append({"client": client, "samples": samples[client], "test_acc": score})

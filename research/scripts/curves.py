@@ -6,6 +6,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 RESEARCH = Path(__file__).parents[1]
@@ -13,7 +14,7 @@ IMAGES = {"docs": RESEARCH.parent / "docs" / "images", "research": RESEARCH / "i
 LOOKS = ("-", "--", ":", "-.", (0, (8, 2)), (0, (3, 1, 1, 1, 1, 1)))
 
 
-def draw(axes: plt.Axes, runs: pd.DataFrame, x: str, y: str, label: str) -> None:
+def draw(axes: Axes, runs: pd.DataFrame, x: str, y: str, label: str) -> None:
     """Draw each method's mean over seeds after each round, at the mean of x, and a band of one standard deviation."""
     for number, (method, run) in enumerate(runs.dropna(subset=y).groupby("method", sort=False)):
         by_round = run.groupby("round")

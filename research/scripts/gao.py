@@ -12,6 +12,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 
 UPLOADS_A_ROUND = 20
 READINGS = {"100 uploads": ("uploads", 100), "100 moves": ("moves", 100), "300 uploads": ("uploads", 300)}
@@ -42,7 +43,7 @@ def at_readings(curves: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(readings)
 
 
-def draw(axes: plt.Axes, curves: pd.DataFrame, line: str, x: str) -> None:
+def draw(axes: Axes, curves: pd.DataFrame, line: str, x: str) -> None:
     """Draw mean and sample standard deviation over seeds, where all runs of a line have values."""
     for name, of_line in curves.groupby(line, sort=False):
         runs = [run for _, run in of_line.groupby("seed")]

@@ -67,7 +67,8 @@ class StrictFedAvg(FedAvg):
         for reply in replies:
             if reply.has_error():
                 raise RuntimeError(reply.error.reason)
-        return super().aggregate_train(server_round, replies)
+        found: tuple[ArrayRecord | None, MetricRecord | None] = super().aggregate_train(server_round, replies)
+        return found
 
 
 def train_flower(name: str, actors: int, number: int, rounds: Rounds) -> dict[str, Any]:

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 
-def draw(lines: dict[str, pd.DataFrame], axes: plt.Axes, label: str) -> None:
+def draw(lines: dict[str, pd.DataFrame], axes: Axes, label: str) -> None:
     """Draw the means over seeds, with bars of one standard deviation, of frames with the columns x and accuracy."""
     for name, frame in lines.items():
         points = 100 * frame.groupby("x")["accuracy"].agg(["mean", "std"])
@@ -21,7 +23,7 @@ def draw(lines: dict[str, pd.DataFrame], axes: plt.Axes, label: str) -> None:
     axes.set(xlabel=label, ylabel="test accuracy, %")
 
 
-def privacy(runs: pd.DataFrame, folder: Path, figure: plt.Figure) -> None:
+def privacy(runs: pd.DataFrame, folder: Path, figure: Figure) -> None:
     """Draw a line for each way to clip over epsilon, at a logarithmic scale, and FedAvg's level."""
     parts = runs["method"].str.split(", epsilon ", expand=True)
     known = runs.assign(line=parts[0], x=parts[1].astype(float), accuracy=runs["score"])
@@ -33,7 +35,7 @@ def privacy(runs: pd.DataFrame, folder: Path, figure: plt.Figure) -> None:
     axes.set_xscale("log")
 
 
-def compression(runs: pd.DataFrame, folder: Path, figure: plt.Figure) -> None:
+def compression(runs: pd.DataFrame, folder: Path, figure: Figure) -> None:
     """Draw the curve of each method over the megabytes that its clients have sent."""
     lines: dict[str, list[pd.DataFrame]] = {}
     for method, cell in runs[["method", "cell"]].itertuples(index=False):
@@ -48,7 +50,7 @@ def compression(runs: pd.DataFrame, folder: Path, figure: plt.Figure) -> None:
     axes.set_xscale("log")
 
 
-def robustness(runs: pd.DataFrame, folder: Path, figure: plt.Figure) -> None:
+def robustness(runs: pd.DataFrame, folder: Path, figure: Figure) -> None:
     """Draw a panel for each attack, with a line for each rule over the share of attackers."""
     parts = runs["data"].str.extract(r"(.*), (\d+) %")
     known = runs.assign(attack=parts[0], x=parts[1].astype(float).fillna(0), accuracy=runs["score"])

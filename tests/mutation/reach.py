@@ -101,15 +101,21 @@ class Loader(SourceFileLoader):
         names = {start: name for name, spans in functions(source.decode()).items() for start, _ in spans}
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef):
-                # what PyTorch captures must not see the call
-                call = ast.parse(f"__captured__() or __reached__({f'{file}::{names[node.lineno - 1]}'!r})").body[0]
+                call = ast.parse(f"__reached__({f'{file}::{names[node.lineno - 1]}'!r})").body[0]
                 for part in ast.walk(call):
                     ast.copy_location(part, node.body[0])
                 node.body.insert(ast.get_docstring(node, clean=False) is not None, call)
-        return compile(tree, self.path, "exec")
+        # Without the `__future__` imports of this file.
+        return compile(tree, self.path, "exec", dont_inherit=True)
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__dict__.update(__reached__=self.plugin.reached.add, __captured__=torch.compiler.is_compiling)
+        reached = self.plugin.reached
+
+        def note(function: str) -> None:
+            reached.add(function)
+
+        # While PyTorch captures a step, it calls this at once, and leaves it out of what it captures.
+        module.__dict__["__reached__"] = torch._dynamo.assume_constant_result(note)
         super().exec_module(module)
 
 

@@ -128,9 +128,14 @@ def step_plain_sgd(optimizer: Optimizer) -> None:
     attributes["_opt_called"] = True
     with torch.no_grad():
         for group in optimizer.param_groups:
-            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+            parameters: list[Tensor] = []
+            gradients: list[Tensor] = []
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameters.append(parameter)
+                    gradients.append(parameter.grad)
             if parameters:
-                torch._foreach_add_(parameters, [p.grad for p in parameters], alpha=-group["lr"])
+                torch._foreach_add_(parameters, gradients, alpha=-group["lr"])
 
 
 def is_blind_to_loss(optimizer: Optimizer) -> bool:

@@ -1,7 +1,7 @@
 """Rounds of other frameworks beside those of the plain loop: the same clients, network, SGD and rounds.
 
-    PYTHONPATH=benchmarks OMP_NUM_THREADS=1 python research/scripts/peers.py pfl W1 W2 W3
-    PYTHONPATH=benchmarks OMP_NUM_THREADS=1 python research/scripts/peers.py flower W1 W2
+    PYTHONPATH=benchmarks OMP_NUM_THREADS=1 python research/scripts/simulators.py pfl W1 W2 W3
+    PYTHONPATH=benchmarks OMP_NUM_THREADS=1 python research/scripts/simulators.py flower W1 W2
 
 Each runs in its own best mode on one machine: pfl in one process, Flower's simulation with two Ray actors. Neither is a
 dependency of the project: `pip install pfl`, `pip install "flwr[simulation]"`.
