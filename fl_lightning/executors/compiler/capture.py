@@ -32,7 +32,7 @@ from fl_lightning.executors.compiler.causes import cause_of, changes, effects_of
 from fl_lightning.executors.compiler.dependence import Dependence
 from fl_lightning.executors.compiler.graph import Place, StackedGraph
 from fl_lightning.executors.compiler.notes import WatchedMetrics, logging_to, note_log
-from fl_lightning.executors.compiler.reader import Kept, Reader
+from fl_lightning.executors.compiler.reader import KeptValue, Reader
 from fl_lightning.executors.stack.batches import StackedBatch, leaves_of
 
 #: Options of Dynamo.
@@ -72,7 +72,7 @@ class Step:
     source: fx.Graph
     graph: StackedGraph
     logged: Logged
-    kept: list[Kept]
+    kept: list[KeptValue]
     dependence: Dependence
 
     def tensors(self, kept: Sequence[Tensor]) -> list[Tensor]:

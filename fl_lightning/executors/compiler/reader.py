@@ -22,7 +22,7 @@ from fl_lightning._lightning.stacks.recording import BatchValue, LogCall, Logged
 from fl_lightning.executors.compiler.notes import NOTES, REDUCTIONS, MetricObject, logged, part_of_value
 
 
-class Kept(NamedTuple):
+class KeptValue(NamedTuple):
     """The place of a tensor that a step keeps for its log or for metric objects.
 
     Attributes:
@@ -52,7 +52,7 @@ class Reader:
     def __init__(self, source: fx.Graph, metrics: Sequence[MetricObject], loss: int, assigned: dict[int, int]) -> None:
         self.graph = fx.Graph()
         self.logged = Logged()
-        self.kept: list[Kept] = []
+        self.kept: list[KeptValue] = []
         self._metrics = metrics
         self._values_of_metrics: dict[Any, BatchValue] = {}
         self._kept_nodes: list[fx.Node] = []
@@ -119,7 +119,7 @@ class Reader:
             is_number = _kind_of_number(value) is not None
         dtype = logged_type() if is_number and is_logged else None
         self._kept_nodes.append(self.graph.call_function(_kept, (value, dtype)))
-        self.kept.append(Kept(is_logged, of_samples))
+        self.kept.append(KeptValue(is_logged, of_samples))
         return len(self.kept) - 1
 
 
