@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,6 +42,10 @@ class LoopCallback(CorrectsGradients, ABC):
     @abstractmethod
     def take_settings(self) -> None:
         """Let what was set on the callback hold from the next round on."""
+
+
+#: Parameters of a model of which a further one is worth the time to collect garbage, some tenths of a second.
+_LARGE = 2**22
 
 
 @dataclass
@@ -173,6 +178,9 @@ class FederatedLoop(RoundLoop):
         state = self.restored
         self.restored = None
         self.training = LocalTraining(self.epoch_loop, self.data, self.algorithm, self.settings)
+        if self.training.vector.size >= _LARGE:
+            # An earlier fit's trainer, loops and callbacks refer to each other, and hold its models until then.
+            gc.collect()
         self.algorithm.run = self._begin_run(state)
         if state is not None:
             restore_monitored_values(self.trainer, state["monitored"])
