@@ -32,7 +32,14 @@ from fl_lightning.algorithms.qfedavg import QFedAvg
 from fl_lightning.algorithms.radfed import RADFed
 from fl_lightning.algorithms.scaffold import Scaffold
 from fl_lightning.algorithms.versions import __version__ as __version__
-from fl_lightning.callbacks import ClientMetrics, ExamplePrivacy, FederatedCheckpoint, FrozenPrefixCache, client_model
+from fl_lightning.callbacks import (
+    ClientMetrics,
+    ExamplePrivacy,
+    FederatedCheckpoint,
+    FrozenPrefixCache,
+    client_model,
+    load_preprocessing,
+)
 from fl_lightning.data import (
     ClientDatasetsModule,
     ClientSplit,
@@ -114,5 +121,6 @@ __all__ = [
     "VirtualClock",
     "WithinClientSplit",
     "client_model",
+    "load_preprocessing",
     "partition_report",
 ]

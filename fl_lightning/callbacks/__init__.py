@@ -2,8 +2,15 @@
 
 from fl_lightning.callbacks.checkpoint import FederatedCheckpoint
 from fl_lightning.callbacks.client_metrics import ClientMetrics
-from fl_lightning.callbacks.client_models import client_model
+from fl_lightning.callbacks.client_models import client_model, load_preprocessing
 from fl_lightning.callbacks.example_privacy import ExamplePrivacy
 from fl_lightning.callbacks.frozen_prefix_cache import FrozenPrefixCache
 
-__all__ = ["ClientMetrics", "ExamplePrivacy", "FederatedCheckpoint", "FrozenPrefixCache", "client_model"]
+__all__ = [
+    "ClientMetrics",
+    "ExamplePrivacy",
+    "FederatedCheckpoint",
+    "FrozenPrefixCache",
+    "client_model",
+    "load_preprocessing",
+]

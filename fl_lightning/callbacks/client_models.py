@@ -17,6 +17,7 @@ from fl_lightning._lightning.checkpoint_files import read_checkpoint
 from fl_lightning._lightning.fit_trainer import fit_trainer
 from fl_lightning._lightning.processes import ends_with_fit
 from fl_lightning.data import FederatedDataModule
+from fl_lightning.data.preprocessing import Preprocessing, choose
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.layout import Layout, tensors_by_name
@@ -162,6 +163,26 @@ def client_model(
         value = own.get(name, shared.get(name, held))
         found[key] = as_held(value, held).detach().clone() if isinstance(held, Tensor) else value
     return found
+
+
+def load_preprocessing(ckpt_path: str | Path, client: int | None = None) -> Preprocessing:
+    """Return what a fit's data module did to inputs (``standardize``, ``impute``), from a checkpoint of the fit.
+
+    Args:
+        ckpt_path: The checkpoint.
+        client: The client, if each has statistics of its own (``"local"``).
+
+    Raises:
+        ValueError: If the checkpoint holds none; if a client must be named, or this one does not train.
+
+    Example:
+        >>> preprocessing = load_preprocessing("last.ckpt")  # doctest: +SKIP
+        >>> deployed = nn.Sequential(preprocessing, module)  # doctest: +SKIP
+    """
+    for state in read_checkpoint(Path(ckpt_path)).values():
+        if isinstance(state, Mapping) and "preprocessing" in state:
+            return choose(state["preprocessing"], client)
+    raise ValueError(f"{ckpt_path} holds no preprocessing: its data module had neither `standardize` nor `impute`.")
 
 
 def personal_models(trainer: pl.Trainer, loaded: Mapping[str, Any] | None) -> PersonalModels | None:

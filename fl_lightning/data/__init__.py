@@ -7,6 +7,7 @@ from fl_lightning.data.federated_split import FederatedSplit, Split
 from fl_lightning.data.images import ImageDataModule
 from fl_lightning.data.inputs import apply_statistics, fit_statistics
 from fl_lightning.data.poisoning import Backdoor, LabelFlipping, Poison
+from fl_lightning.data.preprocessing import Preprocessing
 from fl_lightning.data.source import Source
 from fl_lightning.data.splits import ClientSplit, SampleSplit, WithinClientSplit
 from fl_lightning.data.targets import find_targets
@@ -22,6 +23,7 @@ __all__ = [
     "LabelFlipping",
     "PartitionFunction",
     "Poison",
+    "Preprocessing",
     "SampleSplit",
     "Source",
     "Split",

@@ -12,7 +12,7 @@ import lightning as L
 import numpy as np
 import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from fl_lightning.data.batches import (
@@ -30,6 +30,7 @@ from fl_lightning.data.federated_split import GLOBAL, FederatedSplit, Split, Sta
 from fl_lightning.data.inputs import Imputation, Standardization, fill_missing, standardized, with_noise
 from fl_lightning.data.order import ClientOrder, PooledOrder, drawn_by, drawn_together, evaluation_share
 from fl_lightning.data.poisoning import Poison
+from fl_lightning.data.preprocessing import choose, collected
 from fl_lightning.data.samples import FederatedSamples, rows_of
 from fl_lightning.data.source import Source
 from fl_lightning.data.splits import ClientSplit
@@ -169,6 +170,7 @@ class FederatedDataModule(L.LightningDataModule):
         self.split: Split = ClientSplit() if split is None else split
         self.standardize: Standardization | None = standardize
         self.impute: Imputation | None = impute
+        self._preprocessing: dict[int, dict[str, Tensor]] = {}
         self.feature_noise = feature_noise
         self.shuffle = shuffle
         self.drop_last = drop_last
@@ -330,14 +332,39 @@ class FederatedDataModule(L.LightningDataModule):
         if not self.feature_noise and self.standardize is None and self.impute is None:
             return source
         x, *others = rows_of(source)
+        fills: dict[int, np.ndarray] = {}
+        statistics: dict[int, tuple[Tensor, Tensor]] = {}
         if self.impute is not None:
-            x = fill_missing(x, self.impute, split)
+            x, fills = fill_missing(x, self.impute, split)
         if self.feature_noise:
             seed = getattr(self.partitioner, "seed", 0)
             x = with_noise(x, self.feature_noise, split, seed, self.standardized_features)
         if self.standardize is not None:
-            x = standardized(x, self.standardize, split, self.standardized_features)
+            x, statistics = standardized(x, self.standardize, split, self.standardized_features)
+        if fills or statistics:
+            self._preprocessing = collected(x.shape[1], self.standardized_features, fills, statistics)
         return replace(source, dataset=TensorDataset(x, *others))
+
+    def preprocessing(self, client: int | None = None) -> nn.Module:
+        """Return what ``impute`` and ``standardize`` did to inputs, as a module for inputs that come later.
+
+        Call it after :meth:`setup`. Checkpoints hold it too: see :func:`fl_lightning.load_preprocessing`.
+
+        Args:
+            client: The client, if each has statistics of its own (``"local"``).
+
+        Returns:
+            A :class:`~fl_lightning.data.Preprocessing`, or ``nn.Identity`` if inputs were left as they are.
+
+        Raises:
+            RuntimeError: If the data are not set up.
+            ValueError: If a client must be named, or this one does not train.
+        """
+        if not self.is_set_up:
+            raise RuntimeError("The statistics are known after `setup()`. Call it first.")
+        if not self._preprocessing:
+            return nn.Identity()
+        return choose(self._preprocessing, client)
 
     def poison_with(self, poison: Poison) -> None:
         """Change training samples of some clients on purpose, before the set-up; several poisons in the calls' order.
@@ -670,8 +697,13 @@ class FederatedDataModule(L.LightningDataModule):
     # ---- checkpoints ----
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint holds: the aggregation callback, if there is one."""
-        return {} if self.trained_by is None else {"trained_by": self.trained_by}
+        """Return what a checkpoint holds: the aggregation callback, and what was done to inputs, if there are such."""
+        state: dict[str, Any] = {}
+        if self.trained_by is not None:
+            state["trained_by"] = self.trained_by
+        if self._preprocessing:
+            state["preprocessing"] = self._preprocessing
+        return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Check that a federated fit goes on federatedly.

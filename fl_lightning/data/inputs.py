@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fl_lightning.data.federated_split import FederatedSplit
+from fl_lightning.data.federated_split import GLOBAL, FederatedSplit
 from fl_lightning.partitioners.feature_noise import add_feature_noise
 from fl_lightning.vectors import is_finite
 
@@ -23,8 +23,8 @@ _CHUNK = 1 << 22
 # ---- missing values ----
 
 
-def fill_missing(x: Tensor, how: Imputation, split: FederatedSplit) -> Tensor:
-    """Return a copy in which NaN is replaced by the mean of the feature.
+def fill_missing(x: Tensor, how: Imputation, split: FederatedSplit) -> tuple[Tensor, dict[int, np.ndarray]]:
+    """Return a copy in which NaN is replaced by the mean of the feature, and these means by training client.
 
     ``"global"`` takes the mean over the training samples of all clients. ``"local"`` takes the mean over each client's
     training samples, for its evaluation samples too; a client without training samples takes the mean of its evaluation
@@ -35,6 +35,9 @@ def fill_missing(x: Tensor, how: Imputation, split: FederatedSplit) -> Tensor:
         x: All samples, floating point, shape (N, features).
         how: ``"global"`` or ``"local"``.
         split: The training and evaluation samples of each client.
+
+    Returns:
+        The copy, and the means, each of shape (features,); with ``"global"`` those of ``GLOBAL``.
 
     Raises:
         ValueError: If ``x`` is not floating point or not 2-D.
@@ -50,6 +53,7 @@ def fill_missing(x: Tensor, how: Imputation, split: FederatedSplit) -> Tensor:
     values = filled.numpy()
     training_rows = np.concatenate(list(split.train.values()))
     overall = _means(values[training_rows], default=np.zeros(x.shape[1]))
+    means_of_clients = {GLOBAL: overall}
     if how == "local":
         means_of_clients = {client: _means(values[rows], default=overall) for client, rows in split.train.items()}
         for part in (split.train, split.val, split.test):
@@ -60,7 +64,7 @@ def fill_missing(x: Tensor, how: Imputation, split: FederatedSplit) -> Tensor:
                     means = _means(of_client, default=overall)
                 values[rows] = np.where(np.isnan(of_client), means, of_client)
     np.copyto(values, overall, casting="same_kind", where=np.isnan(values))
-    return filled.to(x)
+    return filled.to(x), means_of_clients
 
 
 def _means(values: np.ndarray, default: np.ndarray) -> np.ndarray:
@@ -99,8 +103,10 @@ def with_noise(x: Tensor, level: float, split: FederatedSplit, seed: int, featur
 # ---- standardisation ----
 
 
-def standardized(x: Tensor, how: Standardization, split: FederatedSplit, features: slice = slice(None)) -> Tensor:
-    """Return standardised samples.
+def standardized(
+    x: Tensor, how: Standardization, split: FederatedSplit, features: slice = slice(None)
+) -> tuple[Tensor, dict[int, tuple[Tensor, Tensor]]]:
+    """Return standardised samples, and the statistics by training client.
 
     ``"global"`` uses the statistics of the training samples of all clients together. ``"local"`` uses each client's
     own: those of its training samples, for its evaluation samples too. A client without training samples, and a set of
@@ -111,6 +117,10 @@ def standardized(x: Tensor, how: Standardization, split: FederatedSplit, feature
         how: ``"global"`` or ``"local"``.
         split: The training and evaluation samples of each client.
         features: The features that are standardised; the others stay as they are.
+
+    Returns:
+        The samples, and mean and standard deviation as of :func:`fit_statistics`; with ``"global"`` those of
+        ``GLOBAL``.
 
     Raises:
         ValueError: If ``x`` is not floating point, has no features, or holds a NaN or infinite value.
@@ -138,7 +148,7 @@ def standardized(x: Tensor, how: Standardization, split: FederatedSplit, feature
         rows = torch.from_numpy(training_rows).to(x.device)
         mean, std = fit_statistics(x.index_select(0, rows)[:, features])
         out[:, features] = apply_statistics(x[:, features], mean, std)
-        return out
+        return out, {GLOBAL: (mean, std)}
     fitted: dict[int, tuple[Tensor, Tensor]] = {}
     for part in (split.train, split.val, split.test):
         for client, indices in part.items():
@@ -150,7 +160,7 @@ def standardized(x: Tensor, how: Standardization, split: FederatedSplit, feature
             if part is split.train:
                 fitted[client] = mean, std
             out[:, features][rows] = apply_statistics(values, mean, std)
-    return out
+    return out, fitted
 
 
 def fit_statistics(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -43,7 +43,7 @@ def test_application_keeps_the_precision():
 
 def standardize(x, how, train, evaluation, features=slice(None)):
     val, test = [*evaluation, {}, {}][:2]
-    return standardized(x, how, FederatedSplit(train, val, test, Partition(tuple(train.values()))), features)
+    return standardized(x, how, FederatedSplit(train, val, test, Partition(tuple(train.values()))), features)[0]
 
 
 # Samples 0-1 are client 0's, 2-3 client 1's, 4-5 client 2's.
