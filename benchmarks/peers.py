@@ -64,6 +64,8 @@ def write_workload(name: str, clients: Clients, folder: Path) -> None:
         layers.append(described)
     work = WORKLOADS[name]
     described = {
+        "name": name,
+        "per_round": work.per_round,
         "weights": len(list(network.parameters())),
         "clients": len(clients),
         "layers": layers,
@@ -92,7 +94,7 @@ def one_row(options: argparse.Namespace) -> None:
             name,
             WORKLOADS[name],
             clients,
-            "vectorized" if options.executor == "auto" and name != "W3" else options.executor,
+            options.executor,
             lambda row: print("\nROW", json.dumps(row), flush=True),
             {"clock": CLOCKS["processor"], "beside": beside},
             fits.first_samples(clients, 10),

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
-#: That of FedJAX runs in an environment of its own.
-SCRIPTS = sorted(set(FOLDER.glob("*.py")) - {FOLDER / "fedjax_rounds.py"})
+#: Those of FedJAX and pfl run in environments of their own.
+SCRIPTS = sorted(set(FOLDER.glob("*.py")) - {FOLDER / "fedjax_rounds.py", FOLDER / "pfl_rounds.py"})
 
 
 def test_scripts_find_what_they_import(monkeypatch: pytest.MonkeyPatch) -> None:
