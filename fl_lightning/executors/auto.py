@@ -35,7 +35,7 @@ _OTHER_STEP = 5e6
 _CONVOLVING_STEP = 2e6
 #: Models that a stack of such steps needs at least.
 _OTHER_MODELS = 8
-#: Steps of clients: the first round of stacks takes 0.6 to 2.2 s longer, as long as stacks save in 1,500 to 5,500 steps.
+#: Steps of clients: a first round of stacks takes 0.6 to 2.2 s longer, which stacks save in 1,500 to 5,500 steps.
 _WORTH_A_CAPTURE = 4_000
 
 
