@@ -111,3 +111,8 @@ def is_finite(vector: Tensor) -> bool:
     if math.isfinite(vector.sum()):
         return True
     return bool(vector.isfinite().all())
+
+
+def sum_dtype(like: Tensor) -> torch.dtype:
+    """Return the type for running sums: float64, but Apple's GPUs have none."""
+    return torch.float32 if like.device.type == "mps" else torch.float64

@@ -205,8 +205,11 @@ class AggregationCallback(LoopCallback):
             ValueError: If a value is out of its range, or the sampler cannot be combined with another part.
         """
         present = self.algorithm.sampler
-        # 1 is one client, and 1.0 are all. A sampler may change its own number.
-        if self.sampler is present and str(self.clients_per_round) != str(self._number_taken):
+        # A number of another type counts as new: 1 is one client, and 1.0 are all of them.
+        number = self.clients_per_round
+        is_new = type(number) is not type(self._number_taken) or number != self._number_taken
+        # A sampler may change its own number.
+        if self.sampler is present and is_new:
             self.sampler = present.with_clients_per_round(self.clients_per_round)
         if self.sampler is not present:
             self.algorithm.replace_sampler(check("`sampler`", self.sampler, ClientSampler))

@@ -82,7 +82,7 @@ class LocalTraining:
         self.vector.note_constant()
 
     def on_round_end(self) -> None:
-        """End a round, before the server acts."""
+        """Check after a round that the buffers which hold no training stayed as they were."""
         self.vector.check_constant()
 
     def announce(self, share: Sequence[Task]) -> None:

@@ -14,9 +14,9 @@ from typing_extensions import override
 
 from fl_lightning.files import reserve
 from fl_lightning.parts.federation import Federation
-from fl_lightning.parts.messages import accumulator
 from fl_lightning.parts.pieces import pieces
 from fl_lightning.settings import PathLike
+from fl_lightning.vectors import sum_dtype
 
 
 class ClientVectors:
@@ -45,7 +45,7 @@ class ClientVectors:
         self._counted: dict[int, Tensor] = {}
         self._new: dict[int, Tensor] = {}
         #: The mean over all K clients, shape ``(length,)``, float64.
-        self.mean: Tensor = self._initial.to(accumulator(initial), copy=True)
+        self.mean: Tensor = self._initial.to(sum_dtype(initial), copy=True)
         self._kept_mean = self.mean
 
     def __getitem__(self, client: int) -> Tensor:

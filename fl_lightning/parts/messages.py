@@ -320,8 +320,3 @@ def same_values(first: Tensor, second: Tensor) -> bool:
         return True
     is_same = (first == second) | (first.isnan() & second.isnan())
     return bool(is_same.all())
-
-
-def accumulator(like: Tensor) -> torch.dtype:
-    """Return the type for running sums: float64, but Apple's GPUs have none."""
-    return torch.float32 if like.device.type == "mps" else torch.float64

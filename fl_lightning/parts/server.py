@@ -11,9 +11,9 @@ from torch import Tensor
 from fl_lightning.parts.aggregations.base import Aggregation, MeanAggregation, RunningMean
 from fl_lightning.parts.exchanges.base import Exchange
 from fl_lightning.parts.federation import Federation
-from fl_lightning.parts.messages import ClientResult, Payload, accumulator, same_values
+from fl_lightning.parts.messages import ClientResult, Payload, same_values
 from fl_lightning.parts.servers.base import ServerOptimizer
-from fl_lightning.vectors import checked_vector
+from fl_lightning.vectors import checked_vector, sum_dtype
 
 
 class Server:
@@ -132,8 +132,9 @@ class Server:
 
         Args:
             result: As it left the exchange.
-            everywhere: Whether every process takes this result, just before the server moves; otherwise only the one
-                that has it.
+            everywhere: Whether all processes call this with the result, as a schedule does that keeps results for
+                later; one of them then adds it. Otherwise only the process that has trained the client calls it. All
+                results between two moves are taken in the same way.
         """
         self._everywhere = everywhere
         federation = self.federation
@@ -204,7 +205,7 @@ class Server:
             return None
         method = "finish" if isinstance(aggregation, MeanAggregation) else "merge"
         merged = checked_vector(
-            aggregation, method, merged, model, dtype=accumulator(model), finite=layout.num_parameters
+            aggregation, method, merged, model, dtype=sum_dtype(model), finite=layout.num_parameters
         )
         if len(merged) == layout.size:
             return merged

@@ -100,11 +100,11 @@ class RoundLoop(_FitLoop, ABC):
 
     @abstractmethod
     def train_round(self) -> None:
-        """Train the round's clients."""
+        """Train the round's clients, and let the server act on what they send."""
 
     @abstractmethod
     def on_round_end(self) -> None:
-        """Let the server act and load the model that the user sees."""
+        """End the round of all parts, and load the model that the user sees."""
 
     @abstractmethod
     def on_round_complete(self) -> None:

@@ -11,9 +11,10 @@ from torch import Tensor
 from typing_extensions import override
 
 from fl_lightning.parts.federation import Federation
-from fl_lightning.parts.messages import ClientResult, accumulator
+from fl_lightning.parts.messages import ClientResult
 from fl_lightning.parts.part import Part
 from fl_lightning.parts.pieces import pieces
+from fl_lightning.vectors import sum_dtype
 
 Weighting = Literal["samples", "uniform"]
 
@@ -117,7 +118,7 @@ class RunningMean:
     def add(self, vector: Tensor, weight: float = 1.0) -> None:
         """Add a vector of shape ``(size,)`` with a weight."""
         if self._sum is None:
-            self._sum = vector.detach().to(accumulator(vector), copy=True)
+            self._sum = vector.detach().to(sum_dtype(vector), copy=True)
         else:
             if self._number == 1:
                 self._sum.mul_(self._weight)
@@ -149,7 +150,7 @@ class RunningMean:
         if total is None:
             if like is None:
                 return None, 0.0
-            total = torch.zeros(len(like), dtype=accumulator(like), device=like.device)
+            total = torch.zeros(len(like), dtype=sum_dtype(like), device=like.device)
         elif is_single:
             total.mul_(weight)
         with_weight = torch.cat([total, total.new_tensor([weight])])

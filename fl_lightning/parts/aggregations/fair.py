@@ -11,9 +11,10 @@ from torch import Tensor
 from typing_extensions import override
 
 from fl_lightning.parts.aggregations.base import MeanAggregation
-from fl_lightning.parts.messages import ClientResult, accumulator
+from fl_lightning.parts.messages import ClientResult
 from fl_lightning.parts.objectives.measured import MeasuredLoss
 from fl_lightning.settings import NotNegative, Positive
+from fl_lightning.vectors import sum_dtype
 
 if TYPE_CHECKING:
     from fl_lightning.parts.algorithm import Algorithm
@@ -63,7 +64,7 @@ class FairMean(MeanAggregation):
     def weighted(self, result: ClientResult) -> tuple[Tensor, float]:
         """Return ``F^q d`` followed by the denominator's addend, and whether the client counts."""
         weight = self.weight_of(result)
-        kind = accumulator(result.vector)
+        kind = sum_dtype(result.vector)
         steepness = self.lipschitz or 0.0
         slope = 0.0
         if weight:

@@ -11,9 +11,10 @@ from torch import Tensor
 from typing_extensions import override
 
 from fl_lightning.parts.aggregations.base import MeanAggregation, Weighting
-from fl_lightning.parts.messages import ClientResult, accumulator
+from fl_lightning.parts.messages import ClientResult
 from fl_lightning.parts.objectives.control_variates import effective_steps
 from fl_lightning.settings import Fraction, NotNegative
+from fl_lightning.vectors import sum_dtype
 
 if TYPE_CHECKING:
     from fl_lightning.parts.algorithm import Algorithm
@@ -78,7 +79,7 @@ class NormalizedMean(MeanAggregation):
         """Return ``Delta_k / |a_k|`` followed by ``|a_k|``, and p_k."""
         mean_lr = max(result.summed_lr, default=0.0) / max(result.num_steps, 1)
         reach = self.reach(result.num_steps, mean_lr)
-        kind = accumulator(result.vector)
+        kind = sum_dtype(result.vector)
         moved = result.parameters.to(kind) - result.start_parameters.to(kind)
         # A client without a step has a reach of 0, and no weight.
         normalized = moved / (reach or 1.0)

@@ -16,11 +16,11 @@ from typing_extensions import override
 
 from fl_lightning.parts.aggregations.base import Aggregation
 from fl_lightning.parts.federation import Federation
-from fl_lightning.parts.messages import ClientResult, accumulator
+from fl_lightning.parts.messages import ClientResult
 from fl_lightning.parts.part import Part
 from fl_lightning.seeding import Stream, numpy_generator
 from fl_lightning.settings import Count, Natural, NotNegative, Positive
-from fl_lightning.vectors import checked_vector
+from fl_lightning.vectors import checked_vector, sum_dtype
 
 #: Parameters that are looked at together: 100 clients' take 50 MiB in float64.
 BLOCK = 1 << 16
@@ -75,10 +75,10 @@ class Updates:
     def zeros(self) -> Tensor:
         """Return a row of zeros, shape ``(size,)``, in the blocks' type and on their device."""
         vector = self.results[0].vector
-        return torch.zeros(self.size, dtype=accumulator(vector), device=vector.device)
+        return torch.zeros(self.size, dtype=sum_dtype(vector), device=vector.device)
 
     def _computed(self) -> Iterator[Tensor]:
-        kind = accumulator(self.results[0].vector)
+        kind = sum_dtype(self.results[0].vector)
         for begin in range(0, self.size, BLOCK):
             span = slice(begin, min(begin + BLOCK, self.size))
             rows: list[Tensor] = []
@@ -98,7 +98,7 @@ class Updates:
         weights = self.weights.cpu()
         if self._matrix is not None:
             weights = weights @ self._matrix.cpu()
-        kind = accumulator(self.results[0].vector)
+        kind = sum_dtype(self.results[0].vector)
         total = torch.zeros_like(self.results[0].buffers, dtype=kind)
         for result, weight in zip(self.results, weights.tolist(), strict=True):
             total = total + weight * result.buffers.to(kind)
@@ -154,7 +154,7 @@ class RobustAggregation(Aggregation):
         updates = Updates(results)
         if self.before is not None:
             updates = self.before.mix(updates)
-        current = model[: updates.size].to(accumulator(model))
+        current = model[: updates.size].to(sum_dtype(model))
         step = checked_vector(self, "rule", self.rule(updates), current)
         return torch.cat([current + step, updates.buffers()])
 

@@ -14,8 +14,9 @@ from typing_extensions import override
 
 from fl_lightning.parts.aggregations.base import Aggregation
 from fl_lightning.parts.aggregations.staleness import Staleness, staleness_weight
-from fl_lightning.parts.messages import ClientResult, accumulator
+from fl_lightning.parts.messages import ClientResult
 from fl_lightning.settings import NotNegative, Positive, ScheduledShare, check, check_fields
+from fl_lightning.vectors import sum_dtype
 
 Division = Literal["count", "weights", "none"]
 Examples = Literal["uniform", "samples", "sqrt", "log"]
@@ -55,7 +56,7 @@ class StalenessMixing(Aggregation):
     @override
     def merge(self, model: Tensor, results: Sequence[ClientResult]) -> Tensor:
         """Return the mixture, float64 of shape ``(size,)``."""
-        mixture = model.to(accumulator(model))
+        mixture = model.to(sum_dtype(model))
         for result in results:
             share = self._share(result.staleness)
             mixture = mixture + share * (result.vector - mixture)
@@ -119,7 +120,7 @@ class StalenessWeightedDeltas(Aggregation):
     def merge(self, model: Tensor, results: Sequence[ClientResult]) -> Tensor | None:
         """Return the parameters moved by the updates, and the mean of the modules' buffers, shape ``(size,)``."""
         layout = self.federation.layout
-        kind = accumulator(model)
+        kind = sum_dtype(model)
         weights = [self.weight_of(result) for result in results]
         if not sum(weights):
             return None
@@ -162,7 +163,7 @@ class DynamicWeightMean(Aggregation):
         """Return the weighted mean, float64 of shape ``(size,)``; ``None`` if no result has samples."""
         if not any(result.num_samples for result in results):
             return None
-        mean = torch.zeros(len(model), dtype=accumulator(model), device=model.device)
+        mean = torch.zeros(len(model), dtype=sum_dtype(model), device=model.device)
         for weight, result in zip(self.weights(results), results, strict=True):
             mean.add_(result.vector, alpha=weight)
         return mean

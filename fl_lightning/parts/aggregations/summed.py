@@ -10,7 +10,8 @@ from typing_extensions import override
 
 from fl_lightning.parts.aggregations.base import Aggregation, MeanAggregation
 from fl_lightning.parts.exchanges.base import Exchange
-from fl_lightning.parts.messages import ClientResult, accumulator, same_values
+from fl_lightning.parts.messages import ClientResult, same_values
+from fl_lightning.vectors import sum_dtype
 
 
 class SummedUpdates(MeanAggregation):
@@ -51,7 +52,7 @@ class SummedUpdates(MeanAggregation):
     def finish(self, model: Tensor, mean: Tensor | None, weight: float) -> Tensor | None:
         """Return the moved parameters and the server's buffers, float64 of shape ``(size,)``; ``None`` to stay."""
         layout = self.federation.layout
-        current, buffers = layout.split(model.to(accumulator(model)))
+        current, buffers = layout.split(model.to(sum_dtype(model)))
         received_model = self.federation.gather(self._all_received(model))
         total = torch.zeros_like(current)
         mean_parameters: Tensor | None = None

@@ -20,10 +20,11 @@ from typing_extensions import override
 from fl_lightning.parts.client_vectors import ClientVectors
 from fl_lightning.parts.federation import Federation, ForwardPass, LocalClient
 from fl_lightning.parts.layout import Patterns
-from fl_lightning.parts.messages import ClientResult, Task, accumulator
+from fl_lightning.parts.messages import ClientResult, Task
 from fl_lightning.parts.objectives.base import LocalObjective
 from fl_lightning.parts.objectives.corrections import ChangedLoss
 from fl_lightning.settings import NotNegative, Positive
+from fl_lightning.vectors import sum_dtype
 
 if TYPE_CHECKING:
     from fl_lightning.parts.algorithm import Algorithm
@@ -289,7 +290,7 @@ class Prototypes(LocalObjective):
         target = class_of_rows(forward, "FedProto")
         # The last column counts samples.
         counts = torch.ones_like(z[:, :1])
-        rows = torch.cat([z.detach(), counts], 1).to(accumulator(z))
+        rows = torch.cat([z.detach(), counts], 1).to(sum_dtype(z))
         classes = F.one_hot(target, forward.logits.shape[1]).to(rows)
         sums = classes.T @ rows
         if slot in self._seen:
