@@ -22,7 +22,15 @@ from torchmetrics.classification import MulticlassConfusionMatrix, MulticlassSta
 from fl_lightning._lightning.fit_trainer import fit_trainer
 from fl_lightning._lightning.loops.client_loop import ClientLoop
 from fl_lightning._lightning.loops.hooks import enter_fx
-from fl_lightning._lightning.stacks.recording import BatchValue, Entry, LogCall, MetricCall, TensorPlace, logged_type
+from fl_lightning._lightning.stacks.recording import (
+    BatchValue,
+    Entry,
+    Keeper,
+    LogCall,
+    MetricCall,
+    TensorPlace,
+    logged_type,
+)
 from fl_lightning.seeding import preserved_generators
 
 #: By slot: a client's batches, as entries and its row in them.
@@ -151,7 +159,7 @@ def _replay(entry: Entry, row: int, done: set[int]) -> None:
             entry.returned[row, number] = call_metric(calls[number], own, calls[number].metric)
 
 
-def call_metric(call: MetricCall, tensors: Sequence[Tensor], metric: Metric | MetricCollection) -> Any:
+def call_metric(call: MetricCall, tensors: Sequence[Tensor], metric: Metric | MetricCollection | Keeper) -> Any:
     """Make one client's call, and return what it returns.
 
     Args:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 from lightning.pytorch.utilities.data import extract_batch_size
-from torch import Tensor
+from torch import Tensor, nn
 from torchmetrics import Metric, MetricCollection
 
 from fl_lightning._lightning.errors import CannotVectorize
@@ -90,18 +90,48 @@ class LogCall:
         return self.value if isinstance(self.value, Metric) else None
 
 
+@dataclass(frozen=True, eq=False)
+class Keeper:
+    """An attribute of a module in which a step keeps something for later, told client by client as metric objects are.
+
+    Attributes:
+        part: The module, or one in it.
+        name: The attribute's name.
+    """
+
+    part: nn.Module
+    name: str
+
+    @property
+    def value(self) -> Any:
+        """What the attribute holds now; ``None`` if there is none."""
+        return vars(self.part).get(self.name)
+
+    def append(self, value: Any) -> None:
+        """Append to the list that it holds."""
+        self.value.append(value)
+
+    def put(self, key: Any, value: Any) -> None:
+        """Put something under a key of the dictionary that it holds."""
+        self.value[key] = value
+
+    def assign(self, value: Any) -> None:
+        """Set it."""
+        vars(self.part)[self.name] = value
+
+
 @dataclass
 class MetricCall:
-    """One call of a metric object.
+    """One call of a metric object, or of an attribute that keeps something.
 
     Attributes:
         metric: The object.
-        method: ``"forward"`` or ``"update"``.
+        method: ``"forward"`` or ``"update"``; of an attribute ``"append"``, ``"put"`` or ``"assign"``.
         leaves: Its arguments, flattened; in the place of a tensor its place among the step's tensors.
         spec: How the leaves make up the arguments.
     """
 
-    metric: Metric | MetricCollection
+    metric: Metric | MetricCollection | Keeper
     method: str
     leaves: list[Any]
     spec: Any

@@ -7,6 +7,18 @@ The first client's batch is given to the compiled step::
 
 Each input that is one of the module's parameters or buffers, or a tensor of the batch, becomes the place of a stack;
 what is left is shared by all clients. A step whose guards still hold only notes its inputs again.
+
+**Inputs of the graph** are also the numbers that change from step to step, or from round to round: learning rates, the
+batch's index, ``current_epoch``, numbers that hooks set. A number is a constant of the first graph. Once it has another
+value, the step is captured a second time, and then the number is a tensor of shape ``()`` that the graph is given::
+
+    beta = min(1.0, self.current_epoch / 10)      # the round: an input
+    loss = loss + beta * penalty                  # beta: computed from it, as a tensor
+
+Where Python decides by such a number, Dynamo guards the decision, and captures the step once for each.
+
+**Outputs of the graph** are the loss, what is logged and given to metric objects, buffers, and what the step keeps in
+attributes for later (``kept``).
 """
 
 from __future__ import annotations
@@ -22,6 +34,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx, nn
 from torch._dynamo import config
+from torch.utils import _pytree as pytree
 
 from fl_lightning._lightning.errors import CannotVectorize
 from fl_lightning._lightning.stacks.recording import Logged
@@ -31,8 +44,12 @@ from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.executors.compiler.causes import cause_of, changes, effects_of, errors_of_step
 from fl_lightning.executors.compiler.dependence import Dependence
 from fl_lightning.executors.compiler.graph import Place, StackedGraph
+from fl_lightning.executors.compiler.kept import WatchedContainers, is_of_watched
+from fl_lightning.executors.compiler.nested import inline_checkpoints
 from fl_lightning.executors.compiler.notes import WatchedMetrics, logging_to, note_log
+from fl_lightning.executors.compiler.numbers import check_sizes, numbers_as_tensors
 from fl_lightning.executors.compiler.reader import KeptValue, Reader
+from fl_lightning.executors.compiler.unmapped import counted_by_columns
 from fl_lightning.executors.stack.batches import StackedBatch, leaves_of
 
 #: Options of Dynamo.
@@ -43,8 +60,8 @@ _OPTIONS: dict[str, Any] = {
     "capture_scalar_outputs": True,
     # Hooks of modules are guarded, too.
     "skip_nnmodule_hook_guards": False,
-    # What a fit captures must not depend on what others had before in the process.
-    "specialize_float": True,
+    # `nn.LSTM` is captured, and computed by cells.
+    "allow_rnn": True,
     # It refuses numpy's draws; otherwise torch would draw in their place.
     "use_numpy_random_stream": True,
     "recompile_limit": 24,
@@ -120,6 +137,7 @@ class CapturedStep:
         self._context = stacked.trainer.precision_plugin.train_step_context
         self._hidden_counters = stacked.hidden_counters
         self._metrics = WatchedMetrics(self._module)
+        self._containers = WatchedContainers(self._module, self._metrics.known)
         self._changing = stacked.changing_in_clients
         self._takes_index = stacked.takes_index
         # Shorter batches have a function of their own, so that sizes stay constants in the graph of full batches.
@@ -128,6 +146,8 @@ class CapturedStep:
         self._steps: dict[fx.GraphModule, Step] = {}
         self._called: _Call | None = None
         self._dependence = Dependence()
+        #: Whether a float that has changed once is an input of the next graph.
+        self._floats_are_inputs = True
 
     def _compile(self) -> Callable[..., Any]:
         """Return a compiled step.
@@ -164,15 +184,17 @@ class CapturedStep:
         single = batch.rebuild([tensor[0] for tensor in batch.tensors])
         self._called = None
         compiled = self._of_short_batches if short else self._of_full_batches
-        loss, new_buffers = self._capture(compiled, single, batch_idx)
+        loss, new_buffers, kept = self._capture(compiled, single, batch_idx)
         called = self._called
         if called is None or not isinstance(loss, Tensor):
             raise CannotVectorize("`training_step` returns no loss that is computed from the batch and the weights")
         if called.graph not in self._steps:
-            place_of_loss, assigned = _assignments(called, loss, new_buffers)
+            self._note_kept(called, kept)
+            place_of_loss, assigned = _assignments(called, loss, new_buffers, self._kept_outputs(kept))
             self._steps[called.graph] = self.read(called.graph.graph, self._dependence, place_of_loss, assigned)
         places = self._places(single)
-        return self._steps[called.graph], [places.get(id(value), value) for value in called.inputs]
+        inputs = [places.get(id(value), value) for value in called.inputs]
+        return self._steps[called.graph], numbers_as_tensors(called.graph.graph, inputs)
 
     def _places(self, batch: Any) -> dict[int, Place]:
         """Return the places of the stacks of the module's tensors and of a batch's, by the tensors' identities."""
@@ -201,6 +223,7 @@ class CapturedStep:
         """
         if dependence.refusal is not None:
             raise CannotVectorize(dependence.refusal)
+        check_sizes(source)
         reader = Reader(source, self._metrics.known, loss, assigned or {})
         graph = StackedGraph(source.owning_module, reader.graph)
         return Step(source, graph, reader.logged, reader.kept, dependence)
@@ -212,6 +235,7 @@ class CapturedStep:
         outputs: Any = module.graph.output_node().args[0]
         source = fx.Graph()
         source.output(source.graph_copy(module.graph, {}))
+        inline_checkpoints(module, source)
         # A parameter that the step has from the optimizer becomes an input as all others.
         from_optimizer: list[Tensor] = []
         for node in source.nodes:
@@ -235,8 +259,38 @@ class CapturedStep:
 
     # ---- the capture ----
 
-    def _capture(self, compiled: Callable[..., Any], batch: Any, batch_idx: int) -> tuple[Any, list[_Change]]:
-        """Call a compiled step, which notes its graph and its inputs; return the loss, and the new buffers.
+    def _note_kept(self, called: _Call, kept: Sequence[_Change]) -> None:
+        """Add to a captured graph notes of the attributes that it has set.
+
+        Raises:
+            CannotVectorize: If it reads what they held before, which is of an earlier step.
+        """
+        graph = called.graph.graph
+        outputs: Any = graph.output_node().args[0]
+        inputs = [node for node in graph.nodes if node.op == "placeholder"]
+        nodes = dict(zip(map(id, called.inputs), inputs, strict=True))
+        nodes.update(zip(map(id, called.outputs), outputs, strict=True))
+        parts = {id(vars(part)): part for part in self._module.modules()}
+        for change in kept:
+            is_read = any(id(leaf) in nodes for leaf in pytree.tree_leaves(change.old) if isinstance(leaf, Tensor))
+            if is_read or self._dependence.mentions(change.name) or id(change.held) not in parts:
+                raise CannotVectorize(changes([f"self.{change.name}"]))
+            self._containers.note_assignment(graph, parts[id(change.held)], change.name, change.new, nodes)
+
+    def _kept_outputs(self, kept: Sequence[_Change]) -> set[int]:
+        """Return the identities of what stands for tensors that a captured step has kept."""
+        found = {id(tensor) for tensor in self._containers.put}
+        for change in kept:
+            found.update(id(leaf) for leaf in pytree.tree_leaves(change.new))
+        return found
+
+    def _capture(
+        self, compiled: Callable[..., Any], batch: Any, batch_idx: int
+    ) -> tuple[Any, list[_Change], list[_Change]]:
+        """Call a compiled step, which notes its graph and its inputs.
+
+        Returns:
+            The loss, the new buffers, and the attributes that the step has set, which are put back.
 
         Raises:
             CannotVectorize: If it cannot be captured, or changes something beside its tensors.
@@ -254,11 +308,10 @@ class CapturedStep:
                 for held, own in before:
                     held.clear()
                     held.update(own)
-            names = {change.name for change in others if id(change.held) not in dicts_of_buffers}
-            if names:
-                raise CannotVectorize(changes([f"self.{name}" for name in sorted(names)]))
             if len(others) == len(changed):
-                return loss, others
+                new_buffers = [change for change in others if id(change.held) in dicts_of_buffers]
+                kept = [change for change in others if id(change.held) not in dicts_of_buffers]
+                return loss, new_buffers, kept
             # It has set the mode of a layer: the next graph is that of this mode.
         for part, mode in zip(parts, modes, strict=True):
             part.training = mode
@@ -270,16 +323,25 @@ class CapturedStep:
             return self._call(compiled, batch, batch_idx, "error")
         except Exception as error:
             effects = effects_of(error)
-            if not effects or not all(map(_OF_MODULES.fullmatch, effects)):
+            if not effects and self._floats_are_inputs:
+                # Some functions, such as dropout, take no symbol in a number's place.
+                self._floats_are_inputs = False
+                return self._call_checked(compiled, batch, batch_idx)
+            if self._containers.watch(effects):
+                return self._call_checked(compiled, batch, batch_idx)
+            is_known = all(_OF_MODULES.fullmatch(effect) or is_of_watched(effect) for effect in effects)
+            if not effects or not is_known:
                 raise CannotVectorize(cause_of(error)) from error
         with errors_of_step():
             return self._call(compiled, batch, batch_idx, "silent")
 
     def _call(self, compiled: Callable[..., Any], batch: Any, batch_idx: int, policy: str) -> Any:
-        options = {**_OPTIONS, "side_effect_replay_policy": policy}
+        options = {**_OPTIONS, "side_effect_replay_policy": policy, "specialize_float": not self._floats_are_inputs}
         with (
             logging_to(self._module, note_log),
             self._metrics.noting(),
+            self._containers.noting(),
+            counted_by_columns(),
             self._trainer.watched(),
             self._hidden_counters(),
             self._context(),
@@ -327,11 +389,13 @@ def _changes(before: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> list[_C
     return changed
 
 
-def _assignments(called: _Call, loss: Tensor, new_buffers: Sequence[_Change]) -> tuple[int, dict[int, int]]:
+def _assignments(
+    called: _Call, loss: Tensor, new_buffers: Sequence[_Change], kept: set[int]
+) -> tuple[int, dict[int, int]]:
     """Return the loss's place among a call's outputs, and the places of inputs that take other outputs.
 
     Raises:
-        CannotVectorize: If there are outputs that are neither the loss nor new buffers.
+        CannotVectorize: If there are outputs that are neither the loss, new buffers nor kept in attributes.
     """
     inputs = {id(value): place for place, value in enumerate(called.inputs)}
     outputs = {id(value): place for place, value in enumerate(called.outputs)}
@@ -339,7 +403,8 @@ def _assignments(called: _Call, loss: Tensor, new_buffers: Sequence[_Change]) ->
     assigned: dict[int, int] = {}
     for change in new_buffers:
         assigned[outputs[id(change.new)]] = inputs.get(id(change.old), -1)
-    is_known = {place_of_loss, *assigned} == set(range(len(called.outputs)))
-    if not is_known or -1 in assigned.values():
+    others = [place for identity, place in outputs.items() if identity not in kept]
+    are_known = {place_of_loss, *assigned} >= set(others)
+    if not are_known or -1 in assigned.values():
         raise CannotVectorize("`training_step` changes the module, of which there is one for all clients")
     return place_of_loss, assigned

@@ -34,7 +34,8 @@ _BEFORE_CODE = re.compile(r"from user code:|Original traceback:")
 _DECIDES = (
     "Python decides by a tensor's value (`if`, `while`, `assert`), and each client has its own; use `torch.where`"
 )
-_SELECTS = "a selection's size depends on values, and each client has its own; weigh all samples instead"
+#: Where sizes depend on values.
+SELECTS = "a selection's size depends on values, and each client has its own; weigh all samples instead"
 _NUMBERS = "Python computes with a tensor's value (`.item()`, `float`), and each client has its own; keep it a tensor"
 _TEXTS = "Python makes a text of a tensor's value, and each client has its own"
 _NUMPY = "`training_step` draws by numpy, of whose generator there is one for all clients"
@@ -45,11 +46,11 @@ _OVERWRITES = (
 #: What PyTorch says, as a pattern, and what it means; the first one that is found.
 _CAUSES = (
     (r"data-dependent branching", _DECIDES),
-    (r"\(Size-like symbols: u", _SELECTS),
+    (r"\(Size-like symbols: u", SELECTS),
     (r"Could not guard on data-dependent expression", _DECIDES),
     (r"Could not extract specialized integer", _DECIDES),
     (r"one_hot` with data-dependent output shape", "`one_hot` without `num_classes` has a size that values decide"),
-    (r"dynamic shape", _SELECTS),
+    (r"dynamic shape", SELECTS),
     (r"use_numpy_random_stream", _NUMPY),
     (r"of class `Generator`|bound method RandomState", _NUMPY),
     (r"calling .item\(\) on a Tensor", _NUMBERS),

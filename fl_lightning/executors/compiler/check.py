@@ -15,6 +15,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from fl_lightning._lightning.errors import CannotVectorize
+from fl_lightning._lightning.stacks.recording import Keeper
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.executors.compiler.capture import CapturedStep, Step
 from fl_lightning.executors.compiler.causes import errors_of_step
@@ -137,6 +138,8 @@ class Check:
 def _check_metrics_draw_nothing(step: Step) -> None:
     """Raise ``CannotVectorize`` for metric objects whose draws might take turns with those of a step."""
     for call in step.logged.metric_calls:
+        if isinstance(call.metric, Keeper):
+            continue
         for part in call.metric.modules():
             is_known = not isinstance(part, Metric) or type(part).__module__.startswith("torchmetrics.")
             if not is_known and not getattr(part, "stacks", False):

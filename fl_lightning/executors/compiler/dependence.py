@@ -30,6 +30,8 @@ _OF_LIBRARY = "_is_captured"
 _CACHED = ".__wrapped__"
 #: Functions that tell a step whether it is captured.
 _ASKING = (torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, torch._dynamo.is_compiling)
+#: How it names a module's parameters, buffers or submodules, and what holds them.
+_OF_TENSORS = re.compile(r"(_parameters|_buffers|_modules)('\])?(\['\w+'\])?$")
 _TORCH = str(Path(torch.__file__).parent)
 
 
@@ -63,6 +65,17 @@ class Dependence:
                 changes = True
             refusal = refusal or _refusal(guard, value)
         return cls(frozenset(map(_seen_by, guards)), changes, refusal)
+
+    def mentions(self, attribute: str) -> bool:
+        """Whether it depends on an attribute of this name, or on whether there is one.
+
+        To set an attribute, torch asks whether it is a parameter, buffer or submodule: that does not count.
+        """
+        word = re.compile(rf"\b{re.escape(attribute)}\b")
+        for name, of_it in self.guards:
+            if not _OF_TENSORS.search(name) and (word.search(name) or word.search(of_it)):
+                return True
+        return False
 
 
 def _refusal(guard: Any, value: Any) -> str | None:

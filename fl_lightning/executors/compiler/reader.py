@@ -79,7 +79,7 @@ class Reader:
         metric: Any
         method: Any
         metric, method, *args = node.args
-        leaves, spec = pytree.tree_flatten((args, dict(node.kwargs)))
+        leaves, spec = pytree.tree_flatten((_as_given(args), _as_given(node.kwargs)))
         for place, leaf in enumerate(leaves):
             if isinstance(leaf, fx.Node):
                 leaves[place] = TensorPlace(self._keep(leaf), _kind_of_number(leaf))
@@ -127,6 +127,17 @@ def _check_value_is_logged_alone(node: fx.Node) -> None:
     """Raise ``CannotVectorize`` if a step computes with what a metric object returns."""
     if any(user.target not in (part_of_value, logged) for user in node.users):
         raise CannotVectorize("`training_step` uses what a metric object returns, which has one state for all clients")
+
+
+def _as_given(value: Any) -> Any:
+    """Return arguments with the lists and dictionaries of Python in the place of the graph's immutable ones."""
+    if isinstance(value, dict):
+        return {key: _as_given(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_as_given(each) for each in value]
+    if type(value) is tuple:
+        return tuple(map(_as_given, value))
+    return value
 
 
 def _kept(value: Any, dtype: torch.dtype | None) -> Tensor:

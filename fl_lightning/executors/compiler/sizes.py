@@ -126,7 +126,9 @@ def _sizes_of(node: fx.Node) -> Any:
 
 def _is_same_input(one: Any, other: Any) -> bool:
     if isinstance(one, Tensor) or isinstance(other, Tensor):
-        return one is other
+        are_numbers = isinstance(one, Tensor) and isinstance(other, Tensor) and one.dim() == other.dim() == 0
+        # Numbers of Python are tensors of each call's own.
+        return one is other or (are_numbers and one.dtype == other.dtype and bool(one == other))
     return bool(one == other)
 
 

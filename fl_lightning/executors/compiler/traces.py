@@ -13,13 +13,14 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 from torchmetrics import Metric, MetricCollection
 
 from fl_lightning._lightning.errors import CannotVectorize
 from fl_lightning._lightning.evaluation.attributes import Attributes
 from fl_lightning._lightning.loops.local_optimizers import same_content
 from fl_lightning._lightning.stacks.log_replay import call_metric
-from fl_lightning._lightning.stacks.recording import Logged, logged_type
+from fl_lightning._lightning.stacks.recording import Keeper, Logged, MetricCall, logged_type
 from fl_lightning.executors.compiler.causes import changes
 from fl_lightning.executors.compiler.notes import logging_to, metric_objects
 
@@ -54,7 +55,8 @@ class Traces:
         Raises:
             CannotVectorize: If anything differs.
         """
-        self._compare_attributes()
+        kept = [call for call in logged.metric_calls if isinstance(call.metric, Keeper)]
+        self._compare_attributes(kept)
         if [call.name for call in logged.calls] != [name for name, _ in self._values]:
             raise CannotVectorize("`training_step` logs other names in a stack")
         for call, (name, value) in zip(logged.calls, self._values, strict=True):
@@ -66,22 +68,47 @@ class Traces:
                 raise CannotVectorize(f"what is logged as {name!r} is of another type in a stack")
             same(f"what is logged as {name!r}", torch.as_tensor(value), found, bound, 1.0)
         self._compare_metrics(logged, tensors, bound)
+        self._compare_kept(kept, tensors, bound)
 
-    def _compare_attributes(self) -> None:
-        """Raise if the step has set attributes, or changed what is in them."""
+    def _compare_attributes(self, kept: Sequence[MetricCall]) -> None:
+        """Raise if the step has set attributes, or changed what is in them, other than those that keep something."""
+        keepers = {(id(call.metric.part), call.metric.name) for call in kept if isinstance(call.metric, Keeper)}
         for part, before, now in zip(self._attributes.parts, self._held, self._attributes.read(), strict=True):
             if isinstance(part, MetricCollection):
                 continue
             for name in sorted(before.keys() | now.keys()):
-                if not _is_as_before(before.get(name), now.get(name)):
+                is_kept = (id(part), name) in keepers
+                if not is_kept and not _is_as_before(before.get(name), now.get(name)):
                     raise CannotVectorize(changes([f"self.{name}"]))
+
+    def _compare_kept(self, kept: Sequence[MetricCall], tensors: Sequence[Tensor], bound: float) -> None:
+        """Compare what attributes hold with what they would hold after a stack."""
+        found: dict[Keeper, Any] = {}
+        for call in kept:
+            assert isinstance(call.metric, Keeper)
+            found[call.metric] = copy.copy(call.metric.value)
+        self._attributes.write(self._held)
+        for call in kept:
+            call_metric(call, tensors, call.metric)
+        for keeper, value in found.items():
+            one, spec = pytree.tree_flatten(value)
+            other, other_spec = pytree.tree_flatten(keeper.value)
+            what = f"what `self.{keeper.name}` holds"
+            if spec != other_spec or list(map(_type_of, one)) != list(map(_type_of, other)):
+                raise CannotVectorize(f"{what} is of another form in a stack")
+            for mine, theirs in zip(one, other, strict=True):
+                if isinstance(mine, (Tensor, int, float)):
+                    same(what, torch.as_tensor(mine), torch.as_tensor(theirs), bound, 1.0)
+                elif mine != theirs:
+                    raise CannotVectorize(f"{what} differs in a stack")
 
     def _compare_metrics(self, logged: Logged, tensors: Sequence[Tensor], bound: float) -> None:
         """Make the noted calls on metric objects as they were before, and compare what the objects hold."""
         pairs = self._with_copies(copy.deepcopy(self._before))
         twins = {id(part): twin for part, twin in pairs}
         for call in logged.metric_calls:
-            call_metric(call, tensors, twins[id(call.metric)])
+            if not isinstance(call.metric, Keeper):
+                call_metric(call, tensors, twins[id(call.metric)])
         for part, twin in pairs:
             _compare_metric(part, twin, bound)
 
@@ -123,6 +150,11 @@ def _take(values: list[tuple[str, Any]], name: str, value: Any, *args: Any, **kw
         # The step may go on to write to it.
         value = value.detach().clone()
     values.append((name, value))
+
+
+def _type_of(value: Any) -> Any:
+    """Return a value's type; of a tensor its shape and type."""
+    return (value.shape, value.dtype) if isinstance(value, Tensor) else type(value)
 
 
 def _is_as_before(before: Any, now: Any) -> bool:

@@ -5,14 +5,15 @@ and ``padding_idx`` is that of the first client. Where several values are the la
 gradient. The gradient of ``select_scatter`` is another. On a CPU ``dropout`` draws in the order of indices, where
 alone it draws in the order of the tensor's memory. ``gaussian_nll_loss`` looks for negative variances, by which it
 would decide for all clients. A tensor that is no client's is filled with one client's random numbers. And
-``lstm_cell``, and ``normalize`` with ``out=``, cannot be mapped.
+``lstm_cell``, ``normalize`` with ``out=``, a user's ``autograd.Function`` and ``assert`` cannot be mapped.
 """
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from torch._C import _functorch
 from torch.nn import functional as F
 
 from fl_lightning._lightning.errors import CannotVectorize
+from fl_lightning.executors.compiler.nested import own_gradient
 
 #: Questions about numbers, which stay tensors here.
 _CHECKS = {"_assert_scalar", "sym_constrain_range", "_check", "_check_is_size", "sym_constrain_range_for_size"}
@@ -35,6 +37,7 @@ def replace_unmapped(graph: fx.Graph) -> bool:
         Whether the graph has got one more input: a zero of each client.
     """
     zeros: fx.Node | None = None
+    output: Any = graph.output_node()
     for node in list(graph.nodes):
         if node.op not in ("call_function", "call_method"):
             continue
@@ -43,6 +46,13 @@ def replace_unmapped(graph: fx.Graph) -> bool:
             function = getattr(Tensor, function, None)
         name = getattr(function, "__name__", "")
         if name in _CHECKS:
+            graph.erase_node(node)
+            continue
+        if function is torch._assert_async:
+            # The loss depends on it, so that it is looked at in each step.
+            with graph.inserting_before(output):
+                loss, *kept = output.args[0]
+                output.args = ((graph.call_function(_asserted, (loss, node.args[0])), *kept),)
             graph.erase_node(node)
             continue
         if name in _LEVELS:
@@ -89,6 +99,36 @@ def _as_number(tensor: Any) -> Any:
         return tensor
     number = tensor.detach()
     return number.double() if number.is_floating_point() else number
+
+
+def _as_float(number: Any) -> Any:
+    return number.double() if isinstance(number, Tensor) else float(number)
+
+
+def _larger(one: Any, other: Any) -> Any:
+    return torch.maximum(*_as_pair(one, other))
+
+
+def _smaller(one: Any, other: Any) -> Any:
+    return torch.minimum(*_as_pair(one, other))
+
+
+def _as_pair(one: Any, other: Any) -> tuple[Tensor, Tensor]:
+    """Return two numbers as tensors of one type, which is double precision for floats."""
+    pair = [each if isinstance(each, Tensor) else _number_tensor(each) for each in (one, other)]
+    dtype = torch.promote_types(pair[0].dtype, pair[1].dtype)
+    return pair[0].to(dtype), pair[1].to(dtype)
+
+
+def _number_tensor(number: Any) -> Tensor:
+    return torch.scalar_tensor(number, dtype=torch.float64 if isinstance(number, float) else torch.int64)
+
+
+def _asserted(loss: Tensor, holds: Tensor) -> Tensor:
+    """Return a loss as it is; raise an error if something does not hold, upon which the client trains alone."""
+    # The index 1 of one value is an error.
+    place = holds.detach().logical_not().long().reshape(1)
+    return loss + loss.new_zeros(1).gather(0, place).sum().reshape(loss.shape)
 
 
 def _divided(one: Any, other: Any) -> Any:
@@ -140,6 +180,28 @@ def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
         raise CannotVectorize("`one_hot` without `num_classes` has as many columns as a client's largest value says")
     ones = torch.ones_like(tensor).unsqueeze(-1)
     return tensor.new_zeros(*tensor.shape, num_classes).scatter(-1, tensor.unsqueeze(-1), ones)
+
+
+@contextmanager
+def counted_by_columns() -> Iterator[None]:
+    """Let ``torch.bincount`` with ``minlength`` count by columns while a step is captured: its size is then known.
+
+    A larger value is an error there, upon which the client trains alone.
+    """
+    torch.bincount = _bincount  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        torch.bincount = _usual_bincount
+
+
+_usual_bincount = torch.bincount
+
+
+def _bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
+    if weights is not None or not minlength:
+        return _usual_bincount(input, weights, minlength)
+    return F.one_hot(input.long(), minlength).sum(0)
 
 
 def _index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
@@ -291,6 +353,81 @@ def _lstm_cell(
     return shown.sigmoid() * cell.tanh(), cell
 
 
+def _of_lstm(projected: Tensor, states: list[Tensor], weight: Tensor, bias: Tensor | None) -> list[Tensor]:
+    hidden, cell = states
+    taken, kept, new, shown = (projected + F.linear(hidden, weight, bias)).chunk(4, 1)
+    cell = kept.sigmoid() * cell + taken.sigmoid() * new.tanh()
+    return [shown.sigmoid() * cell.tanh(), cell]
+
+
+def _of_gru(projected: Tensor, states: list[Tensor], weight: Tensor, bias: Tensor | None) -> list[Tensor]:
+    (hidden,) = states
+    reset, kept, new = projected.chunk(3, 1)
+    own_reset, own_kept, own_new = F.linear(hidden, weight, bias).chunk(3, 1)
+    candidate = (new + (reset + own_reset).sigmoid() * own_new).tanh()
+    return [candidate + (kept + own_kept).sigmoid() * (hidden - candidate)]
+
+
+def _of_rnn(activation: Callable[[Tensor], Tensor]) -> Callable[..., list[Tensor]]:
+    def step(projected: Tensor, states: list[Tensor], weight: Tensor, bias: Tensor | None) -> list[Tensor]:
+        return [activation(projected + F.linear(states[0], weight, bias))]
+
+    return step
+
+
+def _recurrent(step: Callable[..., list[Tensor]]) -> Callable[..., tuple[Tensor, ...]]:
+    """Return what computes the layers of a recurrent network, one step of a sequence after the other.
+
+    Args:
+        step: Returns the next states, given a step's input times its weights, the states, and the weights of these.
+    """
+
+    def run(
+        input: Tensor,
+        states: Any,
+        weights: Any,
+        has_biases: Any,
+        num_layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
+        batch_first: Any = None,
+    ) -> tuple[Tensor, ...]:
+        if not isinstance(has_biases, bool) or not isinstance(batch_first, bool):
+            raise CannotVectorize("a packed sequence has other sizes for each client; give padded ones")
+        if dropout and train and num_layers > 1:
+            raise CannotVectorize("a recurrent network drops values between its layers, in an order of its own")
+        states = [states] if isinstance(states, Tensor) else list(states)
+        directions = 2 if bidirectional else 1
+        of_each = 4 if has_biases else 2
+        if len(weights) != of_each * directions * num_layers:
+            raise CannotVectorize("an LSTM with `proj_size` computes one model at a time")
+        sequence = input.transpose(0, 1) if batch_first else input
+        final: list[list[Tensor]] = []
+        for layer in range(num_layers):
+            shown: list[Tensor] = []
+            for direction in range(directions):
+                number = layer * directions + direction
+                own = weights[number * of_each : (number + 1) * of_each]
+                bias, bias_of_states = own[2:] if has_biases else (None, None)
+                present = [state[number] for state in states]
+                projected = F.linear(sequence, own[0], bias)
+                hidden: list[Tensor] = []
+                times = range(len(sequence))
+                for time in reversed(times) if direction else times:
+                    present = step(projected[time], present, own[1], bias_of_states)
+                    hidden.append(present[0])
+                if direction:
+                    hidden.reverse()
+                shown.append(torch.stack(hidden))
+                final.append(present)
+            sequence = torch.cat(shown, 2)
+        last = [torch.stack(each) for each in zip(*final, strict=True)]
+        return sequence.transpose(0, 1) if batch_first else sequence, *last
+
+    return run
+
+
 def _without_ties(name: str) -> Callable[..., Tensor]:
     def median(input: Tensor) -> Tensor:
         if torch.is_grad_enabled() and _is_differentiated(input):
@@ -320,11 +457,18 @@ _INSTEAD: dict[Any, Callable[..., Any]] = {
     F.gaussian_nll_loss: _gaussian_nll_loss,
     F.normalize: _normalize,
     torch.scalar_tensor: _as_tensor,
-    torch.sym_float: _as_number,
+    torch.sym_float: _as_float,
+    torch.sym_max: _larger,
+    torch.sym_min: _smaller,
     Tensor.item: _as_number,
     torch.ops.aten.item.default: _as_number,
     torch.ops.aten._local_scalar_dense.default: _as_number,
     torch.lstm_cell: _lstm_cell,
+    torch.lstm: _recurrent(_of_lstm),
+    torch.gru: _recurrent(_of_gru),
+    torch.rnn_tanh: _recurrent(_of_rnn(torch.tanh)),
+    torch.rnn_relu: _recurrent(_of_rnn(torch.relu)),
+    torch.ops.higher_order.autograd_function_apply: own_gradient,
     torch.dropout: lambda input, p, train: _dropout(input, p, train),
     torch.select_scatter: _select_scatter,
     Tensor.select_scatter: _select_scatter,

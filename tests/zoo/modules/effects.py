@@ -256,8 +256,8 @@ def in_hyperparameters(module: Any, n: int, loss: Tensor) -> None:
 
 
 ENTRIES = [
+    does("numbers in a list", lambda m, n, loss: m.kept.append(n)),
     *one_by_one(
-        does("numbers in a list", lambda m, n, loss: m.kept.append(n)),
         does("attribute of a layer", lambda m, n, loss: setattr(m.layers[1], "seen", n)),
         does("class attribute", in_class),
         does("global list by a helper", lambda m, n, loss: remember(n)),

@@ -148,9 +148,9 @@ VALUE = {"gradient_clip_val": 0.02, "gradient_clip_algorithm": "value"}
 ENTRIES = [
     Entry("head only, clipped by norm", HeadOnly, trainer=NORM),
     Entry("branch used for even batches", UsedSometimes),
+    through("gradient reversal", Reverse.apply),
+    losing("activation checkpointing", checkpointed),
     *one_by_one(
-        through("gradient reversal", Reverse.apply),
-        losing("activation checkpointing", checkpointed),
         changed("reads p.grad", by_gradient),
     ),
 ]

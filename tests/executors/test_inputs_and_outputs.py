@@ -1,0 +1,306 @@
+"""What changes from step to step is an input of a captured step; what a step keeps for later is an output of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from helpers.stacked import Module, assert_below, clients_of, linear
+from helpers.toys import quiet_trainer
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from fl_lightning import FedAvg, TensorDataModule
+from fl_lightning.executors import VectorizedExecutor
+
+SIZES = (8, 12, 6)
+
+
+class Kept(Module):
+    """Keeps something of each step in attributes."""
+
+    def __init__(self) -> None:
+        super().__init__(linear())
+        self.kept: list[Any] = []
+        self.shown: dict[str, Any] = {}
+        self.last: Any = None
+        self.factor = 1.0
+
+    def on_train_epoch_start(self) -> None:
+        self.factor = 1 + 0.1 * self.current_epoch
+
+    def scores(self, batch: Any) -> Tensor:
+        scores: Tensor = self.layers(batch[0])
+        return scores
+
+
+def fit(kind: type[Kept], executor: Any, rounds: int = 2) -> Kept:
+    module = kind()
+    trainer = quiet_trainer(max_epochs=rounds, precision="64-true", callbacks=[FedAvg(1.0, executor=executor, seed=1)])
+    trainer.fit(module, datamodule=TensorDataModule(clients_of((6,), SIZES), batch_size=4))
+    return module
+
+
+def ends_alike(kind: type[Kept], rounds: int = 2) -> str | None:
+    """Compare what a fit leaves with stacks and without; return why clients were not stacked."""
+    stacks = VectorizedExecutor()
+    alone = fit(kind, "sequential", rounds)
+    stacked = fit(kind, stacks, rounds)
+    for name, value in alone.state_dict().items():
+        torch.testing.assert_close(stacked.state_dict()[name], value, rtol=1e-9, atol=1e-9)
+    for name in ("kept", "shown", "last"):
+        torch.testing.assert_close(getattr(stacked, name), getattr(alone, name), rtol=1e-9, atol=1e-9)
+    return stacks.cause
+
+
+# ---- outputs ----
+
+
+class KeepsLosses(Kept):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        self.kept.append(loss.detach())
+        return loss
+
+
+class KeepsNumbersAndScores(Kept):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        self.kept.append({"loss": loss.item(), "scores": [self.scores(batch).detach(), batch[1]]})
+        return loss
+
+
+class SetsAnAttribute(Kept):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        self.last = {"scores": self.scores(batch).detach(), "target": batch[1]}
+        return loss
+
+
+class UsesFeaturesOfAHook(Kept):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers[0].register_forward_hook(self.show)
+
+    def show(self, layer: nn.Module, given: Any, hidden: Tensor) -> None:
+        self.shown["hidden"] = hidden
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        penalty = self.shown["hidden"].square().mean()
+        self.shown["hidden"] = self.shown["hidden"].detach()
+        return loss + penalty
+
+
+class NormalizesItsWeight(Kept):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        nn.utils.spectral_norm(self.layers[0])
+
+
+@pytest.mark.parametrize(
+    "kind", [KeepsLosses, KeepsNumbersAndScores, SetsAnAttribute, UsesFeaturesOfAHook, NormalizesItsWeight]
+)
+def test_what_a_step_keeps_is_there_after_a_stack(kind: type[Kept]) -> None:
+    assert ends_alike(kind) is None
+
+
+def test_losses_are_kept_in_the_order_of_clients() -> None:
+    kept = fit(KeepsLosses, "vectorized", rounds=1).kept
+    start = linear().double()
+    firsts = [F.cross_entropy(start(x[:4]), y[:4]) for x, y in clients_of((6,), SIZES)]
+    # Clients of 8, 12 and 6 samples take 2, 3 and 2 steps; samples of a batch are drawn, and their losses are near.
+    assert len(kept) == 7
+    assert [float(kept[place]) for place in (0, 2, 5)] == pytest.approx([float(loss) for loss in firsts], abs=0.5)
+
+
+class ReadsWhatItKeeps(Kept):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        self.kept.append(loss.detach())
+        return loss * torch.stack(self.kept).mean()
+
+
+class CountsWhatItKeeps(Kept):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        self.kept.append(loss.detach())
+        return loss * len(self.kept)
+
+
+class ReadsItByAnotherName(Kept):
+    def __init__(self) -> None:
+        super().__init__()
+        self.same = self.kept
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        self.kept.append(loss.detach())
+        return loss * (1 + sum(self.same[:2]))
+
+
+class ReadsTheStepBefore(Kept):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        before = self.last
+        self.last = loss.detach()
+        return loss if before is None else loss + 0.1 * before * loss
+
+
+class ReadsFeaturesOfTheStepBefore(Kept):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        factor = self.shown.get("loss", 1.0)
+        self.shown["loss"] = loss.detach()
+        return loss * factor
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [ReadsWhatItKeeps, CountsWhatItKeeps, ReadsItByAnotherName, ReadsTheStepBefore, ReadsFeaturesOfTheStepBefore],
+)
+def test_steps_that_read_what_earlier_ones_keep_train_one_after_the_other(kind: type[Kept]) -> None:
+    assert ends_alike(kind) is not None
+
+
+# ---- inputs ----
+
+
+class TakesNumbers(Kept):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        rate = self.optimizers().param_groups[0]["lr"]  # type: ignore[union-attr]
+        self.log("rate", rate)
+        anneal = min(1.0, self.current_epoch / 3) + self.factor + 0.01 * batch_idx
+        return loss + anneal * self.scores(batch).square().mean()
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.2, total_steps=60)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+class LogsTheRate(TakesNumbers):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        self.log("rate", self.optimizers().param_groups[0]["lr"])  # type: ignore[union-attr]
+        return Module.training_step(self, batch, batch_idx)
+
+
+def test_numbers_that_change_are_inputs() -> None:
+    assert ends_alike(TakesNumbers, rounds=3) is None
+
+
+def test_a_rate_that_changes_by_step_costs_no_capture_by_step() -> None:
+    captures = torch._dynamo.utils.counters["stats"]
+    before = captures["unique_graphs"]
+    assert ends_alike(LogsTheRate, rounds=3) is None
+    # Batches of four samples and of two have a step each; a stack takes nine steps in three rounds.
+    assert captures["unique_graphs"] - before <= 6
+
+
+class DecidesByTheRound(Kept):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        return loss * 2 if self.current_epoch >= 2 else loss
+
+
+def test_a_decision_by_the_round_is_taken_in_each_round() -> None:
+    assert ends_alike(DecidesByTheRound, rounds=4) is None
+
+
+# ---- functions that cannot be mapped ----
+
+
+class Reverse(torch.autograd.Function):
+    """Reverses gradients, by a factor and by what it was given."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, factor: float) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.factor = factor
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        (x,) = ctx.saved_tensors
+        return -ctx.factor * gradients[0] * x.cos(), None
+
+
+class ReversesGradients(Kept):
+    def scores(self, batch: Any) -> Tensor:
+        hidden = self.layers[0](batch[0])
+        scores: Tensor = self.layers[2](Reverse.apply(hidden, 0.5))
+        return scores
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return F.cross_entropy(self.scores(batch), batch[1])
+
+
+class Checkpoints(Kept):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        hidden = checkpoint(self.layers[:2], F.dropout(batch[0], 0.1), use_reentrant=False)
+        return F.cross_entropy(self.layers[2](hidden), batch[1])
+
+
+class CountsClasses(Kept):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        counts = torch.bincount(batch[1], minlength=3)
+        weight = counts.sum() / (3 * counts.clamp(min=1))
+        return F.cross_entropy(self.layers(batch[0]), batch[1], weight=weight.double())
+
+
+class Asserts(Kept):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        assert_below(batch[0], 100.0)
+        return super().training_step(batch, batch_idx)
+
+
+class Lstm(Kept):
+    kind: Any = nn.LSTM
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.recurrent = self.kind(2, 4, num_layers=2, bidirectional=True, batch_first=True).double()
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        hidden, _ = self.recurrent(batch[0].view(-1, 3, 2))
+        return F.cross_entropy(hidden[:, -1, :3] + self.layers(batch[0]), batch[1])
+
+
+class Gru(Lstm):
+    kind = nn.GRU
+
+
+class Rnn(Lstm):
+    kind = nn.RNN
+
+
+@pytest.mark.parametrize("kind", [ReversesGradients, Checkpoints, CountsClasses, Asserts, Lstm, Gru, Rnn])
+def test_these_functions_are_stacked(kind: type[Kept]) -> None:
+    assert ends_alike(kind, rounds=1) is None
+
+
+class AssertsOfOneClient(Kept):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        assert_below(batch[0], 2.2)
+        return super().training_step(batch, batch_idx)
+
+
+def test_an_assertion_of_one_client_is_raised_as_alone() -> None:
+    assert max(float(x.max()) for x, _ in clients_of((6,), SIZES)) > 2.2
+    with pytest.raises(AssertionError, match="too large"):
+        fit(AssertsOfOneClient, "vectorized")
+
+
+class SelectsByMask(Kept):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        losses = F.cross_entropy(self.layers(batch[0]), batch[1], reduction="none")
+        return losses[losses > 0.5].sum() / 4
+
+
+def test_a_selection_by_values_trains_one_after_the_other() -> None:
+    assert "selection" in str(ends_alike(SelectsByMask, rounds=1))
