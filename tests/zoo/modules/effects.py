@@ -273,13 +273,14 @@ ENTRIES = [
     ),
 ]
 LONG = [
+    does("numbers in a list, stacks of two", lambda m, n, loss: m.kept.append(n), federated={"clients_at_once": 2}),
+    does("keeps the last loss", lambda m, n, loss: setattr(m, "kept", loss.detach())),
+    does("setter", set_last),
+    does("number of a tensor kept", lambda m, n, loss: m.kept.append(loss.item())),
     losing("batch changed in place", lambda m, x, y: F.cross_entropy(m(x.mul_(2)), y)),
     *one_by_one(
-        does("numbers in a list, stacks of two", lambda m, n, loss: m.kept.append(n), federated={"clients_at_once": 2}),
         does("attribute replaced", lambda m, n, loss: setattr(m, "kept", n)),
-        does("keeps the last loss", lambda m, n, loss: setattr(m, "kept", loss.detach())),
         does("hparams", in_hyperparameters),
-        does("setter", set_last),
         does("Counter", in_dictionary, Counter),
         does("namespace", in_namespace, lambda: SimpleNamespace(n=0)),
         does("object with slots", in_slots, Slotted),
@@ -298,7 +299,6 @@ LONG = [
         does("logger of another trainer", lambda m, n, loss: LOGGER.log_metrics({str(n): loss.item()}, step=0)),
         does("calls a logger, exceptions caught", caught),
         does("prints a value", lambda m, n, loss: print(f"{loss:.5f}")),
-        does("number of a tensor kept", lambda m, n, loss: m.kept.append(loss.item())),
         does("thread", by_thread),
         does("function that is not compiled", lambda m, n, loss: disabled(n)),
         does("asks whether it is compiled", lambda m, n, loss: 2.0 if torch.compiler.is_compiling() else None),

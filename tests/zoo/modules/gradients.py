@@ -155,13 +155,13 @@ ENTRIES = [
     ),
 ]
 LONG = [
+    through("gradient reversal with a vmap rule", ReverseForStacks.apply),
     through("straight-through by detach", lambda h: h + (h.round() - h).detach()),
     prepared("forward hook", lambda m: m.layers[0].register_forward_hook(scale_output)),
     Entry("head only, clipped by value", HeadOnly, trainer=VALUE),
     Entry("0-dim parameter, clipped by norm", ZeroDimensional, trainer=NORM),
     prepared("unused parameter, clipped", lambda m: m.add_module("unused", nn.Linear(3, 2)), trainer=NORM),
     *one_by_one(
-        through("gradient reversal with a vmap rule", ReverseForStacks.apply),
         through("tensor hook", hooked),
         prepared("full backward hook", lambda m: m.layers[0].register_full_backward_hook(halve_inputs)),
         prepared("parameter hook", lambda m: m.layers[2].weight.register_hook(lambda g: 0.5 * g)),
