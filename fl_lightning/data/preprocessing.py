@@ -29,6 +29,13 @@ class Preprocessing(nn.Module):
 
     Shape:
         Inputs (n, features), or (n, channels, ...), where a channel counts as one feature; outputs the same.
+
+    Example:
+        >>> import torch
+        >>> age = Preprocessing(fill=torch.tensor([40.0]), mean=torch.tensor([40.0]), std=torch.tensor([10.0]))
+        >>> age(torch.tensor([[60.0], [float("nan")]]))
+        tensor([[2.],
+                [0.]])
     """
 
     fill: Tensor

@@ -301,7 +301,7 @@ ROOMS = ("", ".parts", ".partitioners", ".data", ".models", ".diagnostics", ".ca
 #: Made by the library, or of Lightning's.
 MADE_BY_THE_LIBRARY = """ArrivalRecord AsynchronousAlgorithm CannotVectorize ChangedLoss Classifier ClientResult
     ClientVectors FeatureQPSolution FederatedLoop FederatedSplit Federation LabelPlot Layout Part PartitionStatistics
-    Payload QPSolution Round RoundReport Run RunningMean Server SynchronousAlgorithm Task Term Traffic
+    Payload Preprocessing QPSolution Round RoundReport Run RunningMean Server SynchronousAlgorithm Task Term Traffic
     Updates Upload"""
 #: Keep plain numbers, which checkpoints hold.
 PLAIN = (fl.AggregationCallback, parts.Part, partitioners.Partitioner)

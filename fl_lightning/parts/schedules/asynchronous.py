@@ -13,8 +13,6 @@ What a client makes of its model does not depend on when that happens. So client
 results is due, several together, and the results are kept until their time comes.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
@@ -263,7 +261,7 @@ class Asynchronous(Schedule):
         return server.model
 
     @override
-    def check_with(self, algorithm: Algorithm) -> Iterable[str]:
+    def check_with(self, algorithm: "Algorithm") -> Iterable[str]:
         """Yield whether clients that are evaluated with what they keep would train ahead of their results."""
         keepers = [part for part in walk(*algorithm.parts.values()) if part.has_personal]
         self._trains_ahead = not keepers
