@@ -59,6 +59,11 @@ def replace_unmapped(graph: fx.Graph) -> bool:
             # The clients' own transform is around all of them.
             level: Any = node.args[_LEVELS[name]]
             node.update_arg(_LEVELS[name], level + 1)
+        if isinstance(node.meta.get("example_value"), torch.SymFloat):
+            # A float that Python computes has double precision; torch would take its default type for whole numbers.
+            for number in node.all_input_nodes:
+                with graph.inserting_before(node):
+                    node.replace_input_with(number, graph.call_function(_in_double_precision, (number,)))
         filled = node.args[0] if node.args else node.kwargs.get("mean", node.kwargs.get("input"))
         if function is operator.truediv and not isinstance(node.meta.get("example_value"), Tensor):
             node.target = _divided
@@ -101,6 +106,10 @@ def _as_number(tensor: Any) -> Any:
     return number.double() if number.is_floating_point() else number
 
 
+def _in_double_precision(number: Any) -> Any:
+    return number.double() if isinstance(number, Tensor) else number
+
+
 def _as_float(number: Any) -> Any:
     return number.double() if isinstance(number, Tensor) else float(number)
 
@@ -133,9 +142,7 @@ def _asserted(loss: Tensor, holds: Tensor) -> Tensor:
 
 def _divided(one: Any, other: Any) -> Any:
     """Divide numbers as Python does, in double precision."""
-    one = one.double() if isinstance(one, Tensor) else one
-    other = other.double() if isinstance(other, Tensor) else other
-    return one / other
+    return _in_double_precision(one) / _in_double_precision(other)
 
 
 def _as_tensor(value: Any, **options: Any) -> Tensor:
