@@ -13,6 +13,9 @@ from torch import Tensor, fx, nn
 
 from fl_lightning._lightning.errors import CannotVectorize
 
+#: Keeps the place of a tensor among the values that a backward pass needs.
+_A_TENSOR = object()
+
 
 def inline_checkpoints(root: nn.Module, graph: fx.Graph) -> None:
     """Put the nodes of checkpointed parts in the place of their calls.
@@ -71,15 +74,18 @@ def own_gradient(forward: fx.GraphModule, backward: fx.GraphModule, *inputs: Any
         @staticmethod
         def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
             needed = output[number:]
-            if not all(isinstance(value, Tensor) for value in needed):
-                raise CannotVectorize("the backward pass of an `autograd.Function` needs other things than tensors")
-            ctx.save_for_backward(*needed)
-            ctx.mark_non_differentiable(*[output[place] for place in without_gradient], *needed)
+            tensors = [value for value in needed if isinstance(value, Tensor)]
+            ctx.save_for_backward(*tensors)
+            ctx.mark_non_differentiable(*[output[place] for place in without_gradient], *tensors)
+            # Sizes and other values stay as they are.
+            ctx.needed = [_A_TENSOR if isinstance(value, Tensor) else value for value in needed]
 
         @staticmethod
         def backward(ctx: Any, *gradients: Any) -> Any:
+            tensors = iter(ctx.saved_tensors)
+            needed = [next(tensors) if value is _A_TENSOR else value for value in ctx.needed]
             with torch.set_grad_enabled(torch.is_grad_enabled()):
-                return backward(*gradients[:number], *ctx.saved_tensors)
+                return backward(*gradients[:number], *needed)
 
     found: tuple[Any, ...] = Mapped.apply(*inputs)
     return found[:number]
