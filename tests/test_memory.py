@@ -37,6 +37,7 @@ def vectors(width: int) -> set[int]:
     return {tensor.untyped_storage().data_ptr() for tensor in tensors}
 
 
+@pytest.mark.long  # It looks at all objects, which are many after other tests.
 def test_after_a_fit_there_are_its_module_the_first_model_and_the_last_one() -> None:
     gc.collect()
     before = vectors(300)

@@ -279,7 +279,14 @@ class Rnn(Lstm):
     kind = nn.RNN
 
 
-@pytest.mark.parametrize("kind", [ReversesGradients, Checkpoints, CountsClasses, Asserts, Lstm, Gru, Rnn])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(ReversesGradients, Checkpoints, CountsClasses, Asserts, Lstm),
+        pytest.param(Gru, marks=pytest.mark.long),
+        pytest.param(Rnn, marks=pytest.mark.long),
+    ],
+)
 def test_these_functions_are_stacked(kind: type[Kept]) -> None:
     assert ends_alike(kind, rounds=1) is None
 
