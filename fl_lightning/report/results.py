@@ -257,7 +257,7 @@ class Results:
 
     def sign(self, data: str) -> int:
         """Return 1 if larger scores are better, else -1."""
-        settings = self.table["data"][data]
+        settings: dict[str, Any] = self.table["data"][data]
         mode = settings.get("score_mode") or settings["mode"]
         return 1 if mode == "max" else -1
 
