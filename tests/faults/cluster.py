@@ -190,7 +190,7 @@ def turn_clocks_back(folder: Path, rng: random.Random) -> Outcomes:
 
         (folder / str(trial)).mkdir(parents=True)
         child = Forked(back, folder / str(trial) / "log")
-        child.wait(20.0)
+        child.wait(_PATIENCE)
         child.kill()
         number = tries.read_text().count("\n")
         yield None if number == 1 else f"{number} attempts"
