@@ -183,7 +183,7 @@ def fit_statistics(x: Tensor) -> tuple[Tensor, Tensor]:
     mean = torch.stack(sums).sum(0) / count
     squares = []
     for chunk in chunks:
-        deviations = chunk.double() - _along(mean, x)
+        deviations = chunk.double() - along(mean, x)
         squares.append(deviations.square_().sum(axes))
     std = (torch.stack(squares).sum(0) / count).sqrt()
     is_constant = (std == 0) | _is_constant(chunks, axes)
@@ -210,11 +210,11 @@ def _is_constant(chunks: Sequence[Tensor], axes: list[int]) -> Tensor:
 
 def apply_statistics(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     """Return ``(x - mean) / std`` in the precision of ``x``; shapes as in :func:`fit_statistics`."""
-    deviations = x - _along(mean, x).to(x.dtype)
-    return deviations.div_(_along(std, x).to(x.dtype))
+    deviations = x - along(mean, x).to(x.dtype)
+    return deviations.div_(along(std, x).to(x.dtype))
 
 
-def _along(statistic: Tensor, x: Tensor) -> Tensor:
+def along(statistic: Tensor, x: Tensor) -> Tensor:
     """Return a number for each feature in a shape that broadcasts over samples, shape (features, 1, ...)."""
     axes_after_features = [1] * (x.dim() - 2)
     return statistic.view(-1, *axes_after_features)

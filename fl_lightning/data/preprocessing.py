@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning.data.federated_split import GLOBAL
+from fl_lightning.data.inputs import along, apply_statistics
 
 
 class Preprocessing(nn.Module):
@@ -50,10 +51,8 @@ class Preprocessing(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return inputs as the module was trained with."""
-        shape = [-1] + [1] * (x.dim() - 2)
-        x = torch.where(x.isnan(), self.fill.to(x.dtype).view(shape), x)
-        deviations = x - self.mean.to(x.dtype).view(shape)
-        return deviations / self.std.to(x.dtype).view(shape)
+        filled = torch.where(x.isnan(), along(self.fill, x).to(x.dtype), x)
+        return apply_statistics(filled, self.mean, self.std)
 
 
 def collected(

@@ -270,7 +270,7 @@ class _RowsOfClient:
             chosen = self._samples((steps - step) * size)
             whole, rest = divmod(len(chosen), size)
             for tensor, table in zip(self.tensors, tables, strict=True):
-                rows = tensor.index_select(0, chosen)
+                rows = tensor.index_select(0, chosen.to(tensor.device))
                 table[step : step + whole] = rows[: whole * size].view(whole, size, *rows.shape[1:])
                 if rest:
                     table[step + whole, :rest] = rows[whole * size :]
