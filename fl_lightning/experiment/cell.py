@@ -27,7 +27,7 @@ from fl_lightning.data.tensor_bytes import fingerprint
 from fl_lightning.experiment import build
 from fl_lightning.experiment.callbacks import CurveRecorder, KeepLast, Pruning
 from fl_lightning.experiment.claims import Claim, LostClaimError
-from fl_lightning.experiment.files import columns_of, remove_files, write_csv, write_json
+from fl_lightning.experiment.files import columns_of, write_csv, write_json
 from fl_lightning.experiment.plan import Cell
 from fl_lightning.experiment.store import Result, code_version, draw_partition
 from fl_lightning.parts.algorithm import Algorithm
@@ -189,7 +189,6 @@ def run_cell(job: CellJob, watching: Sequence[Callback] = ()) -> Result:
     write_json(folder / "run.json", about)
     job.check_claim()
     write_json(folder / "result.json", result)
-    remove_files(folder, "curve-*.jsonl", "last-*.ckpt", "best-*.ckpt", "failed.json")
     return result
 
 

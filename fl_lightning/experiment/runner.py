@@ -158,7 +158,13 @@ class Runner:
             on_change: Called at the start, and when a cell has ended.
         """
         every = {cell.id: cell for cell in cells}
-        waiting = {name: cell for name, cell in every.items() if self.store.result(cell) is None}
+        waiting = {}
+        for name, cell in every.items():
+            if self.store.result(cell) is None:
+                waiting[name] = cell
+            else:
+                # A run may have been killed after it wrote the result.
+                self.store.remove_attempts(cell)
         with Progress(list(every.values()), self.store, self.console, stage) as progress:
             on_change()
             while waiting or self.workers:
@@ -170,6 +176,8 @@ class Runner:
                     is_finished = self.store.result(cell) is not None
                     if is_finished or failed[name] > self.options.retries:
                         del waiting[name]
+                        if is_finished:
+                            self.store.remove_attempts(cell)
                         progress.end(cell, "finished" if is_finished else "failed", len(waiting))
                         on_change()
                 if waiting and are_gone:

@@ -86,6 +86,15 @@ def test_a_cell_with_a_damaged_result_is_run_again(finished: Run) -> None:
     assert other.stat().st_mtime_ns == before
 
 
+def test_the_next_run_removes_what_a_run_left_that_was_killed_after_it_wrote_a_result(finished: Run) -> None:
+    left = [finished.cell() / name for name in ("best-1.ckpt", "last-2.ckpt", "curve-1.jsonl", "failed.json")]
+    for path in left:
+        path.touch()
+    finished.again()
+    assert not [path for path in left if path.exists()]
+    assert (finished.cell() / "curve.csv").exists()
+
+
 def test_a_fit_that_fails_after_it_was_resumed_names_the_checkpoint(unfinished: Unfinished) -> None:
     broken, _ = unfinished
     Path(broken.table["callbacks"][0]["init_args"]["marker"]).unlink()
