@@ -45,6 +45,17 @@ def datamodule(config: Mapping[str, Any]) -> FederatedDataModule:
     return data
 
 
+def prepared_data(config: Mapping[str, Any]) -> FederatedDataModule:
+    """Return the data module of a cell, ready for use; random numbers then begin at the cell's seed."""
+    L.seed_everything(config["seed"], verbose=False)
+    data = datamodule(config)
+    data.prepare_data()
+    data.setup()
+    # Reading data may have drawn numbers.
+    L.seed_everything(config["seed"], verbose=False)
+    return data
+
+
 def model(config: Mapping[str, Any]) -> L.LightningModule:
     """Build the model of a cell."""
     return _build_part("model", L.LightningModule, config["model"])

@@ -28,10 +28,10 @@ from fl_lightning.experiment import build
 from fl_lightning.experiment.callbacks import CurveRecorder, KeepLast, Pruning
 from fl_lightning.experiment.claims import Claim, LostClaimError
 from fl_lightning.experiment.files import columns_of, write_csv, write_json
+from fl_lightning.experiment.kept_model import write_model
 from fl_lightning.experiment.plan import Cell
 from fl_lightning.experiment.store import Result, code_version, draw_partition
 from fl_lightning.parts.algorithm import Algorithm
-from fl_lightning.parts.part import walk
 
 #: The most frequent classes are tried as constant predictions.
 _MOST_CLASSES = 10
@@ -121,7 +121,7 @@ def run_cell(job: CellJob, watching: Sequence[Callback] = ()) -> Result:
     begun = datetime.now(UTC)
 
     # Build the parts of the fit.
-    data = _prepared_data(config)
+    data = build.prepared_data(config)
     model = build.model(config)
     method = build.method(config)
     initial = fingerprint([tensor for _, tensor in sorted(model.state_dict().items())])
@@ -148,6 +148,10 @@ def run_cell(job: CellJob, watching: Sequence[Callback] = ()) -> Result:
             # No model is tested.
             outcome: Result = {"pruned": True, "val": pruning.score, "test": {}}
         else:
+            if best is None and config.get("keep_model"):
+                # It is the last model that is tested.
+                weights_only = not method.algorithm.has_personal
+                trainer.save_checkpoint(attempt.file("best.ckpt"), weights_only=weights_only)
             outcome = _outcome(trainer, model, data, config["monitor"], best)
         result = {
             **outcome,
@@ -178,6 +182,8 @@ def run_cell(job: CellJob, watching: Sequence[Callback] = ()) -> Result:
     clients = _rows_of_clients(metric, data)
     if clients:
         write_csv(folder / "clients.csv", list(clients[0]), clients)
+    if config.get("keep_model"):
+        write_model(folder, attempt.file("best.ckpt"), method)
     about = {
         "seconds": seconds,
         "begun": begun.isoformat(timespec="seconds"),
@@ -190,17 +196,6 @@ def run_cell(job: CellJob, watching: Sequence[Callback] = ()) -> Result:
     job.check_claim()
     write_json(folder / "result.json", result)
     return result
-
-
-def _prepared_data(config: Mapping[str, Any]) -> FederatedDataModule:
-    """Return the data module of a cell, ready for use; random numbers then begin at the cell's seed."""
-    L.seed_everything(config["seed"], verbose=False)
-    data = build.datamodule(config)
-    data.prepare_data()
-    data.setup()
-    # Reading data may have drawn numbers.
-    L.seed_everything(config["seed"], verbose=False)
-    return data
 
 
 def _checkpoint_to_resume(attempt: Claim, best: ModelCheckpoint | None) -> Path | None:
@@ -340,12 +335,11 @@ def best_checkpoint(path: Path, config: dict[str, Any], algorithm: Algorithm) ->
     rounds = trainer["max_epochs"]
     if every > rounds:
         raise ValueError(f"No model would be validated: validation comes every {every} rounds of {rounds}.")
-    # Clients' own models are in the algorithm's state, which a checkpoint of weights lacks.
-    has_own_models = any(part.has_personal for part in walk(*algorithm.parts.values()))
     settings: dict[str, Any] = {
         "monitor": config["monitor"],
         "mode": config["mode"],
-        "save_weights_only": not has_own_models,
+        # Clients' own models are in the algorithm's state, which a checkpoint of weights lacks.
+        "save_weights_only": not algorithm.has_personal,
         "enable_version_counter": False,
     }
     if config["select"] == "virtual":

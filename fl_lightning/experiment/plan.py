@@ -54,8 +54,7 @@ def table_cells(table: Table, searches: Sequence[MethodSearch]) -> list[Cell]:
     by_place = {(search.data, search.method): search for search in searches}
     cells = []
     for data, fold, seed, method in product(table.data, table.folds, table.seeds, table.methods):
-        search = by_place[data, method]
-        cells.append(search.cell(fold, seed, search.chosen))
+        cells.append(by_place[data, method].chosen_cell(fold, seed))
     return cells
 
 
@@ -149,6 +148,14 @@ class MethodSearch(Search):
         values = {**self.values, **point, "fold": fold, "seed": seed}
         return Cell(self.data, self.method, fold, seed, point, substitute(config, values))
 
+    def chosen_cell(self, fold: int, seed: int) -> Cell:
+        """Return the cell of a fold and a seed, with the chosen values."""
+        cell = self.cell(fold, seed, self.chosen)
+        # A cell that has finished without its model is another one, so that it is not taken for one that has it.
+        if self.table.keep_models:
+            cell.config["keep_model"] = True
+        return cell
+
     @property
     def trials(self) -> list[Cell]:
         """All fits of the search, as if none were pruned; none if nothing is tuned."""
@@ -161,7 +168,7 @@ class MethodSearch(Search):
     @property
     def final(self) -> list[Cell]:
         """The fits of the table, with the chosen values."""
-        return [self.cell(fold, seed, self.chosen) for fold, seed in product(self.table.folds, self.table.seeds)]
+        return [self.chosen_cell(fold, seed) for fold, seed in product(self.table.folds, self.table.seeds)]
 
     @property
     def fits(self) -> dict[str, Cell]:

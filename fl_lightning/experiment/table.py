@@ -166,6 +166,7 @@ class Table:
         baseline: Method with which the report compares the others; the first method if empty.
         select: The model that is tested: the best on validation among ``"aggregated"`` models, the best among all
             (``"virtual"`` includes the means between two aggregations of RADFed), or the ``"last"`` one.
+        keep_models: Whether each cell keeps the model that is tested, in ``model.ckpt`` of its folder.
         wandb: Arguments of a WandbLogger for every fit; no logger if empty.
         comparisons: Lists of data sets by title; the report shows them side by side.
         reproduces: What the table reproduces, such as ``"Table III of Xue et al. 2021"``; empty if nothing.
@@ -183,6 +184,7 @@ class Table:
     tuning: Tuning = field(default_factory=Tuning)
     baseline: str = ""
     select: Select = "aggregated"
+    keep_models: bool = False
     wandb: dict[str, Any] = field(default_factory=dict)
     comparisons: dict[str, list[str]] = field(default_factory=dict)
     reproduces: str = ""

@@ -110,7 +110,7 @@ def _in_training(algorithm: Algorithm, training: LocalTraining) -> Iterator[str]
             "interval='epoch'; an epoch is a round."
         )
     belongs_to_clients = training.data.eval_client_ids("val") is not None
-    if belongs_to_clients and any(part.has_personal for part in walk(*algorithm.parts.values())):
+    if belongs_to_clients and algorithm.has_personal:
         yield (
             "clients are evaluated by models of their own, which do not leave them. Give the server one validation "
             "set, by FlowerClients.data_module(val=...)."

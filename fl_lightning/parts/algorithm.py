@@ -108,6 +108,11 @@ class Algorithm:
         }
 
     @property
+    def has_personal(self) -> bool:
+        """Whether clients may be evaluated with other models than the server's."""
+        return any(part.has_personal for part in walk(*self.parts.values()))
+
+    @property
     def needs_summed_lr(self) -> bool:
         """Whether a part needs :attr:`ClientResult.summed_lr`."""
         return self.objective.needs_summed_lr or self.aggregation.needs_summed_lr

@@ -83,6 +83,7 @@ def _sections(results: Results) -> Iterator[Section]:
     yield Section("Significance", " ".join(notes.power_sentences(results)), made)
     made = _known(tables.client_table(results))
     yield Section("Clients beside training alone", tables=made, pictures=list(figures.gains(results)))
+    yield Section("Each client", tables=_known(tables.client_score_table(results)))
     made = _known(tables.paper_table(results), reference_table(results))
     yield Section("Beside the paper", tables=made)
     yield Section("Beside other groups", tables=_known(tables.published_table(results)))

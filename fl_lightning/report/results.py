@@ -39,7 +39,7 @@ _ABOUT = ["begun", "ended", "seconds", "device", "python", "torch", "lightning",
 _TESTS = ["data", "method", "difference", "low", "high", "pairs", "zeros", "p", "gain"]
 _CLIENTS = {"fold": int, "seed": int, "client": int, "samples": int, "score": float, "own": float}
 #: Means are rounded to so many decimals, so that those of the same numbers in another order are equal.
-_DIGITS = 12
+DIGITS = 12
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,11 +154,11 @@ class Results:
 
     @cached_property
     def clients(self) -> pd.DataFrame:
-        """The scores of the test clients: a row for each run and client, with its number of samples.
+        """The scores of the test clients: a row for each run and client, with its name and its number of samples.
 
         ``score`` is that of the model which the table's score names: the client's own, if it has one, or the one that
         all share. ``gain`` is how much better it is than the client's own model by ``Local``, with the same fold and
-        seed.
+        seed. ``name`` is the client's number, if clients have no names.
         """
         rows: list[tuple[Any, ...]] = []
         for *run, cell in self.scored[[*RUN, "cell"]].itertuples(index=False):
@@ -166,14 +166,16 @@ class Results:
             if not path.is_file():
                 continue
             with path.open(encoding="utf-8", newline="") as file:
-                names = next(csv.reader(file))
+                columns, *lines = csv.reader(file)
+            names = [line[columns.index("name" if "name" in columns else "client")] for line in lines]
             # The column of the clients' own models, if they have some, is behind that of the shared model.
-            scores = names[names.index("samples") + 1 :]
+            scores = columns[columns.index("samples") + 1 :]
             own = scores[-1]
             score = own if self.scores_own_models(run[0]) else scores[0]
-            for numbers in _read_numbers(path, ["client", "samples", score, own]).tolist():
-                rows.append((*run, *numbers))
-        found = pd.DataFrame(rows, columns=[*RUN, "client", "samples", "score", "own"])
+            values = _read_numbers(path, ["client", "samples", score, own]).tolist()
+            for name, numbers in zip(names, values, strict=True):
+                rows.append((*run, name, *numbers))
+        found = pd.DataFrame(rows, columns=[*RUN, "name", "client", "samples", "score", "own"])
         found = found.dropna(subset=["score"]).astype(_CLIENTS)
         # What the same client reaches with the same fold and seed when it trains alone.
         same = ["data", "fold", "seed", "client"]
@@ -193,7 +195,7 @@ class Results:
     @cached_property
     def means(self) -> pd.DataFrame:
         """The mean scores: a row for each data set, a column for each method, NaN without a run."""
-        return self.scores.groupby("data").mean().round(_DIGITS).loc[self.data]
+        return self.scores.groupby("data").mean().round(DIGITS).loc[self.data]
 
     @cached_property
     def gains(self) -> pd.DataFrame:

@@ -23,9 +23,12 @@ from fl_lightning.experiment.statistics import (
 )
 from fl_lightning.report.names import Scale, is_share, metric_name, p_text, signed
 from fl_lightning.report.page import Table, bold
-from fl_lightning.report.results import ALONE, BETTER, LEVEL, PRIVACY, RUN, Results
+from fl_lightning.report.results import ALONE, BETTER, DIGITS, LEVEL, PRIVACY, RUN, Results
 from fl_lightning.report.texts import table
 from fl_lightning.words import duration
+
+#: Of data sets with more clients, single clients are in files alone.
+_MOST_CLIENTS = 100
 
 
 def score_table(results: Results) -> Table:
@@ -175,6 +178,40 @@ def client_table(results: Results) -> Table | None:
             row["worse off than alone"] = f"{100 * (gains < 0).mean():.0f} %"
         rows[data, method, results.metric(data)] = row
     return table("clients", _frame(rows, ["data", "method", "metric"]), results)
+
+
+def client_score_table(results: Results) -> Table | None:
+    """Return the mean and the standard deviation of each method's test score of each client.
+
+    A client must be the same one in all runs of a data set: by its name, or since the runs have one partition.
+    """
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+    left_out: dict[str, str] = {}
+    for data, of_data in results.clients.groupby("data", sort=False):
+        partitions = results.scored.loc[results.scored["data"] == data, "partition"]
+        has_names = bool((of_data["name"] != of_data["client"].astype(str)).any())
+        if partitions.nunique() > 1 and not has_names:
+            left_out[data] = "its clients differ from run to run"
+            continue
+        if of_data["client"].nunique() > _MOST_CLIENTS:
+            left_out[data] = f"it has over {_MOST_CLIENTS} clients"
+            continue
+        scale = results.scale(data)
+        for (_, name), of_client in of_data.groupby(["client", "name"]):
+            row = {"test samples": f"{of_client['samples'].mean():.0f}", **dict.fromkeys(results.methods, "")}
+            scores = of_client.groupby("method")["score"]
+            means = scores.mean().round(DIGITS)
+            spreads = scores.std()
+            gains = results.sign(data) * means
+            best = gains.max() if gains.nunique() > 1 else math.nan
+            for method, mean in means.items():
+                sd = spreads[method]
+                score = _plus_minus(scale.text(mean, spread=sd), scale.text(sd, spread=sd))
+                row[method] = _bold_if(gains[method] == best, score)
+            rows[data, name] = row
+    if not rows:
+        return None
+    return table("client_scores", _frame(rows, ["data", "client"]), results, left_out)
 
 
 def paper_table(results: Results) -> Table | None:

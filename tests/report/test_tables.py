@@ -105,6 +105,43 @@ def test_scores_of_clients_are_of_the_model_that_the_table_s_score_names(
     assert alone[3] == ("20.00" if score == "test_acc_clients" else "50.00")
 
 
+def write_clients(folder: Path, header: str, clients: dict[str, list[str]]) -> Results:
+    """Return results with the lines of ``clients.csv`` of some cells."""
+    write_results(folder)
+    for cell, lines in clients.items():
+        (folder / "cells" / cell / "clients.csv").write_text("\n".join([header, *lines]))
+    return read_results(folder)
+
+
+def test_each_clients_score_is_the_mean_over_the_runs_that_test_it(tmp_path: Path) -> None:
+    clients = {
+        "easy-FedAvg-0": ["0,bonn,4,0.5", "1,lund,6,0.8"],
+        "easy-FedAvg-1": ["0,bonn,4,0.7", "1,lund,6,0.8"],
+        "easy-RADFed-0": ["1,lund,6,0.9", "2,pisa,1,0.25"],
+    }
+    table = tables.client_score_table(write_clients(tmp_path, "client,name,samples,test_acc", clients))
+    # 0.5 and 0.7 have the sample deviation 0.1414.
+    assert rows(table) == [
+        ["easy", "bonn", "4", "60.00 ± 14.14", ""],
+        ["easy", "lund", "6", "80.00 ± 0.00", "90.00"],
+        ["easy", "pisa", "1", "", "25.00"],
+    ]
+    assert bold(table) == [(1, 4)]
+
+
+@pytest.mark.parametrize(
+    ("header", "name", "is_shown"), [("client,samples", "", False), ("client,name,samples", ",bonn", True)]
+)
+def test_clients_of_other_partitions_are_the_same_by_their_names_alone(
+    tmp_path: Path, header: str, name: str, is_shown: bool
+) -> None:
+    lines = [f"0{name},4,0.5"]
+    write_clients(tmp_path, f"{header},test_acc", {"easy-FedAvg-0": lines, "easy-FedAvg-1": lines})
+    results = tmp_path / "results.csv"
+    results.write_text(results.read_text().replace("abcdef0123", "fedcba3210", 1))
+    assert (tables.client_score_table(read_results(tmp_path)) is not None) == is_shown
+
+
 def test_a_smaller_loss_is_a_gain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(GAPS, "hard", ALL_WORSE)
     results = write_results(tmp_path, score="test_loss", score_mode="min")
