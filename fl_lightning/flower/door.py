@@ -12,6 +12,7 @@ from fl_lightning.clients.optimizer_checks import changes_within_rounds
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.flower.tensors import is_sparse
 from fl_lightning.parts.algorithm import Algorithm
+from fl_lightning.parts.exchanges.compression import Compressor
 from fl_lightning.parts.part import Part, walk
 from fl_lightning.signatures import is_user_defined
 
@@ -61,7 +62,8 @@ def _in_parts(algorithm: Algorithm) -> Iterator[str]:
 
 def _not_known(part: Part) -> str:
     if not is_user_defined(type(part)):
-        return f"{part!r} has no messages for clients on other machines. Leave it out."
+        instead = "Give TopK, or leave it out" if isinstance(part, Compressor) else "Leave it out"
+        return f"{part!r} has no messages for clients on other machines. {instead}."
     return (
         f"it is not known where {part!r} works if a client is another machine. If what it does for a client needs "
         "nothing of the server's state, and the server nothing of what it keeps there, write "

@@ -19,13 +19,14 @@ from torch import Tensor
 from fl_lightning._lightning.logs.client_log import LoggedMean
 from fl_lightning._lightning.loops.local_optimizers import Options
 from fl_lightning.algorithms.versions import __version__
+from fl_lightning.data import FederatedDataModule
 from fl_lightning.flower.records import Parcel, Plain
 from fl_lightning.flower.tensors import to_array
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.part import Part, walk
 
 #: The number of the messages' form; another one is another meaning of their content.
-FORM = 2
+FORM = 3
 
 
 def describe_algorithm(algorithm: Algorithm) -> str:
@@ -39,8 +40,14 @@ def describe_algorithm(algorithm: Algorithm) -> str:
 
 def describe_trainer(trainer: pl.Trainer) -> str:
     """Return the arguments of a Trainer that decide which steps a client takes, in a text that both sides compare."""
-    names = ("gradient_clip_val", "gradient_clip_algorithm", "accumulate_grad_batches", "limit_train_batches")
+    names = ["gradient_clip_val", "gradient_clip_algorithm", "accumulate_grad_batches", "limit_train_batches"]
+    names.append("overfit_batches")
     return ", ".join(f"{name}={getattr(trainer, name)}" for name in names)
+
+
+def describe_data(data: FederatedDataModule) -> str:
+    """Return the arguments of a data module that decide which batches a client has, in a text to compare."""
+    return ", ".join(f"{name}={getattr(data, name)}" for name in ("batch_size", "shuffle", "drop_last"))
 
 
 def parts_on_both_sides(algorithm: Algorithm) -> dict[str, Part]:
@@ -127,6 +134,8 @@ class Order(_Record):
         local_steps: Local steps instead; 0 for none.
         algorithm: The algorithm, as :func:`describe_algorithm` says it.
         trainer: The Trainer, as :func:`describe_trainer` says it.
+        data: The data module, as :func:`describe_data` says it.
+        max_epochs: Of the server's Trainer: after how many rounds its fit ends, -1 for never.
         layout: Digest of the names, shapes and type of the model's tensors.
         first: Digest of the values of the first model of all.
         options: The options of the optimizers' groups, in JSON; nothing for a client that does not train.
@@ -144,6 +153,8 @@ class Order(_Record):
     local_steps: int
     algorithm: str
     trainer: str
+    data: str
+    max_epochs: int
     layout: str
     first: str
     options: str

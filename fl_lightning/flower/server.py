@@ -23,6 +23,7 @@ from fl_lightning.flower.orders import (
     Order,
     check_version,
     describe_algorithm,
+    describe_data,
     describe_trainer,
     options_to_text,
     parts_on_both_sides,
@@ -320,6 +321,8 @@ class _FitAtServer:
             "local_steps": settings.local_steps or 0,
             "algorithm": describe_algorithm(algorithm),
             "trainer": describe_trainer(training.trainer),
+            "data": describe_data(training.data),
+            "max_epochs": training.trainer.max_epochs,
             **clients._digests,
             "changing": tuple(sorted(self._run.server.changing)),
         }

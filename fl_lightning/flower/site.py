@@ -24,6 +24,7 @@ from fl_lightning.flower.orders import (
     Order,
     check_version,
     describe_algorithm,
+    describe_data,
     describe_trainer,
     options_from_text,
     parts_on_both_sides,
@@ -32,7 +33,7 @@ from fl_lightning.flower.orders import (
     versions,
 )
 from fl_lightning.flower.records import Context, Message, received, reply_to
-from fl_lightning.flower.stand_ins import GivenTerm, Outbox, RoundEnd, SamplesOfSite, ThisClient
+from fl_lightning.flower.stand_ins import GivenTerm, Outbox, RoundEnd, SamplesOfSite, SiteTrainer, ThisClient
 from fl_lightning.flower.tensors import (
     layout_digest,
     pack_result,
@@ -128,13 +129,16 @@ def train_client(
     _check_alone(data)
     if int(data.client_sizes[0]) != order.samples:
         raise ValueError(f"Client {name} said it has {order.samples} samples, and has {int(data.client_sizes[0])} now.")
+    _check_same("data module's arguments", describe_data(data), order.data)
     data.federated_samples = SamplesOfSite(data.federated_samples, order)
 
     kept = KeptVectors(context, state_dir, order.run, order.client)
     fit = _FitAtSite(order, kept, secret_noise)
     fit.prepare(algorithm)
     fixed: dict[str, Any] = {
-        "max_epochs": order.round + 1,
+        "max_epochs": order.max_epochs,
+        "min_epochs": None,
+        "min_steps": None,
         "limit_val_batches": 0,
         "num_sanity_val_steps": 0,
         "logger": False,
@@ -148,7 +152,7 @@ def train_client(
     round_end = RoundEnd()
     if taken := fixed.keys() & trainer.keys():
         raise ValueError(f"Arguments of the client's Trainer are fixed: {sorted(taken)}. Leave them out.")
-    one_round = pl.Trainer(callbacks=[*given, algorithm, round_end], **fixed, **trainer)
+    one_round = SiteTrainer(callbacks=[*given, algorithm, round_end], **fixed, **trainer)
     _check_same("Trainer's arguments", describe_trainer(one_round), order.trainer)
     begin_with_round(one_round, order.round)
     one_round.fit(module, datamodule=data)
@@ -261,6 +265,8 @@ class _FitAtSite(SequentialExecutor):
         for name, part in parts_on_both_sides(algorithm).items():
             part.take_state_down(state_of(name, order.arrays, first.device))
         self._take_kept(algorithm)
+        # What clients do after the last round is asked for in a message of its own, whatever the round.
+        algorithm.schedule.federation = replace(algorithm.schedule.federation, max_rounds=order.round + 1)
         if self._secret_noise:
             for part in walk(algorithm.chain):
                 if part.draws_secretly:

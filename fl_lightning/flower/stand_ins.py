@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from fl_lightning._lightning.logs.client_log import LoggedMean, logged_means
 from fl_lightning._lightning.loops.client_loop import ClientLoop
+from fl_lightning._lightning.loops.round_loop import RoundLoop
 from fl_lightning.data.federated_split import Stage
 from fl_lightning.data.samples import FederatedSamples
 from fl_lightning.flower.orders import Order
@@ -25,8 +26,42 @@ from fl_lightning.parts.objectives.corrections import Term
 from fl_lightning.parts.samplers.base import ClientSampler, ScoredAt
 
 
+class SiteTrainer(pl.Trainer):
+    """Trains one round of one client.
+
+    Some numbers of a Trainer count what all clients do, one after the other. A site does not know them, and a loss that
+    read the site's own would differ from the simulation's. So they raise an error until the round is done.
+    """
+
+    @property
+    @override
+    def global_step(self) -> int:
+        self._check_known("global_step")
+        return super().global_step
+
+    @property
+    @override
+    def num_training_batches(self) -> int | float:
+        self._check_known("num_training_batches")
+        return super().num_training_batches
+
+    @property
+    @override
+    def estimated_stepping_batches(self) -> int | float:
+        self._check_known("estimated_stepping_batches")
+        return super().estimated_stepping_batches
+
+    def _check_known(self, name: str) -> None:
+        """Raise ``RuntimeError`` inside of a round."""
+        if isinstance(self.fit_loop, RoundLoop) and self.fit_loop.in_round:
+            raise RuntimeError(
+                f"`{name}` belongs to all clients together, and a client that is another machine does not know it. "
+                "Read `current_epoch` (the round), `trainer.max_epochs` or `batch_idx` (of this client) instead."
+            )
+
+
 class RoundEnd(pl.Callback):
-    """Notes what the round has logged and counted.
+    """Ends the site's fit with its first round, and notes what that has logged and counted.
 
     Attributes:
         logged: Means that ``training_step`` logged.
@@ -40,6 +75,8 @@ class RoundEnd(pl.Callback):
 
     @override
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        # `max_epochs` is the server's, which a loss may read.
+        trainer.should_stop = True
         self.logged = logged_means(trainer)
         loop = trainer.fit_loop.epoch_loop
         assert isinstance(loop, ClientLoop)

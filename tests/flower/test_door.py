@@ -24,7 +24,18 @@ from fl_lightning import (
     TensorDataModule,
 )
 from fl_lightning.flower import FlowerClients
-from fl_lightning.parts import QSGD, Clip, Exchange, TopK, UniformSampler
+from fl_lightning.parts import (
+    QSGD,
+    Clip,
+    Exchange,
+    LowRank,
+    PowerOfChoice,
+    RandomK,
+    SecureAggregation,
+    SignSGD,
+    TopK,
+    UniformSampler,
+)
 
 
 class Own(Exchange):
@@ -51,6 +62,9 @@ def with_exchange(*exchange: Exchange, make: Make = FedAvg) -> Make:
     return lambda **more: make(clients_per_round=1.0, exchange=list(exchange), **more)
 
 
+UNIFORM = partial(FedAvg, weighting="uniform", buffers="server")
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -62,7 +76,11 @@ def with_exchange(*exchange: Exchange, make: Make = FedAvg) -> Make:
         (with_exchange(Clip(1.0), make=Scaffold), "cannot have Clip"),
         (with_exchange(Clip(1.0), make=partial(FedDyn, 0.1)), "cannot have Clip"),
         (with_exchange(TopK(0.2, link="down")), 'Give `link="up"`'),
-        (with_exchange(QSGD(4)), "QSGD.* has no messages"),
+        (with_exchange(QSGD(4)), "QSGD.* has no messages .* Give TopK"),
+        (with_exchange(SignSGD()), "SignSGD.* has no messages .* Give TopK"),
+        (with_exchange(RandomK(0.2)), "RandomK.* has no messages .* Give TopK"),
+        (with_exchange(LowRank(1)), "LowRank.* has no messages .* Give TopK"),
+        (with_exchange(SecureAggregation(1.0), make=UNIFORM), "SecureAggregation.* has no messages .* Leave it out"),
         (partial(FedAvg, continue_epochs=True, local_steps=2), "`continue_epochs=True` is kept by the server"),
     ],
 )
@@ -116,6 +134,33 @@ class RateInTensor(Net):
 def test_modules_that_need_the_server_inside_of_a_round_are_named(module: Callable[[], Net], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         Sites(partial(FedAvg, 1.0), module).fit()
+
+
+class Scaled(Net):
+    """Its loss is divided by a number that counts what all clients do."""
+
+    def __init__(self, number: str) -> None:
+        super().__init__()
+        self.number = number
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return super().training_step(batch, batch_idx) / (1 + getattr(self.trainer, self.number))
+
+
+def by_score(**more: Any) -> FedAvg:
+    return FedAvg(sampler=PowerOfChoice(2, 3), **more)
+
+
+# A score is a loss before the draw.
+@pytest.mark.parametrize("make", [partial(FedAvg, 1.0), by_score])
+@pytest.mark.parametrize("number", ["global_step", "num_training_batches", "estimated_stepping_batches"])
+def test_losses_that_read_numbers_of_all_clients_are_named(number: str, make: Make) -> None:
+    def module() -> Net:
+        torch.manual_seed(3)
+        return Scaled(number)
+
+    with pytest.raises(RuntimeError, match=f"`{number}` belongs to all clients together.* Read `current_epoch`"):
+        Sites(make, module).fit()
 
 
 def test_callbacks_that_see_clients_are_named_at_the_server() -> None:

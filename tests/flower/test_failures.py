@@ -13,11 +13,12 @@ import torch
 pytest.importorskip("flwr")
 
 from helpers.listed import Listed
+from helpers.marks import with_marks
 from helpers.sites import Make, Sites, kept_in_simulation, simulate
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from fl_lightning import Ditto, FedAvg, FedBABU, FedDyn, FedPer
-from fl_lightning.parts import PowerOfChoice, TopK
+from fl_lightning import IFCA, Ditto, FedAvg, FedBABU, FedDyn, FedPer, FedProto, RADFed
+from fl_lightning.parts import ActiveSampler, ImportanceSampler, Oort, PowerOfChoice, TierSampler, TopK, VirtualClock
 
 ALL = [0, 1, 2]
 KEEPING: dict[str, Make] = {
@@ -26,12 +27,25 @@ KEEPING: dict[str, Make] = {
     "FedDyn": partial(FedDyn, 0.1),
     "fine-tuning": partial(FedBABU, "head", every=1, fine_tune_epochs=1),
     "error feedback": lambda **more: FedAvg(exchange=TopK(0.3), **more),
+    "IFCA": partial(IFCA, 2),
+    "FedProto": FedProto,
 }
-#: Those whose tests are long ones.
-LONG = ["FedPer", "Ditto", "FedDyn", "error feedback"]
+#: Methods whose server goes on with a state of its own: clusters, prototypes, what samplers know of clients.
+CLOCK = VirtualClock([3.0, 2.0, 1.0])
+GOING_ON: dict[str, Make] = {
+    "fine-tuning": partial(KEEPING["fine-tuning"], clients_per_round=1.0),
+    "error feedback": partial(KEEPING["error feedback"], clients_per_round=1.0),
+    "IFCA": partial(IFCA, 2, clients_per_round=2),
+    "FedProto": partial(FedProto, clients_per_round=2),
+    "power of choice": lambda **more: FedPer("head", sampler=PowerOfChoice(1, 2), **more),
+    "AFL": lambda **more: FedAvg(sampler=ActiveSampler(2), **more),
+    "Oort": lambda **more: FedAvg(sampler=Oort(2, CLOCK), **more),
+    "TiFL": lambda **more: FedAvg(sampler=TierSampler(1, CLOCK, num_tiers=2, interval=2), **more),
+    "RADFedi": lambda **more: RADFed(2, sampler=ImportanceSampler(2), **more),
+}
 
 
-@pytest.mark.parametrize("name", ["fine-tuning", *(pytest.param(name, marks=pytest.mark.long) for name in LONG)])
+@pytest.mark.parametrize("name", with_marks(KEEPING, {"fine-tuning"}))
 def test_a_client_that_answers_too_late_has_dropped_out_and_takes_its_round_back(name: str) -> None:
     method = KEEPING[name]
     sites = Sites(
@@ -125,21 +139,22 @@ def test_a_super_node_that_has_lost_its_state_goes_on_where_the_client_keeps_not
     assert torch.equal(sites.fit().algorithm.server.model, simulate(partial(FedAvg, 1.0)).algorithm.server.model)
 
 
-@pytest.mark.parametrize("name", ["fine-tuning", pytest.param("error feedback", marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", with_marks(GOING_ON, {"fine-tuning", "IFCA"}))
 def test_a_server_that_is_started_again_goes_on_from_its_checkpoint_with_the_same_bits(
     name: str, tmp_path: Path
 ) -> None:
-    method = partial(KEEPING[name], clients_per_round=1.0)
+    method = GOING_ON[name]
     saved = {"callbacks": [ModelCheckpoint(tmp_path, save_last=True)], "enable_checkpointing": True}
-    expected = simulate(method, rounds=3).algorithm.server.model
+    expected = simulate(method, rounds=3).algorithm
     first = Sites(method, state_dir=tmp_path / "sites")
     first.fit(rounds=2, **saved)
     # Clients have trained in a third round, whose answers a server took that was killed before it could save them.
     late = Sites(method, state_dir=tmp_path / "sites")
     late.fit(rounds=3, ckpt_path=str(tmp_path / "last.ckpt"))
     again = Sites(method, state_dir=tmp_path / "sites")
-    resumed = again.fit(rounds=3, ckpt_path=str(tmp_path / "last.ckpt"))
-    assert torch.equal(resumed.algorithm.server.model, expected)
+    resumed = again.fit(rounds=3, ckpt_path=str(tmp_path / "last.ckpt")).algorithm
+    assert torch.equal(resumed.server.model, expected.server.model)
+    assert resumed.report == expected.report
 
 
 def test_a_client_whose_values_are_not_finite_is_left_out_and_sends_no_arrays() -> None:

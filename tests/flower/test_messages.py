@@ -83,7 +83,7 @@ def shorten(values: Any, arrays: Any) -> None:
     ("change", "words"),
     [
         (change_value("version", "9.9"), "Install the same version on the server and at all sites"),
-        (change_value("form", 0), "messages of form 0, this side .* form 2"),
+        (change_value("form", 0), "messages of form 0, this side .* form 3"),
         (change_value("name", "2"), "The message is for client 2, and this is client 1"),
         (change_value("layout", "x"), "The module's tensors must be the same on both sides"),
         (change_value("first", "x"), "The module must begin with the server's first weights"),
@@ -132,6 +132,12 @@ def test_other_arguments_of_the_trainer_at_a_site_are_named() -> None:
         RuntimeError, match=r"got gradient_clip_val=None.* here and gradient_clip_val=0.1.* at the server"
     ):
         Sites(partial(FedAvg, 1.0)).fit(gradient_clip_val=0.1)
+
+
+def test_another_batch_size_at_a_site_is_named() -> None:
+    sites = Sites(partial(FedAvg, 1.0), change=change_value("data", "batch_size=8, shuffle=True, drop_last=False"))
+    with pytest.raises(RuntimeError, match=r"got batch_size=5, .* here and batch_size=8, .* at the server"):
+        sites.fit()
 
 
 def test_clients_may_have_names_and_are_numbered_in_their_order() -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 pytest.importorskip("flwr")
 
+from helpers.marks import with_marks
 from helpers.sites import CLIENTS, VALIDATION, Make, Net, Sites, bytes_of, kept_in_simulation, net, simulate, trainer
 
 from fl_lightning import (
@@ -114,11 +115,6 @@ BY_DEFAULT = {
 }
 
 
-def with_marks(names: Iterable[str], by_default: Collection[str]) -> list[Any]:
-    """Return names as parameters, of which all but some are long tests."""
-    return [pytest.param(name, marks=() if name in by_default else pytest.mark.long) for name in names]
-
-
 @pytest.mark.parametrize("name", with_marks(METHODS, BY_DEFAULT))
 def test_server_and_clients_hold_the_tensors_of_the_simulation_and_send_the_bytes_that_are_counted(name: str) -> None:
     simulated = simulate(METHODS[name])
@@ -199,3 +195,28 @@ def test_steps_and_means_that_clients_log_are_those_of_the_simulation() -> None:
     assert sites.trainer.callback_metrics.keys() == simulated.callback_metrics.keys()
     for name, value in simulated.callback_metrics.items():
         assert float(sites.trainer.callback_metrics[name]) == pytest.approx(float(value), rel=1e-6), name
+
+
+class Annealed(Net):
+    """The weight of its penalty falls to 0 in the last round."""
+
+    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+        left = 1 - (self.current_epoch + 1) / self.trainer.max_epochs
+        penalty = sum(parameter.square().sum() for parameter in self.parameters())
+        return super().training_step(batch, batch_idx) + left * penalty / (batch_idx + 1)
+
+
+# Clients are fine-tuned after the last round alone.
+@pytest.mark.parametrize("make", [partial(FedAvg, 1.0), partial(FedAvgFineTuned, 1.0, every=5)])
+def test_a_loss_may_read_the_round_and_how_many_there_are(make: Make) -> None:
+    def module() -> Net:
+        torch.manual_seed(3)
+        return Annealed()
+
+    sites = Sites(make, module)
+    simulated = simulate(make, module=module())
+    assert torch.equal(sites.fit().algorithm.server.model, simulated.algorithm.server.model)
+    kept = sites.kept(100)
+    expected = kept_in_simulation(simulated, 0)
+    assert kept.keys() == expected.keys()
+    assert all(np.array_equal(kept[key], expected[key]) for key in expected)
