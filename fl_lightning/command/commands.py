@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 import re
 import runpy
@@ -20,12 +19,11 @@ import yaml
 from jsonargparse import set_parsing_settings
 
 from fl_lightning.command.parser import Parser, ends_by_error, ends_by_interrupt, print_error
+from fl_lightning.shipped import no_such, shipped
 
 if TYPE_CHECKING:
     from jsonargparse import Namespace
 
-#: Recipes, tables, sweeps and presets.
-RECIPES = Path(__file__).parents[1] / "recipes"
 #: Options of ``run`` that are arguments of ``run_table``.
 _WORK = ("workers", "devices", "checkpoint_seconds", "cell_timeout", "retries", "memory_limit", "engine")
 _EXAMPLES = """examples:
@@ -134,7 +132,7 @@ def _folder(text: str) -> Path:
 
 def _add_run(parser: Parser, arguments: Sequence[str]) -> None:
     parser.add_argument("table", type=str, help="YAML file of a table, or the name of one below")
-    parser.epilog = _list("tables that come with the package", _shipped("table"))
+    parser.epilog = _list("tables that come with the package", shipped("table"))
     parser.add_argument(
         "--dry-run", action="store_true", help="check the table and the data that are here, print the plan and stop"
     )
@@ -180,14 +178,13 @@ def _add_run(parser: Parser, arguments: Sequence[str]) -> None:
 
 
 def _run(options: Namespace, further: Sequence[str]) -> int:
-    file = _file("table", options.table)
     from lightning.pytorch.utilities.exceptions import SIGTERMException
 
     from fl_lightning._lightning.loops.stopping import STATUS_OF_SIGTERM
     from fl_lightning.experiment import describe_plan, describe_time, measure_paces, read_table, run_table
     from fl_lightning.report.experiment_report import scores_as_text
 
-    table = read_table(file).only(options.methods, options.data, options.folds, options.seeds)
+    table = read_table(options.table).only(options.methods, options.data, options.folds, options.seeds)
     output = options.output or Path("runs") / table.name
     for data_name, data in table.data.items():
         if data.stand_in:
@@ -245,17 +242,16 @@ def _engine_options(words: Sequence[str]) -> dict[str, Any]:
 def _add_sweep(parser: Parser, arguments: Sequence[str]) -> None:
     text = "YAML file of a sweep, or the name of one below; arguments after -- are added to every run"
     parser.add_argument("file", type=str, help=text)
-    parser.epilog = _list("sweeps that come with the package", _shipped("sweep"))
+    parser.epilog = _list("sweeps that come with the package", shipped("sweep"))
     parser.add_argument("--count", type=int, help="largest number of runs; random and bayes need it")
     parser.add_argument("--seed", type=int, default=0, help="seed of the search")
     parser.add_argument("--output", type=_folder, help="folder of sweep.csv; default: runs/sweeps/<name of the sweep>")
 
 
 def _sweep(options: Namespace, further: Sequence[str]) -> int:
-    file = _file("sweep", options.file)
     from fl_lightning.experiment import run_sweep
 
-    rows = run_sweep(file, count=options.count, seed=options.seed, output=options.output, further=further)
+    rows = run_sweep(options.file, count=options.count, seed=options.seed, output=options.output, further=further)
     has_failed = any(row["score"] is None for row in rows)
     return 1 if has_failed else 0
 
@@ -315,11 +311,11 @@ def _fit(arguments: Sequence[str]) -> int:
 
 
 def _add_recipe(parser: Parser, arguments: Sequence[str]) -> None:
-    parser.add_argument("name", choices=list(_shipped("recipe")))
+    parser.add_argument("name", choices=list(shipped("recipe")))
 
 
 def _recipe(arguments: Sequence[str]) -> int:
-    recipes = _shipped("recipe")
+    recipes = shipped("recipe")
     if not arguments or arguments[0] in ("-h", "--help"):
         print("usage: fl-lightning recipe NAME [options]\n")
         print(_list("recipes", recipes))
@@ -327,17 +323,12 @@ def _recipe(arguments: Sequence[str]) -> int:
         return 0
     name = arguments[0]
     if name not in recipes:
-        return _no_such("recipe", name, list(recipes))
+        print_error(no_such("recipe", name, recipes))
+        return 2
     file = str(recipes[name])
     sys.argv = [file, *arguments[1:]]
     runpy.run_path(file, run_name="__main__")
     return 0
-
-
-def _shipped(kind: str) -> dict[str, Path]:
-    """Return the recipes, tables or sweeps that come with the package, by name."""
-    pattern = "*.py" if kind == "recipe" else f"{kind}s/*.yaml"
-    return {path.stem: path for path in sorted(RECIPES.glob(pattern))}
 
 
 def _list(title: str, files: Mapping[str, Path]) -> str:
@@ -348,29 +339,6 @@ def _list(title: str, files: Mapping[str, Path]) -> str:
         title_of_file = first.strip('"# ')
         lines.append(f"  {name:<21} {title_of_file}")
     return "\n".join(lines)
-
-
-def _file(kind: str, name: str) -> Path:
-    """Return the path of a table or sweep: a file, or one of the package.
-
-    Raises:
-        SystemExit: If there is none.
-    """
-    if Path(name).exists():
-        return Path(name)
-    shipped = _shipped(kind)
-    if name in shipped:
-        return shipped[name]
-    here = [str(file) for file in Path().glob("*.y*ml")]
-    raise SystemExit(_no_such(kind, name, [*shipped, *here]))
-
-
-def _no_such(kind: str, name: str, known: Sequence[str]) -> int:
-    """Print that there is no recipe, table or sweep of this name, and which was probably meant; return the status."""
-    close = difflib.get_close_matches(name, known, n=1)
-    hint = f"Did you mean {close[0]}?" if close else f"There are {', '.join(known)}."
-    print(f"error: There is no {kind} {name}. {hint}", file=sys.stderr)
-    return 2
 
 
 # ---- all commands ----

@@ -50,7 +50,7 @@ class Parser(jsonargparse.ArgumentParser):
         super().error(message, ex)
 
 
-def print_error(error: BaseException) -> None:
+def print_error(error: BaseException | str) -> None:
     """Print an error on the standard error output."""
     print(f"error: {error}", file=sys.stderr)
 

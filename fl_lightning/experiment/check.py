@@ -234,7 +234,9 @@ def _check_names(data: DataSet, model: L.LightningModule, callbacks: Sequence[Ca
     of_clients = [callback.name for callback in callbacks if isinstance(callback, ClientMetrics)]
     # What another model logs only its run shows.
     is_known = type(model).__module__.startswith("fl_lightning.models.")
-    for entry, name, stage in (("score", data.score, "test"), ("monitor", data.monitor, "val")):
+    entries = [("score", data.score, "test"), ("monitor", data.monitor, "val")]
+    entries += [("curves", name, "val") for name in data.curves]
+    for entry, name, stage in entries:
         logged = []
         if is_known:
             logged = [f"{stage}_{metric}" for metric in (*getattr(model, f"{stage}_metrics"), "loss")]
@@ -242,7 +244,7 @@ def _check_names(data: DataSet, model: L.LightningModule, callbacks: Sequence[Ca
         if found:
             is_logged = found[1] in of_clients and name.startswith(stage)
         else:
-            is_of_fit = entry == "monitor" and name.startswith(("train_", "fed/"))
+            is_of_fit = entry != "score" and name.startswith(("train_", "fed/"))
             is_logged = not is_known or is_of_fit or name in logged
         if not is_logged:
             names = {*logged, *(f"{stage}_{metric}_clients" for metric in of_clients)}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,10 +18,12 @@ class Engine:
     Attributes:
         jobs: One for each runner, with the methods ``done`` and ``result`` of a future.
         stop: Ends them.
+        look: How a user sees what keeps runners from beginning.
     """
 
     jobs: Sequence[Any]
     stop: Callable[[], object]
+    look: str
 
     def all_ended(self) -> bool:
         """Return whether no job is at work or waits for its turn; raise the error of a job then."""
@@ -35,14 +40,16 @@ def start_slurm(runner: Callable[[], object], number: int, folder: Path, options
     Args:
         runner: What each job calls.
         number: Number of jobs.
-        folder: Folder for the scripts and the output of the jobs.
+        folder: Folder of the results; the scripts and the output of the jobs are in its ``slurm``.
         options: Parameters of ``submitit.AutoExecutor``, and ``cluster``: ``"local"`` starts processes on this machine.
     """
     import submitit
 
+    folder = folder / "slurm"
+    folder.mkdir(parents=True, exist_ok=True)
     settings = {"cluster": "slurm", "slurm_max_num_timeout": 1000, "name": "fl-lightning", **options}
     executor = submitit.AutoExecutor(
-        folder / "slurm",
+        folder,
         cluster=settings.pop("cluster"),
         slurm_max_num_timeout=settings.pop("slurm_max_num_timeout"),
     )
@@ -51,14 +58,32 @@ def start_slurm(runner: Callable[[], object], number: int, folder: Path, options
     except (NameError, TypeError) as error:
         # submitit so names an option that it does not know.
         raise ValueError(f"`engine_options`: {' '.join(str(error).split())}") from error
-    jobs = executor.submit_array([runner] * number)
+    with _errors_into(folder / "submitit.log"):
+        jobs = executor.submit_array([runner] * number)
 
     def stop() -> None:
         for job in jobs:
             if not job.done():
                 job.cancel(check=False)
 
-    return Engine(jobs, stop)
+    return Engine(jobs, stop, "`squeue --me` shows why jobs wait, and the folder slurm/ what they print.")
+
+
+@contextmanager
+def _errors_into(path: Path) -> Iterator[None]:
+    """Let processes that are started in the block write their errors into a file.
+
+    Without SLURM submitit starts a process for each job, and ends it by an interrupt, whose traceback says nothing.
+    """
+    sys.stderr.flush()
+    terminal = os.dup(2)
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(terminal, 2)
+        os.close(terminal)
 
 
 def start_ray(runner: Callable[[], object], number: int, folder: Path, options: Mapping[str, Any]) -> Engine:
@@ -87,7 +112,7 @@ def start_ray(runner: Callable[[], object], number: int, folder: Path, options: 
         if joins:
             ray.shutdown()
 
-    return Engine([each.future() for each in tasks], stop)
+    return Engine([each.future() for each in tasks], stop, "`ray status` shows what the cluster has free.")
 
 
 def _call(runner: Callable[[], object]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 import time
 from collections import Counter
@@ -14,6 +15,7 @@ from lightning.pytorch.callbacks import LambdaCallback
 from fl_lightning.experiment.cell import CellJob, run_cell
 from fl_lightning.experiment.check import refuse_mistakes
 from fl_lightning.experiment.plan import planned
+from fl_lightning.experiment.statistics import pairs_needed, smallest_p
 from fl_lightning.experiment.store import Store, message_of
 from fl_lightning.experiment.table import Table
 from fl_lightning.words import duration, quantity
@@ -47,7 +49,37 @@ def describe_plan(table: Table, folder: str | Path, *, with_data: bool = False) 
             tuned = f"{quantity(len(search.points), 'point')}, {quantity(len(trials), 'fit')} to tune; "
         final = f"{quantity(len(search.final), 'fit')}; {quantity(rounds, 'round')}; {done} finished"
         lines.append(f"  {search.data}, {search.method}: {tuned}{final}")
-    return "\n".join([*lines, f"  together {quantity(total, 'round')}", *notes])
+    lines.append(f"  together {quantity(total, 'round')}")
+    return "\n".join([*lines, *_describe_power(table), *notes])
+
+
+def _describe_power(table: Table) -> list[str]:
+    """Return how many seeds and data sets the tests of the report need; nothing if there is nothing to compare."""
+    methods = len(table.methods) - 1
+    if methods == 0:
+        return []
+    folds = len(table.folds)
+    pairs = folds * len(table.seeds)
+    smallest = smallest_p(pairs)
+    found = f"the smallest p is {smallest:.2g}"
+    if methods > 1:
+        found += f", {min(1.0, methods * smallest):.2g} corrected for {quantity(methods, 'method')}"
+    needed = pairs_needed(methods)
+    if pairs < needed:
+        # A fold gives a pair for each seed.
+        seeds = math.ceil(needed / folds)
+        found += f". NO DIFFERENCE CAN BE SIGNIFICANT: it takes {quantity(seeds, 'seed')}"
+        if folds > 1:
+            found += f" in {quantity(folds, 'fold')}"
+    lines = [f"Significance on a data set, by {quantity(pairs, 'pair')} of runs with {table.baseline}: {found}."]
+    blocks = len(table.data)
+    if blocks < pairs_needed():
+        lines.append(
+            f"Significance over data sets: it takes {pairs_needed()} of one metric, and the table has {blocks}."
+        )
+    else:
+        lines.append(f"Significance over {blocks} data sets: the smallest p is {smallest_p(blocks):.2g}.")
+    return lines
 
 
 def measure_paces(table: Table, rounds: int = 4) -> tuple[dict[str, float], dict[str, str]]:

@@ -29,6 +29,9 @@ class Progress(bars.Progress):
         store: The folder with their files.
         console: Console for the output.
         stage: What the cells are for: ``"cells"`` of the table, or ``"tuning"``.
+
+    Attributes:
+        is_at_work: Whether some cell was running at the last look.
     """
 
     def __init__(self, cells: Sequence[Cell], store: Store, console: Console, stage: str) -> None:
@@ -53,6 +56,7 @@ class Progress(bars.Progress):
             groups.setdefault(f"{cell.method} on {cell.data}", []).append(cell)
         if len(groups) > 1:
             groups[stage] = list(cells)
+        self.is_at_work = False
         self._groups: dict[bars.TaskID, list[Cell]] = {}
         for name, group in groups.items():
             rounds = sum(cell.max_epochs for cell in group)
@@ -75,6 +79,7 @@ class Progress(bars.Progress):
     def look(self) -> None:
         """Read the states of the cells."""
         known = {cell.id: self._store.state(cell) for cell in self._cells}
+        self.is_at_work = any(state == "running" for state, _ in known.values())
         for task, group in self._groups.items():
             completed = 0
             counts: Counter[str] = Counter()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,9 +26,12 @@ from fl_lightning.experiment.table import Table
 from fl_lightning.experiment.table_file import read_table
 from fl_lightning.files import make_folder
 from fl_lightning.settings import PathLike, check
+from fl_lightning.words import duration, quantity
 
 #: Seconds from one look at the folder to the next.
 _LOOK = 0.5
+#: After so many seconds without a runner at work the user is told, and again after twice as many, and so on.
+_FIRST_WORD = 10.0
 
 
 def run_table(
@@ -60,7 +64,8 @@ def run_table(
     claimed, and takes over the cells of a run that is gone.
 
     Args:
-        table: A YAML file, a mapping with the same content, or a :class:`~fl_lightning.experiment.Table`.
+        table: A YAML file, the name of a table that comes with the package, a mapping with the same content, or a
+            :class:`~fl_lightning.experiment.Table`.
         output: Folder of the results; ``runs/<name of the table>`` if ``None``.
         workers: Number of cells at a time, each in a process with one thread (or ``OMP_NUM_THREADS``); 0 runs the cells
             in this process. With an ``engine``, the number of runners that it starts.
@@ -101,7 +106,9 @@ def run_table(
     if engine == "local":
         return run(console)
     elsewhere = replace(run, options=replace(options, workers=1, engine="local", engine_options=None))
+    say(console, f"Starting {quantity(workers, 'runner')} by the engine {engine!r}.")
     started = start_engine(engine, elsewhere, workers, run.folder, engine_options or {})
+    say(console, "Started. A runner first needs a free place, and then some seconds to import PyTorch.")
     try:
         return run(console, started)
     finally:
@@ -132,6 +139,10 @@ class Runner:
     def __post_init__(self) -> None:
         self.store = Store(self.folder)
         self.workers = Workers(self.options)
+        self._begun = time.monotonic()
+        self._next_word = _FIRST_WORD
+        # The runners of an engine take their time to be at work.
+        self._has_arrived = self.engine is None
 
     def try_next(self, searches: Sequence[Search]) -> bool:
         """Run the next points of searches; return whether there were any."""
@@ -175,6 +186,7 @@ class Runner:
                 for name, cell in list(waiting.items()):
                     is_finished = self.store.result(cell) is not None
                     if is_finished or failed[name] > self.options.retries:
+                        self._tell_arrival(is_at_work=True)
                         del waiting[name]
                         if is_finished:
                             self.store.remove_attempts(cell)
@@ -184,6 +196,19 @@ class Runner:
                     raise RuntimeError(f"The runners have ended, and {len(waiting)} cells are left. Run it again.")
                 self._start_next(sorted(waiting.values(), key=lambda cell: failed[cell.id]))
                 progress.look()
+                self._tell_arrival(is_at_work=progress.is_at_work)
+
+    def _tell_arrival(self, *, is_at_work: bool) -> None:
+        """Say when the first runner of an engine is at work, and from time to time that none is."""
+        if self._has_arrived or self.engine is None:
+            return
+        waited = time.monotonic() - self._begun
+        if is_at_work:
+            say(self.console, f"The first runner is at work, after {duration(waited)}.")
+            self._has_arrived = True
+        elif waited >= self._next_word:
+            say(self.console, f"No runner is at work yet, after {duration(waited)}. {self.engine.look}")
+            self._next_word *= 2
 
     def _start_next(self, waiting: Sequence[Cell]) -> None:
         """Let a free worker take the first cell that nobody has claimed; if there is none, wait a little."""

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 Numbers = Sequence[float] | np.ndarray
+LEVEL = 0.05
+"""The level below which a p-value is significant."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,22 @@ def _exact_p_value(doubled_ranks: np.ndarray, smaller: int) -> float:
         shifted[rank:] = probability[: max(0, len(probability) - rank)]
         probability = (probability + shifted) / 2
     return min(1.0, 2 * float(probability.sum()))
+
+
+def smallest_p(pairs: int) -> float:
+    """Return the smallest p-value that the two-sided signed-rank test can have: ``2^(1 - n)``, of ``n`` pairs.
+
+    All pairs then differ in one direction, which is one of ``2^n`` equally probable ways, and so is the opposite one.
+    """
+    return min(1.0, 2.0 ** (1 - pairs))
+
+
+def pairs_needed(methods: int = 1) -> int:
+    """Return the number of pairs from which on a test can be significant, with Holm's correction for some methods."""
+    pairs = 1
+    while methods * smallest_p(pairs) >= LEVEL:
+        pairs += 1
+    return pairs
 
 
 def holm(p_values: Numbers) -> list[float]:

@@ -35,6 +35,7 @@ from fl_lightning.experiment.store import Store
 from fl_lightning.experiment.table_file import read_yaml
 from fl_lightning.files import make_folder
 from fl_lightning.settings import Finite, PathLike, check
+from fl_lightning.shipped import find_file
 from fl_lightning.words import duration, enumeration, quantity
 
 Row = dict[str, Any]
@@ -70,7 +71,7 @@ def run_sweep(
     the console shows the folders for ``wandb sync``.
 
     Args:
-        path: The file.
+        path: The file, or the name of a sweep that comes with the package.
         count: Largest number of runs; random and Bayesian searches need it.
         seed: Seed of the search.
         output: Folder of ``sweep.csv``; ``runs/sweeps/<name>`` if ``None``.
@@ -87,7 +88,7 @@ def run_sweep(
             then.
     """
     check("`output`", output, PathLike | None)
-    sweep = Sweep(check("`path`", path, PathLike), count, seed, further)
+    sweep = Sweep(find_file("sweep", check("`path`", path, PathLike)), count, seed, further)
     folder = Path(output or Path("runs", "sweeps", sweep.name)).absolute()
     console = check("`console`", console or Console(), Console)
     if sweep.only_in_service:

@@ -15,6 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from fl_lightning.experiment.build import references, refuse_unknown
 from fl_lightning.experiment.table import DataSet, Method, Table, Tuning
 from fl_lightning.settings import PathLike, check
+from fl_lightning.shipped import find_file
 
 _BINARY = "tag:yaml.org,2002:binary"
 #: Limits of a file.
@@ -26,10 +27,12 @@ _BASELINES = ("Local", "FedAvg", "FedAvgFineTuned")
 def read_table(source: str | os.PathLike[str] | Mapping[str, Any] | Table) -> Table:
     """Return the table of a YAML file, or of a mapping with the same content.
 
-    Paths in a file are relative to its folder. ``include`` maps names to other files; the content of a file becomes the
-    value of the name: ``include: {grid: grids/xue2021.yaml}`` and then ``$grid.mu``. ``base`` names another table; the
-    entries of this file replace those of the base, and ``null`` removes an entry. ``baselines`` adds the methods
-    ``Local``, ``FedAvg`` and ``FedAvgFineTuned``, before the others; its content are their ``init_args``.
+    A table that comes with the package is found by its name: ``"mnist_methods"``. Paths in a file are relative to its
+    folder, those in a mapping to the current one. ``include`` maps names to other files; the content of a file becomes
+    the value of the name: ``include: {grid: grids/xue2021.yaml}`` and then ``$grid.mu``. ``base`` names another table,
+    by its file or as one of the package; the entries of this table replace those of the base, and ``null`` removes an
+    entry. ``baselines`` adds the methods ``Local``, ``FedAvg`` and ``FedAvgFineTuned``, before the others; its content
+    are their ``init_args``.
 
     Raises:
         TypeError: If it is none of them.
@@ -39,8 +42,9 @@ def read_table(source: str | os.PathLike[str] | Mapping[str, Any] | Table) -> Ta
     if isinstance(source, Table):
         return source
     if isinstance(source, Mapping):
-        return _make_table(_with_reference(dict(source)), "The table")
-    return _make_table(_read_with_base(Path(check("`source` of a table", source, PathLike))), str(source))
+        return _make_table(_complete(dict(source), "The table", Path()), "The table")
+    path = find_file("table", check("`source` of a table", source, PathLike))
+    return _make_table(_read_complete(path), str(source))
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -174,19 +178,30 @@ def _unused_values(table: Table) -> list[str]:
     return mistakes
 
 
-def _read_with_base(path: Path) -> dict[str, Any]:
-    """Return a table's file, on top of its base, with included files among its values."""
-    given = read_yaml(path)
+def _read_complete(path: Path) -> dict[str, Any]:
+    """Return the content of a table's file with that of the files that it names."""
+    return _complete(read_yaml(path), str(path), path.parent)
+
+
+def _complete(given: dict[str, Any], name: str, folder: Path) -> dict[str, Any]:
+    """Return a table's content on top of its base, with included files among its values.
+
+    Args:
+        given: The content.
+        name: Name of the table in errors.
+        folder: Where the files are that it names.
+    """
     base = given.pop("base", None)
-    includes = check(f"{path}: `include`", given.pop("include", None) or {}, Mapping)
-    included = {name: read_yaml(path.parent / check("`include`", other, str)) for name, other in includes.items()}
+    includes = check(f"{name}: `include`", given.pop("include", None) or {}, Mapping)
+    included = {entry: read_yaml(folder / check("`include`", other, str)) for entry, other in includes.items()}
     if included:
         given["values"] = {**included, **(given.get("values") or {})}
     if base is not None:
+        path = find_file("table", check(f"{name}: `base`", base, str), folder)
         try:
-            below = _read_with_base(path.parent / check(f"{path}: `base`", base, str))
+            below = _read_complete(path)
         except RecursionError as error:
-            raise ValueError(f"{path} is its own `base`, or that of its `base`.") from error
+            raise ValueError(f"{name} is its own `base`, or that of its `base`.") from error
         if given.get("reproduces"):
             # It is a reference itself, so it has not that of its base.
             given["reference"] = None

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
+from fl_lightning.experiment.statistics import LEVEL, pairs_needed, smallest_p
 from fl_lightning.report.names import p_text
 from fl_lightning.report.reference import reference_sentence
-from fl_lightning.report.results import LEVEL, RUN, Results
+from fl_lightning.report.results import RUN, Results
 from fl_lightning.report.texts import text
 from fl_lightning.words import quantity
 
@@ -69,22 +70,15 @@ def power_sentences(results: Results) -> list[str]:
         pairs = results.tests["pairs"].get(data, pd.Series(dtype=int))
         methods = len(pairs)
         most = pairs.max() if methods else 0
-        if not methods or methods * _smallest_p(most) >= LEVEL:
+        if not methods or methods * smallest_p(most) >= LEVEL:
             few.setdefault((methods, most), []).append(data)
     sentences = []
     for (methods, most), names in sorted(few.items()):
-        smallest = _smallest_p(most)
+        smallest = smallest_p(most)
         corrected = min(1.0, methods * smallest)
-        needed = 2
-        while max(1, methods) * _smallest_p(needed) >= LEVEL:
-            needed += 1
+        needed = pairs_needed(max(1, methods))
         sentences.append(text("no_power", results, names, methods, most, p_text(smallest), p_text(corrected), needed))
     return sentences
-
-
-def _smallest_p(pairs: int) -> float:
-    """Return the p-value of pairs that all differ in one direction."""
-    return float(2.0 ** (1 - pairs))
 
 
 def open_cycles(results: Results) -> str:

@@ -13,10 +13,9 @@ import numpy as np
 import pandas as pd
 
 from fl_lightning.experiment.files import read_csv, read_json
-from fl_lightning.experiment.statistics import holm, signed_rank_test, summarize
+from fl_lightning.experiment.statistics import LEVEL, holm, signed_rank_test, summarize
 from fl_lightning.report.names import Scale, is_share, metric_name
 
-LEVEL = 0.05
 #: The method whose clients train alone.
 ALONE = "Local"
 #: Marks of methods that are significantly better and worse than the baseline.

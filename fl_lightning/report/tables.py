@@ -16,14 +16,16 @@ import pandas as pd
 
 from fl_lightning.experiment.search import describe_point
 from fl_lightning.experiment.statistics import (
+    LEVEL,
     average_ranks,
     mean_relative_difference,
     relative_difference_of_means,
     signed_rank_test,
+    smallest_p,
 )
 from fl_lightning.report.names import Scale, is_share, metric_name, p_text, signed
 from fl_lightning.report.page import Table, bold
-from fl_lightning.report.results import ALONE, BETTER, DIGITS, LEVEL, PRIVACY, RUN, Results
+from fl_lightning.report.results import ALONE, BETTER, DIGITS, PRIVACY, RUN, Results
 from fl_lightning.report.texts import table
 from fl_lightning.words import duration
 
@@ -143,8 +145,7 @@ def rank_table(results: Results) -> Table | None:
         rows[method] = row
     smallest = ""
     if is_tested:
-        # All data sets differ in one direction.
-        smallest = p_text(2.0 ** (1 - len(gains)))
+        smallest = p_text(smallest_p(len(gains)))
     return table("ranks", _frame(rows, ["method"]), results, len(gains), p_text(ranks.p_value), smallest)
 
 

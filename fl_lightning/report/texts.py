@@ -10,8 +10,9 @@ from typing import Any
 import jinja2
 import pandas as pd
 
+from fl_lightning.experiment.statistics import LEVEL
 from fl_lightning.report.page import Table
-from fl_lightning.report.results import BETTER, LEVEL, WORSE, Results
+from fl_lightning.report.results import BETTER, WORSE, Results
 from fl_lightning.words import quantity
 
 

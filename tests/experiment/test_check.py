@@ -31,6 +31,13 @@ def test_a_table_without_mistakes() -> None:
     assert check(with_data(monitor="train_loss", mode="min")) == Findings()
 
 
+def test_curves_of_the_report_are_checked_before_the_run() -> None:
+    assert check(with_data(curves=["val_loss", "train_loss", "val_acc_clients", "fed/bytes_up"])) == Findings()
+    for wrong in ("val_f1", "test_acc", "val_f1_clients"):
+        [text] = check(with_data(curves=["val_loss", wrong])).mistakes
+        assert f"`curves` is '{wrong}'" in text
+
+
 def test_a_mode_that_chooses_the_worst_is_told_of() -> None:
     [text] = check(with_data(mode="min")).warnings
     assert "digits, FedAvg, fold 0, seed 0 and 1 more: `mode` is min" in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 from pathlib import Path
@@ -12,17 +13,45 @@ import pytest
 from experiment.conftest import run_here
 from helpers.small_table import small
 
-from fl_lightning.experiment import run_table
-from fl_lightning.experiment.engines import start_slurm
+from fl_lightning.experiment import run_table, runner
+from fl_lightning.experiment.engines import Engine, start_slurm
 
 
 @pytest.mark.parametrize("cluster", ["debug", pytest.param("local", marks=pytest.mark.long)])
-def test_jobs_give_what_one_process_gives(tmp_path: Path, finished_table: Any, cluster: str) -> None:
+def test_jobs_give_what_one_process_gives(
+    tmp_path: Path, finished_table: Any, cluster: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("submitit")
     options = {"cluster": cluster, "timeout_min": 10}
     text = run_here(small(), tmp_path, 2, engine="slurm", engine_options=options).text
     assert (tmp_path / "results.csv").read_bytes() == (finished_table.folder / "results.csv").read_bytes()
     assert text.count(" finished: digits, ") == 2
+    assert text.startswith("Starting 2 runners by the engine 'slurm'.\n")
+    assert text.count("The first runner is at work, after ") == 1
+    # Jobs that have nothing to do any more are interrupted.
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_user_is_told_that_no_runner_of_an_engine_is_at_work_yet(
+    tmp_path: Path, finished_table: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = finished_table.table
+    results = run_here(rows, tmp_path)
+    [*_, last] = results.rows
+    waiting = tmp_path / "cells" / last["cell"]
+    (waiting / "result.json").rename(tmp_path / "kept.json")
+    looks = iter([False, False, True])
+
+    class Job:
+        def done(self) -> bool:
+            if next(looks):
+                (tmp_path / "kept.json").rename(waiting / "result.json")
+            return False
+
+    monkeypatch.setattr(runner, "_FIRST_WORD", 0.0)
+    monkeypatch.setattr(runner, "start_engine", lambda *_: Engine([Job()], lambda: None, "Look there."))
+    text = run_here(rows, tmp_path, 1, engine="ray").text
+    assert re.search(r"No runner is at work yet, after .* s\. Look there\.\n(.*\n)*The first runner is at work", text)
 
 
 def test_an_array_of_jobs_has_the_options_and_is_requeued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,9 +15,11 @@ from fl_lightning.experiment.statistics import (
     holm,
     mean_relative_difference,
     most_representative_fold,
+    pairs_needed,
     relative_difference,
     relative_difference_of_means,
     signed_rank_test,
+    smallest_p,
     smooth,
     summarize,
 )
@@ -83,6 +85,13 @@ def test_fifteen_pairs_of_one_sign_have_the_smallest_p_value() -> None:
     test = signed_rank_test(np.arange(1, 16), np.zeros(15))
     assert test.p_value == 6.103515625e-05
     assert (test.num_pairs, test.num_zeros) == (15, 0)
+
+
+def test_the_pairs_needed_are_those_whose_smallest_p_value_is_below_the_level() -> None:
+    assert smallest_p(15) == signed_rank_test(np.arange(1, 16), np.zeros(15)).p_value
+    assert smallest_p(1) == 1.0
+    # 2^-5 = .031; two methods take 2 * 2^-6 = .031, and three 3 * 2^-6 = .047
+    assert [pairs_needed(), pairs_needed(2), pairs_needed(3), pairs_needed(4)] == [6, 7, 7, 8]
 
 
 def test_equal_pairs_are_left_out_and_counted() -> None:

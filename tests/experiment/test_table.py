@@ -50,6 +50,23 @@ def test_a_table_on_top_of_another(tmp_path: Path) -> None:
     assert table.values == {"batch": None}
 
 
+def test_a_base_may_be_a_table_of_the_package_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    changes = {"base": "personal_fashion", "seeds": [7]}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(changes))
+    whole = read_table("personal_fashion")
+    assert "PFedMe" in whole.methods
+    for table in (read_table(tmp_path / "mine.yaml"), read_table(changes)):
+        assert list(table.methods) == list(whole.methods)
+        assert table.seeds == [7]
+    # A file of this name comes first, and a folder is no table.
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "personal_fashion").mkdir()
+    assert list(read_table("mine.yaml").methods) == list(whole.methods)
+    (tmp_path / "personal_fashion").rmdir()
+    (tmp_path / "personal_fashion").write_text(yaml.safe_dump(small()))
+    assert list(read_table("mine.yaml").methods) == ["FedAvg", "RADFed"]
+
+
 def test_baselines_of_personal_models_stand_before_the_others() -> None:
     mine = {"callback": {"class_path": "fl_lightning.FedAvg", "init_args": {"clients_per_round": 2}}}
     table = read_table(small(baselines={"clients_per_round": 1.0}, methods={"FedAvg": mine, "RADFed": mine}))
@@ -214,6 +231,7 @@ def test_an_ordinary_file(tmp_path: Path) -> None:
         ('name: "${ lr"\n', "YAML"),
         ("- 1\n", r"t\.yaml"),
         ("base: nowhere.yaml\n", r"nowhere\.yaml"),
+        ("base: personal_fashon\n", "Did you mean personal_fashion"),
         ("base: 3\n", "`base`"),
         ("include: [t.yaml]\n", "`include`"),
         ("baselines: {clients_per_round: 2}\nmethods: [FedAvg]\n", "`methods`"),
