@@ -5,13 +5,12 @@ from __future__ import annotations
 import gc
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 import lightning.pytorch as pl
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
-from torch import Tensor
 
 from fl_lightning._lightning.logs.client_log import unnoticed
 from fl_lightning._lightning.loops.client_loop import CorrectsGradients
@@ -32,6 +31,7 @@ from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.kept import snapshot
 from fl_lightning.parts.messages import ClientResult, Task, Upload
+from fl_lightning.parts.round import Round
 from fl_lightning.parts.run import Run
 from fl_lightning.seeding import Stream, seed_global_generators
 
@@ -108,8 +108,6 @@ class FederatedLoop(RoundLoop):
 
     training: LocalTraining
     _shown_module: ShownModule
-    #: The model that the user sees after the round under way, shape ``(size,)``.
-    _published: Tensor
 
     def __init__(
         self,
@@ -177,7 +175,7 @@ class FederatedLoop(RoundLoop):
         """Take the module's weights as the server's model, or go on from a checkpoint."""
         state = self.restored
         self.restored = None
-        self.training = LocalTraining(self.epoch_loop, self.data, self.algorithm, self.settings)
+        self.training = LocalTraining(self.epoch_loop, self.data, self.algorithm, self.settings, self._after_client)
         if self.training.vector.size >= _LARGE:
             # An earlier fit's trainer, loops and callbacks refer to each other, and hold its models until then.
             gc.collect()
@@ -263,7 +261,8 @@ class FederatedLoop(RoundLoop):
         seed_global_generators(self.settings.run_seed, Stream.ROUND, self.round_index)
         self.callback.take_settings()
         batches.count_anew()
-        algorithm.run.start_round(self.round_index, self.settings.full_work, self._score)
+        algorithm.run.round = Round(algorithm.run, self.round_index, self.settings.full_work)
+        algorithm.run.round.draw(self._score)
         planned = sum(batches.counted(task) for task in self._share_of(algorithm.tasks))
         # An asynchronous round's further tasks are shared out over the processes, rounded up.
         further = math.ceil(algorithm.schedule.expected_tasks() * batches.mean_counted() / self.trainer.world_size)
@@ -286,36 +285,34 @@ class FederatedLoop(RoundLoop):
         under_way = self.algorithm.schedule.rounds_under_way()
         if under_way is not None:
             self.carried.past_settings = self.epoch_loop.optimizers.keep_settings(self.round_index, under_way)
-        self._published = self.algorithm.run.play(self._execute)
+        self.algorithm.run.round.play(self._execute)
 
     def _start_clients(self) -> None:
         """Let clients begin with what hooks have set, and written into the module, at the round's start."""
-        self.training.on_round_start()
+        self.training.begin_round()
         self.adopt_changes()
         self.epoch_loop.optimizers.past = self.carried.past_settings
-        self.epoch_loop.on_clients_start()
+        self.epoch_loop.begin_clients()
 
-    def _execute(self, tasks: Sequence[Task]) -> Iterator[ClientResult | Upload]:
-        """Train this process's share of tasks and yield their results."""
+    def _execute(self, tasks: Sequence[Task]) -> Iterable[ClientResult | Upload]:
+        """Let the executor train this process's share of tasks; return their results, which come one by one."""
         if self.settings.continue_epochs:
             self.training.batches.place(tasks, self.carried.batches_done)
         share = self._share_of(tasks)
         self.training.announce(share)
-        # No result is held here while the next client trains.
-        yield from map(self._on_result, self.executor.run(share, self.training, self.algorithm))
+        return self.executor.run(share, self.training, self.algorithm)
 
     def _score(self, tasks: Sequence[Task]) -> Mapping[int, float]:
         """Return the scores of clients before the draw."""
         return self.executor.score(tasks, self.training, self.algorithm)
 
-    def _on_result(self, result: ClientResult | Upload) -> ClientResult | Upload:
+    def _after_client(self) -> None:
         """Choose the threads once a client has trained, and say how clients train when that changes."""
         self.threads.choose(self.training.counts, self.trainer.world_size)
         how = self.executor.describe()
         if how and how != self._how_clients_train:
             self._how_clients_train = how
             rank_zero_info(f"Clients train {how}.{self.threads}")
-        return result
 
     def adopt_changes(self) -> None:
         """Take what hooks have written into the module as the server's model.
@@ -335,11 +332,13 @@ class FederatedLoop(RoundLoop):
         shares = balance(tasks, costs, self.trainer.world_size, self.algorithm.run.owner)
         return shares[self.trainer.global_rank]
 
-    def on_round_end(self) -> None:
-        """Load the model that the user sees."""
-        self.training.on_round_end()
+    def load_published(self) -> None:
+        """Give the module the model that the user sees, and note what the next round needs."""
+        # Clients of other machines do not train here.
+        self._after_client()
+        self.training.vector.check_constant()
         executor_states = self.gather_objects(self.executor.state_dict())
-        self.training.vector.write(self._published)
+        self.training.vector.write(self.algorithm.run.round.published)
         report = self.algorithm.report
         carried = self.carried
         if report.reported:
@@ -349,12 +348,13 @@ class FederatedLoop(RoundLoop):
         carried.executor_states = executor_states
         carried.executor_kind = type(self.executor).__name__
 
-    def on_round_complete(self) -> None:
+    def end_round(self) -> None:
         """Begin to count the round as done."""
+        run = self.algorithm.run
         vector = self.training.vector
+        published = run.round.published
         # Hooks may have written to the module since.
-        shown = self._published if vector.holds(self._published) else vector.read()
-        self.algorithm.run.end_round(shown)
+        run.end_round(published if vector.holds(published) else vector.read())
 
     def call_round_hooks(self) -> None:
         """Call ``on_round_end`` of the callbacks; what is drawn from here to the next round depends on the round."""

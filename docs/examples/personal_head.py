@@ -17,7 +17,7 @@ class PersonalHead(Exchange):
 
     def upload(self, result):
         self.heads[result.client] = result.vector[self.mask]
-        return result.with_vector(torch.where(self.mask, result.start, result.vector))
+        return result.with_vector(torch.where(self.mask, result.received, result.vector))
 
     def travels(self, name):
         return not name.startswith("head.")

@@ -30,6 +30,7 @@ from fl_lightning.parts.federation import LocalClient
 from fl_lightning.parts.messages import ClientResult, Task, same_values
 from fl_lightning.parts.objectives.corrections import ChangedLoss, Correction, Term, Walk
 from fl_lightning.seeding import Stream, seed_global_generators
+from fl_lightning.vectors import checked_vector
 
 #: Hooks of clients and rounds log under this hook of Lightning: it allows means over a round and runs once in it, so
 #: that nothing is emptied.
@@ -47,6 +48,7 @@ class LocalTraining:
         data: The clients' data.
         algorithm: Gives local objectives and scores.
         settings: How long clients train.
+        after_client: Called after each client that was trained.
 
     Attributes:
         vector: The module's federated state.
@@ -61,6 +63,7 @@ class LocalTraining:
         data: FederatedDataModule,
         algorithm: Algorithm,
         settings: LocalSettings,
+        after_client: Callable[[], None],
     ) -> None:
         self.loop = loop
         self.data = data
@@ -71,19 +74,16 @@ class LocalTraining:
         self.batches = ClientBatches(self.trainer, data, settings, algorithm)
         self.hooks = ClientHooks(self.trainer, settings)
         self.counts: StepCounts | None = None
+        self._after_client = after_client
         self._begun = 0
         self._number = 0
 
-    def on_round_start(self) -> None:
-        """Prepare a round."""
+    def begin_round(self) -> None:
+        """Prepare the training of a round's clients."""
         self.batches.count_anew()
         self.hooks.find()
         self.vector.check_unchanged(self.trainer.optimizers)
         self.vector.note_constant()
-
-    def on_round_end(self) -> None:
-        """Check after a round that the buffers which hold no training stayed as they were."""
-        self.vector.check_constant()
 
     def announce(self, share: Sequence[Task]) -> None:
         """Note the tasks that this process trains next, for the progress bar."""
@@ -100,11 +100,12 @@ class LocalTraining:
     def train(self, task: Task, received: Tensor) -> ClientResult:
         """Train one client that received a model, shape ``(size,)``, and return its result."""
         self.loop.stop.poll()
-        client = ClientAtWork(task, received, self.algorithm.run.start(task, received), self)
+        client = self._client(task, received)
         self.vector.write(client.start)
-        self.loop.on_client_start(task.round)
+        self.loop.begin_client(task.round)
         self.hooks.on_client_start(client)
-        return self._run(self._started(client))
+        self._start(client)
+        return self._run(client)
 
     def begin(self, task: Task, received: Tensor, held: Tensor | None = None) -> ClientAtWork:
         """Begin a client that trains in a stack.
@@ -115,23 +116,30 @@ class LocalTraining:
             held: The model that the module holds; ``None`` if that is not known.
         """
         self.loop.stop.poll()
-        client = ClientAtWork(task, received, self.algorithm.run.start(task, received), self)
+        client = self._client(task, received)
         if client.start is not held:
             self.vector.write(client.start)
-        return self._started(client)
+        self._start(client)
+        return client
 
-    def _started(self, client: ClientAtWork) -> ClientAtWork:
+    def _client(self, task: Task, received: Tensor) -> ClientAtWork:
+        """Return a client that received a model, with the model from which it trains."""
+        schedule = self.algorithm.schedule
+        start = checked_vector(schedule, "start", schedule.start(task, received), received)
+        return ClientAtWork(task, received, start, self)
+
+    def _start(self, client: ClientAtWork) -> None:
         """Compute what is computed before a client's first batch; the module holds the model from which it starts."""
+        algorithm = self.algorithm
         is_first_training = not client.task.phase
         held: AbstractContextManager[None] = nullcontext()
         # A client is scored, and its loss measured, at the model that it received.
         if is_first_training and client.start is not client.received:
             held = self.vector.holding(client.received)
         with held:
-            if is_first_training and self.algorithm.sampler.scored_at == "received":
-                client.score = float(self.algorithm.sampler.score(client))
-            client.correction = self.algorithm.run.correction(client)
-        return client
+            if is_first_training and algorithm.sampler.scored_at == "received":
+                client.score = float(algorithm.sampler.score(client))
+            client.correction = algorithm.correction(client)
 
     def _run(self, client: ClientAtWork) -> ClientResult:
         """Train the client whose model the module holds."""
@@ -167,7 +175,7 @@ class LocalTraining:
             shown = ", ".join(tensors[:6]) or None
             error.add_note(f"In round {task.round + 1}, client {task.client}, batch: {shown}.")
             raise
-        num_steps = loop.on_client_end(task.slot) - steps.skipped
+        num_steps = loop.end_client(task.slot) - steps.skipped
         model = self.vector.read()
         steps.check_seen(task, model)
         return self.finish(client, model, num_steps, steps.summed_lr)
@@ -220,6 +228,7 @@ class LocalTraining:
         if sampler.scored_at == "trained" and result.is_finite and not client.task.phase:
             result = replace(result, score=float(sampler.score(client)))
         self.hooks.on_client_end(result, self.vector.read)
+        self._after_client()
         return result
 
     @property
@@ -242,7 +251,7 @@ class LocalTraining:
         scores: dict[int, float] = {}
         with self.vector.preserved():
             for task in with_progress(self.trainer, here, "Scoring clients"):
-                received = algorithm.run.received_before_draw(task)
+                received = algorithm.run.round.received_before_draw(task)
                 self.vector.write(received)
                 scores[task.client] = algorithm.sampler.score(ClientAtWork(task, received, received, self))
                 algorithm.chain.on_delivery(task, received)

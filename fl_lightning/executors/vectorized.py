@@ -169,7 +169,7 @@ class VectorizedExecutor(Executor):
         """Train a stack; return each client's model, its number of steps and the sums of its learning rates."""
         training = self._training
         tasks = [member.task for member in members]
-        training.loop.on_client_start(tasks[0].round)
+        training.loop.begin_client(tasks[0].round)
         if self._runner is None:
             self._runner = StepRunner(training, self._stacked)
         stack = StackTraining(training, self._runner, members)

@@ -217,7 +217,7 @@ class FlowerClients(Executor):
             return
         self._forget_from((tasks[0].round, tasks[0].message))
         fit = _FitAtServer(self, training, algorithm)
-        orders = [fit.order(task, algorithm.run.sent(task)) for task in tasks]
+        orders = [fit.order(task, algorithm.run.round.sent(task)) for task in tasks]
         answers = self._ask(orders)
         for task, order in zip(tasks, orders, strict=True):
             training.show([task])
@@ -369,7 +369,7 @@ class _FitAtServer:
         Raises:
             TypeError: If the objective asks for something else.
         """
-        correction = self._run.correction(ClientAtWork(task, model, model, self._training))
+        correction = self._algorithm.correction(ClientAtWork(task, model, model, self._training))
         if correction is None:
             return Term()
         if not isinstance(correction, Term):
@@ -401,7 +401,7 @@ class _FitAtServer:
         federation = self._run.federation
         for name, part in parts_on_both_sides(self._algorithm).items():
             part.take_state_up(task, state_of(name, answer.arrays, federation.model.device))
-        start = self._algorithm.chain.without_kept(self._run.sent(task))
+        start = self._algorithm.chain.without_kept(self._run.round.sent(task))
         try:
             vector = unpack_result(self._run, start, answer.arrays, answer.buffers)
         except ValueError as error:

@@ -81,7 +81,7 @@ def pack_result(run: Run, result: ClientResult, buffers: Sequence[str]) -> dict[
     if not is_sparse(result.payload, run.books.payload):
         return {"model": to_array(sent), **packed}
     kind = _BITS[sent.dtype]
-    differs = sent.view(kind) != _sent(run, result.start).contiguous().view(kind)
+    differs = sent.view(kind) != _sent(run, result.received).contiguous().view(kind)
     places = differs.nonzero().squeeze(1)
     return {"values": to_array(sent[places]), "places": pack_places(to_array(places), len(sent)), **packed}
 

@@ -14,9 +14,10 @@ from fl_lightning.parts.aggregations.means import WeightedMean
 from fl_lightning.parts.aggregations.summed import aggregation_for
 from fl_lightning.parts.exchanges.base import Chain, Exchange
 from fl_lightning.parts.exchanges.buffers import BufferExchange, Buffers
-from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.federation import Federation, LocalClient
 from fl_lightning.parts.messages import RoundReport, Task, Traffic
 from fl_lightning.parts.objectives.base import LocalObjective
+from fl_lightning.parts.objectives.corrections import Correction
 from fl_lightning.parts.part import Part, walk
 from fl_lightning.parts.run import Run
 from fl_lightning.parts.samplers.base import ClientSampler
@@ -121,6 +122,10 @@ class Algorithm:
         """Return how many batches the task's client takes for one optimizer step."""
         return 1 if task.phase else self.objective.batches_per_step
 
+    def correction(self, client: LocalClient) -> Correction | None:
+        """Return what is asked of the steps of a client that begins; ``None`` for nothing."""
+        return self.schedule.correction(client) if client.task.phase else self.objective.correction(client)
+
     def replace_sampler(self, sampler: ClientSampler) -> None:
         """Draw clients with another sampler from the next round on.
 
@@ -175,8 +180,8 @@ class Algorithm:
         return self.run.models_sent
 
     def received(self, task: Task) -> Tensor:
-        """Return what a client receives for a task, shape ``(size,)``; see :meth:`Run.received`."""
-        return self.run.received(task)
+        """Return what a client receives for a task, shape ``(size,)``; see :meth:`Round.received`."""
+        return self.run.round.received(task)
 
     @override
     def __repr__(self) -> str:

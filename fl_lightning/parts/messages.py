@@ -99,8 +99,8 @@ class ClientResult:
 
     Attributes:
         task: The task that was done.
-        start: The model that the client received, shape ``(size,)``: parameters first, then buffers. Its update is the
-            change since then, wherever its training began.
+        received: The model that the client received, shape ``(size,)``: parameters first, then buffers. Its update is
+            the change since then, wherever its training began.
         vector: The model after local training, shape ``(size,)``.
         num_steps: Optimizer steps that were made.
         summed_lr: Sum of the learning rates of these steps, for each parameter tensor; empty unless a part needs it.
@@ -114,7 +114,7 @@ class ClientResult:
     """
 
     task: Task
-    start: Tensor
+    received: Tensor
     vector: Tensor
     num_steps: int
     summed_lr: Sequence[float] = ()
@@ -151,24 +151,24 @@ class ClientResult:
         return self.vector[self._length :]
 
     @property
-    def start_parameters(self) -> Tensor:
+    def received_parameters(self) -> Tensor:
         """The parameters of the model that the client received, shape ``(num_parameters,)``."""
-        return self.start[: self._length]
+        return self.received[: self._length]
 
     @property
-    def start_buffers(self) -> Tensor:
+    def received_buffers(self) -> Tensor:
         """The buffers of the model that the client received, shape ``(size - num_parameters,)``."""
-        return self.start[self._length :]
+        return self.received[self._length :]
 
     @property
     def delta(self) -> Tensor:
         """The client update: trained minus received parameters, shape ``(num_parameters,)``."""
-        return self.parameters - self.start_parameters
+        return self.parameters - self.received_parameters
 
     @property
     def changes_buffers(self) -> bool:
         """Whether training has changed the module's buffers."""
-        return not same_values(self.buffers, self.start_buffers)
+        return not same_values(self.buffers, self.received_buffers)
 
     @property
     def is_finite(self) -> bool:
@@ -180,7 +180,7 @@ class ClientResult:
             return True
         if not self.parameters.isfinite().all():
             return False
-        before = self.start_buffers
+        before = self.received_buffers
         is_constant = (self.buffers == before) | (self.buffers.isnan() & before.isnan())
         return bool((self.buffers.isfinite() | is_constant).all())
 
@@ -191,7 +191,7 @@ class ClientResult:
             delta: Shape ``(num_parameters,)``.
             payload: What is sent of it; as before if ``None``.
         """
-        moved = (self.start_parameters + delta).to(self.vector.dtype)
+        moved = (self.received_parameters + delta).to(self.vector.dtype)
         vector = torch.cat([moved, self.buffers])
         if payload is None:
             payload = self.payload
@@ -207,7 +207,7 @@ class ClientResult:
 
     def to(self, device: torch.device) -> ClientResult:
         """Return the result with its tensors on a device."""
-        return replace(self, start=self.start.to(device), vector=self.vector.to(device))
+        return replace(self, received=self.received.to(device), vector=self.vector.to(device))
 
     @property
     def _length(self) -> int:
@@ -296,6 +296,7 @@ class RoundReport:
         uploads: The messages that reached it.
         scored: Clients that received the server's model to be scored before the draw.
         known: Those of them that were drawn, and have the model already.
+        scores: The scores of clients that were scored when they trained.
         numbers: Numbers that the objective sent besides.
         arrivals: What became of each result of an asynchronous round, in the order of arrival.
     """
@@ -307,8 +308,22 @@ class RoundReport:
     uploads: list[Payload] = field(default_factory=list)
     scored: int = 0
     known: int = 0
+    scores: dict[int, float] = field(default_factory=dict)
     numbers: int = 0
     arrivals: list[ArrivalRecord] = field(default_factory=list)
+
+    def joined(self, reports: Iterable[RoundReport]) -> RoundReport:
+        """Return the report with what all processes' reports say of their clients; the draw is that of all."""
+        joined = replace(self, reported=[], left_out=[], uploads=[], scores={}, numbers=0)
+        for report in reports:
+            joined.reported += report.reported
+            joined.left_out += report.left_out
+            joined.uploads += report.uploads
+            joined.scores.update(sorted(report.scores.items()))
+            joined.numbers += report.numbers
+        joined.reported.sort()
+        joined.left_out.sort()
+        return joined
 
 
 def same_values(first: Tensor, second: Tensor) -> bool:

@@ -1,4 +1,15 @@
-"""One round, from the draw of its clients to the model that users see."""
+"""One round, from the draw of its clients to the model that users see.
+
+FedAvg's, with three clients of ten::
+
+    draw        tasks for clients 4, 0 and 7
+    play        Synchronous.play yields the tasks; for each of them in turn
+                    received      client 4 receives the server's model, as the exchanges let it
+                    execute       and trains: a ClientResult
+                    _upload       which passes through the exchanges
+                and Synchronous.play gives it to the server, which adds it to its mean. Then the server moves to that.
+    _end        messages are counted, and every part ends the round
+"""
 
 from __future__ import annotations
 
@@ -9,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
-from fl_lightning.parts.messages import ClientResult, RoundReport, Task, Upload
+from fl_lightning.parts.messages import ClientResult, RoundReport, Task, Upload, same_values
 from fl_lightning.parts.part import walk
 from fl_lightning.parts.schedules.base import Play
 from fl_lightning.seeding import Stream, numpy_generator
@@ -25,7 +36,7 @@ Score = Callable[[Sequence[Task]], Mapping[int, float]]
 
 
 class Round:
-    """A round of a run, in four steps: draw its clients, play its schedule, end its parts, publish a model.
+    """A round of a run: :meth:`draw` its clients, then :meth:`play` its schedule.
 
     Args:
         run: The run.
@@ -35,20 +46,22 @@ class Round:
     Attributes:
         tasks: The round's tasks, as far as they are known when it begins.
         report: What happened to its clients.
+        published: The model that the user sees when it has been played, shape ``(size,)``.
     """
+
+    published: Tensor
 
     def __init__(self, run: Run, index: int, full_work: int) -> None:
         self._run = run
         self._index = index
         self._full_work = full_work
-        self._scores: dict[int, float] = {}
         self.tasks: Sequence[Task] = ()
         self.report = RoundReport()
 
     # ---- 1. draw ----
 
-    def draw(self, score: Score | None) -> None:
-        """Draw the round's clients; those of an asynchronous schedule come as others finish.
+    def draw(self, score: Score | None = None) -> None:
+        """Begin the round and draw its clients; those of an asynchronous schedule come as others finish.
 
         Args:
             score: Scores the clients that the sampler must know before it draws.
@@ -56,39 +69,27 @@ class Round:
         Raises:
             ValueError: If a part cannot play the round.
         """
-        algorithm = self._run.algorithm
-        sampler = algorithm.sampler
-        schedule = algorithm.schedule
-        participation = algorithm.participation
-        sizes = self._run.federation.sizes
-        seed = self._run.federation.seed
+        run = self._run
+        sampler = run.algorithm.sampler
+        schedule = run.algorithm.schedule
+        participation = run.algorithm.participation
+        sizes = run.federation.sizes
+        for part in run.parts:
+            part.begin_round(self._index)
         schedule.cohort_size = sampler.cohort_size(len(sizes))
         if schedule.asynchronous:
             return
 
-        # Some samplers score clients first. Each of them receives a model, from which it trains if it is drawn. While
-        # models circulate that model is another one.
-        rng = numpy_generator(seed, Stream.SAMPLING, self._index)
-        chances = numpy_generator(seed, Stream.PARTICIPATION, self._index)
+        rng = numpy_generator(run.federation.seed, Stream.SAMPLING, self._index)
+        chances = numpy_generator(run.federation.seed, Stream.PARTICIPATION, self._index)
         available = participation.reachable(self._index, len(sizes), chances)
-        is_other_model = schedule.circulates and schedule.has_models_under_way
-        to_score = [int(client) for client in sampler.clients_to_score(rng, available)]
-        if score is not None and to_score:
-            message = int(is_other_model)
-            looks = [Task(k, k, int(sizes[k]), round=self._index, message=message) for k in to_score]
-            sampler.take_scores(score(looks))
-            self.report.scored = len(to_score)
-            for part in walk(algorithm.chain):
-                part.commit_vectors()
-
+        know_the_model = self._score_first([int(k) for k in sampler.clients_to_score(rng, available)], score)
         drawn = np.asarray(sampler.draw(len(sizes), rng, available)).reshape(-1)
         are_distinct = len(np.unique(drawn)) == len(drawn)
         if not are_distinct or not np.isin(drawn, available).all():
             raise ValueError(f"`{type(sampler).__name__}.draw` must return distinct `available` clients, got {drawn}.")
         drawn = drawn.astype(np.int64)
-        known: set[int] = set()
-        if self.report.scored and not is_other_model:
-            known = set(to_score) & set(drawn.tolist())
+        know_the_model &= set(drawn.tolist())
         if not sampler.draws_in_random_order:
             drawn = rng.permutation(drawn)
 
@@ -97,16 +98,34 @@ class Round:
         slots = schedule.slots(len(clients), schedule.cohort_size, rng)
         tasks = []
         for slot, client, share in zip(slots, clients.tolist(), work, strict=False):
-            tasks.append(Task(slot, client, int(sizes[client]), share, self._index, is_known=client in known))
+            is_known = client in know_the_model
+            tasks.append(Task(slot, client, int(sizes[client]), share, self._index, is_known=is_known))
         self.tasks = tasks
-        self.report.known = len(known)
+        self.report.known = len(know_the_model)
         self.report.dropped = len(drawn) - len(clients)
         self.report.sent = self.report.dropped + len(self.tasks)
 
+    def _score_first(self, clients: Sequence[int], score: Score | None) -> set[int]:
+        """Let clients be scored before the draw; return those that then have the model from which they would train."""
+        if score is None or not clients:
+            return set()
+        algorithm = self._run.algorithm
+        schedule = algorithm.schedule
+        sizes = self._run.federation.sizes
+        # While models circulate, a client that is drawn trains another one.
+        is_other_model = schedule.circulates and schedule.has_models_under_way
+        message = int(is_other_model)
+        looks = [Task(k, k, int(sizes[k]), round=self._index, message=message) for k in clients]
+        algorithm.sampler.take_scores(score(looks))
+        self.report.scored = len(clients)
+        for part in walk(algorithm.chain):
+            part.commit_vectors()
+        return set() if is_other_model else set(clients)
+
     # ---- 2. play ----
 
-    def play(self, execute: Execute) -> Tensor:
-        """Play the round and return the model that the user sees, shape ``(size,)``; call it on all processes.
+    def play(self, execute: Execute) -> None:
+        """Play the round, up to :attr:`published`; call it on all processes.
 
         Args:
             execute: Trains tasks; see :attr:`Execute`.
@@ -115,20 +134,20 @@ class Round:
             FloatingPointError: If a client or a part returns NaN or infinite values that cannot be left out.
             RuntimeError: If the schedule leaves results untaken, or the server's model was written to.
         """
-        run = self._run
-        schedule = run.algorithm.schedule
-        server = run.server
-        num_parameters = run.federation.num_parameters
+        schedule = self._run.algorithm.schedule
+        server = self._run.server
         model = server.model
         version = model._version
 
         shown = self.drive(schedule.play(self.tasks, server), execute)
-        shown = checked_vector(schedule, "play", shown, server.model, finite=num_parameters)
+        shown = checked_vector(schedule, "play", shown, server.model, finite=self._run.federation.num_parameters)
         if model._version != version:
             raise RuntimeError("A part wrote to the server's model. Compute a new tensor, as in `model * 0.5`.")
 
-        self._end_parts()
-        return run.algorithm.chain.on_publish(server.keep_constant(shown))
+        self._end()
+        published = self._run.algorithm.chain.on_publish(server.keep_constant(shown))
+        # The same values are held once.
+        self.published = server.model if same_values(published, server.model) else published
 
     def drive(self, play: Play, execute: Execute) -> Tensor:
         """Train the tasks that a schedule yields and send it their results, until it returns a model."""
@@ -149,49 +168,50 @@ class Round:
             name = type(self._run.algorithm.schedule).__name__
             raise RuntimeError(f"`{name}.play` must take all results of the tasks that it yields, but left some.")
 
+    def received(self, task: Task) -> Tensor:
+        """Return what a client receives for a task, with what it keeps of its own, shape ``(size,)``.
+
+        This is the model at which the client is scored, to which proximal terms pull, and from which its update is
+        taken. Ask on the process that has the client's vectors. The tensor is not to be written to.
+        """
+        return self._run.algorithm.chain.download(task.sending, self.sent(task))
+
+    def sent(self, task: Task) -> Tensor:
+        """Return the model that the server sends for a task, shape ``(size,)``; not to be written to."""
+        schedule = self._run.algorithm.schedule
+        server = self._run.server
+        return checked_vector(schedule, "sent", schedule.sent(task, server), server.model)
+
+    def received_before_draw(self, task: Task) -> Tensor:
+        """Return what a client receives that is scored before the draw, as :meth:`received` does."""
+        algorithm = self._run.algorithm
+        sent = algorithm.schedule.model_of(task.client, self._run.server.model)
+        return algorithm.chain.download(task.sending, sent)
+
     def _results(self, tasks: Sequence[Task], execute: Execute) -> Iterator[ClientResult]:
-        """Yield this process's results as they leave the exchange; invalid ones are left out.
+        """Yield this process's results as the server sees them; invalid ones are left out.
 
         A client that does not answer has dropped out.
         """
         report = self.report
         expected = sum(1 for task in tasks if not task.phase)
         before = len(report.uploads)
-        # No result is held here while the next client trains.
-        yield from filter(None, map(self._arrived, execute(tasks)))
+        for trained in execute(tasks):
+            if isinstance(trained, Upload):
+                result = self._note(trained.task, self._from_elsewhere(trained))
+            elif trained.task.phase:
+                result = self._further(trained)
+            else:
+                result = self._note(trained.task, self._upload(trained))
+            # No result is held here while the next client trains.
+            del trained
+            if result is not None:
+                yield result
+            del result
         answered = len(report.uploads) - before
         # Several processes have clients of their own here, which always answer.
         if self._run.federation.num_ranks == 1:
             report.dropped += expected - answered
-
-    def _arrived(self, result: ClientResult | Upload) -> ClientResult | None:
-        """Note a result; return it as it leaves the exchange, ``None`` if it is invalid.
-
-        A result of a further training stays on its client.
-        """
-        algorithm = self._run.algorithm
-        report = self.report
-        if isinstance(result, Upload):
-            uploaded = self._from_elsewhere(result)
-        elif result.task.phase:
-            if not result.is_finite:
-                return None
-            if result.task.message:
-                algorithm.chain.on_delivery(result.task, result.start)
-            algorithm.schedule.on_client_end(result)
-            return result
-        else:
-            uploaded = self._upload(result)
-        if uploaded is None:
-            report.left_out.append(result.task.client)
-            report.uploads.append(self._run.server.left_out_payload)
-            return None
-        report.numbers += uploaded.numbers
-        report.reported.append(uploaded.client)
-        report.uploads.append(uploaded.payload)
-        if uploaded.score is not None:
-            self._scores[uploaded.client] = uploaded.score
-        return uploaded
 
     def _upload(self, result: ClientResult) -> ClientResult | None:
         """Do what a client does after its training; return its result as it leaves the exchange, if it is valid."""
@@ -210,13 +230,37 @@ class Round:
         # An asynchronous schedule looks at buffers when a result arrives, since it may train results ahead.
         if not schedule.asynchronous:
             self._run.server.watch(result)
-        exchange.on_delivery(result.task, result.start)
+        exchange.on_delivery(result.task, result.received)
         result = schedule.on_client_end(result) or result
         result = objective.on_client_end(result) or result
         result = replace(result, numbers=objective.numbers_up(result))
         if not schedule.asynchronous:
             objective.on_arrival(result.client, result.task.slot, is_used=True)
         return exchange.upload(replace(result, payload=self._run.books.payload))
+
+    def _note(self, task: Task, uploaded: ClientResult | None) -> ClientResult | None:
+        """Note in the report what became of a client, and return its result; ``None`` if that is invalid."""
+        report = self.report
+        if uploaded is None:
+            report.left_out.append(task.client)
+            report.uploads.append(self._run.server.left_out_payload)
+            return None
+        report.numbers += uploaded.numbers
+        report.reported.append(uploaded.client)
+        report.uploads.append(uploaded.payload)
+        if uploaded.score is not None:
+            report.scores[uploaded.client] = uploaded.score
+        return uploaded
+
+    def _further(self, result: ClientResult) -> ClientResult | None:
+        """Return the result of a further training, which stays on its client; ``None`` if it is invalid."""
+        algorithm = self._run.algorithm
+        if not result.is_finite:
+            return None
+        if result.task.message:
+            algorithm.chain.on_delivery(result.task, result.received)
+        algorithm.schedule.on_client_end(result)
+        return result
 
     def _from_elsewhere(self, upload: Upload) -> ClientResult | None:
         """Do what the server does with a result that was uploaded elsewhere; return it if it is valid."""
@@ -233,26 +277,16 @@ class Round:
 
     # ---- 3. end ----
 
-    def _end_parts(self) -> None:
+    def _end(self) -> None:
         """Join the processes' reports, count the messages, and let all parts end the round."""
         run = self._run
         algorithm = run.algorithm
-        joined = replace(self.report, reported=[], left_out=[], uploads=[], numbers=0)
-        joined_scores: dict[int, float] = {}
-        for report, scores in run.federation.gather((self.report, self._scores)):
-            joined.reported += report.reported
-            joined.left_out += report.left_out
-            joined.uploads += report.uploads
-            joined.numbers += report.numbers
-            joined_scores.update(sorted(scores.items()))
-        joined.reported.sort()
-        joined.left_out.sort()
+        joined = self.report.joined(run.federation.gather(self.report))
         self.report = algorithm.schedule.report or joined
-        self._scores = joined_scores
         run.server.join_changing()
         run.books.count(self.report, run.server.changing)
         if algorithm.sampler.scored_at is not None:
-            algorithm.sampler.take_scores(self._scores)
+            algorithm.sampler.take_scores(joined.scores)
         for record in self.report.arrivals:
             if record.outcome in ("used", "rejected"):
                 algorithm.objective.on_arrival(record.client, record.slot, is_used=record.outcome == "used")
@@ -260,8 +294,3 @@ class Round:
             part.on_round_end()
         for part in run.parts:
             part.commit_vectors()
-
-    @property
-    def num_scored(self) -> int:
-        """How many scores clients sent."""
-        return self.report.scored + len(self._scores)

@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from fl_lightning.parts.aggregations.base import MeanAggregation
-from fl_lightning.parts.federation import Federation, LocalClient
+from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.kept import Kept
 from fl_lightning.parts.messages import RoundReport, Task, same_values
-from fl_lightning.parts.objectives.corrections import Correction
 from fl_lightning.parts.part import Part, by_key, walk
-from fl_lightning.parts.round import Execute, Round, Score
+from fl_lightning.parts.round import Execute, Round
 from fl_lightning.parts.server import Server
 from fl_lightning.parts.traffic import Books
-from fl_lightning.vectors import checked_vector
 
 if TYPE_CHECKING:
     from fl_lightning.parts.algorithm import Algorithm
@@ -28,8 +26,8 @@ if TYPE_CHECKING:
 class Run:
     """A fit of an algorithm. It begins by :meth:`begin`, :meth:`resume` or :meth:`go_on`.
 
-    A round is a transaction: :meth:`start_round`, :meth:`play`, then :meth:`end_round`. If it breaks off anywhere
-    before, :meth:`put_back` leaves no trace of it; see :class:`~fl_lightning.parts.kept.Kept`.
+    A :class:`Round` is a transaction, which :meth:`end_round` completes. If it breaks off anywhere before,
+    :meth:`put_back` leaves no trace of it; see :class:`~fl_lightning.parts.kept.Kept`.
 
     Attributes:
         algorithm: The algorithm.
@@ -238,21 +236,7 @@ class Run:
         for key, part in parts.items():
             part.load_state_dict(state["parts"][key])
 
-    # ---- a round ----
-
-    def start_round(self, index: int, full_work: int = 1, score: Score | None = None) -> None:
-        """Begin a round and draw its clients; see :class:`Round`."""
-        self.round = Round(self, index, full_work)
-        for part in self.parts:
-            part.begin_round(index)
-        self.round.draw(score)
-
-    def play(self, execute: Execute) -> Tensor:
-        """Play the round and return the model that the user sees, shape ``(size,)``; see :meth:`Round.play`."""
-        published = self.round.play(execute)
-        self._shows_other = not same_values(published, self.server.model)
-        # The same values are held once.
-        return published if self._shows_other else self.server.model
+    # ---- rounds ----
 
     def finish(self, index: int, execute: Execute) -> None:
         """Make clients' models of the last round, at a fit's end; call it on all processes.
@@ -281,6 +265,7 @@ class Run:
             shown: The model that the module holds, shape ``(size,)``.
         """
         self.shown = shown
+        self._shows_other = self.round.published is not self.server.model
         self.keep()
 
     @property
@@ -298,39 +283,6 @@ class Run:
             return None
         keeps_vectors = any(part.client_vectors and not part.federation.replicates for part in self.parts)
         return task.client % num_ranks if keeps_vectors else None
-
-    def received(self, task: Task) -> Tensor:
-        """Return what a client receives for a task, with what it keeps of its own, shape ``(size,)``.
-
-        This is the model at which the client is scored, to which proximal terms pull, and from which its update is
-        taken. Ask on the process that has the client's vectors. The tensor is not to be written to.
-        """
-        return self.algorithm.chain.download(task.sending, self.sent(task))
-
-    def sent(self, task: Task) -> Tensor:
-        """Return the model that the server sends for a task, shape ``(size,)``; not to be written to."""
-        schedule = self.algorithm.schedule
-        return checked_vector(schedule, "sent", schedule.sent(task, self.server), self.server.model)
-
-    def received_before_draw(self, task: Task) -> Tensor:
-        """Return what a client receives that is scored before the draw, as :meth:`received` does."""
-        sent = self.algorithm.schedule.model_of(task.client, self.server.model)
-        return self.algorithm.chain.download(task.sending, sent)
-
-    def start(self, task: Task, received: Tensor) -> Tensor:
-        """Return the model from which a task trains, shape ``(size,)``; not to be written to.
-
-        Args:
-            task: The task.
-            received: What :meth:`received` returned for it.
-        """
-        schedule = self.algorithm.schedule
-        return checked_vector(schedule, "start", schedule.start(task, received), received)
-
-    def correction(self, client: LocalClient) -> Correction | None:
-        """Return what is asked of the steps of a client that begins; ``None`` for nothing."""
-        source = self.algorithm.schedule if client.task.phase else self.algorithm.objective
-        return source.correction(client)
 
     # ---- logs ----
 
@@ -365,7 +317,7 @@ class Run:
             "fed/models_sent": self.models_sent,
         }
         if self.algorithm.sampler.sends_scores:
-            joined["fed/scored"] = self.round.num_scored
+            joined["fed/scored"] = self.report.scored + len(self.report.scores)
         for part in self.parts:
             joined |= part.values()
         return joined

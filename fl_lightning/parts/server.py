@@ -100,7 +100,7 @@ class Server:
         """Return the names of the buffers that a client changed, but for those that are known to change."""
         if len(self.changing) == len(self._buffers):
             return frozenset()
-        _, start = self.federation.layout.split(result.start)
+        _, start = self.federation.layout.split(result.received)
         lengths = list(self._buffers.values())
         pairs = zip(self._buffers, start.split(lengths), result.buffers.split(lengths), strict=True)
         return frozenset(name for name, old, new in pairs if not same_values(old, new)) - self.changing

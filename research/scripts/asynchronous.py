@@ -25,6 +25,7 @@ from fl_lightning.parts.clock import VirtualClock
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.layout import Layout
 from fl_lightning.parts.messages import ClientResult, Task
+from fl_lightning.parts.round import Round
 from fl_lightning.parts.run import Run
 from fl_lightning.parts.schedules.asynchronous import Asynchronous
 
@@ -79,8 +80,11 @@ def one_round(algorithm: Algorithm, round_index: int) -> None:
             received = algorithm.received(task)
             yield ClientResult(task, received, received.clone(), 1)
 
-    algorithm.run.start_round(round_index)
-    algorithm.run.end_round(algorithm.run.play(train))
+    run = algorithm.run
+    run.round = Round(run, round_index, full_work=1)
+    run.round.draw()
+    run.round.play(train)
+    run.end_round(run.round.published)
 
 
 def peak() -> float:

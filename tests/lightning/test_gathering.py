@@ -27,10 +27,10 @@ def sent_from_another_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_tensors_of_another_gpu_arrive_on_ones_own(sent_from_another_gpu: None) -> None:
     trainer: Any = SimpleNamespace(world_size=2, strategy=SimpleNamespace(root_device=torch.device("meta")))
-    result = ClientResult(Task(0, 1, 2), start=torch.ones(2), vector=torch.zeros(3), num_steps=4)
+    result = ClientResult(Task(0, 1, 2), received=torch.ones(2), vector=torch.zeros(3), num_steps=4)
     for share in gather_objects(trainer, {"result": result, "list": [torch.zeros(3), 5]}):
         assert share["result"].vector.device.type == share["list"][0].device.type == "meta"
-        assert share["result"].start.tolist() == [1.0, 1.0]
+        assert share["result"].received.tolist() == [1.0, 1.0]
         assert (share["result"].task, share["result"].num_steps, share["list"][1]) == (Task(0, 1, 2), 4, 5)
 
 

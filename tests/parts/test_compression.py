@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.rounds import begin_round
 from helpers.toys import Quadratic, clients_that_reach, fit_clients, fit_quadratic, quadratic_clients
 from torch import Tensor, nn
 
@@ -45,7 +46,7 @@ def begun(exchanges: Sequence[Exchange], federation: Federation) -> Exchange:
     """Return the chain of exchanges of an algorithm whose first round has begun."""
     algorithm = Algorithm(exchange=exchanges)
     algorithm.run = Run.begin(algorithm, federation)
-    algorithm.run.start_round(0)
+    begin_round(algorithm, 0)
     return algorithm.chain
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 import torch
+from helpers.rounds import begin_round
 from scipy.stats import chisquare
 
 from fl_lightning import BernoulliSampler, FedAvg, ImportanceSampler, Participation, RADFed, UniformSampler
@@ -36,7 +37,7 @@ def planned(
         callback.sampler.take_scores(scores)
     rounds = []
     for round_index in range(ROUNDS):
-        algorithm.run.start_round(round_index, full_work)
+        begin_round(algorithm, round_index, full_work)
         rounds.append(list(algorithm.tasks))
     return rounds
 

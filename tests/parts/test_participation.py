@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.rounds import begin_round
 from helpers.toys import Quadratic, clients_that_reach, fit_clients, fit_quadratic, quadratic_clients
 from lightning.pytorch.callbacks import Callback
 
@@ -177,9 +178,10 @@ def picks(schedule: parts.Redistribution, active: list[int]) -> list[list[int]]:
         return [parts.ClientResult(task, start, start + 1, 1) for task, start in zip(tasks, starts, strict=True)]
 
     for round_index in range(len(active)):
-        algorithm.run.start_round(round_index)
+        begun = begin_round(algorithm, round_index)
         chosen.append([task.slot for task in algorithm.tasks])
-        algorithm.run.end_round(algorithm.run.play(add_one))
+        begun.play(add_one)
+        algorithm.run.end_round(begun.published)
     return chosen
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from helpers.algorithms import Net, data
 from helpers.contract import fit
+from helpers.rounds import begin_round
 from helpers.toys import Quadratic, clients_that_reach, fit_clients, fit_quadratic, quadratic_clients
 from lightning.pytorch.callbacks import Callback
 from scipy.stats import norm
@@ -103,7 +104,7 @@ def attached(exchange: DifferentialPrivacy, size: int, clients: int = 10, seed: 
     callback.algorithm.run = Run.begin(
         callback.algorithm, Federation(np.ones(clients), model, Layout.of_parameters(size), seed=seed)
     )
-    callback.algorithm.run.start_round(0)
+    begin_round(callback.algorithm, 0)
     return exchange
 
 

@@ -180,7 +180,7 @@ def test_updates_count_from_the_model_that_each_client_received() -> None:
     rule = Median()
     rows = torch.tensor([[1.0, 2.0], [2.0, -1.0], [9.0, 1.0]], dtype=torch.float64)
     moved = rule.merge(
-        start, [replace(_result(k, []), start=start + k, vector=start + k + row) for k, row in enumerate(rows)]
+        start, [replace(_result(k, []), received=start + k, vector=start + k + row) for k, row in enumerate(rows)]
     )
     assert moved is not None
     assert moved.tolist() == [12.0, 21.0]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.rounds import begin_round
 from helpers.toys import Quadratic, fit_quadratic, quadratic_clients
 
 from fl_lightning import FedAdagrad, FedAdam, FedAvg, FedProx, FedYogi, RADFed, parts
@@ -105,7 +106,7 @@ def test_server_optimizers_leave_buffers_to_the_aggregate(changes: bool, expecte
     )
     algorithm = parts.Algorithm(parts.UniformSampler(1.0), server_optimizer=parts.Mixing(0.5))
     algorithm.run = Run.begin(algorithm, federation)
-    algorithm.run.start_round(0)
+    begun = begin_round(algorithm, 0)
     trained = torch.tensor([1.0, 20.0 if changes else 10.0]).double()
-    algorithm.run.play(lambda tasks: [parts.ClientResult(task, model, trained, 1, num_parameters=1) for task in tasks])
+    begun.play(lambda tasks: [parts.ClientResult(task, model, trained, 1, num_parameters=1) for task in tasks])
     assert algorithm.server.model.tolist() == expected

@@ -33,7 +33,7 @@ class RoundBar:
             self._bar = bar
         self._ends: deque[float] = deque([time.monotonic()], maxlen=_LATEST + 1)
 
-    def on_round_start(self, number: int) -> None:
+    def begin_round(self, number: int) -> None:
         """Name the round of a number, from 1."""
         bar = self._bar
         if isinstance(bar, TQDMProgressBar):
@@ -41,7 +41,7 @@ class RoundBar:
         elif bar is not None and bar.progress is not None and bar.train_progress_bar_id is not None:
             bar.progress.update(bar.train_progress_bar_id, description=self._describe(number))
 
-    def on_round_end(self, batches: int) -> None:
+    def end_round(self, batches: int) -> None:
         """Fill the round's bar, and note how long the round took.
 
         Args:

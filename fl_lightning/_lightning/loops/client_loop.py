@@ -4,10 +4,10 @@ Lightning's own loop looks up hooks, plugins and the active loop in every batch,
 they are looked up once a round, and only those that somebody overrides are called. A client of two batches, in a module
 that defines ``training_step`` alone::
 
-    on_client_start             fresh optimizers, the round's learning rates
+    begin_client                fresh optimizers, the round's learning rates
     train_batch(first, 0)       to the device; zero_grad, training_step, backward; the objective's correction; step
     train_batch(second, 1)
-    on_client_end               how many optimizer steps it made
+    end_client                  how many optimizer steps it made
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class ClientLoop(_TrainingEpochLoop):
 
     # ---- once a round ----
 
-    def on_round_start(self, num_batches: int) -> None:
+    def begin_round(self, num_batches: int) -> None:
         """Count from the round's start, and log for clients.
 
         Args:
@@ -98,22 +98,22 @@ class ClientLoop(_TrainingEpochLoop):
         self.val_loop.batch_progress.total.reset()
         self._round_batches = num_batches
         self._handed_on = False
-        self.optimizers.on_round_start()
+        self.optimizers.begin_round()
         self._counts_at_start = (self._batches_that_stepped, self._step_counter.completed)
         self.manual_optimization.on_run_start()
         self.client_log.install()
 
-    def on_clients_start(self) -> None:
+    def begin_clients(self) -> None:
         """Take up what hooks have set at the round's start."""
         self._prepare_step()
-        self.optimizers.on_clients_start()
+        self.optimizers.begin_clients()
 
-    def on_clients_end(self) -> None:
+    def end_clients(self) -> None:
         """Hand the last step's logged values to the trainer, if no client came to the round's last batch."""
         if self.batch_progress.current.ready and not self._handed_on:
             self.hand_on_to_trainer()
 
-    def on_round_end(self) -> None:
+    def end_round(self) -> None:
         """Return to the settings at the round's start and clear what clients left in the optimizers."""
         self.optimizers.reset()
         self.stop_counting()
@@ -169,17 +169,17 @@ class ClientLoop(_TrainingEpochLoop):
 
     # ---- once a client ----
 
-    def on_client_start(self, round_index: int) -> None:
+    def begin_client(self, round_index: int) -> None:
         """Give the client fresh optimizers and the learning rates of the round in which it received its model."""
         self.optimizers.reset(round_index)
         self._steps_before_client = self._step_counter.completed
         # Batches whose gradients are accumulated.
         self._window = 0
 
-    def on_client_end(self, slot: int) -> int:
+    def end_client(self, slot: int) -> int:
         """Free the client's gradients and optimizer states, and return how many optimizer steps it made."""
         self.correction = None
-        self.optimizers.on_client_end(slot)
+        self.optimizers.end_client(slot)
         return self._step_counter.completed - self._steps_before_client
 
     def show_client(self, position: int, number: int) -> None:

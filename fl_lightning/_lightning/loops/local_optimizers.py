@@ -3,8 +3,8 @@
 Clients train one after the other with the one optimizer that the module has. So before each client the optimizer is put
 back to what it was when ``configure_optimizers`` had made it. In a round with three clients and SGD with momentum::
 
-    on_round_start              the learning rate is 0.1
-    on_clients_start            a hook has set 0.05: all clients of this round begin with it
+    begin_round                 the learning rate is 0.1
+    begin_clients               a hook has set 0.05: all clients of this round begin with it
     reset, client 4 trains      its momentum grows from 0, and a schedule by steps lowers its rate
     reset, client 0 trains      momentum is 0 and the rate 0.05 again
     reset, client 7 trains
@@ -148,12 +148,12 @@ class LocalOptimizers:
 
     # ---- a round ----
 
-    def on_round_start(self) -> None:
+    def begin_round(self) -> None:
         """Note the settings from which clients start, unless hooks of the round's start set others."""
         self._for_clients = self._kept_settings
         self.first_client_end = None
 
-    def on_clients_start(self) -> None:
+    def begin_clients(self) -> None:
         """Note the settings from which every client starts, with what hooks have set at the round's start."""
         self._for_clients = self._settings()
         self._remember()
@@ -222,7 +222,7 @@ class LocalOptimizers:
             self.reset()
             self._restore(*before)
 
-    def on_client_end(self, slot: int) -> None:
+    def end_client(self, slot: int) -> None:
         """Keep the settings that the client left, if need be, and free its gradients and states.
 
         These are as large as models. The next client begins by a reset, which would drop them anyway.

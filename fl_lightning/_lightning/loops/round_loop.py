@@ -11,7 +11,7 @@ A fit of one round, as Lightning's trainer calls this loop; what stands to the r
         advance
             _train_clients          batch by batch                        train_round
             _complete_round         one step, of which a checkpoint holds all or nothing
-                                                                          on_round_end, on_round_complete
+                                                                          load_published, end_round
         on_advance_end                                                    call_round_hooks
             validation, logs, hooks: on_train_epoch_end; checkpoints
         on_run_end                  clients do what is left               finish
@@ -103,12 +103,12 @@ class RoundLoop(_FitLoop, ABC):
         """Train the round's clients, and let the server act on what they send."""
 
     @abstractmethod
-    def on_round_end(self) -> None:
-        """End the round of all parts, and load the model that the user sees."""
+    def load_published(self) -> None:
+        """Give the module the model that the user sees."""
 
     @abstractmethod
-    def on_round_complete(self) -> None:
-        """Called when every part has finished the round."""
+    def end_round(self) -> None:
+        """Count the round as done for the algorithm."""
 
     @abstractmethod
     def call_round_hooks(self) -> None:
@@ -199,12 +199,12 @@ class RoundLoop(_FitLoop, ABC):
             planned = self.draw_clients()
             # Without batches Lightning ends the fit, but a round may be empty.
             self.max_batches = max(planned, 1)
-            self.epoch_loop.on_round_start(planned)
+            self.epoch_loop.begin_round(planned)
             self.epoch_progress.increment_ready()
             call._call_callback_hooks(self.trainer, "on_train_epoch_start")
             call._call_lightning_module_hook(self.trainer, "on_train_epoch_start")
             self.epoch_progress.increment_started()
-            self._bar.on_round_start(self.round_index + 1)
+            self._bar.begin_round(self.round_index + 1)
 
     def advance(self) -> None:
         """Train a round; broken off, it leaves no trace."""
@@ -219,7 +219,7 @@ class RoundLoop(_FitLoop, ABC):
         """Call ``on_round_end``, validate, step plateau schedules and call ``on_train_epoch_end``."""
         trainer = self.trainer
         let_checkpoints_save_again(trainer)
-        self._bar.on_round_end(self.epoch_loop.batch_progress.current.ready)
+        self._bar.end_round(self.epoch_loop.batch_progress.current.ready)
         self.call_round_hooks()
         if self.epoch_loop._should_check_val_epoch():
             self.stop.agree()
@@ -247,7 +247,7 @@ class RoundLoop(_FitLoop, ABC):
         self.adopt_changes()
         with self.stop.taking_back(self._break_off):
             self._begin_round()
-            self.epoch_loop.on_round_start(num_batches=1)
+            self.epoch_loop.begin_round(num_batches=1)
             self._train_clients(self.finish)
             self.stop.agree()
             with interrupts_wait():
@@ -286,7 +286,7 @@ class RoundLoop(_FitLoop, ABC):
         try:
             with fit_trainer(self.trainer).profiler.profile("run_training_epoch"):
                 train()
-                self.epoch_loop.on_clients_end()
+                self.epoch_loop.end_clients()
         except SIGTERMException:
             # If all processes know of it, there is nobody to meet.
             if self.trainer.world_size == 1 or self.trainer.received_sigterm:
@@ -297,13 +297,13 @@ class RoundLoop(_FitLoop, ABC):
     def _complete_round(self) -> None:
         """End the round for the server, the optimizers and the progress: one step, of which a checkpoint holds all."""
         loop = self.epoch_loop
-        self.on_round_end()
-        loop.on_round_end()
+        self.load_published()
+        loop.end_round()
         self.epoch_progress.increment_processed()
         loop.optimizers.advance_schedules()
         loop.update_lr_schedulers("epoch", update_plateau_schedulers=False)
         self._leave_round()
-        self.on_round_complete()
+        self.end_round()
 
     def _break_off(self) -> None:
         """Return to the round's start, if the round is not done."""

@@ -71,7 +71,7 @@ class FairMean(MeanAggregation):
             if self.lipschitz is None:
                 steepness = result.num_steps / max(result.summed_lr)
             slope = self.q * self._power(result, self.q - 1)
-        way = steepness * (result.start_parameters.to(kind) - result.parameters.to(kind))
+        way = steepness * (result.received_parameters.to(kind) - result.parameters.to(kind))
         addend = slope * way.square().sum() + steepness * weight
         return torch.cat([way * weight, addend.view(1)]), float(weight > 0)
 

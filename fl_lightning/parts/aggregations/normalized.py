@@ -80,7 +80,7 @@ class NormalizedMean(MeanAggregation):
         mean_lr = max(result.summed_lr, default=0.0) / max(result.num_steps, 1)
         reach = self.reach(result.num_steps, mean_lr)
         kind = sum_dtype(result.vector)
-        moved = result.parameters.to(kind) - result.start_parameters.to(kind)
+        moved = result.parameters.to(kind) - result.received_parameters.to(kind)
         # A client without a step has a reach of 0, and no weight.
         normalized = moved / (reach or 1.0)
         return torch.cat([normalized, moved.new_tensor([reach])]), self.weight_of(result)

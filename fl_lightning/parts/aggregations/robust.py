@@ -84,7 +84,7 @@ class Updates:
             rows: list[Tensor] = []
             for result in self.results:
                 trained = result.parameters[span].to(kind)
-                received = result.start_parameters[span].to(kind)
+                received = result.received_parameters[span].to(kind)
                 rows.append(trained - received)
             block = torch.stack(rows)
             yield block if self._matrix is None else self._matrix.to(block) @ block

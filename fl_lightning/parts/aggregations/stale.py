@@ -128,7 +128,7 @@ class StalenessWeightedDeltas(Aggregation):
         moved = torch.zeros_like(parameters, dtype=kind)
         summed = torch.zeros_like(buffers, dtype=kind)
         for result, weight in zip(results, weights, strict=True):
-            moved = moved + weight * (result.parameters.to(kind) - result.start_parameters.to(kind))
+            moved = moved + weight * (result.parameters.to(kind) - result.received_parameters.to(kind))
             summed = summed + weight * result.buffers.to(kind)
         divisors = {"count": float(len(results)), "weights": sum(weights), "none": 1.0}
         step = moved / divisors[self.divide_by]

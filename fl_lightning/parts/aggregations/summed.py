@@ -44,8 +44,8 @@ class SummedUpdates(MeanAggregation):
             ValueError: If the client's training changed buffers, which would travel besides the sum.
         """
         self.exchange.check_buffers(result)
-        if not any(result.start is start or same_values(result.start, start) for start in self._starts[:2]):
-            self._starts.append(result.start)
+        if not any(result.received is start or same_values(result.received, start) for start in self._starts[:2]):
+            self._starts.append(result.received)
         return torch.cat([result.delta, result.parameters]), 1.0
 
     @override

@@ -160,7 +160,7 @@ class Exchange(Part):
         places = self.federation.traveling_places
         if places is None:
             return result.with_delta(update, payload)
-        moved = (result.start[places] + update).to(result.vector.dtype)
+        moved = (result.received[places] + update).to(result.vector.dtype)
         payload = result.payload if payload is None else payload
         return replace(result, vector=result.vector.index_copy(0, places, moved), payload=payload)
 

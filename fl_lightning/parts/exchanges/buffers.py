@@ -56,7 +56,7 @@ class BufferExchange(Exchange):
         if self._are_local:
             self.own[result.client] = result.buffers
         elif self.buffers == "server" and len(result.buffers):
-            return result.with_buffers(result.start_buffers)
+            return result.with_buffers(result.received_buffers)
         return result
 
     @property

@@ -63,7 +63,7 @@ class PersonalParameters(Exchange):
     def upload(self, result: ClientResult) -> ClientResult:
         """Keep the client's values; the server sees the first model's, and no change."""
         self.own[result.client] = self.values_in(result.vector)
-        return replace(result, start=self.without_kept(result.start), vector=self.without_kept(result.vector))
+        return replace(result, received=self.without_kept(result.received), vector=self.without_kept(result.vector))
 
     @property
     @override

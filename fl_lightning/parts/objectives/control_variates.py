@@ -97,7 +97,7 @@ class ControlVariates(LocalObjective):
         reach = effective_steps(result.num_steps, self.momentum) / max(1, result.num_steps)
         # What was never stepped, or with a learning rate of 0, keeps its control variate.
         renewed = own.clone()
-        vectors = (renewed, own, variates.mean, result.start_parameters, result.parameters)
+        vectors = (renewed, own, variates.mean, result.received_parameters, result.parameters)
         tensors = zip(*(vector.split(self.federation.lengths) for vector in vectors), strict=True)
         for summed_lr, tensor in zip(result.summed_lr, tensors, strict=True):
             # The way that steps along a constant gradient of 1 go.

@@ -199,7 +199,7 @@ class Redistribution(Schedule):
         model = server.model
         untrained = ClientResult(Task(slot, -1, 0), model, model, 0, num_parameters=self.federation.num_parameters)
         result = self.results.get(slot, untrained)
-        return replace(result, start=model, task=replace(result.task, round=self.round))
+        return replace(result, received=model, task=replace(result.task, round=self.round))
 
     def _mean(self, server: Server) -> Tensor:
         """Return the plain mean of all circulating models, those of other processes too."""
@@ -239,10 +239,10 @@ class Redistribution(Schedule):
 
 def _with_earlier_trainings(before: ClientResult | None, result: ClientResult) -> ClientResult:
     """Return a model's result with the samples and steps of its earlier trainings in the cycle."""
-    # The server's model takes the place of `start` at the end of the cycle.
+    # The server's model takes the place of `received` at the end of the cycle.
     if before is None:
-        return replace(result, start=result.vector)
+        return replace(result, received=result.vector)
     task = replace(result.task, num_samples=before.num_samples + result.num_samples)
     rates = [sum(pair) for pair in zip(before.summed_lr, result.summed_lr, strict=False)]
     steps = before.num_steps + result.num_steps
-    return replace(result, task=task, start=result.vector, num_steps=steps, summed_lr=rates)
+    return replace(result, task=task, received=result.vector, num_steps=steps, summed_lr=rates)
