@@ -12,12 +12,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
@@ -38,7 +40,7 @@ PATIENCE_SECONDS = 240.0
 
 
 class Network:
-    """A SuperLink and its SuperNodes.
+    """A SuperLink and its SuperNodes; leaving it ends all processes that any of them has started.
 
     Args:
         folder: Where they write.
@@ -47,7 +49,7 @@ class Network:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.port = _free_port()
-        home = folder / "home"
+        self.home = home = folder / "home"
         home.mkdir()
         address = f'address = "127.0.0.1:{self.port}"\ninsecure = true\n'
         (home / "config.toml").write_text(f'[superlink]\ndefault = "here"\n\n[superlink.here]\n{address}')
@@ -55,11 +57,34 @@ class Network:
         quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "OMP_NUM_THREADS": "1"}
         tools = os.pathsep.join([str(TOOLS), os.environ["PATH"]])
         self.environment = {**os.environ, **quiet, "FLWR_HOME": str(home), "PYTHONPATH": paths, "PATH": tools}
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> Self:
+        try:
+            self._start_all()
+        except BaseException:
+            self._end_all()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._end_all()
+
+    def _start_all(self) -> None:
         options = ["--port", str(self.port), "--disable-runtime-dependency-installation"]
-        self.running = {"superlink": self._start("superlink", ["flower-superlink", "--insecure", *options])}
-        _wait(lambda: _answers(self.port))
+        self.running["superlink"] = self._start("superlink", ["flower-superlink", "--insecure", *options])
+        self._wait(lambda: _answers(self.port))
         for client in range(3):
             self.start_node(client)
+
+    def _end_all(self) -> None:
+        """Kill all processes that have this network's folder in their environment, also those in other groups."""
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if process.environ().get("FLWR_HOME") == str(self.home):
+                    process.kill()
+        for started in self.running.values():
+            started.wait()
 
     def start_node(self, client: int) -> None:
         """Start the SuperNode of a client."""
@@ -77,11 +102,24 @@ class Network:
 
     def wait_for(self, name: str) -> None:
         """Wait until a file of the folder is there."""
-        _wait((self.folder / name).exists)
+        self._wait((self.folder / name).exists)
 
     def kill(self, name: str) -> None:
         """Kill a process and those that it started, without a chance to say goodbye."""
-        os.killpg(self.running.pop(name).pid, signal.SIGKILL)
+        process = self.running.pop(name)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def _wait(self, is_there: Callable[[], bool]) -> None:
+        """Wait for something, unless what it waits for has ended with an error."""
+        deadline = time.monotonic() + MOST_SECONDS
+        error = self.folder / "error"
+        while not is_there():
+            assert time.monotonic() < deadline
+            assert not error.exists(), error.read_text()
+            for name, process in self.running.items():
+                assert process.poll() is None, (name, (self.folder / f"{name}.log").read_text()[-2000:])
+            time.sleep(0.5)
 
     def _start(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
         log = (self.folder / f"{name}.log").open("ab")
@@ -92,10 +130,8 @@ class Network:
 
 @pytest.fixture
 def network(tmp_path: Path) -> Iterator[Network]:
-    started = Network(tmp_path)
-    yield started
-    for name in list(started.running):
-        started.kill(name)
+    with Network(tmp_path) as started:
+        yield started
 
 
 def _free_port() -> int:
@@ -110,13 +146,6 @@ def _answers(port: int) -> bool:
         return asked.connect_ex(("127.0.0.1", port)) == 0
 
 
-def _wait(is_there: Any) -> None:
-    deadline = time.monotonic() + MOST_SECONDS
-    while not is_there():
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
-
-
 def kept_at_site(folder: Path, run: str, client: int) -> dict[str, np.ndarray]:
     path = folder / "kept" / f"client-{client}-{run}.npz"
     if not path.is_file():
@@ -127,7 +156,7 @@ def kept_at_site(folder: Path, run: str, client: int) -> dict[str, np.ndarray]:
 
 
 def check(folder: Path, name: str, rounds: int, make: Any) -> Any:
-    """Compare what came out of a fit with the simulation, and return that."""
+    """Compare what came out of a fit with the simulation, and return that; look for secrets in all messages."""
     expected = make(executor="sequential")
     task.trainer(rounds, expected).fit(task.module(), datamodule=task.data_of(0, 1, 2))
     found = torch.load(folder / f"{name}.pt", weights_only=True)
@@ -137,6 +166,15 @@ def check(folder: Path, name: str, rounds: int, make: Any) -> Any:
         vectors = kept_in_simulation(expected, client)
         assert kept.keys() == vectors.keys(), name
         assert all(np.array_equal(kept[key], vectors[key]) for key in vectors), name
+        secrets = [row.numpy().tobytes() for row in task.samples_of(client)[0]]
+        if name in task.PERSONAL:
+            # Three numbers in a row are found wherever they are.
+            for vector in kept.values():
+                secrets += [vector[place : place + 3].tobytes() for place in range(len(vector) - 2)]
+            assert len(secrets) > len(task.samples_of(client)[0])
+        sent = (folder / f"{name}.messages").read_bytes()
+        assert len(sent) > 1000
+        assert not [secret for secret in secrets if secret in sent], name
     return expected
 
 

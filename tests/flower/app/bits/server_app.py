@@ -1,14 +1,16 @@
-"""The server: it fits each method, and writes the server's model, the counts and the arrays' bytes."""
+"""The server: it fits each method, and writes the server's model, the counts, and all messages."""
 
 from __future__ import annotations
 
 import os
+import traceback
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 from flwr.app import Context, Message
+from flwr.common.serde import message_to_proto
 from flwr.serverapp import Grid, ServerApp
 from lightning.pytorch.callbacks import ModelCheckpoint
 
@@ -19,10 +21,16 @@ app = ServerApp()
 
 
 class Counting:
-    """Flower's grid, which counts the bytes of the arrays that pass it."""
+    """Flower's grid, which counts the bytes of the arrays that pass it, and writes all messages.
 
-    def __init__(self, grid: Grid) -> None:
+    Args:
+        grid: Flower's.
+        path: Where to write.
+    """
+
+    def __init__(self, grid: Grid, path: Path) -> None:
         self.grid = grid
+        self.path = path
         self.down = self.up = 0
 
     def get_node_ids(self) -> Iterable[int]:
@@ -33,6 +41,9 @@ class Counting:
         replies = list(self.grid.send_and_receive(messages, timeout=timeout))
         self.down += sum(map(_bytes, messages))
         self.up += sum(map(_bytes, replies))
+        with self.path.open("ab") as file:
+            for message in (*messages, *replies):
+                file.write(message_to_proto(message).SerializeToString())
         return replies
 
 
@@ -48,8 +59,18 @@ def main(grid: Grid, context: Context) -> None:
     config: dict[str, Any] = dict(context.run_config)
     folder = Path(config["folder"])
     (folder / "server").write_text(str(os.getpid()))
+    try:
+        fit_all(grid, config, folder)
+    except Exception:
+        (folder / "error").write_text(traceback.format_exc())
+        raise
+    (folder / "done").write_text("")
+
+
+def fit_all(grid: Grid, config: dict[str, Any], folder: Path) -> None:
+    """Fit each method."""
     for name in config["methods"].split(","):
-        counting = Counting(grid)
+        counting = Counting(grid, folder / f"{name}.messages")
         clients = FlowerClients(counting, num_clients=len(task.SIZES), timeout=float(config["timeout"]))
         algorithm = task.METHODS[name](executor=clients)
         (folder / "method").write_text(name)
@@ -67,4 +88,3 @@ def main(grid: Grid, context: Context) -> None:
             "kept": clients.state_dict()["run"],
         }
         torch.save(outcome, folder / f"{name}.pt")
-    (folder / "done").write_text("")

@@ -67,6 +67,8 @@ SEVERAL: dict[str, Callable[..., AggregationCallback]] = {
     "FedProto": partial(FedProto, **EVERYBODY),
 }
 METHODS |= SEVERAL
+#: Methods whose clients keep personal tensors.
+PERSONAL = ("FedPer", "Ditto")
 
 
 def with_failures(*rounds: list[int], **options: Any) -> FedAvg:
