@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, GradientAccumulationScheduler
 
 from fl_lightning._lightning.fit_trainer import fit_trainer
+from fl_lightning._lightning.loops.hooks import STEP_HOOKS
 from fl_lightning.callbacks import ExamplePrivacy
 from fl_lightning.clients.optimizer_checks import changes_within_rounds
 from fl_lightning.clients.training import LocalTraining
@@ -31,6 +32,11 @@ def refuse_callbacks(callbacks: Iterable[Callback]) -> None:
             raise ValueError(
                 "FlowerClients: ExamplePrivacy draws its noise from the run's seed, which the server knows, and its "
                 "count would end with each round. Give `exchange=LocalDifferentialPrivacy(...)`."
+            )
+        if isinstance(callback, GradientAccumulationScheduler):
+            raise ValueError(
+                "FlowerClients: GradientAccumulationScheduler changes an argument of the Trainer that both sides "
+                "compare. Give `accumulate_grad_batches` to both."
             )
 
 
@@ -93,17 +99,31 @@ def _in_exchanges(algorithm: Algorithm) -> Iterator[str]:
         )
 
 
+def _hooks_of_clients(callback: Callback) -> list[str]:
+    """Return the hooks of a callback that are called while a client trains.
+
+    Lightning's own callbacks have some, such as those of progress bars, which change nothing.
+    """
+    hooks = [name for name in ("on_client_start", "on_client_end") if hasattr(callback, name)]
+    for name in STEP_HOOKS:
+        package = getattr(type(callback), name).__module__.partition(".")[0]
+        if package not in ("lightning", "pytorch_lightning", "fl_lightning"):
+            hooks.append(name)
+    return hooks
+
+
 def _in_training(algorithm: Algorithm, training: LocalTraining) -> Iterator[str]:
     trainer = training.trainer
     if trainer.world_size > 1:
         yield "the server trains no client, so it needs one process. Give Trainer(devices=1)."
     if training.settings.continue_epochs:
         yield "`continue_epochs=True` is kept by the server. Leave it out."
-    if training.hooks.starts or training.hooks.ends:
-        yield (
-            "callbacks with `on_client_start` or `on_client_end` see a client's model, and belong to the client. Give "
-            "them to `train_client(callbacks=[...])`."
-        )
+    for callback in fit_trainer(trainer).callbacks:
+        for hook in _hooks_of_clients(callback):
+            yield (
+                f"{type(callback).__name__} has `{hook}`, which is called where a client trains. Give the callback to "
+                "`train_client(callbacks=[...])`."
+            )
     if not trainer.lightning_module.automatic_optimization:
         yield "a module with manual optimisation steps its schedules itself, at the client. Use automatic optimisation."
     if changes_within_rounds(trainer):

@@ -183,7 +183,6 @@ class FlowerClients(Executor):
 
     def on_fit_start(self, training: LocalTraining, algorithm: Algorithm) -> None:
         """Check what is asked for, and meet the clients."""
-        training.hooks.find()
         refuse(algorithm, training)
         self._meet()
         sizes = training.data.client_sizes.tolist()
@@ -293,7 +292,10 @@ class _Elsewhere(Dataset[Any]):
         return self._size
 
     def __getitem__(self, place: int) -> Any:
-        raise RuntimeError(f"The samples of client {self._client} are at its site, and do not leave it.")
+        raise RuntimeError(
+            f"The samples of client {self._client} are at its site, and do not leave it. Leave out what trains or "
+            "evaluates on them at the server, such as CentralTwin."
+        )
 
 
 class _FitAtServer:

@@ -9,6 +9,7 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
+from lightning.pytorch.callbacks import GradientAccumulationScheduler
 
 pytest.importorskip("flwr")
 
@@ -23,6 +24,7 @@ from fl_lightning import (
     Scaffold,
     TensorDataModule,
 )
+from fl_lightning.diagnostics import CentralTwin
 from fl_lightning.flower import FlowerClients
 from fl_lightning.parts import (
     QSGD,
@@ -163,16 +165,31 @@ def test_losses_that_read_numbers_of_all_clients_are_named(number: str, make: Ma
         Sites(make, module).fit()
 
 
-def test_callbacks_that_see_clients_are_named_at_the_server() -> None:
-    class Watching(L.Callback):
-        def on_client_end(self, *given: Any) -> None: ...
+class WatchesClients(L.Callback):
+    def on_client_end(self, *given: Any) -> None: ...
 
-    sites = Sites(partial(FedAvg, 1.0))
-    clients = FlowerClients(sites, num_clients=3)  # type: ignore[arg-type]
-    algorithm = FedAvg(1.0, executor=clients)
-    fit = L.Trainer(max_epochs=1, callbacks=[algorithm, Watching()], logger=False, enable_checkpointing=False)
-    with pytest.raises(ValueError, match=r"Give them to `train_client\(callbacks=\[...\]\)`"):
-        fit.fit(net(), datamodule=clients.data_module(batch_size=5))
+
+class ChangesGradients(L.Callback):
+    def on_after_backward(self, *given: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("callback", "hook"), [(WatchesClients, "on_client_end"), (ChangesGradients, "on_after_backward")]
+)
+def test_callbacks_that_are_called_where_clients_train_are_named_at_the_server(callback: Any, hook: str) -> None:
+    words = rf"{callback.__name__} has `{hook}`.* Give the callback to `train_client\(callbacks=\[...\]\)`"
+    with pytest.raises(ValueError, match=words):
+        Sites(partial(FedAvg, 1.0)).fit(callbacks=[callback()])
+
+
+def test_what_needs_the_samples_of_clients_at_the_server_is_named() -> None:
+    with pytest.raises(RuntimeError, match=r"samples of client \d are at its site.* Leave out .* such as CentralTwin"):
+        Sites(partial(FedAvg, 1.0)).fit(callbacks=[CentralTwin()])
+
+
+def test_a_schedule_of_accumulation_is_named() -> None:
+    with pytest.raises(ValueError, match="Give `accumulate_grad_batches` to both"):
+        Sites(partial(FedAvg, 1.0)).fit(callbacks=[GradientAccumulationScheduler({1: 2})])
 
 
 def test_privacy_of_samples_is_named_on_both_sides() -> None:
