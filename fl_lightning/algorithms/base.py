@@ -37,7 +37,7 @@ from fl_lightning.parts.algorithm import Algorithm, InvalidUpdates
 from fl_lightning.parts.exchanges.base import Exchange
 from fl_lightning.parts.exchanges.buffers import Buffers
 from fl_lightning.parts.objectives.base import LocalObjective
-from fl_lightning.parts.samplers.base import ClientSampler
+from fl_lightning.parts.samplers.base import ClientSampler, are_alike
 from fl_lightning.parts.samplers.participation import Participation
 from fl_lightning.parts.schedules.base import Schedule
 from fl_lightning.parts.servers.base import ServerOptimizer
@@ -142,7 +142,8 @@ class AggregationCallback(LoopCallback):
 
     def _note_number(self) -> None:
         """Show the sampler's number of clients; ``None`` if it has no such number."""
-        self.clients_per_round: Any = getattr(self.sampler, "clients_per_round", None)
+        assert self.sampler is not None
+        self.clients_per_round: Any = self.sampler.number_or_fraction
         self._number_taken = self.clients_per_round
 
     def _local_settings(self) -> LocalSettings:
@@ -205,10 +206,8 @@ class AggregationCallback(LoopCallback):
             ValueError: If a value is out of its range, or the sampler cannot be combined with another part.
         """
         present = self.algorithm.sampler
-        # A number of another type counts as new: 1 is one client, and 1.0 are all of them.
-        number = self.clients_per_round
-        is_new = type(number) is not type(self._number_taken) or number != self._number_taken
         # A sampler may change its own number.
+        is_new = not are_alike(self.clients_per_round, self._number_taken)
         if self.sampler is present and is_new:
             self.sampler = present.with_clients_per_round(self.clients_per_round)
         if self.sampler is not present:

@@ -36,10 +36,7 @@ def choose_sampler(clients_per_round: int | float | None, sampler: ClientSampler
     check("`sampler`", sampler, ClientSampler)
     if clients_per_round is None:
         return sampler
-    # 1 is one client, and 1.0 are all, so the types must agree.
-    given = to_number(clients_per_round)
-    said = [getattr(sampler, name, None) for name in ("clients_per_round", "probability")]
-    if not any(type(each) is type(given) and each == given for each in said):
+    if not sampler.draws(to_number(clients_per_round)):
         raise ValueError(
             f"Give `clients_per_round` or a `sampler`, not both; got {clients_per_round!r} and {sampler!r}. A "
             "sampler sets the number of clients itself."

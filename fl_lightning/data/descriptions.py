@@ -75,7 +75,7 @@ def print_clients(data: FederatedDataModule, sampler: ClientSampler, callback: o
     each_round = sampler.describe_round(data.num_clients)
     line = f"{data.describe_clients()}; {each_round} in each round. {data.describe_unused()}"
     rank_zero_info(line.rstrip())
-    fraction = getattr(sampler, "clients_per_round", None)
+    fraction = sampler.number_or_fraction
     if data.num_clients == 1:
         rank_zero_warn(
             "Only one client trains, so this is not federated learning. Use more clients, or a split that leaves more "

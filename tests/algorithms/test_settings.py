@@ -91,6 +91,18 @@ def test_a_number_keeps_how_the_sampler_rounds_and_does_not_replace_a_sampler_of
         callback.take_settings()
 
 
+def test_a_user_s_sampler_may_say_which_number_it_draws() -> None:
+    class Halves(Fixed):
+        number_or_fraction = 0.5
+
+    sampler = Halves([0, 2, 5], 3)
+    assert FedAvg(sampler=sampler).clients_per_round == 0.5
+    assert FedAvg(0.5, sampler=sampler).sampler is sampler
+    with pytest.raises(ValueError, match="clients_per_round"):
+        FedAvg(3, sampler=sampler)
+    assert FedAvg(sampler=Fixed([0, 2, 5], 3)).clients_per_round is None
+
+
 def test_a_sampler_that_needs_scores_may_come_later() -> None:
     # the gradient of client k at w is w - k; nobody has a score before the sampler comes
     sampler = ImportanceSampler(2, gamma=0.5)

@@ -17,6 +17,7 @@ from fl_lightning import AggregationCallback, FederatedDataModule, parts
 from fl_lightning.data import Poison, Split
 from fl_lightning.executors import Executor
 from fl_lightning.partitioners import Partitioner
+from fl_lightning.parts.part import Part
 
 ROOT = Path(__file__).parents[2]
 #: The package and its public rooms.
@@ -63,6 +64,17 @@ LISTS: list[tuple[str, str, type]] = [
     ("README.md", "fl_lightning.callbacks", Callback),
     ("docs/algorithms.md", "fl_lightning.diagnostics", Callback),
     ("docs/scaling.md", "fl_lightning.executors", Executor),
+]
+#: The bases whose attributes and properties are questions to a part.
+QUESTIONS: list[type] = [
+    Part,
+    parts.ClientSampler,
+    parts.Schedule,
+    parts.LocalObjective,
+    parts.Exchange,
+    parts.Aggregation,
+    parts.MeanAggregation,
+    parts.ServerOptimizer,
 ]
 #: Pages whose tables have names of the package's classes.
 TABLES = (
@@ -137,3 +149,10 @@ def test_every_equation_that_a_docstring_cites_is_in_the_references() -> None:
             cited.update(int(number) for number in re.findall(r"\((\d+)", group))
     assert {3, 35, 66} <= cited
     assert cited <= known
+
+
+@pytest.mark.parametrize("base", QUESTIONS, ids=lambda base: base.__name__)
+def test_the_page_on_extending_names_what_parts_are_asked(base: type) -> None:
+    asked = {name for name, value in vars(base).items() if not name.startswith("_") and not inspect.isfunction(value)}
+    named = set(re.findall(r"`(\w+)", text_of("docs/extending.md")))
+    assert sorted(asked - named) == []

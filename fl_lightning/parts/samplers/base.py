@@ -43,6 +43,15 @@ class ClientSampler(Part, ABC):
         """Whether the sampler's own class says :attr:`stands_for_number`."""
         return bool(vars(type(self)).get("stands_for_number", False))
 
+    @property
+    def number_or_fraction(self) -> int | float | None:
+        """The number of clients in a round, or their fraction, as users set it; ``None`` if that is not what is set."""
+        return None
+
+    def draws(self, clients_per_round: int | float) -> bool:
+        """Return whether a round has so many clients, where an int is their number and a float their fraction."""
+        return are_alike(clients_per_round, self.number_or_fraction)
+
     def with_clients_per_round(self, clients_per_round: int | float) -> "ClientSampler":
         """Return the sampler that draws another number of clients in the same way.
 
@@ -114,3 +123,8 @@ class ClientSampler(Part, ABC):
     def draws_in_random_order(self) -> bool:
         """Whether ``draw`` shuffles by itself; otherwise clients are shuffled after it."""
         return False
+
+
+def are_alike(one: int | float | None, other: int | float | None) -> bool:
+    """Return whether two settings say the same: 1 is one client, and 1.0 are all, so their types must agree."""
+    return type(one) is type(other) and one == other

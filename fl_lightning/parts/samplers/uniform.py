@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from typing_extensions import override
 
-from fl_lightning.parts.samplers.base import ClientSampler, Inclusion
+from fl_lightning.parts.samplers.base import ClientSampler, Inclusion, are_alike
 from fl_lightning.settings import Count, Share
 from fl_lightning.words import quantity
 
@@ -36,6 +36,11 @@ class UniformSampler(ClientSampler):
     stands_for_number: ClassVar[bool] = True
     clients_per_round: Count | Share
     rounding: Rounding = "floor"
+
+    @property
+    @override
+    def number_or_fraction(self) -> int | float:
+        return self.clients_per_round
 
     @override
     def with_clients_per_round(self, clients_per_round: int | float) -> ClientSampler:
@@ -117,6 +122,10 @@ class BernoulliSampler(ClientSampler):
     """
 
     probability: Share
+
+    @override
+    def draws(self, clients_per_round: int | float) -> bool:
+        return are_alike(clients_per_round, self.probability)
 
     @override
     def cohort_size(self, num_clients: int) -> int:
