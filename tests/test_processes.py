@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from helpers import algorithms
-from helpers.forking import on_two_processes
 from helpers.stacked import clients_of
 from helpers.toys import quiet_trainer
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
@@ -18,6 +17,7 @@ from torch.nn import functional as F
 from torchmetrics.classification import MulticlassAccuracy
 
 from fl_lightning import ClientMetrics, FedAvg, RADFed, Scaffold, TensorDataModule
+from fl_lightning.testing.processes import on_two_processes
 
 ALGORITHMS: dict[str, Any] = {
     "manual": lambda: FedAvg(5, seed=1),

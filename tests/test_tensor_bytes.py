@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.contract import fit
 from helpers.toys import Quadratic, quadratic_clients
 from torch import Tensor
 
 from fl_lightning import FedAvg, TensorDataModule
 from fl_lightning.data.tensor_bytes import fingerprint, tensor_bytes
+from fl_lightning.testing.fits import fit
 
 
 class Weighted(TensorDataModule):

@@ -203,9 +203,10 @@ class Part:
     @property
     def client_vectors(self) -> dict[str, ClientVectors]:
         """The vectors that clients keep for this part, by attribute."""
-        return {name: held for name, held in self._declared().items() if isinstance(held, ClientVectors)}
+        return {name: held for name, held in self.declared().items() if isinstance(held, ClientVectors)}
 
-    def _declared(self) -> dict[str, Any]:
+    def declared(self) -> dict[str, Any]:
+        """Return the declared state by attribute."""
         return {name: vars(self)[name] for name in vars(self).get("_states", ())}
 
     def begin_fit(self, federation: Federation) -> None:
@@ -228,7 +229,7 @@ class Part:
 
     def keep(self) -> None:
         """Make the declared state the boundary's."""
-        self._kept = snapshot(self._declared())
+        self._kept = snapshot(self.declared())
         for vectors in self.client_vectors.values():
             vectors.keep()
 
@@ -255,7 +256,7 @@ class Part:
         Raises:
             ValueError: If the checkpoint holds the state of other attributes.
         """
-        held = self._declared()
+        held = self.declared()
         if state.keys() != held.keys():
             raise ValueError(
                 f"{type(self).__name__} must have the checkpoint's states {sorted(state)}, got {sorted(held)}. Resume "

@@ -10,12 +10,12 @@ import lightning as L
 import pytest
 import torch
 from helpers.algorithms import ALGORITHMS, ONE_BY_ONE, Net, data, one_in
-from helpers.contract import Trace, distance, fit
 from helpers.toys import Quadratic, fit_quadratic, quadratic_clients
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 import fl_lightning as fl
+from fl_lightning.testing.fits import Trace, distance, fit
 
 
 class Maximising(Net):

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.contract import fit
 from helpers.stacked import Module, clients_of
 from helpers.toys import Quadratic
 from torch import Tensor, nn
 
 from fl_lightning import ClientDatasetsModule, FedAvg, TensorDataModule
+from fl_lightning.testing.fits import fit
 
 # ---- containers ----
 

@@ -9,7 +9,6 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
-from helpers.contract import fit
 from helpers.toys import Quadratic, fit_quadratic, quadratic_clients
 from lightning.pytorch.plugins import MixedPrecision
 from torch import Tensor, nn
@@ -18,6 +17,7 @@ from torch.optim import LBFGS, SGD, Optimizer, SparseAdam
 
 from fl_lightning import ExamplePrivacy, FedAvg, FedDyn, Federated, FedNova, FedProx, Scaffold, TensorDataModule
 from fl_lightning.parts import ChangedLoss, LocalObjective, Term
+from fl_lightning.testing.fits import fit
 
 # ---- a gradient scaler: gradients are multiplied by the scale until the optimizer, or the scaler, divides them ----
 

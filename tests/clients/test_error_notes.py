@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.contract import fit
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
 from fl_lightning import ClientDatasetsModule, FedAvg, FederatedDataModule, TensorDataModule
 from fl_lightning.models import MLPClassifier
+from fl_lightning.testing.fits import fit
 
 X, Y = torch.rand(8, 5), torch.arange(8) % 3
 

@@ -10,12 +10,12 @@ import pytest
 import torch
 from helpers import stacked
 from helpers.comparison import Classifier, clients_of, train_federatedly
-from helpers.contract import fit
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 
 from fl_lightning import FedAvg, TensorDataModule
 from fl_lightning.clients.state_vector import StateVector
+from fl_lightning.testing.fits import fit
 
 
 def test_vector_holds_parameters_and_then_buffers_and_frozen_tensors() -> None:

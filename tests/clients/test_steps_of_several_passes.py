@@ -9,7 +9,6 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
-from helpers.contract import content, different, fit
 from helpers.toys import Quadratic, fit_clients, quadratic_clients
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers.logger import DummyLogger
@@ -22,6 +21,7 @@ from torchmetrics import SumMetric
 import fl_lightning as fl
 from fl_lightning.diagnostics import LocalCompute
 from fl_lightning.parts import MetaLearning
+from fl_lightning.testing.fits import content, different, fit
 
 #: An algorithm, its passes on each step's first batch, and its batches and optimizer steps in a local step.
 METHODS: dict[str, tuple[Callable[..., fl.AggregationCallback], int, int]] = {

@@ -10,7 +10,6 @@ import lightning as L
 import pytest
 import torch
 from helpers.comparison import clients_of
-from helpers.contract import Break, distance
 from helpers.toys import fit_clients
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
@@ -32,6 +31,7 @@ from fl_lightning import (
 )
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.diagnostics import Communication
+from fl_lightning.testing.fits import Break, distance
 
 Make = Callable[[], AggregationCallback]
 

@@ -18,26 +18,17 @@ import pytest
 import torch
 from helpers import algorithms
 from helpers.algorithms import ALGORITHMS, ONE_BY_ONE, Net, data, first_of_each, one_in
-from helpers.contract import Break, Trace, content, different, distance, fit
-from helpers.forking import in_child, on_two_processes
+from helpers.forking import in_child
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from torch import Tensor
 
 import fl_lightning as fl
 from fl_lightning import _public, parts
+from fl_lightning.testing.check_part import PartChecks
+from fl_lightning.testing.fits import Trace, content, different, distance, fit
 
 ROUNDS = 3
 OWN_FUNCTIONS = {"FedProx", "Scaffold-1", "FedAsync"}  # a function without a name is neither pickled nor shown
-
-
-class Whole:
-    """A fit to which nothing happens: the callback, the states after its rounds, and what a checkpoint would hold."""
-
-    def __init__(self, name: str, folder: Path) -> None:
-        self.callback, trace = make(name), Trace()
-        self.trainer = fit(self.callback, Net(), data(8), ROUNDS, trace)
-        self.rounds, self.content = trace.rounds, content(self.trainer, folder)
-        self.models_sent = self.callback.algorithm.models_sent
 
 
 def make(name: str, executor: str = "sequential") -> Any:
@@ -45,9 +36,13 @@ def make(name: str, executor: str = "sequential") -> Any:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Whole]:
-    """Return the whole fit of an algorithm, which all its tests share."""
-    return cache(lambda name: Whole(name, tmp_path_factory.mktemp("whole")))
+def checks_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], PartChecks]:
+    """Return the checks of an algorithm, whose tests share a fit to which nothing happens."""
+
+    def checks(name: str) -> PartChecks:
+        return PartChecks(lambda: make(name), Net, lambda: data(8), ROUNDS, tmp_path_factory.mktemp("checks"))
+
+    return cache(checks)
 
 
 @pytest.fixture(autouse=True)
@@ -56,15 +51,12 @@ def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", first_of_each(3))
-def test_an_algorithm(name: str, whole: Callable[[str], Whole], tmp_path: Path, subtests: pytest.Subtests) -> None:
-    expected = whole(name)
+def test_an_algorithm(name: str, checks_of: Callable[[str], PartChecks], subtests: pytest.Subtests) -> None:
+    checks = checks_of(name)
     with subtests.test("its results are numbers"):
-        assert all(value.isfinite().all() for value in expected.rounds[-1].values())
+        checks.trains()
     with subtests.test("broken off in mid-round and resumed, it ends with the same bits"):
-        with pytest.raises(ArithmeticError):
-            fit(make(name), Net(), data(8), ROUNDS, Break(1, tmp_path / "mid.ckpt"))
-        resumed = fit(make(name), Net(), data(8), ROUNDS, ckpt_path=tmp_path / "mid.ckpt")
-        assert different(content(resumed, tmp_path), expected.content) == []
+        assert checks.resumes().was_made
     with subtests.test("its text makes it again"):
         text = repr(make(name))
         if name not in OWN_FUNCTIONS and "clock=" not in text:  # long lists of speeds are cut
@@ -72,19 +64,22 @@ def test_an_algorithm(name: str, whole: Callable[[str], Whole], tmp_path: Path, 
 
 
 @pytest.mark.parametrize("name", one_in(6))
-def test_other_fits_of_an_algorithm(name: str, whole: Callable[[str], Whole], subtests: pytest.Subtests) -> None:
-    expected = whole(name)
+def test_other_fits_of_an_algorithm(
+    name: str, checks_of: Callable[[str], PartChecks], subtests: pytest.Subtests
+) -> None:
+    whole, expected = checks_of(name).whole
+    rounds = whole.rounds
     with subtests.test("a second fit of its callback is as the first, of a pickled copy too"):
-        again, trace = expected.callback, Trace()
+        again, trace = expected.callbacks[0], Trace()
         fit(again if name in OWN_FUNCTIONS else pickle.loads(pickle.dumps(again)), Net(), data(8), 2, trace)
-        assert distance(trace.rounds[1], expected.rounds[1]) == 0
+        assert distance(trace.rounds[1], rounds[1]) == 0
     with subtests.test("stacked clients train as one after the other"):
         trainer = fit(make(name, "vectorized"), net := Net(), data(8), ROUNDS)
         assert (trainer.fit_loop.executor.cause is not None) == (name in ONE_BY_ONE)
-        assert distance(net.state_dict(), expected.rounds[-1]) < 1e-10
-        assert trainer.global_step == expected.trainer.global_step
+        assert distance(net.state_dict(), rounds[-1]) < 1e-10
+        assert trainer.global_step == expected.global_step
         logged = {key: float(value) for key, value in trainer.callback_metrics.items() if key != "train_loss_step"}
-        reference = {key: float(expected.trainer.callback_metrics[key]) for key in logged}
+        reference = {key: float(expected.callback_metrics[key]) for key in logged}
         assert logged == pytest.approx(reference, rel=1e-6, abs=1e-6)
 
 
@@ -98,25 +93,18 @@ class Kill(Callback):
 
 @pytest.mark.parametrize("name", one_in(13))
 def test_in_other_processes(
-    name: str, whole: Callable[[str], Whole], tmp_path: Path, subtests: pytest.Subtests
+    name: str, checks_of: Callable[[str], PartChecks], tmp_path: Path, subtests: pytest.Subtests
 ) -> None:
-    expected = whole(name)
+    checks = checks_of(name)
     with subtests.test("killed in mid-round and resumed, it ends with the same bits"):
         last = tmp_path / "last.ckpt"
         keep = ModelCheckpoint(tmp_path, filename="last", enable_version_counter=False)
         killed = in_child(fit, make(name), Net(), data(8), ROUNDS, keep, Kill(), enable_checkpointing=True)
         assert killed == -signal.SIGKILL
         resumed = fit(make(name), Net(), data(8), ROUNDS, ckpt_path=last)
-        assert different(content(resumed, tmp_path), expected.content) == []
+        assert different(content(resumed, tmp_path), checks.whole_content) == []
     with subtests.test("two processes end as one does"):
-
-        def train() -> list[Any]:
-            trainer = fit(make(name), net := Net(), data(8), ROUNDS, devices=2, strategy="ddp")
-            return [net.state_dict(), trainer.global_step, trainer.callbacks[0].algorithm.models_sent]
-
-        for state, *counts in on_two_processes(train, tmp_path):
-            assert distance(state, expected.rounds[-1]) < 1e-10
-            assert counts == [expected.trainer.global_step, expected.models_sent]
+        assert checks.two_processes().was_made
 
 
 # ---- reductions ----

@@ -1,31 +1,25 @@
 """Every part, the library's and a user's, keeps one contract; a new one is a line in ``PARTS``.
 
-A part of an algorithm of ``test_algorithms.py`` keeps that one's contract, and has no line here; nor has one that
-differs from a part that is here by a formula alone. An aspect that fails is reported beside the others.
+The checks are those of ``fl_lightning.testing.check_part``. A part of an algorithm of ``test_algorithms.py`` keeps that
+one's contract, and has no line here; nor has one that differs from a part that is here by a formula alone. An aspect
+that fails is reported beside the others.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-import lightning as L
-import numpy as np
 import pytest
 import torch
 from contracts import user_parts as users
-from helpers.algorithms import data, one_in
-from helpers.contract import Break, Trace, content, different, distance, fit
+from helpers.algorithms import one_in
 from helpers.examples import example
-from helpers.forking import on_two_processes
-from lightning.pytorch.callbacks import Callback
-from torch import Tensor, nn
-from torch.nn import functional as F
 
 from fl_lightning import Federated, parts
+from fl_lightning.testing.check_part import PartChecks
+from fl_lightning.testing.fits import BodyAndHead, distance, six_clients
 
 ROUNDS = 3
 SPEEDS = [6, 5, 4, 3, 2, 1]
@@ -136,91 +130,49 @@ PARTS: dict[str, tuple[Callable[[], Options], int | None]] = {
 }  # fmt: skip
 
 
-class Net(L.LightningModule):
-    """A body and a head, with dropout; its steps are those of plain SGD."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(3)
-        self.body, self.drop, self.head = nn.Linear(6, 4), nn.Dropout(0.2), nn.Linear(4, 3)
-        self.double()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.drop(torch.tanh(self.body(x))))
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        return F.cross_entropy(self(batch[0]), batch[1])
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=0.1)
-
-
-class Scramble(Callback):
-    """Sets the global generators to other states in each fit and on each process."""
-
-    starts = 0
-
-    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        Scramble.starts += 1
-        for seed in (torch.manual_seed, np.random.seed, random.seed):
-            seed(1000 * Scramble.starts + trainer.global_rank)
-
-
-def make(name: str, executor: str = "sequential") -> Federated:
+def make(name: str) -> Federated:
     options = PARTS[name][0]()
     clients = {} if "sampler" in options else {"clients_per_round": 4}
-    return Federated(**{"seed": 1, "executor": executor, **clients, **options})
+    return Federated(**{"seed": 1, "executor": "sequential", **clients, **options})
 
 
-@cache
-def whole(name: str) -> tuple[list[dict[str, Tensor]], L.Trainer]:
-    """Return the states after each round of a fit to which nothing happens, and its trainer."""
-    trainer = fit(make(name), Net(), data(8), ROUNDS, trace := Trace(), Scramble())
-    return trace.rounds, trainer
+@pytest.fixture(scope="module")
+def checks_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], PartChecks]:
+    """Return the checks of a part, whose tests share a fit to which nothing happens."""
+
+    def checks(name: str) -> PartChecks:
+        return PartChecks(lambda: make(name), BodyAndHead, six_clients, ROUNDS, tmp_path_factory.mktemp("checks"))
+
+    return cache(checks)
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_a_part(name: str, tmp_path: Path, subtests: pytest.Subtests) -> None:
-    rounds, trainer = whole(name)
+def test_a_part(name: str, checks_of: Callable[[str], PartChecks], subtests: pytest.Subtests) -> None:
+    checks = checks_of(name)
     with subtests.test("its results are numbers, which have left the first model"):
-        assert all(value.isfinite().all() for value in rounds[-1].values())
-        assert distance(rounds[-1], Net().state_dict()) > 1e-4
+        checks.trains()
+        assert distance(checks.whole[0].rounds[-1], BodyAndHead().state_dict()) > 1e-4
     with subtests.test("its bits are counted"):
-        traffic, bits = trainer.callbacks[0].algorithm.traffic, PARTS[name][1]
+        traffic, bits = checks.whole[1].callbacks[0].algorithm.traffic, PARTS[name][1]
         assert traffic.models_down >= traffic.models_up > 0
         assert traffic.bits_up == traffic.models_up * bits if bits else traffic.bits_up > traffic.models_up * WHOLE
     with subtests.test("broken off in mid-round and resumed, it ends with the same bits"):
-        with pytest.raises(ArithmeticError):
-            fit(make(name), Net(), data(8), ROUNDS, Break(1, tmp_path / "mid.ckpt"), Scramble())
-        resumed = fit(make(name), Net(), data(8), ROUNDS, Scramble(), ckpt_path=tmp_path / "mid.ckpt")
-        assert different(content(resumed, tmp_path), content(trainer, tmp_path)) == []
+        assert checks.resumes().was_made
 
 
 @pytest.mark.parametrize("name", one_in(6, PARTS))
-def test_other_fits_of_a_part(name: str, tmp_path: Path, subtests: pytest.Subtests) -> None:
-    rounds, trainer = whole(name)
+def test_other_fits_of_a_part(name: str, checks_of: Callable[[str], PartChecks], subtests: pytest.Subtests) -> None:
+    checks = checks_of(name)
     with subtests.test("broken off in mid-round, it goes on as if nothing had happened"):
-        broken, callback, module = Break(1, tmp_path / "mid.ckpt"), make(name), Net()
-        with pytest.raises(ArithmeticError):
-            fit(callback, module, data(8), ROUNDS, broken, Scramble())
-        broken.trainer.fit(module, datamodule=data(8))
-        assert different(content(broken.trainer, tmp_path), content(trainer, tmp_path)) == []
+        assert checks.rolls_back().was_made
     with subtests.test("a second fit of its callback is as the first"):
-        fit(callback, Net(), data(8), 1, again := Trace(), Scramble())
-        assert distance(again.rounds[0], rounds[0]) == 0
+        checks.fits_again()
+    with subtests.test("declared tensors are not written to"):
+        checks.assigns()
     with subtests.test("stacked clients train as one after the other"):
-        fit(make(name, "vectorized"), stacked := Net(), data(8), ROUNDS, Scramble())
-        assert distance(stacked.state_dict(), rounds[-1]) < 1e-10
+        checks.stacks()
 
 
 @pytest.mark.parametrize("name", one_in(11, PARTS))
-def test_two_processes_end_as_one_does(name: str, tmp_path: Path) -> None:
-    def train() -> list[Any]:
-        trainer = fit(make(name), net := Net(), data(8), ROUNDS, Scramble(), devices=2, strategy="ddp")
-        return [net.state_dict(), trainer.callbacks[0].algorithm.models_sent]
-
-    rounds, trainer = whole(name)
-    (one, sent), (other, also_sent) = on_two_processes(train, tmp_path)
-    assert distance(one, other) == 0
-    assert distance(one, rounds[-1]) < 1e-10
-    assert sent == also_sent == trainer.callbacks[0].algorithm.models_sent
+def test_two_processes_end_as_one_does(name: str, checks_of: Callable[[str], PartChecks]) -> None:
+    assert checks_of(name).two_processes().was_made

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.forking import on_two_processes
 from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
@@ -16,6 +15,7 @@ from torchmetrics import MeanMetric
 
 from fl_lightning import FedAvg, TensorDataModule
 from fl_lightning.executors import VectorizedExecutor
+from fl_lightning.testing.processes import on_two_processes
 
 
 class Measured(Quadratic):

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 import torch
 from contracts.user_parts import Claims, PlayedBy, Together
-from helpers.forking import on_two_processes
 from helpers.toys import Fixed, Quadratic, clients_that_reach, fit_clients, fit_quadratic
 from torch import Tensor
 
 from fl_lightning import FedAvg, FedDyn, Federated, PersonalParameters, RADFed, Scaffold, parts
+from fl_lightning.testing.processes import on_two_processes
 
 CLIENTS = clients_that_reach([[2.0], [4.0]], [1, 1])
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from helpers.algorithms import ALGORITHMS, Net, data
-from helpers.contract import fit
 from helpers.toys import quiet_trainer
 from lightning.pytorch.callbacks import Callback, EarlyStopping
 from torch import Tensor, nn
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from fl_lightning import FedAvg
 from fl_lightning.diagnostics import VirtualTime
 from fl_lightning.parts import DifferentialPrivacy, VirtualClock
+from fl_lightning.testing.fits import fit
 
 
 def end(callbacks: list[Callback], rounds: int, ckpt_path: Path | None = None) -> Tensor:

@@ -12,7 +12,6 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
-from helpers.contract import fit
 from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
 from torch import nn
 from torch.nn import functional as F
@@ -27,6 +26,7 @@ from fl_lightning.data import (
     WithinClientSplit,
 )
 from fl_lightning.partitioners import IIDPartitioner
+from fl_lightning.testing.fits import fit
 
 
 class Table(fl.FederatedDataModule):

@@ -14,10 +14,11 @@ from typing import Any
 import lightning as L
 import torch
 from helpers.algorithms import ALGORITHMS, Net, data
-from helpers.forking import Forked, on_ranks
+from helpers.forking import Forked
 from lightning.pytorch.callbacks import Callback
 
 from fl_lightning import FederatedCheckpoint
+from fl_lightning.testing.processes import on_ranks
 
 EXECUTORS = ("sequential", "vectorized", "auto")
 ROUNDS = 7

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fl_lightning import AggregationCallback, TensorDataModule
 from fl_lightning.parts import ClientSampler
+from fl_lightning.testing.fits import quiet_trainer
 
 
 class Quadratic(L.LightningModule):
@@ -46,20 +47,6 @@ def clients_that_reach(optima: list[list[float]], sizes: list[int]) -> list[tupl
         (torch.ones(n, 1, dtype=torch.float64), torch.tensor([c] * n, dtype=torch.float64))
         for c, n in zip(optima, sizes, strict=True)
     ]
-
-
-def quiet_trainer(**kwargs: Any) -> L.Trainer:
-    """A CPU trainer that prints and writes nothing unless asked to."""
-    defaults: dict[str, Any] = {
-        "accelerator": "cpu",
-        "devices": 1,
-        "logger": False,
-        "enable_checkpointing": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-        "num_sanity_val_steps": 0,
-    }
-    return L.Trainer(**{**defaults, **kwargs})
 
 
 def fit_clients(

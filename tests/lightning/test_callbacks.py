@@ -23,7 +23,6 @@ from helpers.comparison import (
     train_federatedly,
     weights_of,
 )
-from helpers.contract import Trace
 from helpers.toys import quiet_trainer
 from lightning.pytorch.callbacks import (
     Callback,
@@ -36,6 +35,7 @@ from lightning.pytorch.plugins.environments import SLURMEnvironment
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from fl_lightning import FedAvg, FederatedCheckpoint, RADFed, TensorDataModule
+from fl_lightning.testing.fits import Trace
 
 SIZES = (8, 3, 9)  # 2 + 1 + 3 batches of 4
 

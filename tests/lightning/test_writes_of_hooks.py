@@ -8,12 +8,12 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
-from helpers.contract import fit
 from helpers.stacked import Module, clients_of
 from helpers.toys import Quadratic, clients_that_reach
 from torch import Tensor, nn
 
 from fl_lightning import FedAvg, FedBuff, RADFed, TensorDataModule
+from fl_lightning.testing.fits import fit
 
 
 def add(module: L.LightningModule, value: float) -> None:

@@ -9,12 +9,12 @@ import lightning as L
 import pytest
 import torch
 from helpers.algorithms import ALGORITHMS, Net, data, one_in
-from helpers.contract import fit
 from helpers.toys import Quadratic, fit_clients, fit_quadratic, quadratic_clients
 from torch import Tensor, nn
 
 from fl_lightning import FedAsync, FedAvg, Federated, FedNova, QFedAvg, RADFed, Scaffold, parts
 from fl_lightning.diagnostics import Communication
+from fl_lightning.testing.fits import fit
 
 MASK = torch.full((4, 4), -math.inf).triu(1)
 INTEGERS = torch.tensor([123456789, -1, 2**60 + 1])  # the last has more digits than double precision

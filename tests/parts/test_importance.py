@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from helpers.algorithms import Net, data
-from helpers.contract import distance, fit
 from helpers.toys import Quadratic, fit_clients, fit_quadratic, quadratic_clients
 from torch import Tensor, nn
 
@@ -18,6 +17,7 @@ from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.layout import Layout
 from fl_lightning.parts.samplers.importance import ImportanceSampler
 from fl_lightning.parts.samplers.uniform import UniformSampler
+from fl_lightning.testing.fits import distance, fit
 
 
 def federation(num_clients: int) -> Federation:

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from helpers.algorithms import Net, data
-from helpers.contract import fit
 from helpers.rounds import begin_round
 from helpers.toys import Quadratic, clients_that_reach, fit_clients, fit_quadratic, quadratic_clients
 from lightning.pytorch.callbacks import Callback
@@ -31,6 +30,7 @@ from fl_lightning.parts import (
 )
 from fl_lightning.parts.exchanges.privacy.accounting import Mechanism, epsilon_of, noise_for
 from fl_lightning.parts.run import Run
+from fl_lightning.testing.fits import fit
 
 NOISELESS = {"noise_multiplier": 0.0, "delta": 1e-5}
 

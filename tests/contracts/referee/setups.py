@@ -14,12 +14,12 @@ from contracts.referee.fitting import Fitted, Refused, fit, quiet
 from contracts.referee.methods import METHODS, Method
 from contracts.referee.module import Kind
 from contracts.referee.rounds import SPEEDS, Expected, MustRefuse, Options
-from helpers.contract import Break
-from helpers.forking import on_two_processes
 from lightning.pytorch.callbacks import Callback, EarlyStopping
 
 import fl_lightning as fl
 from fl_lightning import parts
+from fl_lightning.testing.fits import Break
+from fl_lightning.testing.processes import on_two_processes
 
 ROUNDS = 3
 TOLERANCE = 1e-9

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from helpers.algorithms import SPEEDS, Net, data
-from helpers.contract import distance, fit
 from helpers.toys import Quadratic, fit_clients, fit_quadratic, quadratic_clients
 from helpers.watching import of_ten, watch
 from lightning.pytorch.callbacks import Callback
@@ -22,6 +21,7 @@ from fl_lightning.parts import Aggregation, ClientResult, Federation
 from fl_lightning.parts.clock import VirtualClock
 from fl_lightning.parts.schedules.asynchronous import Asynchronous
 from fl_lightning.parts.schedules.calibration import calibrate_staleness
+from fl_lightning.testing.fits import distance, fit
 
 # ---- training ahead ----
 
