@@ -20,7 +20,7 @@ from fl_lightning._lightning.processes import warn_of_lost_results
 from fl_lightning._lightning.refusals import refuse_unsupported
 from fl_lightning._lightning.trainer_callbacks import MonitoredValues, restore_monitored_values
 from fl_lightning.clients.batches import ClientBatches, LocalSettings, warn_of_single_samples
-from fl_lightning.clients.optimizer_checks import check_steps_known
+from fl_lightning.clients.optimizer_checks import check_schedules_last, check_steps_known
 from fl_lightning.clients.shown_module import ShownModule, load_unsaved
 from fl_lightning.clients.training import LocalTraining, notify
 from fl_lightning.data import FederatedDataModule
@@ -183,6 +183,9 @@ class FederatedLoop(RoundLoop):
         if state is not None:
             restore_monitored_values(self.trainer, state["monitored"])
         check_steps_known(self.trainer, type(self.callback).__name__, self.algorithm)
+        if self.algorithm.optimizers.keeps:
+            federation = self.algorithm.federation
+            check_schedules_last(self.trainer, federation.max_rounds, federation.local_work("steps"))
         if self.training.vector.device.type == "cpu":
             keep_freed_memory()
         self._begin_executor(is_resumed=state is not None)
@@ -244,6 +247,7 @@ class FederatedLoop(RoundLoop):
             sum_over_ranks=self.sum_over_ranks,
             gather=self.gather_objects,
             local_work=self._local_work,
+            optimizer_state=self.epoch_loop.optimizers.first_state,
             max_rounds=trainer.max_epochs if (trainer.max_epochs or -1) > 0 else None,
         )
 

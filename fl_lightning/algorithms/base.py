@@ -34,6 +34,7 @@ from fl_lightning.executors.machine import using_threads
 from fl_lightning.loop import Carried, FederatedLoop, LoopCallback
 from fl_lightning.parts.aggregations.base import Aggregation
 from fl_lightning.parts.algorithm import Algorithm, InvalidUpdates
+from fl_lightning.parts.client_optimizers import OptimizerStates
 from fl_lightning.parts.exchanges.base import Exchange
 from fl_lightning.parts.exchanges.buffers import Buffers
 from fl_lightning.parts.objectives.base import LocalObjective
@@ -75,6 +76,9 @@ class AggregationCallback(LoopCallback):
             :class:`~fl_lightning.parts.BufferExchange`.
         invalid_updates: What to do with a client that hands back NaN or infinite values: ``"skip"`` leaves it out and
             counts it, ``"raise"`` ends the fit.
+        optimizer_state: ``"fresh"``: a client's optimizers begin each round empty. ``"kept"``: with the moments and
+            counters of steps that the client's last round left in them, and schedules by steps count the client's own
+            steps.
         max_invalid_rounds: The fit ends with an error after so many rounds in a row in which every client that reported
             was left out; ``None`` never ends it.
         state_dir: Folder for the vectors that clients keep between rounds, in a memory-mapped file that vanishes with
@@ -100,6 +104,7 @@ class AggregationCallback(LoopCallback):
     aggregation: Aggregation | None = None
     buffers: Buffers = "average"
     invalid_updates: InvalidUpdates = "skip"
+    optimizer_state: OptimizerStates = "fresh"
     max_invalid_rounds: Count | None = 20
     state_dir: PathLike | None = None
     executor: ExecutorName | Executor = "auto"
@@ -182,7 +187,12 @@ class AggregationCallback(LoopCallback):
             "participation": self.participation,
         }
         given: dict[str, Any] = {name: part for name, part in parts.items() if part is not None}
-        return Algorithm(**given, buffers=self.buffers, invalid_updates=self.invalid_updates)
+        return Algorithm(
+            **given,
+            buffers=self.buffers,
+            invalid_updates=self.invalid_updates,
+            optimizer_state=self.optimizer_state,
+        )
 
     def make_sampler(self, clients_per_round: int | float | None, sampler: ClientSampler | None) -> ClientSampler:
         """Return the sampler that the two arguments describe.

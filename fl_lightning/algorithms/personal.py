@@ -11,6 +11,7 @@ from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.parts.aggregations.base import Weighting
 from fl_lightning.parts.aggregations.means import WeightedMean
 from fl_lightning.parts.algorithm import Algorithm
+from fl_lightning.parts.client_optimizers import OptimizerStates
 from fl_lightning.parts.exchanges.personal import PersonalParameters
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.layout import Patterns
@@ -27,10 +28,13 @@ from fl_lightning.settings import Count, NotNegative, Positive, Scheduled, Sched
 class Local(AggregationCallback):
     """Every client trains alone, from round to round: the baseline of personal models.
 
+    Its optimizer goes on from round to round, too, as in a training without rounds.
+
     The other arguments are those of :class:`AggregationCallback`.
 
     Args:
         clients_per_round: Clients that train in a round: a float is the fraction C (here all), an int the number m.
+        optimizer_state: As for :class:`AggregationCallback`, with another default.
 
     Example:
         >>> algorithm = Local()
@@ -40,6 +44,8 @@ class Local(AggregationCallback):
     """
 
     clients_per_round: int | float | None = None
+    _: KW_ONLY
+    optimizer_state: OptimizerStates = "kept"
 
     def __post_init__(self) -> None:
         if self.clients_per_round is None and self.sampler is None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import lightning.pytorch as pl
 import torch
 
@@ -35,6 +38,24 @@ def other_optimizers(trainer: pl.Trainer, momentum: float) -> str:
 def changes_within_rounds(trainer: pl.Trainer) -> bool:
     """Return whether a scheduler changes learning rates between a client's steps."""
     return any(config.interval == "step" for config in trainer.lr_scheduler_configs)
+
+
+def check_schedules_last(trainer: pl.Trainer, rounds: int | None, batches: Sequence[int]) -> None:
+    """Raise ``ValueError`` if clients that count their own steps could step a schedule past its end.
+
+    Args:
+        trainer: Its schedulers are the module's.
+        rounds: Rounds of the fit; ``None`` if that is not known.
+        batches: Batches of each client in a round.
+    """
+    most = math.ceil(max(batches) / int(trainer.accumulate_grad_batches)) * (rounds or 0)
+    for config in trainer.lr_scheduler_configs:
+        end = getattr(config.scheduler, "total_steps", None)
+        if config.interval == "step" and end is not None and most > end:
+            raise ValueError(
+                f'`optimizer_state="kept"` lets schedules by step count each client\'s own steps, up to {most} in this '
+                f"fit, but {type(config.scheduler).__name__} ends after {end}. Give `total_steps={most}`."
+            )
 
 
 def check_steps_known(trainer: pl.Trainer, callback: str, algorithm: Algorithm) -> None:

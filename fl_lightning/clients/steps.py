@@ -101,6 +101,9 @@ class ClientSteps:
         """Takes a step of several passes; ``None`` where a step takes one."""
         return None
 
+    def end(self) -> None:
+        """Take back what was changed in the optimizers' options, before they are kept."""
+
     def check_seen(self, task: Task, model: Tensor) -> None:
         """Raise ``ValueError`` if the client's weights have changed without a step that was corrected or counted.
 
@@ -155,10 +158,18 @@ class TermSteps(ClientSteps):
         self._linear = [] if term.linear is None else vector.parameter_views(term.linear)
         self._gradients = MinimizedGradients(vector.parameters, trainer)
         unscale_before_hooks(trainer.optimizers)
+        #: Groups to which the term's weight decay was added, and what they had before.
+        self._decays: list[tuple[dict[str, Any], Any]] = []
         if term.weight_decay:
             for optimizer in trainer.optimizers:
                 for group in optimizer.param_groups:
+                    self._decays.append((group, group["weight_decay"]))
                     group["weight_decay"] += term.weight_decay
+
+    @override
+    def end(self) -> None:
+        for group, weight_decay in self._decays:
+            group["weight_decay"] = weight_decay
 
     @override
     def value(self) -> Tensor | float:

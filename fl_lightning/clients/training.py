@@ -27,7 +27,7 @@ from fl_lightning.clients.steps import ClientSteps, LossSteps, TermSteps, WalkSt
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import LocalClient
-from fl_lightning.parts.messages import ClientResult, Task, same_values
+from fl_lightning.parts.messages import ClientResult, OptimizerState, Task, same_values
 from fl_lightning.parts.objectives.corrections import ChangedLoss, Correction, Term, Walk
 from fl_lightning.seeding import Stream, seed_global_generators
 from fl_lightning.vectors import checked_vector
@@ -102,7 +102,7 @@ class LocalTraining:
         self.loop.stop.poll()
         client = self._client(task, received)
         self.vector.write(client.start)
-        self.loop.begin_client(task.round)
+        self.loop.begin_client(task.round, self.algorithm.optimizers.of(task))
         self.hooks.on_client_start(client)
         self._start(client)
         return self._run(client)
@@ -175,10 +175,12 @@ class LocalTraining:
             shown = ", ".join(tensors[:6]) or None
             error.add_note(f"In round {task.round + 1}, client {task.client}, batch: {shown}.")
             raise
+        steps.end()
+        held = loop.optimizers.held()
         num_steps = loop.end_client(task.slot) - steps.skipped
         model = self.vector.read()
         steps.check_seen(task, model)
-        return self.finish(client, model, num_steps, steps.summed_lr)
+        return self.finish(client, model, num_steps, steps.summed_lr, held)
 
     def _steps_of(self, client: ClientAtWork) -> ClientSteps:
         """Return what corrects a client's steps."""
@@ -205,7 +207,12 @@ class LocalTraining:
         seed_global_generators(self.settings.run_seed, Stream.CLIENT, *task.seeds)
 
     def finish(
-        self, client: LocalClient, model: Tensor, num_steps: int, summed_lr: Sequence[float] = ()
+        self,
+        client: LocalClient,
+        model: Tensor,
+        num_steps: int,
+        summed_lr: Sequence[float] = (),
+        held: OptimizerState | None = None,
     ) -> ClientResult:
         """End a client.
 
@@ -214,6 +221,7 @@ class LocalTraining:
             model: The model after training, shape ``(size,)``.
             num_steps: Optimizer steps that were made.
             summed_lr: Sum of their learning rates, for each parameter tensor, if the objective needs it.
+            held: What its optimizers hold, if it keeps that.
         """
         sampler = self.algorithm.sampler
         result = ClientResult(
@@ -224,6 +232,7 @@ class LocalTraining:
             summed_lr,
             score=client.score,
             num_parameters=self.vector.num_parameters,
+            optimizer=held,
         )
         if sampler.scored_at == "trained" and result.is_finite and not client.task.phase:
             result = replace(result, score=float(sampler.score(client)))

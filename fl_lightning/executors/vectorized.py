@@ -110,6 +110,8 @@ class VectorizedExecutor(Executor):
         check_parts(training.algorithm)
         self._stacked.check()
         check_elementwise(training.trainer.optimizers[0])
+        if training.algorithm.optimizers.keeps:
+            raise CannotVectorize("clients keep what their optimizers hold, and count steps of their own")
         if training.hooks.see_order:
             raise CannotVectorize(
                 "a callback has a user-defined `on_client_start` or `on_client_end`, which sees one client at a time"

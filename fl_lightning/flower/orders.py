@@ -31,7 +31,7 @@ FORM = 3
 
 def describe_algorithm(algorithm: Algorithm) -> str:
     """Return the parts of which a client does some work, in a text that both sides compare."""
-    held: list[Part] = [algorithm.objective, *algorithm.chain.members, algorithm.schedule]
+    held: list[Part] = [algorithm.objective, *algorithm.chain.members, algorithm.schedule, algorithm.optimizers]
     if algorithm.sampler.sends_scores:
         held.append(algorithm.sampler)
     # A dataclass would show the address of a function, which another process has elsewhere.

@@ -340,4 +340,4 @@ class _FitAtSite(SequentialExecutor):
 
 def _keepers(algorithm: Algorithm) -> dict[str, Part]:
     """Return the parts that may keep something of a client, by name."""
-    return by_key(walk(algorithm.chain, algorithm.schedule, algorithm.objective))
+    return by_key(walk(algorithm.chain, algorithm.schedule, algorithm.objective, algorithm.optimizers))

@@ -12,6 +12,7 @@ from typing_extensions import override
 from fl_lightning.parts.aggregations.base import Aggregation
 from fl_lightning.parts.aggregations.means import WeightedMean
 from fl_lightning.parts.aggregations.summed import aggregation_for
+from fl_lightning.parts.client_optimizers import ClientOptimizers, OptimizerStates
 from fl_lightning.parts.exchanges.base import Chain, Exchange
 from fl_lightning.parts.exchanges.buffers import BufferExchange, Buffers
 from fl_lightning.parts.federation import Federation, LocalClient
@@ -49,9 +50,11 @@ class Algorithm:
         participation: Clients that cannot be reached, drop out or do part of the work.
         buffers: How buffers are exchanged; see :class:`BufferExchange`.
         invalid_updates: Whether clients with NaN or infinite values are left out or end the fit.
+        optimizer_state: Whether clients' optimizers begin a round empty; see :class:`ClientOptimizers`.
 
     Attributes:
         chain: All exchanges, that of the buffers first.
+        optimizers: What clients' optimizers hold.
         run: The fit, once one has begun.
 
     Raises:
@@ -68,7 +71,9 @@ class Algorithm:
     participation: Participation = field(default_factory=Participation)
     buffers: Buffers = "average"
     invalid_updates: InvalidUpdates = "skip"
+    optimizer_state: OptimizerStates = "fresh"
     chain: Chain = field(init=False)
+    optimizers: ClientOptimizers = field(init=False)
     run: Run = field(init=False)
 
     def __post_init__(self) -> None:
@@ -77,6 +82,7 @@ class Algorithm:
         # library asks: that is `chain`, which is one exchange whatever was given.
         given = [self.exchange] if isinstance(self.exchange, Exchange) else self.exchange
         self.chain = Chain([BufferExchange(self.buffers), *given])
+        self.optimizers = ClientOptimizers(self.optimizer_state)
         self.aggregation = aggregation_for(self.chain.members, self.aggregation)
         self._check_parts()
 
@@ -106,6 +112,7 @@ class Algorithm:
             "objective": self.objective,
             "aggregation": self.aggregation,
             "server_optimizer": self.server_optimizer,
+            "optimizers": self.optimizers,
         }
 
     @property

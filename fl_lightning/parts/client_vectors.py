@@ -31,21 +31,27 @@ class ClientVectors:
         federation: The run.
         initial: Every client's first vector, floating-point of shape ``(length,)``.
         weights: p_k, shape ``(K,)``; equal weights if ``None``.
+        has_mean: Whether there is a mean, which costs a sum over processes in every round.
     """
 
-    def __init__(self, federation: Federation, initial: Tensor, weights: np.ndarray | None = None) -> None:
+    def __init__(
+        self, federation: Federation, initial: Tensor, weights: np.ndarray | None = None, *, has_mean: bool = True
+    ) -> None:
         self._federation = federation
+        self._has_mean = has_mean
         # A first vector of zeros, as most are, takes the memory of one value.
         is_zero = not initial.any()
         self._initial = initial.new_zeros(1).expand(len(initial)) if is_zero else initial.detach()
         self._weights = np.ones(federation.num_clients) if weights is None else np.asarray(weights, np.float64)
         folder = federation.state_dir
         # The vectors of the last boundary, then those of this round that count in the mean, and those that do not yet.
-        self._rows: dict[int, Tensor] | MappedVectors = {} if folder is None else MappedVectors(folder)
+        self._rows: dict[int, Tensor] | MappedVectors = {}
+        if folder is not None and len(initial):
+            self._rows = MappedVectors(folder)
         self._counted: dict[int, Tensor] = {}
         self._new: dict[int, Tensor] = {}
-        #: The mean over all K clients, shape ``(length,)``, float64.
-        self.mean: Tensor = self._initial.to(sum_dtype(initial), copy=True)
+        #: The mean over all K clients, shape ``(length,)``, float64; empty if there is none.
+        self.mean: Tensor = self._initial[: len(initial) if has_mean else 0].to(sum_dtype(initial), copy=True)
         self._kept_mean = self.mean
 
     def __getitem__(self, client: int) -> Tensor:
@@ -87,9 +93,20 @@ class ClientVectors:
 
     def commit(self) -> None:
         """Let new vectors count in the mean; call it on all processes together."""
-        change = torch.zeros_like(self.mean)
         if self._federation.replicates:
             self._new = self._federation.join(self._new)
+        mean = self._next_mean() if self._has_mean else self.mean
+        counted = {**self._counted, **self._new}
+        if counted and isinstance(self._rows, MappedVectors):
+            # A full disk breaks the round off here, while nothing has changed.
+            self._rows.make_room(counted)
+        self.mean = mean
+        self._counted = counted
+        self._new = {}
+
+    def _next_mean(self) -> Tensor:
+        """Return the mean with the new vectors; call it on all processes together."""
+        change = torch.zeros_like(self.mean)
         for client in sorted(self._new):
             weight = float(self._weights[client])
             for total, new, old in pieces(change, self._new[client], self._known(client)):
@@ -99,13 +116,7 @@ class ClientVectors:
                 total.add_(difference, alpha=weight)
         if not self._federation.replicates:
             change = self._federation.sum_over_ranks(change)
-        counted = {**self._counted, **self._new}
-        if counted and isinstance(self._rows, MappedVectors):
-            # A full disk breaks the round off here, while nothing has changed.
-            self._rows.make_room(counted)
-        self.mean = change.div_(float(self._weights.sum())).add_(self.mean)
-        self._counted = counted
-        self._new = {}
+        return change.div_(float(self._weights.sum())).add_(self.mean)
 
     def keep(self) -> None:
         """Make the vectors that count in the mean the boundary's."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from fl_lightning.parts.layout import Layout, Patterns
-from fl_lightning.parts.messages import ClientResult, Task
+from fl_lightning.parts.messages import ClientResult, OptimizerState, Task
 from fl_lightning.settings import PathLike
 
 _Key = TypeVar("_Key", int, tuple[int, int])
@@ -128,6 +128,11 @@ def _no_local_work(kind: str) -> Sequence[int]:
     return []
 
 
+def _no_optimizer_state() -> OptimizerState:
+    """Return what optimizers hold that hold nothing."""
+    return OptimizerState(torch.zeros(0), torch.zeros(0))
+
+
 @dataclass(frozen=True)
 class Federation:
     """The run, as the parts of an algorithm see it.
@@ -145,6 +150,8 @@ class Federation:
         gather: Returns the object of every process, in the order of ranks; call it on all of them.
         local_work: Returns the ``"samples"`` that each client's local training goes through, or its ``"steps"``
             (batches), shape ``(K,)``.
+        optimizer_state: Returns what a client's optimizers hold before its first step; ``ValueError`` if they hold more
+            than vectors can.
         replicates: Whether every process keeps the vectors of all clients.
         max_rounds: After how many rounds in all the fit ends; ``None`` if that is not known.
         traveling: Names of the parameters that all exchanges send; ``None`` if that is all of them.
@@ -160,6 +167,7 @@ class Federation:
     sum_over_ranks: Callable[[Tensor], Tensor] = _sum_alone
     gather: Callable[[Any], list[Any]] = _gather_alone
     local_work: Callable[[str], Sequence[int]] = _no_local_work
+    optimizer_state: Callable[[], OptimizerState] = _no_optimizer_state
     replicates: bool = False
     max_rounds: int | None = None
     traveling: Sequence[str] | None = None
@@ -167,7 +175,12 @@ class Federation:
     @override
     def __getstate__(self) -> dict[str, Any]:
         """Return the content of a pickle: all but the links to other processes and to the trainer."""
-        alone = {"sum_over_ranks": _sum_alone, "gather": _gather_alone, "local_work": _no_local_work}
+        alone = {
+            "sum_over_ranks": _sum_alone,
+            "gather": _gather_alone,
+            "local_work": _no_local_work,
+            "optimizer_state": _no_optimizer_state,
+        }
         return {**self.__dict__, **alone}
 
     @property

@@ -94,6 +94,20 @@ class Payload:
 
 
 @dataclass(frozen=True)
+class OptimizerState:
+    """What a client's optimizers, and its schedules by steps, hold after its training.
+
+    Attributes:
+        tensors: Moments and the like, one after the other, floating-point of shape ``(num_values,)``.
+        numbers: Which states there are, counters of steps and, with a schedule by steps, the options of the optimizers
+            and where the schedule is, float64 of shape ``(num_numbers,)``.
+    """
+
+    tensors: Tensor
+    numbers: Tensor
+
+
+@dataclass(frozen=True)
 class ClientResult:
     """The result that a client hands back. Do not write to its tensors.
 
@@ -111,6 +125,7 @@ class ClientResult:
         counter: The server's counter when the result arrived.
         loss: F_k at the received model, if the local objective measures it.
         numbers: Numbers that the local objective sends with it.
+        optimizer: What the client's optimizers hold, where the client keeps that. It does not leave the client.
     """
 
     task: Task
@@ -125,6 +140,7 @@ class ClientResult:
     counter: int = 0
     loss: float | None = None
     numbers: int = 0
+    optimizer: OptimizerState | None = None
 
     @property
     def client(self) -> int:

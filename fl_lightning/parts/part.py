@@ -170,15 +170,18 @@ class Part:
         vars(self).setdefault("_states", []).append(name)
         setattr(self, name, value)
 
-    def add_client_vectors(self, name: str, initial: Tensor, weights: np.ndarray | None = None) -> None:
+    def add_client_vectors(
+        self, name: str, initial: Tensor, weights: np.ndarray | None = None, *, has_mean: bool = True
+    ) -> None:
         """Declare an attribute that holds a vector of each client; see :class:`ClientVectors`.
 
         Args:
             name: The attribute.
             initial: Every client's first vector, floating-point of shape ``(length,)``.
             weights: Weights of the clients in the mean, shape ``(K,)``; equal ones if ``None``.
+            has_mean: Whether there is a mean of all clients' vectors.
         """
-        self.add_state(name, ClientVectors(self.federation, initial, weights))
+        self.add_state(name, ClientVectors(self.federation, initial, weights, has_mean=has_mean))
 
     def at(self, name: str, round_index: int | None = None) -> float:
         """Return a setting's value in a round, the present one if ``None``."""

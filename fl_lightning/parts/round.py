@@ -227,6 +227,7 @@ class Round:
                     'Lower the learning rate or clip gradients, or give `invalid_updates="skip"`.'
                 )
             return None
+        result = algorithm.optimizers.take(result)
         # An asynchronous schedule looks at buffers when a result arrives, since it may train results ahead.
         if not schedule.asynchronous:
             self._run.server.watch(result)
@@ -257,6 +258,7 @@ class Round:
         algorithm = self._run.algorithm
         if not result.is_finite:
             return None
+        result = algorithm.optimizers.take(result)
         if result.task.message:
             algorithm.chain.on_delivery(result.task, result.received)
         algorithm.schedule.on_client_end(result)

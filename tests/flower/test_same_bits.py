@@ -220,3 +220,19 @@ def test_a_loss_may_read_the_round_and_how_many_there_are(make: Make) -> None:
     expected = kept_in_simulation(simulated, 0)
     assert kept.keys() == expected.keys()
     assert all(np.array_equal(kept[key], expected[key]) for key in expected)
+
+
+@pytest.mark.parametrize("make", [partial(FedAvg, 1.0), partial(Ditto, 0.5, **EVERYBODY)])
+def test_what_optimizers_hold_is_kept_at_the_site(make: Make) -> None:
+    make = partial(make, optimizer_state="kept")
+    momentum = partial(net, momentum=0.9)
+    simulated = simulate(make, rounds=3, module=momentum())
+    sites = Sites(make, momentum)
+    deployed = sites.fit(rounds=3)
+    assert torch.equal(simulated.algorithm.server.model, deployed.algorithm.server.model)
+    assert not torch.equal(simulate(make, module=net()).algorithm.server.model, simulated.algorithm.server.model)
+    expected = kept_in_simulation(simulated, 0)
+    kept = sites.kept(100)
+    assert any("ClientOptimizers" in key for key in kept)
+    assert kept.keys() == expected.keys()
+    assert all(np.array_equal(kept[key], expected[key]) for key in expected)

@@ -126,7 +126,7 @@ STACKED: dict[str, Make] = {
         5, 4, clock=parts.VirtualClock(SPEEDS, online={0: [(1, 3), (9, 30)], 4: [(0, 2)]}), buffers="server", **k
     ),
     "DynamicWeightFedBuff": lambda **k: fl.DynamicWeightFedBuff(3, 4, speeds=SPEEDS, **k),
-    "Local": lambda **k: fl.Local(4, **k),
+    "Local-fresh": lambda **k: fl.Local(4, optimizer_state="fresh", **k),
     "FedAvgFineTuned": lambda **k: fl.FedAvgFineTuned(4, every=2, **k),
     "FedPer": lambda **k: fl.FedPer("layers.4", 4, **k),
     "LGFedAvg": lambda **k: fl.LGFedAvg("layers.0", 4, **k),
@@ -143,8 +143,13 @@ STACKED: dict[str, Make] = {
     "FedLoRA": lambda **k: Adapted("average", 4, **k),
     "FedLoRA-ffa": lambda **k: Adapted("ffa", 4, **k),
 }
-#: Clients of these take gradients at several points, or change the loss.
+#: Clients of these take gradients at several points, change the loss, or keep what their optimizers hold.
 ONE_BY_ONE: dict[str, Make] = {
+    "Local": lambda **k: fl.Local(4, **k),
+    "FedAvg-kept-mapped": lambda **k: fl.FedAvg(4, optimizer_state="kept", state_dir="states", **k),
+    "Ditto-kept": lambda **k: fl.Ditto(0.5, 4, optimizer_state="kept", **k),
+    "RADFed-kept": lambda **k: fl.RADFed(3, 4, optimizer_state="kept", **k),
+    "FedBuff-kept": lambda **k: fl.FedBuff(3, 4, speeds=SPEEDS, optimizer_state="kept", **k),
     "PFedMe": lambda **k: fl.PFedMe(2.0, 4, inner_steps=2, server_lr=0.8, **k),
     "APFL": lambda **k: fl.APFL(0.4, 4, alpha_lr=0.01, **k),
     "PerFedAvg": lambda **k: fl.PerFedAvg(0.05, 4, every=2, **k),

@@ -176,7 +176,7 @@ def kept_in_simulation(algorithm: AggregationCallback, client: int) -> dict[str,
     """Return the vectors that a client's parts keep in a simulation, as :meth:`Sites.kept` does."""
     plan = algorithm.algorithm
     kept = {}
-    for part in walk(plan.chain, plan.schedule, plan.objective):
+    for part in walk(plan.chain, plan.schedule, plan.objective, plan.optimizers):
         for name, vectors in part.client_vectors.items():
             if part.runs_where != "server" and (vector := vectors.get(client)) is not None:
                 kept[f"{type(part).__name__}.{name}"] = vector.numpy()

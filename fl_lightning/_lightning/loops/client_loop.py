@@ -37,6 +37,7 @@ from fl_lightning._lightning.loops.overrides import is_plain_transfer
 from fl_lightning._lightning.loops.passes import Pass, StepPasses
 from fl_lightning._lightning.loops.steps import Step, StepCorrection, make_step
 from fl_lightning._lightning.loops.stopping import StopRequests
+from fl_lightning.parts.messages import OptimizerState
 
 
 class ClientLoop(_TrainingEpochLoop):
@@ -169,9 +170,16 @@ class ClientLoop(_TrainingEpochLoop):
 
     # ---- once a client ----
 
-    def begin_client(self, round_index: int) -> None:
-        """Give the client fresh optimizers and the learning rates of the round in which it received its model."""
+    def begin_client(self, round_index: int, held: OptimizerState | None = None) -> None:
+        """Give the client fresh optimizers and the learning rates of the round in which it received its model.
+
+        Args:
+            round_index: That round.
+            held: What its optimizers held at the end of its last round, if it keeps that.
+        """
         self.optimizers.reset(round_index)
+        if held is not None:
+            self.optimizers.go_on(held)
         self._steps_before_client = self._step_counter.completed
         # Batches whose gradients are accumulated.
         self._window = 0

@@ -10,6 +10,8 @@ back to what it was when ``configure_optimizers`` had made it. In a round with t
     reset, client 7 trains
     reset, advance_schedules    the schedule by steps walks once what it walked for a client of the mean length
 
+If clients keep what their optimizers hold, each goes on with its own after the reset; see :class:`OptimizerLayout`.
+
 A schedule by epochs steps once a round. If the module optimises manually it steps its schedules itself; then the round
 ends with the settings that its first client left.
 """
@@ -20,6 +22,7 @@ import copy
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import lightning.pytorch as pl
@@ -29,6 +32,9 @@ from lightning.pytorch.trainer import call
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 from torch.utils._pytree import tree_leaves
+
+from fl_lightning._lightning.loops.optimizer_layout import OptimizerLayout
+from fl_lightning.parts.messages import OptimizerState
 
 #: The options of each optimizer's groups, without their parameters.
 Options = list[list[dict[str, Any]]]
@@ -113,6 +119,8 @@ class LocalOptimizers:
         self._remember()
         #: Settings of earlier rounds, on whose models clients still train.
         self.past: dict[int, Settings] = {}
+        #: Whether the client at work goes on with what its optimizers held before.
+        self._goes_on = False
         #: With manual optimisation, the slot of the round's first client, and the settings that it left.
         self.first_client_end: tuple[int, Settings] | None = None
 
@@ -201,6 +209,52 @@ class LocalOptimizers:
         present = self._for_clients
         self._began_with = present if round_index is None else self.past.get(round_index, present)
         self._restore(*self._began_with)
+        self._goes_on = False
+
+    # ---- what a client keeps ----
+
+    @property
+    def client_steps_schedules(self) -> bool:
+        """Whether schedules step as clients train, so that a client may have options and schedules of its own."""
+        return bool(self.by_step) or (not self._automatic and bool(self._trainer.lr_scheduler_configs))
+
+    @cached_property
+    def _layout(self) -> OptimizerLayout:
+        for optimizer in self._trainer.optimizers:
+            if len(_with_wrapped(optimizer)) > 1:
+                raise ValueError(
+                    '`optimizer_state="kept"` needs optimizers that wrap no others, got '
+                    f'{type(optimizer).__name__}. Give `optimizer_state="fresh"`, or the inner one.'
+                )
+        if self.by_step and len(self.by_step) < len(self._trainer.lr_scheduler_configs):
+            raise ValueError(
+                '`optimizer_state="kept"` needs schedules of one interval, since those by step count a client\'s own '
+                'steps, and those by epoch all rounds. Give all of them interval="step", or all interval="epoch".'
+            )
+        return OptimizerLayout(self._trainer.optimizers, self._settings_of_client())
+
+    def _settings_of_client(self) -> Settings | None:
+        """Return the settings that belong to the client at work; ``None`` if the round's hold for all."""
+        return self._settings() if self.client_steps_schedules else None
+
+    def first_state(self) -> OptimizerState:
+        """Return what a client's optimizers hold before its first step, at the present settings.
+
+        Raises:
+            ValueError: If a client could not keep what its optimizers hold.
+        """
+        return self._layout.empty(self._settings_of_client())
+
+    def go_on(self, held: OptimizerState) -> None:
+        """Let the client at work go on with what its optimizers held at the end of its last round."""
+        settings = self._layout.write(held)
+        if settings is not None:
+            self._restore(*settings)
+        self._goes_on = True
+
+    def held(self) -> OptimizerState | None:
+        """Return what the optimizers of the client at work hold, if it keeps that."""
+        return self._layout.read(self._settings_of_client()) if self._goes_on else None
 
     def _clear_gradients(self) -> None:
         """Remove all gradients. An optimizer's ``zero_grad`` may be the user's own."""
@@ -253,11 +307,13 @@ class LocalOptimizers:
     def step_in_client(self, step: int, batches: int) -> None:
         """Step the schedules by steps after a client's optimizer step.
 
+        A client that keeps its schedules goes as far as its steps do; others share the stretch of the round.
+
         Args:
             step: The step's number, from 1.
             batches: Batches that the client has trained on, of which Lightning counts every ``frequency``-th.
         """
-        if step <= self._schedule_steps:
+        if self._goes_on or step <= self._schedule_steps:
             for config in self.by_step:
                 if batches % config.frequency == 0:
                     call._call_lightning_module_hook(self._trainer, "lr_scheduler_step", config.scheduler, None)

@@ -64,6 +64,8 @@ class NormalizedMean(MeanAggregation):
             yield f"{self!r} cannot merge circulating models with `momentum` or `mu`: steps of a cycle do not add up."
         if mu != self.mu:
             yield f"`mu` of {self!r} must be the same number as that of the objective, got {algorithm.objective!r}."
+        if self.momentum and algorithm.optimizer_state == "kept":
+            yield f'{self!r} counts on a momentum that begins with 0 in each round. Give `optimizer_state="fresh"`.'
 
     @override
     def weight_of(self, result: ClientResult) -> float:

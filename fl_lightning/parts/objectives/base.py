@@ -29,6 +29,8 @@ class LocalObjective(Part):
     sends_updates_alone = True
     #: Batches that a client takes for one optimizer step.
     batches_per_step: int = 1
+    #: Models of a client that its optimizer steps in turn; what it holds for several is not kept from round to round.
+    stepped_models: int = 1
 
     @property
     def numbers_down(self) -> int:

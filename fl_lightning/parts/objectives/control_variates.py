@@ -62,9 +62,13 @@ class ControlVariates(LocalObjective):
 
     @override
     def check_with(self, algorithm: Algorithm) -> Iterable[str]:
-        """Take the aggregation's weighting."""
+        """Take the aggregation's weighting; yield whether the reach of the clients' steps would be another one."""
         self._weighting = algorithm.aggregation.weighting
-        return ()
+        if self.momentum and self.option == 2 and algorithm.optimizer_state == "kept":
+            yield (
+                f'{self!r} counts on a momentum that begins with 0 in each round. Give `optimizer_state="fresh"`, or '
+                "`option=1`."
+            )
 
     @override
     def setup(self, federation: Federation) -> None:

@@ -249,6 +249,7 @@ class ModelMixture(WalkingObjective["_MixtureWalk"]):
     """
 
     runs_at = "client"
+    stepped_models = 2
     sends_updates_alone = True
     alpha: Annotated[float, "[0, 1]"] = 0.5
     alpha_lr: NotNegative = 0.0

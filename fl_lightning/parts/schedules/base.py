@@ -35,6 +35,9 @@ class Schedule(Part, ABC):
     shows_client_models = False
     #: Whether every client starts from the server's model.
     starts_from_server = True
+    #: Number of a client's trainings whose optimizers it may keep, that of the server's model and the first further
+    #: ones; the others' are fresh.
+    optimized_trainings = 1
     #: Whether clients work in virtual time, which the schedule logs.
     has_virtual_time = False
     #: Whether clients tell which of several models they chose.

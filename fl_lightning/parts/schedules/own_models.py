@@ -51,6 +51,7 @@ class ProximalModels(_OwnModels):
 
     runs_at = "client"
     sends_updates_alone = True
+    optimized_trainings = 2
     lam: ScheduledWeight = 1.0
     epochs: Count | None = None
 

@@ -36,6 +36,7 @@ class PersonalFirst(Synchronous):
 
     runs_at = "client"
     sends_updates_alone = True
+    optimized_trainings = 2
     personal_parameters: PersonalParameters
     epochs: Count = 1
 

@@ -49,6 +49,8 @@ class OwnModels(Referee):
 class Ditto(OwnModels):
     """Ditto, Algorithm 1: v_k takes steps along grad F_k(v) + lam (v - w), w the received model."""
 
+    kept_phases = (0, 1)
+
     def play_round(self, number: int) -> None:
         reports = [self.visit(training) for training in self.of_phase(number, 0)]
         received = {report.client: report.received for report in reports}
@@ -90,6 +92,7 @@ class Rep(Referee):
     """FedRep: a client trains its head with the body frozen, then the body with the head frozen."""
 
     personal = HEAD
+    kept_phases = (0, 1)
 
     def visit(self, training: Training, received: State | None = None) -> Report:
         received = received or self.receive(training.client)
@@ -118,9 +121,10 @@ class BN(Referee):
 
 
 class Alone(Referee):
-    """Local: all is each client's own."""
+    """Local: all is each client's own, and so are what its optimizer holds and its schedule."""
 
     personal = ("*",)
+    always_kept = True
 
 
 class ALA(OwnModels):
@@ -224,8 +228,8 @@ class Moreau(OwnModels):
     def local_training(self, training: Training, received: State) -> tuple[State, list[float]]:
         w = copy(received)
         theta = copy(received)
-        optimizer = SGD(self.kind)
-        rates = self.rates(len(training.batches) // self.inner)
+        optimizer = self.optimizer_of(training)
+        rates = self.rates(training, len(training.batches) // self.inner)
         for places, lr in zip(training.batches[:: self.inner], rates, strict=True):
             x, y = rows(training.client, places)
             for _ in range(self.inner):
@@ -258,12 +262,14 @@ class Mixture(OwnModels):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.mine: dict[int, State] = {}
+        if self.keeps:
+            raise MustRefuse("two models of a client step with one optimizer")
 
     def local_training(self, training: Training, received: State) -> tuple[State, list[float]]:
         w = copy(received)
         v = copy(self.mine.get(training.client, self.first))
         at_w, at_v = SGD(self.kind), SGD(self.kind)
-        rates = self.rates(len(training.batches) // 2)
+        rates = self.rates(training, len(training.batches) // 2)
         for places, lr in zip(training.batches[::2], rates, strict=True):
             x, y = rows(training.client, places)
             gradient, new = self.gradient(self.mix(v, w), x, y, self.trained)
@@ -303,9 +309,9 @@ class Meta(FineTuned):
 
     def local_training(self, training: Training, received: State) -> tuple[State, list[float]]:
         w = copy(received)
-        optimizer = SGD(self.kind)
+        optimizer = self.optimizer_of(training)
         pairs = list(zip(training.batches[::2], training.batches[1::2], strict=True))
-        rates = self.rates(len(pairs))
+        rates = self.rates(training, len(pairs))
         for (inner, outer), lr in zip(pairs, rates, strict=True):
             gradient, new = self.gradient(w, *rows(training.client, inner), self.trained)
             w.update(new)
@@ -422,8 +428,8 @@ class Sharpness(Referee):
 
     def local_training(self, training: Training, received: State) -> tuple[State, list[float]]:
         w = copy(received)
-        optimizer = SGD(self.kind)
-        rates = self.rates(len(training.batches) // 2)
+        optimizer = self.optimizer_of(training)
+        rates = self.rates(training, len(training.batches) // 2)
         for places, lr in zip(training.batches[::2], rates, strict=True):
             x, y = rows(training.client, places)
             gradient, new = self.gradient(w, x, y, self.trained)

@@ -24,6 +24,8 @@ BATCH_SIZE = 4
 CLASS_WEIGHTS = torch.tensor([0.5, 2.0, 1.0, 3.0], dtype=torch.float64)
 LR = 0.2
 DECAY = 0.9
+#: Before BatchNorm gradients of a bias are rounding errors, which a smaller number would enlarge.
+ADAM_EPS = 0.1
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,9 @@ class Kind:
 
     Attributes:
         norm: Whether it has BatchNorm, and a buffer of its own that the forward pass moves.
+        adam: Whether its optimizer is AdamW, and not SGD.
         momentum: Momentum of its SGD.
-        weight_decay: Weight decay of its SGD.
+        weight_decay: Weight decay of its optimizer.
         class_weights: Whether its cross-entropy weighs classes.
         tied: Whether a layer in its middle shares its weight with the head.
         decays: Whether a schedule multiplies the learning rate after every step.
@@ -41,6 +44,7 @@ class Kind:
     """
 
     norm: bool = False
+    adam: bool = False
     momentum: float = 0.0
     weight_decay: float = 0.0
     class_weights: bool = False
@@ -97,7 +101,11 @@ class Net(L.LightningModule):
     def configure_optimizers(self) -> Any:
         held = self.head.parameters() if self.kind.head_only else self.parameters()
         kind = self.kind
-        optimizer = torch.optim.SGD(held, lr=LR, momentum=kind.momentum, weight_decay=kind.weight_decay)
+        optimizer: torch.optim.Optimizer
+        if kind.adam:
+            optimizer = torch.optim.AdamW(held, lr=LR, eps=ADAM_EPS, weight_decay=kind.weight_decay)
+        else:
+            optimizer = torch.optim.SGD(held, lr=LR, momentum=kind.momentum, weight_decay=kind.weight_decay)
         if not kind.decays:
             return optimizer
         schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, DECAY)

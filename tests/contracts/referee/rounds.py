@@ -5,7 +5,8 @@ Rules that hold for every method:
 * A client *receives* the server's model, compressed as the set-up says, with its own personal values and buffers. That
   model is the centre of every pull, and the start of every training of the server's model.
 * *Trained* is what an optimizer holds. All else is state, as buffers are, and constant tensors are not sent.
-* A client's optimizer is new in each training. Schedules by step go on by the mean number of steps in a round.
+* A client's optimizer is new in each training, and schedules by step go on by the mean number of steps in a round;
+  unless clients keep both: then each goes on with its own optimizer, and its schedule counts its own steps.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from fractions import Fraction
 import torch
 from contracts.referee.fitting import Fitted, Training, rows
 from contracts.referee.module import (
+    ADAM_EPS,
     BATCH_SIZE,
     CLASS_WEIGHTS,
     DECAY,
@@ -55,6 +57,7 @@ class Options:
         choice: How the two clients of a round are chosen: ``"power"``, by the largest losses of all; ``"active"``, by
             the largest valuations; ``"importance"``, by gradient norms; empty for a uniform draw.
         asynchronous: Whether clients work at their own pace, and the server moves with every second result.
+        kept: Whether clients keep what their optimizers hold.
     """
 
     buffers: str = "average"
@@ -64,6 +67,7 @@ class Options:
     mu: float = 0.0
     choice: str = ""
     asynchronous: bool = False
+    kept: bool = False
 
 
 @dataclass
@@ -127,13 +131,31 @@ def largest(vector: Tensor, share: float) -> Tensor:
 
 
 class SGD:
-    """Plain SGD with momentum and weight decay on a dictionary of tensors."""
+    """Plain SGD with momentum and weight decay on a dictionary of tensors; or AdamW."""
 
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
         self.velocity: State = {}
+        self.square: State = {}
+        self.steps = 0
 
     def step(self, state: State, gradient: Mapping[str, Tensor], lr: float) -> None:
+        self.steps += 1
+        if self.kind.adam:
+            self.adam(state, gradient, lr)
+        else:
+            self.sgd(state, gradient, lr)
+
+    def adam(self, state: State, gradient: Mapping[str, Tensor], lr: float) -> None:
+        for name, value in gradient.items():
+            self.velocity[name] = 0.9 * self.velocity.get(name, 0.0) + 0.1 * value
+            self.square[name] = 0.999 * self.square.get(name, 0.0) + 0.001 * value * value
+            first = self.velocity[name] / (1 - 0.9**self.steps)
+            second = self.square[name] / (1 - 0.999**self.steps)
+            decayed = state[name] - lr * self.kind.weight_decay * state[name]
+            state[name] = decayed - lr * first / (second.sqrt() + ADAM_EPS)
+
+    def sgd(self, state: State, gradient: Mapping[str, Tensor], lr: float) -> None:
         for name, value in gradient.items():
             direction = value + self.kind.weight_decay * state[name]
             if self.kind.momentum:
@@ -157,6 +179,10 @@ class Referee:
     #: Whether the method has clients that work at their own pace, and with how many results the server moves.
     asynchronous = False
     buffer_size = 2
+    #: Whether clients keep what their optimizers hold in every set-up.
+    always_kept = False
+    #: The trainings whose optimizers they may keep.
+    kept_phases: tuple[int, ...] = (0,)
 
     def __init__(self, fitted: Fitted, kind: Kind, options: Options) -> None:
         self.kind = kind
@@ -181,6 +207,9 @@ class Referee:
         self.local: dict[int, State] = {}  # buffers of clients
         self.known: dict[tuple[int, int], State] = {}
         self.owed: dict[int, Tensor] = {}
+        self.keeps = self.always_kept or options.kept
+        self.optimizers: dict[tuple[int, int], SGD] = {}
+        self.made: dict[tuple[int, int], int] = {}
         self.held: dict[int, State] = {}
         self.worth: dict[int, float] = {}
         self.received: dict[int, State] = {}
@@ -462,9 +491,9 @@ class Referee:
         """
         mu = self.options.mu if mu is None else mu
         state = copy(start)
-        optimizer = SGD(self.kind)
+        optimizer = self.optimizer_of(training)
         names = [name for name in self.trained if name not in frozen]
-        rates = self.rates(len(training.batches))
+        rates = self.rates(training, len(training.batches))
         for places, lr in zip(training.batches, rates, strict=True):
             x, y = rows(training.client, places)
             gradient, new = self.gradient(state, x, y, names, loss(x) if loss else None)
@@ -477,10 +506,27 @@ class Referee:
             optimizer.step(state, gradient, lr)
         return state, rates
 
-    def rates(self, steps: int) -> list[float]:
-        """Return the learning rates of a client's steps: the schedule moves on up to the end of the round's stretch."""
+    def keeps_optimizer_of(self, training: Training) -> bool:
+        return self.keeps and training.phase in self.kept_phases
+
+    def optimizer_of(self, training: Training) -> SGD:
+        """Return the optimizer of a training: a new one, unless the client keeps it."""
+        if not self.keeps_optimizer_of(training):
+            return SGD(self.kind)
+        return self.optimizers.setdefault((training.client, training.phase), SGD(self.kind))
+
+    def rates(self, training: Training, steps: int) -> list[float]:
+        """Return the learning rates of a client's next steps: a schedule moves to the end of the round's stretch.
+
+        A client that keeps its schedule goes on from all the steps that it has made.
+        """
         if not self.kind.decays:
             return [LR] * steps
+        if self.keeps_optimizer_of(training):
+            whose = (training.client, training.phase)
+            made = self.made.get(whose, 0)
+            self.made[whose] = made + steps
+            return [LR * DECAY ** (made + step) for step in range(steps)]
         stretch = self.stretch(self.round)
         return [self.lr * DECAY ** min(step, stretch) for step in range(steps)]
 

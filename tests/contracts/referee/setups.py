@@ -52,6 +52,11 @@ class Setup:
 
 
 BATCH_NORM = Kind(norm=True)
+KEPT = Options(kept=True)
+KEPT_MUCH = {
+    "kind": Kind(norm=True, momentum=0.9, decays=True),
+    "options": Options(kept=True, personal=("head",), buffers="local"),
+}
 MUCH = {"kind": Kind(norm=True, weight_decay=0.05), "options": Options(personal=("head",))}
 
 SETUPS: dict[str, Setup] = {
@@ -82,6 +87,22 @@ SETUPS: dict[str, Setup] = {
     "active": Setup(options=Options(choice="active")),
     "active, personal": Setup(BATCH_NORM, Options(choice="active", personal=("head",), down=0.3, buffers="local")),
     "importance": Setup(options=Options(choice="importance")),
+    "kept momentum": Setup(Kind(momentum=0.9, weight_decay=0.05), KEPT),
+    "kept AdamW": Setup(Kind(adam=True, weight_decay=0.05), KEPT),
+    "kept AdamW, personal": Setup(
+        Kind(norm=True, adam=True), Options(kept=True, personal=("head",), up=0.5, down=0.3, buffers="local")
+    ),
+    "kept rate by step": Setup(Kind(momentum=0.9, decays=True), KEPT),
+    "kept, head alone trained": Setup(Kind(momentum=0.9, head_only=True), KEPT),
+    "kept, class weights": Setup(Kind(adam=True, class_weights=True), KEPT),
+    "kept, tied head": Setup(Kind(adam=True, tied=True), KEPT),
+    "kept, early stopping": Setup(
+        Kind(momentum=0.9), KEPT, others=lambda: [EarlyStopping("still", patience=1, mode="min")], rounds=5
+    ),
+    "kept, asynchronous": Setup(Kind(momentum=0.9), Options(kept=True, asynchronous=True)),
+    "kept, stacked": Setup(**KEPT_MUCH, way="stacked"),
+    "kept, resumed": Setup(**KEPT_MUCH, way="resumed"),
+    "kept, two processes": Setup(**KEPT_MUCH, way="two processes"),
     "stacked": Setup(**MUCH, way="stacked"),
     "resumed": Setup(**MUCH, way="resumed"),
     "two processes": Setup(**MUCH, way="two processes"),
@@ -205,6 +226,8 @@ def make(method: Method, setup: Setup, executor: str = "sequential") -> fl.Aggre
     """Make the method's callback for a set-up."""
     options = setup.options
     common: dict[str, Any] = {"seed": 1, "executor": executor, "buffers": options.buffers, **setup.work}
+    if options.kept:
+        common["optimizer_state"] = "kept"
     if options.choice == "power":
         common["sampler"] = parts.PowerOfChoice(2, 4)
     elif options.choice == "active":

@@ -1,0 +1,222 @@
+"""With ``optimizer_state="kept"`` a client's optimizer and schedule go on where its last round left them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.stacked import Module, clients_of, linear
+from helpers.toys import quiet_trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import OneCycleLR, StepLR
+
+import fl_lightning as fl
+from fl_lightning import parts
+from fl_lightning.parts.part import personal_model, walk
+
+SIZES = (6, 10, 4)
+CLIENTS = clients_of((6,), SIZES)
+ROUNDS = 4
+Make = Callable[[Iterable[nn.Parameter]], Any]
+
+
+def adamw(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=0.03)
+
+
+def halved(parameters: Iterable[nn.Parameter]) -> Any:
+    """Return an optimizer whose rate is halved after every third step."""
+    optimizer = torch.optim.NAdam(parameters, lr=0.05)
+    return [optimizer], [{"scheduler": StepLR(optimizer, 3, 0.5), "interval": "step"}]
+
+
+def cycled(parameters: Iterable[nn.Parameter], steps: int = 12) -> Any:
+    """Return an optimizer whose rate and momentum follow one cycle of so many steps."""
+    optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+    return [optimizer], [{"scheduler": OneCycleLR(optimizer, 0.2, total_steps=steps), "interval": "step"}]
+
+
+MAKES: dict[str, Make] = {
+    "AdamW": adamw,
+    "Adam with the largest square": lambda p: torch.optim.Adam(p, lr=0.03, amsgrad=True),
+    "SGD with dampening": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.1),
+    "Adagrad": lambda p: torch.optim.Adagrad(p, lr=0.1),
+    "Rprop": torch.optim.Rprop,
+    "ASGD": torch.optim.ASGD,
+    "Adafactor": torch.optim.Adafactor,
+    "a schedule by step": halved,
+    "one cycle": cycled,
+}
+
+
+class Own(Module):
+    """A linear model with an optimizer that the test gives."""
+
+    def __init__(self, make: Make) -> None:
+        super().__init__(linear())
+        self.make = make
+
+    def configure_optimizers(self) -> Any:
+        return self.make(self.parameters())
+
+
+def fit(make: Make, algorithm: fl.AggregationCallback, rounds: int = ROUNDS, **options: Any) -> fl.AggregationCallback:
+    trainer = quiet_trainer(max_epochs=rounds, callbacks=[algorithm, *options.pop("callbacks", [])], **options)
+    path = options.pop("ckpt_path", None)
+    data = fl.TensorDataModule(CLIENTS, batch_size=4, shuffle=False)
+    trainer.fit(Own(make), datamodule=data, ckpt_path=path)
+    return algorithm
+
+
+def own_models(algorithm: fl.AggregationCallback) -> list[Tensor]:
+    held = walk(*algorithm.algorithm.parts.values())
+    return [personal_model(held, client, algorithm.algorithm.server.model) for client in range(len(SIZES))]
+
+
+def alone(make: Make, client: int) -> Tensor:
+    """Return what a plain loop makes of a client's samples in as many epochs as there are rounds."""
+    module = Own(make)
+    made = module.configure_optimizers()
+    optimizer, schedule = made, None
+    if isinstance(made, tuple | list):
+        optimizer, schedule = made[0][0], made[1][0]["scheduler"]
+    x, y = CLIENTS[client]
+    for _ in range(ROUNDS):
+        for inputs, targets in zip(x.split(4), y.split(4), strict=True):
+            optimizer.zero_grad()
+            module.training_step((inputs, targets), 0).backward()
+            optimizer.step()
+            if schedule is not None:
+                schedule.step()
+    return nn.utils.parameters_to_vector(module.parameters()).detach()
+
+
+@pytest.mark.parametrize("name", MAKES)
+def test_local_training_is_that_of_a_plain_loop(name: str) -> None:
+    models = own_models(fit(MAKES[name], fl.Local(executor="sequential")))
+    for client, model in enumerate(models):
+        assert torch.equal(model, alone(MAKES[name], client))
+
+
+def test_fresh_optimizers_are_not_those_of_a_plain_loop() -> None:
+    [model, *_] = own_models(fit(adamw, fl.Local(optimizer_state="fresh", executor="sequential")))
+    assert (model - alone(adamw, 0)).abs().max() > 1e-3
+
+
+def test_a_client_that_was_left_out_goes_on_as_it_was() -> None:
+    def train(left_out: bool) -> list[Tensor]:
+        """Train client 0 in rounds 0 and 2; in between it stays away, or returns infinite values."""
+
+        class Breaks(Own):
+            def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+                loss = super().training_step(batch, batch_idx)
+                return loss * float("inf") if self.current_epoch == 1 else loss
+
+        available = parts.Participation(available=lambda t: [1] if t == 1 else [0])
+        algorithm = fl.Local(1, participation=parts.Participation() if left_out else available, executor="sequential")
+        clients = CLIENTS[:1] if left_out else CLIENTS[:2]
+        data = fl.TensorDataModule(clients, batch_size=4, shuffle=False)
+        module = Breaks(adamw) if left_out else Own(adamw)
+        quiet_trainer(max_epochs=3, callbacks=[algorithm]).fit(module, datamodule=data)
+        held = walk(*algorithm.algorithm.parts.values())
+        return [personal_model(held, 0, algorithm.algorithm.server.model)]
+
+    assert torch.equal(train(left_out=True)[0], train(left_out=False)[0])
+
+
+@pytest.mark.parametrize("name", ["AdamW", "one cycle"])
+def test_it_is_kept_on_disk_and_through_a_checkpoint(name: str, tmp_path: Path) -> None:
+    def again(rounds: int, **options: Any) -> fl.AggregationCallback:
+        return fit(MAKES[name], fl.FedAvg(2, optimizer_state="kept", seed=1, state_dir=tmp_path), rounds, **options)
+
+    whole = again(ROUNDS).algorithm.server.model
+    save = ModelCheckpoint(tmp_path, filename="last", enable_version_counter=False)
+    again(2, callbacks=[save], enable_checkpointing=True)
+    trainer = quiet_trainer(max_epochs=ROUNDS, callbacks=[resumed := fl.FedAvg(2, optimizer_state="kept", seed=1)])
+    data = fl.TensorDataModule(CLIENTS, batch_size=4, shuffle=False)
+    trainer.fit(Own(MAKES[name]), datamodule=data, ckpt_path=tmp_path / "last.ckpt")
+    assert torch.equal(resumed.algorithm.server.model, whole)
+    assert not torch.equal(fit(MAKES[name], fl.FedAvg(2, seed=1)).algorithm.server.model, whole)
+
+
+def test_one_cycle_shorter_than_a_client_s_steps_is_an_error_at_the_door() -> None:
+    with pytest.raises(ValueError, match="total_steps=12"):
+        fit(lambda p: cycled(p, steps=11), fl.Local(executor="sequential"))
+
+
+def test_schedules_of_two_intervals_are_an_error() -> None:
+    def both(parameters: Iterable[nn.Parameter]) -> Any:
+        optimizer = torch.optim.SGD(parameters, lr=0.1)
+        return [optimizer], [{"scheduler": StepLR(optimizer, 2), "interval": each} for each in ("step", "epoch")]
+
+    with pytest.raises(ValueError, match="schedules of one interval"):
+        fit(both, fl.Local(executor="sequential"))
+
+
+class Counting(torch.optim.SGD):
+    """Counts its steps in its options."""
+
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            group["k"] = group.get("k", 0) + 1
+        return super().step(closure)
+
+
+class Wrapping(torch.optim.SGD):
+    """Holds another optimizer."""
+
+    def __init__(self, parameters: Any) -> None:
+        held = list(parameters)
+        super().__init__(held, lr=0.1)
+        self.inner = torch.optim.Adam(held)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (torch.optim.LBFGS, "step by gradients alone, got LBFGS"),
+        (lambda p: Counting(p, lr=0.1), "change nothing but their `state`, got Counting"),
+        (Wrapping, "wrap no others, got Wrapping"),
+    ],
+)
+def test_an_optimizer_that_holds_more_than_vectors_is_an_error(make: Make, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        fit(make, fl.FedAvg(1.0, optimizer_state="kept"))
+
+
+def test_weight_decay_that_a_term_adds_is_not_kept() -> None:
+    def decaying(parameters: Iterable[nn.Parameter]) -> Any:
+        optimizer = torch.optim.SGD(parameters, lr=0.1, weight_decay=0.01)
+        return [optimizer], [{"scheduler": StepLR(optimizer, 1, 1.0), "interval": "step"}]
+
+    models = []
+    for state in ("kept", "fresh"):
+        algorithm = fl.FedDyn(0.3, 1.0, penalty="weight_decay", optimizer_state=state, executor="sequential")
+        models.append(fit(decaying, algorithm).algorithm.server.model)
+    assert torch.equal(*models)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda **k: fl.FedNova(momentum=0.9, **k),
+        lambda **k: fl.Scaffold(momentum=0.9, **k),
+        fl.APFL,
+    ],
+)
+def test_methods_that_count_on_a_fresh_optimizer_are_an_error(make: Callable[..., Any]) -> None:
+    with pytest.raises(ValueError, match="fresh"):
+        make(optimizer_state="kept")
+
+
+def test_stacks_say_why_they_are_none_and_plain_sgd_is_stacked() -> None:
+    keeping = fl.FedAvg(1.0, optimizer_state="kept", executor="vectorized")
+    fit(adamw, keeping)
+    assert "what their optimizers hold" in keeping._executor.describe()
+    plain = fl.FedAvg(1.0, optimizer_state="kept", executor="vectorized")
+    fit(lambda p: torch.optim.SGD(p, lr=0.1), plain)
+    assert plain._executor.describe() == "in stacks"
