@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from helpers.toys import quiet_trainer
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
+from torchmetrics import MeanMetric
 
 from fl_lightning import FedAvg, TensorDataModule
 from fl_lightning.executors import VectorizedExecutor
@@ -193,12 +195,111 @@ def test_numbers_that_change_are_inputs() -> None:
     assert ends_alike(TakesNumbers, rounds=3) is None
 
 
-def test_a_rate_that_changes_by_step_costs_no_capture_by_step() -> None:
-    captures = torch._dynamo.utils.counters["stats"]
-    before = captures["unique_graphs"]
-    assert ends_alike(LogsTheRate, rounds=3) is None
-    # Batches of four samples and of two have a step each; a stack takes nine steps in three rounds.
-    assert captures["unique_graphs"] - before <= 6
+class TakesTheRound(Kept):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return super().training_step(batch, batch_idx) * (1 + self.current_epoch / 3)
+
+
+class TakesNumbersOfHooks(Kept):
+    def on_train_epoch_start(self) -> None:
+        self.factor = 1 + 0.1 * self.current_epoch
+        self.whole = self.current_epoch
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return super().training_step(batch, batch_idx) * self.factor + self.whole
+
+
+@pytest.mark.parametrize(
+    ("kind", "captures"),
+    [(LogsTheRate, 2), (TakesTheRound, 2), (TakesNumbersOfHooks, 4), (TakesNumbers, 4)],
+)
+def test_numbers_that_change_cost_captures_once(kind: type[Kept], captures: int) -> None:
+    counts = torch._dynamo.utils.counters["stats"]
+    before = counts["unique_graphs"]
+    assert ends_alike(kind, rounds=4) is None
+    # Batches of four samples and of two have a step each. That hooks set other numbers shows in the second round.
+    assert counts["unique_graphs"] - before == captures
+
+
+class Anneals(Kept):
+    """Weighs a penalty by the optimizer steps of all clients so far."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        self.kept.append((self.global_step, loss.detach()))
+        penalty = self.scores(batch).square().mean()
+        return loss + (1 - math.exp(-self.global_step / 5)) * penalty + min(1.0, self.trainer.global_step / 10) * loss
+
+
+class LogsEachThirdStep(Kept):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        if self.trainer.global_step % 3 == 0:
+            self.log("third", loss)
+            self.kept.append(self.global_step + 0 * loss.detach())
+        return loss
+
+
+@pytest.mark.parametrize("kind", [Anneals, LogsEachThirdStep])
+def test_each_client_of_a_stack_has_its_own_global_step(kind: type[Kept]) -> None:
+    assert ends_alike(kind, rounds=2) is None
+
+
+def test_steps_are_counted_client_by_client() -> None:
+    counted = [int(steps) for steps, _ in fit(Anneals, "vectorized", rounds=2).kept]
+    # Clients of 8, 12 and 6 samples take 2, 3 and 2 steps in each of two rounds.
+    assert counted == list(range(14))
+
+
+class AsLargeAsCounted(Kept):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return super().training_step(batch, batch_idx) + torch.zeros(self.global_step + 1).sum()
+
+
+def test_a_size_that_is_another_for_each_client_is_not_stacked() -> None:
+    assert "global_step" in str(ends_alike(AsLargeAsCounted, rounds=1))
+
+
+class ComputesInTheStep(Kept):
+    """Logs the running value of a metric object in each step, and begins anew after a client's first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.average = MeanMetric()
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        self.average.update(loss.detach(), len(batch[1]))
+        self.log("running", self.average.compute(), on_step=True, on_epoch=True)
+        if batch_idx == 0:
+            self.average.reset()
+        return loss
+
+    def on_train_epoch_end(self) -> None:
+        self.kept.append(self.trainer.callback_metrics["running_step"])
+        self.kept.append(self.average.compute())
+
+
+def test_metric_objects_are_computed_and_reset_client_by_client() -> None:
+    assert ends_alike(ComputesInTheStep, rounds=2) is None
+
+
+class SetsAMode(Kept):
+    """Keeps a layer in eval mode, and assigns a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.BatchNorm1d(6), linear())
+        self.register_buffer("mean", torch.zeros(3))
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        self.layers[0].eval()
+        self.mean = 0.9 * self.mean + 0.1 * self.scores(batch).detach().mean(0)
+        return super().training_step(batch, batch_idx)
+
+
+def test_a_step_may_set_a_mode_and_assign_a_buffer() -> None:
+    assert ends_alike(SetsAMode, rounds=1) is None
 
 
 class DecidesByTheRound(Kept):

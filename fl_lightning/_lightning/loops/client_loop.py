@@ -168,6 +168,22 @@ class ClientLoop(_TrainingEpochLoop):
         finally:
             self.batch_progress, automatic.optim_progress = shown
 
+    @property
+    def steps_so_far(self) -> int:
+        """The optimizer steps of all clients so far, which is ``trainer.global_step``."""
+        return self._step_counter.completed
+
+    @contextmanager
+    def counting(self, steps: int) -> Iterator[None]:
+        """Make ``trainer.global_step`` a number."""
+        counter = self._step_counter
+        before = counter.completed
+        counter.completed = steps
+        try:
+            yield
+        finally:
+            counter.completed = before
+
     # ---- once a client ----
 
     def begin_client(self, round_index: int, held: OptimizerState | None = None) -> None:

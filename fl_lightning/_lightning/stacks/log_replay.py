@@ -127,7 +127,10 @@ class Journal:
                     _replay(entry, row, done)
 
     def _needed_apart(self, module: nn.Module) -> set[int]:
-        """Return the identities of metric objects whose values of single batches are logged, or that are in others."""
+        """Return the identities of metric objects that need each client's own calls in their order.
+
+        Their values of single batches are logged, they are computed or reset in a step, or they are in others.
+        """
         found: set[int] = set()
         for entry in self._entries:
             for log in entry.logged.calls:
@@ -135,6 +138,9 @@ class Journal:
                     found.add(id(entry.logged.metric_calls[log.value.call].metric))
                 elif isinstance(log.value, Metric) and log.options.get("on_step") is not False:
                     found.add(id(log.value))
+            for call in entry.logged.metric_calls:
+                if call.method not in ("forward", "update"):
+                    found.add(id(call.metric))
         for metric in module.modules():
             if isinstance(metric, (Metric, MetricCollection)):
                 found.update(id(part) for part in metric.modules() if part is not metric)

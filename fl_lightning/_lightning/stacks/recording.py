@@ -126,7 +126,8 @@ class MetricCall:
 
     Attributes:
         metric: The object.
-        method: ``"forward"`` or ``"update"``; of an attribute ``"append"``, ``"put"`` or ``"assign"``.
+        method: ``"forward"``, ``"update"``, ``"compute"`` or ``"reset"``; of an attribute ``"append"``, ``"put"`` or
+            ``"assign"``.
         leaves: Its arguments, flattened; in the place of a tensor its place among the step's tensors.
         spec: How the leaves make up the arguments.
     """

@@ -151,6 +151,16 @@ class StackedLoop:
         return self._loop.hidden_counters
 
     @property
+    def steps_so_far(self) -> int:
+        """The optimizer steps of all clients before the stack."""
+        return self._loop.steps_so_far
+
+    @property
+    def counting(self) -> Callable[[int], AbstractContextManager[None]]:
+        """Makes ``trainer.global_step`` a number."""
+        return self._loop.counting
+
+    @property
     def transfer(self) -> Callable[[Any], Any]:
         """Brings a client's batch to the module as a single client's is."""
         return self._loop._transfer

@@ -19,6 +19,8 @@ import lightning.pytorch as pl
 import torch
 
 _MARK = "_is_watched"
+#: The attribute by which a step reads ``trainer.global_step``, which each client has its own of.
+STEPS_SO_FAR = "_steps_so_far"
 
 #: What a step may see of the trainer: it is the same for all clients.
 _SHARED = {
@@ -128,12 +130,16 @@ class WatchedTrainer:
         self._twin = object.__new__(type(trainer))
 
     @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Watch what a step that is captured reads of it."""
+    def watched(self, steps_so_far: int) -> Iterator[None]:
+        """Watch what a step that is captured reads of it.
+
+        Args:
+            steps_so_far: What it reads as ``global_step``.
+        """
         kind: Any = type(self._trainer)
         attributes = dict(vars(self._trainer))
         self._twin.__dict__ = attributes
-        become(self._trainer, _watched_trainer(kind), {"_read_by_step": self._twin})
+        become(self._trainer, _watched_trainer(kind), {"_read_by_step": self._twin, STEPS_SO_FAR: steps_so_far})
         try:
             yield
         finally:
@@ -146,6 +152,8 @@ def _watched_trainer(kind: Any) -> type:
 
 
 def _read_trainer(self: Any, name: str) -> Any:
+    if name == "global_step":
+        return self._steps_so_far
     if name not in _SHARED:
         # It is no exception, which code of the user's own could catch.
         torch._dynamo.graph_break(msg=f"`training_step` reads `trainer.{name}`, which all clients share")

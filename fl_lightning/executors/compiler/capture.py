@@ -8,9 +8,10 @@ The first client's batch is given to the compiled step::
 Each input that is one of the module's parameters or buffers, or a tensor of the batch, becomes the place of a stack;
 what is left is shared by all clients. A step whose guards still hold only notes its inputs again.
 
-**Inputs of the graph** are also the numbers that change from step to step, or from round to round: learning rates, the
-batch's index, ``current_epoch``, numbers that hooks set. A number is a constant of the first graph. Once it has another
-value, the step is captured a second time, and then the number is a tensor of shape ``()`` that the graph is given::
+**Inputs of the graph** are also the numbers that change from step to step, or from round to round, as tensors of shape
+``()``: the batch's index, the round, ``global_step`` (of each client its own), rates of schedules that step with a
+client. Other numbers, such as those that hooks set, are constants of the first graph. Once one has another value, the
+step is captured a second time, and then it is an input as well::
 
     beta = min(1.0, self.current_epoch / 10)      # the round: an input
     loss = loss + beta * penalty                  # beta: computed from it, as a tensor
@@ -47,9 +48,16 @@ from fl_lightning.executors.compiler.graph import Place, StackedGraph
 from fl_lightning.executors.compiler.kept import WatchedContainers, is_of_watched
 from fl_lightning.executors.compiler.nested import inline_checkpoints
 from fl_lightning.executors.compiler.notes import WatchedMetrics, logging_to, note_log
-from fl_lightning.executors.compiler.numbers import check_sizes, numbers_as_tensors
+from fl_lightning.executors.compiler.numbers import (
+    CHANGING,
+    check_sizes,
+    expect_rates,
+    input_of_steps,
+    is_decided_by,
+    numbers_as_tensors,
+)
 from fl_lightning.executors.compiler.reader import KeptValue, Reader
-from fl_lightning.executors.compiler.unmapped import counted_by_columns
+from fl_lightning.executors.compiler.unmapped import functions_for_capture
 from fl_lightning.executors.stack.batches import StackedBatch, leaves_of
 
 #: Options of Dynamo.
@@ -64,6 +72,8 @@ _OPTIONS: dict[str, Any] = {
     "allow_rnn": True,
     # It refuses numpy's draws; otherwise torch would draw in their place.
     "use_numpy_random_stream": True,
+    # Whole numbers in modules may change, as floats may.
+    "allow_unspec_int_on_nn_module": True,
     "recompile_limit": 24,
 }
 #: How often a step may set the mode of a layer before its graph is that of the mode that it sets.
@@ -136,6 +146,7 @@ class CapturedStep:
         self._trainer = WatchedTrainer(stacked.trainer)
         self._context = stacked.trainer.precision_plugin.train_step_context
         self._hidden_counters = stacked.hidden_counters
+        self._counting = stacked.counting
         self._metrics = WatchedMetrics(self._module)
         self._containers = WatchedContainers(self._module, self._metrics.known)
         self._changing = stacked.changing_in_clients
@@ -148,6 +159,8 @@ class CapturedStep:
         self._dependence = Dependence()
         #: Whether a float that has changed once is an input of the next graph.
         self._floats_are_inputs = True
+        #: The optimizer steps so far that the step being captured reads.
+        self._steps_so_far = 0
 
     def _compile(self) -> Callable[..., Any]:
         """Return a compiled step.
@@ -157,6 +170,8 @@ class CapturedStep:
         """
         code = _captured_loss.__code__.replace(co_name=f"step_{next(_function_numbers)}")
         function = FunctionType(code, _captured_loss.__globals__)
+        if self._changing():
+            expect_rates(code)
         options: Any = {"guard_filter_fn": self._note_guards}
         compiled: Callable[..., Any] = torch.compile(function, backend=self._backend, fullgraph=True, options=options)
         return compiled
@@ -165,17 +180,53 @@ class CapturedStep:
         """Look which metric objects the module has."""
         self._metrics.find()
 
-    def alone(self, batch: Any, batch_idx: int) -> Any:
+    def alone(self, batch: Any, batch_idx: int, steps_so_far: int) -> Any:
         """Run the step as it is on the module's own weights, and return its loss."""
-        with self._context(), torch.enable_grad():
+        with self._counting(steps_so_far), self._context(), torch.enable_grad():
             return _loss(self._module, batch, batch_idx, self._takes_index)
 
-    def __call__(self, batch: StackedBatch, batch_idx: int, *, short: bool = False) -> tuple[Step, list[Any]]:
+    def of_each(
+        self, batch: StackedBatch, batch_idx: int, steps_so_far: Sequence[int], *, short: bool
+    ) -> list[tuple[list[int], Step, list[Any]]]:
+        """Return the captured steps for batches of a kind, each with the places of its clients and its inputs.
+
+        There is one, unless Python decides by the optimizer steps so far, of which each client has its own number.
+
+        Args:
+            batch: The batches.
+            batch_idx: Their index.
+            steps_so_far: Of each client, the optimizer steps of all clients up to this one.
+            short: Whether they are of other sizes than most.
+
+        Raises:
+            CannotVectorize: If it cannot be captured.
+        """
+        step, inputs = self(batch, batch_idx, steps_so_far[0], short=short)
+        everybody = list(range(len(steps_so_far)))
+        if not step.dependence.counts_steps:
+            return [(everybody, step, inputs)]
+        found: dict[Step, tuple[list[int], Step, list[Any]]] = {}
+        for place, number in enumerate(steps_so_far):
+            if place:
+                step, inputs = self(batch, batch_idx, number, short=short)
+            of_steps = input_of_steps(step.source)
+            if of_steps is not None:
+                inputs[of_steps] = Place("steps_so_far", 0)
+                if not is_decided_by(step.source, of_steps):
+                    return [(everybody, step, inputs)]
+            members, _, _ = found.setdefault(step, ([], step, inputs))
+            members.append(place)
+        return list(found.values())
+
+    def __call__(
+        self, batch: StackedBatch, batch_idx: int, steps_so_far: int = 0, *, short: bool = False
+    ) -> tuple[Step, list[Any]]:
         """Return the captured step for batches of a kind, and its inputs: places of stacks, and what clients share.
 
         Args:
             batch: The batches.
             batch_idx: Their index.
+            steps_so_far: The optimizer steps of all clients up to the first of these.
             short: Whether they are of other sizes than most.
 
         Raises:
@@ -184,6 +235,7 @@ class CapturedStep:
         single = batch.rebuild([tensor[0] for tensor in batch.tensors])
         self._called = None
         compiled = self._of_short_batches if short else self._of_full_batches
+        self._steps_so_far = steps_so_far
         loss, new_buffers, kept = self._capture(compiled, single, batch_idx)
         called = self._called
         if called is None or not isinstance(loss, Tensor):
@@ -306,8 +358,10 @@ class CapturedStep:
             others = [change for change in changed if change.name != "training"]
             if others:
                 for held, own in before:
+                    # A mode that it has set stays, for the next graph.
+                    modes_set = {name: held[name] for name in ("training",) if name in own}
                     held.clear()
-                    held.update(own)
+                    held.update(own | modes_set)
             if len(others) == len(changed):
                 new_buffers = [change for change in others if id(change.held) in dicts_of_buffers]
                 kept = [change for change in others if id(change.held) not in dicts_of_buffers]
@@ -341,12 +395,13 @@ class CapturedStep:
             logging_to(self._module, note_log),
             self._metrics.noting(),
             self._containers.noting(),
-            counted_by_columns(),
-            self._trainer.watched(),
+            functions_for_capture(),
+            self._trainer.watched(self._steps_so_far),
             self._hidden_counters(),
             self._context(),
             torch.enable_grad(),
             config.patch(**options),
+            torch.compiler.config.patch(dynamic_sources=CHANGING),  # type: ignore[attr-defined]
             warnings.catch_warnings(),
         ):
             warnings.simplefilter("ignore")

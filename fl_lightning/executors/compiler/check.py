@@ -94,7 +94,7 @@ class Check:
                 with preserved_generators(held.device), without_trace(vector.module) as traces:
                     set_global_states(states[place], held.device)
                     with errors_of_step():
-                        loss = self._captured.alone(single, index)
+                        loss = self._captured.alone(single, index, stacks.steps_of(place))
                     bound = self._bound(loss)
                     traces.compare(step.logged, [tensor[place] for tensor in kept], bound)
                 same("the loss", loss, computed.losses[place], bound, 1.0)

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from fl_lightning._lightning.stacks.watching import is_watched
+from fl_lightning._lightning.stacks.watching import STEPS_SO_FAR, is_watched
 from fl_lightning.executors.compiler.causes import readable
 
 #: How Dynamo names the batch's index.
@@ -41,12 +41,14 @@ class Dependence:
 
     Attributes:
         guards: What is looked at, and what of it.
-        changes: Whether some of it changes from step to step: the batch's index, or learning rates.
+        changes: Whether some of it changes from step to step: the batch's index, learning rates, or the steps so far.
+        counts_steps: Whether it depends on the optimizer steps of all clients so far, which each client has its own of.
         refusal: Why the step cannot be stacked; ``None`` if it can.
     """
 
     guards: frozenset[tuple[str, str]] = frozenset()
     changes: bool = False
+    counts_steps: bool = False
     refusal: str | None = None
 
     @classmethod
@@ -58,13 +60,17 @@ class Dependence:
             changing: Identities of objects that hold what changes from step to step.
         """
         changes = False
+        counts_steps = False
         refusal: str | None = None
         for guard in guards:
             value = guard.value if guard.has_value else None
             if _INDEX in guard.name or id(value) in changing:
                 changes = True
+            if STEPS_SO_FAR in guard.name:
+                changes = True
+                counts_steps = True
             refusal = refusal or _refusal(guard, value)
-        return cls(frozenset(map(_seen_by, guards)), changes, refusal)
+        return cls(frozenset(map(_seen_by, guards)), changes, counts_steps, refusal)
 
     def mentions(self, attribute: str) -> bool:
         """Whether it depends on an attribute of this name, or on whether there is one.

@@ -51,6 +51,7 @@ class Stacks:
         batch: The tensors of a batch.
         draws: Draws random numbers client by client.
         weights: Of each sample in its client's batch, shape ``(K, B)``; ``None`` where all batches are whole.
+        steps_so_far: The optimizer steps of all clients up to each client's, shape ``(K,)``, where a step reads them.
         update: Steps a parameter at once; ``None`` where gradients are wanted.
     """
 
@@ -59,6 +60,7 @@ class Stacks:
     batch: list[Tensor]
     draws: PerClientDraws
     weights: Tensor | None = None
+    steps_so_far: Tensor | None = None
     update: InPlaceSgd | None = None
 
     @property
@@ -66,12 +68,16 @@ class Stacks:
         """The number of clients, K."""
         return len(self.parameters[0])
 
+    def steps_of(self, row: int) -> int:
+        """Return the optimizer steps of all clients up to the client of a row; 0 where no step reads them."""
+        return 0 if self.steps_so_far is None else int(self.steps_so_far[row])
+
     def __getitem__(self, place: Place) -> Tensor:
         """Return the stack of a name."""
         if place.kind == "zeros":
             return torch.zeros(self.number, device=self.parameters[0].device)
         held: Any = getattr(self, place.kind)
-        stack: Tensor = held if place.kind == "weights" else held[place.number]
+        stack: Tensor = held if isinstance(held, Tensor) else held[place.number]
         return stack
 
 

@@ -171,7 +171,19 @@ def metric_objects(module: nn.Module) -> list[MetricObject]:
 
 
 def _forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-    value = metric_call(self._number_in_step, "forward", *args, **kwargs)
+    return _by_member(self, metric_call(self._number_in_step, "forward", *args, **kwargs))
+
+
+def _compute(self: Any) -> Any:
+    return _by_member(self, metric_call(self._number_in_step, "compute"))
+
+
+def _reset(self: Any) -> None:
+    metric_call(self._number_in_step, "reset")
+
+
+def _by_member(self: Any, value: Tensor) -> Any:
+    """Return what stands for a value; of a collection of metrics one for each."""
     if not self._members_in_step:
         return value
     return {name: part_of_value(value, name) for name in self._members_in_step}
@@ -196,6 +208,8 @@ def _watched(kind: Any) -> type:
     members: dict[str, Any] = {
         "forward": _forward,
         "update": _update,
+        "compute": _compute,
+        "reset": _reset,
         "__hash__": _hash,
         "__setattr__": _set,
     }

@@ -5,19 +5,52 @@ one operand of a flat list of operations, which then serves all its values::
 
     def forward(self, epoch, x, weight):          # epoch: a `SymInt`, given as 3
         beta = epoch / 10                         # given as tensor(3): a tensor as well
+
+Dynamo finds out by the second capture that a number changes. Of some it is told before the first: the batch's index,
+the round, the optimizer steps so far, and the rates of schedules that step with a client.
 """
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from collections.abc import Sequence
+from types import CodeType
 from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch._dynamo import pgo
 from torch.utils import _pytree as pytree
 
 from fl_lightning._lightning.errors import CannotVectorize
+from fl_lightning._lightning.stacks.watching import STEPS_SO_FAR
 from fl_lightning.executors.compiler.causes import SELECTS
+
+#: What Dynamo calls whole numbers that change, as patterns.
+CHANGING = rf"L\['batch_idx'\],.*\.epoch_progress\.current\.completed,.*{STEPS_SO_FAR}"
+#: What it calls learning rates, and other settings that schedules change.
+_RATES = re.compile(r"\bparam_groups\b|\b_last_lr\b")
+
+
+class _States(defaultdict[str, pgo.FrameStateSizeEntry]):
+    """What Dynamo remembers of numbers, by their names: rates have changed before."""
+
+    def __missing__(self, name: str) -> pgo.FrameStateSizeEntry:
+        entry = pgo.FrameStateSizeEntry()
+        if _RATES.search(name):
+            entry.scalar = pgo.auto_dynamic
+        self[name] = entry
+        return entry
+
+
+def expect_rates(code: CodeType) -> None:
+    """Let rates be inputs of the first graph that Dynamo captures of some code.
+
+    Args:
+        code: The code of the function that is compiled.
+    """
+    pgo.get_code_state()[pgo.CodeId.make(code)].automatic_dynamic = _States()
 
 
 def numbers_as_tensors(graph: fx.Graph, inputs: Sequence[Any]) -> list[Any]:
@@ -39,6 +72,32 @@ def numbers_as_tensors(graph: fx.Graph, inputs: Sequence[Any]) -> list[Any]:
         else:
             found.append(value)
     return found
+
+
+def input_of_steps(graph: fx.Graph) -> int | None:
+    """Return the place of the input that is the optimizer steps so far; ``None`` if Python alone needs them.
+
+    Raises:
+        CannotVectorize: If it is the size of a tensor.
+    """
+    nodes = [node for node in graph.nodes if node.op == "placeholder"]
+    for place, node in enumerate(nodes):
+        if STEPS_SO_FAR in str(node.target) and _is_whole_number(node):
+            if node.meta["example_value"].node.expr.free_symbols & _symbols_in_sizes(graph):
+                raise CannotVectorize("a tensor has `global_step` as its size, of which each client has its own")
+            return place
+    return None
+
+
+def is_decided_by(graph: fx.Graph, place: int) -> bool:
+    """Whether Python has decided something by an input of a captured graph, so that another graph serves others."""
+    nodes = [node for node in graph.nodes if node.op == "placeholder"]
+    number = nodes[place].meta["example_value"].node
+    environment = number.shape_env
+    symbols = number.expr.free_symbols
+    if not symbols or symbols & environment.replacements.keys():
+        return True
+    return any(symbols & guard.expr.free_symbols for guard in environment.guards)
 
 
 def check_sizes(graph: fx.Graph) -> None:

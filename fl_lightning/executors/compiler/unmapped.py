@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 from torch._C import _functorch
+from torch.fx.experimental.symbolic_shapes import has_static_value
 from torch.nn import functional as F
 
 from fl_lightning._lightning.errors import CannotVectorize
@@ -67,6 +68,10 @@ def replace_unmapped(graph: fx.Graph) -> bool:
         filled = node.args[0] if node.args else node.kwargs.get("mean", node.kwargs.get("input"))
         if function is operator.truediv and not isinstance(node.meta.get("example_value"), Tensor):
             node.target = _divided
+        elif function is torch._refs.tensor and node.all_input_nodes:
+            # Numbers that Python computes are tensors of double precision here.
+            node.target = _new_tensor
+            node.kwargs = {**node.kwargs, "dtype": node.meta["example_value"].dtype}
         elif len(node.args) == 1 and not node.kwargs and function in _OF_EVERYTHING:
             node.op = "call_function"
             node.target = _OF_EVERYTHING[function]
@@ -151,6 +156,19 @@ def _as_tensor(value: Any, **options: Any) -> Tensor:
     return torch.scalar_tensor(value, **options)
 
 
+def _new_tensor(data: Any, *, dtype: torch.dtype, **options: Any) -> Tensor:
+    """Return a tensor of numbers in lists, of which some are tensors."""
+    if isinstance(data, (list, tuple)):
+        return torch.stack([_new_tensor(each, dtype=dtype, **options) for each in data])
+    if isinstance(data, Tensor):
+        return data.detach().to(dtype=dtype, **options).clone()
+    return torch.scalar_tensor(data, dtype=dtype, **options)
+
+
+def _without_fraction(number: Any) -> Any:
+    return number.trunc().long() if isinstance(number, Tensor) else int(number)
+
+
 # ---- tables and indices ----
 
 
@@ -190,19 +208,38 @@ def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
 
 
 @contextmanager
-def counted_by_columns() -> Iterator[None]:
-    """Let ``torch.bincount`` with ``minlength`` count by columns while a step is captured: its size is then known.
+def functions_for_capture() -> Iterator[None]:
+    """Replace functions that Dynamo would call for one value while a step is captured.
 
-    A larger value is an error there, upon which the client trains alone.
+    ``torch.bincount`` with ``minlength`` counts by columns: its size is then known. A larger value is an error there,
+    upon which the client trains alone. ``math.exp`` and ``math.log`` of numbers that change are computed by tensors.
     """
     torch.bincount = _bincount  # type: ignore[assignment]
+    math.exp = _exp  # type: ignore[assignment]
+    math.log = _log  # type: ignore[assignment]
     try:
         yield
     finally:
         torch.bincount = _usual_bincount
+        math.exp = _usual_exp
+        math.log = _usual_log
 
 
 _usual_bincount = torch.bincount
+_usual_exp = math.exp
+_usual_log = math.log
+
+
+def _exp(number: Any) -> Any:
+    if has_static_value(number):
+        return _usual_exp(number)
+    return torch.exp(torch.scalar_tensor(number, dtype=torch.float64)).item()
+
+
+def _log(number: Any, *base: Any) -> Any:
+    if base or has_static_value(number):
+        return _usual_log(number, *base)
+    return torch.log(torch.scalar_tensor(number, dtype=torch.float64)).item()
 
 
 def _bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
@@ -465,6 +502,7 @@ _INSTEAD: dict[Any, Callable[..., Any]] = {
     F.normalize: _normalize,
     torch.scalar_tensor: _as_tensor,
     torch.sym_float: _as_float,
+    torch.sym_int: _without_fraction,
     torch.sym_max: _larger,
     torch.sym_min: _smaller,
     Tensor.item: _as_number,
@@ -482,6 +520,9 @@ _INSTEAD: dict[Any, Callable[..., Any]] = {
     torch.index_fill: _index_fill,
     Tensor.index_fill: _index_fill,
 }
+# What Dynamo calls for functions of `math` of numbers that change.
+for _name in ("sqrt", "cos", "cosh", "sin", "sinh", "tan", "tanh", "asin", "acos", "atan", "log2"):
+    _INSTEAD[getattr(torch, f"_sym_{_name}")] = getattr(torch, _name)
 #: What is called in the place of functions that are given a tensor and nothing else.
 _OF_EVERYTHING: dict[Any, Callable[..., Tensor]] = {
     torch.max: torch.amax,

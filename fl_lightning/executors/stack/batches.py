@@ -42,6 +42,10 @@ class StackedBatch:
         rest = iter(tensors)
         return _with_each(self.first, lambda leaf: next(rest) if isinstance(leaf, Tensor) else leaf)
 
+    def of(self, places: Sequence[int]) -> StackedBatch:
+        """Return the batches at some places, which ascend."""
+        return StackedBatch([select(tensor, places) for tensor in self.tensors], self.first)
+
     def size(self) -> int:
         """Return the number of samples, if tensors have samples first."""
         shape = self.tensors[0].shape if self.tensors else ()

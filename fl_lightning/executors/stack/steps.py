@@ -9,7 +9,7 @@ The worked example, for clients whose last batches have 4, 4 and 2 samples::
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +46,8 @@ class StackAtWork:
         batch_size: The samples of most batches, B.
         journal: What the clients have logged.
         loop: The module's loop.
+        steps_before: Of each client, the optimizer steps that all clients have made before it when it begins; ``None``
+            where clients alone train in another order.
         keeps_settings: Whether the optimizer's settings change from step to step, and are kept for logs.
     """
 
@@ -57,7 +59,14 @@ class StackAtWork:
     batch_size: int
     journal: Journal
     loop: StackedLoop
+    steps_before: list[int] | None
     keeps_settings: bool
+
+    def steps_so_far(self, rows: Sequence[int], step: int) -> list[int]:
+        """Return the optimizer steps of all clients up to a step of each of some clients."""
+        if self.steps_before is None:
+            return [step] * len(rows)
+        return [self.steps_before[row] + step for row in rows]
 
     def keep(self, entry: Entry) -> None:
         """Keep what clients logged, and let progress bars see their batches."""
@@ -177,9 +186,9 @@ class GroupedSteps(StackSteps):
                 if len(indices) > 1:
                     alike = [row for row in rows if self._done[row] == index]
                 parts: list[tuple[Sequence[int], GradientList]] = []
-                for members, batch in self._source.next(alike):
+                for members, batch, captured, inputs in self._captured_for(alike, index, step):
                     ends = [stack.windows[row][step] == micro + 1 for row in members]
-                    computed = self._compute(members, batch, index, ends)
+                    computed = self._compute(members, batch, captured, inputs, index, step, ends)
                     if computed.stepped:
                         self._done = [done + 1 for done in self._done]
                         return _are_there(computed.gradients)
@@ -204,13 +213,25 @@ class GroupedSteps(StackSteps):
             return 1
         return max(windows[step] for windows in self._stack.windows[:active])
 
-    def _compute(self, rows: Sequence[int], batch: StackedBatch, index: int, ends: list[bool]) -> Computed:
+    def _compute(
+        self,
+        rows: Sequence[int],
+        batch: StackedBatch,
+        captured: Step,
+        inputs: list[Any],
+        index: int,
+        step: int,
+        ends: list[bool],
+    ) -> Computed:
         """Compute a step of some clients' batches, and keep what they log.
 
         Args:
             rows: The clients.
             batch: Their batches.
+            captured: The captured step.
+            inputs: Its inputs.
             index: The batches' index.
+            step: The number of the clients' optimizer step.
             ends: Whether an optimizer step ends with each client's batch.
         """
         stack = self._stack
@@ -224,17 +245,18 @@ class GroupedSteps(StackSteps):
             draws=stack.generators.drawing(rows),
             update=stack.update.in_place if is_whole else None,
         )
+        if captured.dependence.counts_steps:
+            stacks.steps_so_far = torch.tensor(stack.steps_so_far(rows, step), device=models.parameters[0].device)
         if len(rows) < models.active:
             stacks.parameters = [select(parameter, rows) for parameter in models.parameters]
         if not is_whole:
             stacks.buffers = [select(buffer, rows).clone() for buffer in models.buffers]
-        step, inputs = self._step_of(batch, index)
-        self._check(step, inputs, stacks, batch, index, rows, flat=is_whole)
-        computed = step.graph.run(stacks, inputs, flat=is_whole)
+        self._check(captured, inputs, stacks, batch, index, rows, flat=is_whole)
+        computed = captured.graph.run(stacks, inputs, flat=is_whole)
         if not is_whole:
             models.renew_buffers(rows, stacks.buffers)
         slots = [stack.slots[row] for row in rows]
-        stack.keep(Entry(step.logged, step.tensors(computed.kept), slots, ends, batch.first))
+        stack.keep(Entry(captured.logged, captured.tensors(computed.kept), slots, ends, batch.first))
         return computed
 
     def _shares(self, gradients: GradientList) -> GradientList:
@@ -244,15 +266,32 @@ class GroupedSteps(StackSteps):
         share = 1 / self._accumulate
         return [None if gradient is None else gradient * share for gradient in gradients]
 
-    def _step_of(self, batch: StackedBatch, index: int) -> tuple[Step, list[Any]]:
-        """Return the captured step of a batch: captured again if it depends on its index, or on a rate that changes."""
-        form = batch.form()
-        if form in self._steps:
-            return self._steps[form]
-        step, inputs = self._captured(batch, index, short=batch.size() != self._stack.batch_size)
-        if not step.dependence.changes:
-            self._steps[form] = step, inputs
-        return step, inputs
+    def _captured_for(
+        self, rows: Sequence[int], index: int, step: int
+    ) -> Iterator[tuple[Sequence[int], StackedBatch, Step, list[Any]]]:
+        """Yield the next batches of some clients, those alike together, with their captured step and its inputs.
+
+        It is captured again if it depends on the batches' index, or on another number that changes from step to step.
+        """
+        for members, batch in self._source.next(rows):
+            form = batch.form()
+            if form in self._steps:
+                yield members, batch, *self._steps[form]
+                continue
+            is_short = batch.size() != self._stack.batch_size
+            counts = self._stack.steps_so_far(members, step)
+            for places, captured, inputs in self._captured.of_each(batch, index, counts, short=is_short):
+                if captured.dependence.counts_steps and self._stack.steps_before is None:
+                    raise CannotVectorize(
+                        "`training_step` reads `global_step`, and clients of an asynchronous algorithm count steps in "
+                        "the order of their arrival"
+                    )
+                if not captured.dependence.changes:
+                    self._steps[form] = captured, inputs
+                if len(places) == len(members):
+                    yield members, batch, captured, inputs
+                else:
+                    yield [members[place] for place in places], batch.of(places), captured, inputs
 
 
 def _are_there(gradients: GradientList) -> list[bool]:

@@ -28,6 +28,7 @@ from fl_lightning.executors.stack.randomness import ClientGenerators, nothing_dr
 from fl_lightning.executors.stack.sources import GatheredBatches, active_clients, make_source
 from fl_lightning.executors.stack.steps import FilledSteps, GroupedSteps, StackAtWork, StackSteps
 from fl_lightning.executors.stack.update import StackUpdate
+from fl_lightning.parts.messages import Task
 
 
 class StepRunner:
@@ -65,6 +66,9 @@ class StackTraining:
         self._source = make_source(training, tasks, runner.stacked.transfer, generators)
         models = ModelStack(training.vector, [member.start for member in members])
         windows = [training.batches.windows(task) for task in tasks]
+        steps_before: list[int] | None = None
+        if not training.algorithm.schedule.asynchronous:
+            steps_before = _steps_before(runner.stacked.steps_so_far, tasks, windows)
         #: What the clients have logged.
         self.journal = Journal()
         self._stack = StackAtWork(
@@ -76,6 +80,7 @@ class StackTraining:
             batch_size=self._source.largest or training.batches.largest(tasks),
             journal=self.journal,
             loop=runner.stacked,
+            steps_before=steps_before,
             keeps_settings=bool(training.loop.optimizers.by_step),
         )
         lengths = [len(own) for own in windows]
@@ -149,3 +154,18 @@ class StackTraining:
         if len(batches) > 1:
             raise CannotVectorize("a learning-rate schedule steps at some batches only, and clients count unequally")
         return batches.pop()
+
+
+def _steps_before(first: int, tasks: Sequence[Task], windows: Sequence[list[int]]) -> list[int]:
+    """Return how many optimizer steps all clients have made before each of a stack's begins, one after the other.
+
+    Args:
+        first: The steps before the stack.
+        tasks: The clients' tasks.
+        windows: For each client the number of batches of each of its steps.
+    """
+    before = [0] * len(tasks)
+    for row in sorted(range(len(tasks)), key=lambda row: tasks[row].slot):
+        before[row] = first
+        first += len(windows[row])
+    return before

@@ -257,6 +257,7 @@ def in_hyperparameters(module: Any, n: int, loss: Tensor) -> None:
 
 ENTRIES = [
     does("numbers in a list", lambda m, n, loss: m.kept.append(n)),
+    Entry("trainer by another way", HoldsTrainer),
     *one_by_one(
         does("attribute of a layer", lambda m, n, loss: setattr(m.layers[1], "seen", n)),
         does("class attribute", in_class),
@@ -267,7 +268,6 @@ ENTRIES = [
         does("prints", lambda m, n, loss: print(n)),
         does("logs a message", logs),
         does("appends to a file", appends),
-        Entry("trainer by another way", HoldsTrainer),
         Entry("made by the first step", MadeOnce),
         losing("global that cannot be looked at", lambda m, x, y: F.cross_entropy(m(x), y) * len(ODD)),
     ),
