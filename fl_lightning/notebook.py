@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import html
-import io
 import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
+
+from fl_lightning.pictures import content_of, settings_of_files
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -44,9 +45,8 @@ class Drawn:
 
     def savefig(self, path: str | os.PathLike[str], **options: Any) -> None:
         """Write the picture; ``options`` are those of matplotlib's ``Figure.savefig``."""
-        self.figure.savefig(path, **options)
+        with settings_of_files():
+            self.figure.savefig(path, **options)
 
     def _repr_png_(self) -> bytes:
-        content = io.BytesIO()
-        self.figure.savefig(content, format="png", dpi=100, bbox_inches="tight")
-        return content.getvalue()
+        return content_of(self.figure, "png", dpi=100, bbox_inches="tight")

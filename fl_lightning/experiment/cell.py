@@ -19,6 +19,7 @@ import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 from fl_lightning._lightning.checkpoint_files import DamagedCheckpointError, check_whole, read_checkpoint
+from fl_lightning._lightning.logs.round_logging import make_wandb_logger
 from fl_lightning.algorithms.versions import package_versions
 from fl_lightning.callbacks.checkpoint import FederatedCheckpoint
 from fl_lightning.callbacks.client_metrics import ClientMetrics, rows_of_clients
@@ -144,6 +145,13 @@ def run_cell(job: CellJob, watching: Sequence[Callback] = ()) -> Result:
     try:
         trainer.fit(model, datamodule=data, ckpt_path=resumed)
         seconds = keeper.seconds_so_far
+        # A test may take all state back to that of the best round.
+        rounds = list(curve.rounds)
+        of_fit = {
+            "rounds": trainer.current_epoch,
+            "aggregations": method.algorithm.server.moves,
+            "models_sent": method.algorithm.models_sent,
+        }
         if pruning is not None and pruning.score is not None:
             # No model is tested.
             outcome: Result = {"pruned": True, "val": pruning.score, "test": {}}
@@ -156,9 +164,7 @@ def run_cell(job: CellJob, watching: Sequence[Callback] = ()) -> Result:
         result = {
             **outcome,
             "constant": constant_scores(metric, data) if outcome["test"] else {},
-            "rounds": trainer.current_epoch,
-            "aggregations": method.algorithm.server.moves,
-            "models_sent": method.algorithm.models_sent,
+            **of_fit,
             "partition": data.partition.fingerprint(),
             "initial_weights": initial,
             "code": ", then ".join(keeper.codes),
@@ -178,7 +184,7 @@ def run_cell(job: CellJob, watching: Sequence[Callback] = ()) -> Result:
     # Write the files; that of the result comes last, because the cell counts as finished from then on.
     job.check_claim()
     draw_partition(job.results, data, job.cell)
-    write_csv(folder / "curve.csv", columns_of(curve.rounds, ["round"]), curve.rounds)
+    write_csv(folder / "curve.csv", columns_of(rounds, ["round"]), rounds)
     clients = _rows_of_clients(metric, data)
     if clients:
         write_csv(folder / "clients.csv", list(clients[0]), clients)
@@ -227,8 +233,6 @@ def _checkpoint_to_resume(attempt: Claim, best: ModelCheckpoint | None) -> Path 
 def _logger(job: CellJob) -> Any:
     if not job.wandb:
         return False
-    from lightning.pytorch.loggers import WandbLogger
-
     cell = job.cell
     labels = {"data": cell.data, "method": cell.method, "fold": cell.fold, "seed": cell.seed, "values": cell.values}
     # The trials of a search differ in their values alone.
@@ -240,7 +244,7 @@ def _logger(job: CellJob) -> Any:
         **job.wandb,
     }
     # Each attempt has a folder of its own; `wandb sync` joins the folders of one id.
-    return WandbLogger(save_dir=job.folder, id=cell.id, resume="allow", **settings)
+    return make_wandb_logger(save_dir=job.folder, id=cell.id, resume="allow", **settings)
 
 
 def _outcome(

@@ -24,6 +24,7 @@ from fl_lightning.experiment.search import Point, Tried
 from fl_lightning.experiment.table import Table
 from fl_lightning.files import atomic_file
 from fl_lightning.notebook import as_table
+from fl_lightning.pictures import ENDINGS, content_of
 from fl_lightning.words import quantity
 
 Result = dict[str, Any]
@@ -256,11 +257,13 @@ def draw_partition(results: str | os.PathLike[str], data: FederatedDataModule, c
     fingerprint = data.partition.fingerprint()
     if partition_picture(results, fingerprint) is not None:
         return
-    name = f"{fingerprint[:16]}-fold_{cell.fold}-seed_{cell.seed}.png"
+    picture = Path(results) / "partitions" / f"{fingerprint[:16]}-fold_{cell.fold}-seed_{cell.seed}.png"
     try:
         figure = data.plot().figure
-        with atomic_file(Path(results) / "partitions" / name) as temporary:
-            figure.savefig(temporary, format="png", dpi=110, bbox_inches="tight", metadata={"Software": None})
+        # The PNG file comes last: where it is, the others are.
+        for ending in ENDINGS:
+            with atomic_file(picture.with_suffix(f".{ending}")) as temporary:
+                temporary.write_bytes(content_of(figure, ending, dpi=110, bbox_inches="tight"))
     except Exception as error:
         warnings.warn(f"The partition could not be drawn: {error}", stacklevel=2)
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 #: Most classes of a legend; for more of them there is a colour bar instead.
 _MAX_LEGEND = 20
-#: Most names of clients below an axis.
-_MOST_NAMES = 60
+#: Points that the name of a client takes below an axis: a line of letters of 7 points.
+_ROOM_OF_NAME = 9.0
 
 
 class _LabelParts(NamedTuple):
@@ -215,14 +215,15 @@ def _mark_set(axes: Axes, name: str, places: np.ndarray, total: int, *, first: b
 
 
 def label_clients(axes: Axes, places: Sequence[int], names: Sequence[str]) -> None:
-    """Write the names of clients below their bars, of many every second, fifth or so.
+    """Write the names of clients below their bars: of many every second, fifth or so, as the axes have room.
 
     Args:
         axes: The axes.
         places: The place of each client on the x axis.
         names: The name of each client.
     """
-    step = max(1, math.ceil(len(names) / _MOST_NAMES))
+    width = 72 * axes.get_position().width * axes.figure.bbox.width / axes.figure.dpi
+    step = max(1, math.ceil(len(names) * _ROOM_OF_NAME / width))
     axes.set_xticks(places[::step], names[::step])
     letters = sum(len(name) for name in names)
     if letters > 30:

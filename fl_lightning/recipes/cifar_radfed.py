@@ -34,13 +34,14 @@ import pandas as pd
 import yaml
 from jsonargparse import Namespace
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.loggers import CSVLogger, WandbLogger
+from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 
 from fl_lightning import AggregationCallback, ClientMetrics, FederatedCheckpoint, FrozenPrefixCache, partition_report
+from fl_lightning._lightning.logs.round_logging import make_wandb_logger
 from fl_lightning.command.parser import Parser, ends_by_error, ends_by_interrupt
 from fl_lightning.data import ClientSplit, FederatedDataModule
 from fl_lightning.datamodules import CIFAR10DataModule, DigitsDataModule
@@ -155,7 +156,7 @@ def make_loggers(folder: Path, tags: list[str], options: dict[str, Any]) -> list
     run_id = None
     if earlier_runs:
         run_id = earlier_runs[0].name.rpartition("-")[2]
-    logger = WandbLogger(
+    logger = make_wandb_logger(
         name=folder.name,
         project="fl-lightning",
         save_dir=folder,
@@ -249,6 +250,10 @@ def main(argv: list[str]) -> None:
         console.print(partition_report(data, folder, logger=loggers[0], overwrite=True))
         data.plot().table.to_csv(folder / "partition.csv")
     metrics = ClientMetrics()
+    parameters = list(model.parameters())
+    trained = sum(each.numel() for each in parameters if each.requires_grad)
+    total = sum(each.numel() for each in parameters)
+    console.print(f"Model: {type(model).__name__}, {total:,} parameters, of which {trained:,} are trained")
     # Only aggregated models compete for the best one; last.ckpt holds the newest round.
     best = FederatedCheckpoint(folder, "best-{epoch}", monitor="val_acc_clients", mode="max")
     callbacks: list[Callback] = [method, metrics, best]

@@ -13,7 +13,7 @@ from fl_lightning.experiment.files import write_text
 from fl_lightning.files import atomic_file
 from fl_lightning.notebook import in_frame
 from fl_lightning.report import figures, notes, tables
-from fl_lightning.report.drawing import style
+from fl_lightning.report.drawing import style_of_column
 from fl_lightning.report.page import Section, Table, page
 from fl_lightning.report.reference import reference_table
 from fl_lightning.report.results import Results, read_results
@@ -34,7 +34,8 @@ def experiment_report(results: str | os.PathLike[str], out: str | os.PathLike[st
     """Write the report of an experiment and return the path of its page, which a notebook shows.
 
     The experiment may still be running: the report shows the runs that are finished. ``report.html`` holds everything.
-    ``figures/*.png``, ``tables/*.csv`` and ``tables/*.tex`` are its parts. The files of an earlier report are replaced.
+    ``tables/*.csv``, ``tables/*.tex`` and ``figures/*`` are its parts. A figure is a PNG, a PDF and an SVG file that is
+    as wide as the column of a paper. The files of an earlier report are replaced.
 
     Args:
         results: Folder that :func:`fl_lightning.experiment.run_table` has written.
@@ -49,7 +50,7 @@ def experiment_report(results: str | os.PathLike[str], out: str | os.PathLike[st
         check("`out`", out, PathLike)
     read = read_results(results)
     folder = Path(results) / "report" if out is None else Path(out)
-    with style():
+    with style_of_column():
         sections = list(_sections(read))
     # Some file systems do not tell A from a.
     taken: Counter[str] = Counter()
@@ -61,10 +62,11 @@ def experiment_report(results: str | os.PathLike[str], out: str | os.PathLike[st
             key = picture.name.lower()
             taken[key] += 1
             name = picture.name if taken[key] == 1 else f"{picture.name}-{taken[key]}"
-            with atomic_file(folder / "figures" / f"{name}.png") as temporary:
-                temporary.write_bytes(picture.png)
-    content = page(str(read.table["name"]), sections, _summary(read), notes.warnings_of(read))
-    write_text(folder / "report.html", content)
+            for ending, content in picture.files.items():
+                with atomic_file(folder / "figures" / f"{name}.{ending}") as temporary:
+                    temporary.write_bytes(content)
+    shown = page(str(read.table["name"]), sections, _summary(read), notes.warnings_of(read))
+    write_text(folder / "report.html", shown)
     return ReportPage(folder / "report.html")
 
 

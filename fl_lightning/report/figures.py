@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+import matplotlib
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -12,16 +13,22 @@ from matplotlib.figure import Figure
 
 from fl_lightning.experiment.statistics import most_representative_fold
 from fl_lightning.experiment.store import partition_picture
-from fl_lightning.report.drawing import COLORS, DASHES, MARKS, add_legend, color, in_percent, label, whole_rounds
+from fl_lightning.pictures import ENDINGS, content_of
+from fl_lightning.report.drawing import COLORS, DASHES, MARKS, add_legend, color, in_percent, label, shade, whole_rounds
 from fl_lightning.report.names import is_share, metric_name
-from fl_lightning.report.page import Picture, as_png
+from fl_lightning.report.page import Picture
 from fl_lightning.report.results import ALONE, DIAGNOSTICS, Results
 
-_DPI = 130
+#: A column of 3.25 inches has 748 pixels.
+_DPI = 230
 #: Characters of the longest name of a file.
 _LONGEST = 80
 #: A curve of fewer points has marks.
 _FEW_POINTS = 30
+#: Characters of a line of a name in a legend or beside an axis, of the label of an axis, and of a title.
+_NAME = 24
+_LABEL = 28
+_TITLE = 40
 #: So many runs are drawn themselves, because a standard deviation of two numbers says little.
 _FEW_RUNS = 2
 
@@ -36,7 +43,7 @@ def curves(results: Results) -> Iterator[Picture]:
             how += " on the test set"
         if interval > 1:
             how += f", means over {interval} validations"
-        lines = _methods(results, data)
+        lines = _lines_of_methods(results, data)
         for column in results.curve_columns(data):
             figure, text = draw_curves(results, lines, column, data, interval=interval)
             if text:
@@ -47,7 +54,7 @@ def curves(results: Results) -> Iterator[Picture]:
 def diagnostics(results: Results) -> Iterator[Picture]:
     """Yield the curves of diagnostics."""
     for data in results.data:
-        lines = _methods(results, data)
+        lines = _lines_of_methods(results, data)
         for column, title in DIAGNOSTICS.items():
             short, _, _ = title.partition(":")
             figure, text = draw_curves(results, lines, column, data, y_label=short)
@@ -68,14 +75,15 @@ def comparisons(results: Results) -> Iterator[Picture]:
         interval = int(results.table["data"][names[0]]["smoothing"])
         lines = {name: (name, results.baseline) for name in names}
         for column in results.curve_columns(names[0]):
-            figure, text = draw_curves(results, lines, column, f"{title}: {results.baseline}", interval=interval)
+            name = f"{title}: {results.baseline}"
+            figure, text = draw_curves(results, lines, column, name, interval=interval, of_data=True)
             if text:
                 caption = f"{title}: {metric_name(column, stage=True)} of {results.baseline}; {text}."
                 yield _picture("across", f"{title}-{column}", caption, figure)
 
 
-def _methods(results: Results, data: str) -> dict[str, tuple[str, str]]:
-    """Return the lines of a figure of one data set: the data set and the method of each."""
+def _lines_of_methods(results: Results, data: str) -> dict[str, tuple[str, str]]:
+    """Return the lines of a figure of one data set: the data set and the method of each, by its name."""
     return {method: (data, method) for method in results.methods}
 
 
@@ -86,16 +94,19 @@ def draw_curves(
     title: str,
     y_label: str = "",
     interval: int = 1,
+    of_data: bool = False,
 ) -> tuple[Figure, str]:
     """Draw the mean over runs of a column of the curves, and the runs or one standard deviation around it.
 
     Args:
         results: The results.
-        lines: The data set and the method of each line.
+        lines: The data set and the method of each line, by its name.
         column: The column.
         title: Title of the figure.
         y_label: Label of the y axis; the metric's name if empty.
         interval: Number of successive values in one point, a mean.
+        of_data: Whether the lines are of one method on several data sets, so that they are grey. Otherwise each has the
+            colour of its method.
 
     Returns:
         The figure, and what lines and bands are, for a caption: the empty string if no run has the column.
@@ -106,7 +117,7 @@ def draw_curves(
     is_cut = False
     no_curves = results.curves.head(0)
     by_method = dict(iter(results.curves.groupby(["data", "method"])))
-    for place, (name, group) in enumerate(lines.items()):
+    for number, (name, group) in enumerate(lines.items()):
         curves = by_method.get(group, no_curves)
         runs = curves.pivot(index="round", columns=["fold", "seed"], values=column).dropna(axis=1, how="all")
         # A mean over runs is of rounds in which all of them have a value.
@@ -118,12 +129,14 @@ def draw_curves(
             is_cut = True
         numbers_of_points = np.arange(len(shared)) // interval
         points = shared.reset_index().groupby(numbers_of_points).mean().set_index("round")
-        _draw_runs(axes, place, label(name), points)
+        place = number if of_data else results.place(group[1])
+        hue = shade(number, len(lines)) if of_data else color(place)
+        _draw_runs(axes, place, hue, label(name, _NAME), points)
     if not counts:
         return figure, ""
     if not y_label:
         y_label = metric_name(column, stage=True)
-    axes.set(xlabel="round", ylabel=label(y_label, 44), title=label(title, 44))
+    axes.set(xlabel="round", ylabel=label(y_label, _LABEL), title=label(title, _TITLE))
     whole_rounds(axes)
     if is_share(column):
         in_percent(axes.yaxis)
@@ -151,11 +164,18 @@ def _text_of_lines(counts: Sequence[int], is_cut: bool) -> str:
     return text
 
 
-def _draw_runs(axes: Axes, place: int, name: str, runs: pd.DataFrame) -> None:
-    """Draw the mean of the columns of ``runs``, and the columns or their standard deviation around it."""
+def _draw_runs(axes: Axes, place: int, hue: str, name: str, runs: pd.DataFrame) -> None:
+    """Draw the mean of the columns of ``runs``, and the columns or their standard deviation around it.
+
+    Args:
+        axes: The axes.
+        place: The number of the line, for its dashes, its marks and its width.
+        hue: Its colour.
+        name: Its name.
+        runs: A row for each round, a column for each run.
+    """
     rounds = runs.index
     mean = runs.mean(axis=1)
-    hue = color(place)
     # There are ten colours: the lines of one of them have different dashes.
     dashes = DASHES[(place + place // len(COLORS)) % len(DASHES)]
     mark = ""
@@ -167,14 +187,13 @@ def _draw_runs(axes: Axes, place: int, name: str, runs: pd.DataFrame) -> None:
         color=hue,
         label=name,
         # The first lines are wider, so that a line on top of them hides none.
-        linewidth=max(1.4, 2.6 - 0.4 * place),
+        linewidth=max(0.9, 1.7 - 0.25 * place),
         linestyle=dashes,
         marker=mark,
-        markersize=3.5,
     )
     num_runs = runs.shape[1]
     if 1 < num_runs <= _FEW_RUNS:
-        axes.plot(rounds, runs, color=hue, linewidth=0.6, alpha=0.55, zorder=1)
+        axes.plot(rounds, runs, color=hue, linewidth=0.4, alpha=0.55, zorder=1)
     elif num_runs > _FEW_RUNS:
         sd = runs.std(axis=1)
         axes.fill_between(rounds, mean - sd, mean + sd, color=hue, alpha=0.13, linewidth=0)
@@ -211,10 +230,11 @@ def draw_spread(results: Results, data: str) -> Figure:
         for run_fold, of_fold in scores.groupby(level="fold"):
             alpha = 1.0 if fold in (None, run_fold) else 0.35
             mark = MARKS[run_fold % len(MARKS)]
-            axes.plot(of_fold, heights[of_fold.index], mark, color=color(place), alpha=alpha, markersize=5)
+            hue = color(results.place(method))
+            axes.plot(of_fold, heights[of_fold.index], mark, color=hue, alpha=alpha, markersize=3.5)
         if len(scores) > 1:
-            axes.plot([scores.mean()] * 2, [place - 0.3, place + 0.3], color="black", linewidth=1.2)
-    axes.set(xlabel=label(f"test {results.metric(data)}", 44), title=label(data, 44))
+            axes.plot([scores.mean()] * 2, [place - 0.3, place + 0.3], color="black", linewidth=1.0)
+    axes.set(xlabel=label(f"test {results.metric(data)}", _LABEL), title=label(data, _LABEL))
     return figure
 
 
@@ -225,13 +245,16 @@ def gains(results: Results) -> Iterator[Picture]:
         axes = figure.subplots()
         others = [name for name in results.methods if name != ALONE]
         factor = results.scale(data).factor
-        for place, method in enumerate(others):
+        for method in others:
             of_method = clients.loc[clients["method"] == method, "gain"]
             found = factor * np.sort(of_method)
             share = 100 * (np.arange(len(found)) + 0.5) / max(1, len(found))
-            axes.plot(share, found, color=color(place), label=label(method), marker=".", linewidth=1.2)
+            hue = color(results.place(method))
+            axes.plot(share, found, color=hue, label=label(method, _NAME), marker=".", linewidth=0.8)
         axes.axhline(0, color="black", linewidth=0.8)
-        axes.set(xlabel="clients, %", ylabel=label(f"gain in {results.metric(data)}", 44), title=label(data, 44))
+        axes.set(
+            xlabel="clients, %", ylabel=label(f"gain in {results.metric(data)}", _LABEL), title=label(data, _TITLE)
+        )
         add_legend(figure, axes.get_legend_handles_labels()[0])
         caption = f"{data}: gain of each client over training alone, sorted; below the line it is better off alone."
         yield _picture("gains", data, caption, figure)
@@ -271,7 +294,8 @@ def draw_comparison(results: Results, title: str, names: Sequence[str]) -> Figur
         from_middle = number - (len(names) - 1) / 2
         at = places + from_middle * width
         lengths = results.differences.loc[data, results.others]
-        bars.append(axes.barh(at, lengths, 0.92 * width, color=color(number), alpha=0.55, label=label(data)))
+        hue = shade(number, len(names))
+        bars.append(axes.barh(at, lengths, 0.92 * width, color=hue, alpha=0.55, label=label(data, _NAME)))
         base = results.scores.loc[data, results.baseline]
         # Relative to a score of 0 there is no difference.
         sizes = base.where(base != 0).abs()
@@ -280,24 +304,24 @@ def draw_comparison(results: Results, title: str, names: Sequence[str]) -> Figur
         for place, method in zip(at, results.others, strict=True):
             dots = relative[method].dropna()
             if len(dots) > 1:
-                axes.plot(dots, [place] * len(dots), "o", color="black", markersize=2.2, alpha=0.7)
+                axes.plot(dots, [place] * len(dots), "o", color="black", markersize=1.5, alpha=0.7)
     axes.axvline(0, color="black", linewidth=0.8)
-    axes.set(xlabel=label(f"relative to {results.baseline}, %", 44), title=label(title, 44))
+    axes.set(xlabel=label(f"relative to {results.baseline}, %", _LABEL), title=label(title, _LABEL))
     add_legend(figure, bars)
     return figure
 
 
 def _rows(names: Sequence[str], bars: int = 1) -> tuple[Figure, Axes]:
     """Return a figure with a row for each name, and for the bars in each row."""
-    shown = [label(name) for name in names]
+    shown = [label(name, _NAME) for name in names]
     lines = 1 + max(name.count("\n") for name in shown)
     # Inches.
-    row = max(0.26, 0.16 * bars, 0.15 * lines)
-    height = 1.1 + max(1.6, len(shown) * row)
-    figure = Figure(figsize=(5.2, height))
+    row = max(0.18, 0.11 * bars, 0.12 * lines)
+    width, _ = matplotlib.rcParams["figure.figsize"]
+    figure = Figure(figsize=(width, 0.8 + max(1.0, len(shown) * row)))
     axes = figure.subplots()
     axes.set_yticks(range(len(shown)), shown)
-    axes.tick_params(axis="y", labelsize=9, length=0)
+    axes.tick_params(axis="y", length=0)
     axes.set_ylim(len(shown) - 0.4, -0.6)
     axes.grid(axis="x", color="0.9")
     axes.set_axisbelow(True)
@@ -313,11 +337,17 @@ def partitions(results: Results) -> Iterator[Picture]:
             # The name of the file is such as abcdef0123456789-fold_0-seed_1.
             _, fold, seed = path.stem.replace("_", " ").split("-", 2)
             caption = f"{data}: samples of each client by class; {fold}, {seed}."
-            yield Picture(_file_name("partition", data), caption, path.read_bytes())
+            files = {}
+            for ending in ENDINGS:
+                file = path.with_suffix(f".{ending}")
+                if file.is_file():
+                    files[ending] = file.read_bytes()
+            yield Picture(_file_name("partition", data), caption, files)
 
 
 def _picture(kind: str, name: str, caption: str, figure: Figure) -> Picture:
-    return Picture(_file_name(kind, name), caption, as_png(figure, _DPI))
+    files = {ending: content_of(figure, ending, dpi=_DPI) for ending in ENDINGS}
+    return Picture(_file_name(kind, name), caption, files)
 
 
 def _file_name(kind: str, name: str) -> str:

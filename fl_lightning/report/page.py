@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import base64
-import io
 import textwrap
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 
 import jinja2
 import pandas as pd
-from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
 
 #: More columns than these become rows.
@@ -20,11 +19,38 @@ _MOST_COLUMNS = 6
 _WIDE = 1000
 #: A cell of more characters asks for a wide column.
 _LONG = 30
-_LATEX = str.maketrans(
-    {character: f"\\{character}" for character in "&%$#_{}"}
-    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "…": r"\ldots{}"}
-    | {"±": r"$\pm$", "†": r"$^\dagger$", "‡": r"$^\ddagger$", "<": "$<$", ">": "$>$", "≥": r"$\geq$", "≤": r"$\leq$"}
-)
+#: LaTeX's names of Greek letters; the other capitals look like Latin ones. The last five are variants.
+_GREEK = {
+    "αβγδεζηθικλμνξ": "alpha beta gamma delta varepsilon zeta eta theta iota kappa lambda mu nu xi",
+    "πρστυφχψω": "pi rho sigma tau upsilon varphi chi psi omega",
+    "ΓΔΘΛΞΠΣΥΦΨΩ": "Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega",
+    "µϵϕϑς": "mu epsilon phi vartheta varsigma",
+}
+_SIGNS = {
+    "±≥≤≈≠∞→·√": "pm geq leq approx neq infty rightarrow cdot surd",
+    "∈∇∂‖\N{MULTIPLICATION SIGN}\N{SCRIPT SMALL L}": "in nabla partial Vert times ell",
+}
+_RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ"
+_LOWERED = "₀₁₂₃₄₅₆₇₈₉₊₋"
+_MINUS = "\N{MINUS SIGN}"
+
+
+def _latex_characters() -> dict[int, str]:
+    """Return how LaTeX writes characters that it would take as commands, or that its fonts lack."""
+    found = {character: f"\\{character}" for character in "&%$#_{}"}
+    found |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "|": r"\textbar{}"}
+    found |= {"…": r"\ldots{}", "†": r"$^\dagger$", "‡": r"$^\ddagger$", "<": "$<$", ">": "$>$", _MINUS: "$-$"}
+    for characters, names in {**_GREEK, **_SIGNS}.items():
+        for character, name in zip(characters, names.split(), strict=True):
+            found[character] = f"$\\{name}$"
+    for sign, characters in (("^", _RAISED), ("_", _LOWERED)):
+        for character in characters:
+            at_the_line = unicodedata.normalize("NFKC", character).replace(_MINUS, "-")
+            found[character] = f"${sign}{at_the_line}$"
+    return str.maketrans(found)
+
+
+_LATEX = _latex_characters()
 #: Stands around a text in bold, as in Markdown.
 _BOLD = "**"
 
@@ -91,7 +117,7 @@ class Table:
         styler = Styler(cells, uuid=self.name, cell_ids=False)
         styler.hide(axis="index", level=1).hide(axis="index", names=True)
         styler.format(plain, escape="html")
-        styler.format(lambda text: plain(text).replace("-", "\N{MINUS SIGN}"), escape="html", subset=self.numbers)
+        styler.format(lambda text: plain(text).replace("-", _MINUS), escape="html", subset=self.numbers)
         styler.format_index(escape="html", axis="index").format_index(escape="html", axis="columns")
         # The style of the classes is in the page.
         classes = {name: [_classes_of(cell, name in texts) for cell in cells[name]] for name in cells.columns}
@@ -114,6 +140,7 @@ class Table:
         latex = styler.to_latex(
             column_format="".join(alignments),
             caption=_latex(f"{self.caption} {self.note}".strip()),
+            label=f"tab:{self.name}",
             position_float="centering",
             hrules=True,
             convert_css=True,
@@ -162,12 +189,18 @@ class Picture:
     Attributes:
         name: File name, without its ending.
         caption: A sentence that says what the figure shows.
-        png: Content of the PNG file.
+        files: The content of its files by their ending: of ``png``, which the page shows, and maybe ``pdf`` and
+            ``svg``.
     """
 
     name: str
     caption: str
-    png: bytes
+    files: Mapping[str, bytes]
+
+    @property
+    def png(self) -> bytes:
+        """Content of the PNG file."""
+        return self.files["png"]
 
     @property
     def wide(self) -> bool:
@@ -214,16 +247,3 @@ def page(title: str, sections: Sequence[Section], summary: str = "", warnings: S
     made = jinja2.Template(template, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     content = {"title": title, "sections": shown, "summary": summary, "warnings": warnings}
     return str(made.render(content))
-
-
-def as_png(figure: Figure, dpi: int) -> bytes:
-    """Return the content of a PNG file of a figure; equal figures give equal files.
-
-    Args:
-        figure: The figure.
-        dpi: Resolution, in dots per inch.
-    """
-    buffer = io.BytesIO()
-    # "tight" keeps the labels of colour bars whole. The metadata would else name matplotlib's version.
-    figure.savefig(buffer, format="png", dpi=dpi, bbox_inches="tight", metadata={"Software": None})
-    return buffer.getvalue()

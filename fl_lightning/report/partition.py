@@ -28,8 +28,9 @@ from fl_lightning.partitioners import (
     label_counts,
     plot_label_distributions,
 )
+from fl_lightning.pictures import content_of
 from fl_lightning.report.drawing import in_percent, style
-from fl_lightning.report.page import Picture, Section, Table, as_png, page
+from fl_lightning.report.page import Picture, Section, Table, page
 from fl_lightning.settings import Count, PathLike, check
 from fl_lightning.words import quantity
 
@@ -188,7 +189,8 @@ def partition_report(
         title += f", C-score {numbers.c_score:.3f}"
     with style():
         figure = _draw(datamodule, max_clients, title)
-        png = as_png(figure, dpi=150)
+        # "tight" keeps the labels of colour bars whole.
+        png = content_of(figure, "png", dpi=150, bbox_inches="tight")
     report = PartitionReport(summary, figure, png, _page(title, summary, png))
     if out is not None:
         report.save(out, overwrite=overwrite)
@@ -268,7 +270,7 @@ def _page(title: str, summary: PartitionSummary, png: bytes) -> str:
     facts = pd.DataFrame({"value": summary.rows()}).rename_axis("fact")
     table = Table("partition", "", facts, _MEANINGS, texts=["value"], header=False)
     caption = "Samples and, if there are classes, class shares of each client. Bottom: number of clients of each size."
-    picture = Picture("partition", caption, png)
+    picture = Picture("partition", caption, {"png": png})
     return page(title, [Section("Numbers", tables=[table]), Section("Clients", pictures=[picture])])
 
 

@@ -74,6 +74,10 @@ class Results:
         found = set(self.scored["method"])
         return [name for name in self.table["methods"] if name in found]
 
+    def place(self, method: str) -> int:
+        """Return the place of a method in the table, which is that of its colour in all figures."""
+        return list(self.table["methods"]).index(method)
+
     @property
     def others(self) -> list[str]:
         """The methods that are compared with the baseline; none if the baseline has no score."""

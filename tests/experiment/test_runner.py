@@ -96,6 +96,19 @@ def test_each_score_of_a_client_stands_under_the_name_of_its_model(tmp_path: Pat
     assert any(client["test_acc"] != client["test_acc_personal"] for client in scores)
 
 
+def test_curves_and_counts_are_of_all_rounds_where_personal_models_of_an_earlier_one_are_tested(tmp_path: Path) -> None:
+    ditto = {"class_path": "fl_lightning.Ditto", "init_args": {"clients_per_round": 2}}
+    table = small(methods={"Ditto": {"callback": ditto}}, baseline="Ditto", seeds=[0])
+    # The loss falls, so that the first round is chosen.
+    table["data"]["digits"] |= {"monitor": "val_loss", "mode": "max"}
+    [row], _ = run(table, tmp_path)
+    assert row["best_round"] == 1
+    assert [line["round"] for line in read_csv(tmp_path / "cells" / row["cell"] / "curve.csv")] == ["1", "2", "3", "4"]
+    assert (row["rounds"], row["aggregations"]) == (4, 4)
+    # Each of two clients gets a model and sends one back.
+    assert row["models_sent"] == 4 * 2 * 2
+
+
 def test_clients_with_names_have_them_beside_their_scores(tmp_path: Path) -> None:
     lines = [f"{place % 3 / 2},{place % 2},{'aurora' if place < 20 else 'bergen'}" for place in range(40)]
     (tmp_path / "stays.csv").write_text("\n".join(["pulse,ill,hospital", *lines]))

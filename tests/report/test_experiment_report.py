@@ -81,7 +81,7 @@ def test_the_page_holds_all_it_needs(tmp_path: Path) -> None:
     for name in ("scores", "relative", "significance", "ranks", "paper", "communication", "failed", "runs", "versions"):
         assert {f"tables/{name}.csv", f"tables/{name}.tex"} <= names
     for name in ("curve-easy-val_acc", "across-Ease-val_acc", "spread-easy", "comparison-Ease", "divergence-hard"):
-        assert f"figures/{name}.png" in names
+        assert {f"figures/{name}.{ending}" for ending in ("png", "pdf", "svg")} <= names
 
 
 def test_the_report_of_a_run_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,7 +98,9 @@ def test_the_report_of_a_run_on_the_command_line(tmp_path: Path, capsys: pytest.
     assert re.fullmatch(r"lr=0\.0(03|1)", row["chosen"])
     assert row["points"] == "2"
     assert (tmp_path / "report" / "figures" / "divergence-digits.png").exists()
-    assert len(list((tmp_path / "partitions").iterdir())) == 1  # both seeds have the same partition
+    # Both seeds have the same partition.
+    assert sorted(path.suffix for path in (tmp_path / "partitions").iterdir()) == [".pdf", ".png", ".svg"]
+    assert len(list((tmp_path / "report" / "figures").glob("partition-digits.*"))) == 3
     page = (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
     assert "digits: samples of each client by class; fold 0, seed 0." in page
     assert main(["report", str(tmp_path / "nothing")]) == 1

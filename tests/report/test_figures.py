@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from helpers.written_results import GAPS, write_results
+from matplotlib.colors import to_rgba
 
-from fl_lightning.report.figures import comparisons, draw_comparison, draw_curves, draw_spread, representative_fold
+from fl_lightning.report.drawing import COLORS, style_of_column
+from fl_lightning.report.figures import (
+    comparisons,
+    curves,
+    draw_comparison,
+    draw_curves,
+    draw_spread,
+    representative_fold,
+)
 from fl_lightning.report.results import Results, read_results
 
 EASY = {method: ("easy", method) for method in ("FedAvg", "RADFed")}
@@ -66,6 +76,40 @@ def test_the_representative_fold_stands_out(tmp_path: Path, monkeypatch: pytest.
     assert sum(len(mark.get_xdata()) for mark in marks if mark.get_alpha() == 1) == 6
 
 
+def test_a_method_has_one_colour_in_all_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = write_results(tmp_path)
+    _, curve = draw_curves(results, EASY, "val_acc", "easy")[0].axes[0].lines
+    [radfed] = {line.get_color() for line in draw_spread(results, "easy").axes[0].lines[-2:-1]}
+    assert curve.get_color() == radfed == COLORS[1]
+    # So it has in a figure of this method alone, and before the baseline has a score.
+    alone, _ = draw_curves(results, {"RADFed": EASY["RADFed"]}, "val_acc", "easy")
+    assert alone.axes[0].lines[0].get_color() == COLORS[1]
+    # Lines and bars of data sets are grey.
+    lines = {"easy": ("easy", "FedAvg"), "hard": ("hard", "FedAvg")}
+    across, _ = draw_curves(results, lines, "val_acc", "Ease", of_data=True)
+    bars = draw_comparison(results, "Ease", ["easy", "hard"]).axes[0].patches
+    for artist in (*across.axes[0].lines, *bars):
+        color = artist.get_facecolor() if artist in bars else artist.get_color()
+        red, green, blue, _ = to_rgba(color)
+        assert red == green == blue
+
+
+def test_figures_for_papers_have_the_width_of_a_column_and_fonts_that_publishers_take(written: Results) -> None:
+    with style_of_column():
+        pictures = [next(curves(written)), next(comparisons(written))]
+    for picture in pictures:
+        pdf = picture.files["pdf"]
+        # Points: 3.25 inches.
+        assert re.search(rb"/MediaBox \[ *0 0 234 [\d.]+ *\]", pdf)
+        assert b"/Type3" not in pdf
+        assert re.search(rb'<svg [^>]*width="234pt"', picture.files["svg"])
+        # The pixels of a row are in the head of the file.
+        assert int.from_bytes(picture.png[16:20], "big") == 747
+    with style_of_column():
+        again = next(curves(written))
+    assert again.files == pictures[0].files
+
+
 @pytest.mark.usefixtures("without_drawing")
 def test_comparison_of_data_sets(written: Results) -> None:
     axes = draw_comparison(written, "Ease", ["easy", "hard"]).axes[0]
@@ -80,4 +124,4 @@ def test_names_are_drawn_as_they_are(written: Results) -> None:
     lines = {"_hidden": ("easy", "FedAvg"), "$a_1$ and a long name of many words": ("easy", "RADFed")}
     figure, _ = draw_curves(written, lines, "val_acc", "$x$")
     [legend] = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == [" _hidden", "\\$a_1\\$ and a long name of\nmany words"]
+    assert [text.get_text() for text in legend.get_texts()] == [" _hidden", "\\$a_1\\$ and a long name\nof many words"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from helpers.written_results import GAPS, write_results
 
 from fl_lightning.experiment.files import read_json, write_json
 from fl_lightning.report import figures, tables
+from fl_lightning.report.drawing import style_of_column
 from fl_lightning.report.notes import power_sentences, warnings_of
 from fl_lightning.report.page import Table, is_bold, plain
 from fl_lightning.report.results import Results, read_results
@@ -306,3 +309,36 @@ def test_a_table_as_latex_and_csv() -> None:
     assert r"c-d & 2 \\" in latex
     assert r"\caption{50 \% \& more}" in latex
     assert table.to_csv() == "name_1,score\na<b,-1.5 ± 0.2\nc-d,2\n"
+
+
+UNUSUAL = "μ=0.1, Δη≤10⁻³, x₂ → ∞, R² of Γ_1 & √~50 % {a|b} #1 ^ \\ … é ß Ω°"
+
+
+def test_greek_letters_and_signs_are_commands_of_latex() -> None:
+    frame = pd.DataFrame({"score": ["1"]}, index=pd.Index([UNUSUAL], name="method"))
+    [row] = [line for line in Table("t", "μ", frame).to_latex().splitlines() if line.startswith("$")]
+    for command in (
+        r"$\mu$=0.1",
+        r"$\Delta$$\eta$$\leq$10$^-$$^3$",
+        "x$_2$ $\\rightarrow$ $\\infty$",
+        r"R$^2$ of $\Gamma$\_1",
+    ):
+        assert command in row
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
+def test_tables_and_figures_are_what_latex_takes(written: Results, tmp_path: Path) -> None:
+    significance = tables.significance_table(written)
+    assert significance is not None
+    made = [tables.score_table(written), significance]
+    frame = pd.DataFrame({"score": ["1"]}, index=pd.Index([UNUSUAL], name="method"))
+    made.append(Table("unusual", UNUSUAL, frame, UNUSUAL))
+    with style_of_column():
+        (tmp_path / "curve.pdf").write_bytes(next(figures.curves(written)).files["pdf"])
+    content = [table.to_latex() for table in made] + [r"\includegraphics{curve.pdf}"]
+    head = r"\documentclass[twocolumn]{article}\usepackage{booktabs,graphicx}\begin{document}"
+    (tmp_path / "all.tex").write_text("\n".join([head, *content, r"\end{document}"]), encoding="utf-8")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "all.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
+    assert done.returncode == 0, done.stdout.decode(errors="replace")[-1000:]
+    assert (tmp_path / "all.pdf").exists()

@@ -113,3 +113,10 @@ def rounds_of(checkpoint: Mapping[str, Any]) -> int | None:
 def wandb_run_ids(trainer: pl.Trainer) -> list[str]:
     """Return the ids of the runs of Weights & Biases that the trainer logs to."""
     return [str(logger.version) for logger in trainer.loggers if isinstance(logger, WandbLogger)]
+
+
+def make_wandb_logger(**arguments: Any) -> WandbLogger:
+    """Return a ``WandbLogger`` of some arguments, without Lightning's ``anonymous``, which W&B ignores and warns of."""
+    logger = WandbLogger(**arguments)
+    logger._wandb_init.pop("anonymous", None)
+    return logger
