@@ -368,7 +368,7 @@ class FederatedLoop(RoundLoop):
             rank_zero_warn(
                 f"Round {self.round_index}: left out the results of clients {report.left_out[:20]}, with NaN or "
                 f"infinite values; {len(report.reported)} others count. What these clients logged still counts in the "
-                "round's training metrics. Lower the learning rate or clip gradients."
+                "round's training metrics. Look for NaN in their samples, lower the learning rate, or clip gradients."
             )
         elif not report.reported:
             rank_zero_info(f"Round {self.round_index} is empty: no client reported.")

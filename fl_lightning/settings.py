@@ -285,3 +285,18 @@ def check_lightning(role: str, thing: object) -> None:
             "whose classes are different ones. Write `import lightning.pytorch as pl` instead of `import "
             "pytorch_lightning as pl`, in every file."
         )
+
+
+def check_objects(callbacks: list[Any]) -> None:
+    """Raise ``TypeError`` for a callback that is a class, and take it out of the trainer's list.
+
+    Otherwise Lightning would call its ``on_exception`` without an object, and show that error instead.
+
+    Args:
+        callbacks: The trainer's callbacks.
+    """
+    for callback in callbacks:
+        if isinstance(callback, type):
+            callbacks.remove(callback)
+            name = callback.__name__
+            raise TypeError(f"`callbacks` of the Trainer must be objects, got the class {name}. Call it: {name}(...).")

@@ -285,7 +285,16 @@ class AggregationCallback(LoopCallback):
             self._loop.executor.on_fit_end()
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        """End the fit as :meth:`teardown` does, which does not follow an exception; after a signal say how to go on."""
+        """End the fit as :meth:`teardown` does, which does not follow an exception; after a signal say how to go on.
+
+        Raises:
+            TypeError: If the data module is a class, of which Lightning's own error says nothing.
+        """
+        data = getattr(trainer, "datamodule", None)
+        if isinstance(data, type):
+            name = data.__name__
+            reason = f"`datamodule` must be an object, got the class {name}. Call it: {name}(...)."
+            raise TypeError(reason) from exception
         log_how_to_resume(trainer, exception)
         self.teardown(trainer, pl_module, "fit" if self._fitting else "")
 

@@ -259,7 +259,7 @@ def _is_fitting(trainer: pl.Trainer) -> bool:
 
 
 def _holds_none(path: object) -> str:
-    return f"{path} holds none, as with `save_weights_only=True`. Give a whole checkpoint."
+    return f"{path} holds none. Give a whole checkpoint of this algorithm, not one of `save_weights_only=True`."
 
 
 def _restored(parts: Mapping[str, Part], federation: Federation, states: Mapping[str, Any]) -> list[Part]:

@@ -85,7 +85,8 @@ class ClientSteps:
 
     def correct(self, optimizer: Optimizer) -> None:
         """Correct the gradients that the optimizer is about to use."""
-        self._has_stepped = True
+        # Without gradients, as after a `training_step` that returns no loss, the optimizer changes nothing.
+        self._has_stepped = self._has_stepped or _has_gradients(optimizer)
         if self._may_skip and is_step_skipped(self._trainer, optimizer):
             self.skipped += 1
             return
@@ -119,8 +120,9 @@ class ClientSteps:
             raise ValueError(
                 f"{type(self._trainer.lightning_module).__name__} has changed the weights of client {task.client} "
                 "without a step of an optimizer that Lightning knows of, which the algorithm's objective corrects, or "
-                "its aggregation counts. In `training_step`, take `optimizer = self.optimizers()` and call "
-                "`self.manual_backward(loss)` and `optimizer.step()`; or train by FedAvg."
+                "its aggregation counts. Return the optimizer from `configure_optimizers` and the loss from "
+                "`training_step`. With manual optimisation, take `optimizer = self.optimizers()` there, and call "
+                "`self.manual_backward(loss)` and `optimizer.step()`. Or train by FedAvg."
             )
 
     def _add_gradient(self, optimizer: Optimizer) -> None:
@@ -134,6 +136,10 @@ class ClientSteps:
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     self.summed_lr[self._places[id(parameter)]] += float(group["lr"])
+
+
+def _has_gradients(optimizer: Optimizer) -> bool:
+    return any(parameter.grad is not None for group in optimizer.param_groups for parameter in group["params"])
 
 
 class TermSteps(ClientSteps):

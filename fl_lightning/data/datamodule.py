@@ -47,7 +47,7 @@ from fl_lightning.partitioners import (
     plot_label_distributions,
 )
 from fl_lightning.partitioners.base import PartitionFunction, check_partitioner
-from fl_lightning.settings import Count, Natural, NotNegative, check, check_arguments, check_lightning
+from fl_lightning.settings import Count, Natural, NotNegative, check, check_arguments, check_lightning, check_objects
 from fl_lightning.signatures import FullSignature, represent
 from fl_lightning.words import LOAD_WEIGHTS, quantity
 
@@ -200,6 +200,7 @@ class FederatedDataModule(L.LightningDataModule):
         # A trainer sets this attribute before it looks at anything else.
         if name == "trainer":
             check_lightning("The trainer", value)
+            check_objects(getattr(value, "callbacks", []))
         super().__setattr__(name, value)
 
     if not TYPE_CHECKING:

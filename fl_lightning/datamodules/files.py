@@ -68,8 +68,8 @@ def reading(files: object, kind: str) -> Iterator[None]:
     """
     try:
         yield
-    except FileNotFoundError:
-        raise
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"There is no file {error.filename or files}, which must be {kind}.") from error
     # Parsers raise exceptions of many kinds for files that are damaged, cut off or of another kind.
     except Exception as error:
         raise RuntimeError(f"{files} cannot be read as {kind}: {str(error).strip()}") from error

@@ -187,7 +187,7 @@ def _check_kind(target: Any, path: str, place: str, kind: Any) -> None:
         if wanted == (object,):
             what = "a class, or a function whose annotation says what it returns"
         else:
-            what = f"a {' or '.join(each.__name__ for each in wanted)}"
+            what = f"of the kind {' or '.join(each.__name__ for each in wanted)}"
         raise ValueError(f"`{place}` must be {what}, so {path} was not called.")
 
 
@@ -212,8 +212,22 @@ def _classes_in(kind: Any) -> tuple[type, ...]:
 def _locate(path: str) -> Any:
     found = pydoc.locate(path) if isinstance(path, str) else None
     if found is None:
-        raise ValueError(f"{path!r} cannot be imported: give the full path of what Python finds from this folder.")
+        raise ValueError(
+            f"{path!r} cannot be imported{_meant_by(path)}: give the full path of what Python finds from this folder."
+        )
     return found
+
+
+def _meant_by(path: Any) -> str:
+    """Return a question for the nearest name of the module or of this package; empty if none is near."""
+    if not isinstance(path, str):
+        return ""
+    module_path, _, name = path.rpartition(".")
+    module_path = module_path or "fl_lightning"
+    module = pydoc.locate(module_path)
+    by_lower = {each.lower(): each for each in dir(module) if not each.startswith("_")}
+    close = get_close_matches(name.lower(), by_lower, n=1)
+    return f" (did you mean {module_path}.{by_lower[close[0]]}?)" if close else ""
 
 
 def _call(target: Callable[..., Any], given: Mapping[str, Any]) -> Any:

@@ -192,7 +192,7 @@ MISTAKES = {
     "`score` is 'val_acc_clients'": with_data(score="val_acc_clients"),
     "`monitor` is 'val_f1_clients'": with_data(monitor="val_f1_clients"),
     "`callbacks` must be": small(callbacks=["x"]),
-    "must be a AggregationCallback, so": with_methods(
+    "must be of the kind AggregationCallback, so": with_methods(
         No={"callback": {"class_path": "lightning.pytorch.callbacks.ModelSummary"}}
     ),
     "3 cannot be imported": with_methods(No={"callback": {"class_path": 3}}),

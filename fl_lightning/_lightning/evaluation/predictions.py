@@ -68,8 +68,22 @@ def compared(trainer: pl.Trainer, batch: Any, outputs: Any, of_step: Any = None)
 
 
 def called(module: pl.LightningModule, inputs: Any, values: Mapping[str, Tensor] | None = None) -> Any:
-    """Return what a module's ``forward`` returns for inputs, with other values of some parameters or buffers."""
-    return torch.func.functional_call(module, dict(values), (inputs,)) if values else module(inputs)
+    """Return what a module's ``forward`` returns for inputs, with other values of some parameters or buffers.
+
+    An error of ``forward`` says who has called it, and how a step gives the predictions itself.
+    """
+    try:
+        if values:
+            return torch.func.functional_call(module, dict(values), (inputs,))
+        return module(inputs)
+    except Exception as error:
+        error.add_note(
+            f"`{type(module).__name__}.forward` was called with the inputs of an evaluation batch, its first element, "
+            "since predictions of single samples are needed. It must take them and return scores (n, C). Or, where "
+            'clients have no models of their own, let `validation_step` and `test_step` return a dict with "preds" '
+            '(n, C) and "target" (n,).'
+        )
+        raise
 
 
 @contextmanager

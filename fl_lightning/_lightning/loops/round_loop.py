@@ -34,9 +34,10 @@ from lightning.pytorch.callbacks.timer import Interval
 from lightning.pytorch.loops import _Loop
 from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.loops.progress import _ProcessedTracker
+from lightning.pytorch.loops.utilities import _is_max_limit_reached
 from lightning.pytorch.trainer import call
 from lightning.pytorch.utilities.exceptions import SIGTERMException
-from lightning.pytorch.utilities.rank_zero import rank_zero_warn
+from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch import Tensor
 
 from fl_lightning._lightning.fit_trainer import fit_trainer
@@ -143,6 +144,21 @@ class RoundLoop(_FitLoop, ABC):
         rounds = self.epoch_progress.current
         assert isinstance(rounds, _ProcessedTracker)
         return rounds
+
+    @property
+    def done(self) -> bool:
+        """Whether the fit ends; with ``max_steps``, after the round in which all clients' steps together reach it.
+
+        Lightning's line would not say after how many steps that is.
+        """
+        steps = self.epoch_loop.global_step
+        if self.max_batches != 0 and _is_max_limit_reached(steps, self.max_steps):
+            rank_zero_info(
+                f"`Trainer.fit` stopped: `max_steps={self.max_steps}` reached in round {self.round_index}, which ends "
+                f"with step {steps} of all clients together. Rounds are whole; `max_epochs` counts them."
+            )
+            return True
+        return super().done
 
     def setup_data(self) -> None:
         """Estimate the steps of a round; clients' data are fetched client by client, never through one loader."""

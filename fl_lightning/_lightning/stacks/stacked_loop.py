@@ -72,7 +72,7 @@ class StackedLoop:
             yield f"{name} has {len(optimizers)} optimizers, not one"
         # Lightning's stand-in for none has no groups.
         if not optimizers[0].param_groups:
-            yield f"`{name}.configure_optimizers` returns None, so clients have no optimizer and train nothing"
+            yield f"`{name}.configure_optimizers` returns None, so Lightning steps no optimizer of the clients"
         for hook in _OF_MODULE:
             if is_overridden(hook, module):
                 yield f"{name} overrides `{hook}`, which sees one model at a time"

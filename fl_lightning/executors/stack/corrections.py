@@ -14,7 +14,7 @@ from torch import Tensor
 from fl_lightning._lightning.errors import CannotVectorize
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.executors.stack.optimizer import along
-from fl_lightning.parts.objectives.corrections import ChangedLoss, Correction, Term
+from fl_lightning.parts.objectives.corrections import ChangedLoss, Correction, Term, Walk
 
 
 class StackedCorrections:
@@ -179,8 +179,8 @@ def _terms_of(corrections: Sequence[Correction | None]) -> list[Term]:
                 terms.append(term)
             case ChangedLoss():
                 raise CannotVectorize("the local objective changes the loss of each client")
-            case _:
-                raise CannotVectorize("the local objective takes gradients at several points")
+            case Walk() as walk:
+                raise CannotVectorize(walk.why_alone)
     return terms
 
 

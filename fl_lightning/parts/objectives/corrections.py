@@ -143,6 +143,8 @@ class Walk(ABC):
 
     #: Whether what it does on a batch is a step, which counters, schedules, logs and hooks see.
     is_step: ClassVar[bool] = True
+    #: Why clients train one after the other, as the end of a sentence.
+    why_alone: ClassVar[str] = "the local objective takes gradients at several points"
 
     @abstractmethod
     def walk(self, parameters: Sequence[Tensor], passes: Passes) -> None:

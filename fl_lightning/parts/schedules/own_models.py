@@ -291,6 +291,7 @@ class _ShareWalk(Walk):
     """
 
     is_step = False
+    why_alone = "before it trains, each client learns how to mix its last model with the server's"
 
     def __init__(self, lr: float, apart: Sequence[Tensor], shares: Sequence[Tensor]) -> None:
         self.lr = lr
